@@ -1,0 +1,114 @@
+"""
+The peer: Spark's own Kafka source and at-least-once Kafka sink doing the pipeline's work with SQL functions.
+
+A streaming query with a checkpoint and the trigger `availableNow`: what people run, and it can be restarted. One
+micro-batch for all of the input (no `maxOffsetsPerTrigger`), which is the best case for its rate. It starts through
+`pipeline.session`, so JVM flags, heap, jars and class-data archive are the same as ours; reading uses our client settings,
+and the Java producer gets the sizes of our own.
+"""
+
+from __future__ import annotations
+
+import click
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline import session
+from pipeline.read import _CLIENT as READ_CLIENT
+from pipeline.settings import SparkSettings
+from protocol.command import run
+from protocol.names import INPUT_TOPIC, OUTPUT_TOPIC
+from protocol.records import DISCOUNTS, STANDARD
+
+_ORDER = "order_id STRING, customer_id STRING, item STRING, quantity INT, total_cents BIGINT, store STRING, created_at STRING"
+# As protocol.kafka.clients.producer; the Java client's names.
+_WRITE_CLIENT = {
+    "acks": "all",
+    "enable.idempotence": "true",
+    "linger.ms": "5",
+    "batch.size": str(512 * 1024),
+    "buffer.memory": str(64 * 1024 * 1024),
+    "compression.type": "none",
+}
+
+
+def enriched(source: DataFrame, json: str) -> DataFrame:
+    """Key, enriched value, partition, and the input's headers with the source position behind them."""
+    known = ", ".join(f"'{tier}'" for tier in DISCOUNTS)
+    prefix = "substring_index(string(key), '-', 1)"
+    tier = f"IF({prefix} IN ({known}), {prefix}, '{STANDARD}')"
+    cases = " ".join(f"WHEN '{name}' THEN {discount}D" for name, discount in DISCOUNTS.items())
+    rows = source.selectExpr("*", f"{tier} AS tier").selectExpr("*", f"CASE tier {cases} END AS discount")
+    if json == "parse":
+        rows = rows.selectExpr("*", f"from_json(string(value), '{_ORDER}') AS o")
+        value = "to_json(struct(o.*, tier AS loyalty_tier, discount AS loyalty_discount))"
+    else:
+        opened = "substring(string(value), 1, length(string(value)) - 1)"
+        value = f"concat({opened}, ',\"loyalty_tier\":\"', tier, '\",\"loyalty_discount\":', discount, '}}')"
+    own = ", ".join(
+        f"named_struct('key', 'source.{name}', 'value', binary(string({column})))"
+        for name, column in (("topic", "topic"), ("partition", "partition"), ("offset", "offset"))
+    )
+    headers = f"concat(coalesce(headers, array()), array({own})) AS headers"
+    return rows.selectExpr("key", f"{value} AS value", "partition", headers)
+
+
+def drain(spark: SparkSession, bootstrap: str, topic: str, output: str, checkpoint: str, json: str) -> None:
+    """Copy what is in ``topic`` now, and return when it is out."""
+    options = {
+        **{f"kafka.{name}": value for name, value in READ_CLIENT.items()},
+        "kafka.bootstrap.servers": bootstrap,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "includeHeaders": "true",
+        "failOnDataLoss": "true",
+    }
+    source = spark.readStream.format("kafka").options(**options).load()
+    query = (
+        enriched(source, json)
+        .writeStream.format("kafka")
+        .options(**{f"kafka.{name}": value for name, value in _WRITE_CLIENT.items()})
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("topic", output)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+@click.command()
+@click.option("--bootstrap", required=True)
+@click.option("--input", "topic", default=INPUT_TOPIC, show_default=True)
+@click.option("--output", default=OUTPUT_TOPIC, show_default=True)
+@click.option("--checkpoint", required=True, help="Directory of the query's checkpoint.")
+@click.option("--master", default="local[2]", show_default=True)
+@click.option("--jvm-dir", required=True, help="Where `make setup` put the JVM parts.")
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
+@click.option(
+    "--json",
+    type=click.Choice(["parse", "concat"]),
+    default="parse",
+    show_default=True,
+    help="parse: from_json and to_json, as much work as ours. concat: glue text on, trusting the input.",
+)
+def sink(
+    bootstrap: str,
+    topic: str,
+    output: str,
+    checkpoint: str,
+    master: str,
+    jvm_dir: str,
+    conf: tuple[str, ...],
+    json: str,
+) -> None:
+    """Spark's own Kafka sink, for comparison."""
+    pairs = (pair.partition("=") for pair in conf)
+    spark = session.start(SparkSettings(master, jvm_dir, {name: value for name, _, value in pairs}))
+    try:
+        drain(spark, bootstrap, topic, output, checkpoint, json)
+    finally:
+        session.end(spark)
+
+
+if __name__ == "__main__":
+    run(sink, "spark_sink")

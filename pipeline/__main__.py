@@ -1,0 +1,90 @@
+"""The command line: `python -m pipeline run` (or `brew-pipeline run`); builds the settings once."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import threading
+from typing import Any
+
+import click
+
+from pipeline.options import run_options, settings_of
+from pipeline.progress import Board, JsonLines, LiveTable, Silent
+from pipeline.run import run, stop_on_signals
+from pipeline.submit import spark_submit
+from protocol.errors import BrewError, UsageError
+from protocol.names import ExitCode
+
+_EPILOG = """\b
+Examples:
+  python -m pipeline run                                     drain the sandbox's input and exit
+  python -m pipeline run --follow                            keep going until SIGTERM
+  python -m pipeline run --crash-prob 1.0                    die between flush and commit, exit code 2
+  python -m pipeline run --bootstrap k1:9092 --input a --output b --group g --master spark://m:7077
+
+\b
+Exit codes: 0 done, 2 crashed on purpose, 3 refused, 64 wrong usage."""
+
+
+@click.group()
+def cli() -> None:
+    """Exactly once from one Kafka topic to another, on Spark."""
+
+
+@cli.command("run", epilog=_EPILOG)
+@run_options
+@click.option("--progress", type=click.Choice(["auto", "table", "json", "none"]), default="auto", show_default=True)
+def run_command(progress: str, **option: Any) -> ExitCode:
+    """Drain the input topic and exit, or follow it."""
+    settings = settings_of(option)
+    board = Board()
+    view = _view(progress, board)
+    stop = threading.Event()
+    stop_on_signals(stop, view.tell)
+    code = run(settings, stop, board, view)
+    totals = board.totals
+    click.echo(
+        f"{totals.enriched + totals.rejected} records: {totals.enriched} enriched, {totals.rejected} rejected, "
+        f"{totals.transactions} transactions, {totals.fenced} fenced, {totals.failed} failed, "
+        f"{board.rate():,.0f} records/s"
+    )
+    return code
+
+
+@cli.command("submit")
+@run_options
+@click.option("--dry-run", is_flag=True, help="Print the spark-submit line instead of running it.")
+def submit_command(*, dry_run: bool, **option: Any) -> ExitCode:
+    """Hand the run to spark-submit (the driver then lives where Spark puts it)."""
+    line = spark_submit(settings_of(option))
+    if not dry_run:
+        os.execvp(line[0], line)  # noqa: S606 - no shell in between, signals reach spark-submit
+    click.echo(shlex.join(line))
+    return ExitCode.DONE
+
+
+def _view(progress: str, board: Board) -> Silent:
+    if progress == "auto":
+        progress = "table" if sys.stdout.isatty() else "json"
+    return {"table": lambda: LiveTable(board), "json": JsonLines, "none": Silent}[progress]()
+
+
+def main() -> None:
+    try:
+        code = cli(standalone_mode=False)
+    except click.exceptions.Abort:
+        code = 130
+    except (click.UsageError, UsageError) as error:
+        text = error.format_message() if isinstance(error, click.UsageError) else str(error)
+        click.echo(f"wrong usage: {text}; see --help", err=True)
+        code = ExitCode.USAGE
+    except BrewError as error:
+        click.echo(f"refused: {error}", err=True)
+        code = ExitCode.REFUSED
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

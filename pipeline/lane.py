@@ -1,0 +1,239 @@
+"""A lane: some of the input's partitions, one cycle of plan, read, transact and reconcile after another."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from pipeline import missing
+from pipeline.crash import Dice
+from pipeline.outcome import Outcome, Status
+from pipeline.plan import Fact, Plan, check, decide, position_metadata
+from pipeline.ports import Targets
+from pipeline.progress import Board, Silent
+from pipeline.read import check_one_task_per_range, read
+from pipeline.settings import PipelineSettings
+from pipeline.survey import Surveyor
+from pipeline.task import OUTCOME_SCHEMA, Job, Offer, attempt, read_outcome, task
+from protocol.deadline import Deadline
+from protocol.errors import BrewError, Refused
+from protocol.kafka import introspect
+from protocol.kafka.scan import scan
+from protocol.kafka.topics import Topic
+from protocol.kafka.transaction import TransactionSettings
+from protocol.names import READ_COMMITTED
+from protocol.position import OffsetRange
+
+_SURVEY_S = 30.0
+_BLOCKED_NOTE_S = 5.0
+_BACKOFF_S = 0.1
+_LONGEST_BACKOFF_S = 5.0
+_GOOD = {Status.COMMITTED, Status.ALREADY_DONE, Status.AHEAD}
+
+
+@dataclass
+class Shared:
+    """What all lanes of a run share."""
+
+    settings: PipelineSettings
+    spark: SparkSession
+    targets: Mapping[str, Topic]
+    stop: threading.Event
+    board: Board
+    view: Silent
+    goals: Mapping[int, int] | None
+    dead_letter_max_bytes: int
+    dice: Dice
+    crashed: list[Outcome] = field(default_factory=list)
+    running: dict[int, OffsetRange] = field(default_factory=dict)
+
+
+class Lane:
+    """The partitions whose number modulo the count of lanes is ``index``; runs in a thread of its own."""
+
+    def __init__(self, shared: Shared, index: int) -> None:
+        self._shared, self._index = shared, index
+        self._settings = shared.settings
+        self._surveyor = Surveyor(shared.settings)
+        self._may_start: set[int] = set()
+        self._known: dict[int, int] = {}
+        self._failures = 0
+        self._last_progress = time.monotonic()
+        self._next_note = 0.0
+
+    def run(self) -> None:
+        """
+        Cycle until drained or stopped.
+
+        Raises:
+            Refused: going on would guess, or nothing moved for too long.
+        """
+        shared = self._shared
+        try:
+            while not shared.stop.is_set():
+                plan, facts = self._plan()
+                if plan.drained:
+                    return
+                if plan.ranges:
+                    self._cycle(plan.ranges, {fact.partition: fact for fact in facts})
+                else:
+                    self._wait(plan)
+        finally:
+            self._surveyor.close()
+
+    def _plan(self) -> tuple[Plan, list[Fact]]:
+        settings, shared = self._settings, self._shared
+        deadline = Deadline(_SURVEY_S)
+        source = self._surveyor.input_topic(deadline)
+        mine = range(self._index, source.partitions, settings.lanes)
+        facts = self._surveyor.facts(source, mine, deadline, self._known)
+        for fact in facts:
+            check(fact, settings.group)
+            if fact.committed is not None:
+                self._may_start.discard(fact.partition)
+        unknown = [f for f in facts if f.committed is None and f.partition not in self._may_start]
+        if unknown:
+            self._may_start |= missing.resolve(settings, unknown, shared.targets)
+            allowed = self._may_start
+            facts = [f for f in facts if f.committed is not None or f.partition in allowed or f.log.end == f.log.first]
+        shared.board.survey(facts)
+        goals = shared.goals
+        plan = decide(facts, settings.max_records_per_transaction, goals)
+        return (plan if len(facts) == len(mine) else Plan(plan.ranges, plan.blocked, drained=False)), facts
+
+    def _cycle(self, ranges: Sequence[OffsetRange], facts: Mapping[int, Fact]) -> None:
+        began = time.monotonic()
+        shared = self._shared
+        offers = {r.partition: self._offer(r, facts[r.partition]) for r in ranges}
+        job = Job(offers, self._transaction(), self._settings.limits)
+        shared.running.update({r.partition: r for r in ranges})
+        outcomes = self._execute(ranges, job)
+        for outcome in outcomes:
+            shared.running.pop(outcome.partition, None)
+            shared.board.outcome(outcome)
+        shared.view.cycle(self._index, outcomes, time.monotonic() - began)
+        self._reconcile(outcomes)
+
+    def _transaction(self) -> TransactionSettings:
+        settings = self._settings
+        return TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s)
+
+    def _offer(self, offered: OffsetRange, fact: Fact) -> Offer:
+        settings, shared = self._settings, self._shared
+
+        def partition_in(name: str) -> int:
+            """Input partition = output partition keeps the order per key and freezes one LSO only in a crash."""
+            return (
+                offered.partition
+                if shared.targets[name].partitions == shared.targets[settings.input].partitions
+                else -1
+            )
+
+        targets = Targets(
+            settings.output,
+            settings.dead_letter,
+            partition_in(settings.output),
+            partition_in(settings.dead_letter),
+            position_metadata(fact.topic_id),
+            shared.dead_letter_max_bytes,
+        )
+        return Offer(offered, targets, fact.committed is None, shared.dice.throw(offered))
+
+    def _execute(self, ranges: Sequence[OffsetRange], job: Job) -> list[Outcome]:
+        """Run the cycle's Spark job; what it does not report was either without a visible row, or failed."""
+        try:
+            frame = read(self._shared.spark, self._settings.connection, ranges)
+            frame = frame.mapInArrow(task(job), OUTCOME_SCHEMA)
+            check_one_task_per_range(frame, ranges)
+            told = {o.partition: o for o in (read_outcome(bytes(row[0])) for row in frame.collect())}
+        except BrewError:
+            raise
+        except Exception as error:  # noqa: BLE001 - py4j raises many kinds; Kafka's answer decides
+            detail = f"Spark: {_first_line(error)}"
+            return [Outcome(r.partition, r.start, r.until, Status.FAILED, detail=detail) for r in ranges]
+        return [told.get(r.partition) or self._advance(r, job) for r in ranges]
+
+    def _advance(self, offered: OffsetRange, job: Job) -> Outcome:
+        """Move over a range without visible rows: the six steps minus produce, after a second reader's look."""
+        span = {offered.partition: (offered.start, offered.until)}
+        for batch in scan(self._settings.connection, offered.topic, span, READ_COMMITTED):
+            detail = f"Spark reported no row, yet offset {batch[0].offset()} is visible"
+            return Outcome(offered.partition, offered.start, offered.until, Status.FAILED, detail=detail)
+        return attempt(job.offers[offered.partition], iter(()), job)
+
+    def _reconcile(self, outcomes: Sequence[Outcome]) -> None:
+        shared = self._shared
+        crashed = [o for o in outcomes if o.status is Status.CRASHED]
+        if crashed:
+            shared.crashed.extend(crashed)
+            shared.stop.set()
+            return
+        for outcome in outcomes:
+            if outcome.status is Status.COMMITTED:
+                self._known[outcome.partition] = outcome.until
+            elif outcome.status is Status.OFFSET_GAP:
+                self._known.pop(outcome.partition, None)
+                shared.view.tell(
+                    f"offset-gap: partition {outcome.partition} was planned from {outcome.start}, the group stands at "
+                    f"{outcome.position}: an outsider moved the position; planning again from there"
+                )
+        bad = [o for o in outcomes if o.status not in _GOOD]
+        if len(bad) < len(outcomes):
+            self._last_progress = time.monotonic()
+        self._failures = self._failures + 1 if bad else 0
+        if bad:
+            self._back_off(bad[0])
+
+    def _back_off(self, sample: Outcome) -> None:
+        """Wait longer after each bad cycle, by chance: two pipelines that fence each other must get out of step."""
+        idle = time.monotonic() - self._last_progress
+        if idle > self._settings.patience_s:
+            raise Refused(
+                f"no progress for {idle:.0f} s (--patience is {self._settings.patience_s:g} s); partition "
+                f"{sample.partition} last ended {sample.status.value}: {sample.detail or 'see the lines above'}"
+            )
+        longest = min(_LONGEST_BACKOFF_S, _BACKOFF_S * 2**self._failures)
+        self._shared.stop.wait(random.uniform(longest / 4, longest))  # noqa: S311 - a pause, no secret
+
+    def _wait(self, plan: Plan) -> None:
+        """Nothing to do now: wait for new records, or for an open upstream transaction to end."""
+        now = time.monotonic()
+        if not plan.blocked:
+            self._last_progress = now
+        elif now >= self._next_note:
+            self._next_note = now + _BLOCKED_NOTE_S
+            self._tell_who_blocks(plan.blocked)
+        idle = now - self._last_progress
+        if plan.blocked and self._shared.goals is not None and idle > self._settings.blocked_patience_s:
+            raise Refused(
+                f"partitions {list(plan.blocked)} of {self._settings.input} were held back by an open upstream "
+                f"transaction for {idle:.0f} s; end it (its owner, or kafka-transactions abort), "
+                "or raise --blocked-patience"
+            )
+        self._shared.stop.wait(self._settings.poll_interval_s)
+
+    def _tell_who_blocks(self, partitions: Sequence[int]) -> None:
+        try:
+            found = introspect.open_transactions(
+                self._settings.connection, self._settings.input, partitions, Deadline(_BLOCKED_NOTE_S)
+            )
+        except Exception as error:  # noqa: BLE001 - telling is a courtesy; brokers before 3.0 can't answer
+            self._shared.view.tell(f"partitions {list(partitions)} are blocked; who does it is not known: {error}")
+            return
+        for open_one in found:
+            age = "" if open_one.age_s is None else f", open for {open_one.age_s:.0f} s"
+            self._shared.view.tell(
+                f"{self._settings.input}[{open_one.partition}] is blocked at offset {open_one.first_offset} by "
+                f"transactional id {open_one.transactional_id or 'unknown'!r} (producer {open_one.producer_id}, epoch "
+                f"{open_one.producer_epoch}{age}); going on when it ends"
+            )
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0][:400] if lines else type(error).__name__

@@ -1,0 +1,122 @@
+"""The options of a run, and the settings they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pipeline.settings import CrashSettings, Limits, OnMissingPosition, PipelineSettings, SparkSettings
+from protocol import names
+from protocol.connection import Connection
+from protocol.errors import UsageError
+from protocol.names import CrashMode, CrashPoint
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def run_options(command: _F) -> _F:
+    """Put every option of a run on a click command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def _number(flag: str, kind: type, default: float | None, text: str) -> Callable[[_F], _F]:
+    return click.option(flag, type=kind, default=default, show_default=default is not None, help=text)
+
+
+def _choice(flag: str, choices: Any, default: str, text: str) -> Callable[[_F], _F]:
+    values = click.Choice([choice.value for choice in choices])
+    return click.option(flag, type=values, default=default, show_default=True, help=text)
+
+
+def _name(flag: str, env: str, default: str, text: str) -> Callable[[_F], _F]:
+    return click.option(flag, envvar=env, default=default, show_default=True, help=text)
+
+
+_OPTIONS: list[Callable[[Any], Any]] = [
+    _name("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers."),
+    _name("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Topic to read, read_committed."),
+    _name("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Topic for enriched orders; made when missing."),
+    _name("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Topic for rejected records; made when missing."),
+    _name("--group", "GROUP_ID", names.GROUP_ID, "Consumer group that holds the position."),
+    _name("--master", "MASTER", "local[*]", "Spark master: local[*], local-cluster[2,1,1024], spark://, yarn, k8s://."),
+    click.option("--reader", envvar="READER", type=click.Choice(["connector"]), default="connector", show_default=True),
+    click.option("--follow", envvar="FOLLOW", is_flag=True, help="Keep running until SIGTERM instead of draining."),
+    _number("--lanes", int, 2, "Cycles that overlap, over disjoint partitions."),
+    _number("--max-records-per-transaction", int, 100_000, "Offsets of one range, at most."),
+    _number("--transaction-timeout", float, 60.0, "Seconds; the broker's patience with an open transaction."),
+    _number("--poll-interval", float, 0.1, "Seconds between looks when there is nothing to do."),
+    _number("--patience", float, 120.0, "Seconds without progress before giving up."),
+    _number("--blocked-patience", float, 1200.0, "Seconds behind an upstream's open transaction before giving up."),
+    _number("--max-record-bytes", int, 1_000_000, "Larger values are rejected."),
+    _number("--max-record-depth", int, 100, "Deeper JSON is rejected."),
+    _choice(
+        "--on-missing-position",
+        OnMissingPosition,
+        OnMissingPosition.REFUSE.value,
+        "What to do when the output holds records but the group has no committed offset.",
+    ),
+    _number("--crash-prob", float, 0.0, "How likely a transaction crashes, 0 to 1."),
+    _choice("--crash-point", CrashPoint, CrashPoint.AFTER_FLUSH.value, "Where."),
+    _choice(
+        "--crash-mode",
+        CrashMode,
+        CrashMode.PIPELINE.value,
+        "pipeline: all of it dies, exit code 2. worker: one Python worker dies, the run heals.",
+    ),
+    _number("--crash-seed", int, None, "Seed of the dice."),
+    click.option("--conf", "conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated."),
+    click.option("--jvm-dir", envvar="BREW_JVM_DIR", default=None, help="Where `make setup` put the JVM parts."),
+    click.option("--make-archive", default=None, hidden=True, help="Write the class-data archive here."),
+    click.option("--verbose", is_flag=True, help="Let Spark speak."),
+]
+
+
+def settings_of(option: dict[str, Any]) -> PipelineSettings:
+    """
+    Build the settings from parsed options.
+
+    Raises:
+        UsageError: a value that can't be.
+    """
+    return PipelineSettings(
+        Connection(option["bootstrap"]),
+        option["input"],
+        option["output"],
+        option["dead_letter"],
+        option["group"],
+        _spark(option),
+        CrashSettings(
+            option["crash_prob"],
+            CrashPoint(option["crash_point"]),
+            CrashMode(option["crash_mode"]),
+            option["crash_seed"],
+        ),
+        Limits(option["max_record_bytes"], option["max_record_depth"]),
+        follow=option["follow"],
+        lanes=option["lanes"],
+        max_records_per_transaction=option["max_records_per_transaction"],
+        transaction_timeout_s=option["transaction_timeout"],
+        poll_interval_s=option["poll_interval"],
+        patience_s=option["patience"],
+        blocked_patience_s=option["blocked_patience"],
+        on_missing_position=OnMissingPosition(option["on_missing_position"]),
+    )
+
+
+def _spark(option: dict[str, Any]) -> SparkSettings:
+    conf = {}
+    for pair in option["conf"]:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise UsageError(f"--conf is {pair!r}: write spark.some.name=value")
+        conf[name] = value
+    beside = Path(__file__).parent.parent / ".jvm"
+    jvm_dir = option["jvm_dir"] or (str(beside) if beside.is_dir() else None)
+    return SparkSettings(
+        option["master"], jvm_dir, conf, verbose=option["verbose"], make_archive=option["make_archive"]
+    )

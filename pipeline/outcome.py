@@ -1,0 +1,33 @@
+"""What a task reports to the driver: a range, and what became of it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Status(enum.StrEnum):
+    """What became of a range."""
+
+    COMMITTED = "committed"
+    ALREADY_DONE = "already-done"
+    AHEAD = "ahead"
+    OFFSET_GAP = "offset-gap"
+    FENCED = "fenced"
+    FAILED = "failed"
+    CRASHED = "crashed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A range and what became of it; ``position`` is the committed offset that *locate* found (-1: none)."""
+
+    partition: int
+    start: int
+    until: int
+    status: Status
+    position: int = -1
+    enriched: int = 0
+    rejected: int = 0
+    seconds: float = 0.0
+    detail: str = ""

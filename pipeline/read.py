@@ -1,0 +1,61 @@
+"""The connector reader: ranges of offsets -> a DataFrame with one task per range."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+
+from protocol.connection import Connection
+from protocol.errors import Fatal
+from protocol.position import OffsetRange
+
+# Java's own names. The back-offs are for start-up, the sizes for throughput (benchmarks/RESULTS.md).
+_CLIENT = {
+    "isolation.level": "read_committed",
+    "check.crcs": "true",
+    "allow.auto.create.topics": "false",
+    "retry.backoff.ms": "5",
+    "reconnect.backoff.ms": "5",
+    "max.poll.records": "10000",
+    "max.partition.fetch.bytes": str(4 * 1024 * 1024),
+    "receive.buffer.bytes": "-1",
+}
+
+
+def read(spark: SparkSession, connection: Connection, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """
+    The visible records of ``ranges``: offset, partition, key, value, headers, timestamp (ms).
+
+    Raises:
+        Fatal: Spark planned other than one task per range; a task that saw half a range would commit all of it.
+    """
+    topic = ranges[0].topic
+    options = {
+        **{f"kafka.{name}": value for name, value in _CLIENT.items()},
+        "kafka.bootstrap.servers": connection.bootstrap,
+        "assign": json.dumps({topic: [r.partition for r in ranges]}),
+        "startingOffsets": json.dumps({topic: {str(r.partition): r.start for r in ranges}}),
+        "endingOffsets": json.dumps({topic: {str(r.partition): r.until for r in ranges}}),
+        "includeHeaders": "true",
+        "failOnDataLoss": "true",
+    }
+    frame = spark.read.format("kafka").options(**options).load()
+    return frame.selectExpr("offset", "partition", "key", "value", "headers", "unix_millis(timestamp) AS timestamp")
+
+
+def check_one_task_per_range(frame: DataFrame, ranges: Sequence[OffsetRange]) -> None:
+    """
+    Look at the physical plan before it runs.
+
+    Raises:
+        Fatal: the plan shuffles, or has another number of tasks than ranges.
+    """
+    execution = frame._jdf.queryExecution()  # noqa: SLF001 - pyspark has no public door to the plan
+    tasks = execution.toRdd().getNumPartitions()
+    if tasks != len(ranges) or "Exchange" in execution.executedPlan().toString():
+        raise Fatal(
+            f"read: Spark planned {tasks} tasks for {len(ranges)} ranges; "
+            "unset minPartitions and maxRecordsPerPartition, and put no shuffle between source and writer"
+        )

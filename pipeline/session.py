@@ -1,0 +1,133 @@
+"""Start Spark: quickly on this machine, quietly everywhere, with our package on the executors."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from pipeline.settings import SparkSettings
+from protocol.errors import Refused
+
+PACKAGES = ("protocol", "pipeline")
+CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+_CONNECT_S = 5.0
+
+
+def spark_conf(settings: SparkSettings) -> dict[str, str]:
+    """Every Spark setting of a run, the caller's own last."""
+    conf = {
+        "spark.app.name": "brew-pipeline",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.python.worker.reuse": "true",
+        "spark.speculation": "false",
+        "spark.task.maxFailures": "4",
+        "spark.driver.memory": "1g",
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir(), "brew-warehouse")),
+        **_java(settings),
+    }
+    if settings.master.startswith("local"):
+        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return conf | dict(settings.conf)
+
+
+def _java(settings: SparkSettings) -> dict[str, str]:
+    """The connector's jars and the JVM's options; without jars of ours Spark fetches the connector itself."""
+    log4j = "file:" + str(Path(__file__).with_name("log4j2.properties"))
+    options = [f"-Dlog4j2.configurationFile={log4j}"] if not settings.verbose else []
+    jars = sorted(str(jar) for jar in Path(settings.jvm_dir, "spark").glob("*.jar")) if settings.jvm_dir else []
+    if not jars:
+        return {"spark.jars.packages": CONNECTOR, "spark.driver.extraJavaOptions": " ".join(options)}
+    archive = Path(settings.jvm_dir or "", "spark.jsa")
+    if settings.local:
+        # C1 alone halves the CPU time of start-up.
+        options.append("-XX:TieredStopAtLevel=1")
+        if settings.make_archive:
+            options.append(f"-XX:ArchiveClassesAtExit={settings.make_archive}")
+        elif archive.exists():
+            # Falls back silently when the archive does not fit this JVM or these jars.
+            options += [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    conf = {"spark.driver.extraClassPath": ":".join(jars), "spark.driver.extraJavaOptions": " ".join(options)}
+    return conf if settings.local else conf | {"spark.jars": ",".join(jars)}
+
+
+def start(settings: SparkSettings) -> SparkSession:
+    """
+    Start the driver's JVM.
+
+    Raises:
+        Refused: the master does not answer.
+    """
+    _check_master(settings.master)
+    if settings.master.startswith("local"):
+        # Workers of this machine would else be the first `python3` of PATH.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings).items()))
+    spark: SparkSession = SparkSession(SparkContext(conf=conf, gateway=_gateway(conf, settings)))
+    if not settings.local:
+        spark.sparkContext.addPyFile(package_archive())
+    return spark
+
+
+def _gateway(conf: SparkConf, settings: SparkSettings) -> object:
+    """Start the JVM in a session of its own (a signal to our group is ours to handle) and keep its words in a file."""
+    if settings.verbose:
+        return launch_gateway(conf)
+    # JVM flags print a warning or two on stderr that no log setting reaches.
+    with tempfile.TemporaryFile() as words:
+        try:
+            return launch_gateway(conf, {"stdout": words, "stderr": words, "start_new_session": True})
+        except PySparkRuntimeError as error:
+            words.seek(0)
+            said = [line for line in words.read().decode("utf-8", "replace").splitlines() if line.strip()]
+            raise Refused(f"Spark's JVM did not start: {said[-1] if said else error}; try --verbose") from error
+
+
+def end(spark: SparkSession, wait_s: float = 10.0) -> None:
+    """Stop Spark and wait for its JVM to go; kill it when it does not."""
+    gateway = spark.sparkContext._gateway  # noqa: SLF001 - pyspark keeps the JVM's process there
+    spark.stop()
+    process = gateway.proc
+    if process is None:
+        return
+    process.stdin.close()  # the JVM ends at the end of its input
+    try:
+        process.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(wait_s)
+
+
+def package_archive() -> str:
+    """Zip our packages for the executors; the path of the zip."""
+    path = Path(tempfile.mkdtemp(prefix="brew-"), "brew.zip")
+    root = Path(__file__).parent.parent
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in PACKAGES:
+            for source in sorted((root / package).rglob("*.py")):
+                archive.write(source, source.relative_to(root))
+    return str(path)
+
+
+def _check_master(master: str) -> None:
+    """A Spark master that does not listen would keep the JVM trying for minutes."""
+    if not master.startswith("spark://"):
+        return
+    host, _, port = master.removeprefix("spark://").split(",")[0].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+    except OSError as error:
+        raise Refused(f"no Spark master answers at {master!r} ({error}); start it, or set MASTER (--master)") from error

@@ -1,0 +1,128 @@
+"""What a run is told, as frozen values; refused together at construction, built once in `__main__`."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from protocol.connection import Connection
+from protocol.errors import UsageError
+from protocol.names import CrashMode, CrashPoint, checked_topic
+
+_MASTER = re.compile(
+    r"local(\[(\*|[1-9]\d*)(,\s*[1-9]\d*)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://[^:/,]+:\d+(,[^:/,]+:\d+)*|yarn|k8s://.+"
+)
+_LONGEST_GROUP = 200
+_DEEPEST = 250  # orjson writes at most 254 levels
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an input record may be: ``max_bytes`` of its value, ``max_depth`` of nested objects and arrays."""
+
+    max_bytes: int = 1_000_000
+    max_depth: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class CrashSettings:
+    """How likely a transaction dies (0 to 1), where, and who dies with it; the dice are seeded."""
+
+    probability: float = 0.0
+    point: CrashPoint = CrashPoint.AFTER_FLUSH
+    mode: CrashMode = CrashMode.PIPELINE
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.probability <= 1.0:
+            raise UsageError(f"CRASH_PROB (--crash-prob) is {self.probability:g}: a probability is between 0 and 1")
+
+
+class OnMissingPosition(enum.StrEnum):
+    """What to do where the group has no committed offset but the output holds records of this input."""
+
+    REFUSE = "refuse"
+    RESTORE = "restore"
+    START_OVER = "start-over"
+
+
+@dataclass(frozen=True)
+class SparkSettings:
+    """Where tasks run; ``conf`` are Spark's own dotted names, on top of ours."""
+
+    master: str = "local[*]"
+    jvm_dir: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    verbose: bool = False
+    make_archive: str | None = None
+
+    def __post_init__(self) -> None:
+        if not _MASTER.fullmatch(self.master):
+            raise UsageError(
+                f"MASTER (--master) is {self.master!r}: Spark knows local[*], local[4], local-cluster[2,1,1024], "
+                "spark://host:port, yarn and k8s://url"
+            )
+
+    @property
+    def master_with_retries(self) -> str:
+        """The same master; plain `local[...]` never repeats a failed task unless told how often."""
+        slots = re.fullmatch(r"local(?:\[(\*|\d+)\])?", self.master)
+        return f"local[{slots[1] or 1},4]" if slots else self.master
+
+    @property
+    def local(self) -> bool:
+        """True when tasks run as children of the driver's own JVM."""
+        return self.master.startswith("local") and not self.master.startswith("local-cluster")
+
+
+@dataclass(frozen=True)
+class PipelineSettings:
+    """Everything that one run needs to know."""
+
+    connection: Connection
+    input: str
+    output: str
+    dead_letter: str
+    group: str
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    crash: CrashSettings = field(default_factory=CrashSettings)
+    limits: Limits = field(default_factory=Limits)
+    follow: bool = False
+    lanes: int = 2
+    max_records_per_transaction: int = 100_000
+    transaction_timeout_s: float = 60.0
+    poll_interval_s: float = 0.1
+    patience_s: float = 120.0
+    blocked_patience_s: float = 1200.0
+    on_missing_position: OnMissingPosition = OnMissingPosition.REFUSE
+
+    def __post_init__(self) -> None:
+        checked_topic(self.input, "INPUT_TOPIC (--input)")
+        checked_topic(self.output, "OUTPUT_TOPIC (--output)")
+        checked_topic(self.dead_letter, "DLQ_TOPIC (--dead-letter)")
+        topics = (self.input, self.output, self.dead_letter)
+        if len(set(topics)) < len(topics):
+            raise UsageError(
+                f"input, output and dead-letter are {self.input!r}, {self.output!r} and {self.dead_letter!r}: "
+                "they have to be three topics"
+            )
+        if not 1 <= len(self.group) <= _LONGEST_GROUP:
+            raise UsageError(f"GROUP_ID (--group) has {len(self.group)} characters, it needs 1 to {_LONGEST_GROUP}")
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        limits: list[tuple[str, float, float, float]] = [
+            ("--lanes", self.lanes, 1, 64),
+            ("--max-records-per-transaction", self.max_records_per_transaction, 1, 10_000_000),
+            ("--transaction-timeout", self.transaction_timeout_s, 1, 900),
+            ("--poll-interval", self.poll_interval_s, 0.001, 3600),
+            ("--patience", self.patience_s, 1, 86_400),
+            ("--blocked-patience", self.blocked_patience_s, 1, 86_400),
+            ("--max-record-bytes", self.limits.max_bytes, 1, 50_000_000),
+            ("--max-record-depth", self.limits.max_depth, 1, _DEEPEST),
+        ]
+        for setting, value, least, most in limits:
+            if not least <= value <= most:
+                raise UsageError(f"{setting} is {value:g}: it has to be between {least:g} and {most:g}")

@@ -1,0 +1,43 @@
+"""The spark-submit line that equals a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.session import CONNECTOR, package_archive, spark_conf
+from pipeline.settings import PipelineSettings
+
+
+def spark_submit(settings: PipelineSettings) -> list[str]:
+    """`spark-submit ... main.py run ...` with our package as --py-files and the connector as --packages."""
+    local_only = {"spark.driver.extraClassPath", "spark.driver.extraJavaOptions", "spark.jars", "spark.app.name"}
+    line = ["spark-submit", "--master", settings.spark.master, "--name", "brew-pipeline", "--packages", CONNECTOR]
+    line += ["--py-files", package_archive()]
+    for name, value in sorted(spark_conf(settings.spark).items()):
+        if name not in local_only and name != "spark.jars.packages":
+            line += ["--conf", f"{name}={value}"]
+    line += [str(Path(__file__).with_name("submitted.py")), "run", *same_options(settings)]
+    return line
+
+
+def same_options(settings: PipelineSettings) -> list[str]:
+    """The options of `python -m pipeline run` that give the same run."""
+    options = {
+        "--bootstrap": settings.connection.bootstrap,
+        "--input": settings.input,
+        "--output": settings.output,
+        "--dead-letter": settings.dead_letter,
+        "--group": settings.group,
+        "--master": settings.spark.master,
+        "--lanes": settings.lanes,
+        "--max-records-per-transaction": settings.max_records_per_transaction,
+        "--transaction-timeout": settings.transaction_timeout_s,
+        "--poll-interval": settings.poll_interval_s,
+        "--patience": settings.patience_s,
+        "--blocked-patience": settings.blocked_patience_s,
+        "--max-record-bytes": settings.limits.max_bytes,
+        "--max-record-depth": settings.limits.max_depth,
+        "--on-missing-position": settings.on_missing_position.value,
+    }
+    words = [word for name, value in options.items() for word in (name, str(value))]
+    return [*words, "--follow"] if settings.follow else words

@@ -1,0 +1,6 @@
+"""What spark-submit is given to run: the same command line, with the package from --py-files."""
+
+from pipeline.__main__ import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""The kernel: one range of one input partition in one Kafka transaction; free of Spark and of any one reader."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+
+from pipeline.outcome import Outcome, Status
+from pipeline.ports import Crash, Enrich, RecordHeaders, Rows, Tally, Targets, Transaction
+from protocol.deadline import Deadline
+from protocol.errors import BrewError, Fatal
+from protocol.names import CrashPoint
+from protocol.position import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC, Committed, OffsetRange, SourcePosition
+from protocol.records import (
+    ERROR_EXCEPTION,
+    ERROR_MESSAGE,
+    ERROR_OFFSET,
+    ERROR_OMITTED,
+    ERROR_PARTITION,
+    ERROR_REASON,
+    ERROR_TOPIC,
+    Rejected,
+)
+
+_ABORT_S = 5.0
+_HEADER_ROOM = 4096
+
+
+@dataclass(slots=True)
+class _Run:
+    """One transaction's working values."""
+
+    offered: OffsetRange
+    targets: Targets
+    enrich: Enrich
+    kafka: Transaction
+    deadline: Deadline
+    crash: Crash | None
+    next_offset: int
+    tally: Tally = field(default_factory=Tally)
+
+    def may_crash(self, point: CrashPoint) -> None:
+        if self.crash is not None:
+            self.crash.at(point, self.tally, self.kafka)
+
+    def crash_half_way(self) -> None:
+        self.kafka.flush(self.deadline)
+        self.may_crash(CrashPoint.MID_PRODUCE)
+
+
+def transact(
+    batches: Iterable[Rows],
+    offered: OffsetRange,
+    targets: Targets,
+    enrich: Enrich,
+    kafka: Transaction,
+    deadline: Deadline,
+    *,
+    first_time: bool = False,
+    crash: Crash | None = None,
+) -> Outcome:
+    """
+    Write one range's records and the offset behind it in one Kafka transaction.
+
+    1. fence: `init_transactions` ends any lingering transaction of this id.
+    2. locate: read the stable committed offset; rows below it are already out.
+    3. begin.
+    4. produce: each record carries its source position in its headers; then flush.
+    5. send offsets: the range's end, under the pipeline's group.
+    6. commit.
+
+    ``batches`` have to end by themselves: the range counts as read only after natural exhaustion.
+    ``first_time`` says that the driver found no committed offset, and no output from this partition.
+
+    Raises:
+        Fenced: a newer attempt owns this partition.
+        Abortable, Fatal, DeadlineExceeded: nothing is visible of this attempt, or all of it; the next one finds out.
+    """
+    began = time.monotonic()
+    run = _Run(offered, targets, enrich, kafka, deadline, crash, offered.start)
+    kafka.fence(deadline)  # 1
+    found = kafka.locate(deadline)  # 2
+    run.may_crash(CrashPoint.AFTER_FENCE)
+    position = found.offset if found is not None else -1
+    status = _settled(found, offered, first_time=first_time)
+    if status is None:
+        _write(run, batches, max(position, offered.start))
+        run.may_crash(CrashPoint.AFTER_COMMIT)
+        status = Status.COMMITTED
+    return Outcome(
+        offered.partition,
+        offered.start,
+        offered.until,
+        status,
+        position,
+        run.tally.enriched,
+        run.tally.rejected,
+        time.monotonic() - began,
+    )
+
+
+def _settled(found: Committed | None, offered: OffsetRange, *, first_time: bool) -> Status | None:
+    """What *locate* already decides; None when there is something to write."""
+    if found is None:
+        # The group's offset vanished after the driver planned: writing could double what is out.
+        return None if first_time else Status.OFFSET_GAP
+    if found.offset == offered.until:
+        return Status.ALREADY_DONE
+    if found.offset > offered.until:
+        return Status.AHEAD
+    return Status.OFFSET_GAP if found.offset < offered.start else None
+
+
+def _write(run: _Run, batches: Iterable[Rows], position: int) -> None:
+    """Steps 3 to 6; what goes wrong before the commit is aborted, so that readers need not wait for the time-out."""
+    kafka, deadline = run.kafka, run.deadline
+    kafka.begin()  # 3
+    try:
+        if run.crash is not None:
+            batches = run.crash.interrupting(batches, run.crash_half_way)
+        for rows in batches:  # 4
+            if rows.offsets:
+                with kafka.mapped("produce"):
+                    _produce(run, rows, position)
+            deadline.check("produce")
+        kafka.flush(deadline)
+        run.may_crash(CrashPoint.AFTER_FLUSH)
+        # `until`, not the last row + 1: markers and aborted records at the end count as read.
+        kafka.send_offsets(run.offered.until, run.targets.metadata, deadline)  # 5
+        run.may_crash(CrashPoint.AFTER_SEND_OFFSETS)
+    except Exception:
+        _abort(kafka)
+        raise
+    run.may_crash(CrashPoint.COMMIT_IN_FLIGHT)
+    # A commit that fails may have been applied: nothing is sent after it, the next attempt's locate tells.
+    kafka.commit(deadline)  # 6
+
+
+def _abort(kafka: Transaction) -> None:
+    """End the transaction at once if the broker lets us; if not, the next fence does it."""
+    try:
+        kafka.abort(Deadline(_ABORT_S))
+    except BrewError:
+        return
+
+
+def _produce(run: _Run, rows: Rows, position: int) -> None:
+    """Queue one batch; rows below ``position`` are already out."""
+    topic, partition = run.offered.topic, run.offered.partition
+    output, target = run.targets.output, run.targets.output_partition
+    source_topic: tuple[str, bytes | None] = (HEADER_TOPIC, topic.encode())
+    source_partition: tuple[str, bytes | None] = (HEADER_PARTITION, b"%d" % partition)
+    produce, enrich = run.kafka.produce, run.enrich
+    _check_order(run, rows.offsets)
+    enriched_count = 0
+    for offset, key, value, headers, timestamp in zip(*rows, strict=True):
+        if offset < position:
+            continue
+        enriched = enrich(key, value)
+        if isinstance(enriched, Rejected):
+            _reject(run, enriched, offset, key, value, headers, timestamp)
+            continue
+        source = [source_topic, source_partition, (HEADER_OFFSET, b"%d" % offset)]
+        if headers:
+            source = [*headers, *source]
+        try:
+            produce(output, enriched, key, target, None, None, timestamp, source)
+        except BufferError:
+            _patiently(run, output, enriched, key, target, timestamp, source)
+        enriched_count += 1
+    run.tally.enriched += enriched_count
+
+
+def _patiently(
+    run: _Run, topic: str, value: bytes | None, key: bytes | None, target: int, timestamp: int, headers: object
+) -> None:
+    """Queue one record, waiting for room in the queue: a BufferError that is passed over is a lost record."""
+    while True:
+        try:
+            run.kafka.produce(topic, value, key, target, None, None, timestamp, headers)
+        except BufferError:
+            run.kafka.make_room(run.deadline)
+        else:
+            return
+
+
+def _reject(
+    run: _Run,
+    why: Rejected,
+    offset: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: RecordHeaders,
+    timestamp: int,
+) -> None:
+    """Queue a rejected record for the dead-letter topic, bytes unchanged."""
+    source = SourcePosition(run.offered.topic, run.offered.partition, offset)
+    at = b"%d" % source.offset
+    errors = [
+        (ERROR_REASON, why.reason.encode()),
+        (ERROR_EXCEPTION, type(why).__name__.encode()),
+        (ERROR_MESSAGE, why.message.encode()),
+        (ERROR_TOPIC, source.topic.encode()),
+        (ERROR_PARTITION, b"%d" % source.partition),
+        (ERROR_OFFSET, at),
+    ]
+    if value is not None and len(value) + len(key or b"") + _HEADER_ROOM > run.targets.dead_letter_max_bytes:
+        # The dead-letter topic can't hold it: a reference goes there, the bytes stay in the input.
+        errors.append((ERROR_OMITTED, b"%d" % len(value)))
+        value = None
+    all_headers = [*(headers or ()), *errors, *source.headers()]
+    _patiently(run, run.targets.dead_letter, value, key, run.targets.dead_letter_partition, timestamp, all_headers)
+    run.tally.rejected += 1
+
+
+def _check_order(run: _Run, offsets: list[int]) -> None:
+    """A reader that hands over anything but its range, in order, has lost or mixed up rows."""
+    rising = all(map(operator.lt, offsets, islice(offsets, 1, None)))
+    if not rising or offsets[0] < run.next_offset or offsets[-1] >= run.offered.until:
+        raise Fatal(f"produce: the reader left {run.offered}: it gave offsets {offsets[0]} to {offsets[-1]}")
+    run.next_offset = offsets[-1] + 1

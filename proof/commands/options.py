@@ -1,0 +1,53 @@
+"""Options that several commands share; they mean the same in all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from protocol import names
+from protocol.command import REACH_S
+from protocol.deadline import Deadline
+from protocol.kafka.clients import Connection, reach
+from protocol.names import checked_topic
+
+_Command = Callable[..., Any]
+
+
+def _topic(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    return None if value is None else checked_topic(value, parameter.opts[0])
+
+
+def topic_option(name: str, default: str, text: str) -> Callable[[_Command], _Command]:
+    return click.option(name, default=default, show_default=True, callback=_topic, metavar="TOPIC", help=text)
+
+
+bootstrap_option = click.option(
+    "--bootstrap",
+    default=names.BOOTSTRAP,
+    show_default=True,
+    envvar="BOOTSTRAP",
+    metavar="HOST:PORT",
+    help="Any broker of the cluster.",
+)
+input_option = topic_option("--input", names.INPUT_TOPIC, "Where the orders come in.")
+output_option = topic_option("--output", names.OUTPUT_TOPIC, "Where enriched orders go.")
+dead_letter_option = topic_option("--dead-letter", names.DEAD_LETTER_TOPIC, "Where rejected records go.")
+group_option = click.option(
+    "--group", default=names.GROUP_ID, show_default=True, metavar="GROUP", help="The pipeline's consumer group."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+
+
+def connected(bootstrap: str) -> Connection:
+    """The connection, once a broker has answered."""
+    connection = Connection(bootstrap)
+    reach(connection, Deadline(REACH_S))
+    return connection
+
+
+def say_json(document: object) -> None:
+    click.echo(json.dumps(document, indent=2))

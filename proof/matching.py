@@ -1,0 +1,58 @@
+"""Compare an input record with what came of it; pure."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from proof.oracle import unjustified, wrong_enrichment
+from protocol.position import SourcePosition
+from protocol.records import ERROR_OMITTED, ERROR_REASON, Reason
+
+
+class Side(Protocol):
+    """One of the two records."""
+
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> list[tuple[str, bytes | None]]: ...
+    @property
+    def created(self) -> int | None: ...
+
+
+def wrong_output(came: Side, out: Side, source: SourcePosition) -> str | None:
+    """What is wrong with an enriched record; None when nothing is."""
+    if out.key != came.key:
+        return f"key is {out.key!r}, should be {came.key!r}"
+    if out.headers != came.headers + source.headers():
+        return (
+            f"headers are {[name for name, _ in out.headers]}, should be the input's and then the three of the source"
+        )
+    if out.created is not None and came.created is not None and out.created != came.created:
+        return f"timestamp is {out.created}, should be {came.created}"
+    return wrong_enrichment(came.key, came.value, out.value)
+
+
+def wrong_dead_letter(came: Side, out: Side, source: SourcePosition) -> str | None:
+    """What is wrong with a rejected record; None when nothing is."""
+    added = out.headers[len(came.headers) :]
+    if out.headers[: len(came.headers)] != came.headers:
+        return "the input's headers are not in front, unchanged"
+    if SourcePosition.of(added) != source:
+        return "the source headers do not follow the input's"
+    if out.key != came.key:
+        return f"key is {out.key!r}, should be {came.key!r}"
+    found = dict(added)
+    reason = (found.get(ERROR_REASON) or b"").decode("utf-8", "replace")
+    if reason not in set(Reason):
+        return f"reason {reason!r} is none of {', '.join(Reason)}"
+    if out.value != came.value and not _omitted(came, out, found.get(ERROR_OMITTED)):
+        return "the value's bytes are not the input's"
+    return unjustified(Reason(reason), came.value)
+
+
+def _omitted(came: Side, out: Side, told: bytes | None) -> bool:
+    """A value too large for the dead-letter topic stays in the input, and a header tells its length."""
+    return out.value is None and came.value is not None and told == b"%d" % len(came.value)

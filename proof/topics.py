@@ -1,0 +1,67 @@
+"""Make the topics of the house where they are missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.deadline import Deadline
+from protocol.kafka import topics
+from protocol.kafka.clients import Connection, admin
+from protocol.kafka.topics import MAX_MESSAGE_BYTES, Wanted
+
+# What comes out is longer than what went in: two fields and three headers.
+ROOM_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """The five topics' names, and the partitions of those made now."""
+
+    input: str
+    output: str
+    dead_letter: str
+    customers: str
+    claims: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What became of one topic."""
+
+    topic: str
+    created: bool
+    partitions: int
+    replicas: int
+    wanted_partitions: int
+
+    def __str__(self) -> str:
+        size = f"{self.partitions} partitions, {self.replicas} replica{'s' if self.replicas != 1 else ''}"
+        if self.created:
+            return f"{self.topic}: created with {size}"
+        if self.partitions == self.wanted_partitions:
+            return f"{self.topic}: was there with {size}"
+        return f"{self.topic}: was there with {size}, and keeps them ({self.wanted_partitions} were asked for)"
+
+
+def make(connection: Connection, wanted: House, deadline: Deadline) -> list[Made]:
+    """Make what is missing; the output takes any record that the input takes, with what we add to it."""
+    client = admin(connection)
+    made = topics.create(client, [Wanted(wanted.input, wanted.partitions, {})], deadline)
+    topics.describe_all(client, [wanted.input], deadline)
+    room = {MAX_MESSAGE_BYTES: str(topics.max_message_bytes(client, wanted.input, deadline) + ROOM_BYTES)}
+    # The brokers' clock orders claims, whoever wrote them.
+    claims = {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "delete", "retention.ms": "604800000"}
+    made |= topics.create(
+        client,
+        [
+            Wanted(wanted.output, wanted.partitions, room),
+            Wanted(wanted.dead_letter, wanted.partitions, room),
+            Wanted(wanted.customers, wanted.partitions, {"cleanup.policy": "compact"}),
+            Wanted(wanted.claims, 1, claims),
+        ],
+        deadline,
+    )
+    there = topics.describe_all(client, list(made), deadline)
+    asked = {name: 1 if name == wanted.claims else wanted.partitions for name in made}
+    return [Made(n, made[n], there[n].partitions, there[n].replicas, asked[n]) for n in made]

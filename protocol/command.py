@@ -1,0 +1,59 @@
+"""What every command line of the house does alike: errors as one sentence, exit codes, a clean end on SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from protocol.errors import BrewError, UsageError
+from protocol.names import ExitCode
+
+STOPPED_EXIT = 128 + signal.SIGTERM
+REACH_S = 12.0
+
+
+class Stopped(BaseException):
+    """SIGTERM or SIGINT asked the program to end; no `except Exception` swallows it."""
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> None:
+    # One is enough: a second one must not interrupt the cleaning up.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise Stopped
+
+
+def run(command: click.Command, name: str) -> NoReturn:
+    """Run a click command as a program; never returns, never shows a stack trace for what is foreseen."""
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    code = outcome(command, name, sys.argv[1:])
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+def outcome(command: click.Command, name: str, arguments: list[str]) -> int:
+    """The exit code of one call: what the command returned, or what its error stands for."""
+    try:
+        code = command.main(arguments, prog_name=name, standalone_mode=False)
+    except Stopped:
+        click.echo("stopped", err=True)
+        return STOPPED_EXIT
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return ExitCode.USAGE
+    except BrewError as error:
+        click.echo(f"{name}: {error}", err=True)
+        return ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.REFUSED
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has gone; what is left in the buffer has no place to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.DONE
+    return int(code or 0)

@@ -1,0 +1,96 @@
+"""
+Everything that can go wrong, drawn once.
+
+BrewError
+├── UsageError            the caller asked for something that can't be (exit 64)
+├── Refused               going on would guess; one sentence with value, need and setting (exit 3)
+│   └── Unreachable       no broker answered in time
+├── DeadlineExceeded      a wait ran out of time
+└── KafkaFailure          what the client library reported, classified
+    ├── Retriable         same call again, same arguments, within the deadline
+    ├── Abortable         abort the transaction, give the range back
+    ├── Fenced            a newer holder of the transactional id owns the partition
+    └── Fatal             destroy the producer, give the range back (also everything unclassified)
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class BrewError(Exception):
+    """Root of all errors that the house raises on purpose."""
+
+
+class UsageError(BrewError):
+    """The caller asked for something that can't be."""
+
+
+class Refused(BrewError):
+    """Going on would mean guessing; the text says what was found, what is needed and what to do."""
+
+
+class Unreachable(Refused):
+    """No broker answered within the deadline."""
+
+
+class DeadlineExceeded(BrewError):
+    """A wait ran out of time; the text names the step."""
+
+
+class KafkaFailure(BrewError):
+    """What the client library reported, classified by its own three questions."""
+
+
+class Retriable(KafkaFailure):
+    """The same call with the same arguments may succeed."""
+
+
+class Abortable(KafkaFailure):
+    """The transaction has to be aborted; a new one may succeed."""
+
+
+class Fenced(KafkaFailure):
+    """A newer holder of the transactional id owns the partition."""
+
+
+class Fatal(KafkaFailure):
+    """The producer is of no more use."""
+
+
+class ClientError(Protocol):
+    """The three questions that librdkafka's error object answers (its manual, 'Transactional Producer')."""
+
+    def retriable(self) -> bool: ...
+    def txn_requires_abort(self) -> bool: ...
+    def fatal(self) -> bool: ...
+    def name(self) -> str: ...
+    def str(self) -> str: ...
+
+
+# The protocol calls these retriable (kafka.apache.org, "Error codes"); librdkafka's admin calls don't set the flag.
+_PASSING = {
+    "LEADER_NOT_AVAILABLE",
+    "NOT_LEADER_FOR_PARTITION",
+    "NOT_COORDINATOR",
+    "COORDINATOR_NOT_AVAILABLE",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "OFFSET_NOT_AVAILABLE",
+    "KAFKA_STORAGE_ERROR",
+}
+# librdkafka maps the brokers' INVALID_PRODUCER_EPOCH and PRODUCER_FENCED to the fatal `_FENCED`.
+_FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}
+
+
+def classify(error: ClientError, step: str) -> KafkaFailure:
+    """Turn a client error into one leaf of the tree; whatever none of the three questions covers is `Fatal`."""
+    text = f"{step}: {error.str()} ({error.name()})"
+    if error.name() in _FENCED:
+        return Fenced(text)
+    if error.retriable():
+        return Retriable(text)
+    if error.txn_requires_abort():
+        return Abortable(text)
+    if error.name() in _PASSING and not error.fatal():
+        return Retriable(text)
+    return Fatal(text)

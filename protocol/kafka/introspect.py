@@ -1,0 +1,284 @@
+"""
+Look behind the log: open transactions, and raw batches with their producer and markers.
+
+confluent-kafka can do neither; kafka-python speaks KIP-664 and hands out record batches undecoded.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from protocol.batches import OpenTransaction, RawBatch
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import DeadlineExceeded, Fatal, KafkaFailure, Refused, Retriable
+from protocol.kafka.clients import reach
+from protocol.retry import again
+
+with warnings.catch_warnings():
+    # The library reads its message schemas with a deprecated function while it is imported.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka import KafkaAdminClient
+    from kafka import TopicPartition as AdminPartition
+    from kafka.errors import KafkaError as PlainKafkaError
+    from kafka.errors import KafkaTimeoutError, RetriableError, TransactionalIdNotFoundError, for_code
+    from kafka.protocol.consumer import FetchRequest
+    from kafka.record.default_records import DefaultRecordBatch
+
+__all__ = ["OpenTransaction", "RawBatch", "open_transactions", "parse_batches", "raw_batches"]
+
+# Failures reach the caller as exceptions; the library would also print them.
+logging.getLogger("kafka").addHandler(logging.NullHandler())
+logging.getLogger("kafka").propagate = False
+
+_FETCH_BYTES = 16 * 1024 * 1024
+_HEADER = DefaultRecordBatch.HEADER_STRUCT
+_LENGTH_END = 12
+# librdkafka's name of a setting -> kafka-python's.
+_SECURITY = {
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+}
+_MAGIC_2 = 2
+
+
+def open_transactions(
+    connection: Connection, topic: str, partitions: Iterable[int], deadline: Deadline
+) -> list[OpenTransaction]:
+    """
+    The transactions that are open in these partitions, by partition and first offset.
+
+    The partition's leader knows producer and offset, the coordinator knows the transactional id and when it began;
+    without an answer of the coordinator these two are None.
+    """
+    with _plain_admin(connection, deadline) as admin:
+        asked = [AdminPartition(topic, p) for p in partitions]
+        states = _ask(admin, deadline, "describe producers", admin._async_describe_producers, asked)  # noqa: SLF001
+        found = [
+            (partition.partition, producer)
+            for partition, state in states.items()
+            for producer in state.active_producers
+            if producer.current_transaction_start_offset >= 0
+        ]
+        names = _names_and_starts(admin, {producer.producer_id for _, producer in found}, deadline) if found else {}
+    nobody = (None, None)
+    return sorted(
+        (
+            OpenTransaction(
+                partition,
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.current_transaction_start_offset,
+                *names.get(producer.producer_id, nobody),
+            )
+            for partition, producer in found
+        ),
+        key=lambda one: (one.partition, one.first_offset),
+    )
+
+
+def _names_and_starts(
+    admin: KafkaAdminClient, producer_ids: set[int], deadline: Deadline
+) -> dict[int, tuple[str, float | None]]:
+    """Producer id -> its transactional id, and the open transaction's age by this machine's clock."""
+    listings = _ask(
+        admin,
+        deadline,
+        "list transactions",
+        admin._async_list_transactions,  # noqa: SLF001
+        None,
+        sorted(producer_ids),
+    )
+    names = {one.transactional_id: one.producer_id for some in listings.values() for one in some}
+    found = {}
+    for name, producer_id in names.items():
+        try:
+            told = _ask(admin, deadline, "describe transactions", admin._async_describe_transactions, [name])[name]  # noqa: SLF001
+        except _NoSuchId:
+            continue
+        began_ms = told.transaction_start_time_ms
+        found[producer_id] = (name, max(0.0, time.time() - began_ms / 1000) if began_ms > 0 else None)
+    return found
+
+
+def raw_batches(
+    connection: Connection, topic: str, partition: int, start: int, until: int, deadline: Deadline
+) -> Iterator[RawBatch]:
+    """
+    Yield the batches that hold offsets of `[start, until)`, markers and open transactions included, in log order.
+
+    Only headers are read: records are neither decompressed nor decoded. The first batch may begin below ``start``.
+
+    Raises:
+        Refused: the log begins above ``start``.
+        DeadlineExceeded: the log could not be read to ``until`` in time.
+    """
+    if start >= until:
+        return
+    with _plain_admin(connection, deadline) as admin:
+        here = start
+        while here < until:
+            deadline.check(f"raw batches of {topic}[{partition}]")
+            data = _fetched(admin, AdminPartition(topic, partition), here, deadline)
+            before = here
+            for batch in parse_batches(data):
+                if batch.base_offset >= until:
+                    return
+                if batch.last_offset >= here:
+                    yield batch
+                    here = batch.last_offset + 1
+            if here == before:
+                # Compaction may have taken the very last batches: then the log holds nothing up to its end.
+                return
+
+
+def parse_batches(data: bytes | memoryview) -> Iterator[RawBatch]:
+    """The complete batches in what a fetch returned; the last one may be cut off and is left out."""
+    view, at = memoryview(data), 0
+    while at + _HEADER.size <= len(view):
+        fields = _HEADER.unpack_from(view, at)
+        end = at + _LENGTH_END + fields[1]
+        if fields[3] != _MAGIC_2:
+            raise Refused(
+                f"the log holds record batches of format {fields[3]}, which know no transactions; "
+                "format 2 is needed (brokers write it since Kafka 0.11): copy the topic to a new one"
+            )
+        if end > len(view):
+            return
+        control = bool(fields[5] & DefaultRecordBatch.CONTROL_MASK)
+        yield RawBatch(
+            base_offset=fields[0],
+            last_offset=fields[0] + fields[6],
+            records=fields[12],
+            producer_id=fields[9],
+            producer_epoch=fields[10],
+            base_sequence=fields[11],
+            transactional=bool(fields[5] & DefaultRecordBatch.TRANSACTIONAL_MASK),
+            control=control,
+            marker=_marker(view[at:end]) if control else None,
+            max_timestamp=fields[8],
+        )
+        at = end
+
+
+def _marker(batch: memoryview) -> str | None:
+    for record in DefaultRecordBatch(batch):
+        if record.abort:
+            return "abort"
+        if record.commit:
+            return "commit"
+    return None
+
+
+def _fetched(admin: KafkaAdminClient, partition: AdminPartition, offset: int, deadline: Deadline) -> bytes:
+    def ask() -> bytes:
+        return bytes(_ask(admin, deadline, f"raw batches of {partition.topic}", _fetch, admin, partition, offset))
+
+    return again(ask, f"raw batches of {partition.topic}", deadline)
+
+
+async def _fetch(admin: KafkaAdminClient, partition: AdminPartition, offset: int) -> bytes:
+    """One request to the leader, outside of any fetch session (epoch -1)."""
+    leader = next(iter(await admin._async_get_leader_for_partitions([partition])))  # noqa: SLF001
+    asked = FetchRequest.FetchTopic.FetchPartition(
+        partition=partition.partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES
+    )
+    request = FetchRequest(
+        max_wait_ms=100,
+        min_bytes=1,
+        max_bytes=_FETCH_BYTES,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[FetchRequest.FetchTopic(topic=partition.topic, partitions=[asked])],
+        forgotten_topics_data=[],
+        min_version=4,
+        max_version=12,  # from 13 on topics go by id
+    )
+    response = await admin._manager.send(request, node_id=leader)  # noqa: SLF001
+    answer = response.responses[0].partitions[0]
+    if answer.error_code:
+        raise for_code(answer.error_code)(f"fetch of {partition.topic}[{partition.partition}] at offset {offset}")
+    return answer.records or b""
+
+
+class _NoSuchId(Fatal):
+    """The coordinator doesn't know the transactional id any more."""
+
+
+class _QuietAdmin(KafkaAdminClient):  # type: ignore[misc]
+    """The library's own constructor leaves its thread behind when no broker answers."""
+
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except BaseException:
+            if hasattr(self, "_net"):
+                self._closed = False
+                self.close()
+            raise
+
+
+@contextmanager
+def _plain_admin(connection: Connection, deadline: Deadline) -> Iterator[KafkaAdminClient]:
+    # librdkafka gives its sockets back when no broker answers; kafka-python leaves that to the garbage collector.
+    reach(connection, deadline)
+    left_ms = max(1, int(deadline.remaining_s() * 1000))
+    security = {
+        theirs: connection.properties[ours] for ours, theirs in _SECURITY.items() if ours in connection.properties
+    }
+    step = f"connect to {connection.bootstrap}"
+    with _told(step):
+        admin = _QuietAdmin(
+            bootstrap_servers=connection.bootstrap.split(","),
+            client_id="brew-introspect",
+            request_timeout_ms=left_ms,
+            bootstrap_timeout_ms=left_ms,
+            **security,
+        )
+    try:
+        yield admin
+    finally:
+        admin.close()
+
+
+def _ask(admin: KafkaAdminClient, deadline: Deadline, step: str, call: Any, *arguments: Any) -> Any:
+    """Run one of the library's coroutines to its end, or to the deadline's."""
+    deadline.check(step)
+    manager = admin._manager  # noqa: SLF001 - the only way to bound a call that makes several requests
+
+    async def within() -> Any:
+        return await manager.wait_for(manager.call_soon(call, *arguments), deadline.remaining_s() * 1000)
+
+    with _told(step):
+        return manager.run(within)
+
+
+@contextmanager
+def _told(step: str) -> Iterator[None]:
+    """Let an error of kafka-python leave as a leaf of the tree in `protocol.errors`."""
+    try:
+        yield
+    except PlainKafkaError as error:
+        raise _as_ours(error, step) from error
+
+
+def _as_ours(error: PlainKafkaError, step: str) -> KafkaFailure | DeadlineExceeded:
+    text = f"{step}: {error} ({type(error).__name__})"
+    if isinstance(error, KafkaTimeoutError):
+        return DeadlineExceeded(text)
+    if isinstance(error, TransactionalIdNotFoundError):
+        return _NoSuchId(text)
+    return Retriable(text) if isinstance(error, RetriableError) else Fatal(text)

@@ -1,0 +1,69 @@
+"""Offsets as the brokers tell them: a partition's log start, last stable offset and end; a group's positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from protocol.deadline import Deadline
+from protocol.errors import DeadlineExceeded
+from protocol.kafka.clients import mapped
+from protocol.position import Committed, LogOffsets
+from protocol.retry import again
+
+__all__ = ["Committed", "LogOffsets", "committed", "log_offsets"]
+
+
+def log_offsets(
+    client: AdminClient, topic: str, partitions: Iterable[int], deadline: Deadline
+) -> dict[int, LogOffsets]:
+    """First offset, LSO and end of each partition; a new topic without a leader yet is asked again."""
+    asked = {TopicPartition(topic, p): p for p in partitions}
+
+    def ask(spec: OffsetSpec, level: IsolationLevel) -> dict[int, int]:
+        timeout = max(0.001, deadline.remaining_s())
+        answers = client.list_offsets(dict.fromkeys(asked, spec), isolation_level=level, request_timeout=timeout)
+        return {asked[tp]: future.result().offset for tp, future in answers.items()}
+
+    def ask_all() -> dict[int, LogOffsets]:
+        with mapped(f"offsets of {topic}"):
+            first = ask(OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
+            stable = ask(OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)  # type: ignore[no-untyped-call]
+            # Asked last, so that the end is never below the LSO beside it.
+            end = ask(OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
+        return {p: LogOffsets(first[p], stable[p], end[p]) for p in asked.values()}
+
+    return again(ask_all, f"offsets of {topic}", deadline)
+
+
+def committed(
+    reader: Consumer, topic: str, partitions: Iterable[int], deadline: Deadline
+) -> dict[int, Committed | None]:
+    """
+    The group's committed offsets; a `read_committed` reader waits for pending ones, a `read_uncommitted` one does not.
+
+    Raises:
+        DeadlineExceeded: a pending transaction did not end, or the coordinator did not answer, in time.
+    """
+    asked = [TopicPartition(topic, p) for p in partitions]
+
+    def ask() -> dict[int, Committed | None]:
+        with mapped("locate"):
+            try:
+                answers = reader.committed(asked, timeout=max(0.001, deadline.remaining_s()))
+            except KafkaException as error:
+                # librdkafka does not call its own time-out retriable here; the call had all the time there was.
+                if error.args[0].code() == KafkaError._TIMED_OUT:  # noqa: SLF001 - the library's public name
+                    raise DeadlineExceeded(f"locate: no stable answer within {deadline.budget_s:g} s") from error
+                raise
+            found: dict[int, Committed | None] = {}
+            for answer in answers:
+                if answer.error is not None:
+                    raise KafkaException(answer.error)
+                known = answer.offset != OFFSET_INVALID
+                found[answer.partition] = Committed(answer.offset, answer.metadata or "") if known else None
+            return found
+
+    return again(ask, "locate", deadline)

@@ -1,0 +1,136 @@
+"""Topics: what is there, and making what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.cimpl import NewTopic
+
+from protocol.deadline import Deadline
+from protocol.errors import KafkaFailure, Refused, Retriable
+from protocol.kafka.clients import mapped
+from protocol.retry import again
+
+MAX_MESSAGE_BYTES = "max.message.bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as the brokers describe it; ``topic_id`` changes when a topic is deleted and made again."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A topic that should exist."""
+
+    name: str
+    partitions: int
+    config: Mapping[str, str]
+
+
+def describe(client: AdminClient, names: list[str], deadline: Deadline) -> dict[str, Topic]:
+    """The topics of ``names`` that exist."""
+    found = {}
+    timeout = max(0.001, deadline.remaining_s())
+    with mapped("describe topics"):
+        futures = client.describe_topics(TopicCollection(names), request_timeout=timeout)
+    for name, future in futures.items():
+        try:
+            with mapped(f"describe topic {name}"):
+                told = future.result()
+        except KafkaFailure as error:
+            if _code(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                continue
+            raise
+        found[name] = Topic(name, str(told.topic_id), len(told.partitions), len(told.partitions[0].replicas))
+    return found
+
+
+def _code(error: KafkaFailure) -> int:
+    """The broker's code behind an error that `mapped` let through."""
+    cause = error.__cause__
+    return int(cause.args[0].code()) if isinstance(cause, KafkaException) else KafkaError.UNKNOWN
+
+
+def existing(client: AdminClient, name: str, deadline: Deadline) -> Topic:
+    """
+    The topic of that name.
+
+    Raises:
+        Refused: there is none.
+    """
+    found = describe(client, [name], deadline)
+    if name not in found:
+        raise Refused(f"topic {name!r} does not exist; make it with `make topic-create-all`, or name another topic")
+    return found[name]
+
+
+def describe_all(client: AdminClient, names: list[str], deadline: Deadline) -> dict[str, Topic]:
+    """
+    The topics of ``names``, waiting for those that were only just made.
+
+    Raises:
+        DeadlineExceeded: one of them did not appear.
+    """
+
+    def ask() -> dict[str, Topic]:
+        found = describe(client, names, deadline)
+        if len(found) < len(names):
+            raise Retriable(f"topics {sorted(set(names) - set(found))} are not there yet")
+        return found
+
+    return again(ask, "describe topics", deadline)
+
+
+def names(client: AdminClient, deadline: Deadline) -> list[str]:
+    """All topics of the cluster but Kafka's own, sorted."""
+    with mapped("list topics"):
+        listed = client.list_topics(timeout=max(0.001, deadline.remaining_s())).topics
+    return sorted(name for name in listed if not name.startswith("__"))
+
+
+def brokers(client: AdminClient, deadline: Deadline) -> int:
+    """The number of brokers alive."""
+    with mapped("list brokers"):
+        return len(client.list_topics(timeout=max(0.001, deadline.remaining_s())).brokers)
+
+
+def max_message_bytes(client: AdminClient, name: str, deadline: Deadline) -> int:
+    """The topic's limit on a record batch, in bytes."""
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    timeout = max(0.001, deadline.remaining_s())
+    with mapped(f"configuration of {name}"):
+        config = client.describe_configs([resource], request_timeout=timeout)[resource].result()
+    return int(config[MAX_MESSAGE_BYTES].value)
+
+
+def create(client: AdminClient, wanted: list[Wanted], deadline: Deadline) -> dict[str, bool]:
+    """
+    Make the topics that are missing, replicated on up to three brokers; True for each that this call made.
+
+    Raises:
+        Refused: the brokers do not let us.
+    """
+    replicas = min(3, brokers(client, deadline))
+    made = {topic.name: False for topic in wanted}
+    new = [NewTopic(t.name, t.partitions, replicas, config=dict(t.config)) for t in wanted]
+    timeout = max(0.001, deadline.remaining_s())
+    for name, future in client.create_topics(new, request_timeout=timeout, operation_timeout=timeout).items():
+        try:
+            future.result()
+            made[name] = True
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise Refused(
+                    f"topic {name!r} is missing and could not be made: {error.args[0].str()}; "
+                    "make it by hand, or allow this client to create topics"
+                ) from error
+    return made

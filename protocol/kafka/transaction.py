@@ -1,0 +1,140 @@
+"""One Kafka transaction of one input partition: the broker's side of the six steps, errors mapped, waits bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from protocol.deadline import Deadline
+from protocol.errors import DeadlineExceeded, Fatal
+from protocol.kafka.clients import READ_COMMITTED, Connection, consumer, mapped, producer
+from protocol.kafka.offsets import Committed, committed
+from protocol.names import TransactionalId
+from protocol.retry import again
+
+# A rejected record keeps its bytes, so the producer's own limit has to be wider than any topic's.
+MESSAGE_MAX_BYTES = 100 * 1024 * 1024
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class TransactionSettings:
+    """The group and the broker's patience with an open transaction, in seconds."""
+
+    connection: Connection
+    group: str
+    timeout_s: float
+
+
+class KafkaTransaction:
+    """
+    A producer made for one transaction, and the group's position beside it.
+
+    It may be used by the process that made it and for one transaction only: with one transaction per producer epoch
+    a delayed EndTxn finds a newer epoch and is refused (docs/decisions/0002).
+    """
+
+    def __init__(self, settings: TransactionSettings, topic: str, partition: int) -> None:
+        self._topic, self._partition = topic, partition
+        txn_id = str(TransactionalId(settings.group, topic, partition))
+        self._producer: Producer = producer(
+            settings.connection, txn_id, timeout_s=settings.timeout_s, message_max_bytes=MESSAGE_MAX_BYTES
+        )
+        self._outcome_unknown = False
+        # Stable offsets are only waited for at read_committed.
+        self._locator: Consumer = consumer(settings.connection, settings.group, READ_COMMITTED)
+        self.produce: Callable[..., None] = self._producer.produce
+        """Queue one record: (topic, value, key, partition, callback, its alias, timestamp_ms, headers)."""
+
+    @staticmethod
+    def mapped(step: str) -> AbstractContextManager[None]:
+        """Let client errors of `produce` leave as leaves of the error tree."""
+        return mapped(step)
+
+    def fence(self, deadline: Deadline) -> None:
+        """End any older holder of the transactional id and abort its open transaction."""
+        self._call("fence", self._producer.init_transactions, deadline)
+
+    def locate(self, deadline: Deadline) -> Committed | None:
+        """The group's stable committed offset; None when there is none."""
+        return committed(self._locator, self._topic, [self._partition], deadline)[self._partition]
+
+    def begin(self) -> None:
+        with mapped("begin"):
+            self._producer.begin_transaction()
+
+    def make_room(self, deadline: Deadline) -> None:
+        """Let the full queue drain a little."""
+        deadline.check("produce")
+        self._producer.poll(min(_POLL_S, deadline.remaining_s()))
+
+    def flush(self, deadline: Deadline) -> None:
+        """
+        Return once no record is queued any more; one that failed for good makes the commit fail (librdkafka manual).
+
+        Raises:
+            DeadlineExceeded: records are still queued.
+        """
+        with mapped("produce"):
+            while self._producer.flush(min(1.0, deadline.remaining_s())) > 0:
+                if deadline.expired():
+                    raise DeadlineExceeded(
+                        f"produce: {len(self._producer)} records undelivered after {deadline.budget_s:g} s"
+                    )
+
+    def send_offsets(self, until: int, metadata: str, deadline: Deadline) -> None:
+        """
+        Put the group's next offset into the transaction.
+
+        librdkafka takes only-invalid offsets for success and sends nothing, so they are refused here.
+        """
+        if until < 0:
+            raise Fatal(f"send-offsets: {until} is no offset")
+        offsets = [TopicPartition(self._topic, self._partition, until, metadata)]
+
+        def send(timeout: float) -> None:
+            self._producer.send_offsets_to_transaction(offsets, self._locator.consumer_group_metadata(), timeout)
+
+        self._call("send-offsets", send, deadline)
+
+    def commit(self, deadline: Deadline) -> None:
+        self._outcome_unknown = True
+        self._call("commit", self._producer.commit_transaction, deadline)
+        self._outcome_unknown = False
+
+    def commit_without_waiting(self) -> None:
+        """Put the commit on the wire and turn away (the crash point `commit-in-flight`)."""
+        self._outcome_unknown = True
+        with mapped("commit"):
+            self._producer.commit_transaction(0.001)
+
+    def abort(self, deadline: Deadline) -> None:
+        """Abort and wait for the broker's answer; records still queued are dropped."""
+        self._producer.purge()
+        self._call("abort", self._producer.abort_transaction, deadline)
+
+    def close(self) -> None:
+        """
+        Give sockets and threads back; an open transaction is aborted.
+
+        After a commit without an answer nothing more is sent: one intent per epoch, the next fence decides.
+        """
+        self._locator.close()
+        if not self._outcome_unknown:
+            self._producer.close()
+        self.produce = _closed
+        del self._producer
+
+    def _call(self, step: str, call: Callable[[float], None], deadline: Deadline) -> None:
+        def once() -> None:
+            with mapped(step):
+                call(max(0.001, deadline.remaining_s()))
+
+        again(once, step, deadline)
+
+
+def _closed(*_args: object) -> None:
+    raise Fatal("produce: the transaction's producer is closed")

@@ -1,0 +1,76 @@
+"""Where a record came from: its source position, the headers that carry it, and ranges of offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+HEADER_TOPIC = "source.topic"
+HEADER_PARTITION = "source.partition"
+HEADER_OFFSET = "source.offset"
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SourcePosition:
+    """A record's identity: the place in the input log where it stands."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        """Three headers, values as UTF-8 text; they follow the input's own headers."""
+        return [
+            (HEADER_TOPIC, self.topic.encode()),
+            (HEADER_PARTITION, b"%d" % self.partition),
+            (HEADER_OFFSET, b"%d" % self.offset),
+        ]
+
+    @classmethod
+    def of(cls, headers: Headers | None) -> SourcePosition | None:
+        """
+        Read the position back; None when a header is missing or not readable.
+
+        The last header of a name counts: an input that came from another pipeline carries older ones before ours.
+        """
+        found = dict(headers or ())
+        topic, partition, offset = (found.get(name) for name in (HEADER_TOPIC, HEADER_PARTITION, HEADER_OFFSET))
+        if topic is None or partition is None or offset is None or not (partition.isdigit() and offset.isdigit()):
+            return None
+        return cls(topic.decode("utf-8", "replace"), int(partition), int(offset))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """The offsets `[start, until)` of one input partition."""
+
+    topic: str
+    partition: int
+    start: int
+    until: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.until:
+            raise ValueError(f"a range needs 0 <= start < until, got [{self.start}, {self.until})")
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}] offsets [{self.start}, {self.until})"
+
+
+@dataclass(frozen=True, slots=True)
+class LogOffsets:
+    """One partition's log: first offset kept, last stable offset (LSO), and end (high watermark)."""
+
+    first: int
+    last_stable: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A group's committed offset in one partition, with the text that was committed beside it."""
+
+    offset: int
+    metadata: str

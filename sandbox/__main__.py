@@ -1,0 +1,202 @@
+"""Real servers on this machine without containers: `python -m sandbox --help`."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from protocol.command import run
+from protocol.errors import Refused, UsageError
+from protocol.names import ExitCode
+from sandbox.jvm import TOOLS, Jvm
+from sandbox.kafka import Cluster, Settings, make_archive
+from sandbox.layout import Layout
+
+DIRECTORY = ".sandbox"
+FIRST_PORT = 9092
+
+_directory = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DIRECTORY,
+    show_default=True,
+    help="Where the servers keep state, logs and data.",
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def cli() -> None:
+    """
+    Real servers on this machine, without containers.
+
+    \b
+    Examples:
+      python -m sandbox up                     one Kafka broker on localhost:9092
+      python -m sandbox up --brokers 3         three, replication 3, min ISR 2
+      python -m sandbox status --json
+      python -m sandbox logs --follow
+      python -m sandbox tool kafka-topics --bootstrap-server localhost:9092 --list
+      python -m sandbox down --wipe            stop, and forget all data
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
+
+
+@cli.command()
+@click.option(
+    "--brokers", type=click.IntRange(1, 9), default=1, show_default=True, help="Nodes, each broker and controller."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_000),
+    default=FIRST_PORT,
+    show_default=True,
+    help="The first broker's port, each next one's is 2 higher; 0 takes free ones.",
+)
+@click.option("--heap-mb", type=click.IntRange(128), default=1024, show_default=True, help="Heap of each broker.")
+@click.option("--quick", is_flag=True, help="Start in half the time; slower under load, so not for measurements.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A broker setting, repeatable.")
+@_directory
+def up(brokers: int, port: int, heap_mb: int, properties: Sequence[str], directory: Path, *, quick: bool) -> None:
+    """Start Kafka, with the data it had; harmless when it is up."""
+    wrong = [text for text in properties if "=" not in text]
+    if wrong:
+        raise UsageError(f"--property {wrong[0]!r}: a setting is written NAME=VALUE")
+    more = dict(text.split("=", 1) for text in properties)
+    with _alone(directory):
+        cluster = Cluster.open(directory)
+        if cluster is not None and len(cluster.running()) == len(cluster.layout.nodes) == brokers:
+            click.echo(f"Kafka is already up at {cluster.bootstrap}")
+            return
+        ports = [port + 2 * n for n in range(brokers)] if port else None
+        settings = Settings(heap_mb=heap_mb, quick=quick, leashed=False, properties=more)
+        cluster = Cluster.start(directory, brokers=brokers, ports=ports, settings=settings)
+    click.echo(f"Kafka is up at {cluster.bootstrap} ({directory}/kafka-*/server.log)")
+
+
+@cli.command()
+@click.option("--wipe", is_flag=True, help="Remove the data too.")
+@_directory
+def down(directory: Path, *, wipe: bool) -> None:
+    """Stop Kafka; harmless when nothing is up."""
+    if not directory.exists():
+        click.echo("nothing is up")
+        return
+    with _alone(directory):
+        cluster = Cluster.open(directory)
+        running = 0 if cluster is None else len(cluster.running())
+        if cluster is not None:
+            cluster.close(wipe=wipe)
+    click.echo(f"Kafka is down ({running} stopped)" if running else "nothing is up")
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
+@_directory
+def status(directory: Path, *, as_json: bool) -> None:
+    """Tell what runs where; exit code 3 when something does not."""
+    layout = Layout.read(directory.resolve())
+    nodes = [] if layout is None else [_told(layout, number) for number in (n.number for n in layout.nodes)]
+    is_up = bool(nodes) and all(node["running"] for node in nodes)
+    if as_json:
+        click.echo(json.dumps({"up": is_up, "bootstrap": layout.bootstrap if layout else None, "brokers": nodes}))
+    elif layout is None:
+        click.echo(f"nothing was ever started in {directory}")
+    else:
+        table = Table("broker", "address", "state", "process", "log", box=None)
+        for node in nodes:
+            state = "up" if node["running"] else "down"
+            table.add_row(
+                str(node["broker"]), str(node["address"]), state, str(node["process"] or ""), str(node["log"])
+            )
+        Console().print(table)
+    raise SystemExit(ExitCode.DONE if is_up else ExitCode.REFUSED)
+
+
+@cli.command()
+@click.option("--broker", type=int, default=1, show_default=True, help="Whose log.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option(
+    "--lines", "-n", type=click.IntRange(1), default=50, show_default=True, help="How many of the last lines."
+)
+@_directory
+def logs(broker: int, lines: int, directory: Path, *, follow: bool) -> None:
+    """Print the last lines of a broker's log."""
+    layout = Layout.read(directory.resolve())
+    if layout is None or broker not in {node.number for node in layout.nodes}:
+        raise Refused(f"there is no broker {broker} in {directory}; `python -m sandbox status` tells what there is")
+    log = str(layout.log(layout.node(broker)))
+    _become(["tail", "-n", str(lines), *(["-F"] if follow else []), log])
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("name")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def tool(name: str, arguments: Sequence[str]) -> None:
+    """
+    Run one of Kafka's own command line tools.
+
+    \b
+    Examples:
+      python -m sandbox tool kafka-consumer-groups --bootstrap-server localhost:9092 --describe --group brew-enricher
+      python -m sandbox tool kafka-dump-log --files .sandbox/kafka-1/data/brew.orders.v1-0/00000000000000000000.log
+    """  # noqa: D301
+    if name in {"-h", "--help"}:
+        click.echo(f"Kafka's own tools: {' '.join(TOOLS)}\nusage: python -m sandbox tool NAME ARGUMENTS...")
+        return
+    _become(Jvm().tool(name, arguments))
+
+
+@cli.command()
+def archive() -> None:
+    """Make the file that halves the brokers' start (make setup does)."""
+    with tempfile.TemporaryDirectory(prefix="brew-archive-") as directory:
+        make_archive(Jvm(), Path(directory))
+    click.echo(f"{Jvm().archive} written")
+
+
+def _told(layout: Layout, number: int) -> dict[str, object]:
+    node = layout.node(number)
+    return {
+        "broker": node.number,
+        "address": f"localhost:{node.port}",
+        "running": node.alive(),
+        "process": node.identity.pid if node.identity and node.alive() else None,
+        "log": str(layout.log(node)),
+        "data": str(layout.data(node)),
+    }
+
+
+def _become(command: Sequence[str]) -> None:
+    """Replace this process, so that signals and the exit code are the program's own."""
+    sys.stdout.flush()
+    try:
+        os.execvp(command[0], list(command))  # noqa: S606 - a list, no shell
+    except OSError as error:
+        raise Refused(f"{command[0]} could not be run: {error}") from error
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Let two commands on one directory go one after the other."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def main() -> None:
+    run(cli, "sandbox")
+
+
+if __name__ == "__main__":
+    main()

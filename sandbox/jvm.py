@@ -1,0 +1,65 @@
+"""Where the JVM parts are, and how a program of Kafka's is started from them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.errors import Refused, UsageError
+
+HOME = Path(__file__).resolve().parent.parent / ".jvm"
+
+# Kafka's own command line tools, and the class behind each.
+TOOLS: Mapping[str, str] = {
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "kafka-dump-log": "kafka.tools.DumpLogSegments",
+    "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "kafka-metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
+    "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
+}
+
+# C1 only: a program of a second or two ends before the second compiler pays back.
+QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+
+@dataclass(frozen=True, slots=True)
+class Jvm:
+    """The directory that `scripts/setup.sh` fills: `kafka/*.jar`, and `kafka.jsa` when it could be made."""
+
+    home: Path = HOME
+
+    @property
+    def archive(self) -> Path:
+        return self.home / "kafka.jsa"
+
+    def class_path(self) -> str:
+        """Jars in a fixed order: a class-data archive fits one order only."""
+        jars = sorted(str(jar) for jar in (self.home / "kafka").glob("*.jar"))
+        if not jars:
+            raise Refused(f"no Kafka jars in {self.home / 'kafka'}; run `make setup`, which fetches them")
+        return ":".join(jars)
+
+    def command(
+        self, main: str, arguments: Sequence[str], *, flags: Sequence[str] = (), archive: bool = True
+    ) -> list[str]:
+        """The command line that runs ``main``; an archive that doesn't fit is passed over by the JVM without a word."""
+        java = shutil.which("java")
+        if java is None:
+            raise Refused("no java on PATH; Java 17 or later is needed (a JRE is enough)")
+        shared = [f"-XX:SharedArchiveFile={self.archive}"] if archive and self.archive.exists() else []
+        quiet = ["-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+        return [java, *quiet, *shared, *flags, "-cp", self.class_path(), main, *arguments]
+
+    def tool(self, name: str, arguments: Sequence[str]) -> list[str]:
+        """The command line of one of Kafka's own tools; raise `UsageError` naming all when ``name`` is none of them."""
+        if name not in TOOLS:
+            raise UsageError(f"no tool {name!r}; there are: {' '.join(TOOLS)}")
+        log = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+        return self.command(TOOLS[name], arguments, flags=[*QUICK, log])

@@ -1,0 +1,196 @@
+"""A real Kafka cluster on this machine: one node, or three that replicate."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+from sandbox.jvm import Jvm
+from sandbox.launch import Settings, await_answer, await_started, format_data, launch, log_size
+from sandbox.layout import Layout, Node, new_cluster_id, on_ports, server_properties
+from sandbox.ports import require_free
+from sandbox.process import Started
+
+__all__ = ["Cluster", "Settings", "make_archive"]
+
+_STOP_GRACE_S = 15.0
+
+
+class Cluster:
+    """
+    A running cluster, or one that can be started again from its directory.
+
+    The state file in the directory is the truth between commands; ``start`` makes or continues, ``open`` only looks.
+    """
+
+    def __init__(self, layout: Layout, settings: Settings) -> None:
+        self.layout = layout
+        self.settings = settings
+        self._started: dict[int, Started] = {}
+
+    @classmethod
+    def start(
+        cls,
+        directory: Path,
+        *,
+        brokers: int = 1,
+        ports: Sequence[int] | None = None,
+        settings: Settings | None = None,
+    ) -> Self:
+        """
+        Start the cluster of ``directory``, with its data if it has any; what runs already is left alone.
+
+        ``brokers`` must fit a cluster that exists; without ``ports`` a new one gets free ones, an old one its own.
+
+        Raises:
+            Refused: a port is taken, the directory holds a cluster of another size, or a broker did not start.
+        """
+        directory = directory.resolve()
+        directory.mkdir(parents=True, exist_ok=True)
+        kept = Layout.read(directory)
+        if kept is not None and len(kept.nodes) != brokers:
+            raise Refused(
+                f"{directory} holds a cluster of {len(kept.nodes)} brokers, not {brokers}; "
+                "ask for that number, or remove the old one with `down --wipe`"
+            )
+        if kept is None or (ports is not None and not any(node.alive() for node in kept.nodes)):
+            kept = on_ports(directory, kept.cluster_id if kept else new_cluster_id(), brokers, ports)
+        cluster = cls(kept, settings or Settings())
+        try:
+            cluster._start([node for node in kept.nodes if not node.alive()])
+        except BaseException:
+            cluster._kill_started()
+            raise
+        return cluster
+
+    @classmethod
+    def open(cls, directory: Path, settings: Settings | None = None) -> Self | None:
+        """The cluster that ``directory`` holds, running or not; None when there never was one."""
+        layout = Layout.read(directory.resolve())
+        return None if layout is None else cls(layout, settings or Settings())
+
+    @property
+    def bootstrap(self) -> str:
+        """All brokers' addresses, as clients want them."""
+        return self.layout.bootstrap
+
+    def running(self) -> list[Node]:
+        return [node for node in self.layout.nodes if node.alive()]
+
+    def stop(self) -> int:
+        """End all brokers in good order, data kept; return how many were running."""
+        running = self.running()
+        for node in running:  # all at once: a controller waits for its peers
+            if node.identity is not None:
+                node.identity.send(signal.SIGTERM)
+        grace = Deadline(_STOP_GRACE_S)
+        for node in self.layout.nodes:
+            if node.identity is not None:
+                node.identity.stop(grace)
+            self._forget(node.number)
+        return len(running)
+
+    def close(self, *, wipe: bool = False) -> None:
+        """End all brokers; with ``wipe`` remove the cluster's files too, and don't wait for good order before that."""
+        if not wipe:
+            self.stop()
+        else:
+            for node in self.layout.nodes:
+                self.kill(node.number)
+            for node in self.layout.nodes:
+                shutil.rmtree(self.layout.home(node), ignore_errors=True)
+            (self.layout.directory / "kafka.json").unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(wipe=True)
+
+    def kill(self, number: int = 1) -> None:
+        """SIGKILL to one broker, as when its machine loses power; return when its port is free again."""
+        if (identity := self.layout.node(number).identity) is not None:
+            identity.kill()
+        self._forget(number)
+
+    def pause(self, number: int = 1) -> None:
+        """SIGSTOP to one broker: its connections stay open and nothing answers."""
+        self._signal(number, signal.SIGSTOP)
+
+    def resume(self, number: int = 1) -> None:
+        """SIGCONT to a paused broker."""
+        self._signal(number, signal.SIGCONT)
+
+    def restart(self, number: int = 1) -> None:
+        """Start one broker again on its port and data; one that runs is ended in good order before."""
+        identity = self.layout.node(number).identity
+        if identity is not None:
+            identity.stop(Deadline(_STOP_GRACE_S))
+        self._forget(number)
+        self._start([self.layout.node(number)])
+
+    def _signal(self, number: int, what: signal.Signals) -> None:
+        identity = self.layout.node(number).identity
+        if identity is None or not identity.send(what):
+            raise Refused(f"broker {number} is not running")
+
+    def _forget(self, number: int) -> None:
+        if (started := self._started.pop(number, None)) is not None:
+            started.ended()
+        self.layout = self.layout.with_identity(number, None)
+        if self.layout.directory.exists():
+            self.layout.write()
+
+    def _kill_started(self) -> None:
+        for number in list(self._started):
+            self.kill(number)
+
+    def _start(self, nodes: Sequence[Node]) -> None:
+        """Format what is new, start, note each process at once, and return when all of the cluster answers."""
+        if not nodes:
+            return
+        for node in nodes:
+            require_free(node.port)
+            require_free(node.controller_port)
+        deadline = Deadline(self.settings.start_s)
+        for node in nodes:
+            self.layout.home(node).mkdir(parents=True, exist_ok=True)
+            self.layout.properties(node).write_text(server_properties(self.layout, node, self.settings.properties))
+        format_data(self.layout, nodes, self.settings.jvm, deadline)
+        begin = {node.number: log_size(self.layout, node) for node in nodes}
+        for node in nodes:
+            started = launch(self.layout, node, self.settings)
+            self._started[node.number] = started
+            self.layout = self.layout.with_identity(node.number, started.identity)
+            self.layout.write()
+        for node in nodes:
+            await_started(self.layout, self.layout.node(node.number), begin[node.number], deadline)
+        await_answer(self.bootstrap, len(self.running()), deadline)
+
+
+def make_archive(jvm: Jvm, directory: Path) -> None:
+    """
+    Record the classes that a broker loads, in a file that halves the start of later ones.
+
+    A broker starts, answers and ends once, in ``directory``.
+    """
+    jvm.archive.unlink(missing_ok=True)
+    fresh = jvm.archive.with_suffix(".new")
+    with Cluster.start(directory, settings=_Recording(jvm=jvm)) as cluster:
+        cluster.stop()  # in good order: the file is written at the very end
+    if not fresh.exists():
+        raise Refused("the JVM has written no class-data archive")
+    fresh.replace(jvm.archive)
+
+
+class _Recording(Settings):
+    def flags(self) -> list[str]:
+        return [*super().flags(), f"-XX:ArchiveClassesAtExit={self.jvm.archive.with_suffix('.new')}"]

@@ -1,0 +1,147 @@
+"""What a Kafka cluster of the sandbox looks like on disk: its nodes, their settings, the state file."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from protocol.errors import Refused, UsageError
+from sandbox.ports import HOST, free
+from sandbox.process import Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One Kafka process, broker and controller in one; without identity it isn't running."""
+
+    number: int
+    port: int
+    controller_port: int
+    identity: Identity | None = None
+
+    def alive(self) -> bool:
+        return self.identity is not None and self.identity.alive()
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A cluster's directory: the state file and, per node, its settings, its log and its data."""
+
+    directory: Path
+    cluster_id: str
+    nodes: tuple[Node, ...]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{HOST}:{node.port}" for node in self.nodes)
+
+    def node(self, number: int) -> Node:
+        return next(node for node in self.nodes if node.number == number)
+
+    def home(self, node: Node) -> Path:
+        return self.directory / f"kafka-{node.number}"
+
+    def log(self, node: Node) -> Path:
+        return self.home(node) / "server.log"
+
+    def data(self, node: Node) -> Path:
+        return self.home(node) / "data"
+
+    def properties(self, node: Node) -> Path:
+        return self.home(node) / "server.properties"
+
+    def with_identity(self, number: int, identity: Identity | None) -> Layout:
+        """The same cluster, with one node's process noted."""
+        changed = (replace(n, identity=identity) if n.number == number else n for n in self.nodes)
+        return replace(self, nodes=tuple(changed))
+
+    def write(self) -> None:
+        """Keep the layout, in one step: a reader finds the old file or the new one."""
+        text = json.dumps({"cluster_id": self.cluster_id, "nodes": [asdict(node) for node in self.nodes]}, indent=2)
+        fresh = _state_file(self.directory).with_suffix(".new")
+        fresh.write_text(text + "\n")
+        fresh.replace(_state_file(self.directory))
+
+    @classmethod
+    def read(cls, directory: Path) -> Layout | None:
+        """The layout kept in ``directory``; None when there is none."""
+        file = _state_file(directory)
+        if not file.exists():
+            return None
+        try:
+            kept = json.loads(file.read_text())
+            return cls(directory, kept["cluster_id"], tuple(_node(node) for node in kept["nodes"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise Refused(
+                f"{file} is not readable as the state of a cluster ({error}); "
+                f"if none of its servers runs, remove {directory}"
+            ) from error
+
+
+def _state_file(directory: Path) -> Path:
+    return directory / "kafka.json"
+
+
+def _node(kept: Mapping[str, object]) -> Node:
+    identity = kept.pop("identity") if isinstance(kept, dict) else None
+    node = Node(**kept)  # type: ignore[arg-type]
+    return replace(node, identity=Identity(**identity)) if isinstance(identity, dict) else node
+
+
+def server_properties(layout: Layout, node: Node, more: Mapping[str, str]) -> str:
+    """
+    The settings of one node, as text for its file; ``more`` comes last and wins.
+
+    With three nodes or more everything has three replicas and needs two of them; with fewer, one.
+    """
+    replicas, needed = (3, 2) if len(layout.nodes) >= 3 else (1, 1)  # noqa: PLR2004 - Kafka's own advice
+    voters = ",".join(f"{n.number}@{HOST}:{n.controller_port}" for n in layout.nodes)
+    settings: dict[str, object] = {
+        "process.roles": "broker,controller",
+        "node.id": node.number,
+        "controller.quorum.voters": voters,
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://{HOST}:{node.port},CONTROLLER://{HOST}:{node.controller_port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "log.dirs": layout.data(node),
+        "default.replication.factor": replicas,
+        "min.insync.replicas": needed,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": needed,
+        # Kafka makes these topics at first use, while the first client waits: 50 partitions each take a second.
+        "offsets.topic.num.partitions": 8,
+        "transaction.state.log.num.partitions": 8,
+        "group.initial.rebalance.delay.ms": 0,
+        # A killed broker is let in again only when its old registration has run out: 9 s by default.
+        "broker.session.timeout.ms": 3000,
+        "broker.heartbeat.interval.ms": 500,
+        "auto.create.topics.enable": "false",
+        **more,
+    }
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def plan(directory: Path, cluster_id: str, ports: Sequence[int], controller_ports: Sequence[int]) -> Layout:
+    """A new cluster with one node per port."""
+    pairs = enumerate(zip(ports, controller_ports, strict=True), start=1)
+    return Layout(directory, cluster_id, tuple(Node(n, port, controller) for n, (port, controller) in pairs))
+
+
+def on_ports(directory: Path, cluster_id: str, brokers: int, ports: Sequence[int] | None) -> Layout:
+    """A cluster on the ports asked for, or on free ones; controllers always get free ones."""
+    if brokers < 1 or (ports is not None and len(ports) != brokers):
+        raise UsageError(f"{brokers} brokers need as many ports, got {list(ports or ())}")
+    found = free(2 * brokers if ports is None else brokers, apart_from=ports or ())
+    return plan(directory, cluster_id, ports or found[brokers:], found[:brokers])
+
+
+def new_cluster_id() -> str:
+    """16 random bytes, written as Kafka writes its ids; a dash in front would look like an option to its tool."""
+    text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    return text if not text.startswith("-") else new_cluster_id()

@@ -1,0 +1,296 @@
+"""The checker on good and on bad histories."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proof.checker import Checker, Facts, Record
+from proof.findings import Name, Report, Verdict
+from proof.orders import orders, spoiled
+from protocol.position import LogOffsets, SourcePosition
+from protocol.records import DISCOUNTS, ERROR_OMITTED, ERROR_REASON, tier_of_key
+
+KINDS = ("not-json", "not-an-object", "no-customer-id", "no-value")
+
+
+@dataclass
+class History:
+    """Three logs and the group's position; clean until a test spoils it."""
+
+    inputs: list[Record] = field(default_factory=list)
+    outputs: list[Record] = field(default_factory=list)
+    dead: list[Record] = field(default_factory=list)
+    logs: dict[int, LogOffsets] = field(default_factory=dict)
+    committed: dict[int, int | None] = field(default_factory=dict)
+    output_partitions: int = 0
+    doubts: tuple[str, ...] = ()
+
+    def report(self, dice: random.Random | None = None) -> Report:
+        """Judge it; with dice, the three logs arrive in an arbitrary interleaving."""
+        checker = Checker(Facts("in", "out", "dlq", self.logs, self.committed, self.output_partitions, self.doubts))
+        takes = [
+            (checker.input, list(self.inputs)),
+            (checker.output, list(self.outputs)),
+            (checker.dead_letters, list(self.dead)),
+        ]
+        while any(rest for _, rest in takes):
+            take, rest = (dice or random).choice([one for one in takes if one[1]])
+            take([rest.pop(0)])
+        first, second = checker.input_ended, checker.downstream_ended
+        if dice is not None and dice.random() < 0.5:
+            first, second = second, first
+        first()
+        second()
+        assert checker.in_flight == 0
+        return checker.report()
+
+
+def history(seed: int, partitions: int = 3, output_partitions: int | None = None, per_partition: int = 12) -> History:
+    """A correct one: gaps of markers and aborted records in the offsets, some rejected records, old headers."""
+    dice = random.Random(seed)
+    made, order = History(output_partitions=output_partitions or partitions), orders(seed)
+    number = 0
+    ends: dict[tuple[str, int], int] = {}
+    for p in range(partitions):
+        at = first = dice.randint(0, 5)
+        for _ in range(per_partition):
+            at += dice.choice([0, 0, 0, 1, 3])
+            kind = dice.randrange(8)
+            key, value = order(number) if kind >= 4 else spoiled(order(number), kind)
+            old = [("source.topic", b"older"), ("trace", None)] if dice.random() < 0.3 else []
+            came = Record(p, at, key, value, old, 1000 + number)
+            made.inputs.append(came)
+            target = p if made.output_partitions == partitions else number % made.output_partitions
+            log = "out" if kind >= 4 else "dlq"
+            ends[log, target] = ends.get((log, target), 0) + dice.choice([1, 1, 2])
+            source = SourcePosition("in", p, at).headers()
+            if kind >= 4:
+                made.outputs.append(
+                    Record(target, ends[log, target], key, enriched(key, value), [*old, *source], came.created)
+                )
+            else:
+                headers = [*old, (ERROR_REASON, KINDS[kind].encode()), *source]
+                made.dead.append(Record(target, ends[log, target], key, value, headers, None))
+            at, number = at + 1, number + 1
+        made.logs[p] = LogOffsets(first, at + 2, at + 2)
+        made.committed[p] = at + 2
+    return made
+
+
+def enriched(key: bytes, value: bytes | None) -> bytes:
+    tier = tier_of_key(key)
+    return (value or b"")[:-1] + f',"loyalty_tier":"{tier}","loyalty_discount":{DISCOUNTS[tier]}}}'.encode()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(), st.integers(1, 4), st.integers(1, 4))
+def test_a_clean_history_is_proven_in_any_interleaving(seed: int, partitions: int, output_partitions: int) -> None:
+    """No false alarm, whatever comes first and however the output is partitioned."""
+    made = history(seed, partitions, output_partitions)
+    report = made.report(random.Random(seed))
+    assert (report.verdict, report.findings, report.doubts) == (Verdict.PROVEN, [], [])
+    assert report.inputs == report.outputs + report.dead_letters == len(made.inputs)
+
+
+def lose(h: History, at: int) -> None:
+    h.outputs.pop(at)
+
+
+def repeat(h: History, at: int) -> None:
+    h.outputs.append(h.outputs[at]._replace(offset=9_999))
+
+
+def repeat_elsewhere(h: History, at: int) -> None:
+    twin = h.outputs[at]
+    h.dead.append(twin._replace(offset=9_999, headers=[(ERROR_REASON, b"not-json"), *twin.headers]))
+
+
+def invent(h: History, at: int) -> None:
+    ghost = h.inputs.pop(h.inputs.index(next(i for i in h.inputs if _source(h.outputs[at]) == (i.partition, i.offset))))
+    assert ghost.key == h.outputs[at].key
+
+
+def strip(h: History, at: int) -> None:
+    h.outputs.append(h.outputs[at]._replace(offset=9_999, headers=[]))
+
+
+def mislabel(h: History, at: int) -> None:
+    h.outputs.append(h.outputs[at]._replace(offset=9_999, headers=SourcePosition("other", 0, 1).headers()))
+
+
+def beyond(h: History, at: int) -> None:
+    far = SourcePosition("in", 0, h.logs[0].end + 5).headers()
+    h.outputs.append(h.outputs[at]._replace(offset=9_999, headers=far))
+
+
+def spoil_value(h: History, at: int) -> None:
+    one = h.outputs[at]
+    h.outputs[at] = one._replace(value=(one.value or b"").replace(b'"quantity":', b'"quantity":1'))
+
+
+def spoil_key(h: History, at: int) -> None:
+    h.outputs[at] = h.outputs[at]._replace(key=b"gold-other")
+
+
+def spoil_time(h: History, at: int) -> None:
+    h.outputs[at] = h.outputs[at]._replace(created=1)
+
+
+def spoil_headers(h: History, at: int) -> None:
+    h.outputs[at] = h.outputs[at]._replace(headers=[("new", b"1"), *h.outputs[at].headers])
+
+
+def spoil_dead_letter(h: History, _at: int) -> None:
+    h.dead[0] = h.dead[0]._replace(value=b"changed")
+
+
+def spoil_reason(h: History, _at: int) -> None:
+    h.dead[0] = h.dead[0]._replace(headers=[(ERROR_REASON, b"bad-mood"), *h.dead[0].headers[-3:]])
+
+
+def swap(h: History, at: int) -> None:
+    p = h.outputs[at].partition
+    mine = [n for n, one in enumerate(h.outputs) if one.partition == p]
+    a, b = mine[0], mine[1]
+    one, two = h.outputs[a], h.outputs[b]
+    h.outputs[a], h.outputs[b] = two._replace(offset=one.offset), one._replace(offset=two.offset)
+
+
+def misplace(h: History, at: int) -> None:
+    h.outputs[at] = h.outputs[at]._replace(partition=(h.outputs[at].partition + 1) % 3)
+
+
+def fall_behind(h: History, at: int) -> None:
+    partition, offset = _source(h.outputs[at])
+    h.committed[partition] = offset
+
+
+def forget(h: History, at: int) -> None:
+    h.committed[_source(h.outputs[at])[0]] = None
+
+
+def run_ahead(h: History, _at: int) -> None:
+    h.committed[0] = h.logs[0].end + 1
+
+
+def _source(record: Record) -> tuple[int, int]:
+    found = SourcePosition.of(record.headers)
+    assert found is not None
+    return found.partition, found.offset
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("spoil", "name"),
+    [
+        (lose, Name.LOST),
+        (repeat, Name.DUPLICATE),
+        (repeat_elsewhere, Name.DUPLICATE),
+        (invent, Name.PHANTOM),
+        (strip, Name.PHANTOM),
+        (mislabel, Name.PHANTOM),
+        (beyond, Name.PHANTOM),
+        (spoil_value, Name.CORRUPT),
+        (spoil_key, Name.CORRUPT),
+        (spoil_time, Name.CORRUPT),
+        (spoil_headers, Name.CORRUPT),
+        (spoil_dead_letter, Name.CORRUPT),
+        (spoil_reason, Name.CORRUPT),
+        (swap, Name.NONMONOTONIC),
+        (misplace, Name.NONMONOTONIC),
+        (fall_behind, Name.OFFSET_BEHIND),
+        (forget, Name.OFFSET_BEHIND),
+        (run_ahead, Name.OFFSET_AHEAD),
+    ],
+)
+def test_a_bad_history_is_found_by_its_name_and_only_that(
+    spoil: Callable[[History, int], None], name: Name, seed: int
+) -> None:
+    """Each fault raises its own alarm and no other, so that a name tells what happened."""
+    made = history(seed)
+    spoil(made, random.Random(seed).randrange(len(made.outputs) - 1))
+    report = made.report(random.Random(seed))
+    assert set(report.totals) == {name}
+    assert report.verdict is Verdict.VIOLATED
+    assert report.findings[0].evidence
+
+
+def test_inputs_that_wait_are_no_loss_but_no_proof_either() -> None:
+    """Above the committed offset nothing has to be out yet."""
+    made = history(1)
+    made.committed = {p: log.first for p, log in made.logs.items()}
+    made.outputs, made.dead = [], []
+    report = made.report()
+    assert (report.verdict, report.backlog) == (Verdict.INCONCLUSIVE, len(made.inputs))
+    assert "lag" in report.doubts[0]
+
+
+def test_an_empty_input_proves_nothing() -> None:
+    """Nothing to prove is not proven."""
+    report = History(logs={0: LogOffsets(0, 0, 0)}, committed={0: None}, output_partitions=1).report()
+    assert report.verdict is Verdict.INCONCLUSIVE
+
+
+def test_an_output_whose_source_retention_took_is_unverifiable() -> None:
+    """It is neither right nor wrong, and is counted."""
+    made = history(2, partitions=1)
+    first = made.inputs[3].offset + 1
+    made.inputs = [one for one in made.inputs if one.offset >= first]
+    made.logs[0] = LogOffsets(first, made.logs[0].last_stable, made.logs[0].end)
+    report = made.report()
+    assert (report.verdict, report.unverifiable) == (Verdict.INCONCLUSIVE, 4)
+
+
+def test_missing_output_behind_an_open_transaction_is_a_doubt_not_a_loss() -> None:
+    """A loss is only told where nothing else could explain it."""
+    made = history(3)
+    made.outputs.pop(0)
+    made.doubts = ("out[0] has an open transaction at offset 5",)
+    report = made.report()
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "1 inputs" in report.doubts[0]
+
+
+def test_a_value_left_out_of_a_dead_letter_is_accepted_with_its_length_told() -> None:
+    """Too large for the dead-letter topic: a header says how many bytes stayed in the input."""
+    key, value = orders(0)(1)
+    made = History(
+        [Record(0, 0, key, value, [], 1)], logs={0: LogOffsets(0, 1, 1)}, committed={0: 1}, output_partitions=1
+    )
+    source = SourcePosition("in", 0, 0).headers()
+    for told, verdict in ((len(value or b""), Verdict.PROVEN), (3, Verdict.VIOLATED)):
+        headers = [(ERROR_REASON, b"too-large"), (ERROR_OMITTED, b"%d" % told), *source]
+        made.dead = [Record(0, 0, key, None, headers, 1)]
+        assert made.report().verdict is verdict
+
+
+def test_at_most_twenty_findings_are_kept_and_all_are_counted() -> None:
+    """A total loss is reported in a few lines, with its size."""
+    made = history(4, per_partition=40)
+    expected = len(made.outputs)
+    made.outputs = []
+    report = made.report()
+    assert report.totals == {"lost-output": expected}
+    assert len(report.findings) == 20
+
+
+def test_memory_holds_one_bit_per_input_when_the_logs_arrive_in_step() -> None:
+    """Twenty thousand orders in step leave nothing waiting on the way."""
+    order, total = orders(0), 20_000
+    checker = Checker(Facts("in", "out", "dlq", {0: LogOffsets(0, total, total)}, {0: total}, 1))
+    most = 0
+    for at in range(total):
+        key, value = order(at)
+        checker.input([Record(0, at, key, value, [], 1)])
+        checker.output([Record(0, at, key, enriched(key, value), list(SourcePosition("in", 0, at).headers()), 1)])
+        most = max(most, checker.in_flight)
+    checker.input_ended()
+    checker.downstream_ended()
+    assert checker.report().verdict is Verdict.PROVEN
+    assert most == 0

@@ -1,0 +1,121 @@
+"""The Makefile: what it hands to the programs, and what it tells."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+TARGETS = re.findall(r"^([a-z-]+):[^=\n]*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+# Stands in for Python: writes its arguments down, and with --follow waits for a signal as the pipeline does.
+FAKE = f"""#!{sys.executable}
+import json, os, signal, sys
+if "--follow" in sys.argv:
+    def end(*_): print("ended cleanly", flush=True); sys.exit(0)
+    signal.signal(signal.SIGTERM, end)
+    print("following", flush=True)
+    signal.pause()
+print(json.dumps(sys.argv[1:]))
+sys.exit(int(os.environ.get("FAKE_EXIT", "0")))
+"""
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    fake = tmp_path / "python"
+    fake.write_text(FAKE)
+    fake.chmod(0o755)
+    return fake
+
+
+def _environment(**more: str) -> dict[str, str]:
+    foreign = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "BOOTSTRAP", "GROUP_ID", "CRASH_PROB", "FOLLOW", "SEED_COUNT")
+    return {name: value for name, value in os.environ.items() if name not in foreign} | more
+
+
+def _command(*arguments: str, python: Path, **environment: str) -> list[str]:
+    """The arguments that the program behind a target is given."""
+    done = subprocess.run(
+        ["make", "--silent", *arguments, f"PY={python}"],
+        cwd=ROOT,
+        env=_environment(**environment),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told: list[str] = json.loads(done.stdout)
+    return told
+
+
+def test_what_is_not_set_is_not_passed_on(python: Path) -> None:
+    """The programs' own defaults hold; an empty option would override them with nothing."""
+    assert _command("run-pipeline", python=python, BOOTSTRAP="", GROUP_ID=" ") == ["-m", "pipeline", "run"]
+
+
+def test_variables_come_from_the_command_line_or_the_environment(python: Path) -> None:
+    """An outside harness sets them either way: `BOOTSTRAP=... make run-pipeline GROUP_ID=...`."""
+    told = _command("run-pipeline", "GROUP_ID=g", python=python, BOOTSTRAP="a:1,b:2", INPUT_TOPIC="in")
+    assert told == ["-m", "pipeline", "run", "--bootstrap", "a:1,b:2", "--input", "in", "--group", "g"]
+
+
+def test_brackets_and_quotes_reach_the_program_as_they_are(python: Path) -> None:
+    """`local[*]` is a pattern to a shell, and a file named `local1` must not change the master."""
+    told = _command("run-pipeline", "MASTER=local[*]", "GROUP_ID=it's", python=python)
+    assert told[-4:] == ["--group", "it's", "--master", "local[*]"]
+
+
+@pytest.mark.parametrize(("value", "passed"), [("1", True), ("yes", True), ("0", False), ("", False), ("false", False)])
+def test_a_flag_is_off_when_its_variable_says_so(python: Path, value: str, passed: bool) -> None:
+    """SEED_TRANSACTIONAL=0 means no."""
+    assert ("--transactional" in _command("seed", f"SEED_TRANSACTIONAL={value}", python=python)) is passed
+
+
+def test_a_crash_run_crashes_unless_told_otherwise(python: Path) -> None:
+    """`make run-pipeline-crash` alone shows the crash; CRASH_PROB=0 from the environment takes it away."""
+    assert _command("run-pipeline-crash", python=python)[-2:] == ["--crash-prob", "1.0"]
+    assert _command("run-pipeline-crash", python=python, CRASH_PROB="0")[-2:] == ["--crash-prob", "0"]
+
+
+def test_a_failing_program_is_reported_with_its_own_exit_code(python: Path) -> None:
+    """Make's own exit code is always 2; its report names the program's."""
+    done = subprocess.run(
+        ["make", "verify", f"PY={python}"],
+        cwd=ROOT,
+        env=_environment(FAKE_EXIT="3", LC_ALL="C"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "verify] Error 3" in done.stderr
+
+
+def test_sigterm_to_make_reaches_the_pipeline(python: Path) -> None:
+    """Whoever runs `make run-pipeline FOLLOW=1` as a service stops make, and the pipeline has to end cleanly."""
+    with subprocess.Popen(
+        ["make", "--silent", "run-pipeline", "FOLLOW=1", f"PY={python}"],
+        cwd=ROOT,
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as make:
+        assert make.stdout is not None
+        assert make.stdout.readline() == "following\n"
+        make.send_signal(signal.SIGTERM)
+        assert make.stdout.read() == "ended cleanly\n"
+
+
+def test_help_lists_every_target() -> None:
+    """`make` alone tells a newcomer what there is."""
+    told = subprocess.run(["make"], cwd=ROOT, env=_environment(), capture_output=True, text=True, check=True).stdout
+    assert "demo" in TARGETS
+    for target in TARGETS:
+        assert re.search(rf"^  {target} ", told, re.MULTILINE), target
