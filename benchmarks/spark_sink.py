@@ -3,8 +3,8 @@ The peer: Spark's own Kafka source and at-least-once Kafka sink doing the pipeli
 
 A streaming query with a checkpoint and the trigger `availableNow`: what people run, and it can be restarted. One
 micro-batch for all of the input (no `maxOffsetsPerTrigger`), which is the best case for its rate. It starts through
-`pipeline.session`, so JVM flags, heap, jars and class-data archive are the same as ours; reading uses our client settings,
-and the Java producer gets the sizes of our own.
+`pipeline.session`, so JVM flags, heap, jars and class-data archive are the same as ours; reading uses our client
+settings, and the Java producer gets the sizes of our own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from protocol.command import run
 from protocol.names import INPUT_TOPIC, OUTPUT_TOPIC
 from protocol.records import DISCOUNTS, STANDARD
 
-_ORDER = "order_id STRING, customer_id STRING, item STRING, quantity INT, total_cents BIGINT, store STRING, created_at STRING"
+_ORDER = (
+    "order_id STRING, customer_id STRING, item STRING, quantity INT, total_cents BIGINT, "
+    "store STRING, created_at STRING"
+)
 # As protocol.kafka.clients.producer; the Java client's names.
 _WRITE_CLIENT = {
     "acks": "all",

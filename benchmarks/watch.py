@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from confluent_kafka import IsolationLevel, KafkaException
+from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import OffsetSpec
 
 from protocol.connection import Connection
 from protocol.deadline import Deadline
-from protocol.kafka.clients import READ_COMMITTED, TopicPartition, admin, consumer
+from protocol.errors import BrewError
+from protocol.kafka.clients import READ_COMMITTED, TopicPartition, admin, consumer, mapped
 from protocol.names import READ_UNCOMMITTED
+from protocol.retry import again
 
 POLL_S = 0.02
 _ASK_S = 5.0
@@ -38,8 +40,14 @@ class Ends:
     def ask(self, isolation: str = READ_COMMITTED) -> dict[int, int]:
         """Last stable offset (or log end, for `read_uncommitted`) by partition."""
         level = IsolationLevel.READ_COMMITTED if isolation == READ_COMMITTED else IsolationLevel.READ_UNCOMMITTED
-        answers = self._client.list_offsets(self._wanted, isolation_level=level, request_timeout=_ASK_S)
-        return {tp.partition: future.result().offset for tp, future in answers.items()}
+
+        def once() -> dict[int, int]:
+            with mapped("look"):
+                answers = self._client.list_offsets(self._wanted, isolation_level=level, request_timeout=_ASK_S)
+                return {tp.partition: future.result().offset for tp, future in answers.items()}
+
+        # A topic that was only just made may have no leader yet.
+        return again(once, "look", Deadline(_ASK_S))
 
 
 class VisibilityWatch:
@@ -64,7 +72,7 @@ class VisibilityWatch:
         while not self._stop.wait(POLL_S):
             try:
                 self._look()
-            except KafkaException:
+            except BrewError:
                 continue  # a broker under load may answer late; the next look tells
 
     def _look(self) -> None:

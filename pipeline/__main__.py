@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
+import protocol.command
 from pipeline.options import run_options, settings_of
 from pipeline.progress import Board, JsonLines, LiveTable, Silent
 from pipeline.run import run, stop_on_signals
 from pipeline.submit import spark_submit
-from protocol.errors import BrewError, UsageError
 from protocol.names import ExitCode
 
 _EPILOG = """\b
@@ -42,7 +42,7 @@ def run_command(progress: str, **option: Any) -> ExitCode:
     board = Board()
     view = _view(progress, board)
     stop = threading.Event()
-    stop_on_signals(stop, view.tell)
+    stop_on_signals(stop)
     code = run(settings, stop, board, view)
     totals = board.totals
     click.echo(
@@ -72,18 +72,8 @@ def _view(progress: str, board: Board) -> Silent:
 
 
 def main() -> None:
-    try:
-        code = cli(standalone_mode=False)
-    except click.exceptions.Abort:
-        code = 130
-    except (click.UsageError, UsageError) as error:
-        text = error.format_message() if isinstance(error, click.UsageError) else str(error)
-        click.echo(f"wrong usage: {text}; see --help", err=True)
-        code = ExitCode.USAGE
-    except BrewError as error:
-        click.echo(f"refused: {error}", err=True)
-        code = ExitCode.REFUSED
-    sys.exit(code)
+    """The console script."""
+    protocol.command.run(cli, "pipeline")
 
 
 if __name__ == "__main__":

@@ -6,13 +6,15 @@ import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
 from pipeline import missing
+from pipeline.blocked import tell_who_blocks
 from pipeline.crash import Dice
 from pipeline.outcome import Outcome, Status
+from pipeline.pace import Pace
 from pipeline.plan import Fact, Plan, check, decide, position_metadata
 from pipeline.ports import Targets
 from pipeline.progress import Board, Silent
@@ -21,8 +23,7 @@ from pipeline.settings import PipelineSettings
 from pipeline.survey import Surveyor
 from pipeline.task import OUTCOME_SCHEMA, Job, Offer, attempt, read_outcome, task
 from protocol.deadline import Deadline
-from protocol.errors import BrewError, Refused
-from protocol.kafka import introspect
+from protocol.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
 from protocol.kafka.scan import scan
 from protocol.kafka.topics import Topic
 from protocol.kafka.transaction import TransactionSettings
@@ -60,6 +61,8 @@ class Lane:
         self._shared, self._index = shared, index
         self._settings = shared.settings
         self._surveyor = Surveyor(shared.settings)
+        self._topics = shared.targets
+        self._pace = Pace.at_most(self._settings.max_records_per_transaction, self._settings.transaction_timeout_s)
         self._may_start: set[int] = set()
         self._known: dict[int, int] = {}
         self._failures = 0
@@ -76,7 +79,11 @@ class Lane:
         shared = self._shared
         try:
             while not shared.stop.is_set():
-                plan, facts = self._plan()
+                try:
+                    plan, facts = self._plan()
+                except (KafkaFailure, DeadlineExceeded) as error:
+                    self._failed("survey", str(error))
+                    continue
                 if plan.drained:
                     return
                 if plan.ranges:
@@ -90,21 +97,33 @@ class Lane:
         settings, shared = self._settings, self._shared
         deadline = Deadline(_SURVEY_S)
         source = self._surveyor.input_topic(deadline)
+        if source.partitions != self._topics[source.name].partitions:
+            self._topics = {**self._surveyor.output_topics(source, deadline), source.name: source}
         mine = range(self._index, source.partitions, settings.lanes)
         facts = self._surveyor.facts(source, mine, deadline, self._known)
         for fact in facts:
             check(fact, settings.group)
             if fact.committed is not None:
                 self._may_start.discard(fact.partition)
+                self._notice_step_back(fact.partition, fact.committed.offset)
         unknown = [f for f in facts if f.committed is None and f.partition not in self._may_start]
         if unknown:
-            self._may_start |= missing.resolve(settings, unknown, shared.targets)
+            self._may_start |= missing.resolve(settings, unknown, self._topics)
             allowed = self._may_start
             facts = [f for f in facts if f.committed is not None or f.partition in allowed or f.log.end == f.log.first]
         shared.board.survey(facts)
         goals = shared.goals
-        plan = decide(facts, settings.max_records_per_transaction, goals)
+        plan = decide(facts, self._pace.cap, goals)
         return (plan if len(facts) == len(mine) else Plan(plan.ranges, plan.blocked, drained=False)), facts
+
+    def _notice_step_back(self, partition: int, offset: int) -> None:
+        """One truth: a position that somebody moved back is where this run goes on, and it says so."""
+        if offset < self._known.get(partition, 0):
+            self._shared.view.tell(
+                f"offset-gap: partition {partition} was committed up to {self._known[partition]}, the group now stands "
+                f"at {offset}: an outsider moved the position back; going on from there"
+            )
+            self._known[partition] = offset
 
     def _cycle(self, ranges: Sequence[OffsetRange], facts: Mapping[int, Fact]) -> None:
         began = time.monotonic()
@@ -127,12 +146,9 @@ class Lane:
         settings, shared = self._settings, self._shared
 
         def partition_in(name: str) -> int:
-            """Input partition = output partition keeps the order per key and freezes one LSO only in a crash."""
-            return (
-                offered.partition
-                if shared.targets[name].partitions == shared.targets[settings.input].partitions
-                else -1
-            )
+            """The same partition where the counts are equal: order stays, and a crash freezes one LSO only."""
+            same = self._topics[name].partitions == self._topics[settings.input].partitions
+            return offered.partition if same else -1
 
         targets = Targets(
             settings.output,
@@ -164,7 +180,7 @@ class Lane:
         for batch in scan(self._settings.connection, offered.topic, span, READ_COMMITTED):
             detail = f"Spark reported no row, yet offset {batch[0].offset()} is visible"
             return Outcome(offered.partition, offered.start, offered.until, Status.FAILED, detail=detail)
-        return attempt(job.offers[offered.partition], iter(()), job)
+        return attempt(replace(job.offers[offered.partition], crash=None), iter(()), job)
 
     def _reconcile(self, outcomes: Sequence[Outcome]) -> None:
         shared = self._shared
@@ -176,6 +192,9 @@ class Lane:
         for outcome in outcomes:
             if outcome.status is Status.COMMITTED:
                 self._known[outcome.partition] = outcome.until
+                self._pace = self._pace.after(outcome.until - outcome.start, outcome.seconds)
+            elif outcome.seconds >= self._settings.transaction_timeout_s:
+                self._pace = self._pace.after_time_out()
             elif outcome.status is Status.OFFSET_GAP:
                 self._known.pop(outcome.partition, None)
                 shared.view.tell(
@@ -185,53 +204,39 @@ class Lane:
         bad = [o for o in outcomes if o.status not in _GOOD]
         if len(bad) < len(outcomes):
             self._last_progress = time.monotonic()
-        self._failures = self._failures + 1 if bad else 0
         if bad:
-            self._back_off(bad[0])
+            self._failed(f"partition {bad[0].partition} last ended {bad[0].status.value}", bad[0].detail)
+        else:
+            self._failures = 0
 
-    def _back_off(self, sample: Outcome) -> None:
+    def _failed(self, what: str, detail: str) -> None:
         """Wait longer after each bad cycle, by chance: two pipelines that fence each other must get out of step."""
         idle = time.monotonic() - self._last_progress
         if idle > self._settings.patience_s:
             raise Refused(
-                f"no progress for {idle:.0f} s (--patience is {self._settings.patience_s:g} s); partition "
-                f"{sample.partition} last ended {sample.status.value}: {sample.detail or 'see the lines above'}"
+                f"no progress for {idle:.0f} s (--patience is {self._settings.patience_s:g} s); {what}: "
+                f"{detail or 'see the lines above'}"
             )
+        self._failures += 1
         longest = min(_LONGEST_BACKOFF_S, _BACKOFF_S * 2**self._failures)
         self._shared.stop.wait(random.uniform(longest / 4, longest))  # noqa: S311 - a pause, no secret
 
     def _wait(self, plan: Plan) -> None:
         """Nothing to do now: wait for new records, or for an open upstream transaction to end."""
         now = time.monotonic()
-        if not plan.blocked:
+        if self._shared.goals is None and not plan.blocked:
             self._last_progress = now
-        elif now >= self._next_note:
+        if plan.blocked and now >= self._next_note:
             self._next_note = now + _BLOCKED_NOTE_S
-            self._tell_who_blocks(plan.blocked)
+            tell_who_blocks(self._settings, plan.blocked, self._shared.view)
         idle = now - self._last_progress
-        if plan.blocked and self._shared.goals is not None and idle > self._settings.blocked_patience_s:
+        if self._shared.goals is not None and idle > self._settings.blocked_patience_s:
             raise Refused(
                 f"partitions {list(plan.blocked)} of {self._settings.input} were held back by an open upstream "
                 f"transaction for {idle:.0f} s; end it (its owner, or kafka-transactions abort), "
                 "or raise --blocked-patience"
             )
         self._shared.stop.wait(self._settings.poll_interval_s)
-
-    def _tell_who_blocks(self, partitions: Sequence[int]) -> None:
-        try:
-            found = introspect.open_transactions(
-                self._settings.connection, self._settings.input, partitions, Deadline(_BLOCKED_NOTE_S)
-            )
-        except Exception as error:  # noqa: BLE001 - telling is a courtesy; brokers before 3.0 can't answer
-            self._shared.view.tell(f"partitions {list(partitions)} are blocked; who does it is not known: {error}")
-            return
-        for open_one in found:
-            age = "" if open_one.age_s is None else f", open for {open_one.age_s:.0f} s"
-            self._shared.view.tell(
-                f"{self._settings.input}[{open_one.partition}] is blocked at offset {open_one.first_offset} by "
-                f"transactional id {open_one.transactional_id or 'unknown'!r} (producer {open_one.producer_id}, epoch "
-                f"{open_one.producer_epoch}{age}); going on when it ends"
-            )
 
 
 def _first_line(error: Exception) -> str:

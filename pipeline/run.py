@@ -6,8 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import psutil
@@ -31,10 +29,10 @@ from protocol.names import ExitCode
 
 _REACH_S = 10.0
 _CHECK_S = 30.0
-_GRACE_S = 5.0
-_END_S = 3.0
+_GRACE_S = 4.0
+_END_S = 2.0
 _ARCHIVE_S = 60.0
-_FENCE_S = 2.0
+_FENCE_S = 1.5
 _OUTPUT_ROOM = 16_384
 
 
@@ -133,6 +131,8 @@ def _work(shared: Shared) -> None:
         thread.start()
     while any(thread.is_alive() for thread in threads) and not shared.stop.is_set():
         shared.stop.wait(0.2)
+    if shared.stop.is_set() and not errors and not shared.crashed:
+        shared.view.tell("stopping: finishing the running transactions")
     if not _joined(threads, Deadline(_GRACE_S)):
         _interrupt(shared)
         _joined(threads, Deadline(_FENCE_S))
@@ -175,15 +175,12 @@ def _die(settings: PipelineSettings, crashed: list[Outcome]) -> None:
     os._exit(ExitCode.CRASHED_ON_PURPOSE)
 
 
-def stop_on_signals(stop: threading.Event, tell: Callable[[str], None]) -> None:
+def stop_on_signals(stop: threading.Event) -> None:
     """SIGTERM and SIGINT end the run cleanly; a second one does not wait any more."""
-    began: list[float] = []
 
     def handle(number: int, _frame: object) -> None:
-        if began:
+        if stop.is_set():
             os._exit(128 + number)
-        began.append(time.monotonic())
-        tell(f"{signal.Signals(number).name}: finishing the running transactions")
         stop.set()
 
     signal.signal(signal.SIGTERM, handle)

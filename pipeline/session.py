@@ -76,7 +76,12 @@ def start(settings: SparkSettings) -> SparkSession:
         # Workers of this machine would else be the first `python3` of PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings).items()))
-    spark: SparkSession = SparkSession(SparkContext(conf=conf, gateway=_gateway(conf, settings)))
+    gateway = _gateway(conf, settings)
+    try:
+        spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
+    except Exception as error:
+        said = next((line for line in str(error).splitlines() if "Exception:" in line), type(error).__name__)
+        raise Refused(f"Spark did not start on {settings.master!r}: {said.strip()}; try --verbose") from error
     if not settings.local:
         spark.sparkContext.addPyFile(package_archive())
     return spark

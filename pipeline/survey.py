@@ -62,6 +62,8 @@ class Surveyor:
         a commit's marker in the offsets topic follows a moment later, and a plan from behind would read rows twice.
         """
         chosen = list(partitions)
+        if not chosen:
+            return []
         positions = committed(self._reader, source.name, chosen, deadline)
         behind = [p for p in chosen if (at := positions[p]) is None or at.offset < known.get(p, 0)]
         behind = [p for p in behind if p in known]

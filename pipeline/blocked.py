@@ -1,0 +1,28 @@
+"""Tell who holds back the last stable offset of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.progress import Silent
+from pipeline.settings import PipelineSettings
+from protocol.deadline import Deadline
+from protocol.kafka import introspect
+
+_ASK_S = 5.0
+
+
+def tell_who_blocks(settings: PipelineSettings, partitions: Sequence[int], view: Silent) -> None:
+    """One note per open transaction; telling is a courtesy, so a broker that can't answer stops nothing."""
+    try:
+        found = introspect.open_transactions(settings.connection, settings.input, partitions, Deadline(_ASK_S))
+    except Exception as error:  # noqa: BLE001 - brokers before 3.0 can't answer; the run goes on
+        view.tell(f"partitions {list(partitions)} are blocked; by whom is not known: {error}")
+        return
+    for transaction in found:
+        age = "" if transaction.age_s is None else f", open for {transaction.age_s:.0f} s"
+        view.tell(
+            f"{settings.input}[{transaction.partition}] is blocked at offset {transaction.first_offset} by "
+            f"transactional id {transaction.transactional_id or 'unknown'!r} (producer {transaction.producer_id}, "
+            f"epoch {transaction.producer_epoch}{age}); going on when it ends"
+        )

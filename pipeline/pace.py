@@ -1,0 +1,38 @@
+"""How many offsets a range may hold, so that a transaction stays far below its time-out; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_SHARE = 1 / 3
+"""A transaction may take this share of its time-out."""
+_MARGIN = 0.8
+_GROW_BELOW = 1 / 9
+_AFTER_TIME_OUT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The cap of the next ranges; shrinks with slow transactions, grows back to ``most`` with quick ones."""
+
+    most: int
+    timeout_s: float
+    cap: int
+
+    @classmethod
+    def at_most(cls, most: int, timeout_s: float) -> Pace:
+        return cls(most, timeout_s, most)
+
+    def after(self, offsets: int, seconds: float) -> Pace:
+        """The pace after a transaction over ``offsets`` that took ``seconds``."""
+        allowed = self.timeout_s * _SHARE
+        if seconds > allowed:
+            fits = int(offsets * allowed / seconds * _MARGIN)
+            return Pace(self.most, self.timeout_s, max(1, min(self.cap, fits)))
+        if seconds < self.timeout_s * _GROW_BELOW and offsets >= self.cap:
+            return Pace(self.most, self.timeout_s, min(self.most, self.cap * 2))
+        return self
+
+    def after_time_out(self) -> Pace:
+        """The pace after a transaction that did not end in time."""
+        return Pace(self.most, self.timeout_s, max(1, self.cap // _AFTER_TIME_OUT))

@@ -1,0 +1,417 @@
+"""Run the programs as users do (or a drain inside this process), watch them, kill them, and ask the broker afterwards."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+from pyspark.sql import SparkSession
+
+from pipeline import run as running
+from pipeline import session
+from pipeline.__main__ import run_command
+from pipeline.options import settings_of
+from pipeline.outcome import Outcome, Status
+from pipeline.progress import Board, Silent
+from pipeline.settings import PipelineSettings
+from proof.__main__ import proof
+from protocol.command import outcome
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.kafka import topics
+from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, AdminClient, admin, consumer, producer
+from protocol.kafka.introspect import OpenTransaction, open_transactions
+from protocol.kafka.offsets import LogOffsets, committed, log_offsets
+from protocol.kafka.scan import LogRecord, scan
+from sandbox.jvm import Jvm
+
+from .brokers import Broker
+from .names import Names
+
+ROOT = Path(__file__).resolve().parents[2]
+MARK = "BREW_TEST_STAGE"
+PARTITIONS = 4
+_POLL_S = 0.02
+_LEAVE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a program ended and what it said."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        return self.out + self.err
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The JSON lines of a pipeline's stdout."""
+        return [json.loads(line) for line in self.out.splitlines() if line.startswith("{")]
+
+    @property
+    def notes(self) -> list[str]:
+        return [event["text"] for event in self.events if event["event"] == "note"]
+
+    @property
+    def ranges(self) -> list[dict[str, Any]]:
+        """What became of every range, in the order in which the cycles were told."""
+        return [one for event in self.events if event["event"] == "cycle" for one in event["ranges"]]
+
+    def statuses(self) -> set[str]:
+        return {one["status"] for one in self.ranges}
+
+
+class Running:
+    """A program in the background whose lines can be waited for; its whole family is gone when the block ends."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
+        self._began = time.monotonic()
+        self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
+        self._process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._err,
+            text=True,
+            start_new_session=True,
+        )
+        self._lines: list[str] = []
+        self._news = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._news:
+                self._lines.append(line)
+                self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def await_line(self, wanted: Callable[[str], bool], *, seconds: float = 60.0, times: int = 1) -> str:
+        """Return the line that is wanted (the ``times``-th of them); an AssertionError tells all lines otherwise."""
+        deadline = Deadline(seconds)
+        with self._news:
+            while True:
+                found = [line for line in self._lines if wanted(line)]
+                if len(found) >= times:
+                    return found[times - 1]
+                if self._ended or deadline.expired():
+                    why = "the program ended" if self._ended else f"{seconds:g} s are over"
+                    raise AssertionError(f"{why}, and the line did not come:\n{self._told()}")
+                self._news.wait(deadline.remaining_s())
+
+    def await_cycle(self, *, seconds: float = 60.0, times: int = 1) -> str:
+        """The first cycle's line: Spark is up and transactions are running."""
+        return self.await_line(lambda line: '"event":"cycle"' in line, seconds=seconds, times=times)
+
+    def _told(self) -> str:
+        self._err.seek(0)
+        return "".join(self._lines) + self._err.read()
+
+    def family(self) -> list[psutil.Process]:
+        """The process and all that descend from it: the driver's JVM, executors, Python workers."""
+        try:
+            head = psutil.Process(self.pid)
+            return [head, *head.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def kill_family(self) -> None:
+        """SIGKILL to every one of them, the head first, as when the machine's power goes."""
+        for member in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+
+    def terminate(self) -> None:
+        """SIGTERM to the head alone."""
+        self._process.terminate()
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def wait(self, seconds: float = 90.0) -> Ran:
+        """How it ended; an AssertionError tells its lines when it does not end in time."""
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"no end within {seconds:g} s; it said:\n{self._told()}") from None
+        took = time.monotonic() - self._began
+        self._reader.join(10)
+        self._err.seek(0)
+        return Ran(code, "".join(self._lines), self._err.read(), took)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill_family()
+        self._process.wait(10)
+        self._reader.join(10)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._err.close()
+
+
+@dataclass
+class Here(Silent):
+    """What a drain inside this process did; the view that it reports to."""
+
+    board: Board = field(default_factory=Board)
+    outcomes: list[Outcome] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def cycle(self, lane: int, outcomes: list[Outcome], seconds: float) -> None:  # noqa: ARG002 - the view's shape
+        self.outcomes.extend(outcomes)
+
+    def tell(self, note: str) -> None:
+        self.notes.append(note)
+
+    def statuses(self) -> set[Status]:
+        return {one.status for one in self.outcomes}
+
+
+@functools.cache
+def spark_here() -> SparkSession:
+    """One Spark for all drains inside the test process: a cycle then costs a third of a second, a start costs six."""
+    context = run_command.make_context("run", ["--master", "local[2]"])
+    spark = session.start(settings_of(context.params).spark)
+    atexit.register(session.end, spark)
+    return spark
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One test's topics and group on the broker, the programs that work on them, and the proof."""
+
+    broker: Broker
+    names: Names
+
+    @property
+    def connection(self) -> Connection:
+        return Connection(self.broker.bootstrap)
+
+    @functools.cached_property
+    def admin(self) -> AdminClient:
+        return admin(self.connection)
+
+    # Names, as options and as make variables.
+
+    def options(self) -> list[str]:
+        names = self.names
+        pairs = {
+            "--bootstrap": self.broker.bootstrap,
+            "--input": names.input,
+            "--output": names.output,
+            "--dead-letter": names.dead_letter,
+            "--group": names.group,
+        }
+        return [word for pair in pairs.items() for word in pair]
+
+    def variables(self) -> dict[str, str]:
+        names = self.names
+        return {
+            "BOOTSTRAP": self.broker.bootstrap,
+            "INPUT_TOPIC": names.input,
+            "OUTPUT_TOPIC": names.output,
+            "DLQ_TOPIC": names.dead_letter,
+            "GROUP_ID": names.group,
+        }
+
+    # Programs, each in a process that carries this stage's mark.
+
+    def start(self, command: Sequence[str]) -> Running:
+        return Running(command, {**_environment(), MARK: self.names.stem})
+
+    def run(self, command: Sequence[str], seconds: float = 120.0) -> Ran:
+        with self.start(command) as program:
+            return program.wait(seconds)
+
+    def python(self, *arguments: str) -> Running:
+        return self.start([sys.executable, "-m", *arguments])
+
+    def follow(self, *options: str) -> Running:
+        """`python -m pipeline run` in the background (it drains unless ``options`` say `--follow`)."""
+        return self.python("pipeline", "run", *self.options(), "--master", "local[2]", *options)
+
+    def pipeline(self, *options: str, seconds: float = 120.0) -> Ran:
+        with self.follow(*options) as program:
+            return program.wait(seconds)
+
+    def make_command(self, target: str, **variables: str) -> list[str]:
+        named = {**self.variables(), **variables}
+        return ["make", "--no-print-directory", target, *(f"{name}={value}" for name, value in named.items())]
+
+    def make(self, target: str, **variables: str) -> Ran:
+        return self.run(self.make_command(target, **variables))
+
+    def tool(self, name: str, *arguments: str) -> str:
+        """One of Kafka's own tools; its output."""
+        command = Jvm().tool(name, ["--bootstrap-server", self.broker.bootstrap, *arguments])
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    # The same pipeline inside this process.
+
+    def settings(self, *options: str) -> PipelineSettings:
+        context = run_command.make_context("run", [*self.options(), "--master", "local[2]", *options])
+        return settings_of(context.params)
+
+    def drain(self, *options: str) -> Here:
+        """Check, plan, read, transact until drained, with `run`'s own parts; errors leave as they are."""
+        here = Here()
+        ground = running.check(self.settings(*options))
+        shared = running._shared(ground, spark_here(), threading.Event(), here.board, here)
+        running._work(shared)
+        return here
+
+    # Topics and records.
+
+    def create(self, partitions: int = PARTITIONS, **others: int) -> None:
+        """Make the input topic; `output=3` makes that one too (the pipeline makes what is missing)."""
+        sizes = {"input": partitions, **others}
+        wanted = [topics.Wanted(getattr(self.names, name), size, {}) for name, size in sizes.items()]
+        topics.create(self.admin, wanted, Deadline(30))
+        topics.describe_all(self.admin, [one.name for one in wanted], Deadline(30))
+
+    def seed(self, count: int, *options: str) -> dict[str, Any]:
+        arguments = ["--bootstrap", self.broker.bootstrap, "--topic", self.names.input, "--count", str(count)]
+        code, told = self._proof("seed", *arguments, *options)
+        assert code == 0, told
+        return told
+
+    def produce(self, topic: str, *records: tuple[Any, ...]) -> None:
+        """Plain records of (partition, key, value[, headers[, timestamp]])."""
+        writer = producer(self.connection, None, timeout_s=30, message_max_bytes=10_000_000)
+        for partition, key, value, *more in records:
+            headers, timestamp = [*more, None, None][:2]
+            writer.produce(topic, value, key, partition, None, None, timestamp or 0, headers)
+        assert writer.flush(30) == 0
+
+    def logs(self, topic: str) -> dict[int, LogOffsets]:
+        known = topics.existing(self.admin, topic, Deadline(20))
+        return log_offsets(self.admin, topic, range(known.partitions), Deadline(20))
+
+    def records(self, topic: str, isolation: str = READ_COMMITTED) -> list[LogRecord]:
+        committed_only = isolation == READ_COMMITTED
+        ends = {p: (log.first, log.last_stable if committed_only else log.end) for p, log in self.logs(topic).items()}
+        return [one for batch in scan(self.connection, topic, ends, isolation) for one in batch]
+
+    def committed(self) -> dict[int, int | None]:
+        """The group's stable position per input partition."""
+        reader = consumer(self.connection, self.names.group, READ_COMMITTED)
+        try:
+            found = committed(reader, self.names.input, self.logs(self.names.input), Deadline(20))
+        finally:
+            reader.close()
+        return {p: None if one is None else one.offset for p, one in found.items()}
+
+    def open_transactions(self, topic: str | None = None) -> list[OpenTransaction]:
+        topic = topic or self.names.output
+        return open_transactions(self.connection, topic, self.logs(topic), Deadline(20))
+
+    def waiting(self) -> int:
+        """Offsets of the output behind its last stable offset, as a cheap look at what is open."""
+        return sum(log.end - log.last_stable for log in self.logs(self.names.output).values())
+
+    # The proof.
+
+    def _proof(self, *arguments: str) -> tuple[int, Any]:
+        told, complaint = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complaint):
+            code = outcome(proof, "proof", [*arguments, "--json"])
+        return code, json.loads(told.getvalue()) if told.getvalue() else complaint.getvalue()
+
+    def verify(self) -> tuple[int, Any]:
+        """`python -m proof verify --json`: exit code and report."""
+        return self._proof("verify", *self.options())
+
+    def proven(self, **expected: int) -> dict[str, Any]:
+        """
+        Assert the promise by identity, the broker's view, and that no process is left.
+
+        ``expected`` are fields of the report, such as `inputs=30`.
+        """
+        code, report = self.verify()
+        assert (code, report["verdict"] if isinstance(report, dict) else report) == (0, "proven"), report
+        assert {name: report[name] for name in expected} == expected
+        assert self.open_transactions() == []
+        assert self.open_transactions(self.names.dead_letter) == []
+        ends = {p: log.end for p, log in self.logs(self.names.input).items()}
+        assert {p: at or 0 for p, at in self.committed().items()} == ends
+        self.nobody_left()
+        return report
+
+    def nobody_left(self, seconds: float = _LEAVE_S) -> None:
+        """Assert that all processes which this stage started are gone, JVMs and workers included."""
+        deadline = Deadline(seconds)
+        while (left := list(self._left())) and not deadline.expired():
+            time.sleep(_POLL_S)
+        assert left == [], f"still there after {seconds:g} s: {left}"
+
+    def _left(self) -> Iterator[str]:
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get(MARK) == self.names.stem and process.status() != psutil.STATUS_ZOMBIE:
+                    yield f"{process.pid}: {' '.join(process.cmdline())[:120]}"
+
+
+def _environment() -> dict[str, str]:
+    """This process's variables without those that speak to make or to the programs."""
+    words = ("MAKE", "MFLAGS", "PYSPARK_", "SPARK_", "CRASH_", "SEED_")
+    named = {"BOOTSTRAP", "INPUT_TOPIC", "OUTPUT_TOPIC", "DLQ_TOPIC", "GROUP_ID", "MASTER", "READER", "FOLLOW"}
+    return {name: value for name, value in os.environ.items() if not name.startswith(words) and name not in named}
+
+
+def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    """Wait for an event that only the broker or the system can tell."""
+    deadline = Deadline(seconds)
+    while not condition():
+        assert not deadline.expired(), f"{what}: not within {seconds:g} s"
+        time.sleep(_POLL_S)
+
+
+__all__ = [
+    "MARK",
+    "PARTITIONS",
+    "READ_UNCOMMITTED",
+    "ROOT",
+    "Broker",
+    "Here",
+    "Names",
+    "Ran",
+    "Running",
+    "Stage",
+    "Status",
+    "spark_here",
+    "until",
+]

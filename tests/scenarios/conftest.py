@@ -1,0 +1,18 @@
+"""Fixtures of the scenarios: `stage`, one test's topics and programs, with nothing left running behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import Stage
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Iterator[Stage]:
+    """Topics and group of this test's own; whatever it started is gone when it ends."""
+    made = Stage(broker, names)
+    yield made
+    made.nobody_left()

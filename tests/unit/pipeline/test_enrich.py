@@ -1,0 +1,129 @@
+"""Enrichment is pure; numbers keep their value, bad records get their reason."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pipeline.enrich import depth, enricher
+from pipeline.settings import Limits
+from protocol.records import DISCOUNTS, Reason, Rejected
+
+ENRICH = enricher(Limits(max_bytes=1000, max_depth=5))
+
+
+def exact(text: bytes) -> object:
+    return json.loads(text, parse_float=Decimal, parse_int=Decimal, parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("key", "tier"),
+    [
+        (b"gold-000017", "gold"),
+        (b"silver-1", "silver"),
+        (b"bronze-", "bronze"),
+        (b"standard-9", "standard"),
+        (b"gold", "gold"),
+        (b"golden-1", "standard"),
+        (b"Gold-1", "standard"),
+        (b"-gold", "standard"),
+        (b"\xff\xfe-1", "standard"),
+        (b"", "standard"),
+        (None, "standard"),
+    ],
+)
+def test_the_tier_is_the_keys_prefix_before_the_first_dash(key: bytes | None, tier: str) -> None:
+    """Anything else is standard."""
+    order = json.loads(ENRICH(key, b'{"customer_id":"c","x":[1]}'))
+
+    assert order == {"customer_id": "c", "x": [1], "loyalty_tier": tier, "loyalty_discount": DISCOUNTS[tier]}
+
+
+def test_another_resolver_takes_the_place_of_the_key() -> None:
+    """The seam for customer profiles."""
+    enrich = enricher(Limits(), lambda _key, order: str(order["tier_hint"]))
+
+    assert json.loads(enrich(b"gold-1", b'{"customer_id":"c","tier_hint":"bronze"}'))["loyalty_discount"] == 0.05
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, Reason.NO_VALUE),
+        (b"", Reason.NOT_JSON),
+        (b"{", Reason.NOT_JSON),
+        (b'{"customer_id":"\xff"}', Reason.NOT_JSON),
+        (b'{"customer_id":NaN}', Reason.NOT_JSON),
+        (b'{"customer_id":1,12345678901234567890:2}', Reason.NOT_JSON),
+        (b"[1]", Reason.NOT_AN_OBJECT),
+        (b"12345678901234567890", Reason.NOT_AN_OBJECT),
+        (b"null", Reason.NOT_AN_OBJECT),
+        (b"{}", Reason.NO_CUSTOMER_ID),
+        (b'{"customer_id":null}', Reason.NO_CUSTOMER_ID),
+        (b'{"customer_id":""}', Reason.NO_CUSTOMER_ID),
+        (b'{"customer_id":"' + b"x" * 1000 + b'"}', Reason.TOO_LARGE),
+        (b'{"customer_id":1,"a":' + b"[" * 5 + b"]" * 5 + b"}", Reason.TOO_DEEP),
+    ],
+)
+def test_a_record_that_is_no_order_is_rejected_with_its_reason(value: bytes | None, reason: Reason) -> None:
+    """The reason is a code; the message names value and limit."""
+    rejected = ENRICH(b"gold-1", value)
+
+    assert isinstance(rejected, Rejected)
+    assert rejected.reason is reason
+    assert rejected.message
+
+
+def test_the_limits_themselves_are_still_accepted() -> None:
+    """The last good value of each limit."""
+    assert isinstance(ENRICH(None, b'{"customer_id":1,"a":' + b"[" * 4 + b"]" * 4 + b"}"), bytes)
+    largest = b'{"customer_id":"' + b"x" * (1000 - 18) + b'"}'
+    assert len(largest) == 1000
+    assert isinstance(ENRICH(None, largest), bytes)
+
+
+def test_brackets_inside_of_strings_are_not_depth() -> None:
+    """A text may hold what it likes."""
+    assert depth(b'{"a":"[[[[\\"[[","b":[1]}') == 2
+    assert isinstance(ENRICH(None, b'{"customer_id":"[[[[[[[[[["}'), bytes)
+
+
+def test_fields_of_the_same_name_are_overwritten() -> None:
+    """Nobody brings a discount along."""
+    order = exact(ENRICH(b"standard-1", b'{"loyalty_discount":0.9,"customer_id":1,"loyalty_tier":"gold"}'))
+
+    assert (order["loyalty_tier"], order["loyalty_discount"]) == ("standard", Decimal(0))
+
+
+_numbers = st.one_of(
+    st.integers().map(str),
+    st.decimals(allow_nan=False, allow_infinity=False).map(lambda d: format(d, "E").replace("E+", "e")),
+    st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**6), max_value=10**6).map(
+        lambda d: format(d, "f")
+    ),
+)
+_texts = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=30), st.from_regex(r'[0-9eE.,:"\\\[]{5,40}')
+)
+
+
+@given(
+    numbers=st.lists(_numbers, max_size=4), texts=st.lists(_texts, max_size=3), spaces=st.sampled_from(["", " ", "\n "])
+)
+@example(
+    numbers=["12345678901234567890123", "1e400", "-0.1000000000000000055", "5E-400"],
+    texts=["1234567890123456789"],
+    spaces="",
+)
+def test_every_number_and_text_keeps_its_exact_value(numbers: list[str], texts: list[str], spaces: str) -> None:
+    """A double can't hold most of these; they pass through digit by digit."""
+    written = ",".join([f"{spaces}{n}{spaces}" for n in numbers] + [json.dumps(t, ensure_ascii=False) for t in texts])
+    value = f'{{"customer_id":"c","all":[{written}]}}'.encode()
+
+    enriched = enricher(Limits())(b"gold-1", value)
+
+    assert exact(enriched) == {**exact(value), "loyalty_tier": "gold", "loyalty_discount": Decimal("0.15")}

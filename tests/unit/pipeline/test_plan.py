@@ -1,0 +1,81 @@
+"""The planner is pure: every rule at its edge."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.plan import Fact, check, decide, position_metadata
+from protocol.errors import Refused
+from protocol.position import Committed, LogOffsets, OffsetRange
+
+
+def fact(committed: int | None, first: int = 0, stable: int = 100, end: int = 100, metadata: str = "") -> Fact:
+    position = None if committed is None else Committed(committed, metadata)
+    return Fact("in", 3, "id-1", position, LogOffsets(first, stable, end))
+
+
+def test_a_range_goes_from_the_committed_offset_to_the_last_stable_one() -> None:
+    """Records behind an open transaction are not planned."""
+    assert decide([fact(10, stable=60)], 1000, None).ranges == (OffsetRange("in", 3, 10, 60),)
+
+
+def test_without_a_committed_offset_the_log_start_is_where_it_begins() -> None:
+    """Retention may have moved the start."""
+    assert decide([fact(None, first=7)], 1000, None).ranges == (OffsetRange("in", 3, 7, 100),)
+
+
+def test_a_range_holds_at_most_the_cap() -> None:
+    """A transaction has to end well inside its time-out."""
+    assert decide([fact(10)], 5, None).ranges == (OffsetRange("in", 3, 10, 15),)
+
+
+@pytest.mark.parametrize(("committed", "drained"), [(99, False), (100, True), (101, True)])
+def test_a_draining_run_ends_at_the_offset_that_was_the_end_when_it_began(committed: int, drained: bool) -> None:
+    """What arrives later is the next run's."""
+    assert decide([fact(committed, stable=200, end=200)], 1000, {3: 100}).drained is drained
+
+
+def test_a_following_run_is_never_drained() -> None:
+    """It waits for more."""
+    plan = decide([fact(100)], 1000, None)
+
+    assert (plan.ranges, plan.drained, plan.blocked) == ((), False, ())
+
+
+def test_a_partition_is_blocked_when_only_an_open_transaction_is_left() -> None:
+    """A drain does not call that the end."""
+    plan = decide([fact(60, stable=60)], 1000, {3: 100})
+
+    assert (plan.blocked, plan.drained) == ((3,), False)
+
+
+def test_a_partition_that_came_after_the_start_does_not_hold_up_a_drain() -> None:
+    """Its records were not there when the run began."""
+    assert decide([fact(None)], 1000, {0: 0}).drained
+
+
+def test_retention_past_the_position_is_refused_with_the_lost_range() -> None:
+    """Going on would lose records without a word."""
+    check(fact(7, first=7), "g")
+    with pytest.raises(Refused, match=r"input-lost: .*offsets \[6, 7\) are gone.*--to-earliest"):
+        check(fact(6, first=7), "g")
+
+
+def test_a_position_beyond_the_end_is_refused() -> None:
+    """The log was cut, or made again."""
+    check(fact(100), "g")
+    with pytest.raises(Refused, match="offset-ahead"):
+        check(fact(101), "g")
+
+
+def test_a_topic_that_was_made_again_is_refused_even_when_the_offset_exists() -> None:
+    """Its identity was committed beside the offset."""
+    check(fact(5, metadata=position_metadata("id-1")), "g")
+    with pytest.raises(Refused, match=r"topic-recreated: .*id-0.*id-1"):
+        check(fact(5, metadata=position_metadata("id-0")), "g")
+
+
+def test_a_position_that_an_operator_set_by_hand_is_accepted() -> None:
+    """A reset by Kafka's own tool carries no identity, and just works."""
+    check(fact(5, metadata=""), "g")
+    assert decide([fact(5)], 1000, None).ranges[0].start == 5

@@ -1,0 +1,131 @@
+"""Settings refuse together at construction; dice and pace are pure."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.crash import Dice, message
+from pipeline.options import settings_of
+from pipeline.pace import Pace
+from pipeline.settings import CrashSettings, Limits, PipelineSettings, SparkSettings
+from protocol.connection import Connection
+from protocol.errors import UsageError
+from protocol.names import CrashMode, CrashPoint
+from protocol.position import OffsetRange
+
+
+def settings(**more: object) -> PipelineSettings:
+    return PipelineSettings(Connection("b:1"), more.pop("input", "in"), "out", "dead", more.pop("group", "g"), **more)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"input": "no topic"}, "INPUT_TOPIC"),
+        ({"input": "out"}, "three topics"),
+        ({"group": ""}, "GROUP_ID"),
+        ({"lanes": 0}, "--lanes is 0: it has to be between 1 and 64"),
+        ({"max_records_per_transaction": 0}, "--max-records-per-transaction"),
+        ({"transaction_timeout_s": 901}, "--transaction-timeout"),
+        ({"limits": Limits(max_depth=251)}, "--max-record-depth"),
+    ],
+)
+def test_a_value_that_cannot_be_names_itself_and_its_limit(wrong: dict[str, object], says: str) -> None:
+    """Before anything starts."""
+    with pytest.raises(UsageError, match=says):
+        settings(**wrong)
+
+
+@pytest.mark.parametrize("probability", [-0.1, 1.1, 7, float("nan")])
+def test_a_crash_probability_outside_of_0_to_1_is_refused(probability: float) -> None:
+    """CRASH_PROB=7 is a mistake, not certainty."""
+    with pytest.raises(UsageError, match="CRASH_PROB"):
+        CrashSettings(probability)
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[2,3]", "local-cluster[2,1,1024]", "yarn"])
+def test_spark_masters_are_known(master: str) -> None:
+    """What Spark takes, we take."""
+    assert SparkSettings(master).master == master
+
+
+@pytest.mark.parametrize("master", ["locall", "local[0]", "spark://nohost", "mesos://x:1", ""])
+def test_an_unknown_master_is_refused_before_a_jvm_starts(master: str) -> None:
+    """Spark itself would answer with a stack trace."""
+    with pytest.raises(UsageError, match="MASTER"):
+        SparkSettings(master)
+
+
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [
+        ("local[2]", "local[2,4]"),
+        ("local[*]", "local[*,4]"),
+        ("local", "local[1,4]"),
+        ("local[2,1]", "local[2,1]"),
+        ("yarn", "yarn"),
+    ],
+)
+def test_a_local_master_repeats_failed_tasks_like_a_cluster_does(master: str, expected: str) -> None:
+    """Plain local[n] fails the whole job with the first lost worker."""
+    assert SparkSettings(master).master_with_retries == expected
+
+
+def test_dice_follow_their_seed_and_probability() -> None:
+    """A run with the same seed crashes at the same places."""
+    ranges = [OffsetRange("in", 0, i, i + 1) for i in range(1000)]
+
+    def throws() -> list[bool]:
+        dice = Dice(CrashSettings(0.3, seed=7))
+        return [dice.throw(r) is not None for r in ranges]
+
+    assert throws() == throws()
+    assert 250 < sum(throws()) < 350
+    assert not any(Dice(CrashSettings(0.0)).throw(r) for r in ranges)
+    assert all(Dice(CrashSettings(1.0)).throw(r) for r in ranges)
+
+
+def test_a_workers_crash_strikes_a_ranges_start_once() -> None:
+    """Otherwise the run could never heal."""
+    dice = Dice(CrashSettings(1.0, mode=CrashMode.WORKER))
+    offered = OffsetRange("in", 0, 5, 9)
+
+    assert dice.throw(offered) is not None
+    assert dice.throw(offered) is None
+
+
+def test_the_crash_line_has_the_agreed_words() -> None:
+    """Scripts read it."""
+    assert message(CrashPoint.AFTER_FLUSH, 12, 0) == "💥 crash before commit: 12 records already in output log"
+    assert "2 in the dead-letter log" in message(CrashPoint.AFTER_FLUSH, 12, 2)
+    assert "after commit" in message(CrashPoint.AFTER_COMMIT, 12, 0)
+    assert "outcome unknown" in message(CrashPoint.COMMIT_IN_FLIGHT, 12, 0)
+
+
+def test_the_pace_keeps_a_transaction_under_a_third_of_its_time_out() -> None:
+    """20 of 60 seconds are the last good, more is too much."""
+    pace = Pace.at_most(100_000, 60)
+
+    assert pace.after(100_000, 20.0).cap == 100_000
+    slower = pace.after(100_000, 40.0)
+    assert slower.cap == 40_000
+    assert slower.after(40_000, 5.0).cap == 80_000
+    assert slower.after(39_999, 5.0).cap == 40_000
+    assert pace.after_time_out().cap == 25_000
+    assert Pace(10, 60, 1).after_time_out().cap == 1
+
+
+def test_a_spark_setting_without_a_value_is_refused() -> None:
+    """--conf takes spark.name=value only."""
+    with pytest.raises(UsageError, match="--conf"):
+        settings_of(
+            {
+                "conf": ("spark.x",),
+                "jvm_dir": None,
+                "bootstrap": "b",
+                "input": "i",
+                "output": "o",
+                "dead_letter": "d",
+                "group": "g",
+            }
+        )

@@ -1,0 +1,127 @@
+"""The values that all sides agree on: ids, positions, deadlines, errors."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.deadline import Deadline
+from protocol.errors import Abortable, DeadlineExceeded, Fatal, Fenced, Retriable, UsageError, classify
+from protocol.kafka.clients import KafkaException, mapped
+from protocol.names import TransactionalId, checked_topic
+from protocol.position import OffsetRange, SourcePosition
+from protocol.retry import again
+
+_topics = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
+
+
+@given(group=st.text(min_size=1, max_size=20), topic=_topics, partition=st.integers(0, 10**6))
+def test_a_transactional_id_is_read_back_whole(group: str, topic: str, partition: int) -> None:
+    """Also where the group holds colons."""
+    identity = TransactionalId(group, topic, partition)
+
+    assert TransactionalId.parse(str(identity)) == identity
+
+
+@pytest.mark.parametrize("text", ["", "g", "g:t", "g:t:x", ":t:1", "g::1", "g:t:01", "g:t:-1", "g:a b:1", "g:t:²"])
+def test_what_is_not_one_of_our_ids_is_not_read_as_one(text: str) -> None:
+    """A prefix match would fence somebody else's producer."""
+    with pytest.raises(ValueError, match="not a transactional id"):
+        TransactionalId.parse(text)
+
+
+@given(topic=_topics, partition=st.integers(0, 10**6), offset=st.integers(0, 2**62))
+def test_a_source_position_survives_its_headers(topic: str, partition: int, offset: int) -> None:
+    """And the last header of a name counts: the input may come from another pipeline."""
+    position = SourcePosition(topic, partition, offset)
+    older = SourcePosition("older", 1, 2).headers()
+
+    assert SourcePosition.of([*older, ("x", None), *position.headers()]) == position
+
+
+@pytest.mark.parametrize(
+    "headers", [None, [], [("source.topic", b"t"), ("source.partition", b"x"), ("source.offset", b"1")]]
+)
+def test_headers_that_are_not_ours_are_no_position(headers: list[tuple[str, bytes]] | None) -> None:
+    """No guess is made."""
+    assert SourcePosition.of(headers) is None
+
+
+@pytest.mark.parametrize(("start", "until"), [(-1, 1), (1, 1), (2, 1)])
+def test_a_range_is_never_empty_or_backwards(start: int, until: int) -> None:
+    """An empty range would commit an offset for nothing."""
+    with pytest.raises(ValueError, match="range"):
+        OffsetRange("t", 0, start, until)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "x" * 250])
+def test_names_that_kafka_refuses_are_refused_first(name: str) -> None:
+    """With the setting to change."""
+    with pytest.raises(UsageError, match="OUTPUT_TOPIC"):
+        checked_topic(name, "OUTPUT_TOPIC")
+
+
+def test_a_deadline_never_hands_out_a_negative_time_out() -> None:
+    """A negative one blocks the client library for ever."""
+    clock = [0.0]
+    deadline = Deadline(10.0, now=lambda: clock[0])
+    clock[0] = 9.9
+    deadline.check("commit")
+    assert 0 < deadline.remaining_s() < 0.2
+
+    clock[0] = 11.0
+
+    assert deadline.remaining_s() == 0.0
+    with pytest.raises(DeadlineExceeded, match="commit: no end within 10 s"):
+        deadline.check("commit")
+
+
+@pytest.mark.parametrize(
+    ("error", "leaf"),
+    [
+        (KafkaError(KafkaError._FENCED, "x", True), Fenced),
+        (KafkaError(KafkaError.INVALID_PRODUCER_EPOCH, "x", True), Fenced),
+        (KafkaError(KafkaError.REQUEST_TIMED_OUT, "x", False, True), Retriable),
+        (KafkaError(KafkaError.UNKNOWN_PRODUCER_ID, "x", False, False, True), Abortable),
+        (KafkaError(KafkaError.NOT_COORDINATOR), Retriable),
+        (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "x", True), Fatal),
+        (KafkaError(KafkaError.INVALID_TXN_STATE), Fatal),
+    ],
+)
+def test_every_client_error_becomes_one_leaf(error: KafkaError, leaf: type[Exception]) -> None:
+    """Asked in the manual's order; what no question covers is fatal."""
+    assert type(classify(error, "commit")) is leaf
+
+
+def test_no_code_of_the_library_is_left_unmapped() -> None:
+    """All of them, in every combination of the three flags, become a leaf of the tree."""
+    codes = [
+        value for name in dir(KafkaError) if isinstance(value := getattr(KafkaError, name), int) and name.isupper()
+    ]
+    assert len(codes) > 100
+    for code in codes:
+        for flags in range(8):
+            error = KafkaError(code, "x", bool(flags & 1), bool(flags & 2), bool(flags & 4))
+            with pytest.raises((Retriable, Abortable, Fenced, Fatal)), mapped("step"):
+                raise KafkaException(error)
+
+
+def test_a_retriable_call_is_repeated_until_it_succeeds_or_time_is_up() -> None:
+    """Same call, same arguments, within the deadline; any other error leaves at once."""
+    answers = [Retriable("a"), Retriable("b"), 7]
+
+    def call() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert again(call, "fence", Deadline(5)) == 7
+
+    def never() -> int:
+        raise Retriable("still")
+
+    with pytest.raises(DeadlineExceeded, match=r"fence: still failing after 0\.05 s"):
+        again(never, "fence", Deadline(0.05))
