@@ -74,10 +74,11 @@ def _confs(pairs: Sequence[str]) -> list[str]:
     return [word for pair in pairs for word in ("--conf", pair)]
 
 
-def other_compiler(setup: Setup) -> str:
-    """The Java options of a run with the choice of JIT compilers turned round: C1 alone, or all of them."""
-    options = spark_conf(SparkSettings(setup.master, str(JVM_DIR)))[_JAVA_OPTIONS].split()
-    turned = [o for o in options if o != _C1_ONLY] if _C1_ONLY in options else [*options, _C1_ONLY]
+def other_compiler(setup: Setup, options: str | None = None) -> str:
+    """A run's Java options (ours, unless given) with the choice of JIT compilers turned round: C1 alone, or all."""
+    given = spark_conf(SparkSettings(setup.master, str(JVM_DIR)))[_JAVA_OPTIONS] if options is None else options
+    words = given.split()
+    turned = [word for word in words if word != _C1_ONLY] if _C1_ONLY in words else [*words, _C1_ONLY]
     return f"{_JAVA_OPTIONS}={' '.join(turned)}"
 
 

@@ -25,6 +25,7 @@ def enricher(
 ) -> Callable[[bytes | None, bytes | None], bytes | Rejected]:
     """Return enrich(key, value) -> the enriched order's JSON, or `Rejected`."""
     max_bytes, max_depth = limits.max_bytes, limits.max_depth
+    short = 2 * max_depth
     loads, dumps, discounts = orjson.loads, orjson.dumps, DISCOUNTS
 
     def enrich(key: bytes | None, value: bytes | None) -> bytes | Rejected:
@@ -32,8 +33,8 @@ def enricher(
             return Rejected(Reason.NO_VALUE, "the record has no value (a tombstone)")
         if len(value) > max_bytes:
             return Rejected(Reason.TOO_LARGE, f"{len(value)} bytes, the limit is {max_bytes} (--max-record-bytes)")
-        # Counting openers is an upper bound of the depth; only what passes it is measured.
-        if value.count(b"{") + value.count(b"[") > max_depth and depth(value) > max_depth:
+        # Too short to nest so deep and close again; then counting openers bounds the depth; only the rest is measured.
+        if len(value) > short and value.count(b"{") + value.count(b"[") > max_depth and depth(value) > max_depth:
             return Rejected(Reason.TOO_DEEP, f"nested deeper than {max_depth} (--max-record-depth)")
         shelter = _Shelter(value) if _may_round(value) else None
         try:

@@ -9,6 +9,7 @@ _SHARE = 1 / 3
 _MARGIN = 0.8
 _GROW_BELOW = 1 / 9
 _AFTER_TIME_OUT = 4
+_FIRST = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class Pace:
 
     @classmethod
     def at_most(cls, most: int, timeout_s: float) -> Pace:
-        return cls(most, timeout_s, most)
+        """The pace of a new run: small ranges first, so that the first commit comes early."""
+        return cls(most, timeout_s, min(most, _FIRST))
 
     def after(self, offsets: int, seconds: float) -> Pace:
         """The pace after a transaction over ``offsets`` that took ``seconds``."""

@@ -22,7 +22,6 @@ from protocol.deadline import Deadline
 from protocol.errors import BrewError
 from protocol.kafka import topics
 from protocol.kafka.clients import mapped, reach
-from protocol.kafka.offsets import log_offsets
 from protocol.kafka.topics import Topic
 from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
 from protocol.names import ExitCode
@@ -34,6 +33,7 @@ _END_S = 2.0
 _ARCHIVE_S = 60.0
 _FENCE_S = 1.5
 _OUTPUT_ROOM = 16_384
+_LONG_RUN = 500_000
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Ground:
     goals: dict[int, int] | None
     settings: PipelineSettings
     dead_letter_max_bytes: int
+    backlog: int
 
 
 def check(settings: PipelineSettings) -> Ground:
@@ -62,14 +63,15 @@ def check(settings: PipelineSettings) -> Ground:
         with mapped("check"):
             output_max = topics.max_message_bytes(surveyor.admin, settings.output, deadline)
             dead_letter_max = topics.max_message_bytes(surveyor.admin, settings.dead_letter, deadline)
-        logs = log_offsets(surveyor.admin, source.name, range(source.partitions), deadline)
+        facts = surveyor.facts(source, range(source.partitions), deadline, {})
     finally:
         surveyor.close()
     # What the output topic can't hold is rejected by name, instead of failing its transaction again and again.
     most = max(1, min(settings.limits.max_bytes, output_max - _OUTPUT_ROOM))
-    goals = None if settings.follow else {p: log.end for p, log in logs.items()}
+    goals = None if settings.follow else {fact.partition: fact.log.end for fact in facts}
     limits = replace(settings.limits, max_bytes=most)
-    return Ground(found, goals, replace(settings, limits=limits), dead_letter_max)
+    backlog = sum(fact.lag for fact in facts)
+    return Ground(found, goals, replace(settings, limits=limits), dead_letter_max, backlog)
 
 
 def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: Silent) -> ExitCode:
@@ -82,7 +84,7 @@ def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: S
     ground = check(settings)
     if stop.is_set():
         return ExitCode.DONE
-    spark = session.start(settings.spark)
+    spark = session.start(settings.spark, short=not settings.follow and ground.backlog < _LONG_RUN)
     try:
         shared = _shared(ground, spark, stop, board, view)
         view.start()

@@ -24,8 +24,8 @@ CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 _CONNECT_S = 5.0
 
 
-def spark_conf(settings: SparkSettings) -> dict[str, str]:
-    """Every Spark setting of a run, the caller's own last."""
+def spark_conf(settings: SparkSettings, *, short: bool = True) -> dict[str, str]:
+    """Every Spark setting of a run, the caller's own last; a ``short`` run starts with the first compiler only."""
     conf = {
         "spark.app.name": "brew-pipeline",
         "spark.ui.enabled": "false",
@@ -37,14 +37,14 @@ def spark_conf(settings: SparkSettings) -> dict[str, str]:
         "spark.task.maxFailures": "4",
         "spark.driver.memory": "1g",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir(), "brew-warehouse")),
-        **_java(settings),
+        **_java(settings, short=short),
     }
     if settings.master.startswith("local"):
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return conf | dict(settings.conf)
 
 
-def _java(settings: SparkSettings) -> dict[str, str]:
+def _java(settings: SparkSettings, *, short: bool) -> dict[str, str]:
     """The connector's jars and the JVM's options; without jars of ours Spark fetches the connector itself."""
     log4j = "file:" + str(Path(__file__).with_name("log4j2.properties"))
     options = [f"-Dlog4j2.configurationFile={log4j}"] if not settings.verbose else []
@@ -53,8 +53,8 @@ def _java(settings: SparkSettings) -> dict[str, str]:
         return {"spark.jars.packages": CONNECTOR, "spark.driver.extraJavaOptions": " ".join(options)}
     archive = Path(settings.jvm_dir or "", "spark.jsa")
     if settings.local:
-        # C1 alone halves the CPU time of start-up.
-        options.append("-XX:TieredStopAtLevel=1")
+        if short:
+            options.append("-XX:TieredStopAtLevel=1")  # C1 alone saves start-up, and costs speed on a long run
         if settings.make_archive:
             options.append(f"-XX:ArchiveClassesAtExit={settings.make_archive}")
         elif archive.exists():
@@ -64,9 +64,9 @@ def _java(settings: SparkSettings) -> dict[str, str]:
     return conf if settings.local else conf | {"spark.jars": ",".join(jars)}
 
 
-def start(settings: SparkSettings) -> SparkSession:
+def start(settings: SparkSettings, *, short: bool = True) -> SparkSession:
     """
-    Start the driver's JVM.
+    Start the driver's JVM; ``short`` says that the run will read little.
 
     Raises:
         Refused: the master does not answer.
@@ -75,7 +75,7 @@ def start(settings: SparkSettings) -> SparkSession:
     if settings.master.startswith("local"):
         # Workers of this machine would else be the first `python3` of PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings).items()))
+    conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings, short=short).items()))
     gateway = _gateway(conf, settings)
     try:
         spark = SparkSession(SparkContext(conf=conf, gateway=gateway))

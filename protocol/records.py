@@ -13,12 +13,12 @@ DISCOUNTS = {"gold": 0.15, "silver": 0.10, "bronze": 0.05, STANDARD: 0.0}
 ORDER_FIELDS = ("order_id", "customer_id", "item", "quantity", "total_cents", "store", "created_at")
 
 
+_TIERS = {tier.encode(): tier for tier in DISCOUNTS}
+
+
 def tier_of_key(key: bytes | None) -> str:
     """The tier that a record key's prefix before the first `-` names; anything else is `standard`."""
-    if key is None:
-        return STANDARD
-    prefix = key.partition(b"-")[0].decode("utf-8", "replace")
-    return prefix if prefix in DISCOUNTS else STANDARD
+    return _TIERS.get(key.partition(b"-")[0], STANDARD) if key is not None else STANDARD
 
 
 class Reason(enum.StrEnum):

@@ -114,13 +114,15 @@ class KafkaTransaction:
     def abort(self, deadline: Deadline) -> None:
         """Abort and wait for the broker's answer; records still queued are dropped."""
         self._producer.purge()
+        self._outcome_unknown = True
         self._call("abort", self._producer.abort_transaction, deadline)
+        self._outcome_unknown = False
 
     def close(self) -> None:
         """
         Give sockets and threads back; an open transaction is aborted.
 
-        After a commit without an answer nothing more is sent: one intent per epoch, the next fence decides.
+        After a commit or an abort without an answer nothing more is sent: the next fence decides.
         """
         self._locator.close()
         if not self._outcome_unknown:

@@ -104,8 +104,10 @@ def test_the_crash_line_has_the_agreed_words() -> None:
 
 def test_the_pace_keeps_a_transaction_under_a_third_of_its_time_out() -> None:
     """20 of 60 seconds are the last good, more is too much."""
-    pace = Pace.at_most(100_000, 60)
+    pace = Pace(100_000, 60, 100_000)
 
+    assert Pace.at_most(100_000, 60).cap == 20_000
+    assert Pace.at_most(7, 60).cap == 7
     assert pace.after(100_000, 20.0).cap == 100_000
     slower = pace.after(100_000, 40.0)
     assert slower.cap == 40_000

@@ -1,0 +1,146 @@
+"""Crashes on purpose and by force, of whole pipelines in processes of their own."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import psutil
+import pytest
+from harness.pipeline import PARTITIONS, READ_UNCOMMITTED, Running, Stage, until
+
+from protocol.names import CrashPoint
+
+BEFORE_COMMIT = {
+    CrashPoint.AFTER_FENCE,
+    CrashPoint.MID_PRODUCE,
+    CrashPoint.AFTER_FLUSH,
+    CrashPoint.AFTER_SEND_OFFSETS,
+}
+UNCOMMITTED = re.compile(r"^💥 crash before commit: (\d+) records already in output log$", re.MULTILINE)
+COMMITTED = re.compile(r"^💥 crash after commit: (\d+) records committed, not reported$", re.MULTILINE)
+IN_FLIGHT = re.compile(r"^💥 crash with the commit in flight: (\d+) records in output log, outcome unknown$", re.MULTILINE)
+ROUNDS = 10
+
+
+def test_five_certain_crashes_in_a_row_lose_and_double_nothing(stage: Stage) -> None:
+    """Each run fences the one before and dies at the same place; the sixth may live, and brings everything out once."""
+    stage.create()
+    stage.seed(100)
+    left = 0
+    for _ in range(5):
+        ran = stage.pipeline("--crash-prob", "1.0")
+        assert ran.code == 2, ran.text
+        assert ran.statuses() == {"crashed"}
+        told = UNCOMMITTED.search(ran.out)
+        assert told is not None, ran.text
+        left += int(told[1])
+        assert stage.records(stage.names.output) == []
+        stage.nobody_left()
+    ran = stage.pipeline("--crash-prob", "0")
+    assert (ran.code, ran.statuses()) == (0, {"committed"}), ran.text
+    assert len(stage.records(stage.names.output, READ_UNCOMMITTED)) == 100 + left
+    stage.proven(inputs=100, outputs=100)
+
+
+@pytest.mark.parametrize("point", list(CrashPoint))
+def test_a_crash_at_this_point_ends_with_2_and_the_next_run_heals_it(stage: Stage, point: CrashPoint) -> None:
+    """The 💥 line says what the crash left in the log: records that wait, that are out, or whose commit is unknown."""
+    stage.create(2)
+    stage.seed(40)
+    ran = stage.pipeline("--crash-prob", "1.0", "--crash-point", point.value)
+    assert ran.code == 2, ran.text
+    stage.nobody_left()
+    line = UNCOMMITTED if point in BEFORE_COMMIT else IN_FLIGHT if point is CrashPoint.COMMIT_IN_FLIGHT else COMMITTED
+    told = line.search(ran.out)
+    assert told is not None, ran.text
+    in_log = len(stage.records(stage.names.output, READ_UNCOMMITTED))
+    assert int(told[1]) == in_log
+    if point in BEFORE_COMMIT:
+        assert stage.records(stage.names.output) == []
+    if line is COMMITTED:
+        assert len(stage.records(stage.names.output)) == in_log
+        assert stage.waiting() == 0
+    stage.drain()
+    stage.proven(inputs=40, outputs=40)
+
+
+def test_a_run_whose_workers_die_in_mid_transaction_heals_itself(stage: Stage) -> None:
+    """CRASH_MODE=worker: every range's first attempt is killed with its worker, and the same run still exits 0."""
+    stage.create()
+    stage.seed(60)
+    ran = stage.run(stage.make_command("run-pipeline-crash", CRASH_PROB="1.0", CRASH_MODE="worker"))
+    assert ran.code == 0, ran.text
+    assert "💥" not in ran.out
+    assert "Traceback" not in ran.text
+    assert len(stage.records(stage.names.output, READ_UNCOMMITTED)) > 60, "the dead attempts left aborted records"
+    stage.proven(inputs=60, outputs=60)
+
+
+def killed(stage: Stage, program: Running, dice: random.Random, round_: int) -> bool:
+    """Kill the whole family under load; True when it left a transaction open on the output."""
+    program.await_cycle(times=dice.randint(1, 4))
+    if round_ % 2:
+        # Every other round aims: a transaction is open at this very moment, or nearly so.
+        until(lambda: stage.waiting() > 0 or not program.alive(), "an open transaction", 20)
+    assert program.alive(), program.wait().text
+    program.kill_family()
+    program.wait()
+    return bool(stage.open_transactions())
+
+
+def test_kill_9_at_random_moments_under_load_ten_times_over(stage: Stage) -> None:
+    """Driver, JVM and workers die in the middle of a long backlog; each round goes on from Kafka's answer."""
+    dice = random.Random(20)
+    stage.create()
+    stage.seed(120_000)
+    in_transaction = moved = 0
+    last: dict[int, int] = {}
+    for round_ in range(ROUNDS):
+        with stage.follow("--follow", "--max-records-per-transaction", "1000") as program:
+            in_transaction += killed(stage, program, dice, round_)
+        stage.nobody_left()
+        now = {p: log.last_stable for p, log in stage.logs(stage.names.output).items()}
+        moved += now != last
+        last = now
+    assert in_transaction >= 2, "the kills met no transaction"
+    assert moved >= ROUNDS // 2, "the rounds made no progress between the kills"
+    assert sum(last.values()) < 120_000, "the load ended before the rounds did"
+    ran = stage.pipeline()
+    assert ran.code == 0, ran.text
+    stage.proven(inputs=120_000, outputs=120_000)
+
+
+def test_a_jvm_and_a_driver_that_die_alone_leave_nothing_behind(stage: Stage) -> None:
+    """Without its driver the JVM ends with its workers; without its JVM the driver ends with one sentence."""
+    stage.create()
+    stage.seed(40_000)
+    with stage.follow("--max-records-per-transaction", "1000") as program:
+        program.await_cycle()
+        psutil.Process(program.pid).kill()
+        program.wait()
+        stage.nobody_left()
+    with stage.follow("--max-records-per-transaction", "1000", "--patience", "5") as program:
+        program.await_cycle()
+        (jvm,) = [one for one in program.family() if one.name() == "java"]
+        jvm.kill()
+        ran = program.wait()
+    assert ran.code == 3, ran.text
+    assert "Traceback" not in ran.text
+    stage.nobody_left()
+    stage.drain()
+    stage.proven(inputs=40_000, outputs=40_000)
+
+
+def test_two_pipelines_with_the_same_group_at_once_write_everything_once(stage: Stage) -> None:
+    """They fence each other and find ranges done by the other; both end with 0."""
+    stage.create()
+    stage.seed(40_000)
+    options = ("--max-records-per-transaction", "2000")
+    with stage.follow(*options) as one, stage.follow(*options) as other:
+        ran = [one.wait(180), other.wait(180)]
+    assert [each.code for each in ran] == [0, 0], [each.text for each in ran]
+    met = [each for some in ran for each in some.ranges if each["status"] != "committed"]
+    assert {each["status"] for each in met} & {"fenced", "already-done", "ahead"}, "they never met"
+    stage.proven(inputs=40_000, outputs=40_000)
+    assert len(stage.logs(stage.names.output)) == PARTITIONS

@@ -1,0 +1,126 @@
+"""What the benchmark computes from what it saw; no server needed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+from contenders import Setup, other_compiler  # noqa: E402 - the benchmarks are programs, no package
+from measure import Restart, Run  # noqa: E402
+from results import Results, write  # noqa: E402
+from tree import Tree  # noqa: E402
+from watch import Sight, pace  # noqa: E402
+
+from protocol.deadline import Deadline  # noqa: E402
+from protocol.errors import Refused  # noqa: E402
+
+
+def test_what_was_visible_at_the_first_look_does_not_count_for_the_rate() -> None:
+    """100 at 12 s and 300 at 14 s: 200 records in 2 s, whatever the first 100 took."""
+    found = pace([Sight(12.0, 100), Sight(13.0, 250), Sight(14.0, 301)], 10.0, 300)
+    assert found is not None
+    assert found.records_per_s == 100.0
+    assert found.overall_records_per_s == 75.0
+    assert (found.first_visible_s, found.last_visible_s) == (2.0, 4.0)
+
+
+def test_a_run_that_became_visible_at_once_has_its_overall_rate() -> None:
+    """A single look saw everything: there is no time between first and last."""
+    found = pace([Sight(12.0, 300)], 10.0, 300)
+    assert found is not None
+    assert found.records_per_s == found.overall_records_per_s == 150.0
+
+
+def test_nothing_visible_has_no_pace() -> None:
+    """A division by nothing is not a result."""
+    assert pace([], 10.0, 300) is None
+
+
+def _run(contender: str, number: int, rate: float) -> Run:
+    parts = {"driver": 100.0, "jvm": 500.0, "workers": 200.0}
+    return Run(contender, 1000, number, rate, rate, 3.0, 9.0, 10.0, 12.0, 2.0, 0.1, 800.0, parts, 1000, 0, "proven")
+
+
+def test_ratios_are_ours_over_the_peers_medians(tmp_path: Path) -> None:
+    """Medians of three rounds, 200 and 100, give 2.00; the JSON twin keeps each run."""
+    runs = [_run("pipeline", n, rate) for n, rate in enumerate((150.0, 200.0, 900.0), 1)]
+    runs += [_run("spark-sink", n, rate) for n, rate in enumerate((90.0, 100.0, 110.0), 1)]
+    results = Results("make bench", {"cores": "2"}, runs, [Restart(1000, 1, 200, 50, 4.0, 9.0, 1000, 0, "proven")])
+    assert results.lines(1000)[0] == ["measure", "pipeline", "spark-sink", "ours / spark-sink"]
+    assert results.lines(1000)[1][1:] == ["200", "100", "2.00"]
+    write(results, tmp_path / "RESULTS.md")
+    assert "| 1,000 | 200 | 50 | 4.0 | proven |" in (tmp_path / "RESULTS.md").read_text()
+    kept = json.loads((tmp_path / "results.json").read_text())
+    assert [Run(**run) for run in kept["runs"]] == runs
+
+
+def test_a_contender_that_ran_alone_has_no_ratio() -> None:
+    """`--only spark-sink` shows numbers and compares nothing."""
+    results = Results("make bench", {}, [replace(_run("spark-sink", 1, 5.0))], [])
+    assert results.lines(1000)[0] == ["measure", "spark-sink"]
+
+
+def test_the_other_compiler_setting_turns_the_pipelines_choice_round() -> None:
+    """Whatever ours is, the variant is the opposite, and nothing else changes."""
+    turned = other_compiler(Setup(), "")
+    again = other_compiler(Setup(), turned.partition("=")[2])
+    assert ("TieredStopAtLevel=1" in turned) != ("TieredStopAtLevel=1" in again)
+
+
+_BURN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+_LOSES_A_CHILD = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {_BURN!r}])"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lets a process adopt orphans")
+def test_the_cpu_of_an_orphan_is_counted(tmp_path: Path) -> None:
+    """A child that outlives its parent, unwaited for, burns 0.3 s: the sum holds them."""
+    with Tree([sys.executable, "-c", _LOSES_A_CHILD], tmp_path) as tree:
+        usage = tree.wait(Deadline(20))
+    assert usage.orphans_adopted
+    assert usage.killed_after_end == 0
+    assert usage.cpu_s >= 0.3
+
+
+def test_killing_a_tree_leaves_none_of_it(tmp_path: Path) -> None:
+    """A grandchild in a session of its own goes too."""
+    script = "import subprocess\nsubprocess.Popen(['sleep', '60'], start_new_session=True)\nimport time\ntime.sleep(60)"
+    with Tree([sys.executable, "-c", script], tmp_path) as tree:
+        deadline = Deadline(10)
+        while len(found := tree.processes()) < 2:
+            deadline.check("two processes")
+            time.sleep(0.02)
+        tree.kill()
+    assert not [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_tree_ends_with_the_program_that_started_it(tmp_path: Path) -> None:
+    """The launcher's input ends, as when the benchmark is killed: the command is killed too."""
+    launcher = subprocess.Popen(
+        [sys.executable, str(BENCHMARKS / "measured.py"), str(tmp_path / "usage.json"), "sleep", "60"],
+        stdin=subprocess.PIPE,
+    )
+    assert launcher.stdin is not None
+    deadline = Deadline(10)
+    while not (found := psutil.Process(launcher.pid).children()):
+        deadline.check("the command")
+        time.sleep(0.02)
+    launcher.stdin.close()
+    launcher.wait(10)
+    assert not [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_failed_command_is_refused_with_its_last_words(tmp_path: Path) -> None:
+    """Numbers of a run that failed are no result."""
+    command = [sys.executable, "-c", "raise SystemExit('no such topic')"]
+    with Tree(command, tmp_path) as tree, pytest.raises(Refused, match=r"ended with 1.*\n.*no such topic"):
+        tree.wait(Deadline(20))
