@@ -60,7 +60,7 @@ def _pipeline(place: Place, setup: Setup, extra: Sequence[str] = ()) -> list[str
     ]
 
 
-def _sink(place: Place, setup: Setup, json: str = "parse", extra: Sequence[str] = ()) -> list[str]:
+def _sink(place: Place, setup: Setup, json: str, extra: Sequence[str]) -> list[str]:
     return [
         *(sys.executable, str(Path(__file__).with_name("spark_sink.py"))),
         *("--bootstrap", place.bootstrap, "--input", place.input, "--output", place.output),
@@ -74,40 +74,38 @@ def _confs(pairs: Sequence[str]) -> list[str]:
     return [word for pair in pairs for word in ("--conf", pair)]
 
 
-def other_compiler(setup: Setup, options: str | None = None) -> str:
-    """A run's Java options (ours, unless given) with the choice of JIT compilers turned round: C1 alone, or all."""
+def compilers(setup: Setup, *, c1_only: bool, options: str | None = None) -> str:
+    """Java options (a run's own, unless given) with C1 as the only JIT compiler, or with all of them."""
     given = spark_conf(SparkSettings(setup.master, str(JVM_DIR)))[_JAVA_OPTIONS] if options is None else options
-    words = given.split()
-    turned = [word for word in words if word != _C1_ONLY] if _C1_ONLY in words else [*words, _C1_ONLY]
-    return f"{_JAVA_OPTIONS}={' '.join(turned)}"
+    words = [word for word in given.split() if word != _C1_ONLY]
+    return f"{_JAVA_OPTIONS}={' '.join([*words, _C1_ONLY] if c1_only else words)}"
 
 
-PIPELINE = Contender("pipeline", "ours, exactly once", True, _pipeline)
-SINK = Contender("spark-sink", "Spark's Kafka sink, at least once, from_json and to_json", False, _sink)
+def _pipeline_with(*, c1_only: bool) -> Callable[[Place, Setup], list[str]]:
+    return lambda place, setup: _pipeline(place, setup, [compilers(setup, c1_only=c1_only)])
+
+
+def _sink_with(*, c1_only: bool, json: str = "parse") -> Callable[[Place, Setup], list[str]]:
+    return lambda place, setup: _sink(place, setup, json, [compilers(setup, c1_only=c1_only)])
+
+
+PIPELINE = Contender("pipeline", "ours, exactly once", ours=True, command=_pipeline)
+_SINK = "Spark's Kafka sink, at least once, from_json and to_json"
 
 CONTENDERS = {
     contender.name: contender
     for contender in (
         PIPELINE,
-        SINK,
-        Contender(
-            "pipeline-jit",
-            "ours with the other choice of JIT compilers",
-            True,
-            lambda place, setup: _pipeline(place, setup, [other_compiler(setup)]),
-        ),
-        Contender(
-            "spark-sink-jit",
-            "the same sink with the other choice of JIT compilers",
-            False,
-            lambda place, setup: _sink(place, setup, extra=[other_compiler(setup)]),
-        ),
+        Contender("pipeline-jit", "ours, all JIT compilers", ours=True, command=_pipeline_with(c1_only=False)),
+        Contender("pipeline-c1", "ours, C1 alone", ours=True, command=_pipeline_with(c1_only=True)),
+        Contender("spark-sink", f"{_SINK}, all JIT compilers", ours=False, command=_sink_with(c1_only=False)),
+        Contender("spark-sink-c1", f"{_SINK}, C1 alone", ours=False, command=_sink_with(c1_only=True)),
         Contender(
             "spark-sink-concat",
-            "a sink that glues the new fields on as text and trusts its input",
-            False,
-            lambda place, setup: _sink(place, setup, json="concat"),
+            "a sink that glues the new fields on as text and trusts its input, all JIT compilers",
+            ours=False,
+            command=_sink_with(c1_only=False, json="concat"),
         ),
     )
 }
-DEFAULT = ("pipeline", "spark-sink", "spark-sink-jit")
+DEFAULT = ("pipeline", "spark-sink", "spark-sink-c1")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
-from pipeline import missing
+from pipeline import missing, session
 from pipeline.blocked import tell_who_blocks
 from pipeline.crash import Dice
 from pipeline.outcome import Outcome, Status
@@ -170,14 +170,15 @@ class Lane:
         except BrewError:
             raise
         except Exception as error:  # noqa: BLE001 - py4j raises many kinds; Kafka's answer decides
-            detail = f"Spark: {_first_line(error)}"
+            session.check_alive(self._shared.spark)
+            detail = f"Spark: {_cause(error)}"
             return [Outcome(r.partition, r.start, r.until, Status.FAILED, detail=detail) for r in ranges]
         return [told.get(r.partition) or self._advance(r, job) for r in ranges]
 
     def _advance(self, offered: OffsetRange, job: Job) -> Outcome:
         """Move over a range without visible rows: the six steps minus produce, after a second reader's look."""
         span = {offered.partition: (offered.start, offered.until)}
-        for batch in scan(self._settings.connection, offered.topic, span, READ_COMMITTED):
+        for batch in scan(self._settings.connection, offered.topic, span, READ_COMMITTED, group=self._settings.group):
             detail = f"Spark reported no row, yet offset {batch[0].offset()} is visible"
             return Outcome(offered.partition, offered.start, offered.until, Status.FAILED, detail=detail)
         return attempt(replace(job.offers[offered.partition], crash=None), iter(()), job)
@@ -239,6 +240,9 @@ class Lane:
         self._shared.stop.wait(self._settings.poll_interval_s)
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0][:400] if lines else type(error).__name__
+def _cause(error: Exception) -> str:
+    """The innermost cause that Java names, or the error's first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith(("Caused by:", ": "))]
+    text = named[-1] if named else (lines or [type(error).__name__])[0]
+    return text.removeprefix("Caused by:").removeprefix(":").strip()[:400]

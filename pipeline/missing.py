@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from pipeline.plan import Fact, position_metadata
 from pipeline.settings import OnMissingPosition, PipelineSettings
@@ -10,11 +12,26 @@ from protocol.deadline import Deadline
 from protocol.errors import Refused
 from protocol.kafka.clients import admin
 from protocol.kafka.offsets import log_offsets
-from protocol.kafka.scan import scan
+from protocol.kafka.scan import LogRecord, scan
 from protocol.kafka.topics import Topic
 from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
 from protocol.names import READ_COMMITTED
-from protocol.position import SourcePosition
+from protocol.position import LogOffsets, SourcePosition
+
+_ASK_S = 30.0
+_SETTLE_S = 30.0
+_POLL_S = 0.05
+
+Logs = dict[str, dict[int, LogOffsets]]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The last record that came out of an input partition."""
+
+    offset: int
+    key: bytes | None
+    created_ms: int
 
 
 def resolve(settings: PipelineSettings, facts: Iterable[Fact], targets: Mapping[str, Topic]) -> set[int]:
@@ -29,52 +46,107 @@ def resolve(settings: PipelineSettings, facts: Iterable[Fact], targets: Mapping[
     missing = {fact.partition: fact for fact in facts if fact.committed is None and fact.log.end > fact.log.first}
     if not missing or settings.on_missing_position is OnMissingPosition.START_OVER:
         return set(missing)
+    names = (settings.output, settings.dead_letter)
+    logs = _logs(settings, {name: targets[name] for name in names})
+    if all(log.end == log.first for partitions in logs.values() for log in partitions.values()):
+        return set(missing)
+    for fact in missing.values():
+        # An older run's transaction ends here, one way or the other: what is visible from now on is all there is.
+        _behind_a_fence(settings, fact, None)
     restoring = settings.on_missing_position is OnMissingPosition.RESTORE
-    last = last_sources(settings, set(missing), targets, first_hit=not restoring)
-    if last and not restoring:
-        partition, offset = min(last.items())
+    settled = _settled(settings, {name: targets[name] for name in names})
+    traces = _traces(settings, set(missing), settled, first_hit=not restoring)
+    if traces and not restoring:
+        partition = min(traces)
         raise Refused(
             f"offsets-vanished: group {settings.group!r} has no committed offset in {settings.input}[{partition}], "
-            f"but {settings.output} or {settings.dead_letter} holds records from it (offset {offset}); "
+            f"but {settings.output} or {settings.dead_letter} holds records from it (up to offset "
+            f"{traces[partition].offset} at least); "
             "either restore the position from the output's headers (--on-missing-position restore), "
             "or start over on purpose and double what is out (--on-missing-position start-over)"
         )
-    for partition, offset in last.items():
-        _commit_position(settings, missing[partition], offset + 1)
-    return set(missing) - set(last)
+    for partition, trace in traces.items():
+        _check_same_input(settings, missing[partition], trace)
+        _behind_a_fence(settings, missing[partition], trace.offset + 1)
+    return set(missing) - set(traces)
 
 
-def last_sources(
-    settings: PipelineSettings, partitions: set[int], targets: Mapping[str, Topic], *, first_hit: bool
-) -> dict[int, int]:
+def _logs(settings: PipelineSettings, targets: Mapping[str, Topic]) -> Logs:
+    client, deadline = admin(settings.connection), Deadline(_ASK_S)
+    return {name: log_offsets(client, name, range(topic.partitions), deadline) for name, topic in targets.items()}
+
+
+def _settled(settings: PipelineSettings, targets: Mapping[str, Topic]) -> Logs:
+    """The logs as they are now, once no open transaction hides a part of them."""
+    now = _logs(settings, targets)
+    deadline = Deadline(_SETTLE_S)
+    while hidden := _hidden(now, _logs(settings, targets)):
+        if deadline.expired():
+            raise Refused(
+                f"offsets-vanished: group {settings.group!r} has no committed offset in {settings.input}, and an open "
+                f"transaction of somebody else hides what came out already in {hidden}; end it, then run again"
+            )
+        time.sleep(_POLL_S)
+    return now
+
+
+def _hidden(before: Logs, later: Logs) -> str | None:
+    for name, partitions in before.items():
+        for partition, log in partitions.items():
+            if later[name][partition].last_stable < log.end:
+                return f"{name}[{partition}]"
+    return None
+
+
+def _traces(settings: PipelineSettings, partitions: set[int], logs: Logs, *, first_hit: bool) -> dict[int, Trace]:
     """
-    The highest visible source offset per input partition, read from the headers of output and dead letters.
+    The last visible record per input partition, by the headers in output and dead letters.
 
     ``first_hit`` stops at the first record found: enough to refuse.
     """
-    last: dict[int, int] = {}
-    client = admin(settings.connection)
-    for topic in targets.values():
-        logs = log_offsets(client, topic.name, range(topic.partitions), Deadline(30))
-        ranges = {p: (log.first, log.last_stable) for p, log in logs.items()}
-        for batch in scan(settings.connection, topic.name, ranges, READ_COMMITTED):
-            for message in batch:
-                source = SourcePosition.of(message.headers())
-                if source is not None and source.topic == settings.input and source.partition in partitions:
-                    last[source.partition] = max(source.offset, last.get(source.partition, -1))
+    last: dict[int, Trace] = {}
+    for name, found in logs.items():
+        ranges = {p: (log.first, log.end) for p, log in found.items()}
+        for batch in scan(settings.connection, name, ranges, READ_COMMITTED, group=settings.group):
+            for record in batch:
+                source = SourcePosition.of(record.headers())
+                if source is None or source.topic != settings.input or source.partition not in partitions:
+                    continue
+                if source.partition not in last or last[source.partition].offset < source.offset:
+                    last[source.partition] = _trace(source, record)
             if first_hit and last:
                 return last
     return last
 
 
-def _commit_position(settings: PipelineSettings, fact: Fact, offset: int) -> None:
-    """Write the restored position by a transaction of its own, behind a fence like every other commit."""
+def _trace(source: SourcePosition, record: LogRecord) -> Trace:
+    return Trace(source.offset, record.key(), record.timestamp()[1])
+
+
+def _check_same_input(settings: PipelineSettings, fact: Fact, trace: Trace) -> None:
+    """The input of that name may have been deleted and made again: then its offsets mean other records."""
+    span = {fact.partition: (trace.offset, trace.offset + 1)}
+    if fact.log.first <= trace.offset < fact.log.last_stable:
+        for batch in scan(settings.connection, fact.topic, span, READ_COMMITTED, group=settings.group):
+            if all((r.key(), r.timestamp()[1]) == (trace.key, trace.created_ms) for r in batch):
+                return
+    elif trace.offset < fact.log.first:
+        return  # retention took it; `input-lost` or the next record tells the rest
+    raise Refused(
+        f"topic-recreated: the output's last record of {fact.topic}[{fact.partition}] came from offset {trace.offset}, "
+        "where the input now has another record or none: it was deleted and made again, so nothing can be restored; "
+        "start over on purpose (--on-missing-position start-over), best with a new output topic"
+    )
+
+
+def _behind_a_fence(settings: PipelineSettings, fact: Fact, offset: int | None) -> None:
+    """Fence the partition's id; then commit ``offset``, if one is given and there is still none."""
     transaction = TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s)
     deadline = Deadline(settings.transaction_timeout_s)
     kafka = KafkaTransaction(transaction, fact.topic, fact.partition)
     try:
         kafka.fence(deadline)
-        if kafka.locate(deadline) is None:
+        if offset is not None and kafka.locate(deadline) is None:
             kafka.begin()
             kafka.send_offsets(offset, position_metadata(fact.topic_id), deadline)
             kafka.commit(deadline)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
+from pipeline.headers import COLUMN
 from protocol.connection import Connection
 from protocol.errors import Fatal
 from protocol.position import OffsetRange
@@ -26,7 +27,7 @@ _CLIENT = {
 
 def read(spark: SparkSession, connection: Connection, ranges: Sequence[OffsetRange]) -> DataFrame:
     """
-    The visible records of ``ranges``: offset, partition, key, value, headers, timestamp (ms).
+    The visible records of ``ranges``: offset, partition, key, value, headers (`pipeline.headers`), timestamp (ms).
 
     Raises:
         Fatal: Spark planned other than one task per range; a task that saw half a range would commit all of it.
@@ -42,7 +43,7 @@ def read(spark: SparkSession, connection: Connection, ranges: Sequence[OffsetRan
         "failOnDataLoss": "true",
     }
     frame = spark.read.format("kafka").options(**options).load()
-    return frame.selectExpr("offset", "partition", "key", "value", "headers", "unix_millis(timestamp) AS timestamp")
+    return frame.selectExpr("offset", "partition", "key", "value", COLUMN, "unix_millis(timestamp) AS timestamp")
 
 
 def check_one_task_per_range(frame: DataFrame, ranges: Sequence[OffsetRange]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -79,6 +81,7 @@ def start(settings: SparkSettings, *, short: bool = True) -> SparkSession:
     gateway = _gateway(conf, settings)
     try:
         spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
+        spark.conf.get("spark.sql.session.timeZone")  # builds the session's state: a bad --conf shows itself here
     except Exception as error:
         said = next((line for line in str(error).splitlines() if "Exception:" in line), type(error).__name__)
         raise Refused(f"Spark did not start on {settings.master!r}: {said.strip()}; try --verbose") from error
@@ -101,11 +104,26 @@ def _gateway(conf: SparkConf, settings: SparkSettings) -> object:
             raise Refused(f"Spark's JVM did not start: {said[-1] if said else error}; try --verbose") from error
 
 
+def check_alive(spark: SparkSession) -> None:
+    """
+    Look whether the driver's JVM is still there; without it nothing that is tried again can succeed.
+
+    Raises:
+        Refused: it has ended.
+    """
+    process = spark.sparkContext._gateway.proc  # noqa: SLF001 - pyspark keeps the JVM's process there
+    if process is not None and process.poll() is not None:
+        raise Refused(
+            f"Spark's JVM has ended by itself (exit code {process.returncode}; -9 is a kill, often out of memory); "
+            "run again: the run goes on where Kafka says it stands"
+        )
+
+
 def end(spark: SparkSession, wait_s: float = 10.0) -> None:
     """Stop Spark and wait for its JVM to go; kill it when it does not."""
-    gateway = spark.sparkContext._gateway  # noqa: SLF001 - pyspark keeps the JVM's process there
-    spark.stop()
-    process = gateway.proc
+    process = spark.sparkContext._gateway.proc  # noqa: SLF001 - pyspark keeps the JVM's process there
+    with contextlib.suppress(Py4JError, OSError):  # a JVM that was killed can't answer
+        spark.stop()
     if process is None:
         return
     process.stdin.close()  # the JVM ends at the end of its input

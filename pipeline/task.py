@@ -13,6 +13,7 @@ from pyspark import TaskContext
 
 from pipeline.crash import CrashOrder
 from pipeline.enrich import enricher
+from pipeline.headers import headers_of
 from pipeline.outcome import Outcome, Status
 from pipeline.ports import CrashedOnPurposeError, Rows, Tally, Targets
 from pipeline.settings import Limits
@@ -113,7 +114,7 @@ def _rows(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], partition: int)
             batch.column("offset").to_pylist(),
             batch.column("key").to_pylist(),
             batch.column("value").to_pylist(),
-            [None] * batch.num_rows if plain else [_pairs(cell) for cell in headers.to_pylist()],
+            [None] * batch.num_rows if plain else [headers_of(cell) for cell in headers.to_pylist()],
             batch.column("timestamp").to_pylist(),
         )
 
@@ -121,10 +122,6 @@ def _rows(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], partition: int)
 def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield first
     yield from rest
-
-
-def _pairs(cell: list[dict[str, object]] | None) -> list[tuple[str, bytes | None]] | None:
-    return [(header["key"], header["value"]) for header in cell] if cell else None  # type: ignore[misc]
 
 
 def read_outcome(text: bytes) -> Outcome:

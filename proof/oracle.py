@@ -74,7 +74,7 @@ def _only_appended(value: bytes, out: bytes, tier: str) -> bool:
 def _difference(expected: dict[str, Any], made: object) -> str | None:
     if not isinstance(made, dict):
         return "the output is not a JSON object"
-    for name in expected.keys() | made.keys():
+    for name in sorted(expected.keys() | made.keys()):
         if name not in made:
             return f"field {name!r} is missing"
         if name not in expected:

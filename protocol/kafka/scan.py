@@ -37,11 +37,13 @@ def scan(
     isolation: str,
     *,
     idle_s: float = 60.0,
+    group: str = "brew-scan",
 ) -> Generator[list[LogRecord], None, None]:
     """
     Yield the records of ``ranges`` (partition -> [start, until)) in offset order per partition.
 
     The end is the end-of-partition event or an offset at or past ``until``, never a count: markers leave gaps.
+    Nothing is committed under ``group``; brokers with ACLs want to know it (Describe).
     For `read_committed`, ``until`` is at most the last stable offset when the scan began, or the scan would wait.
 
     Raises:
@@ -50,7 +52,7 @@ def scan(
     left = {p: until for p, (start, until) in ranges.items() if start < until}
     if not left:
         return
-    reader = consumer(connection, "brew-scan", isolation, **{"queued.max.messages.kbytes": 65_536})
+    reader = consumer(connection, group, isolation, **{"queued.max.messages.kbytes": 65_536})
     try:
         reader.assign([TopicPartition(topic, p, ranges[p][0]) for p in left])
         assigned = set(left)

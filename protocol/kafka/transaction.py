@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, Fatal
@@ -124,9 +125,10 @@ class KafkaTransaction:
 
         After a commit or an abort without an answer nothing more is sent: the next fence decides.
         """
-        self._locator.close()
-        if not self._outcome_unknown:
-            self._producer.close()
+        with contextlib.suppress(KafkaException):  # what this transaction was about is settled, or the next fence's
+            self._locator.close()
+            if not self._outcome_unknown:
+                self._producer.close()
         self.produce = _closed
         del self._producer
 

@@ -1,4 +1,4 @@
-"""Run the programs as users do (or a drain inside this process), watch them, kill them, and ask the broker afterwards."""
+"""Run the programs as users do (or a drain inside the test), watch them, kill them, and ask the broker afterwards."""
 
 from __future__ import annotations
 
@@ -155,6 +155,11 @@ class Running:
         """SIGTERM to the head alone."""
         self._process.terminate()
 
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._began
+
     def alive(self) -> bool:
         return self._process.poll() is None
 
@@ -164,7 +169,7 @@ class Running:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"no end within {seconds:g} s; it said:\n{self._told()}") from None
-        took = time.monotonic() - self._began
+        took = self.seconds
         self._reader.join(10)
         self._err.seek(0)
         return Ran(code, "".join(self._lines), self._err.read(), took)
@@ -288,9 +293,13 @@ class Stage:
 
     def drain(self, *options: str) -> Here:
         """Check, plan, read, transact until drained, with `run`'s own parts; errors leave as they are."""
+        return self.follow_here(threading.Event(), *options, follow=False)
+
+    def follow_here(self, stop: threading.Event, *options: str, follow: bool = True) -> Here:
+        """The same without an end, until ``stop`` is set."""
         here = Here()
-        ground = running.check(self.settings(*options))
-        shared = running._shared(ground, spark_here(), threading.Event(), here.board, here)
+        ground = running.check(self.settings(*options, *(["--follow"] if follow else [])))
+        shared = running._shared(ground, spark_here(), stop, here.board, here)
         running._work(shared)
         return here
 
@@ -339,6 +348,10 @@ class Stage:
         topic = topic or self.names.output
         return open_transactions(self.connection, topic, self.logs(topic), Deadline(20))
 
+    def outputs(self) -> int:
+        """Visible records of the output."""
+        return len(self.records(self.names.output))
+
     def waiting(self) -> int:
         """Offsets of the output behind its last stable offset, as a cheap look at what is open."""
         return sum(log.end - log.last_stable for log in self.logs(self.names.output).values())
@@ -386,7 +399,7 @@ class Stage:
 
 
 def _environment() -> dict[str, str]:
-    """This process's variables without those that speak to make or to the programs."""
+    """The variables of this process, without those that speak to make or to the programs."""
     words = ("MAKE", "MFLAGS", "PYSPARK_", "SPARK_", "CRASH_", "SEED_")
     named = {"BOOTSTRAP", "INPUT_TOPIC", "OUTPUT_TOPIC", "DLQ_TOPIC", "GROUP_ID", "MASTER", "READER", "FOLLOW"}
     return {name: value for name, value in os.environ.items() if not name.startswith(words) and name not in named}

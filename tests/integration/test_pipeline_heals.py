@@ -66,7 +66,7 @@ def test_a_dead_worker_heals_within_the_run_at_every_crash_point(stage: Stage, p
 
 @pytest.mark.parametrize("point", list(CrashPoint))
 def test_a_zombie_that_is_still_alive_is_fenced_at_every_crash_point(stage: Stage, point: CrashPoint) -> None:
-    """The crashed attempt's producer lives on in a worker with its transaction open; the next run does not wait for it."""
+    """The crashed attempt's producer lives on in a worker, its transaction open; the next run does not wait."""
     stage.create(2)
     stage.seed(40)
     crashed = stage.drain("--crash-prob", "1.0", "--crash-point", point.value)

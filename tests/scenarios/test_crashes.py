@@ -19,7 +19,9 @@ BEFORE_COMMIT = {
 }
 UNCOMMITTED = re.compile(r"^💥 crash before commit: (\d+) records already in output log$", re.MULTILINE)
 COMMITTED = re.compile(r"^💥 crash after commit: (\d+) records committed, not reported$", re.MULTILINE)
-IN_FLIGHT = re.compile(r"^💥 crash with the commit in flight: (\d+) records in output log, outcome unknown$", re.MULTILINE)
+IN_FLIGHT = re.compile(
+    r"^💥 crash with the commit in flight: (\d+) records in output log, outcome unknown$", re.MULTILINE
+)
 ROUNDS = 10
 
 
@@ -120,12 +122,13 @@ def test_a_jvm_and_a_driver_that_die_alone_leave_nothing_behind(stage: Stage) ->
         psutil.Process(program.pid).kill()
         program.wait()
         stage.nobody_left()
-    with stage.follow("--max-records-per-transaction", "1000", "--patience", "5") as program:
+    with stage.follow("--max-records-per-transaction", "1000") as program:
         program.await_cycle()
         (jvm,) = [one for one in program.family() if one.name() == "java"]
         jvm.kill()
         ran = program.wait()
     assert ran.code == 3, ran.text
+    assert "Spark's JVM has ended by itself (exit code -9" in ran.err
     assert "Traceback" not in ran.text
     stage.nobody_left()
     stage.drain()

@@ -1,0 +1,190 @@
+"""Inputs of every shape: transactional ones, other partition counts, bad records among good ones, exact numbers."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import Stage, Status
+
+from protocol.kafka.clients import producer
+from protocol.kafka.scan import LogRecord
+from protocol.position import SourcePosition
+from protocol.records import (
+    ERROR_MESSAGE,
+    ERROR_OFFSET,
+    ERROR_OMITTED,
+    ERROR_PARTITION,
+    ERROR_REASON,
+    ERROR_TOPIC,
+    Reason,
+)
+
+OWN = [("trace", b"abc"), ("trace", None), ("source.offset", b"7")]
+STAMP = 1_700_000_000_123
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Stage:
+    return Stage(broker, names)
+
+
+def by_source(records: list[LogRecord]) -> dict[tuple[int, int], LogRecord]:
+    found = {}
+    for one in records:
+        source = SourcePosition.of(one.headers())
+        assert source is not None
+        found[source.partition, source.offset] = one
+    return found
+
+
+def test_a_transactional_input_is_read_without_what_was_aborted_up_to_its_very_end(stage: Stage) -> None:
+    """Aborted records, trailing markers, a partition of markers only: the committed offsets are the log's ends."""
+    stage.create(3)
+    stage.seed(60, "--transactional", "--markers-only-partition", "1")
+    assert len(stage.records(stage.names.input)) == 60
+    here = stage.drain("--max-records-per-transaction", "25")
+    assert here.board.totals.enriched == 60
+    markers_only = [one for one in here.outcomes if one.partition == 1]
+    assert {one.status for one in markers_only} == {Status.COMMITTED}
+    assert sum(one.enriched for one in markers_only) == 0
+    assert not any(key.startswith(b"gold-aborted") for one in stage.records(stage.names.output) if (key := one.key()))
+    stage.proven(inputs=60, outputs=60)
+    # A crash leaves the same ground for the next run.
+    stage.seed(60, "--transactional", "--markers-only-partition", "1")
+    stage.drain("--crash-prob", "1.0")
+    stage.drain()
+    stage.proven(inputs=120, outputs=120)
+
+
+def good(number: int) -> bytes:
+    return b'{"order_id": "o-%d", "customer_id": "c-1", "note": "%s"}' % (number, b"x" * number)
+
+
+BAD = {
+    Reason.NOT_JSON: b'{"customer_id": "c-1"',
+    Reason.NOT_AN_OBJECT: b'[{"customer_id": "c-1"}]',
+    Reason.NO_CUSTOMER_ID: b'{"order_id": "o-1", "customer_id": null}',
+    Reason.NO_VALUE: None,
+    Reason.TOO_LARGE: b'{"customer_id": "c-1", "note": "' + b"y" * 3000 + b'"}',
+    Reason.TOO_DEEP: b'{"customer_id": ' + b"[" * 30 + b"]" * 30 + b"}",
+}
+
+
+def test_bad_records_of_every_reason_go_to_the_dead_letters_unchanged(stage: Stage) -> None:
+    """Same transaction, bytes and timestamp as they came, the input's own headers first, then where from and why."""
+    stage.create(2)
+    records = []
+    for number, value in enumerate(BAD.values()):
+        records += [
+            (0, b"gold-%d" % number, good(number), OWN, STAMP + number),
+            (0, b"bad-%d" % number, value, OWN, STAMP + number),
+        ]
+    stage.produce(stage.names.input, *records, (1, None, good(1)), (1, b"", b""), (1, b"k\xff", b"\xff\xfe"))
+    limits = ["--max-record-bytes", "2000", "--max-record-depth", "20"]
+    stage.drain(*limits)
+
+    dead = by_source(stage.records(stage.names.dead_letter))
+    for index, (reason, value) in enumerate(BAD.items()):
+        one = dead[0, 2 * index + 1]
+        assert (one.partition(), one.key(), one.value()) == (0, b"bad-%d" % index, value)
+        assert one.timestamp()[1] == STAMP + index
+        headers = one.headers() or []
+        assert headers[: len(OWN)] == OWN
+        told = dict(headers[len(OWN) :])
+        assert told[ERROR_REASON] == reason.encode()
+        assert told[ERROR_MESSAGE]
+        assert told[ERROR_TOPIC] == stage.names.input.encode()
+        assert (told[ERROR_PARTITION], told[ERROR_OFFSET]) == (b"0", b"%d" % (2 * index + 1))
+        assert ERROR_OMITTED not in told
+    assert dict(dead[1, 1].headers() or [])[ERROR_REASON] == b"not-json"
+    assert (dead[1, 2].key(), dead[1, 2].value()) == (b"k\xff", b"\xff\xfe")
+
+    out = by_source(stage.records(stage.names.output))
+    for number in range(len(BAD)):
+        one = out[0, 2 * number]
+        assert (one.headers() or [])[: len(OWN)] == OWN
+        assert one.timestamp()[1] == STAMP + number
+        assert orjson.loads(one.value() or b"")["loyalty_discount"] == 0.15
+    assert orjson.loads(out[1, 0].value() or b"")["loyalty_tier"] == "standard"
+    stage.proven(inputs=15, outputs=7, dead_letters=8)
+
+
+def test_a_dead_letter_changed_by_hand_turns_the_proof_red(stage: Stage) -> None:
+    """Bytes unchanged is checked, not believed."""
+    stage.create(1)
+    stage.produce(stage.names.input, (0, b"gold-1", good(1)), (0, b"bad-1", b"[1]"))
+    headers = SourcePosition(stage.names.input, 0, 1).headers()
+    stage.create(1, dead_letter=1)
+    stage.produce(stage.names.dead_letter, (0, b"bad-1", b"[2]", [(ERROR_REASON, b"not-an-object"), *headers]))
+    stage.drain("--on-missing-position", "start-over")
+    code, report = stage.verify()
+    assert code == 1
+    assert report["totals"] == {"corrupt-output": 1, "duplicate-output": 1}
+
+
+def test_numbers_come_out_digit_by_digit(stage: Stage) -> None:
+    """No double stands between input and output; what is unknown passes through."""
+    exact = (
+        b'{"customer_id":"c-1","a":12345678901234567890123,"b":1e400,"c":0.1000000000000000055,'
+        b'"d":[-0.0,1E2,3.10],"e":"1e400"}'
+    )
+    stage.create(1)
+    stage.produce(stage.names.input, (0, b"silver-000001", exact))
+    stage.drain()
+    (one,) = stage.records(stage.names.output)
+    assert (one.value() or b"").startswith(exact[:-1] + b","), one.value()
+    assert b'"loyalty_tier":"silver"' in (one.value() or b"")
+    stage.proven(inputs=1, outputs=1)
+
+
+def test_other_partition_counts_keep_the_order_per_key_through_a_crash(stage: Stage) -> None:
+    """Input 4, output 3: the key's hash decides, each key stays in one partition and in its order."""
+    stage.create(4, output=3)
+    keys = [b"gold-%d" % number for number in range(20)]
+    for lap in range(5):
+        stage.produce(
+            stage.names.input,
+            *[(number % 4, key, b'{"customer_id":"c","lap":%d}' % lap) for number, key in enumerate(keys)],
+        )
+    stage.drain("--max-records-per-transaction", "10", "--crash-prob", "0.5", "--crash-seed", "3")
+    stage.drain("--max-records-per-transaction", "10")
+    seen: dict[bytes, list[tuple[int, int]]] = {}
+    for one in stage.records(stage.names.output):
+        seen.setdefault(one.key() or b"", []).append((one.partition(), orjson.loads(one.value() or b"")["lap"]))
+    for places in seen.values():
+        assert [lap for _, lap in places] == [0, 1, 2, 3, 4]
+        assert len({partition for partition, _ in places}) == 1
+    assert len({places[0][0] for places in seen.values()}) == 3
+    stage.proven(inputs=100, outputs=100)
+
+
+def test_an_output_left_in_an_open_transaction_is_seen_by_the_brokers_view(stage: Stage) -> None:
+    """The check that every scenario ends with goes red when there is something to see."""
+    stage.create(1)
+    stage.seed(5)
+    stage.drain()
+    stage.proven(inputs=5)
+    stray = producer(stage.connection, stage.names.topic("stray"), timeout_s=60, message_max_bytes=1_000_000)
+    stray.init_transactions(20)
+    stray.begin_transaction()
+    stray.produce(stage.names.output, b"stray", partition=0)
+    assert stray.flush(20) == 0
+    (found,) = stage.open_transactions()
+    assert found.transactional_id == stage.names.topic("stray")
+    with pytest.raises(AssertionError):
+        stage.proven(inputs=5)
+    stray.abort_transaction(20)
+    stage.proven(inputs=5)
+
+
+def test_a_run_with_nothing_to_do_ends_and_a_second_one_too(stage: Stage) -> None:
+    """An empty input is drained; topics that are missing are made like the input."""
+    stage.create(2)
+    assert stage.drain().outcomes == []
+    assert len(stage.logs(stage.names.output)) == len(stage.logs(stage.names.dead_letter)) == 2
+    stage.seed(10)
+    stage.drain()
+    assert stage.drain().outcomes == []
+    stage.proven(inputs=10)

@@ -1,0 +1,199 @@
+"""Refuse rather than guess: each refusal on a real broker, by a drain inside this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import Stage, until
+
+from protocol.errors import Refused
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Stage:
+    return Stage(broker, names)
+
+
+def move(stage: Stage, *positions: tuple[int, int], metadata: str = "") -> None:
+    """Set the group's position by hand, as `kafka-consumer-groups --reset-offsets` does."""
+    wanted = [TopicPartition(stage.names.input, partition, offset, metadata) for partition, offset in positions]
+    asked = stage.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(stage.names.group, wanted)])
+    for future in asked.values():
+        future.result(20)
+
+
+def forget(stage: Stage) -> None:
+    """Let the group vanish, as retention of offsets does."""
+    for future in stage.admin.delete_consumer_groups([stage.names.group]).values():
+        future.result(20)
+    until(lambda: set(stage.committed().values()) == {None}, "the group's end")
+
+
+def drained(stage: Stage, count: int = 40, partitions: int = 2) -> None:
+    stage.create(partitions)
+    stage.seed(count)
+    stage.drain()
+
+
+def test_vanished_offsets_are_refused_with_both_ways_out_and_nothing_is_written(stage: Stage) -> None:
+    """To begin at the earliest would double what is out; to begin at the latest would lose what came since."""
+    drained(stage)
+    forget(stage)
+    stage.seed(6)
+    with pytest.raises(Refused, match="offsets-vanished") as refused:
+        stage.drain()
+    assert "--on-missing-position restore" in str(refused.value)
+    assert "--on-missing-position start-over" in str(refused.value)
+    assert len(stage.records(stage.names.output)) == 40
+
+    # The first way out: the headers of the output tell the position.
+    stage.drain("--on-missing-position", "restore")
+    stage.proven(inputs=46, outputs=46)
+
+    # The second one does what it says, and the proof sees it: this is the check of the check.
+    forget(stage)
+    stage.drain("--on-missing-position", "start-over")
+    code, report = stage.verify()
+    assert (code, report["totals"]) == (1, {"duplicate-output": 46})
+
+
+def test_one_vanished_partition_is_enough_to_refuse_and_rejected_records_count_as_output(stage: Stage) -> None:
+    """The dead-letter topic tells the position too."""
+    stage.create(2)
+    stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id": 1}'), (1, b"k", b"not json"))
+    stage.drain()
+    asked = stage.admin.delete_consumer_groups([stage.names.group])
+    asked[stage.names.group].result(20)
+    move(stage, (0, 1))
+    with pytest.raises(Refused, match=rf"offsets-vanished: .*{stage.names.input}\[1\]"):
+        stage.drain()
+    stage.drain("--on-missing-position", "restore")
+    stage.proven(inputs=2, outputs=1, dead_letters=1)
+
+
+def test_retention_past_the_position_is_refused_with_the_lost_range(stage: Stage) -> None:
+    """Records that nobody enriched are gone; to go on silently would hide it."""
+    drained(stage)
+    stage.seed(20)
+    for future in stage.admin.delete_records([TopicPartition(stage.names.input, 0, 25)]).values():
+        future.result(20)
+    with pytest.raises(Refused, match=r"input-lost: .*offsets \[20, 25\) are gone"):
+        stage.drain()
+    # On purpose, the operator's way that the sentence names.
+    move(stage, (0, 25))
+    stage.drain()
+    code, report = stage.verify()
+    assert code == 3, "what retention took can't be proven"
+    assert report["totals"] == {}
+    assert report["unverifiable"] == 20
+
+
+def test_retention_before_the_first_run_is_no_loss(stage: Stage) -> None:
+    """A group that never stood anywhere begins at the first record there is."""
+    stage.create(2)
+    stage.seed(40)
+    for future in stage.admin.delete_records([TopicPartition(stage.names.input, 0, 15)]).values():
+        future.result(20)
+    stage.drain()
+    stage.proven(inputs=25, outputs=25)
+
+
+def test_a_recreated_topic_is_refused_even_where_the_offset_fits(stage: Stage) -> None:
+    """The position belongs to a topic that is gone: the id beside it tells."""
+    drained(stage)
+    stage.admin.delete_topics([stage.names.input])[stage.names.input].result(20)
+    until(lambda: stage.names.input not in stage.admin.list_topics(timeout=10).topics, "the topic's end")
+    stage.create(2)
+    stage.seed(60)
+    # A broker forgets the offsets of a deleted topic; one that was down meanwhile, or a mirror, may not.
+    with pytest.raises(Refused, match="offsets-vanished: "):
+        stage.drain()
+    move(stage, (0, 20), (1, 20), metadata="topic-id=of-the-old-one")
+    with pytest.raises(Refused, match=r"topic-recreated: .* stands at 20 of topic id of-the-old-one"):
+        stage.drain()
+    assert len(stage.records(stage.names.output)) == 40
+
+
+def test_a_position_beyond_the_end_is_refused(stage: Stage) -> None:
+    """The log was cut, or somebody set a wrong number: waiting until it is reached would lose what comes."""
+    drained(stage)
+    move(stage, (0, 999))
+    with pytest.raises(Refused, match=r"offset-ahead: .* stands at 999, the log ends at 20"):
+        stage.drain()
+
+
+def test_a_position_moved_back_while_running_is_told_and_read_again(stage: Stage) -> None:
+    """One truth: an operator's reset takes effect at once, in the running pipeline, and doubles what it doubles."""
+    stage.create(1, output=1)
+    stage.seed(30)
+    stop, here = threading.Event(), []
+
+    def follow() -> None:
+        here.append(stage.follow_here(stop))
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        until(lambda: stage.outputs() == 30, "the first pass")
+        move(stage, (0, 10))
+        until(lambda: stage.outputs() == 50, "the second pass")
+    finally:
+        stop.set()
+        thread.join(30)
+    assert any(note.startswith("offset-gap: partition 0") for note in here[0].notes), here[0].notes
+    code, report = stage.verify()
+    assert (code, report["totals"]) == (1, {"duplicate-output": 20})
+    assert report["findings"][0]["evidence"].endswith("came out before")
+
+
+def test_a_position_moved_forward_is_obeyed_and_the_proof_names_what_was_skipped(stage: Stage) -> None:
+    """The outsider decides, and the checker says what it cost: the check of the loss check."""
+    stage.create(1)
+    stage.seed(30)
+    move(stage, (0, 10))
+    stage.drain()
+    code, report = stage.verify()
+    assert (code, report["totals"]) == (1, {"lost-output": 10})
+    assert [one["offset"] for one in report["findings"]] == list(range(10))
+
+
+def duplicate(stage: Stage) -> None:
+    one = stage.records(stage.names.output)[3]
+    stage.produce(stage.names.output, (one.partition(), one.key(), one.value(), one.headers(), one.timestamp()[1]))
+
+
+def unsourced(stage: Stage) -> None:
+    stage.produce(stage.names.output, (0, b"gold-1", b"{}"))
+
+
+def rewritten(stage: Stage) -> None:
+    """An output that says another price: its range is done again by hand."""
+    stage.seed(1, "--start", "40")
+    (log,) = [log for log in stage.logs(stage.names.input).values() if log.end == 21]
+    (source,) = [one for one in stage.records(stage.names.input) if one.offset() == 20]
+    headers = [
+        ("source.topic", stage.names.input.encode()),
+        ("source.partition", b"%d" % source.partition()),
+        ("source.offset", b"20"),
+    ]
+    move(stage, (source.partition(), log.end))
+    stage.produce(stage.names.output, (source.partition(), source.key(), b"{}", headers, source.timestamp()[1]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "name"),
+    [(duplicate, "duplicate-output"), (unsourced, "phantom-output"), (rewritten, "corrupt-output")],
+)
+def test_an_output_spoiled_by_hand_turns_the_proof_red(stage: Stage, spoil: Callable[[Stage], None], name: str) -> None:
+    """The promise is checked by identity: one wrong record among the right ones is found and named."""
+    drained(stage)
+    stage.proven(inputs=40, outputs=40)
+    spoil(stage)
+    code, report = stage.verify()
+    assert (code, report["totals"]) == (1, {name: 1})
+    assert report["findings"][0]["topic"] == stage.names.output

@@ -1,0 +1,65 @@
+"""Executors in JVMs of their own: one is killed in mid run, speculation is on, the package gets there by itself."""
+
+from __future__ import annotations
+
+import shlex
+import zipfile
+
+import psutil
+from harness.pipeline import Running, Stage
+
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.multiplier": "1.01",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.interval": "10ms",
+    "spark.speculation.minTaskRuntime": "1ms",
+}
+EXECUTOR = "CoarseGrainedExecutorBackend"
+
+
+def executors(program: Running) -> list[psutil.Process]:
+    return [one for one in program.family() if one.name() == "java" and any(EXECUTOR in word for word in one.cmdline())]
+
+
+def test_a_killed_executor_and_speculation_change_nothing(stage: Stage) -> None:
+    """Spark repeats what the executor was doing; fence and locate make that harmless, also for speculative copies."""
+    stage.create()
+    stage.seed(30_000)
+    conf = [word for name, value in SPECULATION.items() for word in ("--conf", f"{name}={value}")]
+    options = ["--master", "local-cluster[2,1,1024]", "--max-records-per-transaction", "1000", *conf]
+    with stage.follow(*options) as program:
+        program.await_cycle(seconds=120)
+        victims = executors(program)
+        assert len(victims) == 2
+        victims[0].kill()
+        ran = program.wait(180)
+    assert ran.code == 0, ran.text
+    assert "Traceback" not in ran.text
+    stage.proven(inputs=30_000, outputs=30_000)
+
+
+def test_submit_prints_a_line_that_gives_the_same_run(stage: Stage) -> None:
+    """Topics, group and limits are all on it, quoted for a shell, and the package's zip holds what it names."""
+    options = [*stage.options(), "--master", "spark://m1:7077,m2:7077", "--follow", "--conf", "spark.executor.cores=2",
+               "--max-records-per-transaction", "777"]  # fmt: skip
+    with stage.python("pipeline", "submit", "--dry-run", *options) as program:
+        ran = program.wait(30)
+    assert ran.code == 0, ran.text
+    words = shlex.split(ran.out)
+    assert words[0] == "spark-submit"
+    assert words[words.index("--master") + 1] == "spark://m1:7077,m2:7077"
+    assert "spark.executor.cores=2" in words
+    with zipfile.ZipFile(words[words.index("--py-files") + 1]) as archive:
+        assert {"pipeline/task.py", "protocol/kafka/transaction.py"} <= set(archive.namelist())
+    at = words.index("run")
+    assert words[at - 1].endswith("submitted.py")
+    told = stage.settings(*options)
+    again = stage.settings(*words[at + 1 :])
+    assert (again.input, again.output, again.dead_letter, again.group) == (
+        told.input,
+        told.output,
+        told.dead_letter,
+        told.group,
+    )
+    assert (again.follow, again.max_records_per_transaction, again.spark.master) == (True, 777, told.spark.master)

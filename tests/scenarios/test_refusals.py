@@ -1,0 +1,91 @@
+"""What ends in one sentence: refusals with 3, wrong usage with 64, soon and without a stack trace."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import TopicPartition
+from harness.pipeline import Ran, Stage
+
+from protocol.names import ExitCode
+
+LONGEST_S = 15.0
+
+
+def one_sentence(ran: Ran, code: ExitCode, *words: str) -> None:
+    assert ran.code == code, ran.text
+    for word in words:
+        assert word in ran.err, ran.text
+    for trace in ("Traceback", "at org.apache", "at java.", "py4j"):
+        assert trace not in ran.text
+    assert len(ran.err.strip().splitlines()) <= 4, ran.err
+    assert ran.seconds < LONGEST_S
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--master", "mesos://x"], ["MASTER", "mesos://x", "local[*]"]),
+        (["--crash-prob", "7"], ["CRASH_PROB", "7", "between 0 and 1"]),
+        (["--crash-prob", "often"], ["--crash-prob"]),
+        (["--crash-point", "nowhere"], ["--crash-point", "after-flush"]),
+        (["--dead-letter", "same", "--output", "same"], ["same", "three topics"]),
+        (["--input", "no/topic"], ["INPUT_TOPIC", "no/topic"]),
+        (["--unknown-option"], ["--unknown-option"]),
+        (["--conf", "executor.cores"], ["--conf", "executor.cores"]),
+        (["--transaction-timeout", "0"], ["--transaction-timeout", "between"]),
+    ],
+)
+def test_wrong_usage_ends_with_64_before_anything_starts(stage: Stage, options: list[str], words: list[str]) -> None:
+    """The sentence names the setting and what it should be."""
+    one_sentence(stage.pipeline(*options), ExitCode.USAGE, *words)
+
+
+def test_make_hands_wrong_usage_on(stage: Stage) -> None:
+    """CRASH_PROB=7 on make's command line is refused by the program, whose exit code make reports."""
+    ran = stage.make("run-pipeline-crash", CRASH_PROB="7")
+    assert ran.code == 2
+    assert "CRASH_PROB" in ran.err
+    assert f"Error {int(ExitCode.USAGE)}" in ran.err
+
+
+def test_no_broker_no_topic_and_no_master_are_refused_with_3(stage: Stage) -> None:
+    """Each says what was not found, and what to do."""
+    with stage.python("pipeline", "run", "--bootstrap", "localhost:1") as program:
+        one_sentence(program.wait(60), ExitCode.REFUSED, "localhost:1", "make up")
+    with stage.python("proof", "verify", "--bootstrap", "localhost:1") as program:
+        one_sentence(program.wait(60), ExitCode.REFUSED, "localhost:1", "make up")
+    one_sentence(stage.pipeline(), ExitCode.REFUSED, stage.names.input, "make topic-create-all")
+    stage.create(1)
+    stage.seed(3)
+    one_sentence(stage.pipeline("--master", "spark://localhost:1"), ExitCode.REFUSED, "spark://localhost:1", "MASTER")
+
+
+def test_vanished_offsets_end_with_3_and_restore_goes_on_exactly_once(stage: Stage) -> None:
+    """Kafka's own tool deletes the group's offsets; the sentence names both ways out, and the first one holds."""
+    stage.create(2)
+    stage.seed(40)
+    stage.drain()
+    told = stage.tool(
+        "kafka-consumer-groups", "--delete-offsets", "--group", stage.names.group, "--topic", stage.names.input
+    )
+    assert "Successful" in told, told
+    stage.seed(10)
+    ran = stage.pipeline()
+    one_sentence(ran, ExitCode.REFUSED, "offsets-vanished", "--on-missing-position restore", "start-over")
+    assert stage.outputs() == 40
+    ran = stage.pipeline("--on-missing-position", "restore")
+    assert ran.code == 0, ran.text
+    stage.proven(inputs=50, outputs=50)
+
+
+def test_a_range_that_retention_took_ends_with_3_and_names_it(stage: Stage) -> None:
+    """What is lost is said with its offsets before a single record is written."""
+    stage.create(1)
+    stage.seed(10)
+    stage.drain()
+    stage.seed(10)
+    stage.admin.delete_records([TopicPartition(stage.names.input, 0, 13)])[
+        TopicPartition(stage.names.input, 0, 13)
+    ].result(20)
+    one_sentence(stage.pipeline(), ExitCode.REFUSED, "input-lost", "[10, 13) are gone", "--to-earliest")
+    assert stage.outputs() == 10

@@ -1,0 +1,47 @@
+"""An upstream producer that hangs in the middle of its transaction."""
+
+from __future__ import annotations
+
+from harness.pipeline import Stage, until
+
+
+def test_a_hanging_upstream_transaction_is_named_and_waited_for(stage: Stage) -> None:
+    """The run works up to the last stable offset, says who blocks the rest, and ends once that is resolved."""
+    stage.create()
+    stage.seed(90, "--transactional", "--markers-only-partition", "1", "--leave-open", "--transaction-timeout-s", "600")
+    hanging = f"seed:{stage.names.input}:open"
+    logs = stage.logs(stage.names.input)
+    assert all(log.last_stable < log.end for log in logs.values())
+    with stage.follow("--max-records-per-transaction", "20") as program:
+        note = program.await_line(lambda line: '"event":"note"' in line and "blocked" in line)
+        assert hanging in note
+        until(lambda: stage.outputs() == 90, "all that is visible")
+        until(
+            lambda: stage.committed() == {p: log.last_stable for p, log in logs.items()}, "positions at the stable end"
+        )
+        code, report = stage.verify()
+        assert (code, report["totals"], report["inputs"]) == (3, {}, 90), "not proven while something is held back"
+        assert program.alive()
+        with stage.python("proof", "resolve", "--bootstrap", stage.broker.bootstrap,
+                          "--transactional-id", hanging) as resolve:  # fmt: skip
+            assert resolve.wait().code == 0
+        ran = program.wait()
+    assert ran.code == 0, ran.text
+    assert "Traceback" not in ran.text
+    stage.proven(inputs=90, outputs=90)
+
+
+def test_a_drain_gives_up_on_a_transaction_that_does_not_end(stage: Stage) -> None:
+    """After --blocked-patience it ends with 3, says what to do, and what was visible is out."""
+    stage.create(2)
+    stage.seed(20, "--transactional", "--leave-open", "--transaction-timeout-s", "600")
+    ran = stage.pipeline("--blocked-patience", "2")
+    assert ran.code == 3, ran.text
+    assert "held back by an open upstream transaction" in ran.err
+    assert stage.outputs() == 20
+    assert stage.open_transactions() == []
+    with stage.python("proof", "resolve", "--bootstrap", stage.broker.bootstrap,
+                      "--transactional-id", f"seed:{stage.names.input}:open") as resolve:  # fmt: skip
+        assert resolve.wait().code == 0
+    stage.drain()
+    stage.proven(inputs=20)

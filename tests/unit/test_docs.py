@@ -1,0 +1,304 @@
+"""The documents say what the code says: names, tables, links, files, tests and commands that they mention exist."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from pipeline.options import run_options
+from pipeline.outcome import Status
+from pipeline.plan import position_metadata
+from protocol import names, position, records
+from protocol.kafka.topics import MAX_MESSAGE_BYTES
+from protocol.names import CrashMode, CrashPoint, ExitCode, TransactionalId
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PACKAGES = ("protocol", "pipeline", "downstream", "proof", "sandbox")
+MADE_LATER = (".venv/", ".jvm/", ".sandbox/")
+
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_PATH = re.compile(r"\.?[\w-][\w.-]*(/[\w.-]+)*/?")
+_SUFFIXES = {".md", ".py", ".sh", ".xml", ".toml", ".yml", ".txt", ".svg", ".awk", ".json", ".jsa"}
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+Rows = list[list[str]]
+
+
+# What a page holds: pure, so that it can be shown to fail.
+
+
+def tables(text: str, heading: str) -> list[Rows]:
+    """The tables below a heading, up to the next heading; cells without their backticks, head rows left out."""
+    section = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert section is not None, f"no heading {heading!r}"
+    found = []
+    for block in re.findall(r"(?:^\|.*\n)+", section[1], re.MULTILINE):
+        _, rule, *lines = block.splitlines()
+        assert set(rule) <= set("|- :"), rule
+        found.append([[cell.strip().strip("`") for cell in line.strip("|").split(" | ")] for line in lines])
+    return found
+
+
+def column(text: str, heading: str, at: int = 0, table: int = 0) -> list[str]:
+    return [row[at] for row in tables(text, heading)[table]]
+
+
+def anchors(text: str) -> set[str]:
+    """The headings of a page, as links name them."""
+    titles = re.findall(r"^#+ (.*)$", _FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def dead_links(text: str, folder: Path) -> list[str]:
+    """Relative links of a page in ``folder`` that lead nowhere."""
+
+    def leads_somewhere(link: str) -> bool:
+        path, _, anchor = link.partition("#")
+        target = folder / path
+        if not target.exists():
+            return False
+        return not anchor or anchor in anchors(target.read_text() if path else text)
+
+    relative = [link for link in _LINK.findall(text) if not re.match(r"[a-z]+:", link)]
+    return [link for link in relative if not leads_somewhere(link)]
+
+
+def missing_files(text: str, folder: Path) -> list[str]:
+    """File names in backticks that are neither below the root nor beside the page."""
+    spans = [span for span in _CODE.findall(_FENCE.sub("", text)) if _PATH.fullmatch(span)]
+    named = [span for span in spans if "/" in span or Path(span).suffix in _SUFFIXES]
+    gone = [span for span in named if not (ROOT / span).exists() and not (folder / span).exists()]
+    # What the set-up makes, and an image's name.
+    return [span for span in gone if not span.startswith(MADE_LATER) and span != "apache/kafka"]
+
+
+def unknown_targets(text: str, makefile: str) -> list[str]:
+    """Make targets named in code that the Makefile does not have."""
+    known = set(re.findall(r"^([a-z-]+):[^=\n]*## ", makefile, re.MULTILINE))
+    code = "\n".join([*_CODE.findall(_FENCE.sub("", text)), *_FENCE.findall(text)])
+    calls = re.findall(r"(?:^|[\s`$])make((?: +[a-z][a-z-]+)+)(?=\s|$|,)", code, re.MULTILINE)
+    return sorted({target for call in calls for target in call.split()} - known)
+
+
+def unknown_variables(text: str, makefile: str) -> list[str]:
+    """Variables given to make that the Makefile does not read."""
+    code = "\n".join([*_CODE.findall(_FENCE.sub("", text)), *_FENCE.findall(text)])
+    lines = [line for line in code.splitlines() if re.search(r"\bmake [a-z]", line)]
+    given = {name for line in lines for name in re.findall(r"\b([A-Z][A-Z_]+)=", line)}
+    return sorted(name for name in given if not re.search(rf"\b{name}\b", makefile))
+
+
+def named_tests(text: str) -> list[str]:
+    return re.findall(r"`(test_\w+)`", text)
+
+
+def machine_paths(text: str) -> list[str]:
+    """Places of one machine only, and names of package indexes."""
+    return re.findall(r"(?<![\w.])/(?:root|home|work|tmp|usr|opt)/\S*|\bpypi\S*|\bmaven\.\S+", text)
+
+
+PROTOCOL = (ROOT / "docs/PROTOCOL.md").read_text()
+DESIGN = (ROOT / "docs/DESIGN.md").read_text()
+OPERATIONS = (ROOT / "docs/OPERATIONS.md").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+# PROTOCOL.md against the code.
+
+
+def test_the_topics_are_those_of_the_code() -> None:
+    """Five topics, the input first."""
+    topics = [names.INPUT_TOPIC, names.OUTPUT_TOPIC, names.DEAD_LETTER_TOPIC]
+    assert column(PROTOCOL, "Topics") == [*topics, names.CUSTOMERS_TOPIC, names.CLAIMS_TOPIC]
+    assert MAX_MESSAGE_BYTES in PROTOCOL
+
+
+def test_the_defaults_are_those_of_the_code() -> None:
+    """Group and bootstrap servers."""
+    assert tables(PROTOCOL, "Defaults") == [[["group", names.GROUP_ID], ["bootstrap", names.BOOTSTRAP]]]
+
+
+def test_the_orders_fields_are_those_of_the_code() -> None:
+    """In the order in which the seeder writes them."""
+    assert tuple(column(PROTOCOL, "Order")) == records.ORDER_FIELDS
+
+
+def test_tiers_and_discounts_are_those_of_the_code() -> None:
+    """The table that both the pipeline and the checker's oracle use."""
+    told = [(tier, float(discount)) for tier, discount in tables(PROTOCOL, "Enrichment")[0]]
+    assert told == list(records.DISCOUNTS.items())
+    for field in (records.TIER_FIELD, records.DISCOUNT_FIELD, records.STANDARD):
+        assert f"`{field}`" in PROTOCOL
+
+
+def test_the_source_headers_are_those_of_the_code() -> None:
+    """In the order in which they stand on a record."""
+    written = [name for name, _ in position.SourcePosition("t", 0, 0).headers()]
+    assert column(PROTOCOL, "Source headers") == written
+
+
+def test_the_dead_letter_headers_are_those_of_the_code() -> None:
+    """Every `ERROR_...` constant is told, and no other."""
+    defined = [value for name, value in vars(records).items() if name.startswith("ERROR_")]
+    assert column(PROTOCOL, "Dead-letter headers") == defined
+
+
+@pytest.mark.parametrize(
+    ("heading", "table", "defined"),
+    [
+        ("Reasons", 0, list(records.Reason)),
+        ("Steps", 0, list(names.STEPS)),
+        ("Crash points", 0, list(CrashPoint)),
+        ("Crash points", 1, list(CrashMode)),
+        ("Outcomes", 0, list(Status)),
+        ("Exit codes", 0, [str(int(code)) for code in ExitCode]),
+    ],
+)
+def test_the_codes_are_those_of_the_code(heading: str, table: int, defined: list[str]) -> None:
+    """All of them, and in the same order."""
+    assert column(PROTOCOL, heading, table=table) == [str(one) for one in defined]
+
+
+def test_the_transactional_id_of_the_page_is_one() -> None:
+    """The example is read back, and the form is what `str()` writes."""
+    form, example = re.search(r"## Transactional id\n\n`([^`]+)`, of the input: `([^`]+)`", PROTOCOL).groups()  # type: ignore[union-attr]
+    assert str(TransactionalId.parse(example)) == example
+    assert form == "<group>:<topic>:<partition>"
+    assert str(TransactionalId("<group>", "<topic>", 7)) == form.replace("<partition>", "7")
+
+
+def test_the_offsets_metadata_of_the_page_is_what_is_committed() -> None:
+    """An outside tool may read it."""
+    assert f"`{position_metadata('<id>')}`" in PROTOCOL
+
+
+# OPERATIONS.md against the code.
+
+
+def test_every_named_refusal_is_told_and_no_other() -> None:
+    """A refusal with a name starts its sentence with it."""
+    sources = "\n".join(file.read_text() for file in sorted((ROOT / "pipeline").glob("*.py")))
+    raised = re.findall(r'raise Refused\(\s*f?"([a-z]+(?:-[a-z]+)+): ', sources)
+    assert sorted(column(OPERATIONS, "Refusals")) == sorted(raised)
+
+
+def test_the_numbers_of_a_run_are_the_options_defaults() -> None:
+    """Each option of the table exists, with that default."""
+
+    @run_options
+    def command() -> None: ...
+
+    options: list[click.Parameter] = command.__click_params__  # type: ignore[attr-defined]
+    defaults = {option.opts[0]: str(option.default) for option in options}
+    told = {row[0]: row[1] for row in tables(OPERATIONS, "Numbers of a run")[0]}
+    assert told == {name: defaults.get(name) for name in told}
+    choices = next(option.type for option in options if option.opts[0] == "--on-missing-position")
+    assert isinstance(choices, click.Choice)
+    assert column(OPERATIONS, "`--on-missing-position`") == list(choices.choices)
+
+
+# DESIGN.md against the repository.
+
+
+def test_the_file_map_holds_every_module_and_nothing_else() -> None:
+    """A module that is not on the map is not found; one that is gone leads astray."""
+    modules = {str(file.relative_to(ROOT)) for package in PACKAGES for file in (ROOT / package).rglob("*.py")}
+    modules = {module for module in modules if not module.endswith("__init__.py")}
+    headings = [title for title in re.findall(r"^### (.*)$", DESIGN, re.MULTILINE) if title.startswith(PACKAGES)]
+    mapped = [file for title in headings for file in column(DESIGN, title)]
+    assert len(mapped) == len(set(mapped))
+    assert sorted(modules ^ set(mapped)) == []
+
+
+def test_every_invariant_names_a_test_that_exists() -> None:
+    """An invariant without a guard is a wish."""
+    defined = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+    for invariant, guards in tables(DESIGN, "Invariants")[0]:
+        found = named_tests(f"`{guards}`")
+        assert found, invariant
+        assert [test for test in found if f"def {test}(" not in defined] == [], invariant
+
+
+def test_the_six_steps_stand_in_their_order() -> None:
+    """The same six words, and the same order."""
+    section = DESIGN.partition("## The six steps")[2]
+    assert re.findall(r"^\d\. \*\*([a-z ]+)\*\*", section, re.MULTILINE) == [s.replace("-", " ") for s in names.STEPS]
+
+
+# Versions.
+
+
+def test_the_changelog_begins_with_the_version_that_is_built() -> None:
+    """Who installs a version finds what is new in it."""
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    found = re.search(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert found is not None
+    assert found[1] == built
+
+
+def test_the_versions_of_the_decision_are_those_that_are_pinned() -> None:
+    """Each part's version stands in the file that the table names, beside the part's name."""
+    text = (ROOT / "docs/decisions/0003-versions-of-the-jvm-parts.md").read_text()
+    rows = tables(text, "Choice")[0]
+    assert rows
+    for part, version, file in rows:
+        pinned = [line for line in (ROOT / file).read_text().splitlines() if part.removesuffix(" (image)") in line]
+        assert any(version in line for line in pinned), (part, version, file)
+
+
+# All pages.
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_mentions_exists(page: Path) -> None:
+    """Links, file names, tests, make targets and variables; and nothing of one machine only."""
+    text = page.read_text()
+    defined = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+
+    assert dead_links(text, page.parent) == []
+    assert missing_files(text, page.parent) == []
+    assert unknown_targets(text, MAKEFILE) == []
+    assert unknown_variables(text, MAKEFILE) == []
+    assert [test for test in named_tests(text) if f"def {test}(" not in defined] == []
+    assert machine_paths(text) == []
+
+
+def test_the_readme_shows_only_commands_that_exist() -> None:
+    """It names most targets, so an empty look would be a mistake of this test."""
+    readme = (ROOT / "README.md").read_text()
+    for target in ("demo", "test", "seed", "run-pipeline", "run-pipeline-crash", "verify", "bench"):
+        assert f"make {target}" in readme
+        assert unknown_targets(f"`make {target}`", "") == [target]
+
+
+def test_the_glossary_is_sorted_and_says_each_word_once() -> None:
+    """One meaning each."""
+    words = re.findall(r"^\*\*([^*]+)\*\* - ", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert len(words) > 30
+    assert words == sorted(set(words), key=str.lower)
+
+
+@pytest.mark.parametrize(
+    ("look", "text", "found"),
+    [
+        (lambda text: dead_links(text, ROOT), "[a](gone.md) [b](README.md) [c](https://x.y/z)", ["gone.md"]),
+        (lambda text: dead_links(text, ROOT), "[a](README.md#no-such-heading)", ["README.md#no-such-heading"]),
+        (lambda text: missing_files(text, ROOT), "`protocol/gone.py` `Makefile` `a b`", ["protocol/gone.py"]),
+        (lambda text: missing_files(text, ROOT), "`gone.md` `protocol/names.py`", ["gone.md"]),
+        (lambda text: unknown_targets(text, MAKEFILE), "`make lint tset`", ["tset"]),
+        (lambda text: unknown_targets(text, MAKEFILE), "```sh\nFOLLOW=1 make run-pipline  # x\n```", ["run-pipline"]),
+        (lambda text: unknown_variables(text, MAKEFILE), "`make seed SEEDS=1 SEED_COUNT=2`", ["SEEDS"]),
+        (named_tests, "`test_a` and test_b", ["test_a"]),
+        (machine_paths, "in /home/me/x or ./home/", ["/home/me/x"]),
+    ],
+)
+def test_a_page_that_lies_is_caught(look: Callable[[str], list[str]], text: str, found: list[str]) -> None:
+    """Each look finds the one thing that is wrong."""
+    assert look(text) == found
