@@ -19,6 +19,9 @@ _CLIENT = {
     "allow.auto.create.topics": "false",
     "retry.backoff.ms": "5",
     "reconnect.backoff.ms": "5",
+    # Spark asks for both ends of the log after each fetch, and the broker answers a connection in order: behind a
+    # fetch at the end of the log that means waiting this long (default 500, which cost 1 s per task).
+    "fetch.max.wait.ms": "5",
     "max.poll.records": "10000",
     "max.partition.fetch.bytes": str(4 * 1024 * 1024),
     "receive.buffer.bytes": "-1",

@@ -291,14 +291,16 @@ class Stage:
         context = run_command.make_context("run", [*self.options(), "--master", "local[2]", *options])
         return settings_of(context.params)
 
-    def drain(self, *options: str) -> Here:
+    def drain(self, *options: str, here: Here | None = None) -> Here:
         """Check, plan, read, transact until drained, with `run`'s own parts; errors leave as they are."""
-        return self.follow_here(threading.Event(), *options, follow=False)
+        return self._run_here(threading.Event(), options, here or Here())
 
-    def follow_here(self, stop: threading.Event, *options: str, follow: bool = True) -> Here:
+    def follow_here(self, stop: threading.Event, *options: str) -> Here:
         """The same without an end, until ``stop`` is set."""
-        here = Here()
-        ground = running.check(self.settings(*options, *(["--follow"] if follow else [])))
+        return self._run_here(stop, [*options, "--follow"], Here())
+
+    def _run_here(self, stop: threading.Event, options: Sequence[str], here: Here) -> Here:
+        ground = running.check(self.settings(*options))
         shared = running._shared(ground, spark_here(), stop, here.board, here)
         running._work(shared)
         return here

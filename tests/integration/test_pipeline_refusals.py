@@ -9,8 +9,10 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from harness.brokers import Broker
 from harness.names import Names
-from harness.pipeline import Stage, until
+from harness.pipeline import Here, Stage, until
 
+from proof.seed import resolve
+from protocol.deadline import Deadline
 from protocol.errors import Refused
 
 
@@ -160,6 +162,22 @@ def test_a_position_moved_forward_is_obeyed_and_the_proof_names_what_was_skipped
     code, report = stage.verify()
     assert (code, report["totals"]) == (1, {"lost-output": 10})
     assert [one["offset"] for one in report["findings"]] == list(range(10))
+
+
+def test_a_drain_gives_up_on_an_upstream_transaction_that_does_not_end(stage: Stage) -> None:
+    """After --blocked-patience it says who was in the way and what to do; what was visible is out."""
+    stage.create(2)
+    stage.seed(20, "--transactional", "--leave-open", "--transaction-timeout-s", "600")
+    here = Here()
+    with pytest.raises(Refused, match="held back by an open upstream transaction"):
+        stage.drain("--blocked-patience", "1", here=here)
+    hanging = f"seed:{stage.names.input}:open"
+    assert any(hanging in note for note in here.notes), here.notes
+    assert stage.outputs() == 20
+    assert stage.open_transactions() == []
+    resolve(stage.connection, hanging, Deadline(20))
+    stage.drain()
+    stage.proven(inputs=20)
 
 
 def duplicate(stage: Stage) -> None:

@@ -7,7 +7,7 @@ import re
 
 import psutil
 import pytest
-from harness.pipeline import PARTITIONS, READ_UNCOMMITTED, Running, Stage, until
+from harness.pipeline import PARTITIONS, READ_UNCOMMITTED, Running, Stage, Status, until
 
 from protocol.names import CrashPoint
 
@@ -39,8 +39,7 @@ def test_five_certain_crashes_in_a_row_lose_and_double_nothing(stage: Stage) -> 
         left += int(told[1])
         assert stage.records(stage.names.output) == []
         stage.nobody_left()
-    ran = stage.pipeline("--crash-prob", "0")
-    assert (ran.code, ran.statuses()) == (0, {"committed"}), ran.text
+    assert stage.drain("--crash-prob", "0").statuses() == {Status.COMMITTED}
     assert len(stage.records(stage.names.output, READ_UNCOMMITTED)) == 100 + left
     stage.proven(inputs=100, outputs=100)
 
@@ -81,7 +80,7 @@ def test_a_run_whose_workers_die_in_mid_transaction_heals_itself(stage: Stage) -
 
 def killed(stage: Stage, program: Running, dice: random.Random, round_: int) -> bool:
     """Kill the whole family under load; True when it left a transaction open on the output."""
-    program.await_cycle(times=dice.randint(1, 4))
+    program.await_cycle(times=dice.randint(1, 3))
     if round_ % 2:
         # Every other round aims: a transaction is open at this very moment, or nearly so.
         until(lambda: stage.waiting() > 0 or not program.alive(), "an open transaction", 20)
@@ -128,8 +127,9 @@ def test_a_jvm_and_a_driver_that_die_alone_leave_nothing_behind(stage: Stage) ->
         jvm.kill()
         ran = program.wait()
     assert ran.code == 3, ran.text
-    assert "Spark's JVM has ended by itself (exit code -9" in ran.err
-    assert "Traceback" not in ran.text
+    # pyspark's own server thread prints a trace of its broken socket; our last word is the sentence.
+    assert ran.err.splitlines()[-1].startswith("pipeline: Spark's JVM has ended by itself (exit code -9"), ran.err
+    assert "pipeline/run.py" not in ran.err
     stage.nobody_left()
     stage.drain()
     stage.proven(inputs=40_000, outputs=40_000)

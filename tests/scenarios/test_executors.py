@@ -25,7 +25,7 @@ def executors(program: Running) -> list[psutil.Process]:
 def test_a_killed_executor_and_speculation_change_nothing(stage: Stage) -> None:
     """Spark repeats what the executor was doing; fence and locate make that harmless, also for speculative copies."""
     stage.create()
-    stage.seed(30_000)
+    stage.seed(16_000)
     conf = [word for name, value in SPECULATION.items() for word in ("--conf", f"{name}={value}")]
     options = ["--master", "local-cluster[2,1,1024]", "--max-records-per-transaction", "1000", *conf]
     with stage.follow(*options) as program:
@@ -36,7 +36,7 @@ def test_a_killed_executor_and_speculation_change_nothing(stage: Stage) -> None:
         ran = program.wait(180)
     assert ran.code == 0, ran.text
     assert "Traceback" not in ran.text
-    stage.proven(inputs=30_000, outputs=30_000)
+    stage.proven(inputs=16_000, outputs=16_000)
 
 
 def test_submit_prints_a_line_that_gives_the_same_run(stage: Stage) -> None:

@@ -23,8 +23,7 @@ def done(stage: Stage, count: int) -> bool:
     return sum(log.last_stable - log.first for log in stage.logs(stage.names.output).values()) >= count
 
 
-@pytest.mark.parametrize("load", ["idle", "under-load"])
-@pytest.mark.parametrize("to", ["make", "process"])
+@pytest.mark.parametrize(("to", "load"), [("make", "idle"), ("make", "under-load"), ("process", "under-load")])
 def test_sigterm_ends_a_following_run_within_ten_seconds(stage: Stage, to: str, load: str) -> None:
     """Running transactions are finished or aborted; exit 0, no reader has to wait for a time-out."""
     stage.create()

@@ -34,6 +34,7 @@ def one_sentence(ran: Ran, code: ExitCode, *words: str) -> None:
         (["--conf", "executor.cores"], ["--conf", "executor.cores"]),
         (["--transaction-timeout", "0"], ["--transaction-timeout", "between"]),
     ],
+    ids=lambda words: "=".join(words[:2]) if words[0].startswith("--") else "",
 )
 def test_wrong_usage_ends_with_64_before_anything_starts(stage: Stage, options: list[str], words: list[str]) -> None:
     """The sentence names the setting and what it should be."""
@@ -50,10 +51,14 @@ def test_make_hands_wrong_usage_on(stage: Stage) -> None:
 
 def test_no_broker_no_topic_and_no_master_are_refused_with_3(stage: Stage) -> None:
     """Each says what was not found, and what to do."""
-    with stage.python("pipeline", "run", "--bootstrap", "localhost:1") as program:
-        one_sentence(program.wait(60), ExitCode.REFUSED, "localhost:1", "make up")
-    with stage.python("proof", "verify", "--bootstrap", "localhost:1") as program:
-        one_sentence(program.wait(60), ExitCode.REFUSED, "localhost:1", "make up")
+    nowhere = ("--bootstrap", "localhost:1")
+    with (
+        stage.python("pipeline", "run", *nowhere) as pipeline,
+        stage.python("proof", "verify", *nowhere) as proof,
+        stage.python("downstream", "count", *nowhere) as downstream,
+    ):
+        for program in (pipeline, proof, downstream):
+            one_sentence(program.wait(60), ExitCode.REFUSED, "localhost:1", "make up")
     one_sentence(stage.pipeline(), ExitCode.REFUSED, stage.names.input, "make topic-create-all")
     stage.create(1)
     stage.seed(3)

@@ -97,3 +97,11 @@ def test_a_hundred_orders_survive_crashes_by_chance(stage: Stage) -> None:
     assert counted(stage.make("run-downstream")) == (100, 100, 0)
     assert stage.make("verify").code == 0
     stage.proven(inputs=100, outputs=100)
+
+    # The check of the check: one record written again by hand, and `make verify` says where it is.
+    one = stage.records(stage.names.output)[42]
+    stage.produce(stage.names.output, (one.partition(), one.key(), one.value(), one.headers(), one.timestamp()[1]))
+    spoiled = stage.make("verify")
+    assert (spoiled.code, "Error 1" in spoiled.err) == (2, True), spoiled.text
+    assert f"duplicate-output: {stage.names.output}[{one.partition()}] offset" in spoiled.out
+    assert stage.make("run-downstream").code == 2, "the counter finds it too"

@@ -29,19 +29,3 @@ def test_a_hanging_upstream_transaction_is_named_and_waited_for(stage: Stage) ->
     assert ran.code == 0, ran.text
     assert "Traceback" not in ran.text
     stage.proven(inputs=90, outputs=90)
-
-
-def test_a_drain_gives_up_on_a_transaction_that_does_not_end(stage: Stage) -> None:
-    """After --blocked-patience it ends with 3, says what to do, and what was visible is out."""
-    stage.create(2)
-    stage.seed(20, "--transactional", "--leave-open", "--transaction-timeout-s", "600")
-    ran = stage.pipeline("--blocked-patience", "2")
-    assert ran.code == 3, ran.text
-    assert "held back by an open upstream transaction" in ran.err
-    assert stage.outputs() == 20
-    assert stage.open_transactions() == []
-    with stage.python("proof", "resolve", "--bootstrap", stage.broker.bootstrap,
-                      "--transactional-id", f"seed:{stage.names.input}:open") as resolve:  # fmt: skip
-        assert resolve.wait().code == 0
-    stage.drain()
-    stage.proven(inputs=20)
