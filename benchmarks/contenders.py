@@ -10,11 +10,10 @@ from pathlib import Path
 
 from ground import ROOT
 
-from pipeline.session import spark_conf
+from pipeline.session import COLLECTOR, LONG_RUN, SHORT_RUN, spark_conf
 from pipeline.settings import SparkSettings
 
 JVM_DIR = Path(os.environ.get("BREW_JVM_DIR", ROOT / ".jvm"))
-_C1_ONLY = "-XX:TieredStopAtLevel=1"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
@@ -49,13 +48,13 @@ class Contender:
     command: Callable[[Place, Setup], list[str]]
 
 
-def _pipeline(place: Place, setup: Setup, extra: Sequence[str] = ()) -> list[str]:
+def _pipeline(place: Place, setup: Setup) -> list[str]:
     return [
         *(sys.executable, "-m", "pipeline", "run", "--progress", "json"),
         *("--bootstrap", place.bootstrap, "--input", place.input, "--output", place.output),
         *("--dead-letter", place.dead_letter, "--group", place.group),
         *("--master", setup.master, "--jvm-dir", str(JVM_DIR)),
-        *_confs([*extra, *setup.conf]),
+        *_confs(setup.conf),
         *setup.pipeline_options,
     ]
 
@@ -74,19 +73,15 @@ def _confs(pairs: Sequence[str]) -> list[str]:
     return [word for pair in pairs for word in ("--conf", pair)]
 
 
-def compilers(setup: Setup, *, c1_only: bool, options: str | None = None) -> str:
-    """Java options (a run's own, unless given) with C1 as the only JIT compiler, or with all of them."""
-    given = spark_conf(SparkSettings(setup.master, str(JVM_DIR)))[_JAVA_OPTIONS] if options is None else options
-    words = [word for word in given.split() if word != _C1_ONLY]
-    return f"{_JAVA_OPTIONS}={' '.join([*words, _C1_ONLY] if c1_only else words)}"
+def java_options(setup: Setup, *, tuned: bool, given: str | None = None) -> str:
+    """Java options as a long run of ours has them (``tuned``), or without our choice of compilers and collector."""
+    long = spark_conf(SparkSettings(setup.master, str(JVM_DIR)), short=False)[_JAVA_OPTIONS] if given is None else given
+    words = [word for word in long.split() if tuned or word not in {COLLECTOR, *SHORT_RUN, *LONG_RUN}]
+    return f"{_JAVA_OPTIONS}={' '.join(words)}"
 
 
-def _pipeline_with(*, c1_only: bool) -> Callable[[Place, Setup], list[str]]:
-    return lambda place, setup: _pipeline(place, setup, [compilers(setup, c1_only=c1_only)])
-
-
-def _sink_with(*, c1_only: bool, json: str = "parse") -> Callable[[Place, Setup], list[str]]:
-    return lambda place, setup: _sink(place, setup, json, [compilers(setup, c1_only=c1_only)])
+def _sink_with(*, tuned: bool, json: str = "parse") -> Callable[[Place, Setup], list[str]]:
+    return lambda place, setup: _sink(place, setup, json, [java_options(setup, tuned=tuned)])
 
 
 PIPELINE = Contender("pipeline", "ours, exactly once", ours=True, command=_pipeline)
@@ -96,16 +91,14 @@ CONTENDERS = {
     contender.name: contender
     for contender in (
         PIPELINE,
-        Contender("pipeline-jit", "ours, all JIT compilers", ours=True, command=_pipeline_with(c1_only=False)),
-        Contender("pipeline-c1", "ours, C1 alone", ours=True, command=_pipeline_with(c1_only=True)),
-        Contender("spark-sink", f"{_SINK}, all JIT compilers", ours=False, command=_sink_with(c1_only=False)),
-        Contender("spark-sink-c1", f"{_SINK}, C1 alone", ours=False, command=_sink_with(c1_only=True)),
+        Contender("spark-sink", f"{_SINK}, the JVM as Spark starts it", ours=False, command=_sink_with(tuned=False)),
+        Contender("spark-sink-tuned", f"{_SINK}, our JVM options", ours=False, command=_sink_with(tuned=True)),
         Contender(
             "spark-sink-concat",
-            "a sink that glues the new fields on as text and trusts its input, all JIT compilers",
+            "a sink that glues the new fields on as text and trusts its input, our JVM options",
             ours=False,
-            command=_sink_with(c1_only=False, json="concat"),
+            command=_sink_with(tuned=True, json="concat"),
         ),
     )
 }
-DEFAULT = ("pipeline", "spark-sink", "spark-sink-c1")
+DEFAULT = ("pipeline", "spark-sink", "spark-sink-tuned")

@@ -119,7 +119,7 @@ class Tree:
 
 class MemoryWatch:
     """
-    Samples a tree's memory twice a second.
+    Samples a tree's memory and CPU time twice a second.
 
     PSS counts a page shared by n processes as 1/n for each, so the sum counts forked workers' shared pages once.
     """
@@ -127,8 +127,14 @@ class MemoryWatch:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self.peak = Peak()
+        self._cpu: dict[tuple[int, float], float] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds of every process seen, as of its last sample: misses the last half second of each."""
+        return sum(self._cpu.values())
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -140,7 +146,12 @@ class MemoryWatch:
 
     def _watch(self) -> None:
         while not self._stop.wait(_SAMPLE_S):
-            parts = memory_parts(self._tree.processes())
+            found = self._tree.processes()
+            for process in found:
+                with contextlib.suppress(psutil.Error):
+                    times = process.cpu_times()
+                    self._cpu[process.pid, process.create_time()] = times.user + times.system
+            parts = memory_parts(found)
             if (total := sum(parts.values())) > self.peak.total:
                 self.peak = Peak(total, parts)
 

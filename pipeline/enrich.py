@@ -26,7 +26,8 @@ def enricher(
     """Return enrich(key, value) -> the enriched order's JSON, or `Rejected`."""
     max_bytes, max_depth = limits.max_bytes, limits.max_depth
     short = 2 * max_depth
-    loads, dumps, discounts = orjson.loads, orjson.dumps, DISCOUNTS
+    loads, dumps = orjson.loads, orjson.dumps
+    discount_of, no_discount = DISCOUNTS.get, DISCOUNTS[STANDARD]
 
     def enrich(key: bytes | None, value: bytes | None) -> bytes | Rejected:
         if value is None:
@@ -38,7 +39,7 @@ def enricher(
             return Rejected(Reason.TOO_DEEP, f"nested deeper than {max_depth} (--max-record-depth)")
         shelter = _Shelter(value) if _may_round(value) else None
         try:
-            order = loads(shelter.text if shelter else value)
+            order = loads(value if shelter is None else shelter.text)
         except orjson.JSONDecodeError as error:
             return Rejected(Reason.NOT_JSON, f"not JSON: {error}")
         if type(order) is not dict:
@@ -48,9 +49,8 @@ def enricher(
             return Rejected(Reason.NO_CUSTOMER_ID, "the order has no customer_id")
         tier = resolve(key, order)
         order[TIER_FIELD] = tier
-        order[DISCOUNT_FIELD] = discounts.get(tier, discounts[STANDARD])
-        enriched = dumps(order)
-        return shelter.restore(enriched) if shelter else enriched
+        order[DISCOUNT_FIELD] = discount_of(tier, no_discount)
+        return dumps(order) if shelter is None else shelter.restore(dumps(order))
 
     return enrich
 

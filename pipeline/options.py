@@ -47,7 +47,7 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     click.option("--reader", envvar="READER", type=click.Choice(["connector"]), default="connector", show_default=True),
     click.option("--follow", envvar="FOLLOW", is_flag=True, help="Keep running until SIGTERM instead of draining."),
     _number("--lanes", int, 2, "Cycles that overlap, over disjoint partitions."),
-    _number("--max-records-per-transaction", int, 100_000, "Offsets of one range, at most."),
+    _number("--max-records-per-transaction", int, 250_000, "Offsets of one range, at most."),
     _number("--transaction-timeout", float, 60.0, "Seconds; the broker's patience with an open transaction."),
     _number("--poll-interval", float, 0.1, "Seconds between looks when there is nothing to do."),
     _number("--patience", float, 120.0, "Seconds without progress before giving up."),

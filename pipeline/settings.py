@@ -91,7 +91,7 @@ class PipelineSettings:
     limits: Limits = field(default_factory=Limits)
     follow: bool = False
     lanes: int = 2
-    max_records_per_transaction: int = 100_000
+    max_records_per_transaction: int = 250_000
     transaction_timeout_s: float = 60.0
     poll_interval_s: float = 0.1
     patience_s: float = 120.0

@@ -15,7 +15,7 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-from contenders import Setup, compilers  # noqa: E402 - the benchmarks are programs, no package
+from contenders import Setup, java_options  # noqa: E402 - the benchmarks are programs, no package
 from measure import Restart, Run  # noqa: E402
 from results import Results, write  # noqa: E402
 from tree import Tree  # noqa: E402
@@ -71,10 +71,10 @@ def test_a_contender_that_ran_alone_has_no_ratio() -> None:
 
 
 def test_the_choice_of_compilers_replaces_the_pipelines_own() -> None:
-    """Whatever ours is, the flag stands there once or not at all, and all else stays."""
-    given = "-Dsome=thing -XX:TieredStopAtLevel=1 -Xshare:auto"
-    assert compilers(Setup(), c1_only=False, options=given).endswith("=-Dsome=thing -Xshare:auto")
-    assert compilers(Setup(), c1_only=True, options=given).count("-XX:TieredStopAtLevel=1") == 1
+    """The untuned peer has none of our flags, the tuned one has all; everything else stays."""
+    given = "-Dsome=thing -XX:+UseSerialGC -XX:Tier4InvocationThreshold=100000 -Xshare:auto"
+    assert java_options(Setup(), tuned=False, given=given).endswith("=-Dsome=thing -Xshare:auto")
+    assert java_options(Setup(), tuned=True, given=given).endswith(f"={given}")
 
 
 _BURN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
