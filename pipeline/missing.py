@@ -21,17 +21,22 @@ from protocol.position import LogOffsets, SourcePosition
 _ASK_S = 30.0
 _SETTLE_S = 30.0
 _POLL_S = 0.05
+_CREATE_TIME = 1  # librdkafka's number for a timestamp that the producer set
 
 Logs = dict[str, dict[int, LogOffsets]]
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The last record that came out of an input partition."""
+    """The last record that came out of an input partition; ``created_ms`` is None where the broker set the time."""
 
     offset: int
     key: bytes | None
-    created_ms: int
+    created_ms: int | None
+
+    def came_from(self, record: LogRecord) -> bool:
+        """True when ``record`` may be its source: same key, and same timestamp where that was kept."""
+        return record.key() == self.key and self.created_ms in {None, record.timestamp()[1]}
 
 
 def resolve(settings: PipelineSettings, facts: Iterable[Fact], targets: Mapping[str, Topic]) -> set[int]:
@@ -67,6 +72,7 @@ def resolve(settings: PipelineSettings, facts: Iterable[Fact], targets: Mapping[
         )
     for partition, trace in traces.items():
         _check_same_input(settings, missing[partition], trace)
+    for partition, trace in traces.items():
         _behind_a_fence(settings, missing[partition], trace.offset + 1)
     return set(missing) - set(traces)
 
@@ -120,7 +126,8 @@ def _traces(settings: PipelineSettings, partitions: set[int], logs: Logs, *, fir
 
 
 def _trace(source: SourcePosition, record: LogRecord) -> Trace:
-    return Trace(source.offset, record.key(), record.timestamp()[1])
+    kind, milliseconds = record.timestamp()
+    return Trace(source.offset, record.key(), milliseconds if kind == _CREATE_TIME else None)
 
 
 def _check_same_input(settings: PipelineSettings, fact: Fact, trace: Trace) -> None:
@@ -128,7 +135,7 @@ def _check_same_input(settings: PipelineSettings, fact: Fact, trace: Trace) -> N
     span = {fact.partition: (trace.offset, trace.offset + 1)}
     if fact.log.first <= trace.offset < fact.log.last_stable:
         for batch in scan(settings.connection, fact.topic, span, READ_COMMITTED, group=settings.group):
-            if all((r.key(), r.timestamp()[1]) == (trace.key, trace.created_ms) for r in batch):
+            if all(trace.came_from(record) for record in batch):
                 return
     elif trace.offset < fact.log.first:
         return  # retention took it; `input-lost` or the next record tells the rest

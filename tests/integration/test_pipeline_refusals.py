@@ -115,6 +115,8 @@ def test_a_recreated_topic_is_refused_even_where_the_offset_fits(stage: Stage) -
     # A broker forgets the offsets of a deleted topic; one that was down meanwhile, or a mirror, may not.
     with pytest.raises(Refused, match="offsets-vanished: "):
         stage.drain()
+    with pytest.raises(Refused, match=r"topic-recreated: the output's last record of .* came from offset 19"):
+        stage.drain("--on-missing-position", "restore")
     move(stage, (0, 20), (1, 20), metadata="topic-id=of-the-old-one")
     with pytest.raises(Refused, match=r"topic-recreated: .* stands at 20 of topic id of-the-old-one"):
         stage.drain()
