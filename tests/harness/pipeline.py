@@ -10,13 +10,11 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psutil
 from pyspark.sql import SparkSession
@@ -41,149 +39,11 @@ from sandbox.jvm import Jvm
 
 from .brokers import Broker
 from .names import Names
+from .programs import POLL_S, ROOT, Ran, Running, until
 
-ROOT = Path(__file__).resolve().parents[2]
 MARK = "BREW_TEST_STAGE"
 PARTITIONS = 4
-_POLL_S = 0.02
 _LEAVE_S = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """How a program ended and what it said."""
-
-    code: int
-    out: str
-    err: str
-    seconds: float
-
-    @property
-    def text(self) -> str:
-        return self.out + self.err
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        """The JSON lines of a pipeline's stdout."""
-        return [json.loads(line) for line in self.out.splitlines() if line.startswith("{")]
-
-    @property
-    def notes(self) -> list[str]:
-        return [event["text"] for event in self.events if event["event"] == "note"]
-
-    @property
-    def ranges(self) -> list[dict[str, Any]]:
-        """What became of every range, in the order in which the cycles were told."""
-        return [one for event in self.events if event["event"] == "cycle" for one in event["ranges"]]
-
-    def statuses(self) -> set[str]:
-        return {one["status"] for one in self.ranges}
-
-
-class Running:
-    """A program in the background whose lines can be waited for; its whole family is gone when the block ends."""
-
-    def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
-        self._began = time.monotonic()
-        self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
-        self._process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._err,
-            text=True,
-            start_new_session=True,
-        )
-        self._lines: list[str] = []
-        self._news = threading.Condition()
-        self._ended = False
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with self._news:
-                self._lines.append(line)
-                self._news.notify_all()
-        with self._news:
-            self._ended = True
-            self._news.notify_all()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def await_line(self, wanted: Callable[[str], bool], *, seconds: float = 60.0, times: int = 1) -> str:
-        """Return the line that is wanted (the ``times``-th of them); an AssertionError tells all lines otherwise."""
-        deadline = Deadline(seconds)
-        with self._news:
-            while True:
-                found = [line for line in self._lines if wanted(line)]
-                if len(found) >= times:
-                    return found[times - 1]
-                if self._ended or deadline.expired():
-                    why = "the program ended" if self._ended else f"{seconds:g} s are over"
-                    raise AssertionError(f"{why}, and the line did not come:\n{self._told()}")
-                self._news.wait(deadline.remaining_s())
-
-    def await_cycle(self, *, seconds: float = 60.0, times: int = 1) -> str:
-        """The first cycle's line: Spark is up and transactions are running."""
-        return self.await_line(lambda line: '"event":"cycle"' in line, seconds=seconds, times=times)
-
-    def _told(self) -> str:
-        self._err.seek(0)
-        return "".join(self._lines) + self._err.read()
-
-    def family(self) -> list[psutil.Process]:
-        """The process and all that descend from it: the driver's JVM, executors, Python workers."""
-        try:
-            head = psutil.Process(self.pid)
-            return [head, *head.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
-
-    def kill_family(self) -> None:
-        """SIGKILL to every one of them, the head first, as when the machine's power goes."""
-        for member in self.family():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.kill()
-
-    def terminate(self) -> None:
-        """SIGTERM to the head alone."""
-        self._process.terminate()
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._began
-
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def wait(self, seconds: float = 90.0) -> Ran:
-        """How it ended; an AssertionError tells its lines when it does not end in time."""
-        try:
-            code = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"no end within {seconds:g} s; it said:\n{self._told()}") from None
-        took = self.seconds
-        self._reader.join(10)
-        self._err.seek(0)
-        return Ran(code, "".join(self._lines), self._err.read(), took)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill_family()
-        self._process.wait(10)
-        self._reader.join(10)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        self._err.close()
 
 
 @dataclass
@@ -390,7 +250,7 @@ class Stage:
         """Assert that all processes which this stage started are gone, JVMs and workers included."""
         deadline = Deadline(seconds)
         while (left := list(self._left())) and not deadline.expired():
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
         assert left == [], f"still there after {seconds:g} s: {left}"
 
     def _left(self) -> Iterator[str]:
@@ -405,14 +265,6 @@ def _environment() -> dict[str, str]:
     words = ("MAKE", "MFLAGS", "PYSPARK_", "SPARK_", "CRASH_", "SEED_")
     named = {"BOOTSTRAP", "INPUT_TOPIC", "OUTPUT_TOPIC", "DLQ_TOPIC", "GROUP_ID", "MASTER", "READER", "FOLLOW"}
     return {name: value for name, value in os.environ.items() if not name.startswith(words) and name not in named}
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    """Wait for an event that only the broker or the system can tell."""
-    deadline = Deadline(seconds)
-    while not condition():
-        assert not deadline.expired(), f"{what}: not within {seconds:g} s"
-        time.sleep(_POLL_S)
 
 
 __all__ = [

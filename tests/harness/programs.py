@@ -1,0 +1,166 @@
+"""A program as users run it: started, read line by line, awaited, killed with all its family."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from protocol.deadline import Deadline
+
+ROOT = Path(__file__).resolve().parents[2]
+POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a program ended and what it said."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        return self.out + self.err
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The JSON lines of a pipeline's stdout."""
+        return [json.loads(line) for line in self.out.splitlines() if line.startswith("{")]
+
+    @property
+    def notes(self) -> list[str]:
+        return [event["text"] for event in self.events if event["event"] == "note"]
+
+    @property
+    def ranges(self) -> list[dict[str, Any]]:
+        """What became of every range, in the order in which the cycles were told."""
+        return [one for event in self.events if event["event"] == "cycle" for one in event["ranges"]]
+
+    def statuses(self) -> set[str]:
+        return {one["status"] for one in self.ranges}
+
+
+class Running:
+    """A program in the background whose lines can be waited for; its whole family is gone when the block ends."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
+        self._began = time.monotonic()
+        self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
+        self._process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._err,
+            text=True,
+            start_new_session=True,
+        )
+        self._lines: list[str] = []
+        self._news = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._news:
+                self._lines.append(line)
+                self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def await_line(self, wanted: Callable[[str], bool], *, seconds: float = 60.0, times: int = 1) -> str:
+        """Return the line that is wanted (the ``times``-th of them); an AssertionError tells all lines otherwise."""
+        deadline = Deadline(seconds)
+        with self._news:
+            while True:
+                found = [line for line in self._lines if wanted(line)]
+                if len(found) >= times:
+                    return found[times - 1]
+                if self._ended or deadline.expired():
+                    why = "the program ended" if self._ended else f"{seconds:g} s are over"
+                    raise AssertionError(f"{why}, and the line did not come:\n{self._told()}")
+                self._news.wait(deadline.remaining_s())
+
+    def await_cycle(self, *, seconds: float = 60.0, times: int = 1) -> str:
+        """The first cycle's line: Spark is up and transactions are running."""
+        return self.await_line(lambda line: '"event":"cycle"' in line, seconds=seconds, times=times)
+
+    def _told(self) -> str:
+        self._err.seek(0)
+        return "".join(self._lines) + self._err.read()
+
+    def family(self) -> list[psutil.Process]:
+        """The process and all that descend from it: the driver's JVM, executors, Python workers."""
+        try:
+            head = psutil.Process(self.pid)
+            return [head, *head.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def kill_family(self) -> None:
+        """SIGKILL to every one of them, the head first, as when the machine's power goes."""
+        for member in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+
+    def terminate(self) -> None:
+        """SIGTERM to the head alone."""
+        self._process.terminate()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._began
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def wait(self, seconds: float = 90.0) -> Ran:
+        """How it ended; an AssertionError tells its lines when it does not end in time."""
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"no end within {seconds:g} s; it said:\n{self._told()}") from None
+        took = self.seconds
+        self._reader.join(10)
+        self._err.seek(0)
+        return Ran(code, "".join(self._lines), self._err.read(), took)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill_family()
+        self._process.wait(10)
+        self._reader.join(10)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._err.close()
+
+
+def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    """Wait for an event that only the broker or the system can tell."""
+    deadline = Deadline(seconds)
+    while not condition():
+        assert not deadline.expired(), f"{what}: not within {seconds:g} s"
+        time.sleep(POLL_S)
