@@ -66,7 +66,7 @@ class Lane:
         self._may_start: set[int] = set()
         self._known: dict[int, int] = {}
         self._failures = 0
-        self._last_progress = time.monotonic()
+        self._last_progress = self._failing_since = time.monotonic()
         self._next_note = 0.0
 
     def run(self) -> None:
@@ -212,7 +212,10 @@ class Lane:
 
     def _failed(self, what: str, detail: str) -> None:
         """Wait longer after each bad cycle, by chance: two pipelines that fence each other must get out of step."""
-        idle = time.monotonic() - self._last_progress
+        now = time.monotonic()
+        if self._failures == 0:
+            self._failing_since = now  # time spent blocked by others, before the first failure, does not count
+        idle = now - max(self._last_progress, self._failing_since)
         if idle > self._settings.patience_s:
             raise Refused(
                 f"no progress for {idle:.0f} s (--patience is {self._settings.patience_s:g} s); {what}: "
@@ -225,6 +228,7 @@ class Lane:
     def _wait(self, plan: Plan) -> None:
         """Nothing to do now: wait for new records, or for an open upstream transaction to end."""
         now = time.monotonic()
+        self._failures = 0  # the survey succeeded
         if self._shared.goals is None and not plan.blocked:
             self._last_progress = now
         if plan.blocked and now >= self._next_note:

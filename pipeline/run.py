@@ -135,7 +135,9 @@ def _work(shared: Shared) -> None:
         shared.stop.wait(0.2)
     if shared.stop.is_set() and not errors and not shared.crashed:
         shared.view.tell("stopping: finishing the running transactions")
-    if not _joined(threads, Deadline(_GRACE_S)):
+    # After a crash on purpose the others finish, or the number it announces would miss what they left in the log.
+    grace_s = shared.settings.transaction_timeout_s if shared.crashed else _GRACE_S
+    if not _joined(threads, Deadline(grace_s)):
         _interrupt(shared)
         _joined(threads, Deadline(_FENCE_S))
     if errors:
