@@ -14,7 +14,7 @@ import protocol.command
 from pipeline.options import run_options, settings_of
 from pipeline.progress import Board, JsonLines, LiveTable, Silent
 from pipeline.run import run, stop_on_signals
-from pipeline.submit import spark_submit
+from protocol.errors import UsageError
 from protocol.names import ExitCode
 
 _EPILOG = """\b
@@ -58,7 +58,12 @@ def run_command(progress: str, **option: Any) -> ExitCode:
 @click.option("--dry-run", is_flag=True, help="Print the spark-submit line instead of running it.")
 def submit_command(*, dry_run: bool, **option: Any) -> ExitCode:
     """Hand the run to spark-submit (the driver then lives where Spark puts it)."""
-    line = spark_submit(settings_of(option))
+    from pipeline.submit import spark_submit  # noqa: PLC0415 - Spark is slow to import, and a run may need none
+
+    settings = settings_of(option)
+    if settings.spark.absent:
+        raise UsageError("MASTER (--master) is 'none': there is nothing to submit; use `pipeline run`")
+    line = spark_submit(settings)
     if not dry_run:
         os.execvp(line[0], line)  # noqa: S606 - no shell in between, signals reach spark-submit
     click.echo(shlex.join(line))

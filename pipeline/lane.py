@@ -8,22 +8,20 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pyspark.sql import SparkSession
-
-from pipeline import missing, session
+from pipeline import missing
+from pipeline.attempt import Job, Offer, attempt
 from pipeline.blocked import tell_who_blocks
 from pipeline.crash import Dice
+from pipeline.engine import Engine
 from pipeline.outcome import Outcome, Status
 from pipeline.pace import Pace
 from pipeline.plan import Fact, Plan, check, decide, position_metadata
 from pipeline.ports import Targets
 from pipeline.progress import Board, Silent
-from pipeline.read import check_one_task_per_range, read
 from pipeline.settings import PipelineSettings
 from pipeline.survey import Surveyor
-from pipeline.task import OUTCOME_SCHEMA, Job, Offer, attempt, read_outcome, task
 from protocol.deadline import Deadline
-from protocol.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
+from protocol.errors import DeadlineExceeded, KafkaFailure, Refused
 from protocol.kafka.scan import scan
 from protocol.kafka.topics import Topic
 from protocol.kafka.transaction import TransactionSettings
@@ -42,7 +40,7 @@ class Shared:
     """What all lanes of a run share."""
 
     settings: PipelineSettings
-    spark: SparkSession
+    engine: Engine
     targets: Mapping[str, Topic]
     stop: threading.Event
     board: Board
@@ -129,9 +127,10 @@ class Lane:
         began = time.monotonic()
         shared = self._shared
         offers = {r.partition: self._offer(r, facts[r.partition]) for r in ranges}
-        job = Job(offers, self._transaction(), self._settings.limits)
+        job = Job(offers, self._transaction(), self._settings.limits, self._settings.journal)
         shared.running.update({r.partition: r for r in ranges})
-        outcomes = self._execute(ranges, job)
+        told = shared.engine.execute(ranges, job)
+        outcomes = [told.get(r.partition) or self._advance(r, job) for r in ranges]
         for outcome in outcomes:
             shared.running.pop(outcome.partition, None)
             shared.board.outcome(outcome)
@@ -159,21 +158,6 @@ class Lane:
             shared.dead_letter_max_bytes,
         )
         return Offer(offered, targets, fact.committed is None, shared.dice.throw(offered))
-
-    def _execute(self, ranges: Sequence[OffsetRange], job: Job) -> list[Outcome]:
-        """Run the cycle's Spark job; what it does not report was either without a visible row, or failed."""
-        try:
-            frame = read(self._shared.spark, self._settings.connection, ranges)
-            frame = frame.mapInArrow(task(job), OUTCOME_SCHEMA)
-            check_one_task_per_range(frame, ranges)
-            told = {o.partition: o for o in (read_outcome(bytes(row[0])) for row in frame.collect())}
-        except BrewError:
-            raise
-        except Exception as error:  # noqa: BLE001 - py4j raises many kinds; Kafka's answer decides
-            session.check_alive(self._shared.spark)
-            detail = f"Spark: {_cause(error)}"
-            return [Outcome(r.partition, r.start, r.until, Status.FAILED, detail=detail) for r in ranges]
-        return [told.get(r.partition) or self._advance(r, job) for r in ranges]
 
     def _advance(self, offered: OffsetRange, job: Job) -> Outcome:
         """Move over a range without visible rows: the six steps minus produce, after a second reader's look."""
@@ -242,11 +226,3 @@ class Lane:
                 "or raise --blocked-patience"
             )
         self._shared.stop.wait(self._settings.poll_interval_s)
-
-
-def _cause(error: Exception) -> str:
-    """The innermost cause that Java names, or the error's first line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if line.startswith(("Caused by:", ": "))]
-    text = named[-1] if named else (lines or [type(error).__name__])[0]
-    return text.removeprefix("Caused by:").removeprefix(":").strip()[:400]

@@ -43,7 +43,7 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     _name("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Topic for enriched orders; made when missing."),
     _name("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Topic for rejected records; made when missing."),
     _name("--group", "GROUP_ID", names.GROUP_ID, "Consumer group that holds the position."),
-    _name("--master", "MASTER", "local[*]", "Spark master: local[*], local-cluster[2,1,1024], spark://, yarn, k8s://."),
+    _name("--master", "MASTER", "local[*]", "Spark master: local[*], spark://, yarn, k8s://; none: no Spark."),
     click.option("--reader", envvar="READER", type=click.Choice(["connector"]), default="connector", show_default=True),
     click.option("--follow", envvar="FOLLOW", is_flag=True, help="Keep running until SIGTERM instead of draining."),
     _number("--lanes", int, 2, "Cycles that overlap, over disjoint partitions."),
@@ -70,6 +70,7 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     ),
     _number("--crash-seed", int, None, "Seed of the dice."),
     click.option("--conf", "conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated."),
+    click.option("--journal", envvar="JOURNAL", metavar="DIR", help="Write down every step there, for `proof verify`."),
     click.option("--jvm-dir", envvar="BREW_JVM_DIR", default=None, help="Where `make setup` put the JVM parts."),
     click.option("--make-archive", default=None, hidden=True, help="Write the class-data archive here."),
     click.option("--verbose", is_flag=True, help="Let Spark speak."),
@@ -105,6 +106,7 @@ def settings_of(option: dict[str, Any]) -> PipelineSettings:
         patience_s=option["patience"],
         blocked_patience_s=option["blocked_patience"],
         on_missing_position=OnMissingPosition(option["on_missing_position"]),
+        journal=option["journal"],
     )
 
 

@@ -9,10 +9,9 @@ import threading
 from dataclasses import dataclass, replace
 
 import psutil
-from pyspark.sql import SparkSession
 
-from pipeline import session
 from pipeline.crash import Dice, message
+from pipeline.engine import Engine
 from pipeline.lane import Lane, Shared
 from pipeline.outcome import Outcome
 from pipeline.progress import Board, Silent
@@ -29,8 +28,6 @@ from protocol.names import ExitCode
 _REACH_S = 10.0
 _CHECK_S = 30.0
 _GRACE_S = 4.0
-_END_S = 2.0
-_ARCHIVE_S = 60.0
 _FENCE_S = 1.5
 _OUTPUT_ROOM = 16_384
 _LONG_RUN = 500_000
@@ -84,9 +81,9 @@ def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: S
     ground = check(settings)
     if stop.is_set():
         return ExitCode.DONE
-    spark = session.start(settings.spark, short=not settings.follow and ground.backlog < _LONG_RUN)
+    engine = _engine(ground)
     try:
-        shared = _shared(ground, spark, stop, board, view)
+        shared = _shared(ground, engine, stop, board, view)
         view.start()
         try:
             _work(shared)
@@ -95,14 +92,27 @@ def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: S
         if shared.crashed:
             _die(settings, shared.crashed)
     finally:
-        session.end(spark, _ARCHIVE_S if settings.spark.make_archive else _END_S)
+        engine.close()
     return ExitCode.DONE
 
 
-def _shared(ground: Ground, spark: SparkSession, stop: threading.Event, board: Board, view: Silent) -> Shared:
+def _engine(ground: Ground) -> Engine:
+    """What carries the attempts; Spark is imported only when it is wanted, for it takes a third of a second."""
+    settings = ground.settings
+    if settings.spark.absent:
+        from pipeline.alone import AloneEngine  # noqa: PLC0415
+
+        return AloneEngine(settings.connection, settings.group, ground.topics[settings.input].partitions)
+    from pipeline import session, spark  # noqa: PLC0415
+
+    short = not settings.follow and ground.backlog < _LONG_RUN
+    return spark.SparkEngine(session.start(settings.spark, short=short), settings.spark)
+
+
+def _shared(ground: Ground, engine: Engine, stop: threading.Event, board: Board, view: Silent) -> Shared:
     return Shared(
         ground.settings,
-        spark,
+        engine,
         ground.topics,
         stop,
         board,
@@ -153,7 +163,7 @@ def _joined(threads: list[threading.Thread], deadline: Deadline) -> bool:
 def _interrupt(shared: Shared) -> None:
     """Kill what still runs, then fence its ids, so that no reader waits for the transactions' time-out."""
     settings = shared.settings
-    shared.spark.sparkContext.cancelAllJobs()
+    shared.engine.interrupt()
     transaction = TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s)
     deadline = Deadline(_FENCE_S)
     for offered in list(shared.running.values()):

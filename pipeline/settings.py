@@ -12,7 +12,7 @@ from protocol.errors import UsageError
 from protocol.names import CrashMode, CrashPoint, checked_topic
 
 _MASTER = re.compile(
-    r"local(\[(\*|[1-9]\d*)(,\s*[1-9]\d*)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://[^:/,]+:\d+(,[^:/,]+:\d+)*|yarn|k8s://.+"
+    r"local(\[(\*|[1-9]\d*)(,\s*[1-9]\d*)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://[^:/,]+:\d+(,[^:/,]+:\d+)*|yarn|k8s://.+|none"
 )
 _LONGEST_GROUP = 200
 _DEEPEST = 250  # orjson writes at most 254 levels
@@ -62,7 +62,7 @@ class SparkSettings:
         if not _MASTER.fullmatch(self.master):
             raise UsageError(
                 f"MASTER (--master) is {self.master!r}: Spark knows local[*], local[4], local-cluster[2,1,1024], "
-                "spark://host:port, yarn and k8s://url"
+                "spark://host:port, yarn and k8s://url; none does without Spark"
             )
 
     @property
@@ -70,6 +70,11 @@ class SparkSettings:
         """The same master; plain `local[...]` never repeats a failed task unless told how often."""
         slots = re.fullmatch(r"local(?:\[(\*|\d+)\])?", self.master)
         return f"local[{slots[1] or 1},4]" if slots else self.master
+
+    @property
+    def absent(self) -> bool:
+        """True when this process does the work alone."""
+        return self.master == "none"
 
     @property
     def local(self) -> bool:
@@ -97,6 +102,7 @@ class PipelineSettings:
     patience_s: float = 120.0
     blocked_patience_s: float = 1200.0
     on_missing_position: OnMissingPosition = OnMissingPosition.REFUSE
+    journal: str | None = None
 
     def __post_init__(self) -> None:
         checked_topic(self.input, "INPUT_TOPIC (--input)")

@@ -39,5 +39,7 @@ def same_options(settings: PipelineSettings) -> list[str]:
         "--max-record-depth": settings.limits.max_depth,
         "--on-missing-position": settings.on_missing_position.value,
     }
+    if settings.journal is not None:
+        options["--journal"] = settings.journal
     words = [word for name, value in options.items() for word in (name, str(value))]
     return [*words, "--follow"] if settings.follow else words

@@ -25,7 +25,8 @@ from pipeline.__main__ import run_command
 from pipeline.options import settings_of
 from pipeline.outcome import Outcome, Status
 from pipeline.progress import Board, Silent
-from pipeline.settings import PipelineSettings
+from pipeline.settings import PipelineSettings, SparkSettings
+from pipeline.spark import SparkEngine
 from proof.__main__ import proof
 from protocol.command import outcome
 from protocol.connection import Connection
@@ -71,6 +72,10 @@ def spark_here() -> SparkSession:
     spark = session.start(settings_of(context.params).spark)
     atexit.register(session.end, spark)
     return spark
+
+
+def engine_here() -> SparkEngine:
+    return SparkEngine(spark_here(), SparkSettings())
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,7 @@ class Stage:
 
     def _run_here(self, stop: threading.Event, options: Sequence[str], here: Here) -> Here:
         ground = running.check(self.settings(*options))
-        shared = running._shared(ground, spark_here(), stop, here.board, here)
+        shared = running._shared(ground, engine_here(), stop, here.board, here)
         running._work(shared)
         return here
 

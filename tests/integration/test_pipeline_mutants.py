@@ -14,7 +14,7 @@ from pipeline.outcome import Outcome
 from pipeline.plan import position_metadata
 from pipeline.ports import Rows, Targets
 from pipeline.run import check
-from pipeline.task import Job, Offer, attempt
+from pipeline.attempt import Job, Offer, attempt
 from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
 from protocol.position import OffsetRange
 

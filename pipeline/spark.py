@@ -1,0 +1,55 @@
+"""The engine that people run: each range a task of one Spark job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import SparkSession
+
+from pipeline import session
+from pipeline.attempt import Job
+from pipeline.outcome import Outcome, Status
+from pipeline.read import check_one_task_per_range, read
+from pipeline.settings import SparkSettings
+from pipeline.task import OUTCOME_SCHEMA, read_outcome, task
+from protocol.errors import BrewError
+from protocol.position import OffsetRange
+
+_ARCHIVE_S = 60.0
+_END_S = 2.0
+
+
+class SparkEngine:
+    """Spark's session, and the jobs on it."""
+
+    def __init__(self, spark: SparkSession, settings: SparkSettings) -> None:
+        self.spark = spark
+        self._end_s = _ARCHIVE_S if settings.make_archive else _END_S
+
+    def execute(self, ranges: Sequence[OffsetRange], job: Job) -> Mapping[int, Outcome]:
+        """Run one job; a job that fails leaves every one of its ranges failed."""
+        try:
+            frame = read(self.spark, job.transaction.connection, ranges)
+            frame = frame.mapInArrow(task(job), OUTCOME_SCHEMA)
+            check_one_task_per_range(frame, ranges)
+            return {o.partition: o for o in (read_outcome(bytes(row[0])) for row in frame.collect())}
+        except BrewError:
+            raise
+        except Exception as error:  # noqa: BLE001 - py4j raises many kinds; Kafka's answer decides
+            session.check_alive(self.spark)
+            detail = f"Spark: {_cause(error)}"
+            return {r.partition: Outcome(r.partition, r.start, r.until, Status.FAILED, detail=detail) for r in ranges}
+
+    def interrupt(self) -> None:
+        self.spark.sparkContext.cancelAllJobs()
+
+    def close(self) -> None:
+        session.end(self.spark, self._end_s)
+
+
+def _cause(error: Exception) -> str:
+    """The innermost cause that Java names, or the error's first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith(("Caused by:", ": "))]
+    text = named[-1] if named else (lines or [type(error).__name__])[0]
+    return text.removeprefix("Caused by:").removeprefix(":").strip()[:400]

@@ -1,0 +1,75 @@
+"""The command that makes a page of a campaign's results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from proof.commands.options import json_option, say_json
+from proof.picture import picture
+from proof.report.document import document
+from proof.report.markdown import markdown
+from proof.report.page import page
+from proof.report.reading import read
+from proof.report.results import Provenance, Result
+from proof.report.summary import Summary
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+
+_PICTURE_S = 60.0
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--out", required=True, type=_FILE, metavar="FILE.html", help="Where the page goes.")
+@click.option("--summary-md", type=_FILE, metavar="FILE.md", help="Write the summary as Markdown, too.")
+@click.option("--picture", "shot", type=_FILE, metavar="FILE.png", help="Take the page's picture, too; needs chromium.")
+@json_option
+def report(results: tuple[Path, ...], out: Path, summary_md: Path | None, shot: Path | None, as_json: bool) -> None:
+    """
+    Make one page of a campaign's results: verdict, fault matrix, times, evidence, commands to run a cell again.
+
+    RESULTS are files of a campaign: results.json, or results.jsonl with a result per line. The page needs nothing but
+    itself. The exit code says whether it was written, not what it says.
+
+    \b
+    Examples:
+      python -m proof report results.jsonl --out report.html
+      python -m proof report results.json more.jsonl --out report.html --json
+      python -m proof report results.json --out report.html --summary-md summary.md --picture report.png
+    """  # noqa: D301 - click's own mark
+    summary = _summary(results)
+    _write(out, page(summary))
+    if summary_md:
+        _write(summary_md, markdown(summary))
+    if shot:
+        picture(out, shot, Deadline(_PICTURE_S))
+    if as_json:
+        say_json(document(summary))
+        return
+    click.echo(summary.headline)
+    for bar in summary.bars:
+        click.echo(f"{bar.met}: {bar.title}: {bar.measured} (wanted: {bar.wanted})")
+    for written in filter(None, (out, summary_md, shot)):
+        click.echo(f"wrote {written}")
+
+
+def _summary(paths: tuple[Path, ...]) -> Summary:
+    provenance: list[Provenance] = []
+    results: list[Result] = []
+    for path in paths:
+        # Evidence may hold any bytes; what is no UTF-8 is shown as such on the page.
+        told, found = read(path.read_text("utf-8", errors="surrogateescape"), path.name)
+        provenance += told
+        results += found
+    return Summary.of(provenance, results)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise Refused(f"{path} could not be written ({error.strerror}); name a place that can be") from error

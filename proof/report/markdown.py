@@ -1,0 +1,76 @@
+"""The summary as Markdown, for a page of the documentation or the summary of a build."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+
+from proof.report.marks import SIGNS
+from proof.report.markup import visible
+from proof.report.results import Standing
+from proof.report.rows import TITLES
+from proof.report.summary import Cell, Strip, Summary
+from proof.report.times import say_seconds
+
+_SIGNS = {**SIGNS, Standing.CONTROL: "⊗"}
+
+
+def markdown(summary: Summary) -> str:
+    """Headline, bars, matrix and times; whatever the results hold stays text."""
+    seeds = ", ".join(map(str, summary.seeds)) or "none"
+    not_run = ", ".join(summary.rows_not_run) or "none"
+    parts = [
+        f"**{plain(summary.headline)}**",
+        f"{len(summary.results):,} runs, seeds {seeds}. Rows not run: {not_run}.",
+        _table(
+            ("bar", "wanted", "measured", "result"),
+            [(bar.title, bar.wanted, bar.measured, bar.met) for bar in summary.bars],
+        ),
+        "A sign per seed: ✓ proven, ✗ violated, ? inconclusive, ⊗ a positive control, violated as expected.",
+        _table(("row", "fault", "cells"), _rows(summary)),
+    ]
+    if summary.recoveries:
+        parts += ["From the heal to the first new commit:", _times(summary.recoveries)]
+    return "\n\n".join(parts) + "\n"
+
+
+def plain(text: str) -> str:
+    """The text in one line, with everything that Markdown or HTML would read as a mark taken for itself."""
+    line = " ".join(visible(text).split())
+    return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", html.escape(line, quote=False))
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *[[plain(cell) for cell in row] for row in rows]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _rows(summary: Summary) -> list[tuple[str, str, str]]:
+    by_row: dict[str, list[Cell]] = {name: [] for name in TITLES}
+    for cell in summary.cells:
+        by_row.setdefault(cell.row, []).append(cell)
+    return [
+        (row, TITLES.get(row, "not in the matrix"), "; ".join(map(_cell, cells)) or "not run")
+        for row, cells in sorted(by_row.items())
+    ]
+
+
+def _cell(cell: Cell) -> str:
+    return f"{cell.name.removeprefix(f'{cell.row}-')} {''.join(_SIGNS[one.standing] for one in cell.results)}"
+
+
+def _times(strips: Iterable[Strip]) -> str:
+    rows = [
+        (
+            strip.row,
+            strip.path,
+            f"{strip.times.count:,}",
+            say_seconds(strip.times.quantile(0.50)),
+            say_seconds(strip.times.quantile(0.95)),
+            say_seconds(strip.times.longest),
+            " / ".join(f"{bound:g} s" for bound in strip.bounds) or "-",
+        )
+        for strip in strips
+    ]
+    return _table(("row", "path", "times", "p50", "p95", "longest", "bound"), rows)

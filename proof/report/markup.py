@@ -1,0 +1,65 @@
+"""HTML by construction: text becomes markup only through `tag`, which escapes it."""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+from collections.abc import Iterable
+
+_VOID = {"meta", "input", "br", "circle", "line", "path", "rect"}
+# A line each, so that two versions of a page can be compared.
+_OWN_LINE = {"tr", "section", "details", "summary", "table", "thead", "tbody", "p", "h1", "h2", "h3", "li", "div", "dt"}
+# Cannot be seen or turn the text around them: other, control, format, surrogate, private use, unassigned; separators.
+_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+class Markup(str):
+    """HTML that needs no escaping any more."""
+
+    __slots__ = ()
+
+
+Child = Markup | str | int | None | Iterable["Child"]
+
+
+def visible(text: str) -> str:
+    """The text with hidden characters spelt out by their codes; line ends and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(one if one in "\n\t" or unicodedata.category(one) not in _HIDDEN else _spelt(one) for one in text)
+
+
+def _spelt(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"  # noqa: PLR2004
+
+
+def escaped(child: Child) -> Markup:
+    """What a child of an element reads as in the page."""
+    if isinstance(child, Markup):
+        return child
+    if child is None:
+        return Markup()
+    if isinstance(child, (str, int)):
+        return Markup(html.escape(visible(str(child))))
+    return Markup("".join(map(escaped, child)))
+
+
+def tag(name: str, /, *children: Child, **attributes: object) -> Markup:
+    """
+    One element; children are escaped unless they are `Markup`.
+
+    ``class_`` and ``for_`` lose their underscore, others turn into hyphens; None and False leave the attribute out.
+    """
+    told = "".join(_attribute(key, value) for key, value in attributes.items())
+    end = "\n" if name in _OWN_LINE else ""
+    if name in _VOID:
+        return Markup(f"<{name}{told}/>{end}")
+    return Markup(f"<{name}{told}>{escaped(children)}</{name}>{end}")
+
+
+def _attribute(key: str, value: object) -> str:
+    name = key.rstrip("_").replace("_", "-")
+    if value is None or value is False:
+        return ""
+    return f" {name}" if value is True else f' {name}="{html.escape(visible(str(value)))}"'

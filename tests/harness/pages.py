@@ -1,0 +1,87 @@
+"""What a page of the documents holds: tables, links, file names, targets; pure, so that it can be shown to fail."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MADE_LATER = (".venv/", ".jvm/", ".sandbox/")
+
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_PATH = re.compile(r"\.?[\w-][\w.-]*(/[\w.-]+)*/?")
+_SUFFIXES = {".md", ".py", ".sh", ".xml", ".toml", ".yml", ".txt", ".svg", ".awk", ".json", ".jsa"}
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+Rows = list[list[str]]
+
+
+def tables(text: str, heading: str) -> list[Rows]:
+    """The tables below a heading, up to the next heading; cells without their backticks, head rows left out."""
+    section = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert section is not None, f"no heading {heading!r}"
+    found = []
+    for block in re.findall(r"(?:^\|.*\n)+", section[1], re.MULTILINE):
+        _, rule, *lines = block.splitlines()
+        assert set(rule) <= set("|- :"), rule
+        found.append([[cell.strip().strip("`") for cell in line.strip("|").split(" | ")] for line in lines])
+    return found
+
+
+def column(text: str, heading: str, at: int = 0, table: int = 0) -> list[str]:
+    return [row[at] for row in tables(text, heading)[table]]
+
+
+def anchors(text: str) -> set[str]:
+    """The headings of a page, as links name them."""
+    titles = re.findall(r"^#+ (.*)$", _FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def dead_links(text: str, folder: Path) -> list[str]:
+    """Relative links of a page in ``folder`` that lead nowhere."""
+
+    def leads_somewhere(link: str) -> bool:
+        path, _, anchor = link.partition("#")
+        target = folder / path
+        if not target.exists():
+            return False
+        return not anchor or anchor in anchors(target.read_text() if path else text)
+
+    relative = [link for link in _LINK.findall(text) if not re.match(r"[a-z]+:", link)]
+    return [link for link in relative if not leads_somewhere(link)]
+
+
+def missing_files(text: str, folder: Path) -> list[str]:
+    """File names in backticks that are neither below the root nor beside the page."""
+    spans = [span for span in _CODE.findall(_FENCE.sub("", text)) if _PATH.fullmatch(span)]
+    named = [span for span in spans if "/" in span or Path(span).suffix in _SUFFIXES]
+    gone = [span for span in named if not (ROOT / span).exists() and not (folder / span).exists()]
+    # What the set-up makes, and an image's name.
+    return [span for span in gone if not span.startswith(MADE_LATER) and span != "apache/kafka"]
+
+
+def unknown_targets(text: str, makefile: str) -> list[str]:
+    """Make targets named in code that the Makefile does not have."""
+    known = set(re.findall(r"^([a-z-]+):[^=\n]*## ", makefile, re.MULTILINE))
+    code = "\n".join([*_CODE.findall(_FENCE.sub("", text)), *_FENCE.findall(text)])
+    calls = re.findall(r"(?:^|[\s`$])make((?: +[a-z][a-z-]+)+)(?=\s|$|,)", code, re.MULTILINE)
+    return sorted({target for call in calls for target in call.split()} - known)
+
+
+def unknown_variables(text: str, makefile: str) -> list[str]:
+    """Variables given to make that the Makefile does not read."""
+    code = "\n".join([*_CODE.findall(_FENCE.sub("", text)), *_FENCE.findall(text)])
+    lines = [line for line in code.splitlines() if re.search(r"\bmake [a-z]", line)]
+    given = {name for line in lines for name in re.findall(r"\b([A-Z][A-Z_]+)=", line)}
+    return sorted(name for name in given if not re.search(rf"\b{name}\b", makefile))
+
+
+def named_tests(text: str) -> list[str]:
+    return re.findall(r"`(test_\w+)`", text)
+
+
+def machine_paths(text: str) -> list[str]:
+    """Places of one machine only, and names of package indexes."""
+    return re.findall(r"(?<![\w.])/(?:root|home|work|tmp|usr|opt)/\S*|\bpypi\S*|\bmaven\.\S+", text)

@@ -1,0 +1,209 @@
+"""What the results add up to: standings, verdict, times, bars; and the JSON and Markdown made of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from harness.campaigns import HOSTILE, campaign
+
+from proof.report.bars import Met, bars
+from proof.report.document import document
+from proof.report.markdown import markdown, plain
+from proof.report.reading import read
+from proof.report.results import Result, Standing
+from proof.report.rows import MATRIX, TITLES
+from proof.report.strips import HEIGHT, Axis, plot
+from proof.report.summary import Summary
+from proof.report.times import Times, say_seconds
+from protocol.names import CrashPoint
+
+ANOMALY = {"name": "lost-output", "topic": "t", "partition": 1, "offset": 2, "evidence": "gone"}
+SILENT = {"name": "silent-fault", "topic": "", "partition": -1, "offset": -1, "evidence": "no kill"}
+
+
+def _result(**fields: Any) -> Result:
+    base = {"cell": "F01-c", "row": "F01", "seed": 1, "verdict": "proven", "path": "writer"}
+    return read(json.dumps(base | fields), "x")[1][0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "standing"),
+    [
+        ({}, Standing.PROVEN),
+        ({"verdict": "violated"}, Standing.VIOLATED),
+        ({"anomalies": [ANOMALY]}, Standing.VIOLATED),
+        ({"verdict": "inconclusive", "anomalies": [ANOMALY]}, Standing.VIOLATED),
+        ({"doubts": ["d"]}, Standing.INCONCLUSIVE),
+        ({"needed": {"kills": 2}, "fired": {"kills": 1}}, Standing.INCONCLUSIVE),
+        ({"needed": {"kills": 2}, "fired": {"kills": 2}}, Standing.PROVEN),
+        ({"needed": {"kills": 1}}, Standing.INCONCLUSIVE),
+        ({"anomalies": [SILENT]}, Standing.INCONCLUSIVE),
+        ({"expected": "violated", "verdict": "violated"}, Standing.CONTROL),
+        ({"expected": "violated", "verdict": "proven"}, Standing.INCONCLUSIVE),
+        ({"expected": "violated", "verdict": "inconclusive"}, Standing.INCONCLUSIVE),
+    ],
+)
+def test_a_result_is_never_better_than_what_it_holds(fields: dict[str, Any], standing: Standing) -> None:
+    """The runner's word can be made worse by the result's own content, not better; who can't tell says why."""
+    result = _result(**fields)
+    assert result.standing is standing
+    assert bool(result.reasons) is (standing is Standing.INCONCLUSIVE)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "verdict"),
+    [
+        ([], "inconclusive"),
+        (["proven", "control"], "proven"),
+        (["control"], "inconclusive"),
+        (["proven", "inconclusive"], "inconclusive"),
+        (["inconclusive", "violated", "proven"], "violated"),
+    ],
+)
+def test_the_worst_cell_decides(verdicts: list[str], verdict: str) -> None:
+    """Controls alone prove nothing about us."""
+    control = {"expected": "violated", "verdict": "violated"}
+    kinds = [control if one == "control" else {"verdict": one} for one in verdicts]
+    results = [_result(cell=f"F01-{at}", **fields) for at, fields in enumerate(kinds)]
+    assert Summary.of([], results).verdict == verdict
+
+
+def test_a_cell_is_as_good_as_its_worst_seed_and_keeps_every_run() -> None:
+    """A second run with the same seed does not hide the first."""
+    results = [_result(seed=1, verdict="violated"), _result(seed=1), _result(seed=2)]
+    (cell,) = Summary.of([], results).cells
+    assert cell.standing is Standing.VIOLATED
+    assert len(cell.results) == 3
+
+
+def test_the_headline_counts_controls_apart() -> None:
+    """One sentence for the whole campaign."""
+    headline = Summary.of(*read(json.dumps(campaign(broken=False)), "x")).headline
+    assert headline == (
+        "Proven: of 86 cells, 85 proven, 0 violated, 0 inconclusive; 1 positive control violated as expected."
+    )
+
+
+def test_quantiles_are_by_nearest_rank_and_never_ranks_last() -> None:
+    """p95 of twenty is the nineteenth; one of twenty that never came shows only as the longest."""
+    times = Times(tuple(map(float, range(1, 21))))
+    assert (times.quantile(0.5), times.quantile(0.95), times.longest) == (10.0, 19.0, 20.0)
+    assert Times(times.seconds[:19], never=1).quantile(0.95) == 19.0
+    assert math.isinf(Times(times.seconds[:19], never=1).longest)
+    with pytest.raises(ValueError, match="nothing"):
+        Times(()).quantile(0.5)
+
+
+def test_a_recovery_that_never_came_counts_and_one_that_was_not_due_does_not() -> None:
+    """Otherwise the run that hung for ever would make p95 better."""
+    hung = _result(bound_s=2.0, verdict="violated")
+    silent = _result(bound_s=2.0, needed={"kills": 1})
+    unbounded = _result()
+    assert Times.recoveries([hung, silent, unbounded]) == Times((), never=1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (None, "-"),
+        (0.254, "0.25 s"),
+        (12.34, "12.3 s"),
+        (119.49, "119.5 s"),
+        (250, "4 min 10 s"),
+        (8100, "2 h 15 min"),
+        (math.inf, "never"),
+    ],
+)
+def test_seconds_read_as_people_say_them(seconds: float | None, told: str) -> None:
+    """Three digits, then minutes."""
+    assert say_seconds(seconds) == told
+
+
+def _kills(path: str, count: int, **fields: Any) -> list[Result]:
+    base = {"fault": "SIGKILL", "target": "writer", "path": path, "fired": {"kills": count}}
+    return [_result(moment=point, **(base | fields)) for point in CrashPoint]
+
+
+def _one_id(transactions: int, **fields: Any) -> list[Result]:
+    return [_result(row="F28", counts={"committed_transactions": transactions}, **fields)]
+
+
+def _volume(inputs: int, committed: int, aborted: int) -> list[Result]:
+    counts = {"inputs": inputs, "committed_transactions": committed, "aborted_transactions": aborted}
+    return [_result(counts=counts)]
+
+
+COORDINATOR = {"target": "group-coordinator"}
+
+
+@pytest.mark.parametrize(
+    ("at", "met", "missed"),
+    [
+        (0, _kills("writer", 1, recovery_s=[2.0]), _kills("writer", 1, recovery_s=[2.01])),
+        (1, _kills("spark", 1, recovery_s=[15.0]), _kills("spark", 1, recovery_s=[15.1])),
+        (2, _kills("writer", 1, recovery_s=[15], **COORDINATOR), _kills("writer", 1, recovery_s=[16], **COORDINATOR)),
+        (3, _kills("writer", 1, stall_s=[3.0]), _kills("writer", 1, stall_s=[3.1])),
+        (4, _one_id(33_000), _one_id(32_999)),
+        (4, _one_id(33_000), _one_id(33_000, anomalies=[ANOMALY])),
+        (5, _volume(10**6, 10**4, 3000), _volume(10**6, 10**4, 2999)),
+        (5, _volume(10**6, 10**4, 3000), [*_volume(10**6, 10**4, 3000), _result(anomalies=[ANOMALY])]),
+        (6, _kills("writer", 100), [*_kills("writer", 100)[1:], *_kills("writer", 99)[:1]]),
+        (7, _kills("spark", 10), _kills("spark", 10)[1:]),
+    ],
+)
+def test_a_bar_is_met_at_its_number_and_missed_beyond(at: int, met: list[Result], missed: list[Result]) -> None:
+    """The last good value and the first bad one; without a result that bears on it a bar is not measured."""
+    assert bars(met)[at].met is Met.YES
+    assert bars(missed)[at].met is Met.NO
+    assert bars([])[at].met is Met.UNKNOWN
+
+
+def test_positive_controls_bear_on_no_bar() -> None:
+    """What breaks on purpose says nothing about what we promise."""
+    control = _kills("writer", 1, recovery_s=[60.0], expected="violated", verdict="violated", anomalies=[ANOMALY])
+    assert {bar.met for bar in bars(control)} == {Met.UNKNOWN}
+
+
+def test_the_document_holds_the_numbers_of_the_page() -> None:
+    """The same summary, as JSON that any reader takes: what never came is null, not Infinity."""
+    summary = Summary.of(*read(json.dumps(campaign()), "x"))
+    told = json.loads(json.dumps(document(summary), allow_nan=False))
+    assert told["verdict"] == "violated"
+    assert told["cells"] == {"total": 86, "proven": 81, "violated": 2, "inconclusive": 3, "control": 0}
+    assert told["runs"]["total"] == len(summary.results) == 258
+    assert [bar["measured"] for bar in told["bars"]] == [bar.measured for bar in summary.bars]
+    assert len(told["matrix"]) == 86
+    hung = document(Summary.of([], [_result(bound_s=2.0, verdict="violated")]))
+    assert json.loads(json.dumps(hung, allow_nan=False))["recovery_s"][0]["max"] is None
+
+
+def test_markdown_keeps_its_tables_whatever_the_results_hold() -> None:
+    """Every line of a table has its table's columns; a hostile name stays text."""
+    text = markdown(Summary.of(*read(json.dumps(campaign()), "x")))
+    for block in text.split("\n\n"):
+        lines = [line.replace("\\|", "") for line in block.splitlines() if line.startswith("|")]
+        assert len({line.count("|") for line in lines}) <= 1
+    assert "<script>" not in text
+    assert plain(HOSTILE).isprintable()
+    assert plain("a|b\n*c*") == r"a\|b \*c\*"
+
+
+def test_a_strip_shows_late_ones_as_crosses_and_stays_in_its_frame() -> None:
+    """However many there are; the axis holds the bound, too."""
+    seconds = [*[0.5] * 1000, 3.0]
+    (strip,) = Summary.of([], [_result(bound_s=2.0, recovery_s=seconds)]).recoveries
+    drawn = plot(strip, Axis.over([strip]), "F01")
+    assert drawn.count("<circle") == 7
+    assert drawn.count('class="late"') == 1
+    heights = [float(part.split('"')[1]) for part in drawn.split("cy=")[1:]]
+    assert 0 < min(heights) < max(heights) < HEIGHT
+    assert "1,001 times" in drawn
+
+
+def test_the_matrix_has_each_row_once() -> None:
+    """F01 to F38."""
+    assert sorted(TITLES) == [f"F{number:02}" for number in range(1, 39)]
+    assert sum(len(section.rows) for section in MATRIX) == 38
