@@ -1,232 +1,200 @@
 """
 Check the promise record by record: every visible input once downstream, nothing else, unchanged, in order.
 
-Pure: records and facts in, findings out. Input, output and dead letters may arrive in any interleaving, each in offset
-order per partition. Memory holds one bit per input offset, and the records whose other half has not arrived yet.
+Pure: records, batches and facts in, findings out. Input, output and dead letters may arrive in any interleaving, each
+in offset order per partition; raw batches of a partition come before its records. Memory is that of partitions, open
+transactions, and records whose other half has not arrived yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import groupby
+from operator import itemgetter
 
+from proof.checking.comparison import Comparison
+from proof.checking.lane import Lane
+from proof.checking.layout import Layout
+from proof.checking.offset_log import OffsetLog
+from proof.checking.positions import Positions
+from proof.checking.records import Facts, Record, Row
+from proof.checking.stream import Stream
+from proof.checking.transactions import Attempt, Endings, RawLog
+from proof.checking.writers import Acknowledged
 from proof.doubts import Tally, own_doubts
-from proof.findings import Finding, Findings, Name, Report
-from proof.matching import wrong_dead_letter, wrong_output
-from protocol.position import LogOffsets, SourcePosition
+from proof.findings import Findings, Name, Report
+from protocol.batches import RawBatch
 
+__all__ = ["Checker", "Facts", "Record"]
 
-class Record(NamedTuple):
-    """A record as a reader sees it; ``created`` is its timestamp in ms, None where the broker set it."""
-
-    partition: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
-    created: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """
-    What the brokers say before the records are read.
-
-    ``doubts`` are reasons why downstream records may be missing without having been lost.
-    """
-
-    input: str
-    output: str
-    dead_letter: str
-    logs: dict[int, LogOffsets]
-    committed: dict[int, int | None]
-    output_partitions: int
-    doubts: tuple[str, ...] = ()
-
-
-class _Bits:
-    """A set of offsets at or above ``first``."""
-
-    def __init__(self, first: int) -> None:
-        self._first = first
-        self._bits = bytearray()
-
-    def add(self, offset: int) -> bool:
-        """Put it in; False when it was there."""
-        at, bit = divmod(offset - self._first, 8)
-        if at >= len(self._bits):
-            self._bits.extend(bytes(at + 1 - len(self._bits) + 4096))
-        mask = 1 << bit
-        if self._bits[at] & mask:
-            return False
-        self._bits[at] |= mask
-        return True
+_partition = itemgetter(0)
 
 
 class Checker:
     """A fold over three logs; ask for the report once all of them have ended."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, acknowledged: Acknowledged | None = None) -> None:
         self._facts = facts
-        self._found = Findings()
-        self._inputs = self._backlog = self._unverifiable = 0
+        self._acknowledged = acknowledged or Acknowledged((), facts.input)
+        self.found = Findings()
+        self.endings = Endings(self.found, facts.healed_ms)
         self._downstream = {facts.output: 0, facts.dead_letter: 0}
-        self._seen = {p: _Bits(log.first) for p, log in facts.logs.items()}
-        self._last: dict[tuple[str, int, int], int] = {}
-        self._early_inputs: dict[tuple[int, int], Record] = {}
-        self._early_outputs: dict[tuple[int, int], tuple[str, Record]] = {}
-        self._input_open = self._downstream_open = True
+        self._lanes = {p: Lane(log.first) for p, log in facts.logs.items()}
+        self._positions = {
+            p: Positions(facts.input, p, lane, self.found, self.endings.both) for p, lane in self._lanes.items()
+        }
+        self.offsets = OffsetLog(self._positions, self.found, self.endings, strict=facts.strict)
+        self._streams: dict[tuple[str, int], Stream] = {}
+        self._compared = Comparison(facts, self.found, self._lanes)
         self._offsets_ahead()
 
     @property
     def in_flight(self) -> int:
         """Records that wait for their other half."""
-        return len(self._early_inputs) + len(self._early_outputs)
+        return sum(map(len, self._lanes.values()))
 
-    def _say(self, name: Name, topic: str, record: Record, evidence: str) -> None:
-        self._found.add(Finding(name, topic, record.partition, record.offset, evidence))
+    @property
+    def held_bytes(self) -> int:
+        """What stays for good: 16 bytes per stretch of input offsets without a visible record."""
+        return sum(lane.held_bytes for lane in self._lanes.values())
+
+    @property
+    def layouts(self) -> dict[tuple[str, int], Layout]:
+        """What readers could see; complete once the logs have ended, empty unless ``Facts.journals``."""
+        return {place: stream.layout for place, stream in self._streams.items() if stream.layout is not None}
 
     def _offsets_ahead(self) -> None:
         for partition, committed in self._facts.committed.items():
             log = self._facts.logs.get(partition)
             if log is not None and committed is not None and committed > log.last_stable:
                 evidence = f"it is committed, but readers see the input up to {log.last_stable} only (end {log.end})"
-                self._found.add(Finding(Name.OFFSET_AHEAD, self._facts.input, partition, committed, evidence))
+                self.found.say(Name.OFFSET_AHEAD, (self._facts.input, partition, committed), evidence)
 
-    def _position(self, partition: int) -> int:
-        committed = self._facts.committed.get(partition)
-        return -1 if committed is None else committed
+    def _stream(self, topic: str, partition: int) -> Stream:
+        found = self._streams.get((topic, partition))
+        if found is None:
+            raw = RawLog(topic, partition, self.found, self.endings, strict=self._facts.strict)
+            log = (self._facts.downstream or {}).get(topic, {}).get(partition)
+            layout = Layout(log.first if log else 0) if self._facts.journals else None
+            found = self._streams[topic, partition] = Stream(raw, self._wrote, layout)
+        return found
 
-    def input(self, records: Iterable[Record]) -> None:
+    def _wrote(self, source_partition: int, attempt: Attempt) -> None:
+        if self.offsets.readable:
+            self._positions[source_partition].wrote(attempt)
+
+    def batches(self, topic: str, partition: int, batches: Iterable[RawBatch]) -> None:
+        """Take in raw batches of output or dead-letter topic, before the records that lie in them."""
+        self._stream(topic, partition).batches(batches)
+
+    def input(self, records: Iterable[Row]) -> None:
         """Take in visible records of the input."""
-        for record in records:
-            place = record.partition, record.offset
-            if record.offset >= self._position(record.partition):
-                self._backlog += 1
-                continue
-            self._inputs += 1
-            other = self._early_outputs.pop(place, None)
-            if other is not None:
-                self._compare(record, *other)
-            elif self._downstream_open:
-                self._early_inputs[place] = record
-            else:
-                self._lost(record)
+        self._compared.take_inputs(records)
 
-    def output(self, records: Iterable[Record]) -> None:
+    def output(self, records: Iterable[Row]) -> None:
         """Take in visible records of the output."""
         self._take(self._facts.output, records)
 
-    def dead_letters(self, records: Iterable[Record]) -> None:
+    def dead_letters(self, records: Iterable[Row]) -> None:
         """Take in visible records of the dead-letter topic."""
         self._take(self._facts.dead_letter, records)
 
-    def _take(self, topic: str, records: Iterable[Record]) -> None:
-        for record in records:
-            self._downstream[topic] += 1
-            source = SourcePosition.of(record.headers)
-            if source is None:
-                self._say(Name.PHANTOM, topic, record, "no readable source headers")
-            elif source.topic != self._facts.input or source.partition not in self._facts.logs:
-                self._say(Name.PHANTOM, topic, record, f"its source is {_at(source)}, not in {self._facts.input}")
-            else:
-                self._place(topic, record, source)
-
-    def _place(self, topic: str, record: Record, source: SourcePosition) -> None:
-        """Find the input of one downstream record."""
-        log = self._facts.logs[source.partition]
-        if source.offset < log.first:
-            self._unverifiable += 1
-            return
-        if source.offset >= log.last_stable:
-            self._say(Name.PHANTOM, topic, record, f"its source {_at(source)} is not visible (LSO {log.last_stable})")
-            return
-        if not self._seen[source.partition].add(source.offset):
-            self._say(Name.DUPLICATE, topic, record, f"its source {_at(source)} came out before")
-            return
-        self._in_order(topic, record, source)
-        if source.offset >= self._position(source.partition):
-            told = self._facts.committed.get(source.partition)
-            self._say(
-                Name.OFFSET_BEHIND, topic, record, f"its source {_at(source)} is out, the committed offset is {told}"
-            )
-            return
-        place = source.partition, source.offset
-        came = self._early_inputs.pop(place, None)
-        if came is not None:
-            self._compare(came, topic, record)
-        elif self._input_open:
-            self._early_outputs[place] = topic, record
-        else:
-            self._phantom(topic, record, source.partition, source.offset)
-
-    def _in_order(self, topic: str, record: Record, source: SourcePosition) -> None:
-        stream = topic, record.partition, source.partition
-        before = self._last.get(stream, -1)
-        if source.offset < before:
-            self._say(Name.NONMONOTONIC, topic, record, f"its source {_at(source)} follows offset {before}")
-        else:
-            self._last[stream] = source.offset
-        same_shape = topic == self._facts.output and self._facts.output_partitions == len(self._facts.logs)
-        if same_shape and record.partition != source.partition:
-            evidence = (
-                f"its source {_at(source)} belongs into output partition {source.partition}, or keys lose their order"
-            )
-            self._say(Name.NONMONOTONIC, topic, record, evidence)
-
-    def _compare(self, came: Record, topic: str, record: Record) -> None:
-        source = SourcePosition(self._facts.input, came.partition, came.offset)
-        wrong = (wrong_output if topic == self._facts.output else wrong_dead_letter)(came, record, source)
-        if wrong is not None:
-            self._say(Name.CORRUPT, topic, record, f"source {_at(source)}: {wrong}")
-
-    def _lost(self, record: Record) -> None:
-        self._say(
-            Name.LOST, self._facts.input, record, f"neither on {self._facts.output} nor {self._facts.dead_letter}"
-        )
-
-    def _phantom(self, topic: str, record: Record, partition: int, offset: int) -> None:
-        at = f"{self._facts.input}[{partition}] offset {offset}"
-        self._say(Name.PHANTOM, topic, record, f"its source {at} is no visible record (aborted, or never written)")
+    def _take(self, topic: str, records: Iterable[Row]) -> None:
+        for partition, rows in groupby(records, _partition):
+            self._downstream[topic] += self._compared.take_rows(self._stream(topic, partition), rows)
+        for position in self._positions.values():
+            position.settle()
 
     def input_ended(self) -> None:
-        """No input will come any more: outputs that still wait for theirs have none."""
-        self._input_open = False
-        for (partition, offset), (topic, record) in self._early_outputs.items():
-            self._phantom(topic, record, partition, offset)
-        self._early_outputs.clear()
+        """No input will come any more."""
+        self._compared.input_ended()
 
     def downstream_ended(self) -> None:
-        """No output and no dead letter will come any more: inputs that still wait for theirs are lost."""
-        self._downstream_open = False
-        for record in self._early_inputs.values():
-            self._lost(record)
-        self._early_inputs.clear()
+        """No output and no dead letter will come any more."""
+        self._compared.downstream_ended()
 
-    def _tally(self) -> Tally:
-        return Tally(self._inputs, self._backlog, self._unverifiable)
+    def _transactions_ended(self) -> None:
+        """What only the whole of the logs can tell."""
+        for stream in self._streams.values():
+            for attempt in stream.ended():
+                self._open(attempt)
+        for attempt in self.offsets.open():
+            self._open(attempt)
+        for partition, position in self._positions.items():
+            position.ended(sorted(self._compared.lost[partition]))
+        self.endings.report()
 
-    def report(self) -> Report:
+    def _open(self, attempt: Attempt) -> None:
+        self.endings.counts["open_transactions"] += 1
+        if self._facts.settled:
+            evidence = f"{attempt.records} records up to {attempt.last}, and no end marker behind them"
+            self.found.say(Name.HANGING, attempt.place, evidence, attempt.key)
+
+    def _stuck(self) -> None:
+        """After a run has settled nothing may hold back a last stable offset."""
+        told = {(one.topic, one.partition) for one in self.found.first() if one.name is Name.HANGING}
+        logs = {**(self._facts.downstream or {}), self._facts.input: self._facts.logs}
+        for topic, partitions in logs.items():
+            for partition, log in partitions.items():
+                if log.last_stable < log.end and (topic, partition) not in told:
+                    evidence = f"readers stop here, the log ends at {log.end}: somebody's transaction never ended"
+                    self.found.say(Name.HANGING, (topic, partition, log.last_stable), evidence)
+
+    def _lost_commits(self) -> None:
+        """What a writer was told is committed, and is not there."""
+        told = set()
+        for partition, lost in self._compared.lost.items():
+            for offset in lost:
+                held = self._acknowledged.holding(partition, offset)
+                if held is not None and (partition, held) not in told:
+                    told.add((partition, held))
+                    evidence = f"a writer's journal has the commit of [{held[0]}, {held[1]}) as done"
+                    self.found.say(Name.LOST_COMMIT, (self._facts.input, partition, offset), evidence)
+        for partition, position in self._positions.items():
+            until, committed = self._acknowledged.until(partition), self._facts.committed.get(partition)
+            if committed is not None and committed < until and self.offsets.readable and not position.by_hand:
+                evidence = f"a writer's journal has the commit of {until} as done, the group stands at {committed}"
+                self.found.say(Name.LOST_COMMIT, (self._facts.input, partition, committed), evidence)
+
+    def finish(self) -> None:
+        """Judge what needs all of the logs; once, before readers' journals and demands are looked at."""
+        self._transactions_ended()
+        if self._facts.settled:
+            self._stuck()
+        self._lost_commits()
+        self.offsets.compare(self._facts.committed)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What a campaign holds its demands against."""
+        told = ("committed_transactions", "aborted_transactions", "aborted_records", "fences", "open_transactions")
+        counts = {"inputs": self._compared.inputs, "outputs": self._downstream[self._facts.output]}
+        counts["dead_letters"] = self._downstream[self._facts.dead_letter]
+        return counts | {name: self.endings.counts[name] for name in told}
+
+    def report(self, notes: Iterable[str] = ()) -> Report:
         """The verdict on all that was taken in."""
-        totals = {str(name): total for name, total in self._found.totals.items()}
-        findings = self._found.first()
-        doubts = own_doubts(self._facts.input, self._facts.logs, self._facts.committed, self._tally())
+        compared, totals = self._compared, {str(name): total for name, total in self.found.totals.items()}
+        findings = self.found.first()
+        tally = Tally(compared.inputs, compared.backlog, compared.unverifiable)
+        doubts = own_doubts(self._facts.input, self._facts.logs, self._facts.committed, tally)
         if self._facts.doubts and Name.LOST in totals:
             lost = totals.pop(Name.LOST)
             findings = [finding for finding in findings if finding.name is not Name.LOST]
             doubts.append(f"{lost} inputs have not come out, which the following may explain")
         return Report(
-            inputs=self._inputs,
+            inputs=compared.inputs,
             outputs=self._downstream[self._facts.output],
             dead_letters=self._downstream[self._facts.dead_letter],
-            backlog=self._backlog,
-            unverifiable=self._unverifiable,
+            backlog=compared.backlog,
+            unverifiable=compared.unverifiable,
             totals=totals,
             findings=findings,
             doubts=[*doubts, *self._facts.doubts],
+            notes=[*self.offsets.notes, *notes],
+            counts=self.counts,
+            recovery_s=[
+                None if first is None else (first - healed) / 1000
+                for healed, first in sorted(self.endings.first_commit_ms.items())
+            ],
         )
-
-
-def _at(source: SourcePosition) -> str:
-    return f"{source.topic}[{source.partition}] offset {source.offset}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from protocol.names import ExitCode
 
@@ -12,15 +13,35 @@ _KEPT = 20
 
 
 class Name(enum.StrEnum):
-    """All that can be violated."""
+    """All that can be wrong; docs/PROTOCOL.md says what each means."""
 
     LOST = "lost-output"
     DUPLICATE = "duplicate-output"
     PHANTOM = "phantom-output"
     CORRUPT = "corrupt-output"
     NONMONOTONIC = "nonmonotonic-output"
-    OFFSET_BEHIND = "offset-behind"
+    ABORTED_READ = "aborted-read"
+    LOST_COMMIT = "lost-commit"
+    TORN = "torn-txn"
     OFFSET_AHEAD = "offset-ahead"
+    OFFSET_BEHIND = "offset-behind"
+    OFFSET_REGRESSION = "offset-regression"
+    OFFSET_GAP = "offset-gap"
+    EPOCH_REUSE = "epoch-reuse"
+    ZOMBIE = "zombie-write"
+    POLL_SKIP = "poll-skip"
+    NONMONOTONIC_POLL = "nonmonotonic-poll"
+    INCONSISTENT = "inconsistent-offset"
+    HANGING = "hanging-txn"
+    UNSEEN = "unseen"
+    STALL = "stall"
+    SILENT_FAULT = "silent-fault"
+    SECRET = "secret-leak"  # noqa: S105 - a name of a finding
+
+    @property
+    def violation(self) -> bool:
+        """A fault that did not fire breaks no promise; it only leaves the run without a meaning."""
+        return self is not Name.SILENT_FAULT
 
 
 class Verdict(enum.StrEnum):
@@ -37,16 +58,24 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One violation: where the record stands (or the input that should have come out), and what is wrong there."""
+    """
+    One violation: where the record stands (or the input that should have come out), and what is wrong there.
+
+    ``topic`` is a file's name, and ``offset`` a place in it, where no log is concerned; ``partition`` is -1 then.
+    """
 
     name: Name
     topic: str
     partition: int
     offset: int
     evidence: str
+    producer_id: int | None = None
+    epoch: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.topic}[{self.partition}] offset {self.offset}: {self.evidence}"
+        place = f"{self.topic}[{self.partition}] offset {self.offset}" if self.partition >= 0 else self.topic
+        who = "" if self.producer_id is None else f" (producer {self.producer_id}, epoch {self.epoch})"
+        return f"{self.name}: {place}{who}: {self.evidence}"
 
 
 @dataclass(slots=True)
@@ -62,6 +91,10 @@ class Findings:
         if len(kept) < _KEPT:
             kept.append(finding)
 
+    def say(self, name: Name, place: tuple[str, int, int], evidence: str, who: tuple[int, int] | None = None) -> None:
+        """``place`` is (topic, partition, offset), ``who`` (producer id, epoch)."""
+        self.add(Finding(name, *place, evidence, *(who or (None, None))))
+
     def first(self) -> list[Finding]:
         """At most twenty, every name among them."""
         share = max(1, _KEPT // max(1, len(self._first)))
@@ -74,7 +107,8 @@ class Report:
     What was read and what was found.
 
     ``inputs`` are the visible records below the committed offset, ``backlog`` those above it. ``doubts`` are the
-    reasons why the rest could not be told, each with what to do.
+    reasons why the rest could not be told, each with what to do; ``notes`` are checks that had nothing to look at.
+    ``counts`` is what a campaign holds its demands against: transactions, aborted records, fences.
     """
 
     inputs: int
@@ -85,9 +119,20 @@ class Report:
     totals: dict[str, int]
     findings: list[Finding]
     doubts: list[str]
+    notes: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    recovery_s: list[float | None] = field(default_factory=list)
 
     @property
     def verdict(self) -> Verdict:
-        if self.totals:
+        if any(Name(name).violation for name in self.totals):
             return Verdict.VIOLATED
-        return Verdict.INCONCLUSIVE if self.doubts else Verdict.PROVEN
+        return Verdict.INCONCLUSIVE if self.doubts or self.totals else Verdict.PROVEN
+
+    def document(self) -> dict[str, Any]:
+        """All of it as JSON takes it."""
+        told = {name: getattr(self, name) for name in self.__slots__ if name != "findings"}
+        findings = [
+            {name: getattr(one, name) for name in one.__slots__} | {"name": one.name.value} for one in self.findings
+        ]
+        return {"verdict": self.verdict.value, **told, "findings": findings}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from proof.oracle import unjustified, wrong_enrichment
-from protocol.position import SourcePosition
+from proof.checking.records import Headers, Row
+from proof.oracle import appended, unjustified, wrong_enrichment
+from protocol.position import HEADER_OFFSET, SourcePosition
 from protocol.records import ERROR_OMITTED, ERROR_REASON, Reason
 
 
@@ -20,6 +21,27 @@ class Side(Protocol):
     def headers(self) -> list[tuple[str, bytes | None]]: ...
     @property
     def created(self) -> int | None: ...
+
+
+class Expected:
+    """What an output of one input partition has to be in the common case, compared byte by byte."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        source = SourcePosition(topic, partition, 0).headers()
+        self._source: Headers = [*source[:-1]]
+
+    def exactly(self, came: Row, out: Row) -> bool:
+        """True when ``out`` is surely right; False says nothing yet."""
+        _, offset, key, value, headers, created = came
+        _, _, out_key, out_value, out_headers, out_created = out
+        return (
+            out_key == key
+            and out_created == created
+            and value is not None
+            and out_value is not None
+            and out_headers == [*headers, *self._source, (HEADER_OFFSET, b"%d" % offset)]
+            and appended(key, value, out_value)
+        )
 
 
 def wrong_output(came: Side, out: Side, source: SourcePosition) -> str | None:

@@ -54,6 +54,12 @@ def wrong_enrichment(key: bytes | None, value: bytes | None, out: bytes | None) 
     return _difference({**order, TIER_FIELD: tier, DISCOUNT_FIELD: _Number(Decimal(str(DISCOUNTS[tier])))}, made)
 
 
+def appended(key: bytes | None, value: bytes, out: bytes) -> bool:
+    """Whether the output is right in the simplest way; False says nothing yet."""
+    tier = _TIERS.get(key.partition(b"-")[0], STANDARD) if key is not None else STANDARD
+    return _only_appended(value, out, tier)
+
+
 def _only_appended(value: bytes, out: bytes, tier: str) -> bool:
     """
     Whether the output's text is the input's with the two fields behind it: the common case, and exact by itself.

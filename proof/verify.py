@@ -1,184 +1,188 @@
-"""Read input, output and dead letters in step, and let the checker judge."""
+"""Read input, output, dead letters and the group's offset commits in step, and let the checker judge."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import gc
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from proof.checker import Checker, Facts, Record
-from proof.findings import Report
+from proof.checker import Checker, Facts
+from proof.checking.demands import check_fired, check_secrets, check_stalls
+from proof.checking.readers import check_readers
+from proof.checking.writers import Acknowledged
+from proof.feeds import Batches, Feed, Offsets, Records
+from proof.findings import Name, Report
+from proof.snapshot import Claim, Snapshot, snapshot
+from protocol.batches import OFFSETS_TOPIC
 from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, Refused
-from protocol.kafka import offsets, topics
-from protocol.kafka.clients import READ_COMMITTED, AdminClient, Connection, admin, consumer
-from protocol.kafka.scan import LogRecord, scan
-from protocol.position import LogOffsets
+from protocol.errors import BrewError
+from protocol.journal import Entry, entries
+from protocol.kafka.clients import Connection
+from protocol.kafka.introspect import RawLogs, open_transactions, raw_logs
+from protocol.kafka.offset_log import offset_batches
 
-_CREATE_TIME = 1
-_SETTLE_S = 5.0
-_COMMITTED_S = 10.0
-_PAUSE_S = 0.1
+__all__ = ["Asked", "Claim", "verify"]
 
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What is to be proven: this group brought this input to this output."""
-
-    input: str
-    output: str
-    dead_letter: str
-    group: str
+_CHUNK = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Logs:
-    """The three topics' offsets, taken while the group's position stood still."""
+class Asked:
+    """
+    What to look at beyond the logs.
 
-    input: dict[int, LogOffsets]
-    output: dict[int, LogOffsets]
-    dead_letter: dict[int, LogOffsets]
+    ``settled``: nothing runs any more, and every transaction has had the time to end. ``healed_at`` are the moments at
+    which faults ended, in seconds since 1970, each of which a commit has to follow within ``bound_s``. ``needed`` are
+    the counts without which the run shows nothing; ``fired`` are those that the caller saw himself. ``canaries`` must
+    not stand in any file of ``artefacts`` or ``journals``.
+    """
+
+    settled: bool = False
+    strict: bool = True
+    journals: Path | None = None
+    healed_at: tuple[float, ...] = ()
+    bound_s: float | None = None
+    needed: Mapping[str, int] = field(default_factory=dict)
+    fired: Mapping[str, int] = field(default_factory=dict)
+    canaries: tuple[str, ...] = ()
+    artefacts: tuple[Path, ...] = ()
 
 
-def verify(connection: Connection, claim: Claim, deadline: Deadline) -> Report:
+def verify(connection: Connection, claim: Claim, deadline: Deadline, asked: Asked | None = None) -> Report:
     """
     Check all that is there now.
 
     Raises:
         Refused: a topic is missing, or the group's position can't be told.
     """
-    client = admin(connection)
-    logs, committed = _snapshot(connection, client, claim, deadline)
-    facts = Facts(
+    asked = asked or Asked()
+    logs = snapshot(connection, claim, deadline, settled=asked.settled)
+    acknowledged = Acknowledged(_entries(asked), claim.input, claim.group)
+    checker = Checker(_facts(claim, logs, asked), acknowledged)
+    with _uncollected():
+        notes = _read(connection, claim, logs, checker, deadline)
+    checker.finish()
+    check_readers(_entries(asked), checker.layouts, checker.found, acknowledged)
+    check_stalls(checker.endings.first_commit_ms, asked.bound_s, checker.found)
+    for path in _files(asked):
+        check_secrets(str(path), _chunks(path), asked.canaries, checker.found)
+    check_fired(asked.needed, {**checker.counts, **asked.fired}, checker.found)
+    if Name.HANGING in checker.found.totals:
+        notes += _holders(connection, claim, logs, deadline)
+    return checker.report(notes)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Rows make no cycles, and looking for some costs a third of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _facts(claim: Claim, logs: Snapshot, asked: Asked) -> Facts:
+    return Facts(
         input=claim.input,
         output=claim.output,
         dead_letter=claim.dead_letter,
         logs=logs.input,
-        committed=committed,
+        committed=logs.committed,
         output_partitions=len(logs.output),
-        doubts=(*_gaps(claim.output, logs.output), *_gaps(claim.dead_letter, logs.dead_letter)),
+        doubts=tuple(logs.gaps(claim)),
+        downstream={claim.output: logs.output, claim.dead_letter: logs.dead_letter},
+        settled=asked.settled,
+        strict=asked.strict,
+        journals=asked.journals is not None,
+        healed_ms=tuple(int(one * 1000) for one in asked.healed_at),
     )
-    checker = Checker(facts)
-    downstream = [
-        _Reading(connection, claim.output, logs.output, checker.output),
-        _Reading(connection, claim.dead_letter, logs.dead_letter, checker.dead_letters),
-    ]
-    read_in_step(checker, _Reading(connection, claim.input, logs.input, checker.input), downstream)
-    return checker.report()
 
 
-def read_in_step(checker: Checker, upstream: _Reading, downstream: list[_Reading]) -> None:
-    """Always go on with the log that is least far, so that few records wait for their other half."""
-    readings = [*downstream, upstream]
+def _read(connection: Connection, claim: Claim, logs: Snapshot, checker: Checker, deadline: Deadline) -> list[str]:
+    """Feed the checker; return what could not be looked at."""
+    with ExitStack() as stack:
+        raw, notes = _raw(connection, stack, deadline)
+        others: list[Feed] = []
+        if raw is not None:
+            others, more = _offsets(raw, claim, logs, checker)
+            notes += more
+
+        def downstream(topic: str) -> Records:
+            some = logs.output if topic == claim.output else logs.dead_letter
+            lead = None if raw is None else Batches(raw, topic, some, checker.batches).lead
+            return Records(
+                connection, topic, some, checker.output if topic == claim.output else checker.dead_letters, lead
+            )
+
+        upstream = Records(connection, claim.input, logs.input, checker.input, ahead=True)
+        read_in_step(checker, upstream, [downstream(claim.output), downstream(claim.dead_letter)], others)
+    return notes
+
+
+def _raw(connection: Connection, stack: ExitStack, deadline: Deadline) -> tuple[RawLogs | None, list[str]]:
     try:
-        while unread := [one for one in readings if not one.ended]:
+        return stack.enter_context(raw_logs(connection, deadline)), []
+    except BrewError as error:
+        return None, [f"raw batches could not be read, so transactions were not looked at: {error}"]
+
+
+def _offsets(raw: RawLogs, claim: Claim, logs: Snapshot, checker: Checker) -> tuple[list[Feed], list[str]]:
+    """A feed of the group's offset commits, once one batch of them could be read."""
+    unreadable = "the group's offset commits could not be read, so regressions and gaps were not looked for: "
+    if logs.offset_log is None:
+        return [], [unreadable + "allow Read and Describe on __consumer_offsets to see them"]
+    partition, log = logs.offset_log
+    try:
+        next(raw.batches(OFFSETS_TOPIC, partition, log.first, min(log.end, log.first + 1)), None)
+    except BrewError as error:
+        return [], [f"{unreadable}{error}"]
+    batches = offset_batches(raw, claim.group, claim.input, partition, log.first, log.end)
+    checker.offsets.begin(partition)
+    return [Offsets(batches, log, checker.offsets.take)], []
+
+
+def read_in_step(checker: Checker, upstream: Feed, downstream: list[Feed], others: list[Feed]) -> None:
+    """Always go on with the log that is least far, so that few records wait for their other half."""
+    feeds = [*others, *downstream, upstream]
+    try:
+        while unread := [one for one in feeds if not one.ended]:
             behind = min(unread, key=lambda one: one.fraction)
             behind.step()
             if behind.ended and behind is upstream:
                 checker.input_ended()
-            elif behind.ended and all(one.ended for one in downstream):
+            elif behind.ended and behind in downstream and all(one.ended for one in downstream):
                 checker.downstream_ended()
     finally:
-        for one in readings:
+        for one in feeds:
             one.close()
 
 
-class _Reading:
-    """A committed scan of one topic that knows how far it is."""
-
-    def __init__(
-        self, connection: Connection, topic: str, logs: dict[int, LogOffsets], take: Callable[[Iterator[Record]], None]
-    ) -> None:
-        self._first = {p: log.first for p, log in logs.items()}
-        self._done = dict.fromkeys(logs, 0)
-        self._total = max(1, sum(log.last_stable - log.first for log in logs.values()))
-        self._batches = scan(
-            connection, topic, {p: (log.first, log.last_stable) for p, log in logs.items()}, READ_COMMITTED
-        )
-        self._take = take
-        self.ended = False
-
-    @property
-    def fraction(self) -> float:
-        return sum(self._done.values()) / self._total
-
-    def step(self) -> None:
-        batch = next(self._batches, None)
-        if batch is None:
-            self.ended = True
-            return
-        self._take(map(_record, batch))
-        for message in batch:
-            self._done[message.partition()] = message.offset() + 1 - self._first[message.partition()]
-
-    def close(self) -> None:
-        self._batches.close()
+def _holders(connection: Connection, claim: Claim, logs: Snapshot, deadline: Deadline) -> list[str]:
+    """Who holds the transactions that did not end, as the coordinator knows them."""
+    told = []
+    topics = {claim.input: logs.input, claim.output: logs.output, claim.dead_letter: logs.dead_letter}
+    for topic, some in topics.items():
+        blocked = [p for p, log in some.items() if log.last_stable < log.end]
+        if blocked:
+            told += [f"{topic}: {one}" for one in open_transactions(connection, topic, blocked, deadline)]
+    return told
 
 
-def _record(message: LogRecord) -> Record:
-    kind, created = message.timestamp()
-    return Record(
-        message.partition(),
-        message.offset(),
-        message.key(),
-        message.value(),
-        message.headers() or [],
-        created if kind == _CREATE_TIME else None,
-    )
+def _entries(asked: Asked) -> Iterator[Entry]:
+    return iter(()) if asked.journals is None else entries(asked.journals)
 
 
-def _snapshot(
-    connection: Connection, client: AdminClient, claim: Claim, deadline: Deadline
-) -> tuple[_Logs, dict[int, int | None]]:
-    """Offsets of all logs between two equal answers about the group's position."""
-    sizes = {n: topics.existing(client, n, deadline).partitions for n in (claim.input, claim.output, claim.dead_letter)}
-
-    def logs(name: str) -> dict[int, LogOffsets]:
-        return offsets.log_offsets(client, name, range(sizes[name]), deadline)
-
-    settled = Deadline(_SETTLE_S)
-    while True:
-        before = _committed(connection, claim, range(sizes[claim.input]))
-        found = _Logs(logs(claim.input), logs(claim.output), logs(claim.dead_letter))
-        moved = before != _committed(connection, claim, range(sizes[claim.input]))
-        # A commit's markers reach the partitions a moment after the group's position is known.
-        pending = any(log.last_stable < log.end for some in (found.output, found.dead_letter) for log in some.values())
-        if not moved and (not pending or settled.expired()):
-            return found, before
-        if moved and settled.expired():
-            raise Refused(
-                f"group {claim.group!r} moved on while its position was read, for {_SETTLE_S:g} s; "
-                "stop the pipeline, then verify again"
-            )
-        time.sleep(min(_PAUSE_S, settled.remaining_s()))
+def _files(asked: Asked) -> Iterator[Path]:
+    if not asked.canaries:
+        return
+    for place in (*asked.artefacts, *((asked.journals,) if asked.journals else ())):
+        yield from sorted(one for one in place.rglob("*") if one.is_file()) if place.is_dir() else [place]
 
 
-def _committed(connection: Connection, claim: Claim, partitions: range) -> dict[int, int | None]:
-    """The group's position as a `read_committed` reader sees it."""
-    reader = consumer(connection, claim.group, READ_COMMITTED)
-    try:
-        found = offsets.committed(reader, claim.input, partitions, Deadline(_COMMITTED_S))
-    except DeadlineExceeded as error:
-        raise Refused(
-            f"the committed offset of group {claim.group!r} is part of a transaction that has not ended; "
-            "run the pipeline again, which ends it, or wait for its time-out"
-        ) from error
-    finally:
-        reader.close()
-    return {p: None if one is None else one.offset for p, one in found.items()}
-
-
-def _gaps(topic: str, logs: dict[int, LogOffsets]) -> list[str]:
-    """Reasons why records of this topic can't be seen."""
-    gaps = []
-    for partition, log in sorted(logs.items()):
-        if log.first > 0:
-            gaps.append(
-                f"{topic}[{partition}] begins at offset {log.first} (retention); verify earlier, or keep it longer"
-            )
-        if log.last_stable < log.end:
-            gaps.append(
-                f"{topic}[{partition}] has an open transaction at offset {log.last_stable}; "
-                "run the pipeline again, which ends its own, or wait for its time-out"
-            )
-    return gaps
+def _chunks(path: Path) -> Iterable[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+OFFSETS_TOPIC = "__consumer_offsets"
+
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
@@ -36,3 +38,19 @@ class RawBatch:
     control: bool
     marker: str | None
     max_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommit:
+    """A group's commit for one partition of the topic asked about; ``until`` is None where it was deleted."""
+
+    partition: int
+    until: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetBatch:
+    """A batch of Kafka's offset log with the commits of the group and topic asked about."""
+
+    raw: RawBatch
+    commits: tuple[OffsetCommit, ...] = ()

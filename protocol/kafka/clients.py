@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from protocol.connection import Connection
 from protocol.deadline import Deadline
-from protocol.errors import Unreachable, classify
+from protocol.errors import Retriable, Unreachable, classify
 from protocol.names import READ_COMMITTED, READ_UNCOMMITTED
 
 __all__ = [
@@ -27,6 +27,8 @@ __all__ = [
     "Producer",
     "TopicPartition",
     "admin",
+    "asking",
+    "attempt_s",
     "consumer",
     "mapped",
     "producer",
@@ -45,6 +47,11 @@ _QUICK = {
     "retry.backoff.max.ms": 20,
     "reconnect.backoff.ms": 5,
 }
+
+
+# A request is not sent to a partition's new leader while the old one may come back (measured: 30 s of a survey's 30).
+_ATTEMPT_S = 3.0
+_NO_ANSWER = {KafkaError._TIMED_OUT, KafkaError._TRANSPORT}  # noqa: SLF001 - public names
 
 
 def _base(connection: Connection) -> dict[str, object]:
@@ -102,7 +109,10 @@ def consumer(connection: Connection, group: str, isolation: str, **more: str | i
 
 
 def admin(connection: Connection) -> AdminClient:
-    return AdminClient(_base(connection))  # type: ignore[arg-type]  # its stub knows no logger
+    settings = _base(connection)
+    # Without it the client holds on to a dead controller for half a minute (measured).
+    settings.setdefault("topic.metadata.refresh.interval.ms", 1000)
+    return AdminClient(settings)  # type: ignore[arg-type]  # its stub knows no logger
 
 
 def reach(connection: Connection, deadline: Deadline) -> None:
@@ -131,3 +141,21 @@ def mapped(step: str) -> Iterator[None]:
         if not isinstance(cause, KafkaError):
             cause = KafkaError(KafkaError._FAIL, str(cause), True)  # noqa: SLF001 - the library's name for "local failure"
         raise classify(cause, step) from error
+
+
+def attempt_s(deadline: Deadline) -> float:
+    """The time-out of one admin request: the client waits it out where its broker is gone, whoever leads now."""
+    return min(_ATTEMPT_S, max(0.001, deadline.remaining_s()))
+
+
+@contextmanager
+def asking(step: str) -> Iterator[None]:
+    """`mapped`, for a question that is asked again: no answer in one attempt's time is retriable."""
+    with mapped(step):
+        try:
+            yield
+        except KafkaException as error:
+            cause = error.args[0]
+            if isinstance(cause, KafkaError) and cause.code() in _NO_ANSWER:
+                raise Retriable(f"{step}: {cause.str()}") from error
+            raise

@@ -16,8 +16,9 @@ from typing import Any
 from protocol.batches import OpenTransaction, RawBatch
 from protocol.connection import Connection
 from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, Fatal, KafkaFailure, Refused, Retriable
+from protocol.errors import DeadlineExceeded, Fatal, KafkaFailure, Retriable
 from protocol.kafka.clients import reach
+from protocol.kafka.raw_format import parse_batches, parsed
 from protocol.retry import again
 
 with warnings.catch_warnings():
@@ -28,17 +29,25 @@ with warnings.catch_warnings():
     from kafka.errors import KafkaError as PlainKafkaError
     from kafka.errors import KafkaTimeoutError, RetriableError, TransactionalIdNotFoundError, for_code
     from kafka.protocol.consumer import FetchRequest
-    from kafka.record.default_records import DefaultRecordBatch
 
-__all__ = ["OpenTransaction", "RawBatch", "open_transactions", "parse_batches", "raw_batches"]
+__all__ = [
+    "AdminPartition",
+    "OpenTransaction",
+    "RawBatch",
+    "RawLogs",
+    "open_transactions",
+    "parse_batches",
+    "plain_admin",
+    "raw_batches",
+    "raw_logs",
+]
 
 # Failures reach the caller as exceptions; the library would also print them.
 logging.getLogger("kafka").addHandler(logging.NullHandler())
 logging.getLogger("kafka").propagate = False
 
 _FETCH_BYTES = 16 * 1024 * 1024
-_HEADER = DefaultRecordBatch.HEADER_STRUCT
-_LENGTH_END = 12
+_FETCH_S = 60.0
 # librdkafka's name of a setting -> kafka-python's.
 _SECURITY = {
     "security.protocol": "security_protocol",
@@ -51,7 +60,6 @@ _SECURITY = {
     "ssl.key.location": "ssl_keyfile",
     "ssl.key.password": "ssl_password",
 }
-_MAGIC_2 = 2
 
 
 def open_transactions(
@@ -63,7 +71,7 @@ def open_transactions(
     The partition's leader knows producer and offset, the coordinator knows the transactional id and when it began;
     without an answer of the coordinator these two are None.
     """
-    with _plain_admin(connection, deadline) as admin:
+    with plain_admin(connection, deadline) as admin:
         asked = [AdminPartition(topic, p) for p in partitions]
         states = _ask(admin, deadline, "describe producers", admin._async_describe_producers, asked)  # noqa: SLF001
         found = [
@@ -127,59 +135,41 @@ def raw_batches(
     """
     if start >= until:
         return
-    with _plain_admin(connection, deadline) as admin:
+    with raw_logs(connection, deadline) as logs:
+        yield from (batch for batch, _ in logs.batches(topic, partition, start, until, deadline))
+
+
+class RawLogs:
+    """Raw batches of several partitions through one connection; made by `raw_logs`."""
+
+    def __init__(self, admin: KafkaAdminClient) -> None:
+        self._admin = admin
+
+    def batches(
+        self, topic: str, partition: int, start: int, until: int, deadline: Deadline | None = None
+    ) -> Iterator[tuple[RawBatch, memoryview]]:
+        """As `raw_batches`, each with its bytes; without a deadline every fetch has one of its own."""
         here = start
         while here < until:
-            deadline.check(f"raw batches of {topic}[{partition}]")
-            data = _fetched(admin, AdminPartition(topic, partition), here, deadline)
+            left = deadline or Deadline(_FETCH_S)
+            left.check(f"raw batches of {topic}[{partition}]")
+            data = _fetched(self._admin, AdminPartition(topic, partition), here, left)
             before = here
-            for batch in parse_batches(data):
+            for batch, content in parsed(data):
                 if batch.base_offset >= until:
                     return
                 if batch.last_offset >= here:
-                    yield batch
+                    yield batch, content
                     here = batch.last_offset + 1
             if here == before:
                 # Compaction may have taken the very last batches: then the log holds nothing up to its end.
                 return
 
 
-def parse_batches(data: bytes | memoryview) -> Iterator[RawBatch]:
-    """The complete batches in what a fetch returned; the last one may be cut off and is left out."""
-    view, at = memoryview(data), 0
-    while at + _HEADER.size <= len(view):
-        fields = _HEADER.unpack_from(view, at)
-        end = at + _LENGTH_END + fields[1]
-        if fields[3] != _MAGIC_2:
-            raise Refused(
-                f"the log holds record batches of format {fields[3]}, which know no transactions; "
-                "format 2 is needed (brokers write it since Kafka 0.11): copy the topic to a new one"
-            )
-        if end > len(view):
-            return
-        control = bool(fields[5] & DefaultRecordBatch.CONTROL_MASK)
-        yield RawBatch(
-            base_offset=fields[0],
-            last_offset=fields[0] + fields[6],
-            records=fields[12],
-            producer_id=fields[9],
-            producer_epoch=fields[10],
-            base_sequence=fields[11],
-            transactional=bool(fields[5] & DefaultRecordBatch.TRANSACTIONAL_MASK),
-            control=control,
-            marker=_marker(view[at:end]) if control else None,
-            max_timestamp=fields[8],
-        )
-        at = end
-
-
-def _marker(batch: memoryview) -> str | None:
-    for record in DefaultRecordBatch(batch):
-        if record.abort:
-            return "abort"
-        if record.commit:
-            return "commit"
-    return None
+@contextmanager
+def raw_logs(connection: Connection, deadline: Deadline) -> Iterator[RawLogs]:
+    with plain_admin(connection, deadline) as admin:
+        yield RawLogs(admin)
 
 
 def _fetched(admin: KafkaAdminClient, partition: AdminPartition, offset: int, deadline: Deadline) -> bytes:
@@ -232,7 +222,7 @@ class _QuietAdmin(KafkaAdminClient):  # type: ignore[misc]
 
 
 @contextmanager
-def _plain_admin(connection: Connection, deadline: Deadline) -> Iterator[KafkaAdminClient]:
+def plain_admin(connection: Connection, deadline: Deadline) -> Iterator[KafkaAdminClient]:
     # librdkafka gives its sockets back when no broker answers; kafka-python leaves that to the garbage collector.
     reach(connection, deadline)
     left_ms = max(1, int(deadline.remaining_s() * 1000))

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded
-from protocol.kafka.clients import mapped
+from protocol.kafka.clients import asking, attempt_s, mapped
 from protocol.position import Committed, LogOffsets
 from protocol.retry import again
 
@@ -23,12 +23,12 @@ def log_offsets(
     asked = {TopicPartition(topic, p): p for p in partitions}
 
     def ask(spec: OffsetSpec, level: IsolationLevel) -> dict[int, int]:
-        timeout = max(0.001, deadline.remaining_s())
+        timeout = attempt_s(deadline)
         answers = client.list_offsets(dict.fromkeys(asked, spec), isolation_level=level, request_timeout=timeout)
         return {asked[tp]: future.result().offset for tp, future in answers.items()}
 
     def ask_all() -> dict[int, LogOffsets]:
-        with mapped(f"offsets of {topic}"):
+        with asking(f"offsets of {topic}"):
             first = ask(OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
             stable = ask(OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)  # type: ignore[no-untyped-call]
             # Asked last, so that the end is never below the LSO beside it.

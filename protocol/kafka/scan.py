@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from typing import Protocol, cast
+from collections.abc import Callable, Generator, Mapping
+from typing import Protocol, TypeVar, cast
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, TopicPartition
 
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded
@@ -15,7 +15,12 @@ _BATCH = 10_000
 # consume() waits for a full batch or this long: the time that a scan idles at its end.
 _PATIENCE_S = 0.05
 # What librdkafka reports while it connects again by itself.
-_TRANSIENT = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}  # noqa: SLF001 - public names
+TRANSIENT = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}  # noqa: SLF001 - public names
+
+
+_T = TypeVar("_T")
+Row = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]], int | None]
+"""Partition, offset, key, value, headers, and the producer's timestamp in ms; None where the broker set it."""
 
 
 class LogRecord(Protocol):
@@ -49,6 +54,31 @@ def scan(
     Raises:
         DeadlineExceeded: nothing arrived for ``idle_s`` seconds.
     """
+    yield from _scan(connection, topic, ranges, isolation, idle_s, group, _wanted)
+
+
+def scan_rows(
+    connection: Connection,
+    topic: str,
+    ranges: Mapping[int, tuple[int, int]],
+    isolation: str,
+    *,
+    idle_s: float = 60.0,
+    group: str = "brew-scan",
+) -> Generator[list[Row], None, None]:
+    """As `scan`, with plain tuples instead of the library's messages: half the price where millions are read."""
+    yield from _scan(connection, topic, ranges, isolation, idle_s, group, _wanted_rows)
+
+
+def _scan(
+    connection: Connection,
+    topic: str,
+    ranges: Mapping[int, tuple[int, int]],
+    isolation: str,
+    idle_s: float,
+    group: str,
+    wanted: Callable[[list[LogRecord], dict[int, int]], list[_T]],
+) -> Generator[list[_T], None, None]:
     left = {p: until for p, (start, until) in ranges.items() if start < until}
     if not left:
         return
@@ -61,7 +91,7 @@ def scan(
             before = len(left)
             with mapped(f"scan of {topic}"):
                 got = cast("list[LogRecord]", reader.consume(_BATCH, timeout=min(_PATIENCE_S, patience.remaining_s())))
-                batch = _wanted(got, left)
+                batch = wanted(got, left)
             if batch:
                 yield batch
             if batch or len(left) < before:
@@ -93,6 +123,34 @@ def _wanted(got: list[LogRecord], left: dict[int, int]) -> list[LogRecord]:
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's public name
             if partition in left and offset >= left[partition]:
                 del left[partition]
-        elif not error.retriable() and error.code() not in _TRANSIENT:
+        elif not error.retriable() and error.code() not in TRANSIENT:
             raise KafkaException(error)
     return batch
+
+
+def _wanted_rows(got: list[LogRecord], left: dict[int, int]) -> list[Row]:
+    """As `_wanted`; a batch that ends no partition is not looked at record by record."""
+    rows = [
+        (
+            message.partition(),
+            message.offset(),
+            message.key(),
+            message.value(),
+            message.headers() or [],
+            stamp[1] if (stamp := message.timestamp())[0] == TIMESTAMP_CREATE_TIME else None,
+        )
+        for message in got
+        if message.error() is None
+    ]
+    limits = dict(left)
+    if len(rows) < len(got):
+        _wanted([message for message in got if message.error() is not None], left)
+    last = {row[0]: row[1] for row in rows}
+    if all(partition in limits and offset < limits[partition] for partition, offset in last.items()):
+        wanted = rows
+    else:
+        wanted = [row for row in rows if row[0] in limits and row[1] < limits[row[0]]]
+    for partition, offset in last.items():
+        if partition in left and offset + 1 >= left[partition]:
+            del left[partition]
+    return wanted

@@ -11,7 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from protocol.deadline import Deadline
 from protocol.errors import KafkaFailure, Refused, Retriable
-from protocol.kafka.clients import mapped
+from protocol.kafka.clients import asking, attempt_s, mapped
 from protocol.retry import again
 
 MAX_MESSAGE_BYTES = "max.message.bytes"
@@ -38,13 +38,16 @@ class Wanted:
 
 def describe(client: AdminClient, names: list[str], deadline: Deadline) -> dict[str, Topic]:
     """The topics of ``names`` that exist."""
+    return again(lambda: _described(client, names, deadline), "describe topics", deadline)
+
+
+def _described(client: AdminClient, names: list[str], deadline: Deadline) -> dict[str, Topic]:
     found = {}
-    timeout = max(0.001, deadline.remaining_s())
     with mapped("describe topics"):
-        futures = client.describe_topics(TopicCollection(names), request_timeout=timeout)
+        futures = client.describe_topics(TopicCollection(names), request_timeout=attempt_s(deadline))
     for name, future in futures.items():
         try:
-            with mapped(f"describe topic {name}"):
+            with asking(f"describe topic {name}"):
                 told = future.result()
         except KafkaFailure as error:
             if _code(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:

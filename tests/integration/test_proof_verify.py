@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -12,13 +13,13 @@ from confluent_kafka import TopicPartition
 from harness.brokers import Broker
 from harness.names import Names
 
-from proof import verify as verifying
+from proof import snapshot
 from proof.__main__ import proof
 from protocol.command import outcome
 from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.kafka import topics
-from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, admin, consumer, producer
+from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, Producer, admin, consumer, producer
 from protocol.kafka.offsets import log_offsets
 from protocol.kafka.scan import LogRecord, scan
 from protocol.position import SourcePosition
@@ -61,10 +62,24 @@ def rows(connection: Connection, names: Names) -> list[Row]:
     return made
 
 
-def write(connection: Connection, names: Names, made: list[Row], *, leave_open: bool = False) -> None:
-    """One transaction with all rows and the offsets up to the last stable one."""
+def writing(connection: Connection, names: Names) -> Producer:
     writer = producer(connection, names.topic("tx"), timeout_s=60, message_max_bytes=1_000_000)
     writer.init_transactions(20)
+    return writer
+
+
+def write(
+    connection: Connection,
+    names: Names,
+    made: list[Row],
+    *,
+    leave_open: bool = False,
+    writer: Producer | None = None,
+    abort: bool = False,
+    offsets: bool = True,
+) -> None:
+    """One transaction with all rows and the offsets up to the last stable one."""
+    writer = writer or writing(connection, names)
     writer.begin_transaction()
     for topic, record, value, headers in made:
         writer.produce(topic, value, record.key(), record.partition(), None, None, record.timestamp()[1], headers)
@@ -72,13 +87,16 @@ def write(connection: Connection, names: Names, made: list[Row], *, leave_open: 
     logs = log_offsets(admin(connection), names.input, range(PARTITIONS), Deadline(20))
     group = consumer(connection, names.group, READ_UNCOMMITTED)
     ends = [TopicPartition(names.input, p, log.last_stable) for p, log in logs.items()]
-    writer.send_offsets_to_transaction(ends, group.consumer_group_metadata(), 20)
+    if offsets:
+        writer.send_offsets_to_transaction(ends, group.consumer_group_metadata(), 20)
     group.close()
-    if not leave_open:
+    if abort:
+        writer.abort_transaction(20)
+    elif not leave_open:
         writer.commit_transaction(20)
 
 
-def verified(broker: Broker, names: Names, capsys: Capture) -> tuple[int, Any]:
+def verified(broker: Broker, names: Names, capsys: Capture, *more: str) -> tuple[int, Any]:
     capsys.readouterr()
     named = [
         "--input",
@@ -90,7 +108,7 @@ def verified(broker: Broker, names: Names, capsys: Capture) -> tuple[int, Any]:
         "--group",
         names.group,
     ]
-    code = outcome(proof, "proof", ["verify", "--bootstrap", broker.bootstrap, *named, "--json"])
+    code = outcome(proof, "proof", ["verify", "--bootstrap", broker.bootstrap, *named, *more, "--json"])
     captured = capsys.readouterr()
     return code, json.loads(captured.out) if captured.out else captured.err
 
@@ -127,11 +145,16 @@ def phantom(made: list[Row]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "name"),
-    [(lose, "lost-output"), (repeat, "duplicate-output"), (corrupt, "corrupt-output"), (phantom, "phantom-output")],
+    ("spoil", "found"),
+    [
+        (lose, {"lost-output", "torn-txn"}),
+        (repeat, {"duplicate-output"}),
+        (corrupt, {"corrupt-output"}),
+        (phantom, {"phantom-output"}),
+    ],
 )
 def test_a_wrong_run_is_found(
-    broker: Broker, names: Names, capsys: Capture, spoil: Callable[[list[Row]], None], name: str
+    broker: Broker, names: Names, capsys: Capture, spoil: Callable[[list[Row]], None], found: set[str]
 ) -> None:
     """Exit 1, and the finding says where."""
     connection = seeded(broker, names, "--count", "30")
@@ -139,7 +162,7 @@ def test_a_wrong_run_is_found(
     spoil(made)
     write(connection, names, made)
     code, report = verified(broker, names, capsys)
-    assert (code, list(report["totals"])) == (1, [name])
+    assert (code, set(report["totals"])) == (1, found)
     assert report["findings"][0]["evidence"]
 
 
@@ -159,12 +182,71 @@ def test_an_output_in_an_open_transaction_is_inconclusive(
     broker: Broker, names: Names, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its offsets are pending too: neither loss nor proof."""
-    monkeypatch.setattr(verifying, "_COMMITTED_S", 1.0)
+    monkeypatch.setattr(snapshot, "_COMMITTED_S", 1.0)
     connection = seeded(broker, names, "--count", "9")
     write(connection, names, rows(connection, names), leave_open=True)
     code, told = verified(broker, names, capsys)
     assert code == 3
     assert "has not ended" in told
+
+
+def test_the_same_is_a_hanging_transaction_once_the_run_has_settled(
+    broker: Broker, names: Names, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its producer and its transactional id."""
+    monkeypatch.setattr(snapshot, "_COMMITTED_S", 0.5)
+    monkeypatch.setattr(snapshot, "_SETTLE_S", 0.2)
+    connection = seeded(broker, names, "--count", "9")
+    write(connection, names, rows(connection, names), leave_open=True)
+    code, report = verified(broker, names, capsys, "--settled")
+    assert code == 1
+    assert "hanging-txn" in report["totals"]
+    assert report["findings"][0]["producer_id"] is not None
+    assert names.topic("tx") in " ".join(report["notes"])
+
+
+def test_fenced_and_aborted_attempts_before_the_right_one_are_in_order(
+    broker: Broker, names: Names, capsys: Capture, tmp_path: Path
+) -> None:
+    """Each is counted, and demands are held against the counts."""
+    connection = seeded(broker, names, "--count", "30")
+    made = rows(connection, names)
+    write(connection, names, made, leave_open=True)
+    write(connection, names, made, abort=True)
+    write(connection, names, made)
+    (tmp_path / "log").write_text("nothing to see")
+    demands = ["--need", "fences=1", "--need", "aborted_records=60", "--settled", "--journals", str(tmp_path)]
+    code, report = verified(broker, names, capsys, *demands, "--canary", "hunter2", "--artefact", str(tmp_path))
+    assert (code, report["totals"], report["notes"]) == (0, {}, [])
+    counts = report["counts"]
+    assert (counts["committed_transactions"], counts["aborted_transactions"], counts["fences"]) == (1, 2, 1)
+    code, report = verified(broker, names, capsys, "--need", "kills=3", "--fired", "kills=2")
+    assert (code, report["verdict"], report["totals"]) == (3, "inconclusive", {"silent-fault": 1})
+
+
+def test_a_producer_used_twice_and_a_commit_without_offsets_are_found_in_the_raw_logs(
+    broker: Broker, names: Names, capsys: Capture
+) -> None:
+    """The second transaction of an epoch; and records that came out while the offset stayed."""
+    connection = seeded(broker, names, "--count", "30")
+    made, writer = rows(connection, names), writing(connection, names)
+    write(connection, names, made[:12], writer=writer, offsets=False)
+    write(connection, names, made[12:], writer=writer)
+    code, report = verified(broker, names, capsys)
+    assert (code, set(report["totals"])) == (1, {"epoch-reuse", "torn-txn"})
+    code, report = verified(broker, names, capsys, "--no-strict")
+    assert (code, set(report["totals"])) == (1, {"torn-txn"})
+
+
+def test_a_position_moved_by_hand_is_no_regression(broker: Broker, names: Names, capsys: Capture) -> None:
+    """The outputs above it are told, not the move."""
+    connection = seeded(broker, names, "--count", "30")
+    write(connection, names, rows(connection, names))
+    group = consumer(connection, names.group, READ_UNCOMMITTED)
+    group.commit(offsets=[TopicPartition(names.input, p, 0) for p in range(PARTITIONS)], asynchronous=False)
+    group.close()
+    code, report = verified(broker, names, capsys)
+    assert (code, report["totals"]) == (1, {"offset-behind": 30})
 
 
 def test_missing_topics_are_refused(broker: Broker, names: Names, capsys: Capture) -> None:

@@ -280,7 +280,7 @@ def test_at_most_twenty_findings_are_kept_and_all_are_counted() -> None:
     assert len(report.findings) == 20
 
 
-def test_memory_holds_one_bit_per_input_when_the_logs_arrive_in_step() -> None:
+def test_nothing_waits_when_the_logs_arrive_in_step() -> None:
     """Twenty thousand orders in step leave nothing waiting on the way."""
     order, total = orders(0), 20_000
     checker = Checker(Facts("in", "out", "dlq", {0: LogOffsets(0, total, total)}, {0: total}, 1))

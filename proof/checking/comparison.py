@@ -1,0 +1,199 @@
+"""Input records against what came of them, one source position at a time; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
+
+from proof.checking.lane import Lane
+from proof.checking.records import Facts, Record, Row, at
+from proof.checking.stream import Stream
+from proof.findings import Findings, Name
+from proof.matching import Expected, wrong_dead_letter, wrong_output
+from protocol.position import SourcePosition
+
+_partition = itemgetter(0)
+
+
+class Comparison:
+    """Takes both sides in, in any interleaving; what was lost is known when all of both is in."""
+
+    def __init__(self, facts: Facts, found: Findings, lanes: dict[int, Lane]) -> None:
+        self._facts, self._found, self._lanes = facts, found, lanes
+        self._expected = {p: Expected(facts.input, p) for p in lanes}
+        self._same_shape = facts.output_partitions == len(lanes)
+        self._input_open = self._downstream_open = True
+        self.inputs = self.backlog = self.unverifiable = 0
+        self.lost: dict[int, list[int]] = {p: [] for p in lanes}
+
+    def take_inputs(self, records: Iterable[Row]) -> None:
+        """Visible records of the input, in offset order per partition."""
+        for partition, rows in groupby(records, _partition):
+            self._take_inputs(partition, rows)
+
+    def _take_inputs(self, partition: int, rows: Iterable[Row]) -> None:
+        lane, position = self._lanes[partition], self._facts.position(partition)
+        queue, early = lane.queue, lane.early
+        read, count = lane.read, 0
+        for row in rows:
+            offset = row[1]
+            if offset != read:
+                lane.skip_to(offset)
+            read = lane.read = offset + 1
+            if offset >= position:
+                self.backlog += 1
+                continue
+            count += 1
+            if early and offset in early:
+                topic, out = early.pop(offset)
+                if topic != self._facts.output or not self._expected[partition].exactly(row, out):
+                    self._compare(row, topic, out)
+            elif self._downstream_open:
+                queue.append(row)
+            else:
+                self._missing(row)
+        self.inputs += count
+        if early:
+            self._overdue(lane, partition)
+
+    def take_rows(self, stream: Stream, rows: Iterable[Row]) -> int:
+        """
+        The common case is compared here, at once: the next input of the same partition, exactly as it has to be.
+
+        All else goes through `_place`, which finds the input by the source headers and says what is wrong.
+        """
+        partition = stream.partition
+        quick = stream.topic == self._facts.output and self._same_shape and partition in self._lanes
+        queue = self._lanes[partition].queue if quick else None
+        exactly = self._expected[partition].exactly if quick else None
+        layout, last = stream.layout, stream.last
+        before = last.get(partition, -1)
+        upto = stream.upto
+        lowest, highest, run, count = -1, -1, 0, 0
+        for row in rows:
+            count += 1
+            offset = row[1]
+            if offset > upto:
+                if run:
+                    stream.note(partition, lowest, highest, run)
+                    run = 0
+                stream.move_to(offset)
+                upto = stream.upto
+            if queue and exactly is not None and queue[0][1] > before and exactly(queue[0], row):
+                highest = before = queue.popleft()[1]
+                if not run:
+                    lowest = highest
+                run += 1
+                if layout is not None:
+                    layout.add(offset, partition, highest)
+                continue
+            last[partition] = before
+            self._slowly(stream, row)
+            before = last.get(partition, -1)
+        if run:
+            stream.note(partition, lowest, highest, run)
+        last[partition] = before
+        return count
+
+    def _slowly(self, stream: Stream, row: Row) -> None:
+        record = Record(*row)
+        source = SourcePosition.of(record.headers)
+        if stream.layout is not None:
+            ours = source is not None and source.topic == self._facts.input
+            place = (source.partition, source.offset) if source is not None and ours else (-1, -1)
+            stream.layout.add(record.offset, *place)
+        if source is None:
+            self._say(Name.PHANTOM, stream, record, "no readable source headers")
+        elif source.topic != self._facts.input or source.partition not in self._lanes:
+            self._say(Name.PHANTOM, stream, record, f"its source is {at(source)}, not in {self._facts.input}")
+        else:
+            self._place(stream, record, source)
+
+    def _place(self, stream: Stream, record: Record, source: SourcePosition) -> None:
+        """Find the input of one downstream record."""
+        log, lane = self._facts.logs[source.partition], self._lanes[source.partition]
+        if source.offset < log.first:
+            self.unverifiable += 1
+        elif source.offset >= log.last_stable:
+            evidence = f"its source {at(source)} is not visible (LSO {log.last_stable})"
+            self._say(Name.PHANTOM, stream, record, evidence)
+        elif source.offset >= self._facts.position(source.partition):
+            told = self._facts.committed.get(source.partition)
+            evidence = f"its source {at(source)} is out, the committed offset is {told}"
+            if source.offset in lane.behind:
+                self._duplicate(stream, record, source)
+                return
+            lane.behind.add(source.offset)
+            self._say(Name.OFFSET_BEHIND, stream, record, evidence)
+            stream.note(source.partition, source.offset, source.offset, 1)
+        elif source.offset >= lane.read and self._input_open:
+            if source.offset in lane.early:
+                self._duplicate(stream, record, source)
+            else:
+                self._first_time(stream, record, source)
+                lane.early[source.offset] = stream.topic, record
+        elif (came := lane.take(source.offset)) is not None:
+            self._first_time(stream, record, source)
+            self._compare(came, stream.topic, record)
+        elif source.offset < lane.read and lane.visible(source.offset):
+            self._duplicate(stream, record, source)
+        else:
+            self._phantom(stream.topic, record, source.partition, source.offset)
+
+    def _duplicate(self, stream: Stream, record: Record, source: SourcePosition) -> None:
+        self._say(Name.DUPLICATE, stream, record, f"its source {at(source)} came out before")
+
+    def _first_time(self, stream: Stream, record: Record, source: SourcePosition) -> None:
+        stream.note(source.partition, source.offset, source.offset, 1)
+        before = stream.last.get(source.partition, -1)
+        if source.offset < before:
+            self._say(Name.NONMONOTONIC, stream, record, f"its source {at(source)} follows offset {before}")
+        else:
+            stream.last[source.partition] = source.offset
+        if stream.topic == self._facts.output and self._same_shape and record.partition != source.partition:
+            evidence = f"its source {at(source)} belongs into output partition {source.partition}, "
+            self._say(Name.NONMONOTONIC, stream, record, evidence + "or keys lose their order")
+
+    def _compare(self, came: Row, topic: str, row: Row) -> None:
+        record, before = Record(*row), Record(*came)
+        source = SourcePosition(self._facts.input, before.partition, before.offset)
+        wrong = (wrong_output if topic == self._facts.output else wrong_dead_letter)(before, record, source)
+        if wrong is not None:
+            place = topic, record.partition, record.offset
+            self._found.say(Name.CORRUPT, place, f"source {at(source)}: {wrong}")
+
+    def _say(self, name: Name, stream: Stream, record: Record, evidence: str) -> None:
+        self._found.say(name, (stream.topic, record.partition, record.offset), evidence, stream.key)
+
+    def _missing(self, row: Row) -> None:
+        partition, offset = row[0], row[1]
+        self.lost[partition].append(offset)
+        evidence = f"neither on {self._facts.output} nor {self._facts.dead_letter}"
+        self._found.say(Name.LOST, (self._facts.input, partition, offset), evidence)
+
+    def _overdue(self, lane: Lane, partition: int) -> None:
+        for topic, row in lane.overdue():
+            record = Record(*row)
+            source = SourcePosition.of(record.headers)
+            self._phantom(topic, record, partition, -1 if source is None else source.offset)
+
+    def _phantom(self, topic: str, record: Record, partition: int, offset: int) -> None:
+        evidence = f"its source {self._facts.input}[{partition}] offset {offset} is no visible record "
+        place = topic, record.partition, record.offset
+        self._found.say(Name.PHANTOM, place, evidence + "(aborted, or never written)")
+
+    def input_ended(self) -> None:
+        """No input will come any more: outputs that still wait for theirs have none."""
+        self._input_open = False
+        for partition, lane in self._lanes.items():
+            lane.skip_to(max(lane.read, self._facts.logs[partition].last_stable))
+            self._overdue(lane, partition)
+
+    def downstream_ended(self) -> None:
+        """No output and no dead letter will come any more: inputs that still wait for theirs are lost."""
+        self._downstream_open = False
+        for lane in self._lanes.values():
+            for row in lane.waiting():
+                self._missing(row)
+            lane.forget()

@@ -1,0 +1,128 @@
+"""
+The group's offset commits, one input partition at a time, and the records that belong to each; pure.
+
+Every transaction that readers see moves the offset from where the one before left it, over exactly the records that it
+wrote: `[from, until)`. Commits come in the order in which they took effect, transactions' sources in any order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from proof.checking.lane import Lane
+from proof.checking.transactions import Attempt, Key
+from proof.findings import Findings, Name
+
+
+class _Range(NamedTuple):
+    """``start`` is None where the commit before is not known."""
+
+    start: int | None
+    until: int
+    key: Key
+    offset: int
+
+
+class Positions:
+    """One input partition's committed offset as it moved; ``place`` makes a finding's place of a log offset."""
+
+    def __init__(self, topic: str, partition: int, lane: Lane, found: Findings, both: Callable[[Key], bool]) -> None:
+        self.topic, self.partition = topic, partition
+        self._lane, self._found, self._both = lane, found, both
+        self._ranges: deque[_Range] = deque()
+        self._attempts: list[Attempt] = []
+        self._holder: int | None = None
+        self._retired: set[int] = set()
+        self.last: int | None = -1
+        self.by_hand = self.readable = False
+
+    def moved(self, until: int, key: Key, offset: int, *, strict: bool) -> None:
+        """A transaction that committed moved the offset to ``until``."""
+        before, self.last, self.by_hand = self.last, until, False
+        place = self.topic, self.partition, until
+        if strict and key[0] in self._retired:
+            evidence = "this producer id moves the offset again, after another one of the same partition took over"
+            self._found.say(Name.ZOMBIE, place, evidence, key)
+        if self._holder is not None and self._holder != key[0]:
+            self._retired.add(self._holder)
+        self._holder = key[0]
+        if before is not None and until < before:
+            self._found.say(Name.OFFSET_REGRESSION, place, f"the group stood at {before} before", key)
+            self._attempts = [one for one in self._attempts if one.key != key]
+        elif before is None or until > before:
+            self._ranges.append(_Range(before, until, key, offset))
+
+    def set_by_hand(self, until: int | None) -> None:
+        """Somebody set the offset outside of a transaction, or deleted it (None): a new start."""
+        self.last = until
+        self.by_hand = True
+
+    def broken(self) -> None:
+        """Commits are missing from the log (compaction, retention): what comes next has an unknown start."""
+        self.last = None
+
+    def wrote(self, attempt: Attempt) -> None:
+        """A transaction whose records come from this partition; its sources may still grow."""
+        self._attempts.append(attempt)
+
+    def settle(self) -> None:
+        """Judge the ranges all of whose inputs have come out."""
+        low = self._lane.low
+        while self._ranges and self._ranges[0].until <= low:
+            self._judge(self._ranges.popleft())
+
+    def _judge(self, one: _Range) -> None:
+        """Each transaction with sources below the range's end has to be this one, and whole."""
+        mine: set[tuple[str, int]] = set()
+        kept = []
+        for attempt in self._attempts:
+            lowest, highest, _ = attempt.sources[self.partition]
+            if lowest >= one.until:
+                kept.append(attempt)
+            elif one.start is None and attempt.key != one.key:
+                continue  # its own commit is not in the log any more
+            elif attempt.key != one.key or highest >= one.until or lowest < (one.start or 0):
+                self._torn(attempt)
+            elif (attempt.topic, attempt.partition) in mine:
+                self._torn(attempt)  # one transaction ends once in a partition
+            else:
+                mine.add((attempt.topic, attempt.partition))
+        self._attempts = kept
+
+    def _torn(self, attempt: Attempt) -> None:
+        lowest, highest, count = attempt.sources[self.partition]
+        evidence = (
+            f"{count} visible records with sources {lowest} to {highest} of {self.topic}[{self.partition}]: "
+            "no offset commit of this transaction covers exactly them"
+        )
+        self._found.say(Name.TORN, attempt.place, evidence, attempt.key)
+
+    def ended(self, lost: Iterable[int]) -> None:
+        """All logs have ended; ``lost`` are the inputs below the committed offset that never came out, in order."""
+        missing = deque(lost)
+        for one in self._ranges:
+            gone = []
+            while missing and missing[0] < one.until:
+                if missing[0] >= (one.start or 0):
+                    gone.append(missing[0])
+                missing.popleft()
+            if gone:
+                self._incomplete(one, gone)
+            self._judge(one)
+        self._ranges.clear()
+        if self.readable and self.last is not None:
+            for attempt in self._attempts:
+                self._torn(attempt)
+
+    def _incomplete(self, one: _Range, gone: list[int]) -> None:
+        """Inputs of a committed range that are nowhere: before what the transaction wrote, or amid it."""
+        wrote = [a.sources[self.partition][0] for a in self._attempts if a.key == one.key]
+        place = self.topic, self.partition, gone[0]
+        if wrote and gone[-1] < min(wrote):
+            evidence = f"the group stood at {one.start}, the transaction that moved it to {one.until} begins at "
+            self._found.say(Name.OFFSET_GAP, place, evidence + str(min(wrote)), one.key)
+        if not wrote or gone[-1] >= min(wrote) or self._both(one.key):
+            evidence = f"its offset {one.until} is committed, {len(gone)} of its records are not visible"
+            self._found.say(Name.TORN, place, evidence, one.key)

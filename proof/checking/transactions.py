@@ -1,0 +1,199 @@
+"""
+Transactions as the raw batches of a log show them: who wrote, how it ended, and whether epochs were kept apart; pure.
+
+A fenced or timed-out transaction is ended by its coordinator with a marker of the next epoch (seen on Kafka 4.1.1), so
+a marker ends what its producer id has open, whatever the epochs. A coordinator may write a marker twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from proof.findings import Findings, Name
+from protocol.batches import RawBatch
+
+Key = tuple[int, int]
+COMMIT, ABORT = "commit", "abort"
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """
+    What one producer epoch wrote to one partition up to one end marker.
+
+    ``visible`` is the first offset of it that a `read_committed` reader returned. ``sources`` maps an input partition
+    to [lowest, highest, count] of the sources seen. ``zombie`` and ``reused`` tell where it broke a rule.
+    """
+
+    topic: str
+    partition: int
+    producer_id: int
+    epoch: int
+    first: int
+    last: int = -1
+    records: int = 0
+    status: str | None = None
+    visible: int = -1
+    zombie: int = -1
+    reused: int = -1
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    sources: dict[int, list[int]] = field(default_factory=dict)
+    commits: list[tuple[int, int, int]] = field(default_factory=list)
+
+    @property
+    def key(self) -> Key:
+        return self.producer_id, self.epoch
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        return self.topic, self.partition, self.first
+
+
+class _Bits:
+    """Epochs of one producer id, 8 KiB at most."""
+
+    def __init__(self) -> None:
+        self._bits = bytearray()
+
+    def __contains__(self, epoch: int) -> bool:
+        at, bit = divmod(epoch, 8)
+        return at < len(self._bits) and bool(self._bits[at] & 1 << bit)
+
+    def add(self, epoch: int) -> bool:
+        """Put it in; False when it was there."""
+        at, bit = divmod(epoch, 8)
+        if at >= len(self._bits):
+            self._bits.extend(bytes(at + 1 - len(self._bits)))
+        known = self._bits[at] & 1 << bit
+        self._bits[at] |= 1 << bit
+        return not known
+
+
+class Endings:
+    """How every (producer id, epoch) ended, over all partitions: it may not both commit and abort."""
+
+    def __init__(self, found: Findings, healed_ms: Iterable[int] = ()) -> None:
+        self._found = found
+        self.first_commit_ms: dict[int, int | None] = dict.fromkeys(healed_ms)
+        self._ended: dict[tuple[str, int], _Bits] = {}
+        self._torn: dict[Key, Attempt] = {}
+        self._reused: set[Key] = set()
+        self.counts: Counter[str] = Counter()
+
+    def committed_at(self, when_ms: int) -> None:
+        """Keep the first commit after each heal."""
+        for healed, first in self.first_commit_ms.items():
+            if when_ms >= healed and (first is None or when_ms < first):
+                self.first_commit_ms[healed] = when_ms
+
+    def ended(self, attempt: Attempt, marker: RawBatch, *, counted: bool) -> None:
+        """``counted``: the log is one of records, not of offsets."""
+        status, producer_id, epoch = attempt.status or "", attempt.producer_id, attempt.epoch
+        new = self._bits(status, producer_id).add(epoch)
+        if new:
+            self.counts["committed_transactions" if status == COMMIT else "aborted_transactions"] += 1
+            self.counts["fences"] += status == ABORT and marker.producer_epoch > epoch
+        if counted:
+            self.counts["committed_records" if status == COMMIT else "aborted_records"] += attempt.records
+        if attempt.reused >= 0:
+            self._reused.add(attempt.key)
+            self.counts["committed_transactions" if status == COMMIT else "aborted_transactions"] += not new
+        if self.both(attempt.key):
+            self._torn.setdefault(attempt.key, attempt)
+
+    def _bits(self, status: str, producer_id: int) -> _Bits:
+        return self._ended.setdefault((status, producer_id), _Bits())
+
+    def both(self, key: Key) -> bool:
+        """It committed and aborted."""
+        return all(key[1] in self._bits(status, key[0]) for status in (COMMIT, ABORT))
+
+    def report(self) -> None:
+        """One transaction with two fates is torn; an epoch with several transactions is told as `epoch-reuse`."""
+        for key, attempt in self._torn.items():
+            if key not in self._reused:
+                evidence = f"it ended with {attempt.status} here, and otherwise in another partition"
+                self._found.say(Name.TORN, attempt.place, evidence, key)
+
+
+class RawLog:
+    """One partition's batches in log order."""
+
+    def __init__(self, topic: str, partition: int, found: Findings, endings: Endings, *, strict: bool) -> None:
+        self.topic, self.partition = topic, partition
+        self._found, self._endings, self._strict = found, endings, strict
+        self._open: dict[int, list[Attempt]] = {}
+        self._top: dict[int, int] = {}
+        self._ended: dict[int, tuple[int, str]] = {}
+        self.on_end: Callable[[Attempt], None] = lambda _attempt: None
+        self.mine: Callable[[Attempt], bool] = lambda _attempt: True
+        self.of_records = True
+
+    def take(self, batch: RawBatch) -> Attempt | None:
+        """The transaction that a batch of records belongs to; None for markers and for what is in none."""
+        if batch.control:
+            if batch.marker is not None:
+                self._end(batch)
+            return None
+        if not batch.transactional:
+            return None
+        attempt = self._attempt(batch)
+        attempt.last = batch.last_offset
+        attempt.records += batch.records
+        return attempt
+
+    def _attempt(self, batch: RawBatch) -> Attempt:
+        producer_id, epoch = batch.producer_id, batch.producer_epoch
+        open_here = self._open.setdefault(producer_id, [])
+        if open_here and open_here[-1].epoch == epoch:
+            return open_here[-1]
+        attempt = Attempt(self.topic, self.partition, producer_id, epoch, batch.base_offset)
+        open_here.append(attempt)
+        if epoch < self._top.get(producer_id, -1):
+            attempt.zombie = self._top[producer_id]
+        self._top[producer_id] = max(epoch, self._top.get(producer_id, -1))
+        if self._ended.get(producer_id, (-1, ""))[0] == epoch:
+            attempt.reused = batch.base_offset
+        return attempt
+
+    def _end(self, marker: RawBatch) -> None:
+        producer_id, status = marker.producer_id, marker.marker or ""
+        attempts = [one for one in self._open.pop(producer_id, []) if self.mine(one)]
+        for attempt in attempts:
+            attempt.status = status
+            self._judge(attempt)
+            self._endings.ended(attempt, marker, counted=self.of_records)
+            self.on_end(attempt)
+        before = self._ended.get(producer_id)
+        if attempts:
+            self._ended[producer_id] = attempts[-1].epoch, status
+        elif before is not None and before == (marker.producer_epoch, COMMIT if status == ABORT else ABORT):
+            self._reuse(marker.base_offset, before[1], (producer_id, marker.producer_epoch))
+        self._top[producer_id] = max(marker.producer_epoch, self._top.get(producer_id, -1))
+        if status == COMMIT and (attempts or self.of_records):
+            self._endings.committed_at(marker.max_timestamp)
+
+    def _judge(self, attempt: Attempt) -> None:
+        if attempt.status == COMMIT and attempt.zombie >= 0:
+            evidence = f"visible, although epoch {attempt.zombie} of this producer wrote or ended here before"
+            self._found.say(Name.ZOMBIE, attempt.place, evidence, attempt.key)
+        if attempt.status == ABORT and attempt.visible >= 0:
+            self.aborted_read(attempt, attempt.visible)
+        if attempt.reused >= 0:
+            self._reuse(attempt.reused, self._ended[attempt.producer_id][1], attempt.key)
+
+    def _reuse(self, offset: int, before: str, key: Key) -> None:
+        if self._strict:
+            evidence = f"the epoch ended with {before} before: a late frame of that transaction would hit this one"
+            self._found.say(Name.EPOCH_REUSE, (self.topic, self.partition, offset), evidence, key)
+
+    def aborted_read(self, attempt: Attempt, offset: int) -> None:
+        """A visible record of an aborted transaction."""
+        evidence = "a read_committed reader returned it, and its transaction is aborted"
+        self._found.say(Name.ABORTED_READ, (self.topic, self.partition, offset), evidence, attempt.key)
+
+    def open(self) -> Iterable[Attempt]:
+        """What has not ended."""
+        return [attempt for some in self._open.values() for attempt in some]

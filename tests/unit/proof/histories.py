@@ -1,0 +1,292 @@
+"""Histories of a pipeline as its logs show them: a plan of transactions, and the logs that it leaves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from reader_lines import read_by
+
+from proof.checker import Checker, Facts, Record
+from proof.checking.demands import check_fired, check_secrets, check_stalls
+from proof.checking.readers import check_readers
+from proof.checking.writers import Acknowledged
+from proof.findings import Report
+from proof.orders import orders, spoiled
+from protocol.batches import OffsetBatch, OffsetCommit, RawBatch
+from protocol.journal import Entry, Phase, Step
+from protocol.position import LogOffsets, SourcePosition
+from protocol.records import DISCOUNTS, ERROR_REASON, tier_of_key
+
+KINDS = ("not-json", "not-an-object", "no-customer-id", "no-value")
+OUT, DEAD, OFFSETS = "out", "dlq", "offsets"
+
+
+@dataclass
+class Txn:
+    """One attempt at a range: what it writes, and how it ends; in a broken world ``fates`` differ by log."""
+
+    lane: int
+    pid: int
+    epoch: int
+    until: int | None
+    rows: list[tuple[str, Record]]
+    fate: str | None = "commit"
+    marker_epoch: int = -1
+    fates: dict[str, str | None] = field(default_factory=dict)
+    start: int = 0
+    told: bool = True
+
+
+@dataclass
+class World:
+    """A plan: inputs, and each lane's transactions in order; clean until a mutation spoils it."""
+
+    dice: random.Random
+    inputs: list[Record] = field(default_factory=list)
+    logs: dict[int, LogOffsets] = field(default_factory=dict)
+    lanes: dict[int, list[Txn]] = field(default_factory=dict)
+    shape: int = 1
+    hand: dict[int, int] = field(default_factory=dict)
+
+    def done(self, lane: int | None = None) -> list[Txn]:
+        """Committed transactions with records."""
+        lanes = self.lanes if lane is None else [lane]
+        return [t for p in lanes for t in self.lanes[p] if t.fate == "commit" and t.rows]
+
+    def pick(self, least: int = 1, topic: str = OUT, **more: Any) -> Txn:
+        """One of the committed transactions with at least so many records on that topic."""
+        fit = [t for t in self.done() if sum(name == topic for name, _ in t.rows) >= least]
+        fit = [t for t in fit if all(getattr(t, name) == value for name, value in more.items())]
+        return self.dice.choice(fit)
+
+    def last(self, lane: int) -> Txn:
+        return self.done(lane)[-1]
+
+
+def enriched(key: bytes, value: bytes | None) -> bytes:
+    tier = tier_of_key(key)
+    return (value or b"")[:-1] + f',"loyalty_tier":"{tier}","loyalty_discount":{DISCOUNTS[tier]}}}'.encode()
+
+
+def plan(seed: int, partitions: int = 2, shape: int | None = None, per_partition: int = 40) -> World:
+    """Ranges of every length, each tried until it commits; aborted, fenced and timed-out attempts on the way."""
+    dice = random.Random(seed)
+    world, order, number = World(dice, shape=shape or partitions), orders(seed), 0
+    for p in range(partitions):
+        at = first = dice.choice([0, 0, 7])
+        made: list[tuple[Record, tuple[str, Record]]] = []
+        for _ in range(per_partition):
+            at += dice.choice([0, 0, 0, 1, 3])
+            kind = dice.randrange(10)
+            key, value = order(number) if kind >= 4 else spoiled(order(number), kind)
+            came = Record(p, at, key, value, [("trace", b"1")] if dice.random() < 0.2 else [], 1000 + number)
+            made.append((came, _result(came, kind, p if shape in {None, partitions} else number % (shape or 1))))
+            at, number = at + 1, number + 1
+        world.inputs += [came for came, _ in made]
+        world.logs[p] = LogOffsets(first, at + 2, at + 2)
+        world.lanes[p] = list(_attempts(dice, p, made, at + 2, first))
+    return world
+
+
+def _result(came: Record, kind: int, target: int) -> tuple[str, Record]:
+    source = SourcePosition("in", came.partition, came.offset).headers()
+    assert came.key is not None
+    if kind >= 4:
+        value = enriched(came.key, came.value)
+        return OUT, Record(target, -1, came.key, value, [*came.headers, *source], came.created)
+    headers = [*came.headers, (ERROR_REASON, KINDS[kind].encode()), *source]
+    return DEAD, Record(target, -1, came.key, came.value, headers, came.created)
+
+
+def _attempts(
+    dice: random.Random, lane: int, made: list[tuple[Record, tuple[str, Record]]], end: int, start: int
+) -> Iterator[Txn]:
+    pid, epoch, at = 100 + lane, dice.choice([0, 5, 32000]), 0
+    while at < len(made):
+        count = dice.choice([2, 5, 9, 15])
+        mine = made[at : at + count]
+        until = made[at + count][0].offset if at + count < len(made) else end
+        rows = [result for _, result in mine]
+        while (fate := dice.choice(["commit", "commit", "abort", "fenced", "died"])) != "commit":
+            some = rows[: dice.randint(0, len(rows))] if fate == "died" else rows
+            yield Txn(lane, pid, epoch, None if fate == "died" else until, list(some), "abort", start=start)
+            # The coordinator ends a fenced or timed-out transaction with a marker of the next epoch.
+            last = Txn(lane, pid, epoch + (fate != "abort"), None, [], None)
+            epoch = last.epoch + 1
+            yield replace(last, told=False, fate="mark")
+        yield Txn(lane, pid, epoch, until, list(rows), "commit", start=start)
+        epoch, at, start = epoch + 1, at + count, until
+
+
+@dataclass
+class History:
+    """What the logs hold in the end, and what processes wrote down."""
+
+    facts: Facts
+    inputs: list[Record]
+    visible: dict[str, list[Record]]
+    batches: dict[tuple[str, int], list[RawBatch]]
+    offsets: list[OffsetBatch]
+    entries: list[Entry]
+    needed: dict[str, int] = field(default_factory=dict)
+    fired: dict[str, int] = field(default_factory=dict)
+    bound_s: float | None = None
+    files: dict[str, bytes] = field(default_factory=dict)
+    held: int = 0
+
+    def report(self, seed: int = 0) -> Report:
+        """Judge it, the logs arriving in an arbitrary interleaving, batches before their records."""
+        dice, acknowledged = random.Random(seed), Acknowledged(self.entries, "in")
+        checker = Checker(self.facts, acknowledged)
+        checker.offsets.begin(0)
+        raw = {place: list(some) for place, some in self.batches.items()}
+        left = {"in": list(self.inputs), OUT: list(self.visible[OUT]), DEAD: list(self.visible[DEAD])}
+        commits = list(self.offsets)
+        while any(left.values()) or commits:
+            name = dice.choice([*(n for n, rest in left.items() if rest), *([OFFSETS] if commits else [])])
+            if name == OFFSETS:
+                checker.offsets.take([commits.pop(0)])
+                continue
+            some = [left[name].pop(0) for _ in range(min(len(left[name]), dice.randint(1, 9)))]
+            if name == "in":
+                checker.input(some)
+                continue
+            for row in some:
+                _lead(checker, raw, name, row)
+            (checker.output if name == OUT else checker.dead_letters)(some)
+        for (topic, partition), rest in raw.items():
+            checker.batches(topic, partition, rest)
+        for end in dice.sample([checker.input_ended, checker.downstream_ended], 2):
+            end()
+        checker.finish()
+        check_readers(self.entries, checker.layouts, checker.found, acknowledged)
+        check_stalls(checker.endings.first_commit_ms, self.bound_s, checker.found)
+        check_fired(self.needed, {**checker.counts, **self.fired}, checker.found)
+        for name, text in self.files.items():
+            chunks = [text[n : n + 7] for n in range(0, len(text), 7)]
+            check_secrets(name, chunks, ["the-canary"], checker.found)
+        self.held = checker.in_flight
+        return checker.report()
+
+
+def _lead(checker: Checker, raw: dict[tuple[str, int], list[RawBatch]], topic: str, row: Record) -> None:
+    rest = raw.get((topic, row.partition), [])
+    while rest and rest[0].base_offset <= row.offset:
+        checker.batches(topic, row.partition, [rest.pop(0)])
+
+
+class Brokers:
+    """Appends what transactions do, each lane in its order, lanes mixed."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._ends: dict[tuple[str, int], int] = {}
+        self._first_open: dict[tuple[str, int], int] = {}
+        self.batches: dict[tuple[str, int], list[RawBatch]] = {}
+        self.offsets: list[OffsetBatch] = []
+        self.rows: dict[str, list[Record]] = {OUT: [], DEAD: []}
+        self.hidden: list[tuple[str, Record]] = []
+        self.committed: dict[int, int | None] = dict.fromkeys(world.logs)
+        self.entries: list[Entry] = []
+        self.clock = 1_000_000
+
+    def run(self) -> None:
+        left = {p: [step for txn in txns for step in self._steps(txn)] for p, txns in self._world.lanes.items()}
+        while any(left.values()):
+            lane = self._world.dice.choice([p for p, rest in left.items() if rest])
+            left[lane].pop(0)()
+
+    def _steps(self, txn: Txn) -> list[Any]:
+        size = self._world.dice.randint(1, 4)
+        chunks = [txn.rows[n : n + size] for n in range(0, len(txn.rows), size)]
+        return [*(lambda c=c: self._produce(txn, c) for c in chunks), lambda: self._end(txn)]
+
+    def _append(self, place: tuple[str, int], txn: Txn, records: int, marker: str | None = None) -> RawBatch:
+        base = self._ends.get(place, 0)
+        self._ends[place] = base + records
+        self.clock += 10
+        epoch = txn.epoch if marker is None or txn.marker_epoch < 0 else txn.marker_epoch
+        return RawBatch(
+            base, base + records - 1, records, txn.pid, epoch, 0, True, marker is not None, marker, self.clock
+        )
+
+    def _produce(self, txn: Txn, rows: list[tuple[str, Record]]) -> None:
+        for topic, record in rows:
+            place = topic, record.partition
+            batch = self._append(place, txn, 1)
+            self.batches.setdefault(place, []).append(batch)
+            txn.__dict__.setdefault("wrote", []).append((topic, record._replace(offset=batch.base_offset)))
+
+    def _end(self, txn: Txn) -> None:
+        wrote = txn.__dict__.get("wrote", [])
+        if txn.until is not None:
+            commit = (OffsetCommit(txn.lane, txn.until),)
+            self.offsets.append(OffsetBatch(self._append((OFFSETS, 0), txn, 1), commit))
+        if txn.fate == "mark":
+            self._mark_pending(txn)
+            return
+        if txn.fate is None:
+            return
+        if txn.fate == "abort":
+            self._pending = {**self.__dict__.get("_pending", {}), txn.lane: txn}
+            return
+        self._mark(txn, txn, "commit")
+        self._tell(txn)
+        for topic, record in wrote:
+            if txn.fates.get(topic, "commit") == "commit":
+                self.rows[topic].append(record)
+            else:
+                self.hidden.append((topic, record))
+
+    def _mark_pending(self, marker: Txn) -> None:
+        txn = self._pending.pop(marker.lane)
+        self._mark(txn, replace(marker, marker_epoch=marker.epoch), "abort")
+        self.hidden += txn.__dict__.get("wrote", [])
+
+    def _mark(self, txn: Txn, marker: Txn, fate: str) -> None:
+        places = {(topic, record.partition) for topic, record in txn.__dict__.get("wrote", [])}
+        for place in sorted(places):
+            told = txn.fates.get(place[0], fate)
+            if told is not None:
+                self.batches[place].append(self._append(place, marker, 1, told))
+        told = txn.fates.get(OFFSETS, fate)
+        if txn.until is not None and told is not None:
+            self.offsets.append(OffsetBatch(self._append((OFFSETS, 0), marker, 1, told)))
+            if told == "commit":
+                self.committed[txn.lane] = txn.until
+
+    def _tell(self, txn: Txn) -> None:
+        if txn.told and txn.until is not None and txn.until > txn.start:
+            said = {"topic": "in", "partition": txn.lane, "start": txn.start, "until": txn.until}
+            for phase in (Phase.INTENT, Phase.DONE):
+                self.entries.append(Entry(self.clock / 1000, "writer", 1, Step.COMMIT, phase, dict(said)))
+
+    def end(self, place: tuple[str, int]) -> int:
+        return self._ends.get(place, 0)
+
+
+def happened(world: World, *, journals: bool = True) -> History:
+    """Let the plan happen."""
+    brokers = Brokers(world)
+    brokers.run()
+    targets = range(max(world.shape, 1))
+    downstream = {
+        topic: {p: LogOffsets(0, brokers.end((topic, p)), brokers.end((topic, p))) for p in targets}
+        for topic in (OUT, DEAD)
+    }
+    facts = Facts(
+        "in", OUT, DEAD, world.logs, brokers.committed, world.shape, downstream=downstream, settled=True,
+        journals=journals,
+    )  # fmt: skip
+    visible = {name: sorted(rows, key=lambda r: (r.partition, r.offset)) for name, rows in brokers.rows.items()}
+    entries = list(brokers.entries)
+    if journals:
+        for pid in (11, 12):
+            entries += read_by(world.dice, pid, visible)
+        entries += read_by(world.dice, 99, visible, final=True)
+    made = History(facts, world.inputs, visible, brokers.batches, brokers.offsets, entries)
+    made.__dict__["hidden"] = brokers.hidden
+    return made

@@ -1,0 +1,209 @@
+"""Plans that go wrong before anything happens, each with the name that the checker has to give it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from histories import DEAD, OUT, Txn, World
+
+from proof.findings import Name
+from protocol.position import SourcePosition
+
+Plan = Callable[[World], None]
+
+
+def _lane_of(world: World, txn: Txn) -> tuple[list[Txn], int]:
+    lane = world.lanes[txn.lane]
+    return lane, next(n for n, one in enumerate(lane) if one is txn)
+
+
+def _after(world: World, txn: Txn, *more: Txn) -> None:
+    lane, at = _lane_of(world, txn)
+    lane[at + 1 : at + 1] = more
+
+
+def lose_a_record(world: World) -> None:
+    txn = world.pick(2)
+    txn.rows.pop(world.dice.randrange(1, len(txn.rows)))
+
+
+def lose_a_dead_letter(world: World) -> None:
+    txn = world.pick(1, DEAD)
+    txn.rows.remove(next(row for row in txn.rows if row[0] == DEAD))
+
+
+def lose_the_first_of_a_range(world: World) -> None:
+    txn = world.dice.choice([t for p in world.lanes for t in world.done(p)[1:] if len(t.rows) > 1])
+    txn.rows.pop(0)
+
+
+def lose_all_of_a_range(world: World) -> None:
+    world.pick(2).rows.clear()
+
+
+def write_twice_in_one(world: World) -> None:
+    txn = world.pick(1)
+    txn.rows.append(world.dice.choice(txn.rows))
+
+
+def write_on_both_topics(world: World) -> None:
+    txn = world.pick(1)
+    topic, row = txn.rows[0]
+    txn.rows.append((DEAD if topic == OUT else OUT, row))
+
+
+def replay_a_range(world: World) -> None:
+    txn = world.pick(2)
+    last = world.lanes[txn.lane][-1]
+    _after(world, last, replace(txn, epoch=last.epoch + 1, until=None, rows=list(txn.rows)))
+
+
+def replay_with_its_offset(world: World) -> None:
+    txn = world.done(0)[0]
+    last = world.last(0)
+    _after(world, last, replace(txn, epoch=last.epoch + 1, rows=list(txn.rows), told=False))
+
+
+def move_the_offset_back(world: World) -> None:
+    last = world.last(0)
+    _after(world, last, Txn(0, last.pid, last.epoch + 1, world.done(0)[0].until, []))
+
+
+def invent_a_source(world: World) -> None:
+    txn = world.pick(1)
+    topic, row = txn.rows[-1]
+    source = SourcePosition("in", txn.lane, world.logs[txn.lane].end - 1).headers()
+    txn.rows.append((topic, row._replace(headers=[*row.headers[:-3], *source])))
+
+
+def write_without_source(world: World) -> None:
+    txn = world.pick(1)
+    txn.rows.append((OUT, txn.rows[0][1]._replace(headers=[])))
+
+
+def write_an_input_that_was_aborted(world: World) -> None:
+    _, row = world.pick(1).rows[0]
+    source = SourcePosition.of(row.headers)
+    assert source is not None
+    world.inputs.remove(next(i for i in world.inputs if (i.partition, i.offset) == (source.partition, source.offset)))
+
+
+def change_a_value(world: World) -> None:
+    txn = world.pick(1)
+    at = next(n for n, (topic, _) in enumerate(txn.rows) if topic == OUT)
+    row = txn.rows[at][1]
+    txn.rows[at] = OUT, row._replace(value=(row.value or b"").replace(b'"quantity":', b'"quantity":1'))
+
+
+def change_a_key(world: World) -> None:
+    txn = world.pick(1)
+    txn.rows[0] = txn.rows[0][0], txn.rows[0][1]._replace(key=b"gold-other")
+
+
+def turn_round(world: World) -> None:
+    txn = world.pick(2)
+    at = [n for n, (topic, _) in enumerate(txn.rows) if topic == OUT][:2]
+    a, b = at
+    txn.rows[a], txn.rows[b] = txn.rows[b], txn.rows[a]
+
+
+def two_fates(world: World) -> None:
+    txn = next(t for t in world.done() if {OUT, DEAD} == {topic for topic, _ in t.rows})
+    txn.fates = {DEAD: "abort"}
+
+
+def offset_aborted_records_visible(world: World) -> None:
+    world.pick(2).fates = {"offsets": "abort"}
+
+
+def no_offset_in_it(world: World) -> None:
+    """As after a failed send-offsets that was committed over; the next range takes them in."""
+    txn = world.dice.choice(world.done(0)[:-1])
+    txn.until = None
+
+
+def late_end_hits_the_next(world: World) -> None:
+    """A producer that is used again: the late commit makes half of its next transaction visible, without offset."""
+    lane, at = _lane_of(world, world.pick(4))
+    txn = lane[at]
+    half = [row for row in txn.rows if row[0] == OUT][:2]
+    lane[at:at] = [replace(txn, until=None, rows=half, told=False), replace(txn, rows=[], until=None, told=False)]
+
+
+def late_abort_hits_the_next(world: World) -> None:
+    """The first half of a transaction is aborted, its second half and its offset are committed."""
+    lane, at = _lane_of(world, world.pick(4))
+    txn = lane[at]
+    half, rest = txn.rows[:2], txn.rows[2:]
+    txn.rows = rest
+    gone = replace(txn, until=None, rows=half, fate="abort")
+    lane[at:at] = [gone, Txn(txn.lane, txn.pid, txn.epoch, None, [], "mark", told=False)]
+
+
+def use_an_epoch_again(world: World) -> None:
+    lane = world.done(0)
+    lane[1].epoch = lane[0].epoch
+    for one in world.lanes[0]:
+        if one.fate != "commit" and lane[0].epoch < one.epoch:
+            one.epoch = max(one.epoch, lane[1].epoch)
+    world.lanes[0] = [one for one in world.lanes[0] if one.fate == "commit"]
+
+
+def use_one_producer_for_all(world: World) -> None:
+    lane = world.lanes[0] = world.done(0)
+    for one in lane:
+        one.epoch = 3
+
+
+def write_as_a_zombie(world: World) -> None:
+    lane = world.done(0)
+    at = world.dice.randrange(1, len(lane))
+    lane[at].epoch = lane[0].epoch - 1 if lane[0].epoch else 0
+    lane[0].epoch += lane[0].epoch == 0
+    world.lanes[0] = lane
+
+
+def come_back_with_an_old_id(world: World) -> None:
+    lane = world.lanes[0] = world.done(0)
+    for one in lane[1:-1]:
+        one.pid = 500
+    lane[-1].epoch = lane[0].epoch + 9
+
+
+def never_end(world: World) -> None:
+    last = world.last(0)
+    world.lanes[0].append(replace(last, epoch=last.epoch + 1, until=None, fate=None, rows=last.rows[:1], told=False))
+
+
+PLANS: list[tuple[Plan, Name]] = [
+    (lose_a_record, Name.LOST),
+    (lose_a_record, Name.LOST_COMMIT),
+    (lose_a_record, Name.TORN),
+    (lose_a_dead_letter, Name.LOST),
+    (lose_the_first_of_a_range, Name.OFFSET_GAP),
+    (lose_all_of_a_range, Name.TORN),
+    (write_twice_in_one, Name.DUPLICATE),
+    (write_on_both_topics, Name.DUPLICATE),
+    (replay_a_range, Name.DUPLICATE),
+    (replay_with_its_offset, Name.OFFSET_REGRESSION),
+    (move_the_offset_back, Name.OFFSET_REGRESSION),
+    (move_the_offset_back, Name.OFFSET_BEHIND),
+    (invent_a_source, Name.PHANTOM),
+    (write_without_source, Name.PHANTOM),
+    (write_an_input_that_was_aborted, Name.PHANTOM),
+    (change_a_value, Name.CORRUPT),
+    (change_a_key, Name.CORRUPT),
+    (turn_round, Name.NONMONOTONIC),
+    (two_fates, Name.TORN),
+    (offset_aborted_records_visible, Name.TORN),
+    (no_offset_in_it, Name.TORN),
+    (late_end_hits_the_next, Name.TORN),
+    (late_end_hits_the_next, Name.EPOCH_REUSE),
+    (late_abort_hits_the_next, Name.TORN),
+    (use_an_epoch_again, Name.EPOCH_REUSE),
+    (use_one_producer_for_all, Name.EPOCH_REUSE),
+    (write_as_a_zombie, Name.ZOMBIE),
+    (come_back_with_an_old_id, Name.ZOMBIE),
+    (never_end, Name.HANGING),
+]

@@ -1,0 +1,183 @@
+"""The checker proves itself: every name on seeded bad histories, no alarm on clean ones."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from aftermaths import AFTERMATHS, Aftermath
+from histories import OUT, History, World, happened, plan
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mutations import PLANS, Plan
+
+from proof.checker import Checker, Facts
+from proof.checking.demands import check_secrets
+from proof.findings import Findings, Name, Verdict
+from protocol.batches import RawBatch
+from protocol.position import LogOffsets, SourcePosition
+
+SEEDS = range(3)
+
+
+def trim_input(world: World, made: History) -> None:
+    """Retention has taken the first inputs of every partition."""
+    for p, log in world.logs.items():
+        first = log.first + 10
+        made.facts.logs[p] = LogOffsets(first, log.last_stable, log.end)
+        made.inputs = [one for one in made.inputs if one.partition != p or one.offset >= first]
+
+
+def compact_offsets(world: World, made: History) -> None:
+    """Compaction keeps markers and the last commit of every partition."""
+    last = {one.commits[0].partition: n for n, one in enumerate(made.offsets) if one.commits}
+    keep = set(last.values())
+    made.offsets = [
+        one for n, one in enumerate(made.offsets) if n in keep or one.raw.control or world.dice.random() < 0.5
+    ]
+
+
+def trim_offsets(world: World, made: History) -> None:
+    """The offset log begins later."""
+    made.offsets = made.offsets[world.dice.randrange(len(made.offsets)) :]
+
+
+def nothing(_world: World, _made: History) -> None:
+    """As it is."""
+
+
+WEAR = {"whole": nothing, "trimmed": trim_input, "compacted": compact_offsets, "late": trim_offsets}
+
+
+@settings(max_examples=110, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 3), st.sampled_from([None, 1, 2, 3]), st.sampled_from(sorted(WEAR)))
+def test_a_clean_history_raises_no_alarm(seed: int, partitions: int, shape: int | None, wear: str) -> None:
+    """Aborted, fenced, retried and timed-out attempts, dead letters, readers, compaction, retention: all in order."""
+    world = plan(seed, partitions, shape)
+    made = happened(world)
+    WEAR[wear](world, made)
+    report = made.report(seed)
+    assert report.findings == []
+    assert (report.verdict is Verdict.PROVEN) == (report.unverifiable == 0)
+    assert made.held == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("spoil", "name"), PLANS, ids=lambda one: getattr(one, "__name__", one))
+def test_a_plan_that_goes_wrong_is_named(spoil: Plan, name: Name, seed: int) -> None:
+    """What a broken pipeline would do."""
+    world = plan(seed)
+    spoil(world)
+    report = happened(world).report(seed)
+    assert name in report.totals
+    assert any(one.name is name and one.evidence for one in report.findings)
+    assert report.verdict is Verdict.VIOLATED
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("spoil", "name"), AFTERMATHS, ids=lambda one: getattr(one, "__name__", one))
+def test_logs_and_journals_that_disagree_are_named(spoil: Aftermath, name: Name, seed: int) -> None:
+    """What a broken broker, client or campaign would leave behind; a fault that did not fire is no violation."""
+    world = plan(seed)
+    made = happened(world)
+    spoil(world, made)
+    report = made.report(seed)
+    assert name in report.totals
+    assert report.verdict is (Verdict.VIOLATED if name.violation else Verdict.INCONCLUSIVE)
+
+
+def test_sixty_bad_histories_cover_every_name() -> None:
+    """None is left out, and there are enough."""
+    cases = [*PLANS, *AFTERMATHS]
+    assert {name for _, name in cases} == set(Name)
+    assert len({spoil for spoil, _ in cases}) * len(SEEDS) >= 60
+
+
+def test_evidence_names_the_producer_where_it_is_known() -> None:
+    """Partition, offset, producer id and epoch lead to the batch in the log."""
+    world = plan(3)
+    next(spoil for spoil, name in PLANS if name is Name.ZOMBIE)(world)
+    found = next(one for one in happened(world).report(3).findings if one.name is Name.ZOMBIE)
+    assert found.producer_id is not None
+    assert found.epoch is not None
+    assert f"producer {found.producer_id}, epoch {found.epoch}" in str(found)
+
+
+def test_a_producer_that_is_allowed_to_reuse_its_epoch_raises_no_alarm() -> None:
+    """Other producers keep an epoch for all of their transactions."""
+    world = plan(5)
+    for lane in world.lanes:
+        world.lanes[lane] = world.done(lane)
+        for txn in world.lanes[lane]:
+            txn.epoch = 0
+    made = happened(world)
+    made.facts = Facts(**{name: getattr(made.facts, name) for name in made.facts.__slots__} | {"strict": False})
+    assert made.report().verdict is Verdict.PROVEN
+
+
+def test_the_document_holds_every_finding_as_json_takes_it() -> None:
+    """What a campaign keeps."""
+    world = plan(1)
+    world.pick(2).rows.pop()
+    document = happened(world).report().document()
+    assert document["verdict"] == "violated"
+    found = document["findings"][0]
+    assert found.keys() >= {"name", "topic", "partition", "offset", "producer_id", "epoch", "evidence"}
+    assert type(found["name"]) is str
+
+
+def test_a_secret_cut_by_a_chunk_is_found_once_and_not_repeated() -> None:
+    """Where it stands, and not what it is."""
+    found = Findings()
+    check_secrets("f", [b"..hun", b"ter", b"2..hunter2"], ["hunter2", ""], found)
+    assert [one.offset for one in found.first()] == [2, 11]
+    assert all("hunter2" not in str(one) for one in found.first())
+
+
+def test_memory_does_not_grow_with_logs_that_arrive_in_order() -> None:
+    """Inputs one batch ahead of outputs: what waits is that batch, what stays is nothing per record."""
+    total, step, waits = 40_000, 500, []
+    facts = Facts("in", OUT, "dlq", {0: LogOffsets(0, total, total)}, {0: total}, 1)
+    checker, key = Checker(facts), b"gold-1"
+    checker.offsets.begin(0)
+    value = b'{"customer_id":"c"}'
+    out = value[:-1] + b',"loyalty_tier":"gold","loyalty_discount":0.15}'
+    for n, start in enumerate(range(0, total, step)):
+        checker.input([(0, at, key, value, [], 1) for at in range(start, start + step)])
+        waits.append(checker.in_flight)
+        base = start + n
+        checker.batches(OUT, 0, [RawBatch(base, base + step - 1, step, 7, n, 0, True, False, None, 0)])
+        rows = [
+            (0, base + at - start, key, out, [*SourcePosition("in", 0, at).headers()], 1)
+            for at in range(start, start + step)
+        ]
+        checker.output(rows)
+        end = RawBatch(base + step, base + step, 1, 7, n, -1, True, True, "commit", 0)
+        checker.batches(OUT, 0, [end])
+        assert checker.in_flight == 0
+    assert (max(waits), checker.held_bytes) == (step, 0)
+    checker.input_ended()
+    checker.downstream_ended()
+    assert checker.report().verdict is Verdict.PROVEN
+
+
+def test_gaps_cost_sixteen_bytes_each_and_records_nothing() -> None:
+    """A transactional input has a gap per marker or aborted transaction."""
+    facts = Facts("in", OUT, "dlq", {0: LogOffsets(0, 2000, 2000)}, {0: 0}, 1)
+    checker = Checker(facts)
+    checker.input([(0, at, b"k", b"{}", [], 1) for at in range(0, 2000, 2)])
+    assert checker.held_bytes <= 16 * 1000
+    assert checker.in_flight == 0
+
+
+def test_a_late_phantom_is_told_from_a_duplicate() -> None:
+    """An aborted input between two visible ones, written long after its neighbours."""
+    dice = random.Random(4)
+    world = plan(4)
+    gone = dice.choice([one for one in world.inputs if one.partition == 0][:8])
+    world.inputs.remove(gone)
+    late = next(row for txn in world.done(0) for row in txn.rows if row[1].headers[-1][1] == b"%d" % gone.offset)
+    for txn in world.lanes[0]:
+        txn.rows = [row for row in txn.rows if row is not late]
+    world.last(0).rows.append(late)
+    assert set(happened(world).report(4).totals) == {"phantom-output"}
