@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from pipeline import run as running
 from pipeline import session
 from pipeline.__main__ import run_command
+from pipeline.lane import Lane
 from pipeline.options import settings_of
 from pipeline.outcome import Outcome, Status
 from pipeline.progress import Board, Silent
@@ -163,6 +164,17 @@ class Stage:
     def follow_here(self, stop: threading.Event, *options: str) -> Here:
         """The same without an end, until ``stop`` is set."""
         return self._run_here(stop, [*options, "--follow"], Here())
+
+    def drain_alone(self, *options: str, here: Here | None = None, stop: threading.Event | None = None) -> Here:
+        """`drain` without Spark, in one lane and in the caller's thread."""
+        here = here or Here()
+        ground = running.check(self.settings("--master", "none", "--lanes", "1", *options))
+        engine = running._engine(ground)
+        try:
+            Lane(running._shared(ground, engine, stop or threading.Event(), here.board, here), 0).run()
+        finally:
+            engine.close()
+        return here
 
     def _run_here(self, stop: threading.Event, options: Sequence[str], here: Here) -> Here:
         ground = running.check(self.settings(*options))

@@ -1,0 +1,64 @@
+"""Deliberate bugs in the protocol, on a real broker: each goes red by a check that ships, and the product does not."""
+
+from __future__ import annotations
+
+import signal
+
+import psutil
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import Stage, until
+from mutants.catalogue import EVERY
+from mutants.command import as_it_should
+from mutants.experiment import experiments
+from mutants.grounds import GROUNDS
+
+from protocol.names import CrashPoint
+
+COUNT = 20
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Stage:
+    return Stage(broker, names)
+
+
+@pytest.mark.parametrize("ground", GROUNDS)
+def test_every_bug_is_seen_where_the_product_is_proven(broker: Broker, ground: str) -> None:
+    """The control stands on the same ground; docs/proof/mutants.md tells what is wrong, and what names it."""
+    here = [one for one in EVERY.values() if one.on == ground]
+
+    control, tried = experiments(ground, here, lambda name: Stage(broker, Names.fresh(name)))
+
+    assert control.proven, control
+    assert {one.name: seen for one, seen in tried if not as_it_should(one, seen)} == {}
+    assert len(tried) == len(here) > 0
+
+
+@pytest.mark.parametrize(
+    ("program", "lost"), [(["pipeline"], 0), (["tests.mutants", "as", "offset-by-plain-consumer-commit"], COUNT)]
+)
+def test_a_bug_is_seen_in_a_process_that_is_killed_too(stage: Stage, program: list[str], lost: int) -> None:
+    """The same command line with a bug and without: SIGKILL behind send-offsets, then the pipeline as it is."""
+    stage.create(1)
+    stage.seed(COUNT)
+    crash = ["--crash-mode", "worker", "--crash-prob", "1.0", "--crash-point", CrashPoint.AFTER_SEND_OFFSETS.value]
+    with stage.python(*program, "run", *stage.options(), "--master", "none", *crash) as dying:
+        assert dying.wait(60).code == -signal.SIGKILL
+    stage.seed(4)
+    stage.drain_alone()
+
+    code, report = stage.verify()
+
+    assert (code, report["totals"].get("lost-output", 0)) == (1 if lost else 0, lost), report
+
+
+def test_a_process_left_behind_is_seen(stage: Stage) -> None:
+    """The check that every scenario ends with goes red while something it started is alive."""
+    with stage.start(["sleep", "60"]) as program:
+        # Right behind exec, Linux shows an empty environment for a moment.
+        until(lambda: bool(psutil.Process(program.pid).environ()), "the mark is there")
+        with pytest.raises(AssertionError, match="sleep 60"):
+            stage.nobody_left(seconds=0.2)
+    stage.nobody_left()

@@ -1,0 +1,139 @@
+"""The command line: list the mutants, kill them all on a real broker, or run the pipeline as one of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import Any
+
+import click
+from harness.brokers import Broker, any_broker
+from harness.names import Names
+from harness.pipeline import Stage
+from rich.console import Console
+from rich.table import Table
+
+import pipeline.__main__
+import protocol.command
+from mutants.catalogue import EVERY, HARMLESS, MUTANTS
+from mutants.experiment import Seen, experiments
+from mutants.grounds import GROUNDS
+from mutants.mutant import Changes, Mutant
+from proof.commands.options import json_option, say_json
+from protocol.errors import UsageError
+from protocol.names import ExitCode
+
+_EPILOG = """\b
+Examples:
+  python -m tests.mutants kill                                all of them, on a broker of their own
+  python -m tests.mutants kill no-locate producer-reused --json
+  python -m tests.mutants as no-locate run --master none      the pipeline with this bug, as a process
+
+\b
+Exit codes: 0 all killed, 1 one survived or a control went red, 64 wrong usage."""
+
+
+@click.group(epilog=_EPILOG)
+def cli() -> None:
+    """Deliberate bugs in the protocol, and the checks that see them."""
+
+
+@cli.command("list")
+@json_option
+def list_command(*, as_json: bool) -> ExitCode:
+    """Name every mutant, and tell what is wrong with it."""
+    if as_json:
+        say_json([_told(one) for one in EVERY.values()])
+    else:
+        click.echo("\n".join(f"{one.name}: {one.wrong}" for one in EVERY.values()))
+    return ExitCode.DONE
+
+
+@cli.command("kill")
+@click.argument("names", nargs=-1)
+@click.option("--bootstrap", metavar="HOST:PORT", help="A broker to use; else one is started for the occasion.")
+@json_option
+def kill_command(names: tuple[str, ...], *, bootstrap: str | None, as_json: bool) -> ExitCode:
+    """Run each mutant on its ground, with the unchanged product beside it, and tell what killed it."""
+    chosen = [_mutant(name) for name in names or EVERY]
+    rows: list[dict[str, Any]] = []
+    with nullcontext(Broker(bootstrap)) if bootstrap else any_broker() as broker:
+        for ground in GROUNDS:
+            here = [one for one in chosen if one.on == ground]
+            if here:
+                rows += _rows(ground, here, broker)
+    bad = [row["name"] or f"the product on {row['ground']}" for row in rows if not row["as_it_should"]]
+    if as_json:
+        say_json({"mutants": rows, "not_as_they_should": bad})
+    else:
+        _show(rows)
+        click.echo(f"{sum(row['killed'] for row in rows)} killed; not as they should: {', '.join(bad) or 'none'}")
+    return ExitCode.VIOLATION if bad else ExitCode.DONE
+
+
+@cli.command("as", context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("name")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def as_command(name: str, arguments: tuple[str, ...]) -> None:
+    """Be the pipeline with the bug NAME; what follows is the pipeline's own command line."""
+    _mutant(name).change(Changes())  # never taken back: the process ends with it
+    sys.argv = ["pipeline", *arguments]
+    pipeline.__main__.main()
+
+
+def _mutant(name: str) -> Mutant:
+    if name not in EVERY:
+        raise UsageError(f"{name!r} is no mutant; `python -m tests.mutants list` names them")
+    return EVERY[name]
+
+
+def _told(one: Mutant) -> dict[str, Any]:
+    return {"name": one.name, "wrong": one.wrong, "breaks": one.breaks, "ground": one.on, "named": one.named}
+
+
+def _rows(ground: str, mutants: Iterable[Mutant], broker: Broker) -> list[dict[str, Any]]:
+    control, tried = experiments(ground, mutants, lambda name: Stage(broker, Names.fresh(name)))
+    told: list[tuple[dict[str, Any], Seen, bool]] = [({"name": "", "ground": ground}, control, control.proven)]
+    told += [(_told(one), seen, as_it_should(one, seen)) for one, seen in tried]
+    return [
+        {
+            **about,
+            "control": not about["name"],
+            "verdict": seen.verdict,
+            "killed": seen.red,
+            "seen_as": [*dict.fromkeys([*seen.named, *(sign.partition(":")[0] for sign in seen.signs)])],
+            "anomalies": seen.named,
+            "signs": seen.signs,
+            "doubts": seen.doubts,
+            "seconds": round(seen.seconds, 2),
+            "as_it_should": good,
+        }
+        for about, seen, good in told
+    ]
+
+
+def as_it_should(one: Mutant, seen: Seen) -> bool:
+    """A mutant is seen, by the name that belongs to it; what is harmless is proven."""
+    if one.name in HARMLESS:
+        return seen.proven
+    return one.name in MUTANTS and seen.red and one.named in seen.by
+
+
+def _show(rows: Iterable[dict[str, Any]]) -> None:
+    """A table: each ground with its control, and its mutants below."""
+    table = Table("", "mutant", "breaks", "seen as", box=None, pad_edge=False)
+    table.columns[1].no_wrap = True
+    for row in rows:
+        mark = "✓" if row["as_it_should"] else "✗"
+        if row["control"]:
+            table.add_section()
+            table.add_row(mark, f"[dim]on {row['ground']}, without a bug[/dim]", "", f"[dim]{row['verdict']}[/dim]")
+        else:
+            table.add_row(mark, row["name"], row["breaks"], ", ".join(row["seen_as"]) or row["verdict"])
+    Console().print(table)
+
+
+def main() -> None:
+    """The program."""
+    protocol.command.run(cli, "mutants")

@@ -1,0 +1,104 @@
+"""Run a ground with the product as it is and with each bug, and ask the checks that ship."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.pipeline import Stage
+
+from mutants.grounds import GROUNDS
+from mutants.mutant import Changes, Mutant
+from mutants.scene import Scene
+from pipeline import journaled
+from proof.findings import Verdict
+from proof.verify import Asked, Claim, verify
+from protocol.deadline import Deadline
+from protocol.errors import BrewError
+
+_VERIFY_S = 60.0
+_AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """
+    What the checks that ship said.
+
+    ``named`` are the anomalies of `proof verify` and how often each was found; ``signs`` what the run said of itself:
+    refused, stalled, fenced without a rival.
+    """
+
+    verdict: str
+    named: dict[str, int]
+    signs: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def red(self) -> bool:
+        """Something says that this went wrong; that it could not be told is not enough."""
+        return self.verdict == Verdict.VIOLATED or bool(self.signs)
+
+    @property
+    def proven(self) -> bool:
+        return self.verdict == Verdict.PROVEN and not self.signs
+
+    @property
+    def by(self) -> str:
+        """All that named it, in one line."""
+        return ", ".join([*self.named, *self.signs]) or "; ".join(self.doubts) or self.verdict
+
+
+def experiments(
+    ground: str, mutants: Iterable[Mutant], stage_of: Callable[[str], Stage]
+) -> tuple[Seen, list[tuple[Mutant, Seen]]]:
+    """The control, and each mutant with what was seen of it; ``stage_of`` makes topics of their own for a name."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        # One after another, for a bug is one of the whole process; their proofs overlap.
+        control = pool.submit(_judge, *_play(ground, stage_of(f"{ground}-control"), None))
+        tried = [(one, pool.submit(_judge, *_play(ground, stage_of(one.name), one))) for one in mutants]
+        return control.result(), [(one, seen.result()) for one, seen in tried]
+
+
+def _play(ground: str, stage: Stage, mutant: Mutant | None) -> tuple[Scene, float]:
+    """Let it happen; what a run refuses is a sign, and the bug is gone when this returns."""
+    began = time.monotonic()
+    with Changes() as change:
+        scene = Scene(stage, change, mutant, Path(tempfile.mkdtemp(prefix="brew-mutant-")))
+        try:
+            GROUNDS[ground](scene)
+        except BrewError as error:
+            scene.signs.append(str(error))
+    journaled._journal(str(scene.journals), os.getpid()).close()
+    journaled._journal.cache_clear()
+    return scene, time.monotonic() - began
+
+
+def _judge(scene: Scene, seconds: float) -> Seen:
+    """Ask `proof verify`; a ground without topics has said all by itself."""
+    signs = tuple(scene.signs)
+    silent = not all(scene.fired)
+    try:
+        if not scene.partitions:
+            return Seen(Verdict.INCONCLUSIVE if silent else Verdict.PROVEN, {}, signs, (), seconds)
+        names = scene.stage.names
+        claim = Claim(names.input, names.output, names.dead_letter, names.group)
+        asked = Asked(
+            settled=True,
+            journals=scene.journals,
+            needed={"disturbances": len(scene.fired)} if scene.fired else {},
+            fired={"disturbances": sum(scene.fired)},
+        )
+        report = verify(scene.stage.connection, claim, Deadline(_VERIFY_S), asked)
+    except BrewError as error:
+        return Seen(Verdict.INCONCLUSIVE, {}, signs, (str(error),), seconds)
+    finally:
+        shutil.rmtree(scene.journals)
+    return Seen(report.verdict, report.totals, signs, tuple(report.doubts), seconds)

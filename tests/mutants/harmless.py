@@ -1,0 +1,37 @@
+"""Changes that must break nothing: what the promise does not rest on. Where one goes red, a guard behind it is gone."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from mutants.mutant import Changes, mutant
+from mutants.steps import Method
+from protocol.errors import BrewError
+from protocol.kafka.transaction import KafkaTransaction
+
+
+@mutant("D11", on="failing-send-offsets", named="")
+def abort_left_out(change: Changes) -> None:
+    """A transaction that failed is not aborted: closing the producer does it, or the next fence."""
+    change.set(KafkaTransaction, "abort", lambda _: lambda *_arguments: None)
+
+
+@mutant("D12", on="failing-commit", named="")
+def commit_error_taken_for_done(change: Changes) -> None:
+    """A commit that failed is reported as done: the driver asks the brokers and plans the range again."""
+
+    def committing(old: Method) -> Method:
+        def commit(self: KafkaTransaction, *arguments: Any) -> None:
+            with contextlib.suppress(BrewError):
+                old(self, *arguments)
+
+        return commit
+
+    change.set(KafkaTransaction, "commit", committing)
+
+
+@mutant("D14", on="calm", named="")
+def library_flush_left_out(change: Changes) -> None:
+    """Records are still queued when the commit is called: librdkafka's own commit flushes first."""
+    change.set(KafkaTransaction, "flush", lambda _: lambda *_arguments: None)

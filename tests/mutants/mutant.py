@@ -1,0 +1,65 @@
+"""What a mutant is: one bug, put into the product's own classes and taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+
+class Changes:
+    """Attributes of the product set to something else; all of them are as before when the block ends."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], object]] = []
+
+    def set(self, owner: Any, name: str, new: Callable[[Any], Any]) -> None:
+        """Put ``new(old)`` in the place of ``owner.name``."""
+        known, old = vars(owner)[name], getattr(owner, name)
+        setattr(owner, name, new(old))
+        self._undo.append(lambda: setattr(owner, name, known))
+
+    def at_end(self, act: Callable[[], object]) -> None:
+        self._undo.append(act)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for act in reversed(self._undo):
+            act()
+
+
+Change = Callable[[Changes], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """
+    One bug.
+
+    ``wrong`` is one sentence, ``breaks`` the decision it violates (D1 to D26 of the design's reference), ``on`` the
+    ground where it can show itself, ``named`` what has to name it: an anomaly of `proof verify`, or a sign of the run.
+    """
+
+    name: str
+    wrong: str
+    breaks: str
+    on: str
+    named: str
+    change: Change
+
+
+def by_name(module: Any) -> dict[str, Mutant]:
+    """The mutants of a module, in the order in which they stand there."""
+    return {found.name: found for found in vars(module).values() if isinstance(found, Mutant)}
+
+
+def mutant(breaks: str, *, on: str, named: str) -> Callable[[Change], Mutant]:
+    """Make a mutant of a function that changes the product: its name, and its docstring as the sentence."""
+
+    def make(change: Change) -> Mutant:
+        return Mutant(change.__name__.replace("_", "-"), (change.__doc__ or "").strip(), breaks, on, named, change)
+
+    return make

@@ -1,0 +1,130 @@
+"""Mutants in flush, send-offsets and commit."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from confluent_kafka import TopicPartition
+
+from mutants.mutant import Changes, mutant
+from pipeline import transact
+from protocol.deadline import Deadline
+from protocol.errors import BrewError
+from protocol.kafka.transaction import KafkaTransaction
+from protocol.position import HEADER_OFFSET
+
+Method = Callable[..., Any]
+
+
+@mutant("D14", on="model", named="records are still queued")
+def flush_left_out(change: Changes) -> None:
+    """The commit is sent while records are still queued, before their errors can be seen."""
+
+    class Unflushed:
+        """The port without its flush."""
+
+        def __init__(self, kafka: Any) -> None:
+            self._kafka = kafka
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._kafka, name)
+
+        def flush(self, deadline: Deadline) -> None: ...
+
+    change.set(transact, "_write", lambda old: lambda run, *more: old(replace(run, kafka=Unflushed(run.kafka)), *more))
+
+
+def _offsets(change: Changes, pick: Callable[[int, int | None], int | None]) -> None:
+    """Send another offset: ``pick`` gets the range's end and the last row's offset."""
+
+    def making(old: Method) -> Method:
+        def made(self: KafkaTransaction, *arguments: Any) -> None:
+            old(self, *arguments)
+            produce = self.produce
+            self.last = None
+
+            def write(*record: Any) -> None:
+                produce(*record)
+                self.last = int(dict(record[-1])[HEADER_OFFSET])
+
+            self.produce = write
+
+        return made
+
+    def sending(old: Method) -> Method:
+        def send(self: KafkaTransaction, until: int, *more: Any) -> None:
+            picked = pick(until, self.last)
+            if picked is not None:
+                old(self, picked, *more)
+
+        return send
+
+    change.set(KafkaTransaction, "__init__", making)
+    change.set(KafkaTransaction, "send_offsets", sending)
+
+
+@mutant("D5", on="calm", named="lost-commit")
+def offset_behind_the_last_row(change: Changes) -> None:
+    """What is sent is the last row + 1, not the range's end: the markers at the end stay lag for ever."""
+    _offsets(change, lambda _, last: None if last is None else last + 1)
+
+
+@mutant("D5", on="calm", named="duplicate-output")
+def offset_one_short(change: Changes) -> None:
+    """The offset of the range's last record is sent instead of the one behind it."""
+    _offsets(change, lambda until, _: until - 1)
+
+
+@mutant("D5", on="calm", named="lost-output")
+def offset_one_too_far(change: Changes) -> None:
+    """The offset sent skips the first record of the next range."""
+    _offsets(change, lambda until, _: until + 1)
+
+
+@mutant("D4", on="calm", named="offset-behind")
+def offsets_never_sent(change: Changes) -> None:
+    """Records are committed without the position behind them."""
+    _offsets(change, lambda *_: None)
+
+
+@mutant("D6", on="crash-after-send-offsets", named="lost-output")
+def offset_by_plain_consumer_commit(change: Changes) -> None:
+    """The position is committed by a consumer, outside of the transaction."""
+
+    def send(self: KafkaTransaction, until: int, metadata: str, _deadline: Deadline) -> None:
+        place = TopicPartition(self._topic, self._partition, until, metadata)
+        self._locator.commit(offsets=[place], asynchronous=False)
+
+    change.set(KafkaTransaction, "send_offsets", lambda _: send)
+
+
+@mutant("D19", on="crash-after-send-offsets", named="duplicate-output")
+def offset_in_a_transaction_of_its_own(change: Changes) -> None:
+    """Records are committed first, the position behind them in a second transaction."""
+
+    def sending(old: Method) -> Method:
+        def send(self: KafkaTransaction, until: int, metadata: str, deadline: Deadline) -> None:
+            self._call("commit", self._producer.commit_transaction, deadline)
+            self.begin()
+            old(self, until, metadata, deadline)
+
+        return send
+
+    change.set(KafkaTransaction, "send_offsets", sending)
+
+
+@mutant("D11", on="failing-send-offsets", named="duplicate-output")
+def commit_after_failed_send_offsets(change: Changes) -> None:
+    """An error of send-offsets is logged and passed over; the commit follows."""
+
+    def sending(old: Method) -> Method:
+        def send(self: KafkaTransaction, *arguments: Any) -> None:
+            with contextlib.suppress(BrewError):
+                old(self, *arguments)
+
+        return send
+
+    change.set(KafkaTransaction, "send_offsets", sending)

@@ -1,0 +1,171 @@
+"""Mutants in what is read and in what is written: rows, headers, order, dead letters."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from mutants.mutant import Changes, mutant
+from pipeline import transact
+from protocol.kafka import ranges
+from protocol.kafka.clients import READ_UNCOMMITTED, producer
+from protocol.kafka.transaction import KafkaTransaction
+from protocol.position import HEADER_OFFSET
+
+Produce = Callable[..., None]
+_PARTITION, _HEADERS = 3, 7
+
+
+def _producing(change: Changes, twist: Callable[[Produce], Produce]) -> None:
+    """Every transaction's `produce`, twisted."""
+
+    def making(old: Callable[..., None]) -> Callable[..., None]:
+        def made(self: KafkaTransaction, *arguments: Any) -> None:
+            old(self, *arguments)
+            self.produce = twist(self.produce)
+
+        return made
+
+    change.set(KafkaTransaction, "__init__", making)
+
+
+def _headers(change: Changes, edit: Callable[[list[Any]], list[Any]]) -> None:
+    def twist(produce: Produce) -> Produce:
+        return lambda *record: produce(*record[:_HEADERS], edit(record[_HEADERS]))
+
+    _producing(change, twist)
+
+
+@mutant("D9", on="calm", named="phantom-output")
+def read_uncommitted_input(change: Changes) -> None:
+    """The input is read at read_uncommitted: orders of aborted transactions are enriched, too."""
+    change.set(ranges, "READ_COMMITTED", lambda _: READ_UNCOMMITTED)
+
+
+@mutant("D9", on="retention", named="lost-output")
+def reader_resets_to_latest(change: Changes) -> None:
+    """A reader whose offset is gone goes on from the end of the log instead of raising."""
+    change.set(ranges, "consumer", lambda old: lambda *a, **k: old(*a, **k, **{"auto.offset.reset": "latest"}))
+
+
+@mutant("D14", on="full-queue", named="lost-output")
+def buffer_error_swallowed(change: Changes) -> None:
+    """A full queue is passed over: the record that did not fit is never written."""
+
+    def twist(produce: Produce) -> Produce:
+        def write(*record: Any) -> None:
+            with contextlib.suppress(BufferError):
+                produce(*record)
+
+        return write
+
+    _producing(change, twist)
+
+
+@mutant("D14", on="failing-produce", named="lost-output")
+def failed_row_skipped(change: Changes) -> None:
+    """A row whose `produce` raises is skipped, and the range goes on without it."""
+
+    def twist(produce: Produce) -> Produce:
+        def write(*record: Any) -> None:
+            with contextlib.suppress(KafkaException):
+                produce(*record)
+
+        return write
+
+    _producing(change, twist)
+
+
+@mutant("D22", on="calm", named="phantom-output")
+def source_headers_dropped(change: Changes) -> None:
+    """The source position is not written beside the record."""
+    _headers(change, lambda headers: headers[:-3])
+
+
+@mutant("D22", on="calm", named="corrupt-output")
+def source_offset_off_by_one(change: Changes) -> None:
+    """The source offset in the headers is that of the next record."""
+
+    def edit(headers: list[Any]) -> list[Any]:
+        return [*headers[:-1], (HEADER_OFFSET, b"%d" % (int(headers[-1][1]) + 1))]
+
+    _headers(change, edit)
+
+
+@mutant("D22", on="calm", named="corrupt-output")
+def input_headers_dropped(change: Changes) -> None:
+    """The input's own headers are left behind."""
+    _headers(change, lambda headers: headers[-3:])
+
+
+@mutant("D10", on="calm", named="nonmonotonic-output")
+def partition_by_chance(change: Changes) -> None:
+    """Records go to any partition instead of their input's: orders of one key overtake each other."""
+    chance = random.Random(4)
+
+    def twist(produce: Produce) -> Produce:
+        return lambda *record: produce(*record[:_PARTITION], chance.randrange(2), *record[_PARTITION + 1 :])
+
+    _producing(change, twist)
+
+
+@mutant("D10", on="calm", named="nonmonotonic-output")
+def batches_swapped(change: Changes) -> None:
+    """The second half of a range is written before the first, as two writers at once would."""
+
+    def making(old: Callable[..., None]) -> Callable[..., None]:
+        def made(self: KafkaTransaction, *arguments: Any) -> None:
+            old(self, *arguments)
+            self.plain = self.produce
+            self.held = []
+            self.produce = lambda *record: self.held.append(record)
+
+        return made
+
+    def flushing(old: Callable[..., None]) -> Callable[..., None]:
+        def flush(self: KafkaTransaction, *arguments: Any) -> None:
+            middle = len(self.held) // 2
+            for record in [*self.held[middle:], *self.held[:middle]]:
+                self.plain(*record)
+            old(self, *arguments)
+
+        return flush
+
+    change.set(KafkaTransaction, "__init__", making)
+    change.set(KafkaTransaction, "flush", flushing)
+
+
+@mutant("D19", on="calm", named="lost-output")
+def rejected_rows_dropped(change: Changes) -> None:
+    """A record that can't be enriched is dropped instead of going to the dead-letter topic."""
+    change.set(transact, "_reject", lambda _: lambda *_arguments: None)
+
+
+@mutant("D19", on="crash-after-flush", named="duplicate-output")
+def dead_letters_outside_of_the_transaction(change: Changes) -> None:
+    """Dead letters go out by a producer of their own, so a crash leaves them and the next attempt doubles them."""
+    beside: list[Producer] = []
+
+    def making(old: Callable[..., None]) -> Callable[..., None]:
+        def made(self: KafkaTransaction, settings: Any, *place: Any) -> None:
+            old(self, settings, *place)
+            if not beside:
+                beside.append(producer(settings.connection, None, timeout_s=10, message_max_bytes=1_000_000))
+
+        return made
+
+    class Outside:
+        """The port, `produce` alone."""
+
+        @staticmethod
+        def produce(*record: Any) -> None:
+            beside[0].produce(*record)
+            beside[0].flush(10)
+
+    change.set(KafkaTransaction, "__init__", making)
+    change.set(transact, "_reject", lambda old: lambda run, *record: old(replace(run, kafka=Outside()), *record))

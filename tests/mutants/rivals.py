@@ -1,0 +1,90 @@
+"""Grounds where somebody else moves the position: a second pipeline, a predecessor, the retention of offsets."""
+
+from __future__ import annotations
+
+import threading
+
+from mutants.scene import Scene
+from protocol.kafka import transaction
+from protocol.kafka.transaction import KafkaTransaction
+
+_LATER_S = 1.0
+
+
+def rival_before_the_fence(scene: Scene) -> None:
+    """A second pipeline does half of a range after it was planned and before its attempt fences."""
+    scene.create(1, 20)
+    scene.mutate()
+    scene.once(KafkaTransaction, "fence", before=lambda: scene.drain("--max-records-per-transaction", "8", cycles=1))
+    scene.drain()
+
+
+def rival_behind_the_first_step(scene: Scene) -> None:
+    """A second pipeline does the range between an attempt's first and second step."""
+    scene.create(1, 20)
+    scene.mutate()
+    scene.once(KafkaTransaction, "fence", after=scene.drain)
+    scene.drain()
+
+
+def zombie(scene: Scene) -> None:
+    """An attempt stands still before it sends the offsets; a second pipeline does the range meanwhile."""
+    scene.create(1, 4)
+    scene.drain()
+    scene.orders(20)
+    scene.mutate()
+    scene.once(KafkaTransaction, "send_offsets", before=scene.drain)
+    scene.drain()
+
+
+def vanished(scene: Scene) -> None:
+    """The group's offsets are gone, the output holds records, new orders came; a refusal is answered by restore."""
+    scene.create(1, 20)
+    scene.drain()
+    scene.forget()
+    scene.orders(6)
+    scene.mutate()
+    scene.drain_or_restore("offsets-vanished")
+
+
+def vanished_behind_the_plan(scene: Scene) -> None:
+    """Between plan and fence a second pipeline does the range, and then the group's offsets vanish."""
+    scene.create(1, 10)
+    scene.drain()
+    scene.orders(10)
+    scene.mutate()
+
+    def meanwhile() -> None:
+        scene.drain()
+        scene.forget()
+
+    scene.once(KafkaTransaction, "fence", before=meanwhile)
+    scene.drain_or_restore("offsets-vanished")
+
+
+def pending_under_another_id(scene: Scene) -> None:
+    """A predecessor that used another transactional id has sent its offsets, and commits a second later."""
+    scene.create(1, 4)
+    scene.drain()
+    scene.orders(10)
+    ids = iter([":before"])
+    scene.change.set(transaction, "producer", lambda old: lambda c, own, **k: old(c, own + next(ids, ""), **k))
+    scene.mutate()
+    pending, go = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        pending.set()
+        go.wait(20)
+
+    scene.once(KafkaTransaction, "commit", before=wait)
+    predecessor = threading.Thread(target=scene.drain)
+    predecessor.start()
+    pending.wait(20)
+    release = threading.Timer(_LATER_S, go.set)
+    scene.once(KafkaTransaction, "locate", before=release.start)
+    try:
+        scene.drain()
+    finally:
+        release.cancel()
+        go.set()
+        predecessor.join(20)

@@ -1,0 +1,173 @@
+"""What a ground works with: topics of its own, the product with one bug or none, and means to disturb it."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from harness.pipeline import Here, Stage, until
+
+from mutants.mutant import Changes, Mutant
+from pipeline.outcome import Outcome
+from proof.orders import orders, spoiled
+from protocol.connection import Connection
+from protocol.errors import BrewError, Refused
+from protocol.kafka.clients import producer
+from protocol.kafka.transaction import KafkaTransaction
+
+_MOST_CYCLES = 10
+_OPTIONS = ("--transaction-timeout", "30", "--patience", "20", "--poll-interval", "0.01")
+_BYTES = 1_000_000
+
+
+class View(Here):
+    """Stops the run after so many cycles."""
+
+    def __init__(self, stop: threading.Event, cycles: int) -> None:
+        super().__init__()
+        self._stop, self._left = stop, cycles
+
+    def cycle(self, lane: int, outcomes: list[Outcome], seconds: float) -> None:
+        super().cycle(lane, outcomes, seconds)
+        self._left -= 1
+        if self._left <= 0:
+            self._stop.set()
+
+
+@functools.cache
+def _writer(bootstrap: str) -> Producer:
+    """Kept, for the first producer id of a plain producer takes librdkafka half a second; so it has none."""
+    return producer(
+        Connection(bootstrap), None, timeout_s=20, message_max_bytes=_BYTES, **{"enable.idempotence": False}
+    )
+
+
+@dataclass
+class Scene:
+    """
+    One experiment. A ground calls `mutate` once what came before is set up; `drain` is a run of the pipeline.
+
+    ``signs`` are what a run said of itself that a run on this ground must not say; ``fired`` tells of each disturbance
+    whether it took place.
+    """
+
+    stage: Stage
+    change: Changes
+    mutant: Mutant | None
+    journals: Path
+    signs: list[str] = field(default_factory=list)
+    fired: list[bool] = field(default_factory=list)
+    partitions: int = 0
+    _number: int = 0
+
+    def mutate(self) -> None:
+        if self.mutant is not None:
+            self.mutant.change(self.change)
+
+    # The input.
+
+    def create(self, partitions: int, orders_first: int = 0, *, bad_every: int = 0) -> None:
+        """Make the input, with orders in it."""
+        self.partitions = partitions
+        self.stage.create(partitions)
+        self.orders(orders_first, bad_every=bad_every)
+
+    def orders(self, count: int, *, bad_every: int = 0, headers: Any = None) -> None:
+        """Write orders in turn to the partitions, every so many unreadable."""
+        writer, order = _writer(self.stage.broker.bootstrap), orders(0)
+        for number in range(self._number, self._number + count):
+            made = order(number)
+            if bad_every and number % bad_every == 1:
+                made = spoiled(made, number // bad_every)
+            writer.produce(self.stage.names.input, made[1], made[0], number % self.partitions, headers=headers)
+        self._number += count
+        assert writer.flush(20) == 0
+
+    def aborted(self, count: int) -> None:
+        """Write orders that no reader may see: an aborted transaction over all partitions."""
+        txn_id = f"{self.stage.names.stem}-{uuid.uuid4().hex[:8]}"
+        writer = producer(self.stage.connection, txn_id, timeout_s=20, message_max_bytes=_BYTES)
+        writer.init_transactions(20)
+        writer.begin_transaction()
+        for number in range(count):
+            key, value = orders(0, "aborted")(number)
+            writer.produce(self.stage.names.input, value, key, number % self.partitions)
+        assert writer.flush(20) == 0
+        writer.abort_transaction(20)
+
+    def forget(self) -> None:
+        """Let the group vanish, as retention of offsets does."""
+        for future in self.stage.admin.delete_consumer_groups([self.stage.names.group]).values():
+            future.result(20)
+        until(lambda: set(self.stage.committed().values()) == {None}, "the group's end")
+
+    # The product.
+
+    def drain(self, *options: str, cycles: int | None = None) -> Here:
+        """
+        Drain in this process; ``cycles`` ends it early, else a run of ten is stalled.
+
+        Raises:
+            Refused: the run said so.
+        """
+        stop = threading.Event()
+        view = View(stop, cycles or _MOST_CYCLES)
+        self.stage.drain_alone("--journal", str(self.journals), *_OPTIONS, *options, here=view, stop=stop)
+        if len(view.outcomes) >= _MOST_CYCLES and cycles is None and stop.is_set():
+            self.signs.append(f"stalled: not drained after {_MOST_CYCLES} cycles")
+        return view
+
+    def drain_or_restore(self, refusal: str) -> None:
+        """Drain; where the run refuses with this name, do what the sentence says."""
+        try:
+            self.drain()
+        except Refused as error:
+            if not str(error).startswith(refusal):
+                raise
+            self.drain("--on-missing-position", "restore")
+
+    # Disturbances.
+
+    def once(
+        self,
+        owner: Any,
+        name: str,
+        *,
+        before: Callable[[], object] = bool,
+        after: Callable[[], object] = bool,
+        when: Callable[..., bool] = lambda *_: True,
+    ) -> None:
+        """Do something around the first call of a method whose arguments ``when`` likes."""
+        self.fired.append(False)
+        mine, lock = len(self.fired) - 1, threading.Lock()
+
+        def wrapping(old: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any) -> Any:
+                with lock:
+                    first = when(*arguments) and not self.fired[mine]
+                    self.fired[mine] |= first
+                if first:
+                    before()
+                result = old(*arguments)
+                if first:
+                    after()
+                return result
+
+            return call
+
+        self.change.set(owner, name, wrapping)
+
+    def fail_once(self, step: str, error: BrewError, *, applied: bool = False) -> None:
+        """Let the first call of this step to the client library raise, before or after the broker has acted."""
+
+        def fail() -> None:
+            raise error
+
+        at = {"after" if applied else "before": fail}
+        self.once(KafkaTransaction, "_call", when=lambda _, called, *_rest: called == step, **at)

@@ -1,0 +1,179 @@
+"""Grounds with one pipeline: nothing goes wrong, the client library fails, the process dies, retention strikes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from harness.fakes import Broker, FakeTransaction
+
+from mutants.scene import Scene
+from pipeline import transact
+from pipeline.crash import CrashOrder
+from pipeline.enrich import enricher
+from pipeline.outcome import Status
+from pipeline.ports import CrashedOnPurposeError, Rows, Targets
+from pipeline.settings import Limits
+from protocol.deadline import Deadline
+from protocol.errors import Abortable, Fatal
+from protocol.kafka import transaction
+from protocol.kafka.ranges import RangeReader
+from protocol.kafka.transaction import KafkaTransaction
+from protocol.names import CrashMode, CrashPoint
+from protocol.position import OffsetRange
+
+
+def calm(scene: Scene) -> None:
+    """Nothing goes wrong: two partitions, headers, poison, aborted orders, markers at the end, short ranges, twice."""
+    scene.create(2)
+    scene.orders(12, headers=[("trace", b"7")])
+    scene.orders(10, bad_every=4)
+    scene.aborted(6)
+    scene.mutate()
+    for more in (0, 6):
+        scene.orders(more)
+        _undisturbed(scene, "--max-records-per-transaction", "5")
+        if scene.signs:
+            return
+
+
+def side_by_side(scene: Scene) -> None:
+    """Two partitions at once: both attempts are behind their fence before either goes on."""
+    scene.create(2, 20)
+    scene.mutate()
+    both, calls = threading.Barrier(2), iter(range(2))
+
+    def meeting(old: Callable[..., Any]) -> Callable[..., Any]:
+        def locate(*arguments: Any) -> Any:
+            if next(calls, None) is not None:
+                both.wait(20)
+            return old(*arguments)
+
+        return locate
+
+    scene.change.set(KafkaTransaction, "locate", meeting)
+    _undisturbed(scene)
+    scene.fired.append(next(calls, None) is None)
+
+
+def _undisturbed(scene: Scene, *options: str) -> None:
+    """Without a rival nobody is fenced."""
+    fenced = scene.drain(*options).board.totals.fenced
+    if fenced:
+        scene.signs.append(f"fenced: {fenced} attempts, and there is no rival")
+
+
+def full_queue(scene: Scene) -> None:
+    """The producer's queue holds three records."""
+    scene.change.set(
+        transaction, "producer", lambda old: lambda *a, **k: old(*a, **{**k, "queue.buffering.max.messages": 3})
+    )
+    scene.create(1, 60)
+    scene.mutate()
+    scene.drain()
+
+
+def failing_produce(scene: Scene) -> None:
+    """One call of `produce` raises, once."""
+    left = [KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))]
+
+    def making(old: Callable[..., None]) -> Callable[..., None]:
+        def made(self: KafkaTransaction, *arguments: Any) -> None:
+            old(self, *arguments)
+            produce, seventh = self.produce, iter(range(7))
+
+            def write(*record: Any) -> None:
+                if next(seventh, None) is None and left:
+                    raise left.pop()
+                produce(*record)
+
+            self.produce = write
+
+        return made
+
+    scene.change.set(KafkaTransaction, "__init__", making)
+    scene.create(1, 20)
+    scene.mutate()
+    scene.drain()
+    scene.fired.append(not left)
+
+
+def failing_send_offsets(scene: Scene) -> None:
+    """The client library's first send-offsets raises, and the broker has heard nothing."""
+    scene.fail_once("send-offsets", Abortable("send-offsets: the coordinator went away"))
+    scene.create(1, 20)
+    scene.mutate()
+    scene.drain()
+
+
+def lost_answer(scene: Scene) -> None:
+    """The first commit is applied, and its answer is lost."""
+    scene.fail_once("commit", Fatal("commit: the answer was lost"), applied=True)
+    scene.create(1, 20)
+    scene.mutate()
+    scene.drain()
+
+
+def failing_commit(scene: Scene) -> None:
+    """The first commit fails, and the broker has heard nothing."""
+    scene.fail_once("commit", Fatal("commit: the connection was gone"))
+    scene.create(1, 20)
+    scene.mutate()
+    scene.drain()
+
+
+def crash_after_flush(scene: Scene) -> None:
+    """The pipeline dies between flush and send-offsets, and is started again."""
+    _crashing(scene, CrashPoint.AFTER_FLUSH)
+
+
+def crash_after_send_offsets(scene: Scene) -> None:
+    """The same between send-offsets and commit."""
+    _crashing(scene, CrashPoint.AFTER_SEND_OFFSETS)
+
+
+def _crashing(scene: Scene, point: CrashPoint) -> None:
+    """More orders come before the second start, so that it has something to do whatever the first one left."""
+    scene.create(1, 4)
+    scene.drain()
+    scene.orders(20, bad_every=4)
+    scene.mutate()
+    here = scene.drain("--crash-prob", "1.0", "--crash-point", point.value)
+    scene.fired.append(here.statuses() == {Status.CRASHED})
+    scene.orders(4)
+    scene.drain()
+
+
+def retention(scene: Scene) -> None:
+    """Retention removes the beginning of a planned range before it is read."""
+    scene.create(1, 20)
+    scene.mutate()
+
+    def clean() -> None:
+        for future in scene.stage.admin.delete_records([TopicPartition(scene.stage.names.input, 0, 5)]).values():
+            future.result(20)
+
+    scene.once(RangeReader, "_seek", before=clean)
+    scene.drain()
+
+
+def model(scene: Scene) -> None:
+    """The kernel on a broker in memory, which refuses a commit while records are queued; every crash point."""
+    scene.mutate()
+    enrich = enricher(Limits())
+    targets = Targets("out", "dead", 0, 0)
+    for point in CrashPoint:
+        broker = Broker()
+        for crash in (CrashOrder(point, CrashMode.PIPELINE), None, None):
+            rows = Rows([1, 2, 3], [b"gold-1"] * 3, [b'{"customer_id":"c"}'] * 3, [None] * 3, [7] * 3)
+            try:
+                kafka = FakeTransaction(broker)
+                offered = OffsetRange("in", 0, 0, 5)
+                transact.transact([rows], offered, targets, enrich, kafka, Deadline(5), first_time=True, crash=crash)
+            except CrashedOnPurposeError:
+                continue
+        if broker.sources() != [1, 2, 3]:
+            scene.signs.append(f"the model's output is {broker.sources()} after {point}")
+    scene.fired.append(True)

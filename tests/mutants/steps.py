@@ -1,0 +1,174 @@
+"""Mutants in fence and locate, and in whose transaction it is."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mutants.mutant import Changes, mutant
+from pipeline import alone, transact
+from pipeline.attempt import Job, Offer
+from pipeline.outcome import Outcome, Status
+from pipeline.ports import Rows
+from protocol.deadline import Deadline
+from protocol.kafka import transaction
+from protocol.kafka.clients import READ_UNCOMMITTED
+from protocol.kafka.transaction import KafkaTransaction
+from protocol.names import TransactionalId
+from protocol.position import Committed
+
+Method = Callable[..., Any]
+
+
+# Whose transaction it is.
+
+
+@mutant("D1", on="zombie", named="duplicate-output")
+def transactional_id_by_chance(change: Changes) -> None:
+    """Every attempt has a transactional id of its own: no fence ends the one before."""
+    change.set(TransactionalId, "__str__", lambda old: lambda self: f"{old(self)}-{uuid.uuid4().hex[:8]}")
+
+
+@mutant("D1", on="side-by-side", named="fenced")
+def transactional_id_shared(change: Changes) -> None:
+    """All partitions share one transactional id: the attempts of one run fence each other."""
+    change.set(TransactionalId, "__str__", lambda _: lambda self: f"{self.group}:{self.topic}")
+
+
+@mutant("D2", on="calm", named="epoch-reuse")
+def producer_reused(change: Changes) -> None:
+    """One producer serves transaction after transaction of its partition within one epoch."""
+    _keep(change, when=lambda _: True)
+
+
+@mutant("D2", on="failing-send-offsets", named="epoch-reuse")
+def producer_reused_after_an_abort(change: Changes) -> None:
+    """After an abort the next transaction begins in the same producer, without a new fence."""
+    change.set(
+        KafkaTransaction,
+        "abort",
+        lambda old: lambda self, deadline: (old(self, deadline), vars(self).update(aborted=1)),
+    )
+    _keep(change, when=lambda kafka: vars(kafka).pop("aborted", 0))
+
+
+def _keep(change: Changes, when: Callable[[KafkaTransaction], object]) -> None:
+    """Don't close a transaction ``when`` says so: the partition's next attempt goes on with it, unfenced."""
+    kept: dict[tuple[Any, ...], KafkaTransaction] = {}
+    going_on: set[int] = set()
+
+    def making(old: Method) -> Method:
+        def made(self: KafkaTransaction, settings: Any, *place: Any) -> None:
+            before = kept.pop(place, None)
+            if before is None:
+                old(self, settings, *place)
+            else:
+                vars(self).update(vars(before))
+                going_on.add(id(self))
+            self.place = place
+
+        return made
+
+    def fencing(old: Method) -> Method:
+        return lambda self, deadline: None if id(self) in going_on else old(self, deadline)
+
+    def closing(old: Method) -> Method:
+        def close(self: KafkaTransaction) -> None:
+            going_on.discard(id(self))
+            if when(self):
+                kept[self.place] = self
+            else:
+                old(self)
+
+        change.at_end(lambda: [old(one) for one in kept.values()])
+        return close
+
+    change.set(KafkaTransaction, "__init__", making)
+    change.set(KafkaTransaction, "fence", fencing)
+    change.set(KafkaTransaction, "close", closing)
+
+
+@mutant("D11", on="failing-send-offsets", named="duplicate-output")
+def abort_ignored(change: Changes) -> None:
+    """A transaction that failed is neither aborted nor left: the next attempt goes on in it."""
+    change.set(KafkaTransaction, "abort", lambda _: lambda self, _deadline: vars(self).update(open=1))
+    change.set(KafkaTransaction, "begin", lambda old: lambda self: None if vars(self).pop("open", 0) else old(self))
+    _keep(change, when=lambda kafka: vars(kafka).get("open", 0))
+
+
+# Fence and locate.
+
+
+@mutant("D4", on="rival-behind-the-first-step", named="duplicate-output")
+def locate_before_fence(change: Changes) -> None:
+    """The position is read while an older holder of the id may still commit."""
+    fence, locate = KafkaTransaction.fence, KafkaTransaction.locate
+
+    def first(self: KafkaTransaction, deadline: Deadline) -> None:
+        self.found = locate(self, deadline)
+
+    def second(self: KafkaTransaction, deadline: Deadline) -> Committed | None:
+        fence(self, deadline)
+        found: Committed | None = self.found
+        return found
+
+    change.set(KafkaTransaction, "fence", lambda _: first)
+    change.set(KafkaTransaction, "locate", lambda _: second)
+
+
+@mutant("D4", on="rival-before-the-fence", named="duplicate-output")
+def no_locate(change: Changes) -> None:
+    """The driver's word is believed: nobody asks where the group stands."""
+    change.set(KafkaTransaction, "locate", lambda _: lambda *_arguments: None)
+    change.set(transact, "_settled", lambda _: lambda *_arguments, **_more: None)
+
+
+@mutant("D4", on="rival-before-the-fence", named="duplicate-output")
+def position_inside_the_range_ignored(change: Changes) -> None:
+    """A range that is done in part is written again from its start."""
+    change.set(transact, "_write", lambda old: lambda run, batches, _: old(run, batches, run.offered.start))
+
+
+@mutant("D7", on="vanished-behind-the-plan", named="duplicate-output")
+def first_time_ignored(change: Changes) -> None:
+    """No committed offset counts as a first time, although the driver planned from one."""
+    change.set(transact, "_settled", lambda old: lambda found, offered, **_: old(found, offered, first_time=True))
+
+
+@mutant("D4", on="pending-under-another-id", named="duplicate-output")
+def unstable_locate(change: Changes) -> None:
+    """The position is read without waiting for pending offset commits."""
+    change.set(transaction, "READ_COMMITTED", lambda _: READ_UNCOMMITTED)
+
+
+@mutant("D12", on="lost-answer", named="duplicate-output")
+def retried_without_locate(change: Changes) -> None:
+    """A commit without an answer is followed by the same range again, without a look at where the group stands."""
+    blind = threading.local()
+
+    def trying(old: Method) -> Method:
+        def attempt(offer: Offer, batches: Iterator[Rows], job: Job) -> Outcome:
+            rows = [*batches]
+            outcome: Outcome = old(offer, iter(rows), job)
+            if outcome.status is Status.FAILED and "commit" in outcome.detail:
+                blind.on = True
+                outcome = old(offer, iter(rows), job)
+                blind.on = False
+            return outcome
+
+        return attempt
+
+    def settling(old: Method) -> Method:
+        return lambda *known, **more: None if getattr(blind, "on", False) else old(*known, **more)
+
+    def writing(old: Method) -> Method:
+        def write(run: Any, batches: Any, position: int) -> None:
+            old(run, batches, run.offered.start if getattr(blind, "on", False) else position)
+
+        return write
+
+    change.set(alone, "attempt", trying)
+    change.set(transact, "_settled", settling)
+    change.set(transact, "_write", writing)

@@ -1,0 +1,64 @@
+"""The mutants without a broker: each changes the product and takes it back; the page tells what the code says."""
+
+from __future__ import annotations
+
+import pytest
+from harness.pages import ROOT, column, tables
+from mutants.catalogue import EVERY, HARMLESS, MUTANTS
+from mutants.grounds import GROUNDS
+from mutants.mutant import Changes
+
+from pipeline import alone, missing, transact
+from proof.findings import Name
+from protocol.kafka import ranges, transaction
+from protocol.kafka.transaction import KafkaTransaction
+from protocol.names import TransactionalId
+
+PAGE = (ROOT / "docs/proof/mutants.md").read_text()
+CHANGED = [alone, missing, transact, ranges, transaction, KafkaTransaction, TransactionalId]
+
+
+def product() -> list[dict[str, object]]:
+    return [dict(vars(one)) for one in CHANGED]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_bug_is_gone_when_its_experiment_ends(name: str) -> None:
+    """What one experiment changes, the next must not meet."""
+    before = product()
+    with Changes() as change:
+        EVERY[name].change(change)
+        assert product() != before
+    assert product() == before
+
+
+def test_a_bug_is_gone_after_an_error_too() -> None:
+    """A run that refuses leaves its experiment by an error."""
+    before = product()
+
+    def broken() -> None:
+        with Changes() as change:
+            EVERY["no-locate"].change(change)
+            raise ValueError("amid")
+
+    with pytest.raises(ValueError, match="amid"):
+        broken()
+    assert product() == before
+
+
+def test_the_page_tells_every_mutant_as_the_code_does() -> None:
+    told = [(one.name, one.breaks, one.wrong, one.on, one.named) for one in MUTANTS.values()]
+    assert [tuple(row) for row in tables(PAGE, "The bugs")[0]] == told
+    assert f"So {len(told)} bugs" in PAGE
+    harmless = [(one.name, one.wrong, one.on) for one in HARMLESS.values()]
+    assert [tuple(row) for row in tables(PAGE, "What breaks nothing")[0]] == harmless
+    grounds = [(name, " ".join((act.__doc__ or "").split())) for name, act in GROUNDS.items()]
+    assert [tuple(row) for row in tables(PAGE, "The grounds")[0]] == grounds
+    assert {one.breaks for one in EVERY.values()} == set(column(PAGE, "The rules"))
+
+
+def test_a_mutant_is_named_by_a_check_that_ships() -> None:
+    """An anomaly of the checker, but for two that the page explains."""
+    signs = {one.name for one in MUTANTS.values() if one.named not in set(Name)}
+    assert signs == {"transactional-id-shared", "flush-left-out"}
+    assert {one.on for one in EVERY.values()} == set(GROUNDS), "a ground without a mutant shows nothing"
