@@ -1,9 +1,10 @@
 # Every command of the house. `make` or `make help` lists them.
 #
 # Variables come from the command line or the environment. What is empty is not passed on: the programs' own defaults
-# (protocol/names.py, each program's --help) hold. Only these two belong to the targets alone:
+# (protocol/names.py, each program's --help) hold. Only these belong to the targets alone:
 seed: SEED_COUNT ?= 30
 run-pipeline-crash: CRASH_PROB ?= 1.0
+prove-report: RESULTS ?= docs/proof/results.json
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -54,13 +55,30 @@ run-downstream-ru: setup ## count what read_uncommitted ones see  make run-downs
 	@exec $(PY) -m downstream count $(bootstrap) $(call option,--topic,OUTPUT_TOPIC) --isolation read_uncommitted
 
 ## Look and prove
-.PHONY: group-describe end-offsets verify
+.PHONY: group-describe end-offsets verify prove-report
 group-describe: setup ## the group's positions, LSO, end, lag     make group-describe GROUP_ID=brew-enricher
 	@exec $(PY) -m proof group-describe $(bootstrap) $(group) $(call option,--topic,INPUT_TOPIC)
 end-offsets: setup ## per partition: visible, aborted, control    make end-offsets
 	@exec $(PY) -m proof end-offsets $(bootstrap)
 verify: setup ## every visible order exactly once, or say why not make verify
 	@exec $(PY) -m proof verify $(bootstrap) $(topics) $(group)
+prove-report: setup ## page and picture of a campaign's results    make prove-report RESULTS=results.jsonl
+	@exec $(PY) -m proof report $(RESULTS) --out docs/proof/report.html --picture docs/proof/report.png \
+	    --summary-md docs/proof/summary.md
+
+## Prove
+.PHONY: demo-torn
+demo-torn: setup ## the hole that others leave open, frame by frame  make demo-torn
+	@exec scripts/demo-torn.sh
+.PHONY: prove prove-all soak mutants
+prove: setup ## break writers, brokers, network: 8 minutes        make prove
+	@exec $(PY) -m proof campaign --cells prove --slack 2 $(call option,--out,PROVE_OUT)
+prove-all: setup ## the whole fault matrix, three seeds: hours     make prove-all PROVE_OUT=results
+	@exec $(PY) -m proof campaign --cells 'F*' --seeds 1,2,3 --kills 100 --minutes 5 --resume $(call option,--out,PROVE_OUT)
+soak: setup ## an hour of random mixtures of faults               make soak
+	@exec $(PY) -m proof campaign --cells soak --minutes 60 $(call option,--out,PROVE_OUT)
+mutants: setup ## bugs put in on purpose, each has to be seen   make mutants MUTANTS=no-locate
+	@exec $(PY) -m tests.mutants kill $(call option,--bootstrap,BOOTSTRAP) $(MUTANTS)
 
 ## Work on the house
 .PHONY: test lint bench
@@ -77,3 +95,5 @@ bench: setup ## measure throughput, start and memory              make bench
 #            MASTER       local[*] spark://... yarn k8s:// READER  connector
 #            FOLLOW=1     until SIGTERM                    PARTITIONS  of new topics
 #            BROKERS      of make up: 1 or 3               TESTS  of make test: files or folders
+#            RESULTS      of make prove-report: files     PROVE_OUT  of make prove: where results go
+#            MUTANTS      of make mutants: names; none: all

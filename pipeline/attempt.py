@@ -14,6 +14,7 @@ from pipeline.outcome import Outcome, Status
 from pipeline.ports import CrashedOnPurposeError, Rows, Tally, Targets
 from pipeline.settings import Limits
 from pipeline.transact import transact
+from pipeline.watchdog import watched
 from protocol.deadline import Deadline
 from protocol.errors import BrewError, Fenced
 from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
@@ -43,6 +44,11 @@ class Job:
 
 def attempt(offer: Offer, batches: Iterator[Rows], job: Job) -> Outcome:
     """Run one transaction; whatever goes wrong becomes an outcome, and the driver plans again from Kafka's answer."""
+    with watched(str(offer.offered), 2 * job.transaction.timeout_s):
+        return _attempt(offer, batches, job)
+
+
+def _attempt(offer: Offer, batches: Iterator[Rows], job: Job) -> Outcome:
     began = time.monotonic()
     offered = offer.offered
     failed = Outcome(offered.partition, offered.start, offered.until, Status.FAILED)

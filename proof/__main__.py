@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import click
 
+from proof.commands.campaign import campaign, replay
 from proof.commands.look import end_offsets, group_describe
 from proof.commands.prepare import resolve, seed, topics
+from proof.commands.proxy import proxy
+from proof.commands.read import read
+from proof.commands.report import report
+from proof.commands.torn import torn, wire_cell
 from proof.commands.verify import verify
 from protocol.command import run
 
@@ -19,7 +24,9 @@ def proof() -> None:
     """
 
 
-for command in (topics, seed, resolve, group_describe, end_offsets, verify):
+for command in (topics, seed, resolve, group_describe, end_offsets, read, verify, campaign, replay, report):
+    proof.add_command(command)
+for command in (proxy, torn, wire_cell):
     proof.add_command(command)
 
 

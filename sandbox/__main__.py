@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -18,21 +16,16 @@ from rich.table import Table
 from protocol.command import run
 from protocol.errors import Refused, UsageError
 from protocol.names import ExitCode
+from sandbox import disk, network
+from sandbox.directory import alone, directory_option
+from sandbox.faults import COMMANDS
 from sandbox.jvm import TOOLS, Jvm
 from sandbox.kafka import Cluster, Settings, make_archive
 from sandbox.layout import Layout
+from sandbox.network import Network
+from sandbox.ports import HOST
 
-DIRECTORY = ".sandbox"
 FIRST_PORT = 9092
-
-_directory = click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=DIRECTORY,
-    show_default=True,
-    help="Where the servers keep state, logs and data.",
-)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -47,6 +40,7 @@ def cli() -> None:
       python -m sandbox status --json
       python -m sandbox logs --follow
       python -m sandbox tool kafka-topics --bootstrap-server localhost:9092 --list
+      python -m sandbox kill 2                 break it: kill pause resume restart cut fill heal
       python -m sandbox down --wipe            stop, and forget all data
     """  # noqa: D301 - \b is click's mark for "keep these lines"
 
@@ -64,44 +58,73 @@ def cli() -> None:
 )
 @click.option("--heap-mb", type=click.IntRange(128), default=1024, show_default=True, help="Heap of each broker.")
 @click.option("--quick", is_flag=True, help="Start in half the time; slower under load, so not for measurements.")
+@click.option(
+    "--network",
+    "place",
+    type=click.Choice(["loopback", "namespaces"]),
+    default="loopback",
+    show_default=True,
+    help="namespaces: each broker in a network of its own, so that it can be cut off; needs root.",
+)
+@click.option("--data-size-mb", type=click.IntRange(16), help="End of the last broker's disk; needs root.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A broker setting, repeatable.")
-@_directory
-def up(brokers: int, port: int, heap_mb: int, properties: Sequence[str], directory: Path, *, quick: bool) -> None:
+@directory_option
+def up(
+    brokers: int,
+    port: int,
+    heap_mb: int,
+    place: str,
+    data_size_mb: int | None,
+    properties: Sequence[str],
+    directory: Path,
+    *,
+    quick: bool,
+) -> None:
     """Start Kafka, with the data it had; harmless when it is up."""
     wrong = [text for text in properties if "=" not in text]
     if wrong:
         raise UsageError(f"--property {wrong[0]!r}: a setting is written NAME=VALUE")
     more = dict(text.split("=", 1) for text in properties)
-    with _alone(directory):
+    with alone(directory):
         cluster = Cluster.open(directory)
         if cluster is not None and len(cluster.running()) == len(cluster.layout.nodes) == brokers:
             click.echo(f"Kafka is already up at {cluster.bootstrap}")
             return
         ports = [port + 2 * n for n in range(brokers)] if port else None
-        settings = Settings(heap_mb=heap_mb, quick=quick, leashed=False, properties=more)
+        settings = Settings(
+            heap_mb=heap_mb,
+            quick=quick,
+            leashed=False,
+            properties=more,
+            namespaces=_own_networks(place),
+            data_size_mb=_limit(data_size_mb),
+        )
         cluster = Cluster.start(directory, brokers=brokers, ports=ports, settings=settings)
     click.echo(f"Kafka is up at {cluster.bootstrap} ({directory}/kafka-*/server.log)")
 
 
 @cli.command()
 @click.option("--wipe", is_flag=True, help="Remove the data too.")
-@_directory
+@directory_option
 def down(directory: Path, *, wipe: bool) -> None:
     """Stop Kafka; harmless when nothing is up."""
     if not directory.exists():
         click.echo("nothing is up")
         return
-    with _alone(directory):
+    with alone(directory):
         cluster = Cluster.open(directory)
         running = 0 if cluster is None else len(cluster.running())
         if cluster is not None:
             cluster.close(wipe=wipe)
+        Network(directory).remove()  # what a killed command may have left
+        if wipe:
+            disk.release(directory)
     click.echo(f"Kafka is down ({running} stopped)" if running else "nothing is up")
 
 
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
-@_directory
+@directory_option
 def status(directory: Path, *, as_json: bool) -> None:
     """Tell what runs where; exit code 3 when something does not."""
     layout = Layout.read(directory.resolve())
@@ -128,7 +151,7 @@ def status(directory: Path, *, as_json: bool) -> None:
 @click.option(
     "--lines", "-n", type=click.IntRange(1), default=50, show_default=True, help="How many of the last lines."
 )
-@_directory
+@directory_option
 def logs(broker: int, lines: int, directory: Path, *, follow: bool) -> None:
     """Print the last lines of a broker's log."""
     layout = Layout.read(directory.resolve())
@@ -164,15 +187,35 @@ def archive() -> None:
     click.echo(f"{Jvm().archive} written")
 
 
+def _own_networks(place: str) -> bool:
+    if place == "loopback":
+        return False
+    if not network.allowed():
+        click.echo("no root here: all brokers on the loopback device, `cut` will be refused", err=True)
+        return False
+    for gone in network.sweep():
+        click.echo(f"removed the network that was left of {gone}", err=True)
+    return True
+
+
+def _limit(size_mb: int | None) -> int:
+    if size_mb is not None and not disk.allowed():
+        click.echo("no root here: no broker's disk is limited, `fill` will be refused", err=True)
+        return 0
+    return size_mb or 0
+
+
 def _told(layout: Layout, number: int) -> dict[str, object]:
     node = layout.node(number)
     return {
         "broker": node.number,
-        "address": f"localhost:{node.port}",
+        "address": f"{'localhost' if node.host == HOST else node.host}:{node.port}",
         "running": node.alive(),
         "process": node.identity.pid if node.identity and node.alive() else None,
         "log": str(layout.log(node)),
         "data": str(layout.data(node)),
+        "network": "namespaces" if node.namespace else "loopback",
+        "data_size_mb": node.size_mb or None,
     }
 
 
@@ -185,13 +228,8 @@ def _become(command: Sequence[str]) -> None:
         raise Refused(f"{command[0]} could not be run: {error}") from error
 
 
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Let two commands on one directory go one after the other."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+for command in COMMANDS:
+    cli.add_command(command)
 
 
 def main() -> None:

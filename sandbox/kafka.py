@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from protocol.deadline import Deadline
 from protocol.errors import Refused
+from sandbox import disk
 from sandbox.jvm import Jvm
 from sandbox.launch import Settings, await_answer, await_started, format_data, launch, log_size
 from sandbox.layout import Layout, Node, new_cluster_id, on_ports, server_properties
-from sandbox.ports import require_free
+from sandbox.network import Network
+from sandbox.ports import HOST, require_free
 from sandbox.process import Started
 
 __all__ = ["Cluster", "Settings", "make_archive"]
@@ -61,7 +64,11 @@ class Cluster:
             )
         if kept is None or (ports is not None and not any(node.alive() for node in kept.nodes)):
             kept = on_ports(directory, kept.cluster_id if kept else new_cluster_id(), brokers, ports)
-        cluster = cls(kept, settings or Settings())
+        settings = settings or Settings()
+        if settings.data_size_mb:
+            kept = kept.with_size(kept.nodes[-1].number, settings.data_size_mb)
+        kept = replace(kept, launched=settings.kept(), nodes=tuple(_placed(n, settings) for n in kept.nodes))
+        cluster = cls(kept, settings)
         try:
             cluster._start([node for node in kept.nodes if not node.alive()])
         except BaseException:
@@ -73,7 +80,9 @@ class Cluster:
     def open(cls, directory: Path, settings: Settings | None = None) -> Self | None:
         """The cluster that ``directory`` holds, running or not; None when there never was one."""
         layout = Layout.read(directory.resolve())
-        return None if layout is None else cls(layout, settings or Settings())
+        if layout is None:
+            return None
+        return cls(layout, settings or Settings(leashed=False, **layout.launched))
 
     @property
     def bootstrap(self) -> str:
@@ -103,6 +112,9 @@ class Cluster:
         else:
             for node in self.layout.nodes:
                 self.kill(node.number)
+        self.network.remove()
+        if wipe:
+            disk.release(self.layout.directory)
             for node in self.layout.nodes:
                 shutil.rmtree(self.layout.home(node), ignore_errors=True)
             (self.layout.directory / "kafka.json").unlink(missing_ok=True)
@@ -129,13 +141,33 @@ class Cluster:
         """SIGCONT to a paused broker."""
         self._signal(number, signal.SIGCONT)
 
-    def restart(self, number: int = 1) -> None:
-        """Start one broker again on its port and data; one that runs is ended in good order before."""
-        identity = self.layout.node(number).identity
-        if identity is not None:
-            identity.stop(Deadline(_STOP_GRACE_S))
-        self._forget(number)
-        self._start([self.layout.node(number)])
+    def restart(self, *numbers: int) -> None:
+        """Start brokers (the first, if none is named) again, on ports and data; what runs is ended in order before."""
+        for number in numbers or (1,):
+            identity = self.layout.node(number).identity
+            if identity is not None:
+                identity.stop(Deadline(_STOP_GRACE_S))
+            self._forget(number)
+        self._start([self.layout.node(number) for number in numbers or (1,)])
+
+    def cut(self, number: int, others: Collection[int | str]) -> None:
+        """Let nothing pass between one broker and others, or `CLIENTS`; connections stay open and starve."""
+        self.network.cut(number, others)
+
+    def fill(self, number: int) -> int:
+        """Take a broker's disk its free room; return the bytes in use."""
+        return disk.fill(self.layout.data(self.layout.node(number)))
+
+    def heal(self) -> int:
+        """Take all cuts away and give full disks their room again; return how many cuts there were."""
+        for node in self.layout.nodes:
+            if node.size_mb:
+                disk.limit(self.layout.data(node), node.size_mb)
+        return self.network.heal() if any(node.namespace for node in self.layout.nodes) else 0
+
+    @property
+    def network(self) -> Network:
+        return Network(self.layout.directory)
 
     def _signal(self, number: int, what: signal.Signals) -> None:
         identity = self.layout.node(number).identity
@@ -157,9 +189,12 @@ class Cluster:
         """Format what is new, start, note each process at once, and return when all of the cluster answers."""
         if not nodes:
             return
+        self._place()
+        nodes = [self.layout.node(node.number) for node in nodes]
         for node in nodes:
-            require_free(node.port)
-            require_free(node.controller_port)
+            if not node.namespace:  # a network of its own has all ports free
+                require_free(node.port)
+                require_free(node.controller_port)
         deadline = Deadline(self.settings.start_s)
         for node in nodes:
             self.layout.home(node).mkdir(parents=True, exist_ok=True)
@@ -174,6 +209,20 @@ class Cluster:
         for node in nodes:
             await_started(self.layout, self.layout.node(node.number), begin[node.number], deadline)
         await_answer(self.bootstrap, len(self.running()), deadline)
+
+    def _place(self) -> None:
+        """See to it that networks and limited disks are there; a `down` or the machine's end took them."""
+        if any(node.namespace for node in self.layout.nodes):
+            self.layout = self.layout.on_hosts(self.network.make([n.number for n in self.layout.nodes]))
+        for node in self.layout.nodes:
+            if node.size_mb and not node.alive():
+                disk.limit(self.layout.data(node), node.size_mb)
+
+
+def _placed(node: Node, settings: Settings) -> Node:
+    if node.alive() or settings.namespaces == node.namespace:
+        return node
+    return replace(node, namespace=settings.namespaces, host=HOST)
 
 
 def make_archive(jvm: Jvm, directory: Path) -> None:

@@ -8,13 +8,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from protocol.deadline import Deadline
 from protocol.errors import Refused
 from protocol.kafka import clients, topics
 from sandbox.jvm import QUICK, Jvm
 from sandbox.layout import Layout, Node
-from sandbox.ports import HOST
+from sandbox.network import Network
 from sandbox.process import Started
 
 _STARTED = b"Kafka Server started"
@@ -24,7 +25,11 @@ _LAST_LINES = 12
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How brokers run: ``quick`` ones start in half the time and are slower under load; leashed ones end with us."""
+    """
+    How brokers run: ``quick`` ones start in half the time and are slower under load; leashed ones end with us.
+
+    ``namespaces`` gives each a network of its own, ``data_size_mb`` the last one a data directory of that size.
+    """
 
     heap_mb: int = 512
     quick: bool = True
@@ -32,6 +37,12 @@ class Settings:
     properties: Mapping[str, str] = field(default_factory=dict)
     start_s: float = 60.0
     jvm: Jvm = field(default_factory=Jvm)
+    namespaces: bool = False
+    data_size_mb: int = 0
+
+    def kept(self) -> dict[str, Any]:
+        """What a later command needs to start a broker again as this one would."""
+        return {"heap_mb": self.heap_mb, "quick": self.quick, "properties": dict(self.properties)}
 
     def flags(self) -> list[str]:
         log = "-Dorg.slf4j.simpleLogger."
@@ -75,7 +86,8 @@ def _formatting(layout: Layout, node: Node, jvm: Jvm) -> subprocess.Popen[bytes]
 def launch(layout: Layout, node: Node, settings: Settings) -> Started:
     """Start one broker; it isn't ready when this returns."""
     command = settings.jvm.command("kafka.Kafka", [str(layout.properties(node))], flags=settings.flags())
-    return Started(command, layout.log(node), leashed=settings.leashed)
+    inside = Network(layout.directory).entering(node.number) if node.namespace else []
+    return Started([*inside, *command], layout.log(node), leashed=settings.leashed)
 
 
 def log_size(layout: Layout, node: Node) -> int:
@@ -87,7 +99,7 @@ def log_size(layout: Layout, node: Node) -> int:
 def await_started(layout: Layout, node: Node, begin: int, deadline: Deadline) -> None:
     """Wait for the broker's own word in its log, from ``begin`` on, then for its port; look at its life meanwhile."""
     log = layout.log(node)
-    while not (_STARTED in _lines_from(log, begin) and _listens(node.port)):
+    while not (_STARTED in _lines_from(log, begin) and _listens(node)):
         if not node.alive():
             raise _not_started(node, "it ended while starting", log, begin)
         if deadline.expired():
@@ -105,9 +117,9 @@ def await_answer(bootstrap: str, brokers: int, deadline: Deadline) -> None:
         time.sleep(_POLL_S)
 
 
-def _listens(port: int) -> bool:
+def _listens(node: Node) -> bool:
     try:
-        socket.create_connection((HOST, port), timeout=1).close()
+        socket.create_connection((node.host, node.port), timeout=1).close()
     except OSError:
         return False
     return True

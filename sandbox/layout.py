@@ -6,8 +6,9 @@ import base64
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from protocol.errors import Refused, UsageError
 from sandbox.ports import HOST, free
@@ -16,12 +17,19 @@ from sandbox.process import Identity
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One Kafka process, broker and controller in one; without identity it isn't running."""
+    """
+    One Kafka process, broker and controller in one; without identity it isn't running.
+
+    ``namespace``: it has a network of its own. ``size_mb``: its data directory ends there; 0 when it has no end.
+    """
 
     number: int
     port: int
     controller_port: int
     identity: Identity | None = None
+    host: str = HOST
+    namespace: bool = False
+    size_mb: int = 0
 
     def alive(self) -> bool:
         return self.identity is not None and self.identity.alive()
@@ -34,10 +42,12 @@ class Layout:
     directory: Path
     cluster_id: str
     nodes: tuple[Node, ...]
+    launched: Mapping[str, Any] = field(default_factory=dict)
+    """How the brokers were started, for whoever starts one of them again."""
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"{HOST}:{node.port}" for node in self.nodes)
+        return ",".join(f"{node.host}:{node.port}" for node in self.nodes)
 
     def node(self, number: int) -> Node:
         return next(node for node in self.nodes if node.number == number)
@@ -59,9 +69,19 @@ class Layout:
         changed = (replace(n, identity=identity) if n.number == number else n for n in self.nodes)
         return replace(self, nodes=tuple(changed))
 
+    def on_hosts(self, hosts: Mapping[int, str]) -> Layout:
+        """The same cluster, each node in a network of its own at that address."""
+        return replace(self, nodes=tuple(replace(n, host=hosts[n.number], namespace=True) for n in self.nodes))
+
+    def with_size(self, number: int, size_mb: int) -> Layout:
+        """The same cluster, one node's data directory with an end."""
+        return replace(self, nodes=tuple(replace(n, size_mb=size_mb) if n.number == number else n for n in self.nodes))
+
     def write(self) -> None:
         """Keep the layout, in one step: a reader finds the old file or the new one."""
-        text = json.dumps({"cluster_id": self.cluster_id, "nodes": [asdict(node) for node in self.nodes]}, indent=2)
+        nodes = [asdict(node) for node in self.nodes]
+        kept = {"cluster_id": self.cluster_id, "nodes": nodes, "launched": dict(self.launched)}
+        text = json.dumps(kept, indent=2)
         fresh = _state_file(self.directory).with_suffix(".new")
         fresh.write_text(text + "\n")
         fresh.replace(_state_file(self.directory))
@@ -74,7 +94,8 @@ class Layout:
             return None
         try:
             kept = json.loads(file.read_text())
-            return cls(directory, kept["cluster_id"], tuple(_node(node) for node in kept["nodes"]))
+            nodes = tuple(_node(node) for node in kept["nodes"])
+            return cls(directory, kept["cluster_id"], nodes, kept.get("launched", {}))
         except (ValueError, KeyError, TypeError) as error:
             raise Refused(
                 f"{file} is not readable as the state of a cluster ({error}); "
@@ -99,13 +120,13 @@ def server_properties(layout: Layout, node: Node, more: Mapping[str, str]) -> st
     With three nodes or more everything has three replicas and needs two of them; with fewer, one.
     """
     replicas, needed = (3, 2) if len(layout.nodes) >= 3 else (1, 1)  # noqa: PLR2004 - Kafka's own advice
-    voters = ",".join(f"{n.number}@{HOST}:{n.controller_port}" for n in layout.nodes)
+    voters = ",".join(f"{n.number}@{n.host}:{n.controller_port}" for n in layout.nodes)
     settings: dict[str, object] = {
         "process.roles": "broker,controller",
         "node.id": node.number,
         "controller.quorum.voters": voters,
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://{HOST}:{node.port},CONTROLLER://{HOST}:{node.controller_port}",
+        "listeners": f"PLAINTEXT://{node.host}:{node.port},CONTROLLER://{node.host}:{node.controller_port}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "PLAINTEXT",
         "log.dirs": layout.data(node),

@@ -46,7 +46,11 @@ _QUICK = {
     "retry.backoff.ms": 2,
     "retry.backoff.max.ms": 20,
     "reconnect.backoff.ms": 5,
+    "reconnect.backoff.max.ms": 1000,  # the default of 10 s outlives a fail-over
 }
+# With re-bootstrapping a cut connection could leave send_offsets_to_transaction waiting past its time-out for good
+# (seen with librdkafka 2.16, docs/decisions/0007); clients made for one transaction have no use for it.
+ONE_TRANSACTION = {"metadata.recovery.strategy": "none"}
 
 
 # A request is not sent to a partition's new leader while the old one may come back (measured: 30 s of a survey's 30).
@@ -88,6 +92,7 @@ def producer(
     }
     if transactional_id is not None:
         settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": int(timeout_s * 1000)}
+        settings |= ONE_TRANSACTION
     return Producer(settings)
 
 

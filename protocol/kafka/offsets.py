@@ -8,7 +8,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded
+from protocol.errors import DeadlineExceeded, Retriable
 from protocol.kafka.clients import asking, attempt_s, mapped
 from protocol.position import Committed, LogOffsets
 from protocol.retry import again
@@ -25,7 +25,11 @@ def log_offsets(
     def ask(spec: OffsetSpec, level: IsolationLevel) -> dict[int, int]:
         timeout = attempt_s(deadline)
         answers = client.list_offsets(dict.fromkeys(asked, spec), isolation_level=level, request_timeout=timeout)
-        return {asked[tp]: future.result().offset for tp, future in answers.items()}
+        found = {asked[tp]: future.result().offset for tp, future in answers.items()}
+        unknown = sorted(partition for partition, offset in found.items() if offset < 0)
+        if unknown:  # an answer without an offset, seen while a leader changes; taken for one it would look truncated
+            raise Retriable(f"offsets of {topic}: the leader of partitions {unknown} names none yet")
+        return found
 
     def ask_all() -> dict[int, LogOffsets]:
         with asking(f"offsets of {topic}"):

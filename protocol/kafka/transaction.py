@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, Fatal
-from protocol.kafka.clients import READ_COMMITTED, Connection, consumer, mapped, producer
+from protocol.kafka.clients import ONE_TRANSACTION, READ_COMMITTED, Connection, consumer, mapped, producer
 from protocol.kafka.offsets import Committed, committed
 from protocol.names import TransactionalId
 from protocol.retry import again
@@ -46,7 +46,7 @@ class KafkaTransaction:
         )
         self._outcome_unknown = False
         # Stable offsets are only waited for at read_committed.
-        self._locator: Consumer = consumer(settings.connection, settings.group, READ_COMMITTED)
+        self._locator: Consumer = consumer(settings.connection, settings.group, READ_COMMITTED, **ONE_TRANSACTION)
         self.produce: Callable[..., None] = self._producer.produce
         """Queue one record: (topic, value, key, partition, callback, its alias, timestamp_ms, headers)."""
 

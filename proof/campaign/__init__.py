@@ -1,0 +1,5 @@
+"""
+The fault matrix: cells `fault x target x moment`, each run on a cluster of its own making and judged by the checker.
+
+`cells/` declares them by theme; `stage` is what a cell acts on; `runner` carries one out, `campaign` many.
+"""

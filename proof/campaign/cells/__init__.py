@@ -1,0 +1,1 @@
+"""The cells, a module per theme; `proof.campaign.matrix` puts them together."""

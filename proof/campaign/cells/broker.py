@@ -1,0 +1,164 @@
+"""Brokers die, hang, come back, all of them or the one that matters."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Sequence
+
+from proof.campaign.cell import Cell, Need
+from proof.campaign.journals import is_commit
+from proof.campaign.stage import Stage, StalledError
+from protocol.deadline import Deadline
+from protocol.errors import DeadlineExceeded, KafkaFailure
+from protocol.kafka.reassign import reassign
+
+ROLES = ("input", "output", "transactions", "group")
+_NEEDS = frozenset({Need.SANDBOX, Need.THREE})
+_WHOLE_S = 60.0
+_PAUSE_S = 20.0
+_LATE_S = 3.0
+_ASK_S = 20.0
+
+
+def running(stage: Stage) -> None:
+    """A writer in the middle of its work, orders transactional and aborted behind it."""
+    stage.orders(2000, "--transactional")
+    stage.writer("--follow", "--max-records-per-transaction", "100")
+    stage.await_commits(10)
+
+
+def whole(stage: Stage) -> None:
+    """All brokers back, all replicas in sync."""
+    stage.cluster.make_whole(Deadline(_WHOLE_S), stage.names.topics())
+
+
+def kill_leader(role: str, stage: Stage) -> None:
+    """SIGKILL to the broker that holds ``role`` for one partition; commits there go on, then the broker comes back."""
+    with stage.feeding():
+        running(stage)
+        victim = stage.leader(role)
+        at = stage.sandbox.kill(victim)
+        stage.fire("broker_kills")
+        stage.recovered(at, [stage.partition])
+        whole(stage)
+        stage.await_commits(10)
+
+
+def pause_leader(role: str, stage: Stage) -> None:
+    """SIGSTOP for 20 s to the broker that holds ``role``; after SIGCONT it must not disturb what went on elsewhere."""
+    with stage.feeding():
+        running(stage)
+        victim = stage.leader(role)
+        paused = stage.sandbox.pause(victim)
+        stage.fire("broker_pauses")
+        stage.pause(_PAUSE_S)
+        healed = stage.sandbox.resume(victim)
+        stage.recovered(healed, [stage.partition])
+        before = [e.at for e in stage.journals.entries if paused < e.at < healed and e.step == "commit"]
+        stage.notes.append(f"{len(before)} commit steps during the pause of broker {victim}")
+        whole(stage)
+
+
+def kill_all(stage: Stage) -> None:
+    """All brokers die at the same moment; what was acknowledged is in the page cache and comes back."""
+    with stage.feeding():
+        running(stage)
+        stage.sandbox.kill(*stage.sandbox.brokers)
+        stage.fire("broker_kills", len(stage.sandbox.brokers))
+        stage.pause(1.0)
+        stage.sandbox.restart(*stage.sandbox.brokers)
+        stage.recovered(time.time())
+        whole(stage)
+
+
+def rolling(stage: Stage, *, hard: bool) -> None:
+    """One broker after another goes and comes back, cleanly or by SIGKILL; commits continue in between."""
+    with stage.feeding():
+        running(stage)
+        for broker in stage.sandbox.brokers:
+            began = time.time()
+            if hard:
+                stage.sandbox.kill(broker)
+            stage.sandbox.restart(broker)
+            stage.fire("broker_kills" if hard else "broker_restarts")
+            whole(stage)
+            stage.recovered(began, [stage.partition])
+            stage.recovered(time.time(), [stage.partition])
+
+
+def without_quorum(stage: Stage) -> None:
+    """Two of three are down: nothing may be acknowledged; then all goes on."""
+    with stage.feeding():
+        running(stage)
+        victims = stage.random.sample(stage.sandbox.brokers, 2)
+        at = stage.sandbox.kill(*victims)
+        stage.fire("broker_kills", 2)
+        stage.pause(12.0)
+        stage.journals.look()
+        # What was sent before the kill may be answered a moment later.
+        false = [e for e in stage.journals.entries if is_commit(e) and e.at > at + _LATE_S]
+        if false:
+            raise StalledError(f"{len(false)} transactions were acknowledged with one replica of three alive")
+        stage.sandbox.restart(*victims)
+        stage.recovered(time.time())
+        whole(stage)
+
+
+def storm(stage: Stage, *, seconds: float) -> None:
+    """Every two seconds other replicas in another order, and an election of the first: leaders move all the time."""
+    with stage.feeding():
+        running(stage)
+        end = time.monotonic() + seconds
+        turn = 0
+        while time.monotonic() < end:
+            stage.deadline.check("the storm")
+            turn += 1
+            for topic in stage.names.topics():
+                move_leaders(stage, topic, turn)
+            stage.fire("storms")
+            stage.pause(2.0)
+        stage.recovered(time.time(), [stage.partition])
+        whole(stage)
+
+
+def move_leaders(stage: Stage, topic: str, turn: int) -> None:
+    """Rotate the replicas of every partition of a topic, and let the new first ones lead."""
+    brokers, deadline = stage.sandbox.brokers, Deadline(_ASK_S)
+    rotated = {p: _rotated(brokers, p + turn) for p in range(stage.cell.partitions)}
+    with contextlib.suppress(KafkaFailure, DeadlineExceeded):  # the last one may still be going on
+        reassign(stage.cluster.connection, topic, rotated, deadline)
+
+
+def _rotated(brokers: Sequence[int], turn: int) -> list[int]:
+    by = turn % len(brokers)
+    return [*brokers[by:], *brokers[:by]]
+
+
+def _role_cells(role: str) -> tuple[Cell, Cell]:
+    coordinators = {"transactions": "transaction coordinator", "group": "group coordinator"}
+    target = coordinators.get(role, f"broker leading the {role}")
+    common = {"target": target, "moment": "under load", "needs": _NEEDS, "bound_s": 15.0}
+    marks = frozenset({"prove"}) if role in {"output", "transactions"} else frozenset[str]()
+    kill = functools.partial(kill_leader, role)
+    pause = functools.partial(pause_leader, role)
+    return (
+        Cell(f"F14-{role}-leader", "F14", "SIGKILL", play=kill, needed={"broker_kills": 1}, marks=marks, **common),  # type: ignore[arg-type]
+        Cell(f"F15-{role}-leader", "F15", "SIGSTOP 20 s", play=pause, needed={"broker_pauses": 1}, **common),  # type: ignore[arg-type]
+    )
+
+
+def _cell(name: str, fault: str, play: Callable[[Stage], None], bound_s: float, **needed: int) -> Cell:
+    row, moment = name.partition("-")[0], "under load"
+    return Cell(name, row, fault, "brokers", moment, play, needs=_NEEDS, needed=needed, bound_s=bound_s, limit_s=240.0)
+
+
+CELLS = (
+    *(cell for role in ROLES for cell in _role_cells(role)),
+    _cell("F16-all-killed", "SIGKILL to all three at once", kill_all, 60.0, broker_kills=3),
+    _cell("F17-rolling-clean", "rolling restart", functools.partial(rolling, hard=False), 15.0, broker_restarts=3),
+    _cell("F17-rolling-killed", "rolling SIGKILL", functools.partial(rolling, hard=True), 15.0, broker_kills=3),
+    _cell("F18-storm", "replicas and leaders move every 2 s", functools.partial(storm, seconds=60.0), 15.0, storms=15),
+    _cell("F22-without-quorum", "two of three brokers down", without_quorum, 30.0, broker_kills=2),
+)

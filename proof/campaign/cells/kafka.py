@@ -1,0 +1,296 @@
+"""What an operator, or Kafka, does to topics and groups; most of it must be refused rather than guessed about."""
+
+from __future__ import annotations
+
+import time
+
+from proof.campaign.cell import Cell
+from proof.campaign.stage import Stage, StalledError
+from protocol.deadline import Deadline
+from protocol.kafka import offsets, operate, topics
+from protocol.kafka.clients import READ_COMMITTED, consumer, mapped, producer
+from protocol.names import ExitCode, TransactionalId
+from protocol.position import LogOffsets
+
+_ASK_S = 30.0
+_REFUSED_S = 60.0
+_HIJACKS = 10
+_FENCED_FAST = 33_000
+# An epoch has 15 bits; the last one is never given out.
+_EPOCHS = 32_766
+
+
+def refused(stage: Stage, word: str, *options: str, only: int | None = None) -> None:
+    """
+    Run the writer: it must end with 3 and say ``word``, and nothing may have been written (to partition ``only``).
+
+    Raises:
+        StalledError: it ran, ended otherwise, or wrote.
+    """
+    before = _ends(stage)
+    program = stage.writer(*options, "--patience", "30")
+    code = program.wait(Deadline(_REFUSED_S))
+    told = program.last_words() + program.printed()
+    if code != ExitCode.REFUSED or word not in told:
+        raise StalledError(f"the writer should have refused with {word!r}; it ended with {code}: {told[-500:]}")
+    if _visible(before, only) != _visible(_ends(stage), only):
+        raise StalledError(f"the writer refused with {word!r}, and wrote nevertheless")
+    stage.fire("refusals")
+    stage.notes.append(f"refused with {word}")
+
+
+def _ends(stage: Stage) -> dict[str, dict[int, LogOffsets]]:
+    client, partitions = stage.cluster.admin, range(stage.cell.partitions)
+    names = (stage.names.output, stage.names.dead_letter)
+    return {name: offsets.log_offsets(client, name, partitions, Deadline(_ASK_S)) for name in names}
+
+
+def _visible(logs: dict[str, dict[int, LogOffsets]], only: int | None) -> list[int]:
+    return [log.last_stable for found in logs.values() for p, log in found.items() if only in {None, p}]
+
+
+def _position(stage: Stage) -> dict[int, int]:
+    """Where the group stands; partitions without a position are left out."""
+    reader = consumer(stage.cluster.connection, stage.names.group, READ_COMMITTED)
+    try:
+        found = offsets.committed(reader, stage.names.input, range(stage.cell.partitions), Deadline(_ASK_S))
+    finally:
+        reader.close()
+    return {p: one.offset for p, one in found.items() if one is not None}
+
+
+def offsets_deleted(stage: Stage) -> None:
+    """The group is gone, the output is not: refuse, then restore the position from the output and go on."""
+    stage.orders(500, "--transactional")
+    stage.drain()
+    operate.delete_group(stage.cluster.admin, stage.names.group, Deadline(_ASK_S))
+    stage.fire("offsets_lost")
+    _restored(stage)
+
+
+def offsets_expired(stage: Stage) -> None:
+    """The same, when Kafka itself forgets the offsets of a group that nobody used for a minute."""
+    stage.orders(500, "--transactional")
+    stage.drain()
+    stage.until(lambda: not _position(stage), "the group's offsets expiring", 150.0)
+    stage.fire("offsets_lost")
+    _restored(stage)
+
+
+def _restored(stage: Stage) -> None:
+    stage.orders(500)
+    refused(stage, "offsets-vanished")
+    stage.drain("--on-missing-position", "restore")
+
+
+def retention(stage: Stage) -> None:
+    """Retention takes records that were not processed: stop and name them; going on is an operator's decision."""
+    stage.orders(500, "--transactional")
+    stage.drain()
+    stage.proven()
+    stage.orders(500)
+    lost_to = _position(stage)[stage.partition] + 50
+    operate.delete_records(stage.cluster.admin, stage.names.input, {stage.partition: lost_to}, Deadline(_ASK_S))
+    stage.fire("records_lost")
+    refused(stage, "input-lost", only=stage.partition)
+    where = {stage.partition: lost_to}
+    operate.set_offsets(stage.cluster.admin, stage.names.group, stage.names.input, where, Deadline(_ASK_S))
+    stage.drain()
+
+
+def recreated(stage: Stage) -> None:
+    """The input is another topic of the same name: nothing of the old one's position may be used for it."""
+    stage.orders(500)
+    stage.drain()
+    stage.proven()
+    client, deadline = stage.cluster.admin, Deadline(_ASK_S)
+    operate.delete_topics(client, [stage.names.input], deadline)
+    stage.until(lambda: stage.names.input not in topics.names(client, Deadline(_ASK_S)), "the input being gone", 30.0)
+    topics.create(client, [topics.Wanted(stage.names.input, stage.cell.partitions, {})], deadline)
+    topics.describe_all(client, [stage.names.input], deadline)
+    stage.fire("recreations")
+    stage.orders(700, "--start", "5000000")
+    refused(stage, "offsets-vanished")
+    refused(stage, "topic-recreated", "--on-missing-position", "restore")
+
+
+def more_partitions(stage: Stage) -> None:
+    """Partitions are added under load: the new ones are read from their start."""
+    with stage.feeding() as feeder:
+        stage.orders(1000, "--transactional")
+        stage.writer("--follow", "--max-records-per-transaction", "100")
+        stage.await_commits(10)
+        old = stage.cell.partitions
+        operate.add_partitions(stage.cluster.admin, stage.names.input, old + 2, Deadline(_ASK_S))
+        added = time.time()
+        stage.fire("partitions_added", 2)
+        feeder.partitions = old + 2
+        stage.recovered(added, [old])
+        stage.recovered(added, [old + 1])
+
+
+def hijacked_id(stage: Stage) -> None:
+    """Somebody else takes our transactional id, ten times: the writer is fenced, and takes it back."""
+    name = str(TransactionalId(stage.names.group, stage.names.input, stage.partition))
+    with stage.feeding(600):
+        stage.orders(1000, "--transactional")
+        stage.writer("--follow", "--max-records-per-transaction", "200")
+        stage.await_commits(10)
+        for _ in range(_HIJACKS):
+            at = time.time()
+            _take(stage, name, 1)
+            stage.fire("hijacks")
+            stage.recovered(at, [stage.partition])
+            stage.pause(stage.random.uniform(0.05, 0.4))
+
+
+def _take(stage: Stage, name: str, times: int) -> None:
+    """Be the newest holder of an id so many times over."""
+    for _ in range(times):
+        thief = producer(stage.cluster.connection, name, timeout_s=_ASK_S, message_max_bytes=1_000_000)
+        with mapped("fence"):
+            thief.init_transactions(_ASK_S)
+
+
+def foreign_member(stage: Stage) -> None:
+    """Somebody subscribes with our group: the writer's positions stay its own."""
+    stranger = consumer(stage.cluster.connection, stage.names.group, READ_COMMITTED)
+    try:
+        with stage.feeding():
+            stage.orders(1000, "--transactional")
+            stage.writer("--follow", "--max-records-per-transaction", "200")
+            stage.await_commits(10)
+            stranger.subscribe([stage.names.input])
+            joined = time.time()
+            stage.until(lambda: _joined(stranger), "a stranger joining the group", 30.0)
+            stage.fire("strangers")
+            stage.recovered(joined, [stage.partition])
+            stage.pause(3.0)
+            stage.await_commits(10)
+    finally:
+        stranger.close()
+
+
+def _joined(stranger: object) -> bool:
+    stranger.poll(0.1)  # type: ignore[attr-defined]
+    return bool(stranger.assignment())  # type: ignore[attr-defined]
+
+
+def epochs(stage: Stage) -> None:
+    """33,000 transactions under one id: the epoch runs over, and the id goes on with another producer id."""
+    stage.orders(_FENCED_FAST)
+    stage.drain("--max-records-per-transaction", "1")
+    stage.fire("transactions", stage.commits())
+
+
+def epochs_short(stage: Stage) -> None:
+    """The same with most of the epochs used up by fences alone, then 600 transactions across the overflow."""
+    stage.orders(1)
+    stage.drain()
+    name = str(TransactionalId(stage.names.group, stage.names.input, 0))
+    _take(stage, name, _EPOCHS - 300)
+    stage.orders(600)
+    stage.drain("--max-records-per-transaction", "1")
+    stage.fire("transactions", stage.commits())
+
+
+ONE_BROKER: dict[str, str] = {}
+
+CELLS = (
+    Cell(
+        name="F23-offsets-deleted",
+        row="F23",
+        fault="the group's offsets deleted",
+        target="group",
+        moment="between runs",
+        play=offsets_deleted,
+        needed={"offsets_lost": 1, "refusals": 1},
+        marks=frozenset({"prove"}),
+    ),
+    Cell(
+        name="F23-offsets-expired",
+        row="F23",
+        fault="the group's offsets expired",
+        target="group",
+        moment="between runs",
+        play=offsets_expired,
+        needed={"offsets_lost": 1, "refusals": 1},
+        limit_s=240.0,
+        properties={"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "3000"},
+    ),
+    Cell(
+        name="F24-retention",
+        row="F24",
+        fault="retention passes the committed offset",
+        target="input",
+        moment="between runs",
+        play=retention,
+        needed={"records_lost": 1, "refusals": 1},
+        judged=False,
+    ),
+    Cell(
+        name="F25-recreated",
+        row="F25",
+        fault="input deleted and made again",
+        target="input",
+        moment="between runs",
+        play=recreated,
+        needed={"recreations": 1, "refusals": 2},
+        judged=False,
+    ),
+    Cell(
+        name="F26-more-partitions",
+        row="F26",
+        fault="partitions added",
+        target="input",
+        moment="under load",
+        play=more_partitions,
+        needed={"partitions_added": 2},
+        bound_s=30.0,
+    ),
+    Cell(
+        name="F27-hijacked-id",
+        row="F27",
+        fault="somebody else inits our transactional id",
+        target="transactional id",
+        moment="under load",
+        play=hijacked_id,
+        needed={"hijacks": _HIJACKS, "fences": 1},
+        bound_s=15.0,
+        marks=frozenset({"prove"}),
+    ),
+    Cell(
+        name="F27-foreign-member",
+        row="F27",
+        fault="somebody else subscribes with our group",
+        target="group",
+        moment="under load",
+        play=foreign_member,
+        needed={"strangers": 1},
+        bound_s=15.0,
+    ),
+    Cell(
+        name="F28-33000-transactions",
+        row="F28",
+        fault="33,000 transactions on one id",
+        target="producer epoch",
+        moment="overflow",
+        play=epochs,
+        needed={"transactions": _FENCED_FAST},
+        limit_s=1800.0,
+        partitions=1,
+        properties=ONE_BROKER,
+    ),
+    Cell(
+        name="F28-overflow-short",
+        row="F28",
+        fault="32,000 fences and 600 transactions on one id",
+        target="producer epoch",
+        moment="overflow",
+        play=epochs_short,
+        needed={"transactions": 600},
+        limit_s=300.0,
+        partitions=1,
+        properties=ONE_BROKER,
+    ),
+)

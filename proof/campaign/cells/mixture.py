@@ -1,0 +1,180 @@
+"""Everything at once: a new mixture of faults every half minute, a quarter of the time quiet."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from proof.campaign.cell import Cell, Need
+from proof.campaign.cells.broker import move_leaders, whole
+from proof.campaign.cells.writer import died
+from proof.campaign.cluster import CLIENTS
+from proof.campaign.programs import Program
+from proof.campaign.stage import Stage
+from protocol.errors import BrewError
+from protocol.kafka.clients import mapped, producer
+from protocol.names import TransactionalId
+
+_ROUND_S = 30.0
+_BEAT_S = 2.0
+_QUIET = 0.25
+_MOST = 3
+_ASK_S = 20.0
+
+
+@dataclass
+class _Writers:
+    """The writer that always runs, and is started again when it is gone."""
+
+    stage: Stage
+    now: Program | None = None
+    rivals: list[Program] = field(default_factory=list)
+
+    def keep_up(self) -> None:
+        if self.now is None or self.now.code() is not None:
+            self.now = self.stage.writer("--follow", "--max-records-per-transaction", "200")
+
+    def kill(self) -> None:
+        if self.now is not None and self.now.code() is None:
+            self.now.kill()
+            died(self.stage, self.now)
+
+    def rival(self) -> None:
+        if not any(one.code() is None for one in self.rivals):
+            self.rivals.append(self.stage.writer("--follow", name="rival"))
+            self.stage.fire("rivals")
+
+    def calm(self) -> None:
+        for one in self.rivals:
+            if one.code() is None:
+                self.stage.stop(one)
+
+
+def _kill_broker(stage: Stage, _writers: _Writers) -> None:
+    """One broker at a time: two would take the quorum away, which has its own cell."""
+    if not stage.sandbox.down():
+        stage.sandbox.kill(stage.random.choice(stage.sandbox.brokers))
+        stage.fire("broker_kills")
+    else:
+        stage.sandbox.restart(*stage.sandbox.down())
+
+
+def _pause_broker(stage: Stage, _writers: _Writers) -> None:
+    victims = [one for one in stage.sandbox.brokers if one not in stage.sandbox.down()]
+    victim = stage.random.choice(victims)
+    stage.sandbox.pause(victim)
+    stage.fire("broker_pauses")
+    stage.pause(stage.random.uniform(0.5, 5.0))
+    stage.sandbox.resume(victim)
+
+
+def _cut(stage: Stage, _writers: _Writers) -> None:
+    victim = stage.random.choice(stage.sandbox.brokers)
+    peers: list[int | str] = [one for one in stage.sandbox.brokers if one != victim]
+    others: list[int | str] = stage.random.choice([[CLIENTS], peers])
+    stage.sandbox.cut(victim, *others)
+    stage.fire("cuts")
+    stage.pause(stage.random.uniform(0.5, 5.0))
+    stage.sandbox.heal()
+
+
+def _move(stage: Stage, _writers: _Writers) -> None:
+    move_leaders(stage, stage.random.choice(stage.names.topics()), stage.random.randrange(9))
+    stage.fire("storms")
+
+
+def _kill_writer(_stage: Stage, writers: _Writers) -> None:
+    writers.kill()
+
+
+def _freeze_writer(stage: Stage, writers: _Writers) -> None:
+    if writers.now is not None and writers.now.code() is None:
+        writers.now.signal(signal.SIGSTOP)
+        stage.fire("pauses")
+        writers.rival()
+        stage.pause(stage.random.uniform(0.5, 4.0))
+        writers.now.signal(signal.SIGCONT)
+
+
+def _rival(_stage: Stage, writers: _Writers) -> None:
+    writers.rival()
+
+
+def _hijack(stage: Stage, _writers: _Writers) -> None:
+    partition = stage.random.randrange(stage.cell.partitions)
+    name = str(TransactionalId(stage.names.group, stage.names.input, partition))
+    thief = producer(stage.cluster.connection, name, timeout_s=_ASK_S, message_max_bytes=1_000_000)
+    with mapped("fence"):
+        thief.init_transactions(_ASK_S)
+    stage.fire("hijacks")
+
+
+FAULTS: dict[str, Callable[[Stage, _Writers], None]] = {
+    "broker_kills": _kill_broker,
+    "broker_pauses": _pause_broker,
+    "cuts": _cut,
+    "storms": _move,
+    "kills": _kill_writer,
+    "pauses": _freeze_writer,
+    "rivals": _rival,
+    "hijacks": _hijack,
+}
+
+
+def mixture(minutes: float, stage: Stage) -> None:
+    """Each round another few kinds of faults, every two seconds one of them; at its end all is healed."""
+    minutes = stage.minutes or minutes
+    end = time.monotonic() + minutes * 60
+    writers = _Writers(stage)
+    left = list(FAULTS)
+    with stage.feeding():
+        stage.orders(2000, "--transactional")
+        writers.keep_up()
+        while time.monotonic() < end:
+            if len(left) < _MOST:
+                left = list(FAULTS)
+            kinds = [] if stage.random.random() < _QUIET else stage.random.sample(left, _MOST)
+            left = [kind for kind in left if kind not in kinds]
+            _round(stage, writers, kinds, min(end, time.monotonic() + _ROUND_S))
+            stage.sandbox.heal()
+            whole(stage)
+            writers.calm()
+            writers.keep_up()
+            stage.recovered(time.time())
+            stage.fire("rounds")
+
+
+def _round(stage: Stage, writers: _Writers, kinds: list[str], end: float) -> None:
+    while time.monotonic() < end:
+        if kinds:
+            # Admin calls fail while the cluster is broken; that is what it is for.
+            with contextlib.suppress(BrewError):
+                FAULTS[stage.random.choice(kinds)](stage, writers)
+        writers.keep_up()
+        stage.pause(min(_BEAT_S, max(0.1, end - time.monotonic())))
+
+
+def _cell(name: str, minutes: float, *marks: str, needed: dict[str, int]) -> Cell:
+    return Cell(
+        name=name,
+        row="F38" if name.startswith("F38") else "soak",
+        fault=f"random mixture of {len(FAULTS)} kinds, {minutes:g} minutes",
+        target="all",
+        moment="always",
+        play=functools.partial(mixture, minutes),
+        needs=frozenset({Need.SANDBOX, Need.THREE, Need.NETWORKS}),
+        needed=needed,
+        limit_s=minutes * 60 + 600,
+        marks=frozenset(marks),
+    )
+
+
+CELLS = (
+    _cell("F38-mixture", 5.0, needed={"rounds": 5}),
+    _cell("F38-mixture-short", 1.0, "prove", needed={"rounds": 2}),
+    _cell("soak-F38", 60.0, "soak", needed=dict.fromkeys(FAULTS, 1)),
+)

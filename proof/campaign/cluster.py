@@ -1,0 +1,214 @@
+"""The brokers that a campaign breaks: a sandbox, worked by its commands; or somebody else's, which stay whole."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from proof.campaign.cell import Need
+from proof.campaign.programs import ROOT
+from protocol.deadline import Deadline
+from protocol.errors import KafkaFailure, Refused
+from protocol.kafka import operate
+from protocol.kafka.clients import AdminClient, Connection, admin
+
+CLIENTS = "clients"
+
+_COMMAND_S = 90.0
+_POLL_S = 0.05
+_GUARD = 'read -r word || { "$@"; rm -rf -- "$0"; }'
+_ALL = 3
+# Kafka's own logs are there only once somebody has used them.
+_INTERNAL = (operate.OFFSETS, operate.TRANSACTIONS)
+
+
+class Foreign:
+    """A cluster that is not ours to break; cells that would are inconclusive there."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+
+    def lacks(self, need: Need) -> bool:
+        return need not in {Need.SPARK, Need.PROXY}
+
+    @property
+    def connection(self) -> Connection:
+        return Connection(self.bootstrap)
+
+    @functools.cached_property
+    def admin(self) -> AdminClient:
+        return admin(self.connection)
+
+    def make_whole(self, deadline: Deadline, topics: Sequence[str] = ()) -> None:
+        """Nothing was broken."""
+
+    def close(self) -> None:
+        """It is not ours to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """How to start a sandbox: nodes, and broker settings on top of its own."""
+
+    brokers: int = _ALL
+    properties: Mapping[str, str] | None = None
+    heap_mb: int = 512
+    disk_mb: int = 512
+
+
+class Sandbox(Foreign):
+    """A cluster of our own in ``directory``; it is gone when this ends, however it ends."""
+
+    def __init__(self, directory: Path, ground: Ground | None = None) -> None:
+        ground = ground or Ground()
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self._guard = _guard(directory, self._command("down", "--wipe"))
+        settings = [word for pair in (ground.properties or {}).items() for word in ("--property", "=".join(pair))]
+        options = ["--brokers", str(ground.brokers), "--port", "0", "--quick", "--heap-mb", str(ground.heap_mb)]
+        if ground.brokers >= _ALL:
+            options += ["--network", "namespaces", "--data-size-mb", str(ground.disk_mb)]
+        try:
+            self._sandbox("up", *options, *settings)
+            self._nodes: list[dict[str, Any]] = self._status()["brokers"]
+            super().__init__(str(self._status()["bootstrap"]))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def brokers(self) -> list[int]:
+        return [int(node["broker"]) for node in self._nodes]
+
+    @property
+    def disk_broker(self) -> int:
+        """The broker whose disk is limited."""
+        return next(int(node["broker"]) for node in self._nodes if node["data_size_mb"])
+
+    def lacks(self, need: Need) -> bool:
+        if need is Need.THREE:
+            return len(self._nodes) < _ALL
+        if need is Need.NETWORKS:
+            return any(node["network"] != "namespaces" for node in self._nodes)
+        return need is Need.DISK and not any(node["data_size_mb"] for node in self._nodes)
+
+    def kill(self, *numbers: int) -> float:
+        """SIGKILL to brokers, all at the same moment; return that moment."""
+        return self._signal(numbers, signal.SIGKILL)
+
+    def pause(self, *numbers: int) -> float:
+        return self._signal(numbers, signal.SIGSTOP)
+
+    def resume(self, *numbers: int) -> float:
+        return self._signal(numbers, signal.SIGCONT)
+
+    def _signal(self, numbers: Sequence[int], what: signal.Signals) -> float:
+        # A command's own start would blur the moment; it tells the process, the signal is sent from here.
+        processes = {int(node["broker"]): node["process"] for node in self._status()["brokers"]}
+        for number in numbers:
+            if processes[number] is None:
+                raise Refused(f"broker {number} is not running")
+            os.kill(int(processes[number]), what)
+        return time.time()
+
+    def restart(self, *numbers: int) -> None:
+        """Start brokers again, all together; one that runs is ended in good order before."""
+        self._sandbox("restart", *map(str, numbers))
+
+    def cut(self, number: int, *others: int | str) -> float:
+        """Let nothing pass between a broker and others; return when that was so."""
+        self._sandbox("cut", str(number), *(word for other in others for word in ("--from", str(other))))
+        return time.time()
+
+    def fill(self, number: int) -> float:
+        self._sandbox("fill", str(number))
+        return time.time()
+
+    def heal(self) -> float:
+        """Take away cuts and full disks; return when that was done."""
+        self._sandbox("heal")
+        return time.time()
+
+    def down(self) -> list[int]:
+        """The brokers that have ended."""
+        return [int(node["broker"]) for node in self._status()["brokers"] if not node["running"]]
+
+    def make_whole(self, deadline: Deadline, topics: Sequence[str] = ()) -> None:
+        """
+        Mend everything, whatever was broken, and wait until each replica of ``topics`` and Kafka's own is in sync.
+
+        Raises:
+            DeadlineExceeded: it did not become whole.
+        """
+        self._sandbox("heal")
+        running = [int(node["broker"]) for node in self._status()["brokers"] if node["running"]]
+        self.resume(*running)
+        if gone := self.down():
+            self.restart(*gone)
+        while True:
+            deadline.check("all replicas in sync")
+            with contextlib.suppress(KafkaFailure):
+                if len(operate.brokers(self.admin, deadline)) == len(self._nodes) and not self._behind(
+                    topics, deadline
+                ):
+                    return
+            time.sleep(_POLL_S)
+
+    def _behind(self, topics: Sequence[str], deadline: Deadline) -> list[str]:
+        known = set(self.admin.list_topics(timeout=max(0.1, deadline.remaining_s())).topics)
+        return operate.out_of_sync(self.admin, known.intersection([*topics, *_INTERNAL]), deadline)
+
+    def close(self) -> None:
+        """End and remove everything."""
+        with contextlib.suppress(Refused, subprocess.TimeoutExpired):
+            self._sandbox("down", "--wipe")
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._guard.communicate(b"ended\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _status(self) -> dict[str, Any]:
+        command = self._command("status", "--json")
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told
+
+    def _sandbox(self, *words: str) -> None:
+        command = self._command(*words)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
+        if done.returncode != 0:
+            raise Refused(f"`sandbox {' '.join(words)}` failed: {done.stderr.strip()}")
+
+    def _command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "sandbox", *words, "--dir", str(self._directory)]
+
+
+def _guard(directory: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """
+    A shell that runs ``command`` and removes ``directory`` once this program is gone, should it be killed.
+
+    It reads from a pipe that only we hold: a word says that all ended in good order, the pipe's end that it did not.
+    """
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _GUARD, str(directory), *command],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )

@@ -1,0 +1,140 @@
+"""Programs that a cell starts: each in a process group of its own, none left when the cell is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from protocol.deadline import Deadline
+from protocol.errors import BrewError
+
+ROOT = Path(__file__).resolve().parents[2]
+_POLL_S = 0.002
+_LAST_LINES = 6
+_ABORT_S = 3.0
+
+
+class ProgramFailedError(BrewError):
+    """A program of the campaign ended otherwise than it should; tells nothing about the promise."""
+
+
+class Program:
+    """A running program; its words go to files, and it ends when the campaign does."""
+
+    def __init__(self, command: Sequence[str], name: str, folder: Path) -> None:
+        self.name = name
+        self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
+        with self._out.open("ab") as out, self._err.open("ab") as err:
+            self._process = subprocess.Popen(
+                [*_leash(), *command],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        self.ended_at: float | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def code(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        code = self._process.poll()
+        if code is not None and self.ended_at is None:
+            self.ended_at = time.time()
+        return code
+
+    def wait(self, deadline: Deadline) -> int:
+        """
+        Its exit code.
+
+        Raises:
+            DeadlineExceeded: it runs on.
+        """
+        while (code := self.code()) is None:
+            deadline.check(f"the end of {self.name}")
+            time.sleep(_POLL_S)
+        return code
+
+    def done(self, deadline: Deadline) -> str:
+        """
+        What it printed, once it has ended well.
+
+        Raises:
+            ProgramFailedError: it ended badly.
+        """
+        if (code := self.wait(deadline)) != 0:
+            raise ProgramFailedError(f"{self.name} ended with {code}: {self.last_words()}; look at {self._err}")
+        return self.printed()
+
+    def printed(self) -> str:
+        return self._out.read_text(errors="replace")
+
+    def last_words(self) -> str:
+        lines = self._err.read_text(errors="replace").splitlines() or self.printed().splitlines()
+        return " / ".join(lines[-_LAST_LINES:])
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the whole group: a program may have children."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def terminate(self) -> None:
+        self.signal(signal.SIGTERM)
+
+    def abort(self) -> None:
+        """SIGABRT: Python writes down where each of its threads stands, and ends."""
+        self.signal(signal.SIGABRT)
+        self.signal(signal.SIGCONT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ABORT_S)
+        self.kill()
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+        self.code()
+
+
+class Programs:
+    """All programs of a cell; leaving the block kills what still runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._started: list[Program] = []
+
+    def start(self, name: str, *command: str) -> Program:
+        program = Program(command, name, self.folder)
+        self._started.append(program)
+        return program
+
+    def python(self, name: str, *words: str) -> Program:
+        """`python -m words...` of this house."""
+        return self.start(name, sys.executable, "-m", *words)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL to all of them, with what they started."""
+        for program in self._started:
+            program.kill()
+
+
+def _leash() -> list[str]:
+    """Words in front of a command, so that the kernel ends it when the campaign is killed."""
+    return ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []

@@ -1,0 +1,73 @@
+"""What came of a cell, as one JSON object; and a whole campaign's, as a file that can be taken up again."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+PROVEN, VIOLATED, INCONCLUSIVE = "proven", "violated", "inconclusive"
+
+LINES, WHOLE = "results.jsonl", "results.json"
+_PERCENTILE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One cell with one seed; seconds throughout, ``recovery_s`` from the heal or the kill to the first new commit."""
+
+    cell: str
+    row: str
+    fault: str
+    target: str
+    moment: str
+    path: str
+    seed: int
+    verdict: str
+    began: str
+    seconds: float
+    bound_s: float | None
+    recovery_s: Sequence[float] = ()
+    stall_s: Sequence[float] = ()
+    fired: Mapping[str, int] = field(default_factory=dict)
+    needed: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    anomalies: Sequence[Mapping[str, Any]] = ()
+    doubts: Sequence[str] = ()
+    note: str = ""
+    expected: str = PROVEN
+
+    @property
+    def as_expected(self) -> bool:
+        return self.verdict == self.expected
+
+
+def p95(values: Sequence[float]) -> float:
+    """The smallest value that 95 of 100 do not exceed."""
+    return sorted(values)[math.ceil(_PERCENTILE * len(values)) - 1]
+
+
+def append(folder: Path, result: Result) -> None:
+    """Add one line to the file of finished cells."""
+    with (folder / LINES).open("a") as file:
+        file.write(json.dumps(asdict(result)) + "\n")
+
+
+def finished(folder: Path) -> list[Result]:
+    """The cells that an earlier run of this campaign finished; a line cut off by a kill is left out."""
+    path = folder / LINES
+    if not path.exists():
+        return []
+    lines = path.read_text().splitlines(keepends=True)
+    return [Result(**json.loads(line)) for line in lines if line.endswith("\n")]
+
+
+def write_whole(folder: Path, campaign: Mapping[str, Any], results: Sequence[Result]) -> Path:
+    """Write the campaign with all its cells, in one step."""
+    document = {"campaign": dict(campaign), "cells": [asdict(result) for result in results]}
+    fresh = folder / f"{WHOLE}.new"
+    fresh.write_text(json.dumps(document, indent=2) + "\n")
+    return fresh.replace(folder / WHOLE)

@@ -1,0 +1,286 @@
+"""What a cell acts on: fresh topics and group, writers and readers as processes, their journals, the cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from proof.campaign.cell import Cell
+from proof.campaign.cluster import Foreign, Sandbox
+from proof.campaign.feed import Feeder
+from proof.campaign.journals import Journals, is_commit
+from proof.campaign.measure import Kill, first_commit
+from proof.campaign.programs import Program, ProgramFailedError, Programs
+from protocol.deadline import Deadline
+from protocol.errors import BrewError, Refused
+from protocol.kafka import operate, topics
+from protocol.names import TransactionalId
+
+_POLL_S = 0.005
+_ASK_S = 30.0
+WRITER = (sys.executable, "-m", "pipeline", "run")
+FEED_RATE = 300
+
+
+class StalledError(BrewError):
+    """What had to go on did not, within the cell's time: a finding about the program under test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """A cell's topics and group, never used before."""
+
+    stem: str
+
+    @classmethod
+    def fresh(cls, cell: str, seed: int) -> Names:
+        return cls(f"cell-{cell}-s{seed}-{uuid.uuid4().hex[:6]}")
+
+    @property
+    def input(self) -> str:
+        return f"{self.stem}.in"
+
+    @property
+    def output(self) -> str:
+        return f"{self.stem}.out"
+
+    @property
+    def dead_letter(self) -> str:
+        return f"{self.stem}.dlq"
+
+    @property
+    def group(self) -> str:
+        return f"{self.stem}.group"
+
+    def topics(self) -> list[str]:
+        return [self.input, self.output, self.dead_letter]
+
+    def options(self) -> list[str]:
+        """The same words for the pipeline and for the checker."""
+        named = [("--input", self.input), ("--output", self.output), ("--dead-letter", self.dead_letter)]
+        return [word for pair in [*named, ("--group", self.group)] for word in pair]
+
+
+@dataclass
+class Stage:
+    """
+    One cell with one seed.
+
+    ``fired`` counts what happened, ``recovery_s`` and ``stall_s`` take what was measured, ``kills`` how many a loop
+    is to make; ``program`` is the writer under test, ``bootstrap`` where it and its readers are sent.
+    """
+
+    cell: Cell
+    seed: int
+    cluster: Foreign
+    folder: Path
+    programs: Programs
+    deadline: Deadline
+    kills: int = 5
+    program: tuple[str, ...] = WRITER
+    bootstrap: str = ""
+    fired: Counter[str] = field(default_factory=Counter)
+    recovery_s: list[float] = field(default_factory=list)
+    stall_s: list[float] = field(default_factory=list)
+    killed: list[Kill] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(f"{self.cell.name}/{self.seed}")  # noqa: S311 - dice, no secret
+        self.names = Names.fresh(self.cell.name, self.seed)
+        self.bootstrap = self.bootstrap or self.cluster.bootstrap
+        self.journals = Journals(self.folder / "journals")
+        self.partition = self.seed % self.cell.partitions
+        """The one input partition whose brokers the fault goes for."""
+        self.minutes: float | None = None
+        """How long a mixture lasts; the cell's own idea otherwise."""
+        self.slack = 1.0
+        self._started = Counter[str]()
+        self._writers: list[Program] = []
+        self._readers: list[Program] = []
+
+    @property
+    def bound_s(self) -> float | None:
+        """The cell's bound on recoveries, as this machine is given it."""
+        return None if self.cell.bound_s is None else self.cell.bound_s * self.slack
+
+    @cached_property
+    def sandbox(self) -> Sandbox:
+        """The cluster, for cells that break it."""
+        if not isinstance(self.cluster, Sandbox):
+            raise Refused(f"{self.cell.name} breaks brokers, and {self.cluster.bootstrap} is not ours to break")
+        return self.cluster
+
+    # Topics and orders.
+
+    def make_topics(self) -> None:
+        """Input, output and dead letters with the cell's partitions, there on every broker when this returns."""
+        wanted = [topics.Wanted(name, self.cell.partitions, {}) for name in self.names.topics()]
+        topics.create(self.cluster.admin, wanted, Deadline(_ASK_S))
+        topics.describe_all(self.cluster.admin, self.names.topics(), Deadline(_ASK_S))
+
+    def orders(self, count: int, *options: str) -> None:
+        """Seed the input and wait for it; one order in fifty is unreadable."""
+        words = ("seed", "--bootstrap", self.cluster.bootstrap, "--topic", self.names.input, "--count", str(count))
+        self._proof("seed", *words, "--seed", str(self.seed), "--bad-every", "50", *options)
+
+    def feeding(self, rate: int = FEED_RATE) -> Feeder:
+        """A block in which orders trickle in."""
+        return Feeder(self.cluster.connection, self.names.input, self.cell.partitions, rate, self.seed)
+
+    # Programs.
+
+    def writer(self, *options: str, name: str = "writer") -> Program:
+        """The program under test, without Spark unless ``options`` name a master."""
+        words = [*self.program, "--bootstrap", self.bootstrap, *self.names.options()]
+        words += ["--master", "none", "--journal", str(self.journals.folder), "--transaction-timeout", "20"]
+        program = self.programs.start(self._numbered(name), *words, "--poll-interval", "0.05", *options)
+        self._writers.append(program)
+        return program
+
+    def reader(self) -> Program:
+        """A `read_committed` reader of output and dead letters, which goes on through all faults."""
+        program = self.programs.python(self._numbered("reader"), "proof", "read", "--follow", *self._reading())
+        self._readers.append(program)
+        return program
+
+    def stop(self, program: Program, seconds: float = 30.0) -> int:
+        """SIGTERM, and its exit code; what does not end in time is killed and noted."""
+        program.terminate()
+        program.signal(signal.SIGCONT)  # a paused one takes SIGTERM only once it goes on
+        try:
+            return program.wait(Deadline(min(seconds, max(0.1, self.deadline.remaining_s()))))
+        except BrewError:
+            program.abort()
+            self.notes.append(f"{program.name} did not end within {seconds:g} s of SIGTERM")
+            return -signal.SIGKILL
+
+    def stop_writers(self) -> None:
+        """End every writer that still runs."""
+        for program in self._writers:
+            if program.code() is None:
+                self.stop(program)
+
+    def abort_writers(self) -> None:
+        """End the writers that still run, each with a word about where it stands."""
+        for program in self._writers:
+            if program.code() is None:
+                program.abort()
+
+    def stop_all(self) -> None:
+        """End writers and readers."""
+        self.stop_writers()
+        for program in self._readers:
+            if program.code() is None:
+                self.stop(program)
+
+    def drain(self, *options: str) -> None:
+        """Let one more writer do what is left; it ends by itself, with 0."""
+        program = self.writer("--patience", "60", *options, name="drain")
+        if (code := program.wait(self.deadline)) != 0:
+            raise StalledError(f"the last writer could not drain the input (exit {code}): {program.last_words()}")
+
+    def read_to_the_end(self) -> None:
+        """A last `read_committed` reader from the logs' starts to their ends."""
+        self._proof("last-reader", "read", *self._reading())
+
+    def proven(self) -> None:
+        """
+        Have the checker look at what is there so far, for cells whose fault takes away what it would compare.
+
+        Raises:
+            StalledError: it is not proven.
+        """
+        words = ("verify", "--bootstrap", self.cluster.bootstrap, *self.names.options())
+        program = self.programs.python(self._numbered("verify-before"), "proof", *words)
+        if program.wait(self.deadline) != 0:
+            raise StalledError(f"already before the fault: {program.printed()[-500:]}")
+
+    def _reading(self) -> list[str]:
+        asked = ["--topic", self.names.output, "--topic", self.names.dead_letter]
+        return ["--bootstrap", self.cluster.bootstrap, "--journal", str(self.journals.folder), *asked]
+
+    def _proof(self, name: str, *words: str) -> str:
+        return self.programs.python(self._numbered(name), "proof", *words).done(self.deadline)
+
+    def _numbered(self, name: str) -> str:
+        self._started[name] += 1
+        return f"{name}-{self._started[name]}"
+
+    # Moments.
+
+    def fire(self, what: str, times: int = 1) -> None:
+        """Count a fault that happened."""
+        self.fired[what] += times
+
+    def until(self, condition: Callable[[], bool], what: str, seconds: float | None = None) -> None:
+        """
+        Wait for something that the program under test, or the brokers, have to do.
+
+        Raises:
+            StalledError: it did not happen within ``seconds``, or the cell's time.
+        """
+        limit = Deadline(min(seconds or self.deadline.budget_s, max(0.01, self.deadline.remaining_s())))
+        while not condition():
+            if limit.expired():
+                raise StalledError(f"{what}: not within {limit.budget_s:.0f} s")
+            time.sleep(_POLL_S)
+
+    def pause(self, seconds: float) -> None:
+        """Let the fault work for a while; the cell's time bounds it."""
+        time.sleep(min(seconds, self.deadline.remaining_s()))
+
+    def commits(self) -> int:
+        """How many transactions the journals know as committed."""
+        self.journals.look()
+        return sum(map(is_commit, self.journals.entries))
+
+    def await_commits(self, count: int, seconds: float = 60.0) -> None:
+        """Wait for so many more commits."""
+        goal = self.commits() + count
+        self.until(lambda: self.commits() >= goal, f"{count} commits", seconds)
+
+    def recovered(self, since: float, partitions: Collection[int] | None = None) -> float:
+        """Wait for the first commit after ``since`` (in these partitions) and keep the seconds it took."""
+
+        def found() -> bool:
+            self.journals.look()
+            return first_commit(self.journals.entries, since, partitions) is not None
+
+        self.until(found, "the first new commit after the fault")
+        at = first_commit(self.journals.entries, since, partitions)
+        assert at is not None
+        self.recovery_s.append(at - since)
+        return at - since
+
+    # Roles.
+
+    def leader(self, role: str) -> int:
+        """The broker that `input`, `output`, the `transactions` or the `group` of this stage's partition rest on."""
+        client, deadline = self.cluster.admin, Deadline(_ASK_S)
+        if role == "transactions":
+            name = str(TransactionalId(self.names.group, self.names.input, self.partition))
+            return operate.coordinator(client, operate.TRANSACTIONS, name, deadline)
+        if role == "group":
+            return operate.coordinator(client, operate.OFFSETS, self.names.group, deadline)
+        topic = {"input": self.names.input, "output": self.names.output}[role]
+        return operate.leaders(client, topic, deadline)[self.partition]
+
+    def forget(self) -> None:
+        """Remove the cell's topics and group, so that the next cells find their brokers as these did."""
+        with contextlib.suppress(BrewError):
+            operate.delete_topics(self.cluster.admin, self.names.topics(), Deadline(_ASK_S))
+            operate.delete_group(self.cluster.admin, self.names.group, Deadline(_ASK_S))
+
+
+__all__ = ["FEED_RATE", "WRITER", "Names", "ProgramFailedError", "Stage", "StalledError"]

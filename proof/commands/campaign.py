@@ -1,0 +1,175 @@
+"""The commands that break things on purpose, and tell what came of it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+
+from proof.campaign import matrix
+from proof.campaign.campaign import Plan, carry_out
+from proof.campaign.cell import Cell
+from proof.campaign.result import INCONCLUSIVE, PROVEN, VIOLATED, Result, p95
+from proof.campaign.runner import Terms
+from proof.campaign.stage import WRITER
+from protocol.errors import UsageError
+from protocol.names import ExitCode
+
+_SIGNS = {PROVEN: "✔", VIOLATED: "✘", INCONCLUSIVE: "?"}
+_OUT = "proof-results"
+
+_out = click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), default=_OUT, show_default=True, help="Results go there."
+)
+_kills = click.option(
+    "--kills", type=click.IntRange(1), default=5, show_default=True, help="Deaths of each crash loop."
+)
+_bootstrap = click.option(
+    "--bootstrap", metavar="HOST:PORT", help="Your brokers instead of a sandbox; they are not broken."
+)
+_writer = click.option("--writer", metavar="COMMAND", help="The program under test  [default: python -m pipeline run]")
+
+
+def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -> list[int]:
+    try:
+        return [int(one) for one in value.split(",")]
+    except ValueError as error:
+        raise UsageError(f"--seeds is {value!r}: write numbers with commas, as 1,2,3") from error
+
+
+@click.command()
+@click.option("--cells", "patterns", multiple=True, metavar="GLOB", help="Cells, rows or marks; repeatable.")
+@click.option("--seeds", default="1", show_default=True, callback=_numbers, help="Each cell once with each.")
+@click.option("--minutes", type=click.FloatRange(0.1), help="How long mixtures last.")
+@click.option("--slack", type=click.FloatRange(1), default=1.0, show_default=True, help="Multiplies the time bounds.")
+@_kills
+@_out
+@_bootstrap
+@_writer
+@click.option("--resume", is_flag=True, help="Leave out what the results there hold already.")
+@click.option("--keep", is_flag=True, help="Keep logs and journals of proven cells, too.")
+@click.option("--list", "as_list", is_flag=True, help="Show the cells and run none.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of text.")
+def campaign(
+    patterns: tuple[str, ...],
+    seeds: list[int],
+    minutes: float | None,
+    slack: float,
+    kills: int,
+    out: Path,
+    bootstrap: str | None,
+    writer: str | None,
+    *,
+    resume: bool,
+    keep: bool,
+    as_list: bool,
+    as_json: bool,
+) -> int:
+    """
+    Break writers, brokers, networks and disks, one cell after another, and prove that nothing was lost or doubled.
+
+    Runs on three brokers of its own, which are gone afterwards. Exit codes: 0 all as expected, 1 something was
+    violated, 3 something could not be told.
+
+    \b
+    Examples:
+      python -m proof campaign --list
+      python -m proof campaign --cells 'F01-*' --kills 100
+      python -m proof campaign --cells prove --seeds 1,2,3 --out results --resume
+    """  # noqa: D301 - click's own mark
+    cells = matrix.chosen(patterns)
+    if as_list:
+        _show(cells, as_json=as_json)
+        return ExitCode.DONE
+    terms = Terms(out.resolve(), kills, _program(writer), keep=keep, minutes=minutes, slack=slack)
+    command = shlex.join(["proof", *sys.argv[1:]])
+    return _code(_carried_out(Plan(cells, seeds, terms, command, bootstrap, resume=resume), as_json=as_json))
+
+
+@click.command()
+@click.argument("cell")
+@click.argument("seed", type=int)
+@_kills
+@_out
+@_bootstrap
+@_writer
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+def replay(
+    cell: str, seed: int, kills: int, out: Path, bootstrap: str | None, writer: str | None, *, as_json: bool
+) -> int:
+    """
+    Run one cell again with the seed of a result, and keep its logs and journals.
+
+    \b
+    Example:
+      python -m proof replay F01-after-flush-writer 3
+    """  # noqa: D301 - click's own mark
+    found = matrix.named(cell)
+    folder = out.resolve() / "replay"
+    terms = Terms(folder, kills, _program(writer), keep=True)
+    done = _carried_out(Plan([found], [seed], terms, shlex.join(["proof", *sys.argv[1:]]), bootstrap), as_json=as_json)
+    click.echo(f"logs and journals: {folder / f'{found.name}-{seed}'}", err=as_json)
+    return _code(done)
+
+
+def _program(writer: str | None) -> tuple[str, ...]:
+    return WRITER if writer is None else tuple(shlex.split(writer))
+
+
+def _carried_out(plan: Plan, *, as_json: bool) -> list[Result]:
+    console = Console(stderr=True)
+    with Status("starting the brokers", console=console) as status:
+        if not console.is_terminal:
+            status.stop()
+
+        def starts(cell: Cell, seed: int) -> None:
+            status.update(f"{cell.name} with seed {seed}: {cell.fault}, {cell.target}, {cell.moment}")
+
+        def ends(result: Result) -> None:
+            if as_json:
+                click.echo(json.dumps(asdict(result)))
+            else:
+                click.echo("\n".join(_lines(result)))
+
+        return carry_out(plan, starts, ends)
+
+
+def _lines(result: Result) -> list[str]:
+    text = f"{_SIGNS[result.verdict]} {result.cell} seed {result.seed}: {result.verdict}, {result.seconds:.1f} s"
+    if result.recovery_s:
+        text += f", recovery p95 {p95(result.recovery_s):.2f} s of {len(result.recovery_s)}"
+    if result.stall_s:
+        text += f", readers held back p95 {p95(result.stall_s):.2f} s"
+    if result.fired:
+        text += f" ({', '.join(f'{what} {number}' for what, number in result.fired.items())})"
+    told = [f"    {one.get('name')}: {one.get('evidence')}" for one in result.anomalies[:5]]
+    return [text, *told, *(f"    {doubt}" for doubt in result.doubts)]
+
+
+def _show(cells: Sequence[Cell], *, as_json: bool) -> None:
+    if as_json:
+        names = ("name", "row", "fault", "target", "moment", "path", "bound_s", "limit_s", "expected", "not_applicable")
+        rows = [{name: getattr(cell, name) for name in names} | {"marks": sorted(cell.marks)} for cell in cells]
+        click.echo(json.dumps(rows, indent=2))
+        return
+    table = Table("cell", "fault", "target", "moment", "bound", "marks", box=None)
+    for cell in cells:
+        bound = "" if cell.bound_s is None else f"{cell.bound_s:g} s"
+        moment = cell.not_applicable or cell.moment
+        table.add_row(cell.name, cell.fault, cell.target, moment, bound, " ".join(sorted(cell.marks)))
+    Console(width=None if sys.stdout.isatty() else 180).print(table)
+
+
+def _code(done: Sequence[Result]) -> int:
+    wrong = {result.verdict for result in done if not result.as_expected}
+    if VIOLATED in wrong or PROVEN in wrong:  # a control that shows nothing is as bad as a violation
+        return ExitCode.VIOLATION
+    return ExitCode.REFUSED if wrong else ExitCode.DONE

@@ -1,0 +1,200 @@
+"""One client's connection through the proxy: pairs replies with requests, applies rules, keeps addresses rewritten."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from proof.wire.apis import TRANSACTIONAL, Api
+from proof.wire.codec import Malformed
+from proof.wire.frames import (
+    NOTHING,
+    Details,
+    Head,
+    correlation_id,
+    reply_details,
+    request_details,
+    request_head,
+)
+from proof.wire.rewrite import WITH_ADDRESSES, narrowed
+from proof.wire.rules import Action, Caught, Side, Trap
+from proof.wire.shape import Line, Shape
+from proof.wire.timeline import Timeline
+
+_FRAME_MAX = 1 << 29
+_SETTLE_S = 30.0
+
+
+class Net(Protocol):
+    """What a connection needs of its proxy."""
+
+    timeline: Timeline
+    shape: Shape
+
+    def trap_for(self, side: Side, head: Head, asked: Details) -> Trap | None: ...
+    async def behind(self, head: Head, reply: bytes) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request that the broker has still to answer."""
+
+    head: Head
+    details: Details
+    trap: Trap | None
+
+
+async def frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Frames without their length, until the other side leaves."""
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        while True:
+            size = int.from_bytes(await reader.readexactly(4), signed=True)
+            if not 0 <= size <= _FRAME_MAX:
+                raise Malformed(f"a frame of {size} bytes; is this connection encrypted?")
+            yield await reader.readexactly(size)
+
+
+class Link:
+    """A client on one side, its broker on the other."""
+
+    def __init__(
+        self,
+        net: Net,
+        number: int,
+        node: int,
+        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        broker: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        line: Callable[[asyncio.StreamWriter], Line],
+    ) -> None:
+        self._net, self._number, self._node = net, number, node
+        self._from_client, self._client = client
+        self._from_broker, self._broker = broker
+        self._to_client, self._to_broker = line(self._client), line(self._broker)
+        self._asked: dict[int, _Asked] = {}
+        self._late: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        """Return when either side has left, and a frame that was held is settled."""
+        requests, replies = asyncio.ensure_future(self._requests()), asyncio.ensure_future(self._replies())
+        try:
+            await asyncio.wait({requests, replies}, return_when=asyncio.FIRST_COMPLETED)
+            if requests.done() and self._late is not None:
+                # The client has left, but a released frame is still to be answered.
+                await asyncio.wait({replies, self._late}, timeout=_SETTLE_S, return_when=asyncio.FIRST_COMPLETED)
+            ended = [task for task in (requests, replies) if task.done()]
+            requests.cancel()
+            replies.cancel()
+            await asyncio.gather(requests, replies, return_exceptions=True)
+            await asyncio.gather(self._to_broker.close(), self._to_client.close())
+        finally:
+            requests.cancel()
+            replies.cancel()
+            self._to_broker.stop()
+            self._to_client.stop()
+            self._client.transport.abort()
+            self._broker.transport.abort()
+        for task in ended:
+            task.result()
+
+    def cut(self) -> None:
+        """End the client's side as a broken network does; the broker's side stays while a frame is held."""
+        self._client.transport.abort()
+
+    async def _requests(self) -> None:
+        async for frame in frames(self._from_client):
+            asked = self._read(frame)
+            if asked is not None:
+                trap = self._net.trap_for(Side.REQUEST, asked.head, asked.details)
+                if trap is not None:
+                    if not await self._act(trap, asked):
+                        continue
+                    if trap.rule.action is Action.HOLD:
+                        asked = dataclasses.replace(asked, trap=trap)
+                        self._late = asyncio.get_running_loop().create_future()
+                self._asked[asked.head.correlation_id] = asked
+            await self._to_broker.put(frame, self._net.shape)
+
+    def _read(self, frame: bytes) -> _Asked | None:
+        """What a request says; None for what is no request, as the raw tokens of an old SASL handshake."""
+        try:
+            head = request_head(frame)
+        except Malformed:
+            return None
+        self._net.timeline.count(head)
+        details = request_details(head, frame) if head.api in TRANSACTIONAL else NOTHING
+        asked = _Asked(head, details, None)
+        self._note("request", asked)
+        return asked
+
+    async def _replies(self) -> None:
+        async for frame in frames(self._from_broker):
+            asked = self._pair(frame)
+            reply = frame
+            if asked is not None:
+                reply = await self._seen(asked, frame)
+                trap = self._net.trap_for(Side.REPLY, asked.head, asked.details)
+                if trap is not None and not await self._act(trap, asked):
+                    continue
+            await self._to_client.put(reply, self._net.shape)
+
+    def _pair(self, reply: bytes) -> _Asked | None:
+        number = correlation_id(reply)
+        if number not in self._asked:
+            return None
+        # Replies keep the order of their requests: older ones were asked for no reply (acks=0).
+        while (first := next(iter(self._asked))) != number:
+            del self._asked[first]
+        return self._asked.pop(number)
+
+    async def _seen(self, asked: _Asked, frame: bytes) -> bytes:
+        """Note a reply, tell who waits for it, and hand it back fit for the client."""
+        head = asked.head
+        if head.api in TRANSACTIONAL:
+            said = reply_details(head, frame)
+            known = {name: getattr(said, name) for name in ("producer_id", "epoch") if getattr(said, name) >= 0}
+            details = dataclasses.replace(asked.details, error=said.error, **known)
+            self._note("reply", dataclasses.replace(asked, details=details))
+            if asked.trap is not None:
+                asked.trap.answer(details)
+                if self._late is not None and not self._late.done():
+                    self._late.set_result(None)
+        if head.api == Api.API_VERSIONS:
+            return narrowed(head, frame)
+        if head.api in WITH_ADDRESSES:
+            return await self._net.behind(head, frame)
+        return frame
+
+    async def _act(self, trap: Trap, asked: _Asked) -> bool:
+        """Do to a frame what the rule says; True when it goes on."""
+        rule = trap.rule
+        caught = Caught(self._number, asked.head, asked.details)
+        told = {Action.HOLD: "held", Action.DROP: "dropped", Action.DELAY: "delayed", Action.CUT: "cut"}
+        self._note(told[rule.action], asked)
+        if rule.action is Action.CUT or rule.cut:
+            self.cut()
+            if rule.cut:
+                self._note("cut", asked)
+        trap.catch(caught, self._cut_later(asked))
+        if rule.action is Action.DELAY:
+            await asyncio.sleep(trap.delay_s())
+            return True
+        if rule.action is not Action.HOLD:
+            return False
+        goes_on = await trap.decision()
+        self._note("released" if goes_on else "dropped", asked)
+        return goes_on
+
+    def _cut_later(self, asked: _Asked) -> Callable[[], None]:
+        def cut() -> None:
+            self._note("cut", asked)
+            self.cut()
+
+        return cut
+
+    def _note(self, what: str, asked: _Asked) -> None:
+        if asked.head.api in TRANSACTIONAL or what not in {"request", "reply"}:
+            self._net.timeline.add(self._number, self._node, what, asked.head, asked.details)

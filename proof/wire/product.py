@@ -1,0 +1,160 @@
+"""F11 and F12 against the pipeline itself: a process behind the proxy, fed with orders, judged by `proof verify`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from proof.wire.apis import Api, error_name
+from proof.wire.rules import Rule
+from proof.wire.running import WireProxy
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import BrewError, Refused
+from protocol.names import TransactionalId
+
+_RANGE = 20  # orders of a transaction
+_SPARE = 50  # transactions
+_STEP_S = 60.0
+_PROGRAM_S = 300.0
+
+
+@dataclass
+class ProductResult:
+    """How each late frame was answered, how many epochs it was behind, and what the checker says of the whole."""
+
+    api: str
+    tries: int
+    late: Counter[str] = field(default_factory=Counter)
+    epochs_behind: Counter[int] = field(default_factory=Counter)
+    report: dict[str, Any] = field(default_factory=dict)
+    trouble: str = ""
+    seconds: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """`inconclusive` unless every late frame was refused."""
+        found = str(self.report.get("verdict", "inconclusive"))
+        if found != "proven":
+            return found
+        refused = self.tries - self.late[error_name(0)]
+        whole = sum(self.late.values()) == self.tries == refused and not self.trouble
+        return "proven" if whole else "inconclusive"
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "writer": "pipeline",
+            "api": self.api,
+            "tries": self.tries,
+            "verdict": self.verdict,
+            "late_frames": dict(self.late),
+            "epochs_behind": dict(self.epochs_behind),
+            "counts": self.report.get("counts", {}),
+            "anomalies": self.report.get("totals", {}),
+            "trouble": self.trouble,
+            "seconds": round(self.seconds, 2),
+        }
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Names for one experiment, as options of the programs."""
+
+    connection: Connection
+    stem: str
+
+    def program(self, *words: str, bootstrap: str | None = None) -> list[str]:
+        bootstrap = bootstrap or self.connection.bootstrap
+        return [sys.executable, "-m", *words, "--bootstrap", bootstrap]
+
+    @property
+    def topics(self) -> list[str]:
+        return ["--input", f"{self.stem}.in", "--output", f"{self.stem}.out", "--dead-letter", f"{self.stem}.dlq"]
+
+    def run(self, *words: str, good: tuple[int, ...] = (0,)) -> str:
+        """
+        A program's output.
+
+        Raises:
+            Refused: it ended with another code than the ``good`` ones.
+        """
+        command = [*self.program(*words[:2]), *words[2:]]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PROGRAM_S)
+        if done.returncode not in good:
+            raise Refused(
+                f"`python -m {' '.join(words[:2])}` ended with {done.returncode}: {done.stderr.strip()[-300:]}"
+            )
+        return done.stdout
+
+
+def against_pipeline(connection: Connection, tries: int, api: Api = Api.END_TXN) -> ProductResult:
+    """
+    Let `python -m pipeline run --master none --follow` write through the proxy, and hold back a frame per try.
+
+    The frame's connection is cut; once the next transaction has written its records it is released, and its reply
+    awaited. After the tries the pipeline is stopped, another run drains the rest, and the checker reads everything.
+    """
+    began = time.monotonic()
+    place = _Place(connection, f"wire-pipeline-{secrets.token_hex(4)}")
+    result = ProductResult(api.title, tries)
+    place.run("proof", "topics", *place.topics, "--partitions", "1")
+    orders = _RANGE * (2 * tries + _SPARE)
+    place.run("proof", "seed", "--topic", f"{place.stem}.in", "--count", str(orders))
+    with WireProxy(connection.bootstrap) as proxy, _following(place, proxy):
+        try:
+            for _ in range(tries):
+                _try(proxy, api, str(TransactionalId(place.stem, f"{place.stem}.in", 0)), result)
+        except BrewError as error:
+            result.trouble = str(error)
+        result.trouble = result.trouble or "; ".join(proxy.failures)
+    place.run("pipeline", "run", "--master", "none", *place.topics, "--group", place.stem, "--progress", "none")
+    told = place.run("proof", "verify", *place.topics, "--group", place.stem, "--json", good=(0, 1, 3))
+    result.report = json.loads(told)
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def _try(proxy: WireProxy, api: Api, transactional_id: str, result: ProductResult) -> None:
+    committed = True if api is Api.END_TXN else None
+    late = proxy.add(Rule(api, transactional_id=transactional_id, committed=committed, cut=True))
+    caught = late.caught(Deadline(_STEP_S))
+    # The next AddOffsetsToTxn, or EndTxn, that belongs to the next transaction: its records are written by then.
+    marks = Rule(Api.ADD_OFFSETS_TO_TXN, transactional_id=transactional_id)
+    if api is not Api.END_TXN:
+        marks = Rule(Api.END_TXN, transactional_id=transactional_id, nth=2)
+    inside = proxy.add(marks)
+    try:
+        following = inside.caught(Deadline(_STEP_S))
+        late.release()
+        answer = late.answered(Deadline(_STEP_S))
+        result.late["no error read" if answer.error is None else error_name(answer.error)] += 1
+        result.epochs_behind[following.details.epoch - caught.details.epoch] += 1
+    finally:
+        proxy.remove(inside)
+        proxy.remove(late)
+
+
+@contextlib.contextmanager
+def _following(place: _Place, proxy: WireProxy) -> Iterator[None]:
+    """The pipeline in the background; SIGTERM at the end, SIGKILL if that is not enough."""
+    options = ["--master", "none", "--follow", "--lanes", "1", "--max-records-per-transaction", str(_RANGE)]
+    command = [*place.program("pipeline", "run", bootstrap=proxy.bootstrap), *place.topics, "--group", place.stem]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([*command, *options, "--progress", "none"], **quiet) as process:  # type: ignore[call-overload]
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_STEP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()

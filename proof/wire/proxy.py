@@ -1,0 +1,173 @@
+"""
+A TCP proxy in front of a Kafka cluster that knows the protocol: a listener per broker, rules on single frames.
+
+Clients that start from its `bootstrap` stay behind it, since broker addresses in replies are exchanged
+(`proof.wire.rewrite` tells for which versions). Frames that no rule and no timeline asks about pass unread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import struct
+from types import TracebackType
+from typing import Self
+
+from proof.wire.apis import Api
+from proof.wire.codec import Malformed
+from proof.wire.frames import Details, Head
+from proof.wire.link import Link, frames
+from proof.wire.rewrite import Address, Spot, rewritten, spots
+from proof.wire.rules import Rule, Side, Trap
+from proof.wire.shape import PLAIN, Line, Shape
+from proof.wire.timeline import Timeline
+from protocol.deadline import Deadline
+from protocol.errors import Refused, Unreachable
+
+HOST = "127.0.0.1"
+_BUFFER = 4 * 1024 * 1024
+# Metadata, version 4, of no topics: brokers have answered it since 0.11, and 4.x still does.
+_ASK_BROKERS = Head(Api.METADATA, 4, 1, "brew-proxy", 0)
+
+
+class Proxy:
+    """Lives in the loop that started it; `proof.wire.running` runs one in a thread."""
+
+    def __init__(self, host: str = HOST, shape: Shape = PLAIN, seed: int = 0) -> None:
+        self.timeline = Timeline()
+        self.shape = shape
+        self.failures: list[str] = []
+        self._host, self._seed = host, seed
+        self._traps: list[Trap] = []
+        self._rules = itertools.count(1)
+        self._numbers = itertools.count(1)
+        self._servers: list[asyncio.Server] = []
+        self._stands_for: dict[Address, Address] = {}
+        self._opening = asyncio.Lock()
+        self._links: set[asyncio.Task[None]] = set()
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients begin."""
+        return ",".join(f"{host}:{port}" for host, port in self._stands_for.values())
+
+    async def start(self, bootstrap: str, deadline: Deadline, ports: tuple[int, ...] = ()) -> None:
+        """
+        Ask any of the bootstrap servers for the brokers and listen for each, on ``ports`` or on free ones.
+
+        Raises:
+            Unreachable: none of them answered.
+        """
+        wanted = iter(ports)
+        for spot in await _brokers(bootstrap, deadline):
+            await self._listen(spot.node, spot.address, next(wanted, 0))
+
+    def add(self, rule: Rule) -> Trap:
+        """Put a rule to work; it sees frames from now on."""
+        trap = Trap(rule, next(self._rules), asyncio.get_running_loop(), self._seed)
+        self._traps.append(trap)
+        return trap
+
+    def remove(self, trap: Trap) -> None:
+        """Take a rule away; a frame that it holds goes on."""
+        if trap in self._traps:
+            self._traps.remove(trap)
+        trap.release()
+
+    async def close(self) -> None:
+        """Stop listening and end all connections."""
+        for server in self._servers:
+            server.close()
+        for link in self._links:
+            link.cancel()
+        await asyncio.gather(*self._links, return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # What a connection asks for.
+
+    def trap_for(self, side: Side, head: Head, asked: Details) -> Trap | None:
+        """The first rule that acts on a frame; the others have counted it too."""
+        if not self._traps:
+            return None
+        taking = [trap for trap in self._traps if trap.takes(side, head, asked)]
+        return taking[0] if taking else None
+
+    async def behind(self, head: Head, reply: bytes) -> bytes:
+        """The reply with our addresses; a broker not seen before gets a listener first."""
+        found = spots(head, reply)
+        for spot in found:
+            if spot.address not in self._stands_for:
+                await self._listen(spot.node, spot.address, 0)
+        return rewritten(head, reply, found, self._stands_for.__getitem__) if found else reply
+
+    async def _listen(self, node: int, address: Address, port: int) -> None:
+        async with self._opening:
+            if address in self._stands_for:
+                return
+
+            async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                await self._serve(node, address, reader, writer)
+
+            try:
+                server = await asyncio.start_server(accepted, self._host, port, limit=_BUFFER)
+            except OSError as error:
+                raise Refused(f"the proxy can't listen at {self._host}:{port}: {error}; use --port 0") from error
+            self._servers.append(server)
+            self._stands_for[address] = (self._host, server.sockets[0].getsockname()[1])
+
+    async def _serve(
+        self, node: int, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._links.add(task)
+            task.add_done_callback(self._links.discard)
+        number = next(self._numbers)
+        chance = random.Random(f"{self._seed}:{number}")  # noqa: S311 - a network's moods, no secret
+        try:
+            broker = await asyncio.open_connection(*address, limit=_BUFFER)
+        except OSError:
+            writer.transport.abort()
+            return
+        link = Link(self, number, node, (reader, writer), broker, lambda side: Line(side, chance))
+        try:
+            await link.run()
+        except Malformed as error:
+            # Passing on what could not be read would let the client see the brokers' own addresses.
+            self.failures.append(f"connection {number} ended: {error}")
+        except asyncio.CancelledError:
+            return  # the proxy closes; Python 3.11 would print a cancelled handler as an error
+        finally:
+            writer.transport.abort()
+
+
+async def _brokers(bootstrap: str, deadline: Deadline) -> list[Spot]:
+    asked = _ASK_BROKERS
+    name = (asked.client_id or "").encode()
+    head = struct.pack(">hhih", asked.api, asked.version, asked.correlation_id, len(name)) + name
+    request = head + struct.pack(">i?", 0, False)
+    last: Exception | None = None
+    for one in bootstrap.split(","):
+        host, _, port = one.strip().rpartition(":")
+        with contextlib.suppress(TimeoutError):
+            try:
+                async with asyncio.timeout(max(0.001, deadline.remaining_s())):
+                    reader, writer = await asyncio.open_connection(host, int(port))
+                    try:
+                        writer.write(len(request).to_bytes(4) + request)
+                        async for reply in frames(reader):
+                            return spots(asked, reply)
+                    finally:
+                        writer.transport.abort()
+            except (OSError, ValueError) as error:
+                last = error
+    raise Unreachable(f"no Kafka broker answered at {bootstrap!r} ({last}); start one with `make up`, or name another")

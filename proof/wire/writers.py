@@ -1,0 +1,169 @@
+"""Two transactional writers: one as every tutorial has it, and one with a producer per transaction."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Protocol
+
+from protocol.deadline import Deadline
+from protocol.kafka.clients import (
+    READ_COMMITTED,
+    Connection,
+    KafkaException,
+    TopicPartition,
+    consumer,
+    mapped,
+    producer,
+)
+from protocol.kafka.offsets import committed
+from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
+from protocol.names import TransactionalId
+
+STEP_S = 20.0
+_TIMEOUT_S = 60.0
+_MESSAGE_MAX = 1_000_000
+# librdkafka 2.16 starts from its bootstrap servers again when its only broker connection breaks; a reused
+# producer's next send-offsets was then seen to hang past its time-out (docs/decisions/0007).
+# And it doubles its wait before it connects again, up to ten seconds, with each of our cuts.
+_STEADY = {"metadata.recovery.strategy": "none", "reconnect.backoff.max.ms": 50}
+
+
+class Writer(Protocol):
+    """A loop's body, step by step; each step raises a leaf of `protocol.errors` when it fails."""
+
+    transactional_id: str
+
+    def begin(self) -> None: ...
+    def write(self, records: list[tuple[str, bytes]]) -> None: ...
+    def send_offsets(self, until: int) -> None: ...
+    def commit(self) -> None: ...
+    def abort(self) -> None: ...
+    def recover(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class ReusingWriter:
+    """
+    The positive control: one producer for all transactions, `init_transactions` once.
+
+    It does what tutorials do: commit, or abort when something went wrong, and a new producer only after a fatal error.
+    """
+
+    def __init__(self, connection: Connection, group: str, source: str, output: str) -> None:
+        self.transactional_id = str(TransactionalId(group, source, 0))
+        self._connection, self._group, self._source, self._output = connection, group, source, output
+        self._reader = consumer(connection, group, READ_COMMITTED)
+        self._open()
+
+    def _open(self) -> None:
+        self._producer = producer(
+            self._connection,
+            self.transactional_id,
+            timeout_s=_TIMEOUT_S,
+            message_max_bytes=_MESSAGE_MAX,
+            **_STEADY,
+        )
+        with mapped("fence"):
+            self._producer.init_transactions(STEP_S)
+
+    def begin(self) -> None:
+        with mapped("begin"):
+            self._producer.begin_transaction()
+
+    def write(self, records: list[tuple[str, bytes]]) -> None:
+        with mapped("produce"):
+            for key, value in records:
+                self._producer.produce(self._output, value, key, 0)
+            self._producer.flush(STEP_S)
+
+    def send_offsets(self, until: int) -> None:
+        offsets = [TopicPartition(self._source, 0, until)]
+        with mapped("send-offsets"):
+            self._producer.send_offsets_to_transaction(offsets, self._reader.consumer_group_metadata(), STEP_S)
+
+    def commit(self) -> None:
+        with mapped("commit"):
+            self._producer.commit_transaction(STEP_S)
+
+    def abort(self) -> None:
+        with mapped("abort"):
+            self._producer.abort_transaction(STEP_S)
+
+    def recover(self) -> None:
+        """A new producer, as after any fatal error."""
+        with contextlib.suppress(KafkaException):
+            self._producer.close()
+        self._open()
+
+    def close(self) -> None:
+        with contextlib.suppress(KafkaException):
+            self._producer.close()
+            self._reader.close()
+
+
+class StrictWriter:
+    """The product's own transaction, one object each: fence, locate, begin, produce, send offsets, commit."""
+
+    def __init__(self, connection: Connection, group: str, source: str, output: str) -> None:
+        self.transactional_id = str(TransactionalId(group, source, 0))
+        self._settings = TransactionSettings(connection, group, _TIMEOUT_S)
+        self._source, self._output = source, output
+        self._now: KafkaTransaction | None = None
+        self.located: int | None = None
+
+    @property
+    def _transaction(self) -> KafkaTransaction:
+        if self._now is None:
+            raise RuntimeError("no transaction is open; call begin() first")
+        return self._now
+
+    def begin(self) -> None:
+        self._now = KafkaTransaction(self._settings, self._source, 0)
+        deadline = Deadline(STEP_S)
+        self._now.fence(deadline)
+        found = self._now.locate(deadline)
+        self.located = None if found is None else found.offset
+        self._now.begin()
+
+    def write(self, records: list[tuple[str, bytes]]) -> None:
+        with self._transaction.mapped("produce"):
+            for key, value in records:
+                self._transaction.produce(self._output, value, key, 0, None, None, 0, None)
+        self._transaction.flush(Deadline(STEP_S))
+
+    def send_offsets(self, until: int) -> None:
+        self._transaction.send_offsets(until, "", Deadline(STEP_S))
+
+    def commit(self) -> None:
+        self._transaction.commit(Deadline(STEP_S))
+        self.close()
+
+    def abort(self) -> None:
+        self._transaction.abort(Deadline(STEP_S))
+        self.close()
+
+    def recover(self) -> None:
+        """Destroy the producer; the next fence and locate decide."""
+        self.close()
+
+    def close(self) -> None:
+        if self._now is not None:
+            self._now.close()
+            self._now = None
+
+
+class PositionReader:
+    """The group's stable position, asked without the proxy."""
+
+    def __init__(self, connection: Connection, group: str, source: str) -> None:
+        self._reader, self._source = consumer(connection, group, READ_COMMITTED), source
+
+    def position(self) -> int | None:
+        found = committed(self._reader, self._source, [0], Deadline(STEP_S))[0]
+        return None if found is None else found.offset
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+WRITERS: dict[str, type[ReusingWriter | StrictWriter]] = {"reuse": ReusingWriter, "strict": StrictWriter}

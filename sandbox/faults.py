@@ -1,0 +1,125 @@
+"""The commands that break a running cluster on purpose, and mend it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from protocol.errors import Refused, UsageError
+from sandbox.directory import alone, directory_option
+from sandbox.kafka import Cluster
+from sandbox.network import CLIENTS
+
+_broker = click.argument("number", type=click.IntRange(1))
+_brokers = click.argument("numbers", type=click.IntRange(1), nargs=-1, required=True)
+
+
+def _cluster(directory: Path, numbers: Sequence[int]) -> Cluster:
+    """
+    The cluster of ``directory``.
+
+    Raises:
+        Refused: there is none, or it has no broker of one of these numbers.
+    """
+    cluster = Cluster.open(directory)
+    if cluster is None or not set(numbers) <= {node.number for node in cluster.layout.nodes}:
+        raise Refused(f"no broker {list(numbers)} in {directory}; `python -m sandbox status` tells what there is")
+    return cluster
+
+
+def _each(directory: Path, numbers: Sequence[int], what: Callable[[Cluster, int], None], done: str) -> None:
+    with alone(directory):
+        cluster = _cluster(directory, numbers)
+        for number in numbers:
+            what(cluster, number)
+            click.echo(f"broker {number} {done}")
+
+
+@click.command()
+@_brokers
+@directory_option
+def kill(numbers: Sequence[int], directory: Path) -> None:
+    """SIGKILL brokers, as when their machines lose power."""
+    _each(directory, numbers, Cluster.kill, "is killed")
+
+
+@click.command()
+@_brokers
+@directory_option
+def pause(numbers: Sequence[int], directory: Path) -> None:
+    """SIGSTOP brokers: connections stay open, nothing answers."""
+    _each(directory, numbers, Cluster.pause, "is paused")
+
+
+@click.command()
+@_brokers
+@directory_option
+def resume(numbers: Sequence[int], directory: Path) -> None:
+    """SIGCONT to paused brokers."""
+    _each(directory, numbers, Cluster.resume, "goes on")
+
+
+@click.command()
+@_brokers
+@directory_option
+def restart(numbers: Sequence[int], directory: Path) -> None:
+    """Start brokers again with their data, all together; what runs is ended in good order before."""
+    with alone(directory):
+        _cluster(directory, numbers).restart(*numbers)
+    click.echo(f"brokers {', '.join(map(str, numbers))} are up")
+
+
+@click.command()
+@_broker
+@click.option(
+    "--from",
+    "others",
+    multiple=True,
+    metavar="N|clients",
+    help="Another broker's number, or `clients`; repeatable  [default: all of them]",
+)
+@directory_option
+def cut(number: int, others: Sequence[str], directory: Path) -> None:
+    """
+    Let nothing pass between a broker and others: connections stay open and starve.
+
+    Needs a cluster that was started with `up --network namespaces`.
+
+    \b
+    Examples:
+      python -m sandbox cut 1 --from 2 --from 3      brokers 2 and 3 do not hear of 1 any more
+      python -m sandbox cut 1 --from clients
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    wrong = [one for one in others if one != CLIENTS and not one.isdigit()]
+    if wrong:
+        raise UsageError(f"--from {wrong[0]!r}: give a broker's number, or {CLIENTS!r}")
+    with alone(directory):
+        named: list[int | str] = [one if one == CLIENTS else int(one) for one in others]
+        cluster = _cluster(directory, [number, *(one for one in named if isinstance(one, int))])
+        everybody: list[int | str] = [*(n.number for n in cluster.layout.nodes if n.number != number), CLIENTS]
+        cluster.cut(number, named or everybody)
+    click.echo(f"broker {number} is cut from {', '.join(map(str, named or everybody))}")
+
+
+@click.command()
+@_broker
+@directory_option
+def fill(number: int, directory: Path) -> None:
+    """Fill a broker's disk; needs `up --data-size-mb`, which limits the last broker's."""
+    with alone(directory):
+        used = _cluster(directory, [number]).fill(number)
+    click.echo(f"broker {number}'s disk is full at {used} bytes")
+
+
+@click.command()
+@directory_option
+def heal(directory: Path) -> None:
+    """Take all cuts away and give full disks their room again; brokers that ended need `restart`."""
+    with alone(directory):
+        cuts = _cluster(directory, []).heal()
+    click.echo(f"healed: {cuts} routes given back")
+
+
+COMMANDS = (kill, pause, resume, restart, cut, fill, heal)

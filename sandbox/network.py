@@ -1,0 +1,188 @@
+"""
+A network for the brokers of one directory: each in a namespace of its own, all on one bridge, clients beside it.
+
+Names come from the directory, so whoever knows it can remove what a killed command left. Nothing is filtered: a cut is
+a blackhole route, on both sides where both have a namespace.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import ipaddress
+import json
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from protocol.errors import Refused
+
+CLIENTS = "clients"
+
+_PREFIX = "brew"
+_RANGE = ipaddress.IPv4Network("10.213.0.0/16")
+_HOST_PART = 254
+_COMMAND_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The network of one sandbox directory; every call is one or a few `ip` commands."""
+
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        """The bridge's name, and the start of all others; interface names have 15 characters at most."""
+        return _PREFIX + hashlib.sha256(str(self.directory.resolve()).encode()).hexdigest()[:8]
+
+    def namespace(self, number: int) -> str:
+        return f"{self.name}-{number}"
+
+    def entering(self, number: int) -> list[str]:
+        """The words in front of a command that is to run in the namespace of broker ``number``."""
+        return ["nsenter", f"--net=/run/netns/{self.namespace(number)}"]
+
+    def make(self, numbers: Collection[int]) -> dict[int, str]:
+        """Make what is missing; return each broker's address."""
+        with _one_at_a_time():
+            hosts = self._bridge()
+            known = set(_namespaces())
+            for number in numbers:
+                if self.namespace(number) not in known:
+                    self._join(number, hosts)
+        return {number: str(hosts[number]) for number in numbers}
+
+    def _bridge(self) -> ipaddress.IPv4Network:
+        found = self._addresses()
+        if found is not None:
+            return found
+        hosts = _unused()
+        _ip("link", "add", self.name, "type", "bridge")
+        # Tells `sweep` whose this is, when nobody else can tell any more.
+        _ip("link", "set", "dev", self.name, "alias", str(self.directory.resolve())[:250])
+        _ip("address", "add", f"{hosts[_HOST_PART]}/{hosts.prefixlen}", "dev", self.name)
+        _ip("link", "set", self.name, "up")
+        return hosts
+
+    def _join(self, number: int, hosts: ipaddress.IPv4Network) -> None:
+        inside = self.namespace(number)
+        _ip("netns", "add", inside)
+        _ip("link", "add", inside, "type", "veth", "peer", "name", "eth0", "netns", inside)
+        _ip("link", "set", inside, "master", self.name, "up")
+        _ip("-n", inside, "address", "add", f"{hosts[number]}/{hosts.prefixlen}", "dev", "eth0")
+        _ip("-n", inside, "link", "set", "eth0", "up")
+        _ip("-n", inside, "link", "set", "lo", "up")
+
+    def _addresses(self) -> ipaddress.IPv4Network | None:
+        told = _asked("-json", "address", "show")
+        for link in told:
+            if link.get("ifname") == self.name and link.get("addr_info"):
+                return _network(link["addr_info"][0])
+        return None
+
+    def cut(self, number: int, others: Collection[int | str]) -> None:
+        """Let nothing pass between broker ``number`` and the ``others`` (broker numbers, or `CLIENTS`)."""
+        hosts = self._existing()
+        for other in others:
+            far = _HOST_PART if other == CLIENTS else int(other)
+            self._blackhole(number, str(hosts[far]))
+            if other != CLIENTS:
+                self._blackhole(far, str(hosts[number]))
+
+    def _blackhole(self, number: int, address: str) -> None:
+        _ip("-n", self.namespace(number), "route", "replace", "blackhole", f"{address}/32")
+
+    def heal(self) -> int:
+        """Take all cuts away; return how many there were."""
+        cuts = 0
+        for inside in self._mine():
+            for route in _asked("-n", inside, "-json", "route", "show", "type", "blackhole"):
+                _ip("-n", inside, "route", "delete", "blackhole", str(route["dst"]))
+                cuts += 1
+        return cuts
+
+    def remove(self) -> None:
+        """Remove all of it; harmless when there is nothing."""
+        if not allowed():
+            return
+        # Links first: the kernel keeps a namespace with its end of the link while a process in it is still dying.
+        links = [str(link["ifname"]) for link in _asked("-json", "link", "show")]
+        for link in links:
+            if link == self.name or link.startswith(f"{self.name}-"):
+                _ip("link", "delete", link)
+        for inside in self._mine():
+            _ip("netns", "delete", inside)
+
+    def _mine(self) -> list[str]:
+        return [name for name in _namespaces() if name.startswith(f"{self.name}-")]
+
+    def _existing(self) -> ipaddress.IPv4Network:
+        hosts = self._addresses()
+        if hosts is None:
+            raise Refused(f"the brokers of {self.directory} have no network of their own; `up --network namespaces`")
+        return hosts
+
+
+def allowed() -> bool:
+    """Whether this process may make namespaces: root, and the two programs for it."""
+    return os.geteuid() == 0 and all(shutil.which(program) for program in ("ip", "nsenter"))
+
+
+def sweep() -> list[Path]:
+    """Remove the networks of directories that are gone; return these directories."""
+    gone = []
+    for link in _asked("-json", "link", "show", "type", "bridge"):
+        owner = link.get("ifalias")
+        if str(link["ifname"]).startswith(_PREFIX) and owner and not Path(owner).exists():
+            Network(Path(owner)).remove()
+            gone.append(Path(owner))
+    return gone
+
+
+def _unused() -> ipaddress.IPv4Network:
+    """A network of 256 addresses that nothing on this machine knows."""
+    taken = [_network(one) for link in _asked("-json", "-4", "address", "show") for one in link.get("addr_info", ())]
+    routes = [route["dst"] for route in _asked("-json", "-4", "route", "show", "table", "all")]
+    taken += [ipaddress.IPv4Network(dst, strict=False) for dst in routes if dst != "default"]
+    candidates = list(_RANGE.subnets(new_prefix=24))
+    random.shuffle(candidates)
+    for candidate in candidates:
+        if not any(candidate.overlaps(one) for one in taken):
+            return candidate
+    raise Refused(f"no free network in {_RANGE}; use `--network loopback`")
+
+
+def _network(address: dict[str, Any]) -> ipaddress.IPv4Network:
+    return ipaddress.IPv4Network(f"{address['local']}/{address['prefixlen']}", strict=False)
+
+
+def _namespaces() -> list[str]:
+    return [str(one["name"]) for one in _asked("-json", "netns", "list")]
+
+
+def _asked(*words: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(_ip(*words) or "[]")
+    return [one for one in found if one]
+
+
+def _ip(*words: str) -> str:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=_COMMAND_S, check=False)  # noqa: S607 - from PATH
+    if done.returncode != 0:
+        raise Refused(f"`ip {' '.join(words)}` failed: {done.stderr.strip()}; use `--network loopback`")
+    return done.stdout
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Two sandboxes that choose addresses at the same moment would choose the same."""
+    with (Path(tempfile.gettempdir()) / f"{_PREFIX}-network.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

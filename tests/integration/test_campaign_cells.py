@@ -1,0 +1,153 @@
+"""The campaign's runner with a real broker: cells that prove, one that shows nothing, one that is violated."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from harness.brokers import Broker
+from harness.names import Names
+
+from proof.campaign import matrix, result
+from proof.campaign.cluster import Foreign
+from proof.campaign.runner import Terms, run
+from proof.campaign.stage import Stage
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.journal import Step, entries
+from protocol.kafka import operate, topics
+from protocol.kafka.clients import admin, producer
+from protocol.names import ExitCode
+
+ROOT = Path(__file__).resolve().parents[2]
+CRASH = matrix.named("F01-after-flush-writer")
+
+# The pipeline with one thing wrong: every seventh record is reported as written, and is not.
+FORGETFUL = """
+import itertools
+from pipeline.__main__ import main
+from protocol.kafka.transaction import KafkaTransaction
+
+made, numbers = KafkaTransaction.__init__, itertools.count(1)
+
+def broken(self, *arguments):
+    made(self, *arguments)
+    produce = self.produce
+    def forgetful(topic, value, key, partition, *rest):
+        if next(numbers) % 7 == 0:
+            value = b'{}'
+        produce(topic, value, key, partition, *rest)
+    self.produce = forgetful
+
+KafkaTransaction.__init__ = broken
+main()
+"""
+
+
+def _drain_only(stage: Stage) -> None:
+    """The cell without its fault."""
+    stage.orders(50)
+    stage.drain()
+
+
+def test_a_writer_that_is_killed_again_and_again_is_proven(broker: Broker, tmp_path: Path) -> None:
+    """Two deaths with records in the log; the kills, what they left, and how long they held things up are told."""
+    unhurried = replace(CRASH, bound_s=None)  # how fast it is, a busy machine decides
+    found = run(unhurried, 1, Foreign(broker.bootstrap), Terms(tmp_path, kills=2))
+    assert (found.verdict, found.anomalies, found.doubts) == ("proven", [], [])
+    assert found.fired["kills"] == found.needed["kills"] == 2
+    assert found.fired["aborted_records"] > 0
+    assert found.counts["inputs"] == found.counts["outputs"] + found.counts["dead_letters"]
+    assert all(0 < seconds < 60 for seconds in found.recovery_s)
+    assert not (tmp_path / f"{CRASH.name}-1").exists()
+
+
+def test_a_cell_whose_fault_is_taken_away_is_inconclusive(broker: Broker, tmp_path: Path) -> None:
+    """Everything came out once, and that shows nothing about crashes."""
+    found = run(replace(CRASH, play=_drain_only), 1, Foreign(broker.bootstrap), Terms(tmp_path, kills=2))
+    assert (found.verdict, found.anomalies) == ("inconclusive", [])
+    assert [doubt for doubt in found.doubts if "silent-fault: kills 0 of 2" in doubt]
+
+
+def test_a_broken_writer_makes_its_cell_violated_and_leaves_the_evidence(broker: Broker, tmp_path: Path) -> None:
+    """The campaign goes red where the promise is broken, or its green would mean nothing."""
+    mutant = tmp_path / "mutant.py"
+    mutant.write_text(FORGETFUL)
+    terms = Terms(tmp_path, program=("env", f"PYTHONPATH={ROOT}", sys.executable, str(mutant), "run"))
+    found = run(replace(CRASH, play=_drain_only, needed={}), 1, Foreign(broker.bootstrap), terms)
+    assert found.verdict == "violated"
+    assert "corrupt-output" in {anomaly["name"] for anomaly in found.anomalies}
+    assert list((tmp_path / f"{CRASH.name}-1" / "journals").glob("writer-*.jsonl"))
+
+
+def test_brokers_that_are_not_ours_are_not_broken(broker: Broker, tmp_path: Path) -> None:
+    """A cell that needs a sandbox says so, and touches nothing."""
+    found = run(matrix.named("F16-all-killed"), 1, Foreign(broker.bootstrap), Terms(tmp_path))
+    assert found.verdict == "inconclusive"
+    assert "three brokers" in found.doubts[0]
+
+
+def test_the_command_writes_results_and_resumes(broker: Broker, tmp_path: Path) -> None:
+    """Exit code 3 for what could not be told; a second call runs nothing twice."""
+    words = ("campaign", "--cells", "F10*", "--cells", "F14-input-leader", "--bootstrap", broker.bootstrap)
+    first = _proof(*words, "--out", str(tmp_path))
+    assert first.returncode == ExitCode.REFUSED, first.stderr
+    whole = json.loads((tmp_path / result.WHOLE).read_text())
+    assert {cell["cell"] for cell in whole["cells"]} == {"F10-old-checkpoint", "F14-input-leader"}
+    assert whole["campaign"]["seeds"] == [1]
+    assert whole["campaign"]["versions"]["confluent-kafka"]
+
+    again = _proof(*words, "--out", str(tmp_path), "--resume", "--json")
+    assert again.stdout == ""
+    assert len((tmp_path / result.LINES).read_text().splitlines()) == 2
+
+
+def test_a_replay_keeps_what_the_cell_wrote_and_says_where(broker: Broker, tmp_path: Path) -> None:
+    """What does not apply is as expected; an unknown cell is a mistake."""
+    done = _proof("replay", "F10-old-checkpoint", "3", "--bootstrap", broker.bootstrap, "--out", str(tmp_path))
+    assert (done.returncode, "F10-old-checkpoint seed 3" in done.stdout) == (ExitCode.DONE, True)
+    assert str(tmp_path / "replay" / "F10-old-checkpoint-3") in done.stdout
+    assert _proof("replay", "F99", "1").returncode == ExitCode.USAGE
+
+
+def test_a_reader_writes_down_what_it_was_given(broker: Broker, names: Names, tmp_path: Path) -> None:
+    """Ten records of one partition, without source headers, are ten runs; the drain ends by itself."""
+    connection = Connection(broker.bootstrap)
+    topics.create(admin(connection), [topics.Wanted(names.output, 1, {})], Deadline(30))
+    client = producer(connection, None, timeout_s=10, message_max_bytes=1000)
+    for number in range(10):
+        client.produce(names.output, str(number).encode(), partition=0)
+    assert client.flush(10) == 0
+    read = ("read", "--bootstrap", broker.bootstrap, "--topic", names.output, "--journal", str(tmp_path / "j"))
+    assert _proof(*read).returncode == ExitCode.DONE
+    lines = [entry for entry in entries(tmp_path / "j") if entry.step is Step.READ]
+    assert [run[0] for line in lines for run in line.fields["runs"]] == list(range(10))
+    assert {(line.who, line.fields["topic"], line.fields["isolation"]) for line in lines} == {
+        ("reader", names.output, "read_committed")
+    }
+
+
+def test_what_an_operator_does_to_a_topic_is_done(broker: Broker, names: Names) -> None:
+    """Leaders are told, log starts move, partitions are added, topics go."""
+    client, deadline = admin(Connection(broker.bootstrap)), Deadline(60)
+    topics.create(client, [topics.Wanted(names.input, 2, {})], deadline)
+    topics.describe_all(client, [names.input], deadline)
+    assert set(operate.leaders(client, names.input, deadline)) == {0, 1}
+    assert operate.out_of_sync(client, [names.input], deadline) == []
+    operate.set_config(client, names.input, {topics.MAX_MESSAGE_BYTES: "2000000"}, deadline)
+    operate.add_partitions(client, names.input, 3, deadline)
+    while topics.max_message_bytes(client, names.input, deadline) != 2_000_000:
+        deadline.check("the setting")
+    while len(operate.leaders(client, names.input, deadline)) < 3:
+        deadline.check("the new partition")
+    operate.delete_topics(client, [names.input], deadline)
+    while names.input in topics.names(client, deadline):
+        deadline.check("the topic being gone")
+
+
+def _proof(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "proof", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)

@@ -1,0 +1,242 @@
+"""The proxy between real clients and a real broker: nothing changes, unless a rule says so."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.programs import ROOT, until
+
+from proof.wire.apis import Api
+from proof.wire.rules import Action, Rule, Side
+from proof.wire.running import WireProxy
+from proof.wire.shape import Shape
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import BrewError, Unreachable
+from protocol.kafka import topics
+from protocol.kafka.clients import READ_COMMITTED, admin
+from protocol.kafka.introspect import open_transactions, raw_batches
+from protocol.kafka.offsets import log_offsets
+from protocol.kafka.scan import scan
+from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
+
+CONCURRENT_TRANSACTIONS = 51
+
+
+@pytest.fixture
+def proxy(broker: Broker, names: Names) -> Iterator[WireProxy]:
+    """A proxy, and this test's input and output topic."""
+    client = admin(Connection(broker.bootstrap))
+    wanted = [names.input, names.output]
+    topics.create(client, [topics.Wanted(name, 1, {}) for name in wanted], Deadline(20))
+    topics.describe_all(client, wanted, Deadline(20))
+    with WireProxy(broker.bootstrap) as running:
+        yield running
+        assert running.failures == []
+
+
+def transaction(proxy: WireProxy, names: Names) -> KafkaTransaction:
+    return KafkaTransaction(TransactionSettings(proxy.connection, names.group, 30), names.input, 0)
+
+
+def write(one: KafkaTransaction, names: Names, until_offset: int) -> None:
+    """Fence to send offsets: all but the commit."""
+    deadline = Deadline(20)
+    one.fence(deadline)
+    one.locate(deadline)
+    one.begin()
+    one.produce(names.output, b"value", b"key", 0, None, None, 0, None)
+    one.flush(deadline)
+    one.send_offsets(until_offset, "", deadline)
+
+
+def visible(connection: Connection, topic: str) -> int:
+    ends = log_offsets(admin(connection), topic, [0], Deadline(20))[0]
+    return sum(len(batch) for batch in scan(connection, topic, {0: (ends.first, ends.last_stable)}, READ_COMMITTED))
+
+
+def test_producers_consumers_and_both_admin_clients_work_behind_it(proxy: WireProxy, names: Names) -> None:
+    """Librdkafka and kafka-python: transactions, reads, raw batches, open transactions."""
+    one = transaction(proxy, names)
+    write(one, names, 1)
+    (waiting,) = open_transactions(proxy.connection, names.output, [0], Deadline(20))
+    assert waiting.transactional_id == f"{names.group}:{names.input}:0"
+    one.commit(Deadline(20))
+    one.close()
+    assert visible(proxy.connection, names.output) == 1
+    markers = [batch.marker for batch in raw_batches(proxy.connection, names.output, 0, 0, 2, Deadline(20))]
+    assert markers == [None, "commit"]
+    apis = {event.head.api for event in proxy.events()}
+    assert apis == {
+        Api.INIT_PRODUCER_ID,
+        Api.ADD_PARTITIONS_TO_TXN,
+        Api.PRODUCE,
+        Api.ADD_OFFSETS_TO_TXN,
+        Api.TXN_OFFSET_COMMIT,
+        Api.END_TXN,
+    }
+    assert proxy.timeline.counts()["Fetch"] > 0
+
+
+def test_every_reply_of_the_timeline_follows_its_request(proxy: WireProxy, names: Names) -> None:
+    """Paired by connection and correlation id; all without an error but the retriable ones."""
+    one = transaction(proxy, names)
+    write(one, names, 1)
+    one.commit(Deadline(20))
+    one.close()
+    asked: set[tuple[int, int]] = set()
+    for event in proxy.events():
+        key = (event.connection, event.head.correlation_id)
+        if event.what == "request":
+            asked.add(key)
+        else:
+            assert key in asked
+            assert event.details.error is not None
+            asked.remove(key)
+    assert asked == set()
+
+
+def test_a_held_frame_waits_until_it_is_released(proxy: WireProxy, names: Names, broker: Broker) -> None:
+    """The commit's caller waits with it, and the records become visible only then."""
+    one = transaction(proxy, names)
+    write(one, names, 1)
+    trap = proxy.add(Rule(Api.END_TXN, committed=True))
+    committing = threading.Thread(target=one.commit, args=(Deadline(20),))
+    committing.start()
+    assert trap.caught(Deadline(20)).details.committed is True
+    direct = Connection(broker.bootstrap)
+    assert visible(direct, names.output) == 0
+    assert committing.is_alive()
+    trap.release()
+    assert trap.answered(Deadline(20)).error == 0
+    committing.join(20)
+    assert not committing.is_alive()
+    one.close()
+    assert visible(direct, names.output) == 1
+
+
+def test_a_cut_connection_is_made_again_and_the_held_frame_can_still_arrive(proxy: WireProxy, names: Names) -> None:
+    """Librdkafka sends the commit once more by itself; the first one reaches the broker on its own, old connection."""
+    one = transaction(proxy, names)
+    write(one, names, 1)
+    trap = proxy.add(Rule(Api.END_TXN, committed=True, cut=True))
+    one.commit(Deadline(20))
+    one.close()
+    held_on = trap.caught(Deadline(20)).connection
+    trap.release()
+    # The same epoch, the same end: the broker says yes once more, or that it is still busy with it.
+    assert trap.answered(Deadline(20)).error in {0, CONCURRENT_TRANSACTIONS}
+    done = [(e.connection, e.what) for e in proxy.events() if e.head.api == Api.END_TXN]
+    assert [connection == held_on for connection, what in done if what == "request"] == [True, False]
+
+
+@pytest.mark.parametrize("api", [Api.INIT_PRODUCER_ID, Api.ADD_OFFSETS_TO_TXN, Api.END_TXN])
+def test_a_reply_lost_with_its_connection_is_asked_for_again(proxy: WireProxy, names: Names, api: Api) -> None:
+    """F13 in small: same call, same arguments, one visible record."""
+    trap = proxy.add(Rule(api, Action.CUT, Side.REPLY))
+    one = transaction(proxy, names)
+    write(one, names, 1)
+    one.commit(Deadline(20))
+    one.close()
+    assert trap.fired == 1
+    assert visible(proxy.connection, names.output) == 1
+
+
+def test_a_dropped_request_never_reaches_the_broker(proxy: WireProxy, names: Names) -> None:
+    """The client hears nothing and runs into its deadline; nothing is visible, nobody else is disturbed."""
+    trap = proxy.add(Rule(Api.END_TXN, Action.DROP, times=0))
+    one = transaction(proxy, names)
+    write(one, names, 1)
+    with pytest.raises(BrewError):
+        one.commit(Deadline(0.5))
+    one.close()
+    assert trap.fired >= 1
+    proxy.remove(trap)
+    assert visible(proxy.connection, names.output) == 0
+    following = transaction(proxy, names)
+    write(following, names, 1)
+    following.commit(Deadline(20))
+    following.close()
+    assert visible(proxy.connection, names.output) == 1
+
+
+def test_a_delay_is_waited_for(proxy: WireProxy, names: Names) -> None:
+    """300 ms on one InitProducerId."""
+    proxy.add(Rule(Api.INIT_PRODUCER_ID, Action.DELAY, delay_s=0.3))
+    one = transaction(proxy, names)
+    began = time.monotonic()
+    one.fence(Deadline(20))
+    assert time.monotonic() - began >= 0.3
+    one.close()
+
+
+def test_a_slow_network_slows_every_round_trip(proxy: WireProxy, names: Names) -> None:
+    """50 ms each way: a transaction has at least five round trips."""
+    proxy.reshape(Shape(latency_s=0.05))
+    one = transaction(proxy, names)
+    began = time.monotonic()
+    write(one, names, 1)
+    one.commit(Deadline(20))
+    assert time.monotonic() - began >= 0.5
+    one.close()
+
+
+def test_bytes_that_are_no_frames_end_their_connection_and_are_told(broker: Broker) -> None:
+    """A TLS hello, for instance; the proxy lives on."""
+    with WireProxy(broker.bootstrap) as proxy:
+        host, _, port = proxy.bootstrap.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            client.sendall(b"\xff" * 64)
+            assert client.recv(1) == b""
+        until(lambda: bool(proxy.failures), "the failure is told", seconds=10)
+        assert "encrypted" in proxy.failures[0]
+        assert topics.brokers(admin(proxy.connection), Deadline(10)) >= 1
+
+
+def test_no_broker_no_proxy() -> None:
+    """One sentence, and no thread left."""
+    before = threading.active_count()
+    with pytest.raises(Unreachable), WireProxy("localhost:1"):
+        pass
+    assert threading.active_count() == before
+
+
+@pytest.mark.usefixtures("proxy")
+def test_as_a_process_it_takes_orders_and_tells_what_happened(broker: Broker, names: Names) -> None:
+    """JSON lines in, JSON lines out; SIGTERM ends it."""
+    command = [sys.executable, "-m", "proof", "proxy", "--bootstrap", broker.bootstrap]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            told = process.stdout
+            connection = Connection(json.loads(told.readline())["bootstrap"])
+            process.stdin.write('{"rule": {"api": "EndTxn", "cut": true}}\n{"release": 9}\n')
+            process.stdin.flush()
+            assert json.loads(told.readline()) == {"rule": 1}
+            assert "give one of" in json.loads(told.readline())["error"]
+            one = KafkaTransaction(TransactionSettings(connection, names.group, 30), names.input, 0)
+            write(one, names, 1)
+            one.commit(Deadline(20))
+            one.close()
+            caught = json.loads(told.readline())
+            assert (caught["caught"], caught["api"]) == (1, "EndTxn")
+            process.stdin.write('{"release": 1}\n')
+            process.stdin.flush()
+            lines = [json.loads(told.readline()) for _ in range(2)]
+            assert {"release": 1} in lines
+            assert next(line["error"] for line in lines if "answered" in line) in {0, CONCURRENT_TRANSACTIONS}
+        finally:
+            process.terminate()
+            process.communicate(timeout=20)

@@ -1,0 +1,245 @@
+"""Frames: heads, details and addresses in all versions; what is unknown or broken passes untouched."""
+
+from __future__ import annotations
+
+import struct
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proof.wire.apis import HIDDEN, NEWEST, Api, is_flexible, is_read
+from proof.wire.codec import Cursor, Malformed, text, varint
+from proof.wire.frames import NOTHING, Head, correlation_id, reply_details, request_details, request_head
+from proof.wire.rewrite import narrowed, rewritten, spots
+
+with warnings.catch_warnings():
+    # The library reads its message schemas with a deprecated function while it is imported.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.protocol import admin, metadata, producer
+
+FAR = ("broker.far.away", 19092)
+NEAR = ("127.0.0.1", 40001)
+TXN = "group:topic:0"
+
+
+def request(kind: Any, version: int, **fields: Any) -> bytes:
+    """A frame as another library (kafka-python) writes it: the oracle of these tests."""
+    message = kind(version=version, **fields)
+    message.with_header(correlation_id=77, client_id="somebody")
+    return bytes(message.encode(header=True))
+
+
+def reply(kind: Any, head: Head, **fields: Any) -> bytes:
+    """A reply frame, header written by hand: kafka-python has none for servers."""
+    message = kind(version=head.version, **fields)
+    tags = b"\0" if is_flexible(head.api, head.version) and head.api != Api.API_VERSIONS else b""
+    return struct.pack(">i", head.correlation_id) + tags + bytes(message.encode())
+
+
+def head_of(api: Api, version: int) -> Head:
+    return Head(api, version, 77, "somebody", 0)
+
+
+def each(api: Api, kind: Any) -> list[Any]:
+    versions = range(kind.min_version, min(kind.max_version, NEWEST.get(api, kind.max_version)) + 1)
+    return [pytest.param(api, kind, version, id=f"{api.title}-v{version}") for version in versions]
+
+
+REQUESTS = [
+    *each(Api.INIT_PRODUCER_ID, producer.InitProducerIdRequest),
+    *each(Api.ADD_OFFSETS_TO_TXN, producer.AddOffsetsToTxnRequest),
+    *each(Api.END_TXN, producer.EndTxnRequest),
+    *each(Api.TXN_OFFSET_COMMIT, producer.TxnOffsetCommitRequest),
+]
+
+
+@pytest.mark.parametrize(("api", "kind", "version"), REQUESTS)
+def test_a_request_of_a_transaction_is_read_in_every_version(api: Api, kind: Any, version: int) -> None:
+    """Head, transactional id, producer and epoch, in both encodings."""
+    offsets = kind.TxnOffsetCommitRequestTopic if api is Api.TXN_OFFSET_COMMIT else None
+    more: dict[str, Any] = {
+        Api.INIT_PRODUCER_ID: {"transaction_timeout_ms": 1000},
+        Api.ADD_OFFSETS_TO_TXN: {"group_id": "group"},
+        Api.END_TXN: {"committed": True},
+        Api.TXN_OFFSET_COMMIT: {"group_id": "group", "generation_id": -1, "member_id": "", "group_instance_id": None},
+    }[api]
+    if offsets is not None:
+        partition = offsets.TxnOffsetCommitRequestPartition(
+            partition_index=3, committed_offset=42, committed_leader_epoch=-1, committed_metadata=""
+        )
+        more["topics"] = [offsets(name="topic", partitions=[partition])]
+    frame = request(kind, version, transactional_id=TXN, producer_id=5, producer_epoch=6, **more)
+    head = request_head(frame)
+    details = request_details(head, frame)
+    assert (head.api, head.version, head.correlation_id, head.client_id) == (api, version, 77, "somebody")
+    assert details.transactional_id == TXN
+    if api is not Api.INIT_PRODUCER_ID or version >= 3:
+        assert (details.producer_id, details.epoch) == (5, 6)
+    if api is Api.END_TXN:
+        assert details.committed is True
+    if api is Api.TXN_OFFSET_COMMIT:
+        assert details.text == "partition 3 -> offset 42"
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_partitions_added_by_a_client_are_read(version: int) -> None:
+    """From version 4 on only brokers send the request, in another form: nothing is read of those."""
+    kind = producer.AddPartitionsToTxnRequest
+    topic = kind.AddPartitionsToTxnTopic(name="topic", partitions=[0])
+    frame = request(
+        kind,
+        version,
+        v3_and_below_transactional_id=TXN,
+        v3_and_below_producer_id=5,
+        v3_and_below_producer_epoch=6,
+        v3_and_below_topics=[topic],
+    )
+    details = request_details(request_head(frame), frame)
+    assert (details.transactional_id, details.producer_id, details.epoch) == (TXN, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("api", "kind", "version"),
+    [*each(Api.INIT_PRODUCER_ID, producer.InitProducerIdResponse), *each(Api.END_TXN, producer.EndTxnResponse)],
+)
+def test_the_error_of_a_reply_is_read_in_every_version(api: Api, kind: Any, version: int) -> None:
+    """INVALID_PRODUCER_EPOCH is what the late frame has to be answered with."""
+    head = head_of(api, version)
+    frame = reply(kind, head, throttle_time_ms=0, error_code=47, producer_id=5, producer_epoch=6)
+    assert correlation_id(frame) == 77
+    assert reply_details(head, frame).error == 47
+
+
+@pytest.mark.parametrize(("api", "kind", "version"), each(Api.TXN_OFFSET_COMMIT, producer.TxnOffsetCommitResponse))
+def test_the_first_error_of_many_partitions_is_read(api: Api, kind: Any, version: int) -> None:
+    """One refused partition among good ones."""
+    topic = kind.TxnOffsetCommitResponseTopic
+    partitions = [topic.TxnOffsetCommitResponsePartition(partition_index=n, error_code=47 * (n == 1)) for n in range(3)]
+    head = head_of(api, version)
+    frame = reply(kind, head, throttle_time_ms=0, topics=[topic(name="topic", partitions=partitions)])
+    assert reply_details(head, frame).error == 47
+
+
+def _metadata(head: Head) -> bytes:
+    kind = metadata.MetadataResponse
+    broker = kind.MetadataResponseBroker(node_id=1, host=FAR[0], port=FAR[1], rack="r")
+    other = kind.MetadataResponseBroker(node_id=2, host="b", port=2, rack=None)
+    fields = {"throttle_time_ms": 0, "brokers": [broker, other], "cluster_id": "c", "controller_id": 1, "topics": []}
+    return reply(kind, head, **fields)
+
+
+def _coordinators(head: Head) -> bytes:
+    kind = metadata.FindCoordinatorResponse
+    if head.version < 4:
+        flat = {"error_code": 0, "error_message": None, "node_id": 1, "host": FAR[0], "port": FAR[1]}
+        return reply(kind, head, throttle_time_ms=0, **flat)
+    fields = {"node_id": 1, "host": FAR[0], "port": FAR[1], "error_code": 0, "error_message": None}
+    nobody = fields | {"node_id": -1, "host": "", "port": -1, "error_code": 15}
+    found = [kind.Coordinator(key="a", **fields), kind.Coordinator(key="b", **nobody)]
+    return reply(kind, head, throttle_time_ms=0, coordinators=found)
+
+
+def _cluster(head: Head) -> bytes:
+    kind = admin.DescribeClusterResponse
+    broker = kind.DescribeClusterBroker(broker_id=1, host=FAR[0], port=FAR[1], rack=None, is_fenced=False)
+    fields = {"error_code": 0, "error_message": None, "endpoint_type": 1, "cluster_id": "c", "controller_id": 1}
+    return reply(kind, head, throttle_time_ms=0, brokers=[broker], **fields)
+
+
+def _produced(head: Head) -> bytes:
+    """Nobody's encoder writes the tagged endpoints, so the last bytes are written here after the schema."""
+    partition = struct.pack(">ihqqq", 0, 6, -1, -1, -1) + b"\1" + b"\0" + b"\0"
+    topic = (bytes(16) if head.version >= 13 else text("t", flexible=True)) + varint(2) + partition + b"\0"
+    endpoint = struct.pack(">i", 1) + text(FAR[0], flexible=True) + struct.pack(">i", FAR[1]) + b"\0\0"
+    field = varint(2) + endpoint
+    tags = varint(1) + varint(0) + varint(len(field)) + field
+    return struct.pack(">i", 77) + b"\0" + varint(2) + topic + struct.pack(">i", 0) + tags
+
+
+WITH_ADDRESSES = [
+    *[pytest.param(Api.METADATA, v, _metadata, id=f"Metadata-v{v}") for v in range(14)],
+    *[pytest.param(Api.FIND_COORDINATOR, v, _coordinators, id=f"FindCoordinator-v{v}") for v in range(7)],
+    *[pytest.param(Api.DESCRIBE_CLUSTER, v, _cluster, id=f"DescribeCluster-v{v}") for v in range(3)],
+    *[pytest.param(Api.PRODUCE, v, _produced, id=f"Produce-v{v}") for v in range(10, 14)],
+]
+
+
+@pytest.mark.parametrize(("api", "version", "made"), WITH_ADDRESSES)
+def test_every_address_is_exchanged_and_all_else_stays(api: Api, version: int, made: Any) -> None:
+    """There and back again gives the same bytes; in between the far address is nowhere."""
+    head = head_of(api, version)
+    frame = made(head)
+    found = spots(head, frame)
+    assert (found[0].node, found[0].address) == (1, FAR)
+    there = rewritten(head, frame, found, lambda address: NEAR if address == FAR else address)
+    assert FAR[0].encode() not in there
+    again = spots(head, there)
+    assert [spot.address for spot in again] == [NEAR, *[spot.address for spot in found[1:]]]
+    assert rewritten(head, there, again, lambda address: FAR if address == NEAR else address) == frame
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_what_could_not_be_rewritten_is_not_offered(version: int) -> None:
+    """Fetch ends at 15, share groups are not there, all else stays as the broker said."""
+    kind = metadata.ApiVersionsResponse
+    offered = [(Api.FETCH, 4, 18), (Api.METADATA, 0, 13), (Api.SHARE_FETCH, 1, 1), (999, 0, 3)]
+    keys = [kind.ApiVersion(api_key=a, min_version=low, max_version=high) for a, low, high in offered]
+    head = head_of(Api.API_VERSIONS, version)
+    frame = reply(kind, head, error_code=0, api_keys=keys, throttle_time_ms=0)
+    fewer = narrowed(head, frame)
+    cursor = Cursor(fewer, 6, flexible=version >= 3)
+    told = []
+    for _ in range(cursor.length()):
+        told.append((cursor.int16(), cursor.int16(), cursor.int16()))
+        cursor.skip_tags()
+    assert told == [(Api.FETCH, 4, 15), (Api.METADATA, 0, 13), (999, 0, 3)]
+    assert Api.SHARE_FETCH in HIDDEN
+    tail = {0: 0, 1: 4, 2: 4}.get(version, 5)
+    assert len(fewer) - cursor.at >= tail
+
+
+def test_a_broker_that_does_not_know_the_version_answers_as_version_0() -> None:
+    """KIP-511: the client asks again with what it was told."""
+    frame = struct.pack(">ihi", 77, 35, 1) + struct.pack(">hhh", Api.API_VERSIONS, 0, 4)
+    assert narrowed(head_of(Api.API_VERSIONS, 4), frame) == frame
+
+
+@given(api=st.integers(61, 30_000), version=st.integers(0, 30), body=st.binary(max_size=200))
+def test_unknown_requests_have_a_head_and_no_details(api: int, version: int, body: bytes) -> None:
+    """They pass untouched, whatever is in them."""
+    frame = struct.pack(">hhih", api, version, 7, 2) + b"me" + body
+    head = request_head(frame)
+    assert (head.api, head.version, head.correlation_id, head.client_id) == (api, version, 7, "me")
+    assert not is_read(api)
+    assert request_details(head, frame) is NOTHING
+    assert reply_details(head, body) is NOTHING
+
+
+@given(api=st.sampled_from(list(Api)), version=st.integers(0, 13), body=st.binary(max_size=120))
+def test_broken_frames_are_malformed_or_without_details_and_nothing_else(api: Api, version: int, body: bytes) -> None:
+    """No other exception, no endless loop: the proxy has to outlive any bytes."""
+    head = Head(api, version, 7, None, 0)
+    request_details(head, body)
+    reply_details(head, body)
+    for look in (spots, narrowed):
+        if look is spots and api in {Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUSTER, Api.PRODUCE}:
+            _only_malformed(spots, head, body)
+        elif look is narrowed and api is Api.API_VERSIONS:
+            _only_malformed(narrowed, head, body)
+
+
+def _only_malformed(look: Any, head: Head, body: bytes) -> None:
+    try:
+        look(head, body)
+    except Malformed as error:
+        assert str(error)  # noqa: PT017 - Malformed is one of the two ways out
+
+
+@given(st.binary(max_size=9))
+def test_less_than_a_head_is_no_request(frame: bytes) -> None:
+    """Raw SASL tokens may look like that; they are passed on unread."""
+    with pytest.raises(Malformed):
+        request_head(frame)
