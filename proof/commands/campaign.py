@@ -143,7 +143,9 @@ def _carried_out(plan: Plan, *, as_json: bool) -> list[Result]:
 
 
 def _lines(result: Result) -> list[str]:
-    text = f"{_SIGNS[result.verdict]} {result.cell} seed {result.seed}: {result.verdict}, {result.seconds:.1f} s"
+    controlled = result.as_expected and result.expected == VIOLATED
+    sign, word = ("✔", "violated, as a control has to be") if controlled else (_SIGNS[result.verdict], result.verdict)
+    text = f"{sign} {result.cell} seed {result.seed}: {word}, {result.seconds:.1f} s"
     if result.recovery_s:
         text += f", recovery p95 {p95(result.recovery_s):.2f} s of {len(result.recovery_s)}"
     if result.stall_s:
