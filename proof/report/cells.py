@@ -21,6 +21,12 @@ _PARTS = (
         "These break the protocol on purpose. They must be caught, or the experiment around them is not believed.",
     ),
     ("proven", "Proven cells", Standing.PROVEN, "Open a cell for its figures and the command that runs it again."),
+    (
+        "senseless",
+        "Not applicable",
+        Standing.NOT_APPLICABLE,
+        "There is nothing to break here, for the reason that each cell gives.",
+    ),
 )
 
 

@@ -27,7 +27,7 @@ def markdown(summary: Summary) -> str:
             ("bar", "wanted", "measured", "result"),
             [(bar.title, bar.wanted, bar.measured, bar.met) for bar in summary.bars],
         ),
-        "A sign per seed: ✓ proven, ✗ violated, ? inconclusive, ⊗ a positive control, violated as expected.",
+        "A sign per seed: ✓ proven, ✗ violated, ? inconclusive, ⊗ a control violated as expected, ○ not applicable.",
         _table(("row", "fault", "cells"), _rows(summary)),
     ]
     if summary.recoveries:

@@ -10,6 +10,7 @@ from proof.report.results import Result, Standing
 from proof.report.summary import Cell
 
 SIGNS = {Standing.PROVEN: "✓", Standing.VIOLATED: "✗", Standing.INCONCLUSIVE: "?", Standing.CONTROL: "✗"}
+SIGNS[Standing.NOT_APPLICABLE] = "○"
 
 
 def mark(standing: Standing, text: str) -> Markup:

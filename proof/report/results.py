@@ -16,14 +16,15 @@ class Standing(enum.StrEnum):
     VIOLATED = "violated"
     INCONCLUSIVE = "inconclusive"
     CONTROL = "control"
+    NOT_APPLICABLE = "not-applicable"
 
     @property
     def label(self) -> str:
-        return "violated as expected" if self is Standing.CONTROL else self.value
+        return "violated as expected" if self is Standing.CONTROL else self.value.replace("-", " ")
 
 
 # The worst first.
-_RANK = (Standing.VIOLATED, Standing.INCONCLUSIVE, Standing.CONTROL, Standing.PROVEN)
+_RANK = (Standing.VIOLATED, Standing.INCONCLUSIVE, Standing.CONTROL, Standing.PROVEN, Standing.NOT_APPLICABLE)
 
 
 def worst(standings: list[Standing]) -> Standing:
@@ -110,6 +111,8 @@ class Result:
 
     @property
     def standing(self) -> Standing:
+        if self.expected is Verdict.INCONCLUSIVE and self.verdict is Verdict.INCONCLUSIVE:
+            return Standing.NOT_APPLICABLE  # the runner has said why beforehand
         if not self.is_control:
             return Standing(self.verdict.value)
         return Standing.CONTROL if self.verdict is Verdict.VIOLATED else Standing.INCONCLUSIVE
@@ -117,7 +120,7 @@ class Result:
     @property
     def reasons(self) -> list[str]:
         """Why the result is inconclusive; empty when it is not."""
-        if self.standing is not Standing.INCONCLUSIVE:
+        if self.standing not in {Standing.INCONCLUSIVE, Standing.NOT_APPLICABLE}:
             return []
         missed = ["the expected violation did not appear, so the experiment shows nothing"] if self.is_control else []
         silent = [f"{one.name}: {one.evidence}" for one in self.anomalies]

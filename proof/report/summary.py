@@ -75,7 +75,7 @@ class Summary:
     def verdict(self) -> Verdict:
         """Violated if one cell is; else inconclusive if one is, or none but controls were run; else proven."""
         standing = worst([cell.standing for cell in self.cells])
-        if standing is not Standing.CONTROL:
+        if standing not in {Standing.CONTROL, Standing.NOT_APPLICABLE}:
             return Verdict(standing.value)
         return Verdict.PROVEN if self.cell_standings[Standing.PROVEN] else Verdict.INCONCLUSIVE
 
@@ -159,6 +159,8 @@ class Summary:
         told = f"{count[Standing.PROVEN]:,} proven, {violated:,} violated, {unclear:,} inconclusive"
         if controls:
             told += f"; {_things(controls, 'positive control')} violated as expected"
+        if senseless := count[Standing.NOT_APPLICABLE]:
+            told += f"; {senseless:,} not applicable"
         return f"{self.verdict.capitalize()}: of {_things(len(self.cells), 'cell')}, {told}."
 
 

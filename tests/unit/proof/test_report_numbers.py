@@ -37,6 +37,7 @@ def _result(**fields: Any) -> Result:
         ({"anomalies": [ANOMALY]}, Standing.VIOLATED),
         ({"verdict": "inconclusive", "anomalies": [ANOMALY]}, Standing.VIOLATED),
         ({"doubts": ["d"]}, Standing.INCONCLUSIVE),
+        ({"doubts": ["d"], "verdict": "inconclusive", "expected": "inconclusive"}, Standing.NOT_APPLICABLE),
         ({"needed": {"kills": 2}, "fired": {"kills": 1}}, Standing.INCONCLUSIVE),
         ({"needed": {"kills": 2}, "fired": {"kills": 2}}, Standing.PROVEN),
         ({"needed": {"kills": 1}}, Standing.INCONCLUSIVE),
@@ -50,7 +51,7 @@ def test_a_result_is_never_better_than_what_it_holds(fields: dict[str, Any], sta
     """The runner's word can be made worse by the result's own content, not better; who can't tell says why."""
     result = _result(**fields)
     assert result.standing is standing
-    assert bool(result.reasons) is (standing is Standing.INCONCLUSIVE)
+    assert bool(result.reasons) is (standing in {Standing.INCONCLUSIVE, Standing.NOT_APPLICABLE})
 
 
 @pytest.mark.parametrize(
@@ -167,12 +168,33 @@ def test_positive_controls_bear_on_no_bar() -> None:
     assert {bar.met for bar in bars(control)} == {Met.UNKNOWN}
 
 
+@pytest.mark.parametrize(
+    ("control", "strict", "met"),
+    [
+        ((100, 95), (1000, 0), (Met.YES, Met.YES)),
+        ((100, 94), (1000, 1), (Met.NO, Met.NO)),
+        ((9, 9), (999, 0), (Met.YES, Met.NO)),
+    ],
+)
+def test_a_late_end_txn_is_believed_only_beside_a_control_that_breaks(
+    control: tuple[int, int], strict: tuple[int, int], met: tuple[Met, Met]
+) -> None:
+    """95 of 100 broken with a reused producer at least, none of 1,000 with ours."""
+
+    def of(tried: tuple[int, int], **more: str) -> Result:
+        return _result(row="F11", fired={"late_frames": tried[0], "broken": tried[1]}, **more)
+
+    found = bars([of(control, expected="violated", verdict="violated"), of(strict)])
+    assert tuple(bar.met for bar in found if "EndTxn" in bar.title) == met
+
+
 def test_the_document_holds_the_numbers_of_the_page() -> None:
     """The same summary, as JSON that any reader takes: what never came is null, not Infinity."""
     summary = Summary.of(*read(json.dumps(campaign()), "x"))
     told = json.loads(json.dumps(document(summary), allow_nan=False))
     assert told["verdict"] == "violated"
-    assert told["cells"] == {"total": 86, "proven": 81, "violated": 2, "inconclusive": 3, "control": 0}
+    counted = {"proven": 80, "violated": 2, "inconclusive": 3, "control": 0, "not-applicable": 1}
+    assert told["cells"] == {"total": 86, **counted}
     assert told["runs"]["total"] == len(summary.results) == 258
     assert [bar["measured"] for bar in told["bars"]] == [bar.measured for bar in summary.bars]
     assert len(told["matrix"]) == 86
