@@ -129,6 +129,10 @@ class Lane:
         offers = {r.partition: self._offer(r, facts[r.partition]) for r in ranges}
         job = Job(offers, self._transaction(), self._settings.limits, self._settings.journal)
         shared.running.update({r.partition: r for r in ranges})
+        if shared.stop.is_set():  # looked at behind the line above: who stops the run waits for what is in ``running``
+            for offered in ranges:
+                shared.running.pop(offered.partition, None)
+            return
         told = shared.engine.execute(ranges, job)
         outcomes = [told.get(r.partition) or self._advance(r, job) for r in ranges]
         for outcome in outcomes:

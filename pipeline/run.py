@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import dataclass, replace
 
 import psutil
@@ -29,6 +30,7 @@ _REACH_S = 10.0
 _CHECK_S = 30.0
 _GRACE_S = 4.0
 _FENCE_S = 1.5
+_LOOK_S = 0.01
 _OUTPUT_ROOM = 16_384
 _LONG_RUN = 500_000
 
@@ -145,13 +147,21 @@ def _work(shared: Shared) -> None:
         shared.stop.wait(0.2)
     if shared.stop.is_set() and not errors and not shared.crashed:
         shared.view.tell("stopping: finishing the running transactions")
-    # After a crash on purpose the others finish, or the number it announces would miss what they left in the log.
-    grace_s = shared.settings.transaction_timeout_s if shared.crashed else _GRACE_S
-    if not _joined(threads, Deadline(grace_s)):
+    if shared.crashed:
+        _let_the_others_finish(shared)
+        return
+    if not _joined(threads, Deadline(_GRACE_S)):
         _interrupt(shared)
         _joined(threads, Deadline(_FENCE_S))
     if errors:
         raise errors[0]
+
+
+def _let_the_others_finish(shared: Shared) -> None:
+    """Wait for transactions that run, or the number that a crash announces would miss what they leave in the log."""
+    deadline = Deadline(shared.settings.transaction_timeout_s)
+    while shared.running and not deadline.expired():
+        time.sleep(_LOOK_S)
 
 
 def _joined(threads: list[threading.Thread], deadline: Deadline) -> bool:

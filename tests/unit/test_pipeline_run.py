@@ -18,6 +18,7 @@ from pipeline.progress import Board, Silent
 from pipeline.settings import PipelineSettings
 from protocol.connection import Connection
 from protocol.errors import Refused
+from protocol.position import OffsetRange
 
 
 class _Clock:
@@ -81,7 +82,7 @@ def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypat
     """Else the number that the crash announces would miss what the other one still writes."""
     whole = shared()
     whole.stop.clear()
-    finished = threading.Event()
+    finished, running_now = threading.Event(), threading.Event()
 
     class _Lane:
         def __init__(self, everything: Shared, index: int) -> None:
@@ -89,12 +90,17 @@ def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypat
 
         def run(self) -> None:
             if self._index == 0:
+                running_now.wait()
                 self._everything.crashed.append(Outcome(0, 0, 10, Status.CRASHED, enriched=10))
                 self._everything.stop.set()
             else:
+                self._everything.running[1] = OffsetRange("in", 1, 0, 10)
+                running_now.set()
                 self._everything.stop.wait()
                 threading.Event().wait(0.2)  # a transaction that is longer than the grace of a stop
                 finished.set()
+                self._everything.running.clear()
+                threading.Event().wait(60)  # what the lane does next is nobody's business any more
 
     monkeypatch.setattr(running, "Lane", _Lane)
     monkeypatch.setattr(running, "_GRACE_S", 0.01)
