@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
-EXIT_CODE = 3
+from protocol.names import ExitCode
 
 
 @contextlib.contextmanager
@@ -36,4 +36,4 @@ def _end(what: str, limit_s: float) -> None:
     )
     sys.stderr.flush()
     faulthandler.dump_traceback(all_threads=True)
-    os._exit(EXIT_CODE)
+    os._exit(ExitCode.REFUSED)

@@ -172,8 +172,8 @@ class Checker:
         counts["dead_letters"] = self._downstream[self._facts.dead_letter]
         return counts | {name: self.endings.counts[name] for name in told}
 
-    def report(self, notes: Iterable[str] = ()) -> Report:
-        """The verdict on all that was taken in."""
+    def report(self, notes: Iterable[str] = (), unseen: Iterable[str] = ()) -> Report:
+        """The verdict on all that was taken in; ``unseen`` is what could not be looked at and should have been."""
         compared, totals = self._compared, {str(name): total for name, total in self.found.totals.items()}
         findings = self.found.first()
         tally = Tally(compared.inputs, compared.backlog, compared.unverifiable)
@@ -190,7 +190,7 @@ class Checker:
             unverifiable=compared.unverifiable,
             totals=totals,
             findings=findings,
-            doubts=[*doubts, *self._facts.doubts],
+            doubts=[*doubts, *self._facts.doubts, *unseen],
             notes=[*self.offsets.notes, *notes],
             counts=self.counts,
             recovery_s=[

@@ -77,6 +77,11 @@ _PASSING = {
     "COORDINATOR_LOAD_IN_PROGRESS",
     "OFFSET_NOT_AVAILABLE",
     "KAFKA_STORAGE_ERROR",
+    # A broker that has just become leader, or lags behind the controller (KIP-320: fetch the metadata and ask again).
+    "UNKNOWN_LEADER_EPOCH",
+    "FENCED_LEADER_EPOCH",
+    "UNKNOWN_TOPIC_ID",
+    "INCONSISTENT_TOPIC_ID",
 }
 # librdkafka maps the brokers' INVALID_PRODUCER_EPOCH and PRODUCER_FENCED to the fatal `_FENCED`.
 _FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}

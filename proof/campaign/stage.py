@@ -7,7 +7,6 @@ import random
 import signal
 import sys
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from proof.campaign.cluster import Foreign, Sandbox
 from proof.campaign.feed import Feeder
 from proof.campaign.journals import Journals, is_commit
 from proof.campaign.measure import Kill, first_commit
+from proof.campaign.names import Names
 from proof.campaign.programs import Program, ProgramFailedError, Programs
 from protocol.deadline import Deadline
 from protocol.errors import BrewError, Refused
@@ -33,41 +33,6 @@ FEED_RATE = 300
 
 class StalledError(BrewError):
     """What had to go on did not, within the cell's time: a finding about the program under test."""
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """A cell's topics and group, never used before."""
-
-    stem: str
-
-    @classmethod
-    def fresh(cls, cell: str, seed: int) -> Names:
-        return cls(f"cell-{cell}-s{seed}-{uuid.uuid4().hex[:6]}")
-
-    @property
-    def input(self) -> str:
-        return f"{self.stem}.in"
-
-    @property
-    def output(self) -> str:
-        return f"{self.stem}.out"
-
-    @property
-    def dead_letter(self) -> str:
-        return f"{self.stem}.dlq"
-
-    @property
-    def group(self) -> str:
-        return f"{self.stem}.group"
-
-    def topics(self) -> list[str]:
-        return [self.input, self.output, self.dead_letter]
-
-    def options(self) -> list[str]:
-        """The same words for the pipeline and for the checker."""
-        named = [("--input", self.input), ("--output", self.output), ("--dead-letter", self.dead_letter)]
-        return [word for pair in [*named, ("--group", self.group)] for word in pair]
 
 
 @dataclass

@@ -28,6 +28,7 @@ from protocol.errors import Refused, Unreachable
 
 HOST = "127.0.0.1"
 _BUFFER = 4 * 1024 * 1024
+_CONNECT_S = 30.0
 # Metadata, version 4, of no topics: brokers have answered it since 0.11, and 4.x still does.
 _ASK_BROKERS = Head(Api.METADATA, 4, 1, "brew-proxy", 0)
 
@@ -134,8 +135,9 @@ class Proxy:
         number = next(self._numbers)
         chance = random.Random(f"{self._seed}:{number}")  # noqa: S311 - a network's moods, no secret
         try:
-            broker = await asyncio.open_connection(*address, limit=_BUFFER)
-        except OSError:
+            async with asyncio.timeout(_CONNECT_S):
+                broker = await asyncio.open_connection(*address, limit=_BUFFER)
+        except OSError:  # a time-out is one, too
             writer.transport.abort()
             return
         link = Link(self, number, node, (reader, writer), broker, lambda side: Line(side, chance))

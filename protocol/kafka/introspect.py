@@ -35,6 +35,7 @@ __all__ = [
     "OpenTransaction",
     "RawBatch",
     "RawLogs",
+    "ask",
     "open_transactions",
     "parse_batches",
     "plain_admin",
@@ -73,7 +74,7 @@ def open_transactions(
     """
     with plain_admin(connection, deadline) as admin:
         asked = [AdminPartition(topic, p) for p in partitions]
-        states = _ask(admin, deadline, "describe producers", admin._async_describe_producers, asked)  # noqa: SLF001
+        states = ask(admin, deadline, "describe producers", admin._async_describe_producers, asked)  # noqa: SLF001
         found = [
             (partition.partition, producer)
             for partition, state in states.items()
@@ -101,7 +102,7 @@ def _names_and_starts(
     admin: KafkaAdminClient, producer_ids: set[int], deadline: Deadline
 ) -> dict[int, tuple[str, float | None]]:
     """Producer id -> its transactional id, and the open transaction's age by this machine's clock."""
-    listings = _ask(
+    listings = ask(
         admin,
         deadline,
         "list transactions",
@@ -113,7 +114,7 @@ def _names_and_starts(
     found = {}
     for name, producer_id in names.items():
         try:
-            told = _ask(admin, deadline, "describe transactions", admin._async_describe_transactions, [name])[name]  # noqa: SLF001
+            told = ask(admin, deadline, "describe transactions", admin._async_describe_transactions, [name])[name]  # noqa: SLF001
         except _NoSuchId:
             continue
         began_ms = told.transaction_start_time_ms
@@ -173,10 +174,8 @@ def raw_logs(connection: Connection, deadline: Deadline) -> Iterator[RawLogs]:
 
 
 def _fetched(admin: KafkaAdminClient, partition: AdminPartition, offset: int, deadline: Deadline) -> bytes:
-    def ask() -> bytes:
-        return bytes(_ask(admin, deadline, f"raw batches of {partition.topic}", _fetch, admin, partition, offset))
-
-    return again(ask, f"raw batches of {partition.topic}", deadline)
+    step = f"raw batches of {partition.topic}"
+    return again(lambda: bytes(ask(admin, deadline, step, _fetch, admin, partition, offset)), step, deadline)
 
 
 async def _fetch(admin: KafkaAdminClient, partition: AdminPartition, offset: int) -> bytes:
@@ -244,7 +243,7 @@ def plain_admin(connection: Connection, deadline: Deadline) -> Iterator[KafkaAdm
         admin.close()
 
 
-def _ask(admin: KafkaAdminClient, deadline: Deadline, step: str, call: Any, *arguments: Any) -> Any:
+def ask(admin: KafkaAdminClient, deadline: Deadline, step: str, call: Any, *arguments: Any) -> Any:
     """Run one of the library's coroutines to its end, or to the deadline's."""
     deadline.check(step)
     manager = admin._manager  # noqa: SLF001 - the only way to bound a call that makes several requests

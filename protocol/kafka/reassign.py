@@ -43,6 +43,6 @@ def _elect_request(topic: str, partitions: list[int], deadline: Deadline) -> Any
 
 
 def _ask(client: Any, deadline: Deadline, step: str, request: Any) -> None:
-    answer = introspect._ask(client, deadline, step, client._send_request_to_controller, request)  # noqa: SLF001
+    answer = introspect.ask(client, deadline, step, client._send_request_to_controller, request)  # noqa: SLF001
     if answer.error_code:
         raise Retriable(f"{step}: the controller answered with error {answer.error_code}")

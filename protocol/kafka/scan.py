@@ -12,6 +12,8 @@ from protocol.errors import DeadlineExceeded
 from protocol.kafka.clients import Connection, consumer, mapped
 
 _BATCH = 10_000
+_IDLE_S = 60.0
+_GROUP = "brew-scan"
 # consume() waits for a full batch or this long: the time that a scan idles at its end.
 _PATIENCE_S = 0.05
 # What librdkafka reports while it connects again by itself.
@@ -41,8 +43,8 @@ def scan(
     ranges: Mapping[int, tuple[int, int]],
     isolation: str,
     *,
-    idle_s: float = 60.0,
-    group: str = "brew-scan",
+    idle_s: float = _IDLE_S,
+    group: str = _GROUP,
 ) -> Generator[list[LogRecord], None, None]:
     """
     Yield the records of ``ranges`` (partition -> [start, until)) in offset order per partition.
@@ -58,16 +60,10 @@ def scan(
 
 
 def scan_rows(
-    connection: Connection,
-    topic: str,
-    ranges: Mapping[int, tuple[int, int]],
-    isolation: str,
-    *,
-    idle_s: float = 60.0,
-    group: str = "brew-scan",
+    connection: Connection, topic: str, ranges: Mapping[int, tuple[int, int]], isolation: str
 ) -> Generator[list[Row], None, None]:
     """As `scan`, with plain tuples instead of the library's messages: half the price where millions are read."""
-    yield from _scan(connection, topic, ranges, isolation, idle_s, group, _wanted_rows)
+    yield from _scan(connection, topic, ranges, isolation, _IDLE_S, _GROUP, _wanted_rows)
 
 
 def _scan(

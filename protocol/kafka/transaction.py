@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, Fatal
@@ -50,10 +49,17 @@ class KafkaTransaction:
         self.produce: Callable[..., None] = self._producer.produce
         """Queue one record: (topic, value, key, partition, callback, its alias, timestamp_ms, headers)."""
 
-    @staticmethod
-    def mapped(step: str) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def mapped(self, step: str) -> Iterator[None]:
         """Let client errors of `produce` leave as leaves of the error tree."""
-        return mapped(step)
+        with mapped(step):
+            try:
+                yield
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError._FATAL:  # noqa: SLF001 - the library's public name
+                    # `produce` only says that the client has failed for good; a transactional call says why.
+                    self._producer.begin_transaction()
+                raise
 
     def fence(self, deadline: Deadline) -> None:
         """End any older holder of the transactional id and abort its open transaction."""

@@ -26,7 +26,7 @@ from pipeline.lane import Lane
 from pipeline.options import settings_of
 from pipeline.outcome import Outcome, Status
 from pipeline.progress import Board, Silent
-from pipeline.settings import PipelineSettings, SparkSettings
+from pipeline.settings import PipelineSettings
 from pipeline.spark import SparkEngine
 from proof.__main__ import proof
 from protocol.command import outcome
@@ -73,10 +73,6 @@ def spark_here() -> SparkSession:
     spark = session.start(settings_of(context.params).spark)
     atexit.register(session.end, spark)
     return spark
-
-
-def engine_here() -> SparkEngine:
-    return SparkEngine(spark_here(), SparkSettings())
 
 
 @dataclass(frozen=True)
@@ -178,7 +174,8 @@ class Stage:
 
     def _run_here(self, stop: threading.Event, options: Sequence[str], here: Here) -> Here:
         ground = running.check(self.settings(*options))
-        shared = running._shared(ground, engine_here(), stop, here.board, here)
+        engine = SparkEngine(spark_here(), ground.settings.spark)
+        shared = running._shared(ground, engine, stop, here.board, here)
         running._work(shared)
         return here
 

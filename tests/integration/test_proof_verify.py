@@ -13,11 +13,12 @@ from confluent_kafka import TopicPartition
 from harness.brokers import Broker
 from harness.names import Names
 
-from proof import snapshot
+from proof import snapshot, verify
 from proof.__main__ import proof
 from protocol.command import outcome
 from protocol.connection import Connection
 from protocol.deadline import Deadline
+from protocol.errors import Refused
 from protocol.kafka import topics
 from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, Producer, admin, consumer, producer
 from protocol.kafka.offsets import log_offsets
@@ -98,17 +99,7 @@ def write(
 
 def verified(broker: Broker, names: Names, capsys: Capture, *more: str) -> tuple[int, Any]:
     capsys.readouterr()
-    named = [
-        "--input",
-        names.input,
-        "--output",
-        names.output,
-        "--dead-letter",
-        names.dead_letter,
-        "--group",
-        names.group,
-    ]
-    code = outcome(proof, "proof", ["verify", "--bootstrap", broker.bootstrap, *named, *more, "--json"])
+    code = outcome(proof, "proof", ["verify", "--bootstrap", broker.bootstrap, *names.options(), *more, "--json"])
     captured = capsys.readouterr()
     return code, json.loads(captured.out) if captured.out else captured.err
 
@@ -236,6 +227,23 @@ def test_a_producer_used_twice_and_a_commit_without_offsets_are_found_in_the_raw
     assert (code, set(report["totals"])) == (1, {"epoch-reuse", "torn-txn"})
     code, report = verified(broker, names, capsys, "--no-strict")
     assert (code, set(report["totals"])) == (1, {"torn-txn"})
+
+
+def test_a_settled_end_is_not_proven_without_a_look_at_its_transactions(
+    broker: Broker, names: Names, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the run goes on a note is enough; who says that it has ended asks for all of it."""
+    connection = seeded(broker, names, "--count", "30")
+    write(connection, names, rows(connection, names))
+    monkeypatch.setattr(verify, "raw_logs", _refusing)
+    _, report = verified(broker, names, capsys)
+    assert (report["verdict"], len(report["notes"])) == ("proven", 1)
+    code, report = verified(broker, names, capsys, "--settled")
+    assert (code, report["verdict"], len(report["doubts"])) == (3, "inconclusive", 1)
+
+
+def _refusing(*_: object) -> None:
+    raise Refused("fetch: not authorised")
 
 
 def test_a_position_moved_by_hand_is_no_regression(broker: Broker, names: Names, capsys: Capture) -> None:

@@ -76,6 +76,7 @@ def test_a_good_survey_ends_the_row_of_failures(clock: _Clock) -> None:
     lane._failed("survey", "a new row")
     clock.now += 59
     lane._failed("survey", "within the new row's patience")
+    assert lane._failures == 2
 
 
 def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,8 @@ def test_a_deadline_never_hands_out_a_negative_time_out() -> None:
         (KafkaError(KafkaError.REQUEST_TIMED_OUT, "x", False, True), Retriable),
         (KafkaError(KafkaError.UNKNOWN_PRODUCER_ID, "x", False, False, True), Abortable),
         (KafkaError(KafkaError.NOT_COORDINATOR), Retriable),
+        (KafkaError(KafkaError.UNKNOWN_LEADER_EPOCH), Retriable),
+        (KafkaError(KafkaError.FENCED_LEADER_EPOCH), Retriable),
         (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "x", True), Fatal),
         (KafkaError(KafkaError.INVALID_TXN_STATE), Fatal),
     ],
