@@ -55,8 +55,10 @@ def enriched(source: DataFrame, json: str) -> DataFrame:
     return rows.selectExpr("key", f"{value} AS value", "partition", headers)
 
 
-def drain(spark: SparkSession, bootstrap: str, topic: str, output: str, checkpoint: str, json: str) -> None:
-    """Copy what is in ``topic`` now, and return when it is out."""
+def copy(
+    spark: SparkSession, bootstrap: str, topic: str, output: str, checkpoint: str, json: str, *, follow: bool
+) -> None:
+    """Copy what is in ``topic`` now, and return when it is out; with ``follow``, go on with what comes."""
     options = {
         **{f"kafka.{name}": value for name, value in READ_CLIENT.items()},
         "kafka.bootstrap.servers": bootstrap,
@@ -66,16 +68,16 @@ def drain(spark: SparkSession, bootstrap: str, topic: str, output: str, checkpoi
         "failOnDataLoss": "true",
     }
     source = spark.readStream.format("kafka").options(**options).load()
-    query = (
+    writer = (
         enriched(source, json)
         .writeStream.format("kafka")
         .options(**{f"kafka.{name}": value for name, value in _WRITE_CLIENT.items()})
         .option("kafka.bootstrap.servers", bootstrap)
         .option("topic", output)
         .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
     )
+    # Without a pause between micro-batches: the next one starts when there is something to read.
+    query = (writer.trigger(processingTime="0 seconds") if follow else writer.trigger(availableNow=True)).start()
     query.awaitTermination()
 
 
@@ -94,6 +96,7 @@ def drain(spark: SparkSession, bootstrap: str, topic: str, output: str, checkpoi
     show_default=True,
     help="parse: from_json and to_json, as much work as ours. concat: glue text on, trusting the input.",
 )
+@click.option("--follow", is_flag=True, help="Go on until SIGTERM, micro-batch after micro-batch.")
 def sink(
     bootstrap: str,
     topic: str,
@@ -103,14 +106,15 @@ def sink(
     jvm_dir: str,
     conf: tuple[str, ...],
     json: str,
+    follow: bool,
 ) -> None:
     """Spark's own Kafka sink, for comparison."""
     pairs = (pair.partition("=") for pair in conf)
     spark = session.start(SparkSettings(master, jvm_dir, {name: value for name, _, value in pairs}))
     try:
-        drain(spark, bootstrap, topic, output, checkpoint, json)
+        copy(spark, bootstrap, topic, output, checkpoint, json, follow=follow)
     finally:
-        session.end(spark)
+        session.end(spark.sparkContext)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,17 @@ from pipeline.outcome import Outcome
 from protocol.position import OffsetRange
 
 
-class Engine(Protocol):
+class Carrier(Protocol):
+    """Whatever runs transactions somewhere else than in the thread that decides."""
+
+    def interrupt(self) -> None:
+        """Give up what runs; the caller fences it."""
+
+    def close(self) -> None:
+        """Return once all that was started has ended."""
+
+
+class Engine(Carrier, Protocol):
     """Runs attempts, called by several lanes at once."""
 
     def execute(self, ranges: Sequence[OffsetRange], job: Job) -> Mapping[int, Outcome]:
@@ -22,9 +32,3 @@ class Engine(Protocol):
         Raises:
             BrewError: nothing that is tried again can succeed.
         """
-
-    def interrupt(self) -> None:
-        """Give up what runs; the caller fences it."""
-
-    def close(self) -> None:
-        """Return once all that the engine started has ended."""

@@ -8,7 +8,15 @@ from typing import Any, TypeVar
 
 import click
 
-from pipeline.settings import CrashSettings, Limits, OnMissingPosition, PipelineSettings, SparkSettings
+from pipeline.settings import (
+    CrashSettings,
+    DirectSettings,
+    Limits,
+    OnMissingPosition,
+    PipelineSettings,
+    Reader,
+    SparkSettings,
+)
 from protocol import names
 from protocol.connection import Connection
 from protocol.errors import UsageError
@@ -44,7 +52,17 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     _name("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Topic for rejected records; made when missing."),
     _name("--group", "GROUP_ID", names.GROUP_ID, "Consumer group that holds the position."),
     _name("--master", "MASTER", "local[*]", "Spark master: local[*], spark://, yarn, k8s://; none: no Spark."),
-    click.option("--reader", envvar="READER", type=click.Choice(["connector"]), default="connector", show_default=True),
+    click.option(
+        "--reader",
+        envvar="READER",
+        type=click.Choice([reader.value for reader in Reader]),
+        default=Reader.CONNECTOR.value,
+        show_default=True,
+        help="connector: Spark's Kafka source reads. direct: each task reads by itself; faster.",
+    ),
+    _number("--lease", float, 10.0, "Direct: seconds that a task works without a word from the driver."),
+    _number("--transaction-bytes", int, 16 * 1024**2, "Direct: input of one transaction, at most."),
+    _number("--read-ahead-bytes", int, 64 * 1024**2, "Direct: what one task fetches ahead, at most."),
     click.option("--follow", envvar="FOLLOW", is_flag=True, help="Keep running until SIGTERM instead of draining."),
     _number("--lanes", int, 2, "Cycles that overlap, over disjoint partitions."),
     _number("--max-records-per-transaction", int, 250_000, "Offsets of one range, at most."),
@@ -98,6 +116,8 @@ def settings_of(option: dict[str, Any]) -> PipelineSettings:
             option["crash_seed"],
         ),
         Limits(option["max_record_bytes"], option["max_record_depth"]),
+        Reader(option["reader"]),
+        DirectSettings(option["lease"], option["transaction_bytes"], option["read_ahead_bytes"]),
         follow=option["follow"],
         lanes=option["lanes"],
         max_records_per_transaction=option["max_records_per_transaction"],

@@ -18,6 +18,10 @@ class Status(enum.StrEnum):
     CRASHED = "crashed"
 
 
+GOOD = {Status.COMMITTED, Status.ALREADY_DONE, Status.AHEAD}
+"""The range is behind the committed offset now, whoever moved it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A range and what became of it; ``position`` is the committed offset that *locate* found (-1: none)."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipeline.outcome import Outcome, Status
+
 _SHARE = 1 / 3
 """A transaction may take this share of its time-out."""
 _MARGIN = 0.8
@@ -24,6 +26,12 @@ class Pace:
     def at_most(cls, most: int, timeout_s: float) -> Pace:
         """The pace of a new run: small ranges first, so that the first commit comes early."""
         return cls(most, timeout_s, min(most, _FIRST))
+
+    def after_outcome(self, outcome: Outcome) -> Pace:
+        """The pace after a transaction, however it ended."""
+        if outcome.status is Status.COMMITTED:
+            return self.after(outcome.until - outcome.start, outcome.seconds)
+        return self.after_time_out() if outcome.seconds >= self.timeout_s else self
 
     def after(self, offsets: int, seconds: float) -> Pace:
         """The pace after a transaction over ``offsets`` that took ``seconds``."""

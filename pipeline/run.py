@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
-import time
 from dataclasses import dataclass, replace
 
-import psutil
-
-from pipeline.crash import Dice, message
-from pipeline.engine import Engine
-from pipeline.lane import Lane, Shared
-from pipeline.outcome import Outcome
+from pipeline.crash import Dice
+from pipeline.engine import Carrier, Engine
+from pipeline.lane import Lane
 from pipeline.progress import Board, Silent
-from pipeline.settings import PipelineSettings
+from pipeline.settings import PipelineSettings, Reader
+from pipeline.shared import Shared
 from pipeline.survey import Surveyor
+from pipeline.work import Worker, die, work
 from protocol.deadline import Deadline
-from protocol.errors import BrewError
 from protocol.kafka import topics
 from protocol.kafka.clients import mapped, reach
 from protocol.kafka.topics import Topic
-from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
 from protocol.names import ExitCode
 
 _REACH_S = 10.0
 _CHECK_S = 30.0
-_GRACE_S = 4.0
-_FENCE_S = 1.5
-_LOOK_S = 0.01
 _OUTPUT_ROOM = 16_384
 _LONG_RUN = 500_000
 
@@ -83,38 +75,46 @@ def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: S
     ground = check(settings)
     if stop.is_set():
         return ExitCode.DONE
-    engine = _engine(ground)
+    shared = share(ground, stop, board, view)
+    carrier, workers = employ(ground, shared)
     try:
-        shared = _shared(ground, engine, stop, board, view)
         view.start()
         try:
-            _work(shared)
+            work(shared, carrier, workers)
         finally:
             view.stop()
         if shared.crashed:
-            _die(settings, shared.crashed)
+            die(settings, shared.crashed)
     finally:
-        engine.close()
+        carrier.close()
     return ExitCode.DONE
 
 
-def _engine(ground: Ground) -> Engine:
-    """What carries the attempts; Spark is imported only when it is wanted, for it takes a third of a second."""
+def employ(ground: Ground, shared: Shared) -> tuple[Carrier, list[Worker]]:
+    """What carries the transactions, and who decides on them; what a run does not use is not imported."""
     settings = ground.settings
+    if settings.reader is Reader.DIRECT:
+        from pipeline.direct import hire  # noqa: PLC0415
+
+        crew = hire.crew(settings, short=not settings.follow and ground.backlog < _LONG_RUN)
+        return crew, [hire.director(shared, crew)]
+    engine: Engine
     if settings.spark.absent:
         from pipeline.alone import AloneEngine  # noqa: PLC0415
 
-        return AloneEngine(settings.connection, settings.group, ground.topics[settings.input].partitions)
-    from pipeline import session, spark  # noqa: PLC0415
+        engine = AloneEngine(settings.connection, settings.group, ground.topics[settings.input].partitions)
+    else:
+        from pipeline import session, spark  # noqa: PLC0415 - a third of a second
 
-    short = not settings.follow and ground.backlog < _LONG_RUN
-    return spark.SparkEngine(session.start(settings.spark, short=short), settings.spark)
+        short = not settings.follow and ground.backlog < _LONG_RUN
+        engine = spark.SparkEngine(session.start(settings.spark, short=short), settings.spark)
+    return engine, [Lane(shared, engine, index) for index in range(settings.lanes)]
 
 
-def _shared(ground: Ground, engine: Engine, stop: threading.Event, board: Board, view: Silent) -> Shared:
+def share(ground: Ground, stop: threading.Event, board: Board, view: Silent) -> Shared:
+    """What the workers of this run share."""
     return Shared(
         ground.settings,
-        engine,
         ground.topics,
         stop,
         board,
@@ -123,80 +123,6 @@ def _shared(ground: Ground, engine: Engine, stop: threading.Event, board: Board,
         ground.dead_letter_max_bytes,
         Dice(ground.settings.crash),
     )
-
-
-def _work(shared: Shared) -> None:
-    """Run the lanes in threads; the first error of one stops all, and leaves here."""
-    errors: list[Exception] = []
-
-    def guarded(lane: Lane) -> None:
-        try:
-            lane.run()
-        except Exception as error:  # noqa: BLE001 - carried to the main thread
-            if not shared.stop.is_set() or isinstance(error, BrewError):
-                errors.append(error)
-            shared.stop.set()
-
-    lanes = [Lane(shared, index) for index in range(shared.settings.lanes)]
-    threads = [
-        threading.Thread(target=guarded, args=[lane], name=f"lane-{i}", daemon=True) for i, lane in enumerate(lanes)
-    ]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads) and not shared.stop.is_set():
-        shared.stop.wait(0.2)
-    if shared.stop.is_set() and not errors and not shared.crashed:
-        shared.view.tell("stopping: finishing the running transactions")
-    if shared.crashed:
-        _let_the_others_finish(shared)
-        return
-    if not _joined(threads, Deadline(_GRACE_S)):
-        _interrupt(shared)
-        _joined(threads, Deadline(_FENCE_S))
-    if errors:
-        raise errors[0]
-
-
-def _let_the_others_finish(shared: Shared) -> None:
-    """Wait for transactions that run, or the number that a crash announces would miss what they leave in the log."""
-    deadline = Deadline(shared.settings.transaction_timeout_s)
-    while shared.running and not deadline.expired():
-        time.sleep(_LOOK_S)
-
-
-def _joined(threads: list[threading.Thread], deadline: Deadline) -> bool:
-    for thread in threads:
-        thread.join(deadline.remaining_s())
-    return not any(thread.is_alive() for thread in threads)
-
-
-def _interrupt(shared: Shared) -> None:
-    """Kill what still runs, then fence its ids, so that no reader waits for the transactions' time-out."""
-    settings = shared.settings
-    shared.engine.interrupt()
-    transaction = TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s)
-    deadline = Deadline(_FENCE_S)
-    for offered in list(shared.running.values()):
-        kafka = KafkaTransaction(transaction, offered.topic, offered.partition)
-        try:
-            kafka.fence(deadline)
-        except BrewError as error:
-            shared.view.tell(f"{offered}: its transaction stays open until the time-out: {error}")
-        finally:
-            kafka.close()
-
-
-def _die(settings: PipelineSettings, crashed: list[Outcome]) -> None:
-    """Tell what the crash left behind, then kill the JVM, the workers and this process, transactions open."""
-    enriched, rejected = sum(o.enriched for o in crashed), sum(o.rejected for o in crashed)
-    sys.stdout.write(message(settings.crash.point, enriched, rejected) + "\n")
-    sys.stdout.flush()
-    for child in psutil.Process().children(recursive=True):
-        try:
-            child.kill()
-        except psutil.NoSuchProcess:
-            continue
-    os._exit(ExitCode.CRASHED_ON_PURPOSE)
 
 
 def stop_on_signals(stop: threading.Event) -> None:

@@ -82,6 +82,22 @@ def start(settings: SparkSettings, *, short: bool = True) -> SparkSession:
     Raises:
         Refused: the master does not answer.
     """
+    spark = SparkSession(start_context(settings, short=short))
+    try:
+        spark.conf.get("spark.sql.session.timeZone")  # builds the session's state: a bad --conf shows itself here
+    except Exception as error:
+        end(spark.sparkContext)
+        raise _did_not_start(settings, error) from error
+    return spark
+
+
+def start_context(settings: SparkSettings, *, short: bool = True) -> SparkContext:
+    """
+    As `start`, without Spark's SQL.
+
+    Raises:
+        Refused: the master does not answer.
+    """
     _check_master(settings.master)
     if settings.master.startswith("local"):
         # Workers of this machine would else be the first `python3` of PATH.
@@ -89,14 +105,17 @@ def start(settings: SparkSettings, *, short: bool = True) -> SparkSession:
     conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings, short=short).items()))
     gateway = _gateway(conf, settings)
     try:
-        spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
-        spark.conf.get("spark.sql.session.timeZone")  # builds the session's state: a bad --conf shows itself here
+        context = SparkContext(conf=conf, gateway=gateway)
     except Exception as error:
-        said = next((line for line in str(error).splitlines() if "Exception:" in line), type(error).__name__)
-        raise Refused(f"Spark did not start on {settings.master!r}: {said.strip()}; try --verbose") from error
+        raise _did_not_start(settings, error) from error
     if not settings.local:
-        spark.sparkContext.addPyFile(package_archive())
-    return spark
+        context.addPyFile(package_archive())
+    return context
+
+
+def _did_not_start(settings: SparkSettings, error: Exception) -> Refused:
+    said = next((line for line in str(error).splitlines() if "Exception:" in line), type(error).__name__)
+    return Refused(f"Spark did not start on {settings.master!r}: {said.strip()}; try --verbose")
 
 
 def _gateway(conf: SparkConf, settings: SparkSettings) -> object:
@@ -113,14 +132,14 @@ def _gateway(conf: SparkConf, settings: SparkSettings) -> object:
             raise Refused(f"Spark's JVM did not start: {said[-1] if said else error}; try --verbose") from error
 
 
-def check_alive(spark: SparkSession) -> None:
+def check_alive(context: SparkContext) -> None:
     """
     Look whether the driver's JVM is still there; without it nothing that is tried again can succeed.
 
     Raises:
         Refused: it has ended.
     """
-    process = spark.sparkContext._gateway.proc  # noqa: SLF001 - pyspark keeps the JVM's process there
+    process = context._gateway.proc  # noqa: SLF001 - pyspark keeps the JVM's process there
     if process is not None and process.poll() is not None:
         raise Refused(
             f"Spark's JVM has ended by itself (exit code {process.returncode}; -9 is a kill, often out of memory); "
@@ -128,11 +147,11 @@ def check_alive(spark: SparkSession) -> None:
         )
 
 
-def end(spark: SparkSession, wait_s: float = 10.0) -> None:
+def end(context: SparkContext, wait_s: float = 10.0) -> None:
     """Stop Spark and wait for its JVM to go; kill it when it does not."""
-    process = spark.sparkContext._gateway.proc  # noqa: SLF001 - pyspark keeps the JVM's process there
+    process = context._gateway.proc  # noqa: SLF001 - pyspark keeps the JVM's process there
     with contextlib.suppress(Py4JError, OSError):  # a JVM that was killed can't answer
-        spark.stop()
+        context.stop()
     if process is None:
         return
     process.stdin.close()  # the JVM ends at the end of its input

@@ -40,6 +40,25 @@ class CrashSettings:
             raise UsageError(f"CRASH_PROB (--crash-prob) is {self.probability:g}: a probability is between 0 and 1")
 
 
+class Reader(enum.StrEnum):
+    """Who reads the input: Spark's Kafka source, or the task itself (docs/decisions/0009)."""
+
+    CONNECTOR = "connector"
+    DIRECT = "direct"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectSettings:
+    """
+    The direct reader: ``lease_s`` is how long a task works without a word from the driver, ``transaction_bytes`` how
+    much input one transaction takes, ``read_ahead_bytes`` what one task fetches ahead, over all its partitions.
+    """
+
+    lease_s: float = 10.0
+    transaction_bytes: int = 16 * 1024 * 1024
+    read_ahead_bytes: int = 64 * 1024 * 1024
+
+
 class OnMissingPosition(enum.StrEnum):
     """What to do where the group has no committed offset but the output holds records of this input."""
 
@@ -94,6 +113,8 @@ class PipelineSettings:
     spark: SparkSettings = field(default_factory=SparkSettings)
     crash: CrashSettings = field(default_factory=CrashSettings)
     limits: Limits = field(default_factory=Limits)
+    reader: Reader = Reader.CONNECTOR
+    direct: DirectSettings = field(default_factory=DirectSettings)
     follow: bool = False
     lanes: int = 2
     max_records_per_transaction: int = 250_000
@@ -123,6 +144,9 @@ class PipelineSettings:
             ("--lanes", self.lanes, 1, 64),
             ("--max-records-per-transaction", self.max_records_per_transaction, 1, 10_000_000),
             ("--transaction-timeout", self.transaction_timeout_s, 1, 900),
+            ("--lease", self.direct.lease_s, 1, 600),
+            ("--transaction-bytes", self.direct.transaction_bytes, 1024, 1024**3),
+            ("--read-ahead-bytes", self.direct.read_ahead_bytes, 1024**2, 16 * 1024**3),
             ("--poll-interval", self.poll_interval_s, 0.001, 3600),
             ("--patience", self.patience_s, 1, 86_400),
             ("--blocked-patience", self.blocked_patience_s, 1, 86_400),

@@ -36,18 +36,18 @@ class SparkEngine:
         except BrewError:
             raise
         except Exception as error:  # noqa: BLE001 - py4j raises many kinds; Kafka's answer decides
-            session.check_alive(self.spark)
-            detail = f"Spark: {_cause(error)}"
+            session.check_alive(self.spark.sparkContext)
+            detail = f"Spark: {cause(error)}"
             return {r.partition: Outcome(r.partition, r.start, r.until, Status.FAILED, detail=detail) for r in ranges}
 
     def interrupt(self) -> None:
         self.spark.sparkContext.cancelAllJobs()
 
     def close(self) -> None:
-        session.end(self.spark, self._end_s)
+        session.end(self.spark.sparkContext, self._end_s)
 
 
-def _cause(error: Exception) -> str:
+def cause(error: Exception) -> str:
     """The innermost cause that Java names, or the error's first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if line.startswith(("Caused by:", ": "))]

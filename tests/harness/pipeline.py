@@ -71,7 +71,7 @@ def spark_here() -> SparkSession:
     """One Spark for all drains inside the test process: a cycle then costs a third of a second, a start costs six."""
     context = run_command.make_context("run", ["--master", "local[2]"])
     spark = session.start(settings_of(context.params).spark)
-    atexit.register(session.end, spark)
+    atexit.register(session.end, spark.sparkContext)
     return spark
 
 
@@ -165,18 +165,20 @@ class Stage:
         """`drain` without Spark, in one lane and in the caller's thread."""
         here = here or Here()
         ground = running.check(self.settings("--master", "none", "--lanes", "1", *options))
-        engine = running._engine(ground)
+        shared = running.share(ground, stop or threading.Event(), here.board, here)
+        carrier, workers = running.employ(ground, shared)
         try:
-            Lane(running._shared(ground, engine, stop or threading.Event(), here.board, here), 0).run()
+            for worker in workers:
+                worker.run()
         finally:
-            engine.close()
+            carrier.close()
         return here
 
     def _run_here(self, stop: threading.Event, options: Sequence[str], here: Here) -> Here:
         ground = running.check(self.settings(*options))
         engine = SparkEngine(spark_here(), ground.settings.spark)
-        shared = running._shared(ground, engine, stop, here.board, here)
-        running._work(shared)
+        shared = running.share(ground, stop, here.board, here)
+        running.work(shared, engine, [Lane(shared, engine, index) for index in range(ground.settings.lanes)])
         return here
 
     # Topics and records.

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from pipeline import lane as lanes
-from pipeline import run as running
+from pipeline import patience as patiences
+from pipeline import work as working
 from pipeline.crash import Dice
-from pipeline.lane import Lane, Shared
 from pipeline.outcome import Outcome, Status
-from pipeline.plan import Plan
+from pipeline.patience import Patience
 from pipeline.progress import Board, Silent
 from pipeline.settings import PipelineSettings
+from pipeline.shared import Shared
 from protocol.connection import Connection
 from protocol.errors import Refused
 from protocol.position import OffsetRange
@@ -31,61 +31,58 @@ class _Clock:
         return self.now
 
 
-class _NoSurveyor:
-    def __init__(self, _settings: PipelineSettings) -> None:
-        pass
-
-
-def shared(**settings: Any) -> Shared:
-    plain = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
-    given = replace(plain, **settings)
-    stop = threading.Event()
-    stop.set()  # back-offs end at once
-    engine: Any = None
-    return Shared(given, engine, {}, stop, Board(), Silent(), {0: 100}, 1_000_000, Dice(given.crash))
+def settings(**changes: Any) -> PipelineSettings:
+    return replace(PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group"), **changes)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
     clock = _Clock()
-    monkeypatch.setattr(lanes, "time", clock)
-    monkeypatch.setattr(lanes, "Surveyor", _NoSurveyor)
+    monkeypatch.setattr(patiences, "time", clock)
     return clock
 
 
-def test_patience_counts_from_the_first_failure_in_a_row(clock: _Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience_counts_from_the_first_failure_in_a_row(clock: _Clock) -> None:
     """An hour behind somebody's open transaction is not an hour of failing."""
-    monkeypatch.setattr(lanes, "tell_who_blocks", lambda *_: None)
-    lane = Lane(shared(patience_s=60, blocked_patience_s=7200), 0)
+    patience = Patience(settings(patience_s=60, blocked_patience_s=7200))
     clock.now += 3600
-    lane._wait(Plan((), (0,), drained=False))
-    lane._failed("survey", "one bad cycle")
+    patience.held_back([0])
+    patience.failed("survey", "one bad cycle")
     clock.now += 59
-    lane._failed("survey", "still within patience")
+    patience.failed("survey", "still within patience")
     clock.now += 2
     with pytest.raises(Refused, match="no progress for 61 s"):
-        lane._failed("survey", "over")
+        patience.failed("survey", "over")
 
 
 def test_a_good_survey_ends_the_row_of_failures(clock: _Clock) -> None:
-    lane = Lane(shared(patience_s=60), 0)
-    lane._failed("survey", "once")
+    patience = Patience(settings(patience_s=60))
+    patience.failed("survey", "once")
     clock.now += 59
-    lane._wait(Plan((), (), drained=False))
+    patience.good()
     clock.now += 10
-    lane._failed("survey", "a new row")
+    patience.failed("survey", "a new row")
     clock.now += 59
-    lane._failed("survey", "within the new row's patience")
-    assert lane._failures == 2
+    patience.failed("survey", "within the new row's patience")
+    assert patience.failures == 2
+
+
+def test_being_held_back_ends_as_well(clock: _Clock) -> None:
+    patience = Patience(settings(blocked_patience_s=30))
+    clock.now += 29
+    patience.held_back([3])
+    clock.now += 2
+    with pytest.raises(Refused, match=r"partitions \[3\] .* for 31 s"):
+        patience.held_back([3])
 
 
 def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the number that the crash announces would miss what the other one still writes."""
-    whole = shared()
-    whole.stop.clear()
+    given = settings()
+    whole = Shared(given, {}, threading.Event(), Board(), Silent(), {0: 100}, 1_000_000, Dice(given.crash))
     finished, running_now = threading.Event(), threading.Event()
 
-    class _Lane:
+    class _Worker:
         def __init__(self, everything: Shared, index: int) -> None:
             self._everything, self._index = everything, index
 
@@ -103,7 +100,7 @@ def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypat
                 self._everything.running.clear()
                 threading.Event().wait(60)  # what the lane does next is nobody's business any more
 
-    monkeypatch.setattr(running, "Lane", _Lane)
-    monkeypatch.setattr(running, "_GRACE_S", 0.01)
-    running._work(whole)
+    monkeypatch.setattr(working, "_GRACE_S", 0.01)
+    carrier: Any = None
+    working.work(whole, carrier, [_Worker(whole, index) for index in range(2)])
     assert finished.is_set()

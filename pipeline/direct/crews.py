@@ -1,0 +1,81 @@
+"""What runs holders: Spark's task slots, or a thread of this process."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterable, Iterator
+
+from pyspark import SparkContext, TaskContext
+
+from pipeline import session
+from pipeline.direct.holder import hold
+from pipeline.direct.office import Office
+from pipeline.direct.tenure import without_crash
+from pipeline.direct.terms import Terms
+from pipeline.spark import cause
+from protocol.errors import Refused
+
+_AGAIN_S = 1.0
+_END_S = 2.0
+_FAILURES = 5
+
+
+class SparkCrew:
+    """A Spark job of one task for each slot: one that is lost is started again without the others."""
+
+    def __init__(self, context: SparkContext, office: Office, terms: Terms, end_s: float = _END_S) -> None:
+        self.office = office
+        self._context, self._terms, self._end_s = context, terms, end_s
+        self._jobs: dict[int, threading.Thread] = {}
+        self._dismissed = threading.Event()
+        self._failures: dict[int, str] = {}
+
+    def slots(self) -> int:
+        return max(1, int(self._context.defaultParallelism))
+
+    def open(self, count: int) -> None:
+        for slot in range(count):
+            if slot not in self._jobs:
+                job = threading.Thread(target=self._keep, args=[slot], name=f"slot-{slot}", daemon=True)
+                self._jobs[slot] = job
+                job.start()
+
+    def _keep(self, slot: int) -> None:
+        """Run the slot's job again until the crew is dismissed: executors and workers die."""
+        run = functools.partial(_hold_in_task, self._terms, slot)
+        failures = 0
+        while not self._dismissed.is_set() and failures < _FAILURES:
+            try:
+                self._context.parallelize([slot], 1).mapPartitions(run).count()
+                failures = 0
+            except Exception as error:  # noqa: BLE001 - py4j raises many kinds
+                failures += 1
+                self._failures[slot] = cause(error)
+                self._dismissed.wait(_AGAIN_S)
+
+    def check(self) -> None:
+        session.check_alive(self._context)
+        if self._jobs and not self._dismissed.is_set() and not any(job.is_alive() for job in self._jobs.values()):
+            told = next(iter(self._failures.values()), "they ended by themselves")
+            raise Refused(f"no Spark task can hold a partition: {told}; try --verbose, or --reader connector")
+
+    def dismiss(self) -> None:
+        self._dismissed.set()
+
+    def interrupt(self) -> None:
+        self.dismiss()
+        self.office.close()
+        self._context.cancelAllJobs()
+
+    def close(self) -> None:
+        self.dismiss()
+        self.office.close()
+        session.end(self._context, self._end_s)
+
+
+def _hold_in_task(terms: Terms, slot: int, _rows: Iterable[int]) -> Iterator[int]:
+    if TaskContext.get().attemptNumber() > 0:  # a crash on purpose strikes once, or no run could heal
+        terms = without_crash(terms)
+    hold(terms, slot)
+    return iter(())

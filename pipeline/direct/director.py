@@ -1,0 +1,247 @@
+"""The driver's side of the leases: surveys, grants partitions to holders, and plans anew whatever comes back."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from pipeline.direct import placing
+from pipeline.direct.office import Desk, Office, Said
+from pipeline.direct.roster import Roster
+from pipeline.direct.terms import Grant, Message, granting, told
+from pipeline.engine import Carrier
+from pipeline.outcome import GOOD, Outcome, Status
+from pipeline.patience import Patience
+from pipeline.plan import Fact, decide
+from pipeline.scout import Scout
+from pipeline.shared import Shared
+from protocol.errors import DeadlineExceeded, KafkaFailure
+from protocol.position import OffsetRange
+
+_LOOK_S = 1.0
+_SOON_S = 0.02
+_TELL_S = 0.25
+_GATHER_S = 1.0
+"""How long the first holders wait for the others, so that the partitions are spread at once."""
+
+
+class Crew(Carrier, Protocol):
+    """Runs a holder on each slot, and starts it again when it ends before it should."""
+
+    office: Office
+
+    def slots(self) -> int:
+        """Task slots that there are now."""
+
+    def open(self, count: int) -> None:
+        """Have holders on slots 0 to ``count`` - 1; those that run stay."""
+
+    def dismiss(self) -> None:
+        """Start no holder again."""
+
+    def check(self) -> None:
+        """
+        Look whether holders can still be run.
+
+        Raises:
+            BrewError: they can't, and nothing that is tried again can succeed.
+        """
+
+
+class Director:
+    """One thread that decides; holders speak to it through the office's queue."""
+
+    def __init__(self, shared: Shared, crew: Crew) -> None:
+        self._shared, self._crew, self._settings = shared, crew, shared.settings
+        self._scout = Scout(shared)
+        self._patience = Patience(shared.settings)
+        self._roster = Roster(shared)
+        self._facts: dict[int, Fact] = {}
+        self._next_look = self._next_renewal = self._next_telling = 0.0
+        self._gathered_at: float | None = None
+        self._asked_at = time.monotonic()
+
+    def run(self) -> None:
+        """
+        Direct until drained or stopped.
+
+        Raises:
+            Refused: going on would guess, or nothing moved for too long.
+        """
+        try:
+            while not self._shared.stop.is_set() and not self._drained():
+                self._look_if_due()
+                self._grant()
+                self._renew_if_due()
+                self._hear(self._until_something_is_due())
+        finally:
+            self._end()
+            self._scout.close()
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def _look_if_due(self) -> None:
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_S
+        self._crew.check()
+        try:
+            facts, all_of_them = self._scout.look(lambda source: range(source.partitions))
+        except (KafkaFailure, DeadlineExceeded) as error:
+            self._next_look = time.monotonic() + self._patience.failed("survey", str(error))
+            return
+        self._facts = {fact.partition: fact for fact in facts}
+        self._roster.surveyed(facts, all_of_them=all_of_them)
+        self._crew.open(max(1, min(len(facts), self._crew.slots())))
+        self._judge_standstill(facts)
+
+    def _judge_standstill(self, facts: list[Fact]) -> None:
+        plan = decide(facts, 1, self._shared.goals)
+        if plan.blocked:
+            self._scout.tell_who_blocks(plan.blocked)
+        if plan.ranges:
+            if not self._roster.desks:
+                self._next_look += self._patience.failed("no Spark task has reported", "the cluster has no free slot")
+            return
+        self._patience.good()
+        if self._shared.goals is not None:
+            self._patience.held_back(plan.blocked)
+        elif not plan.blocked:
+            self._patience.moved()
+
+    def _drained(self) -> bool:
+        return self._shared.goals is not None and self._roster.drained()
+
+    # -- granting --------------------------------------------------------------------------------------------------
+
+    def _grant(self) -> None:
+        free = self._roster.free(time.monotonic())
+        facts = {p: self._facts[p] for p in free if p in self._facts}
+        if not facts or not self._all_have_gathered():
+            return
+        lags = {p: fact.lag for p, fact in self._facts.items() if p in free or p in self._roster.held}
+        placed = placing.place(lags, self._roster.held, self._roster.desks)
+        share = max(1, -(-len(lags) // max(1, len(self._roster.desks))))
+        for partition, slot in placed.items():
+            if partition in facts and not self._shared.stop.is_set():
+                self._give(facts[partition], slot, share)
+
+    def _give(self, fact: Fact, slot: int, share: int) -> None:
+        goals = self._shared.goals
+        goal = None if goals is None else goals.get(fact.partition, fact.log.first)
+        start = max(fact.position, self._scout.known.get(fact.partition, 0))
+        spared = self._roster.spared(fact.partition)
+        grant = Grant(fact.partition, start, self._scout.targets(fact), goal, fact.committed is None, spared)
+        self._shared.running[fact.partition] = OffsetRange(fact.topic, fact.partition, start, start + 1)
+        self._roster.gave(fact.partition, slot)
+        self._roster.desks[slot].line.send({**granting(grant), "share": share})
+
+    def _all_have_gathered(self) -> bool:
+        """True once every slot's holder is there, or the first one has waited long enough."""
+        if not self._roster.desks:
+            return False
+        now = time.monotonic()
+        if self._gathered_at is None:
+            self._gathered_at = now
+        wanted = min(self._crew.slots(), max(1, len(self._facts)))
+        return len(self._roster.desks) >= wanted or now >= self._gathered_at + _GATHER_S
+
+    def _renew_if_due(self) -> None:
+        now = time.monotonic()
+        if now < self._next_renewal:
+            return
+        self._next_renewal = now + self._settings.direct.lease_s / 3
+        for desk in self._roster.desks.values():
+            desk.line.send({"renew": True})
+        lags = {p: fact.lag for p, fact in self._facts.items() if p in self._roster.held}
+        partition = placing.move(lags, self._roster.held, self._roster.desks)
+        if partition is not None and not self._roster.leaving:
+            self._roster.leaving.add(partition)
+            self._roster.desks[self._roster.held[partition]].line.send({"release": partition})
+
+    # -- hearing ---------------------------------------------------------------------------------------------------
+
+    def _until_something_is_due(self) -> float:
+        now = time.monotonic()
+        due = min(self._next_look, self._next_renewal, now + _TELL_S)
+        return max(_SOON_S, due - now)
+
+    def _hear(self, wait_s: float) -> None:
+        """Take all that holders said; wait for the first of it."""
+        try:
+            self._take(self._crew.office.said.get(timeout=wait_s))
+            while True:
+                self._take(self._crew.office.said.get_nowait())
+        except queue.Empty:
+            pass
+        now = time.monotonic()
+        if now >= self._next_telling:
+            self._next_telling = now + _TELL_S
+            self._roster.tell()
+
+    def _take(self, said: Said) -> None:
+        desk, message = said.desk, said.message
+        if message is None:
+            if self._roster.gone(desk):
+                self._next_look = 0.0
+            return
+        if "hello" in message:
+            self._welcome(desk)
+        if self._roster.desks.get(desk.slot) is not desk:
+            return  # its successor speaks for the slot
+        outcome = told(message)
+        if outcome is not None:
+            self._outcome(outcome)
+        if "left" in message:
+            self._left(message["left"])
+
+    def _welcome(self, desk: Desk) -> None:
+        if desk.slot in self._roster.desks:
+            self._roster.gone(self._roster.desks[desk.slot])
+        self._roster.desks[desk.slot] = desk
+        self._next_look = 0.0 if self._facts and self._roster.free(time.monotonic()) else self._next_look
+
+    def _outcome(self, outcome: Outcome) -> None:
+        self._shared.board.outcome(outcome)
+        self._roster.outcome(outcome)
+        if outcome.status is Status.CRASHED:
+            self._shared.crashed.append(outcome)
+            self._shared.running.pop(outcome.partition, None)
+            self._shared.stop.set()
+        elif outcome.status is Status.COMMITTED:
+            self._scout.known[outcome.partition] = outcome.until
+            self._patience.good()
+        elif outcome.status is Status.OFFSET_GAP:
+            self._scout.gap(outcome.partition, outcome.start, outcome.position)
+        if outcome.status in GOOD:
+            self._patience.moved()
+        elif outcome.status is not Status.CRASHED:
+            self._failed(
+                outcome.partition, f"partition {outcome.partition} last ended {outcome.status.value}", outcome.detail
+            )
+
+    def _left(self, left: Mapping[str, object]) -> None:
+        partition, position, why = int(str(left["partition"])), int(str(left["position"])), str(left["why"])
+        self._shared.running.pop(partition, None)
+        self._roster.left(partition, position)
+        self._next_look = 0.0
+        if why:
+            self._failed(partition, f"partition {partition} was left", why)
+
+    def _failed(self, partition: int, what: str, detail: str) -> None:
+        self._roster.rest(partition, time.monotonic() + self._patience.failed(what, detail))
+
+    # -- ending ----------------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Call everyone back; return when nobody holds anything any more, or the office was closed over it."""
+        self._crew.dismiss()
+        message: Message = {"end": True}
+        for desk in self._roster.desks.values():
+            desk.line.send(message)
+        while self._roster.desks and not self._crew.office.closed:
+            self._hear(_SOON_S)
+        self._roster.tell()

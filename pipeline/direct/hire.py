@@ -1,0 +1,50 @@
+"""Put a direct run together: an office, terms, and a crew."""
+
+from __future__ import annotations
+
+from pipeline.direct.director import Crew, Director
+from pipeline.direct.office import Office
+from pipeline.direct.terms import Terms
+from pipeline.settings import PipelineSettings
+from pipeline.shared import Shared
+from protocol.kafka.transaction import TransactionSettings
+
+_HERE = "127.0.0.1"
+_ARCHIVE_S = 60.0
+
+
+def crew(settings: PipelineSettings, *, short: bool) -> Crew:
+    """The crew of this run; Spark is imported only when it is wanted."""
+    if settings.spark.absent:
+        from pipeline.direct.here import LoneCrew  # noqa: PLC0415
+
+        office = Office(_HERE, settings.direct.lease_s)
+        return LoneCrew(office, _terms(settings, _HERE, office))
+    from pipeline import session  # noqa: PLC0415 - a third of a second
+    from pipeline.direct.crews import SparkCrew  # noqa: PLC0415
+
+    context = session.start_context(settings.spark, short=short)
+    conf = context.getConf()
+    host = conf.get("spark.driver.host", _HERE) or _HERE
+    office = Office(conf.get("spark.driver.bindAddress", host) or host, settings.direct.lease_s)
+    more = {"end_s": _ARCHIVE_S} if settings.spark.make_archive else {}
+    return SparkCrew(context, office, _terms(settings, host, office), **more)
+
+
+def director(shared: Shared, hired: Crew) -> Director:
+    return Director(shared, hired)
+
+
+def _terms(settings: PipelineSettings, host: str, office: Office) -> Terms:
+    return Terms(
+        host,
+        office.port,
+        office.token,
+        settings.input,
+        TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s),
+        settings.limits,
+        settings.direct,
+        settings.crash,
+        settings.max_records_per_transaction,
+        settings.journal,
+    )

@@ -1,0 +1,102 @@
+"""Find out where the partitions stand, and which of them may be worked on; refuse where going on would guess."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from pipeline import missing
+from pipeline.blocked import tell_who_blocks
+from pipeline.plan import Fact, check, position_metadata
+from pipeline.ports import Targets
+from pipeline.shared import Shared
+from pipeline.survey import Surveyor
+from protocol.deadline import Deadline
+from protocol.kafka.topics import Topic
+
+_SURVEY_S = 30.0
+_BLOCKED_NOTE_S = 5.0
+
+
+class Scout:
+    """The brokers' answers, checked; ``known`` is what this run itself saw committed (partition -> offset)."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared, self._settings = shared, shared.settings
+        self._surveyor = Surveyor(shared.settings)
+        self._topics = shared.targets
+        self._may_start: set[int] = set()
+        self._next_note = 0.0
+        self.known: dict[int, int] = {}
+
+    def look(self, mine: Callable[[Topic], Iterable[int]]) -> tuple[list[Fact], bool]:
+        """
+        The facts of the partitions ``mine`` picks, and whether these are all of them: some may have to be asked again.
+
+        Raises:
+            Refused: going on would lose or double records.
+            KafkaFailure, DeadlineExceeded: the brokers did not say.
+        """
+        settings, deadline = self._settings, Deadline(_SURVEY_S)
+        source = self._surveyor.input_topic(deadline)
+        if source.partitions != self._topics[source.name].partitions:
+            self._topics = {**self._surveyor.output_topics(source, deadline), source.name: source}
+        facts = self._surveyor.facts(source, mine(source), deadline, self.known)
+        asked = len(facts)
+        for fact in facts:
+            check(fact, settings.group)
+            if fact.committed is not None:
+                self._may_start.discard(fact.partition)
+                self._notice_step_back(fact.partition, fact.committed.offset)
+        unknown = [f for f in facts if f.committed is None and f.partition not in self._may_start]
+        if unknown:
+            self._may_start |= missing.resolve(settings, unknown, self._topics)
+            allowed = self._may_start
+            facts = [f for f in facts if f.committed is not None or f.partition in allowed or f.log.end == f.log.first]
+        self._shared.board.survey(facts)
+        return facts, len(facts) == asked
+
+    def _notice_step_back(self, partition: int, offset: int) -> None:
+        """One truth: a position that somebody moved back is where this run goes on, and it says so."""
+        if offset < self.known.get(partition, 0):
+            self._shared.view.tell(
+                f"offset-gap: partition {partition} was committed up to {self.known[partition]}, the group now stands "
+                f"at {offset}: an outsider moved the position back; going on from there"
+            )
+            self.known[partition] = offset
+
+    def gap(self, partition: int, start: int, position: int) -> None:
+        """A transaction found the position below where it was to start: forget what was known, and say so."""
+        self.known.pop(partition, None)
+        self._shared.view.tell(
+            f"offset-gap: partition {partition} was planned from {start}, the group stands at {position}: "
+            "an outsider moved the position; planning again from there"
+        )
+
+    def targets(self, fact: Fact) -> Targets:
+        """Where the records of this partition go."""
+        settings = self._settings
+
+        def partition_in(name: str) -> int:
+            """The same partition where the counts are equal: order stays, and a crash freezes one LSO only."""
+            same = self._topics[name].partitions == self._topics[settings.input].partitions
+            return fact.partition if same else -1
+
+        return Targets(
+            settings.output,
+            settings.dead_letter,
+            partition_in(settings.output),
+            partition_in(settings.dead_letter),
+            position_metadata(fact.topic_id),
+            self._shared.dead_letter_max_bytes,
+        )
+
+    def tell_who_blocks(self, partitions: Iterable[int]) -> None:
+        """A note every few seconds about the upstream transactions that hold these partitions back."""
+        now = time.monotonic()
+        if now >= self._next_note:
+            self._next_note = now + _BLOCKED_NOTE_S
+            tell_who_blocks(self._settings, list(partitions), self._shared.view)
+
+    def close(self) -> None:
+        self._surveyor.close()

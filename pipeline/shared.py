@@ -1,0 +1,33 @@
+"""What everything that works in one run shares."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pipeline.crash import Dice
+from pipeline.outcome import Outcome
+from pipeline.progress import Board, Silent
+from pipeline.settings import PipelineSettings
+from protocol.kafka.topics import Topic
+from protocol.position import OffsetRange
+
+
+@dataclass
+class Shared:
+    """
+    ``targets`` are input, output and dead-letter topic by name, ``goals`` where a draining run ends (partition ->
+    offset; None follows for ever), ``running`` what may have a transaction open now (partition -> range).
+    """
+
+    settings: PipelineSettings
+    targets: Mapping[str, Topic]
+    stop: threading.Event
+    board: Board
+    view: Silent
+    goals: Mapping[int, int] | None
+    dead_letter_max_bytes: int
+    dice: Dice
+    crashed: list[Outcome] = field(default_factory=list)
+    running: dict[int, OffsetRange] = field(default_factory=dict)

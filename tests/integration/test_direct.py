@@ -1,0 +1,213 @@
+"""The direct reader on a real broker, without Spark: the same promise at every crash point, one lease after another."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import socket
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import TopicPartition
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import READ_UNCOMMITTED, Stage
+from harness.programs import until
+
+from pipeline.direct.line import Line
+from protocol.deadline import Deadline
+from protocol.errors import BrewError
+from protocol.journal import Phase, Step, entries
+from protocol.kafka import operate
+from protocol.kafka.clients import consumer, producer
+from protocol.kafka.tail import Tail, Taken
+from protocol.names import CrashPoint
+
+DIRECT = ("--master", "none", "--reader", "direct")
+ANNOUNCED = re.compile(r"^💥 crash[^:]*: (\d+) records", re.MULTILINE)
+COMMITTED = {CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT}
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Stage:
+    return Stage(broker, names)
+
+
+def tail(stage: Stage, start: int = 0) -> Tail:
+    return Tail(stage.connection, stage.names.group, stage.names.input, 0, start, 4 * 1024 * 1024)
+
+
+def taken(reader: Tail, most: int = 1000) -> list[Taken]:
+    """All that is there now; ends with the first look that finds nothing."""
+    found: list[Taken] = []
+
+    def nothing_more() -> bool:
+        one = reader.take(most, 1_000_000, 0.3)
+        found.extend([one] if one is not None else [])
+        return one is None and bool(found)
+
+    until(nothing_more, "the end", 20)
+    return found
+
+
+def test_it_drains_what_the_connector_would_and_says_so(stage: Stage) -> None:
+    """Aborted records, a partition of markers alone, poison, nothing at all: positions end where the input ends."""
+    stage.create()
+    stage.seed(300, "--transactional", "--markers-only-partition", "2")
+    stage.seed(40, "--bad-every", "5")
+    ran = stage.pipeline(*DIRECT, seconds=60)
+    assert ran.code == 0, ran
+    assert "332 enriched, 8 rejected" in ran.out
+    assert stage.committed() == {p: log.end for p, log in stage.logs(stage.names.input).items()}
+    stage.proven(inputs=340, outputs=332)
+    again = stage.pipeline(*DIRECT, seconds=60)
+    assert (again.code, "0 transactions" in again.out) == (0, True), again
+
+
+@pytest.mark.parametrize("point", list(CrashPoint))
+def test_a_crash_at_this_point_leaves_what_it_says_and_the_next_run_heals_it(stage: Stage, point: CrashPoint) -> None:
+    stage.create(3)
+    stage.seed(60)
+    ran = stage.pipeline(*DIRECT, "--crash-prob", "1.0", "--crash-point", point.value, seconds=60)
+    assert ran.code == 2, ran.text
+    told = ANNOUNCED.search(ran.out)
+    assert told is not None, ran.text
+    assert int(told[1]) == len(stage.records(stage.names.output, READ_UNCOMMITTED))
+    assert (int(told[1]) > 0) == (point is not CrashPoint.AFTER_FENCE)
+    visible = len(stage.records(stage.names.output))
+    assert (visible == int(told[1])) if point in COMMITTED else point is CrashPoint.COMMIT_IN_FLIGHT or visible == 0
+    healed = stage.pipeline(*DIRECT, seconds=60)
+    assert healed.code == 0, healed
+    stage.proven(inputs=60, outputs=60)
+
+
+def test_a_sigkill_at_every_crash_point_heals(stage: Stage, tmp_path: Path) -> None:
+    """The process dies as a Spark worker would, its line to the driver with it."""
+    stage.create(2)
+    seeded = 0
+    for point in CrashPoint:
+        stage.seed(20)
+        seeded += 20
+        crash = ["--crash-mode", "worker", "--crash-prob", "1.0", "--crash-point", point.value]
+        died = stage.pipeline(*DIRECT, "--journal", str(tmp_path / point.value), *crash, seconds=60)
+        assert died.code == -signal.SIGKILL
+    healed = stage.pipeline(*DIRECT, seconds=60)
+    assert healed.code == 0, healed
+    fenced = [
+        e for p in CrashPoint for e in entries(tmp_path / p.value) if (e.step, e.phase) == (Step.FENCE, Phase.DONE)
+    ]
+    assert len(fenced) >= len(CrashPoint), "each run came to a transaction"
+    stage.proven(inputs=seeded, outputs=seeded)
+
+
+def test_a_following_run_takes_up_new_partitions_and_ends_on_sigterm(stage: Stage) -> None:
+    stage.create(2)
+    stage.seed(20)
+    with stage.follow(*DIRECT, "--follow") as program:
+        until(lambda: sum(at or 0 for at in stage.committed().values()) == 20, "all is committed", 30)
+        operate.add_partitions(stage.admin, stage.names.input, 4, Deadline(20))
+        stage.seed(40)
+        until(lambda: len(stage.records(stage.names.output)) == 60, "the new partitions' records", 30)
+        program.terminate()
+        assert program.wait(10).code == 0
+    assert stage.open_transactions() == []
+    stage.proven(inputs=60, outputs=60)
+
+
+def test_two_runs_at_once_write_everything_once(stage: Stage) -> None:
+    """They fence each other between their transactions; both end with 0."""
+    stage.create(2)
+    stage.seed(30_000)
+    small = ("--max-records-per-transaction", "500")
+    with stage.follow(*DIRECT, *small) as one, stage.follow(*DIRECT, *small) as other:
+        ran = [one.wait(120), other.wait(120)]
+    assert [each.code for each in ran] == [0, 0], [each.text for each in ran]
+    met = {each["status"] for some in ran for each in some.ranges} & {"fenced", "ahead", "offset-gap", "already-done"}
+    assert met, "they never met"
+    stage.proven(inputs=30_000, outputs=30_000)
+
+
+def test_a_position_that_somebody_moves_back_is_where_it_goes_on(stage: Stage) -> None:
+    """One truth, also within a lease: the next transaction's locate finds it."""
+    stage.create(1)
+    stage.seed(20)
+    with stage.follow(*DIRECT, "--follow") as program:
+        until(lambda: stage.committed()[0] == 20, "all is committed", 30)
+        outsider = consumer(stage.connection, stage.names.group, READ_UNCOMMITTED)
+        outsider.commit(offsets=[TopicPartition(stage.names.input, 0, 5)], asynchronous=False)
+        outsider.close()
+        stage.seed(1)
+        until(lambda: stage.committed()[0] == 21, "the new order and the repeated ones", 30)
+        program.terminate()
+        ran = program.wait(10)
+    assert any("an outsider moved" in note for note in ran.notes), ran.text
+    assert len(stage.records(stage.names.output)) == 21 + 15
+
+
+def test_a_blocked_partition_stops_no_other_and_is_finished_when_its_transaction_ends(stage: Stage) -> None:
+    stage.create(2)
+    stage.seed(20)
+    upstream = producer(stage.connection, f"{stage.names.stem}-upstream", timeout_s=60, message_max_bytes=1_000_000)
+    upstream.init_transactions(20)
+    upstream.begin_transaction()
+    upstream.produce(stage.names.input, b'{"customer_id":"gold-1"}', b"gold-1", 0)
+    assert upstream.flush(20) == 0
+    end = stage.logs(stage.names.input)
+    with stage.follow(*DIRECT) as program:
+        until(lambda: stage.committed().get(1) == end[1].end, "the free partition", 30)
+        program.await_line(lambda line: "is blocked at offset" in line, seconds=30)
+        assert stage.committed().get(0) == end[0].last_stable
+        upstream.commit_transaction(20)
+        ran = program.wait(60)
+    assert ran.code == 0, ran.text
+    stage.drain_alone()  # over the marker that came after the goal
+    stage.proven(inputs=21, outputs=21)
+
+
+def test_a_tail_gives_each_record_once_and_counts_markers_as_read(stage: Stage) -> None:
+    stage.create(1)
+    stage.seed(30, "--transactional", "--transaction-size", "10")
+    log = stage.logs(stage.names.input)[0]
+    visible = [one.offset() for one in stage.records(stage.names.input)]
+    assert visible[-1] + 1 < log.end, "it has to end in markers"
+    reader = tail(stage)
+    try:
+        parts = taken(reader, most=7)
+        assert [r.offset() for part in parts for r in part.records] == visible
+        assert max(len(part.records) for part in parts) <= 7
+        assert parts[-1].until == log.end
+        stage.seed(3)
+        parts = taken(reader)
+        assert [r.offset() for part in parts for r in part.records] == [log.end, log.end + 1, log.end + 2]
+    finally:
+        reader.close()
+
+
+def test_a_tail_whose_position_is_gone_says_so(stage: Stage) -> None:
+    """It never starts anywhere else by itself."""
+    stage.create(1)
+    stage.seed(3)
+    reader = tail(stage, start=1000)
+    with contextlib.closing(reader), pytest.raises(BrewError, match="read of"):
+        until(lambda: reader.take(10, 1000, 0.1) is not None, "an answer", 20)
+
+
+def test_an_office_admits_nobody_without_the_token(stage: Stage) -> None:
+    """Whoever finds the driver's port learns nothing, and disturbs nothing."""
+    stage.create(1)
+    stage.seed(5)
+    with stage.follow(*DIRECT, "--follow") as program:
+        until(lambda: stage.committed()[0] == 5, "all is committed", 30)
+        ports = [one.laddr.port for one in psutil.Process(program.pid).net_connections() if one.status == "LISTEN"]
+        assert ports
+        for port in ports:
+            line = Line(socket.create_connection(("127.0.0.1", port)), 10.0)
+            line.send({"hello": {"token": "guessed", "slot": 0}})
+            assert line.receive() is None
+            line.close()
+        stage.seed(5)
+        until(lambda: stage.committed()[0] == 10, "it works on", 30)
+        program.terminate()
+        assert program.wait(10).code == 0
