@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from hashlib import blake2b
 
 import orjson
 
+from pipeline.numbers import Shelter, may_round
 from pipeline.settings import Limits
 from protocol.records import DISCOUNT_FIELD, DISCOUNTS, STANDARD, TIER_FIELD, Reason, Rejected, tier_of_key
 
@@ -20,14 +20,14 @@ def resolve_by_key(key: bytes | None, _order: dict[str, object]) -> str:
     return tier_of_key(key)
 
 
-def enricher(
-    limits: Limits, resolve: Resolver = resolve_by_key
-) -> Callable[[bytes | None, bytes | None], bytes | Rejected]:
+Enrich = Callable[[bytes | None, bytes | None], bytes | Rejected]
+
+
+def enricher(limits: Limits, resolve: Resolver = resolve_by_key) -> Enrich:
     """Return enrich(key, value) -> the enriched order's JSON, or `Rejected`."""
     max_bytes, max_depth = limits.max_bytes, limits.max_depth
     short = 2 * max_depth
-    loads, dumps = orjson.loads, orjson.dumps
-    discount_of, no_discount = DISCOUNTS.get, DISCOUNTS[STANDARD]
+    loads, tail_of, anew = orjson.loads, _TAILS.get, _anew(resolve)
 
     def enrich(key: bytes | None, value: bytes | None) -> bytes | Rejected:
         if value is None:
@@ -37,57 +37,71 @@ def enricher(
         # Too short to nest so deep and close again; then counting openers bounds the depth; only the rest is measured.
         if len(value) > short and value.count(b"{") + value.count(b"[") > max_depth and depth(value) > max_depth:
             return Rejected(Reason.TOO_DEEP, f"nested deeper than {max_depth} (--max-record-depth)")
-        shelter = _Shelter(value) if _may_round(value) else None
         try:
-            order = loads(value if shelter is None else shelter.text)
-        except orjson.JSONDecodeError as error:
-            return Rejected(Reason.NOT_JSON, f"not JSON: {error}")
-        if type(order) is not dict:
-            return Rejected(Reason.NOT_AN_OBJECT, f"a JSON {type(order).__name__}, an object is needed")
-        customer = order.get("customer_id")
-        if customer is None or customer == "":
-            return Rejected(Reason.NO_CUSTOMER_ID, "the order has no customer_id")
-        tier = resolve(key, order)
-        order[TIER_FIELD] = tier
-        order[DISCOUNT_FIELD] = discount_of(tier, no_discount)
-        return dumps(order) if shelter is None else shelter.restore(dumps(order))
+            order = loads(value)
+        except orjson.JSONDecodeError:
+            return anew(key, value)
+        if _appendable(value, order) and order.get("customer_id") not in _NOBODY:
+            tail = tail_of(resolve(key, order))
+            if tail is not None:
+                return value[:-1] + tail
+        return anew(key, value)
 
     return enrich
 
 
-# A double keeps 15 significant digits; longer runs, and exponents, may change their value in a round trip.
-_KINDS = bytes.maketrans(b"0123456789.E", b"00000000000e")
-_LONG_RUN = b"0" * 16
-_EXPONENT = re.compile(rb"[:,\[]\s*-?[0-9.]+[eE]")
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)', re.DOTALL)
+def _anew(resolve: Resolver) -> Callable[[bytes | None, bytes], bytes | Rejected]:
+    """Read, add, write: for what is not written the usual way, and for what is to be rejected."""
+
+    def enrich(key: bytes | None, value: bytes) -> bytes | Rejected:
+        # A number that no double holds is still a number.
+        shelter = Shelter(value) if may_round(value) else None
+        try:
+            order = orjson.loads(value if shelter is None else shelter.text)
+        except orjson.JSONDecodeError as error:
+            return Rejected(Reason.NOT_JSON, f"not JSON: {error}")
+        if type(order) is not dict:
+            return Rejected(Reason.NOT_AN_OBJECT, f"a JSON {type(order).__name__}, an object is needed")
+        if order.get("customer_id") in _NOBODY:
+            return Rejected(Reason.NO_CUSTOMER_ID, "the order has no customer_id")
+        tier = resolve(key, order)
+        order[TIER_FIELD] = tier
+        order[DISCOUNT_FIELD] = DISCOUNTS.get(tier, DISCOUNTS[STANDARD])
+        enriched = orjson.dumps(order)
+        return enriched if shelter is None else shelter.restore(enriched)
+
+    return enrich
 
 
-def _may_round(value: bytes) -> bool:
-    """True when a number of the text could change its value; a translation and two searches: a regex costs 5 us."""
-    kinds = value.translate(_KINDS)
-    return _LONG_RUN in kinds or (b"0e" in kinds and _EXPONENT.search(value) is not None)
+_NOBODY = (None, "")
+_BRACE, _LINE_FEED, _TAB, _RETURN = b"}\n\t\r"
+_TAILS = {
+    tier: b"," + orjson.dumps({TIER_FIELD: tier, DISCOUNT_FIELD: discount})[1:] for tier, discount in DISCOUNTS.items()
+}
+"""Tier -> what stands behind an order's text instead of its last brace."""
 
 
-class _Shelter:
-    """Numbers outside of strings stand behind marked strings while the order is parsed, so that nothing rounds them."""
+def _appendable(value: bytes, order: object) -> bool:
+    """
+    True when the two fields, put behind the text as it came, give what reading and writing would give: value by value.
 
-    def __init__(self, value: bytes) -> None:
-        self._numbers: list[bytes] = []
-        # A text can't hold a hash of itself, so no string of the order can pass for a mark.
-        self._mark = f"number-{blake2b(value, digest_size=12).hexdigest()}-"
-        text = _TOKEN.sub(self._swap, value)
-        as_name = re.search(f'"{self._mark}[0-9]+"\\s*:'.encode(), text)
-        self.text = value if as_name else text  # a bare number can't be a member's name: let the parser say so
+    Each member's name is followed by a colon at once, so names can be counted in the text: as many as were read means
+    that no object holds a name twice. What a text holds beyond that (spaces, escapes, long numbers) stays as it is.
+    """
+    if type(order) is not dict or TIER_FIELD in order or DISCOUNT_FIELD in order or value[-1] != _BRACE:
+        return False
+    # Strings hold no raw line feeds, tabs or returns: these are there between the tokens, perhaps behind a name.
+    if b'" ' in value or _LINE_FEED in value or _TAB in value or _RETURN in value:
+        return False
+    names = value.count(b'":')
+    return names == len(order) or names == _members(order)
 
-    def _swap(self, match: re.Match[bytes]) -> bytes:
-        if match[1] is None:
-            return match[0]
-        self._numbers.append(match[1])
-        return f'"{self._mark}{len(self._numbers) - 1}"'.encode()
 
-    def restore(self, enriched: bytes) -> bytes:
-        """Put the numbers back, digit by digit as they came."""
-        return re.sub(f'"{self._mark}([0-9]+)"'.encode(), lambda match: self._numbers[int(match[1])], enriched)
+def _members(value: object) -> int:
+    """How many members all objects in it hold together."""
+    if type(value) is dict:
+        return len(value) + sum(_members(one) for one in value.values())
+    return sum(_members(one) for one in value) if type(value) is list else 0
 
 
 def depth(value: bytes) -> int:

@@ -16,7 +16,6 @@ from pipeline.scout import Scout
 from pipeline.shared import Shared
 from protocol.errors import DeadlineExceeded, KafkaFailure
 from protocol.kafka.scan import scan
-from protocol.kafka.transaction import TransactionSettings
 from protocol.names import READ_COMMITTED
 from protocol.position import OffsetRange
 
@@ -65,8 +64,7 @@ class Lane:
         began = time.monotonic()
         shared, settings = self._shared, self._settings
         offers = {r.partition: self._offer(r, facts[r.partition]) for r in ranges}
-        transaction = TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s)
-        job = Job(offers, transaction, settings.limits, settings.journal)
+        job = Job(offers, shared.transaction, settings.limits, settings.journal)
         shared.running.update({r.partition: r for r in ranges})
         if shared.stop.is_set():  # looked at behind the line above: who stops the run waits for what is in ``running``
             for offered in ranges:

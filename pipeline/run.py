@@ -17,8 +17,9 @@ from pipeline.survey import Surveyor
 from pipeline.work import Worker, die, work
 from protocol.deadline import Deadline
 from protocol.kafka import topics
-from protocol.kafka.clients import mapped, reach
+from protocol.kafka.clients import BATCH_BYTES, mapped, reach
 from protocol.kafka.topics import Topic
+from protocol.kafka.transaction import TransactionSettings
 from protocol.names import ExitCode
 
 _REACH_S = 10.0
@@ -35,6 +36,7 @@ class Ground:
     goals: dict[int, int] | None
     settings: PipelineSettings
     dead_letter_max_bytes: int
+    transaction: TransactionSettings
     backlog: int
 
 
@@ -62,7 +64,9 @@ def check(settings: PipelineSettings) -> Ground:
     goals = None if settings.follow else {fact.partition: fact.log.end for fact in facts}
     limits = replace(settings.limits, max_bytes=most)
     backlog = sum(fact.lag for fact in facts)
-    return Ground(found, goals, replace(settings, limits=limits), dead_letter_max, backlog)
+    batch = min(BATCH_BYTES, output_max, dead_letter_max)
+    transaction = TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s, batch)
+    return Ground(found, goals, replace(settings, limits=limits), dead_letter_max, transaction, backlog)
 
 
 def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: Silent) -> ExitCode:
@@ -96,7 +100,7 @@ def employ(ground: Ground, shared: Shared) -> tuple[Carrier, list[Worker]]:
     if settings.reader is Reader.DIRECT:
         from pipeline.direct import hire  # noqa: PLC0415
 
-        crew = hire.crew(settings, short=not settings.follow and ground.backlog < _LONG_RUN)
+        crew = hire.crew(settings, ground.transaction, short=not settings.follow and ground.backlog < _LONG_RUN)
         return crew, [hire.director(shared, crew)]
     engine: Engine
     if settings.spark.absent:
@@ -121,6 +125,7 @@ def share(ground: Ground, stop: threading.Event, board: Board, view: Silent) -> 
         view,
         ground.goals,
         ground.dead_letter_max_bytes,
+        ground.transaction,
         Dice(ground.settings.crash),
     )
 

@@ -11,6 +11,7 @@ from pipeline.outcome import Outcome
 from pipeline.progress import Board, Silent
 from pipeline.settings import PipelineSettings
 from protocol.kafka.topics import Topic
+from protocol.kafka.transaction import TransactionSettings
 from protocol.position import OffsetRange
 
 
@@ -28,6 +29,7 @@ class Shared:
     view: Silent
     goals: Mapping[int, int] | None
     dead_letter_max_bytes: int
+    transaction: TransactionSettings
     dice: Dice
     crashed: list[Outcome] = field(default_factory=list)
     running: dict[int, OffsetRange] = field(default_factory=dict)

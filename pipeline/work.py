@@ -18,7 +18,7 @@ from pipeline.settings import PipelineSettings
 from pipeline.shared import Shared
 from protocol.deadline import Deadline
 from protocol.errors import BrewError
-from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
+from protocol.kafka.transaction import KafkaTransaction
 from protocol.names import ExitCode
 
 _GRACE_S = 4.0
@@ -79,12 +79,10 @@ def _joined(threads: list[threading.Thread], deadline: Deadline) -> bool:
 
 def _interrupt(shared: Shared, carrier: Carrier) -> None:
     """Kill what still runs, then fence its ids, so that no reader waits for the transactions' time-out."""
-    settings = shared.settings
     carrier.interrupt()
-    transaction = TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s)
     deadline = Deadline(_FENCE_S)
     for offered in list(shared.running.values()):
-        kafka = KafkaTransaction(transaction, offered.topic, offered.partition)
+        kafka = KafkaTransaction(shared.transaction, offered.topic, offered.partition)
         try:
             kafka.fence(deadline)
         except BrewError as error:

@@ -13,13 +13,13 @@ _HERE = "127.0.0.1"
 _ARCHIVE_S = 60.0
 
 
-def crew(settings: PipelineSettings, *, short: bool) -> Crew:
+def crew(settings: PipelineSettings, transaction: TransactionSettings, *, short: bool) -> Crew:
     """The crew of this run; Spark is imported only when it is wanted."""
     if settings.spark.absent:
         from pipeline.direct.here import LoneCrew  # noqa: PLC0415
 
         office = Office(_HERE, settings.direct.lease_s)
-        return LoneCrew(office, _terms(settings, _HERE, office))
+        return LoneCrew(office, _terms(settings, transaction, _HERE, office))
     from pipeline import session  # noqa: PLC0415 - a third of a second
     from pipeline.direct.crews import SparkCrew  # noqa: PLC0415
 
@@ -28,20 +28,20 @@ def crew(settings: PipelineSettings, *, short: bool) -> Crew:
     host = conf.get("spark.driver.host", _HERE) or _HERE
     office = Office(conf.get("spark.driver.bindAddress", host) or host, settings.direct.lease_s)
     more = {"end_s": _ARCHIVE_S} if settings.spark.make_archive else {}
-    return SparkCrew(context, office, _terms(settings, host, office), **more)
+    return SparkCrew(context, office, _terms(settings, transaction, host, office), **more)
 
 
 def director(shared: Shared, hired: Crew) -> Director:
     return Director(shared, hired)
 
 
-def _terms(settings: PipelineSettings, host: str, office: Office) -> Terms:
+def _terms(settings: PipelineSettings, transaction: TransactionSettings, host: str, office: Office) -> Terms:
     return Terms(
         host,
         office.port,
         office.token,
         settings.input,
-        TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s),
+        transaction,
         settings.limits,
         settings.direct,
         settings.crash,

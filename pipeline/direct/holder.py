@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import traceback
 
@@ -13,6 +14,7 @@ from protocol.deadline import Deadline
 from protocol.errors import BrewError, Unreachable
 
 _CONNECT_S = 10.0
+_GC_AFTER = 500_000
 _LEAST_AHEAD = 1024 * 1024
 
 
@@ -32,6 +34,8 @@ def hold(terms: Terms, slot: int) -> None:
             f"the driver at {terms.host}:{terms.port} can't be reached from its task ({error}); "
             "--reader direct needs a way from the executors to spark.driver.host"
         ) from error
+    # Tens of thousands of records are alive in each transaction, and none is part of a cycle.
+    gc.set_threshold(_GC_AFTER)
     line.send({"hello": {"token": terms.token, "slot": slot}})
     holder = _Holder(terms, line)
     try:

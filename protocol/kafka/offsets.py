@@ -67,7 +67,15 @@ def committed(
                 if answer.error is not None:
                     raise KafkaException(answer.error)
                 known = answer.offset != OFFSET_INVALID
-                found[answer.partition] = Committed(answer.offset, answer.metadata or "") if known else None
+                found[answer.partition] = Committed(answer.offset, _text(answer)) if known else None
             return found
 
     return again(ask, "locate", deadline)
+
+
+def _text(answer: TopicPartition) -> str:
+    """The text beside an offset; none where librdkafka hands it out with foreign bytes behind (its issue 4649)."""
+    try:
+        return answer.metadata or ""
+    except UnicodeDecodeError:
+        return ""

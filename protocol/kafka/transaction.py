@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, Fatal
-from protocol.kafka.clients import ONE_TRANSACTION, READ_COMMITTED, Connection, consumer, mapped, producer
+from protocol.kafka.clients import BATCH_BYTES, ONE_TRANSACTION, READ_COMMITTED, Connection, consumer, mapped, producer
 from protocol.kafka.offsets import Committed, committed
 from protocol.names import TransactionalId
 from protocol.retry import again
@@ -22,11 +22,16 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class TransactionSettings:
-    """The group and the broker's patience with an open transaction, in seconds."""
+    """
+    The group, and the broker's patience with an open transaction, in seconds.
+
+    ``batch_bytes``: what the topics take at once, at most; brokers refuse larger batches, however small their records.
+    """
 
     connection: Connection
     group: str
     timeout_s: float
+    batch_bytes: int = BATCH_BYTES
 
 
 class KafkaTransaction:
@@ -41,7 +46,11 @@ class KafkaTransaction:
         self._topic, self._partition = topic, partition
         txn_id = str(TransactionalId(settings.group, topic, partition))
         self._producer: Producer = producer(
-            settings.connection, txn_id, timeout_s=settings.timeout_s, message_max_bytes=MESSAGE_MAX_BYTES
+            settings.connection,
+            txn_id,
+            timeout_s=settings.timeout_s,
+            message_max_bytes=MESSAGE_MAX_BYTES,
+            **{"batch.size": settings.batch_bytes},
         )
         self._outcome_unknown = False
         # Stable offsets are only waited for at read_committed.

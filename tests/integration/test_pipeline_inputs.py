@@ -8,6 +8,8 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Stage, Status
 
+from protocol.deadline import Deadline
+from protocol.kafka import topics
 from protocol.kafka.clients import producer
 from protocol.kafka.scan import LogRecord
 from protocol.position import SourcePosition
@@ -188,3 +190,14 @@ def test_a_run_with_nothing_to_do_ends_and_a_second_one_too(stage: Stage) -> Non
     stage.drain()
     assert stage.drain().outcomes == []
     stage.proven(inputs=10)
+
+
+def test_an_output_that_takes_small_batches_only_gets_them(stage: Stage) -> None:
+    """The topic's limit is one for a whole batch: a producer that fills larger ones would be refused for ever."""
+    stage.create(1)
+    small = {topics.MAX_MESSAGE_BYTES: "60000"}
+    topics.create(stage.admin, [topics.Wanted(stage.names.output, 1, small)], Deadline(20))
+    stage.seed(2000)
+    here = stage.drain_alone()
+    assert {one.status for one in here.outcomes} == {Status.COMMITTED}, [one.detail for one in here.outcomes]
+    stage.proven(inputs=2000, outputs=2000)

@@ -18,6 +18,7 @@ from pipeline.settings import PipelineSettings
 from pipeline.shared import Shared
 from protocol.connection import Connection
 from protocol.errors import Refused
+from protocol.kafka.transaction import TransactionSettings
 from protocol.position import OffsetRange
 
 
@@ -79,7 +80,8 @@ def test_being_held_back_ends_as_well(clock: _Clock) -> None:
 def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the number that the crash announces would miss what the other one still writes."""
     given = settings()
-    whole = Shared(given, {}, threading.Event(), Board(), Silent(), {0: 100}, 1_000_000, Dice(given.crash))
+    transaction = TransactionSettings(given.connection, given.group, 60.0)
+    whole = Shared(given, {}, threading.Event(), Board(), Silent(), {0: 100}, 1_000_000, transaction, Dice(given.crash))
     finished, running_now = threading.Event(), threading.Event()
 
     class _Worker:

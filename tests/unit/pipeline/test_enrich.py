@@ -127,3 +127,56 @@ def test_every_number_and_text_keeps_its_exact_value(numbers: list[str], texts: 
     enriched = enricher(Limits())(b"gold-1", value)
 
     assert exact(enriched) == {**exact(value), "loyalty_tier": "gold", "loyalty_discount": Decimal("0.15")}
+
+
+def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    assert len(dict(pairs)) == len(pairs), f"a name stands twice: {pairs}"
+    return dict(pairs)
+
+
+_names = st.text(st.characters(exclude_categories=["Cs"]), max_size=4) | st.sampled_from(
+    ["a", "loyalty_tier", "loyalty_discount", '":', '" :', "x ", " y", "\\", "\n"]
+)
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | _names,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_names, inner, max_size=3),
+    max_leaves=8,
+)
+_styles = st.sampled_from([(",", ":"), (", ", ": "), (" ,", " :"), (",\n", "\t:\t"), (",", ":\r\n"), ("\n, ", ": ")])
+
+
+@given(
+    order=st.dictionaries(_names, _values, max_size=4),
+    again=st.dictionaries(_names, _values, max_size=2),
+    style=_styles,
+    ascii_only=st.booleans(),
+    around=st.sampled_from([("", ""), (" ", ""), ("", "\n"), ("\t", " ")]),
+)
+@example(order={"a": {"x": 1}}, again={"a": 2}, style=(",", ":"), ascii_only=False, around=("", ""))
+@example(order={"loyalty_tier": 1}, again={}, style=(",", ":"), ascii_only=False, around=("", ""))
+def test_however_an_order_is_written_its_values_stay_and_no_name_stands_twice(
+    order: dict[str, object],
+    again: dict[str, object],
+    style: tuple[str, str],
+    ascii_only: bool,
+    around: tuple[str, str],
+) -> None:
+    """Spaces, escapes, names that stand twice (the last one counts), our own fields, names that look like syntax."""
+    inside = [{**order, "customer_id": "c"}, again]
+    texts = [json.dumps(one, separators=style, ensure_ascii=ascii_only)[1:-1] for one in inside]
+    text = around[0] + "{" + style[0].join(one for one in texts if one) + "}" + around[1]
+    value = text.encode()
+    expected = {**exact(value), "loyalty_tier": "silver", "loyalty_discount": Decimal("0.1")}
+
+    enriched = enricher(Limits())(b"silver-7", value)
+
+    if expected["customer_id"] in {None, ""}:
+        assert isinstance(enriched, Rejected)
+        return
+    assert json.loads(enriched, parse_float=Decimal, parse_int=Decimal, object_pairs_hook=unique) == expected
+
+
+def test_the_usual_order_keeps_its_very_text() -> None:
+    """What an order says about money is not written anew: 1.50 stays 1.50."""
+    value = b'{"customer_id": "c", "total": 1.50, "big": 12345678901234567890123, "note": "\\u00e9"}'
+    assert ENRICH(b"gold-1", value) == value[:-1] + b',"loyalty_tier":"gold","loyalty_discount":0.15}'
