@@ -1,10 +1,11 @@
-"""Who runs: our pipeline and Spark's own sink, each as a command line over the same topics."""
+"""Who runs: our pipeline with each reader, Spark's own sink, and `peers/`; each a command line over the same topics."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +13,12 @@ from ground import ROOT
 
 from pipeline.session import COLLECTOR, LONG_RUN, SHORT_RUN, spark_conf
 from pipeline.settings import SparkSettings
+from protocol.errors import Refused
 
 JVM_DIR = Path(os.environ.get("BREW_JVM_DIR", ROOT / ".jvm"))
+PEERS = Path(__file__).with_name("peers")
+STREAMS = PEERS / "build/streams/streams.jar"
+FRANZ = PEERS / "build/franz"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
@@ -38,35 +43,61 @@ class Setup:
     pipeline_options: Sequence[str] = ()
 
 
+Command = Callable[[Place, Setup, bool], list[str]]
+"""(place, setup, follow) -> the command line; with ``follow`` it goes on until SIGTERM."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A name, what it is in one sentence, and its command line."""
+    """
+    A name, what it is in one sentence, and its command line.
+
+    ``endless``: it never ends by itself; whoever measures ends it once the group stands at the input's end.
+    ``exactly_once``: it writes in transactions and keeps its position in them. ``needs`` is what has to be built first.
+    """
 
     name: str
     what: str
-    ours: bool
-    command: Callable[[Place, Setup], list[str]]
+    command: Command
+    ours: bool = False
+    endless: bool = False
+    exactly_once: bool = True
+    needs: Path | None = None
 
 
-def _pipeline(place: Place, setup: Setup) -> list[str]:
+def _topics(place: Place) -> list[str]:
     return [
-        *(sys.executable, "-m", "pipeline", "run", "--progress", "json"),
         *("--bootstrap", place.bootstrap, "--input", place.input, "--output", place.output),
         *("--dead-letter", place.dead_letter, "--group", place.group),
-        *("--master", setup.master, "--jvm-dir", str(JVM_DIR)),
-        *_confs(setup.conf),
-        *setup.pipeline_options,
     ]
 
 
-def _sink(place: Place, setup: Setup, json: str, extra: Sequence[str]) -> list[str]:
-    return [
-        *(sys.executable, str(Path(__file__).with_name("spark_sink.py"))),
-        *("--bootstrap", place.bootstrap, "--input", place.input, "--output", place.output),
-        *("--checkpoint", str(place.home / "checkpoint"), "--json", json),
-        *("--master", setup.master, "--jvm-dir", str(JVM_DIR)),
-        *_confs([*extra, *setup.conf]),
-    ]
+def _pipeline(*reader: str) -> Command:
+    def command(place: Place, setup: Setup, follow: bool) -> list[str]:
+        return [
+            *(sys.executable, "-m", "pipeline", "run", *reader, "--progress", "json"),
+            *_topics(place),
+            *("--master", setup.master, "--jvm-dir", str(JVM_DIR)),
+            *_confs(setup.conf),
+            *(["--follow"] if follow else []),
+            *setup.pipeline_options,
+        ]
+
+    return command
+
+
+def _sink(*, tuned: bool, json: str = "parse") -> Command:
+    def command(place: Place, setup: Setup, follow: bool) -> list[str]:
+        return [
+            *(sys.executable, str(Path(__file__).with_name("spark_sink.py"))),
+            *("--bootstrap", place.bootstrap, "--input", place.input, "--output", place.output),
+            *("--checkpoint", str(place.home / "checkpoint"), "--json", json),
+            *("--master", setup.master, "--jvm-dir", str(JVM_DIR)),
+            *_confs([java_options(setup, tuned=tuned), *setup.conf]),
+            *(["--follow"] if follow else []),
+        ]
+
+    return command
 
 
 def _confs(pairs: Sequence[str]) -> list[str]:
@@ -80,25 +111,82 @@ def java_options(setup: Setup, *, tuned: bool, given: str | None = None) -> str:
     return f"{_JAVA_OPTIONS}={' '.join(words)}"
 
 
-def _sink_with(*, tuned: bool, json: str = "parse") -> Callable[[Place, Setup], list[str]]:
-    return lambda place, setup: _sink(place, setup, json, [java_options(setup, tuned=tuned)])
+def _peer(program: Sequence[str], *, static: bool, options: Callable[[Place], Sequence[str]] | None = None) -> Command:
+    """A peer runs until SIGTERM, whatever it is asked for; a static member keeps its id over restarts."""
+
+    def command(place: Place, _setup: Setup, _follow: bool) -> list[str]:
+        more = options(place) if options else []
+        return [*program, *_topics(place), *more, *(["--instance", "bench-1"] if static else [])]
+
+    return command
 
 
-PIPELINE = Contender("pipeline", "ours, exactly once", ours=True, command=_pipeline)
+_LOOP = [sys.executable, str(PEERS / "loop.py")]
+_JAVA = ["java", "-Xms1g", "-Xmx1g", "-jar", str(STREAMS)]
+
+
+def _state(place: Place) -> list[str]:
+    return ["--state-dir", str(place.home / "state")]
+
+
+def _peers(*, static: bool) -> Iterable[Contender]:
+    suffix, member = ("", "a static member") if static else ("-dynamic", "a dynamic member, the default")
+    yield Contender(
+        f"loop{suffix}",
+        f"a hand-written confluent-kafka loop, exactly once, 100 ms, {member}",
+        _peer(_LOOP, static=static),
+        endless=True,
+    )
+    yield Contender(
+        f"streams{suffix}",
+        f"Kafka Streams exactly_once_v2 in Java, 100 ms, 2 threads, {member}",
+        _peer(_JAVA, static=static, options=_state),
+        endless=True,
+        needs=STREAMS,
+    )
+    yield Contender(
+        f"franz{suffix}",
+        f"franz-go's GroupTransactSession in Go, exactly once, 100 ms, {member}",
+        _peer([str(FRANZ)], static=static),
+        endless=True,
+        needs=FRANZ,
+    )
+
+
 _SINK = "Spark's Kafka sink, at least once, from_json and to_json"
+PIPELINE = Contender("pipeline", "ours, exactly once, Spark's Kafka source reads", _pipeline(), ours=True)
+DIRECT = Contender("direct", "ours, exactly once, tasks read by themselves", _pipeline("--reader", "direct"), ours=True)
 
 CONTENDERS = {
     contender.name: contender
     for contender in (
+        DIRECT,
         PIPELINE,
-        Contender("spark-sink", f"{_SINK}, the JVM as Spark starts it", ours=False, command=_sink_with(tuned=False)),
-        Contender("spark-sink-tuned", f"{_SINK}, our JVM options", ours=False, command=_sink_with(tuned=True)),
+        Contender("spark-sink", f"{_SINK}, the JVM as Spark starts it", _sink(tuned=False), exactly_once=False),
+        Contender("spark-sink-tuned", f"{_SINK}, our JVM options", _sink(tuned=True), exactly_once=False),
         Contender(
             "spark-sink-concat",
             "a sink that glues the new fields on as text and trusts its input, our JVM options",
-            ours=False,
-            command=_sink_with(tuned=True, json="concat"),
+            _sink(tuned=True, json="concat"),
+            exactly_once=False,
         ),
+        *_peers(static=True),
+        *_peers(static=False),
     )
 }
-DEFAULT = ("pipeline", "spark-sink", "spark-sink-tuned")
+DEFAULT = ("pipeline", "spark-sink", "loop", "streams", "franz")
+
+
+def require_built(names: Iterable[str]) -> None:
+    """
+    Return when everything that these contenders need is there.
+
+    Raises:
+        Refused: something is not built, or there is no `java`.
+    """
+    needs = {name: CONTENDERS[name].needs for name in names}
+    unbuilt = [name for name, need in needs.items() if need is not None and not need.exists()]
+    if unbuilt:
+        raise Refused(f"{', '.join(unbuilt)}: not built; `make bench-peers` builds them, --contenders names others")
+    if any(need == STREAMS for need in needs.values()) and shutil.which("java") is None:
+        raise Refused("streams: no java on PATH; install Java 17 or later, or name others with --contenders")

@@ -1,33 +1,54 @@
-"""`make bench`: drain the same orders with our pipeline and with Spark's own Kafka sink, and compare."""
+"""`make bench`: drain and follow the same orders with our pipeline and with its peers, and compare."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from contenders import CONTENDERS, DEFAULT, PIPELINE, Setup
+from contenders import CONTENDERS, DEFAULT, Setup, require_built
+from figures import rounds
+from follow import follow
 from ground import Ground, ground
-from measure import Restart, Run, measure, restart
-from results import Results, machine, table, write
+from machine import machine
+from measure import measure
+from restart import restart
+from results import tables, write
 from rich.console import Console
+from runs import Latency, Restart, Results, Run
 
 from protocol.command import run as run_command
 
 _WARM_UP = 20_000
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be measured."""
+
+    names: Sequence[str]
+    counts: Sequence[int]
+    repeat: int
+    paired: bool
+    warm_up: int
+    restarts: int
+    latencies: int
+    rate_per_s: int
+    latency_s: float
+
+
 def _numbers(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> list[int]:
     words = [word for text in given for word in text.replace("_", "").split(",") if word]
-    if not all(word.isdigit() and int(word) > 0 for word in words):
-        raise click.BadParameter(f"{', '.join(given)}: write numbers of orders, as in 1000000,4000000")
-    return sorted({int(word) for word in words})
+    if not all(word.isdigit() and (int(word) > 0 or words == ["0"]) for word in words):
+        raise click.BadParameter(f"{', '.join(given)}: write numbers of orders, as in 1000000,4000000, or 0 for none")
+    return sorted({int(word) for word in words if int(word)})
 
 
 def _names(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> list[str]:
-    words = [word for text in given for word in text.split(",") if word] or list(DEFAULT)
+    words = list(dict.fromkeys(word for text in given for word in text.split(",") if word)) or list(DEFAULT)
     unknown = [word for word in words if word not in CONTENDERS]
     if unknown:
         raise click.BadParameter(f"{', '.join(unknown)}: there are {', '.join(CONTENDERS)}")
@@ -35,11 +56,33 @@ def _names(_context: click.Context, _parameter: click.Parameter, given: tuple[st
 
 
 @click.command()
-@click.option("--count", "--counts", "counts", multiple=True, default=["4000000"], show_default=True, callback=_numbers)
-@click.option("--master", default="local[2]", show_default=True)
-@click.option("--repeat", type=click.IntRange(1, 100), default=1, show_default=True, help="Rounds per count.")
-@click.option("--only", multiple=True, callback=_names, help=f"Contenders [default: {','.join(DEFAULT)}]")
+@click.option(
+    *("--orders", "--count", "--counts", "counts"),
+    multiple=True,
+    default=["4000000"],
+    show_default=True,
+    callback=_numbers,
+    help="Backlogs to drain; 0: none.",
+)
+@click.option(
+    *("--contenders", "--contender", "--only", "names"),
+    multiple=True,
+    callback=_names,
+    help=f"Who runs; the first is compared with the others.  [default: {','.join(DEFAULT)}]",
+)
+@click.option("--repeat", type=click.IntRange(1, 100), default=1, show_default=True, help="Rounds per backlog.")
+@click.option("--paired", is_flag=True, help="Run the first contender right beside each other one.")
 @click.option("--restarts", type=click.IntRange(0, 100), default=1, show_default=True, help="Restarts after kill -9.")
+@click.option("--latencies", type=click.IntRange(0, 100), default=1, show_default=True, help="Rounds of latency.")
+@click.option("--rate", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Records/s of latency.")
+@click.option(
+    "--latency-s",
+    type=click.FloatRange(1),
+    default=20.0,
+    show_default=True,
+    help="Seconds counted, after half as many.",
+)
+@click.option("--master", default="local[2]", show_default=True)
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting for all; may be repeated.")
 @click.option("--pipeline-options", default="", metavar="TEXT", help="More options for ours alone, as '--lanes 4'.")
 @click.option("--warm-up", type=click.IntRange(0), default=_WARM_UP, show_default=True, help="Orders that don't count.")
@@ -48,73 +91,97 @@ def _names(_context: click.Context, _parameter: click.Parameter, given: tuple[st
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path(__file__).with_name("RESULTS.md"),
     show_default="benchmarks/RESULTS.md",
-    help="Results; a JSON twin is written beside it.",
+    help="Results; JSON and SVG twins are written beside it.",
 )
-def bench(
-    counts: list[int],
-    master: str,
-    repeat: int,
-    only: list[str],
-    restarts: int,
-    conf: tuple[str, ...],
-    pipeline_options: str,
-    warm_up: int,
-    out: Path,
-) -> None:
+def bench(master: str, conf: tuple[str, ...], pipeline_options: str, out: Path, rate: int, **given: object) -> None:
     """
-    Measure rate, start, CPU and memory, on a broker of its own.
+    Measure rate, CPU, memory, latency and restart of our pipeline and its peers, on a broker of its own.
 
     \b
     Examples:
       make bench
-      .venv/bin/python benchmarks/run.py --counts 1000000,4000000 --repeat 3
-      .venv/bin/python benchmarks/run.py --count 100000 --only pipeline --pipeline-options '--lanes 4' --out /tmp/R.md
+      .venv/bin/python benchmarks/run.py --orders 1000000 --contenders direct,streams,franz --repeat 3
+      .venv/bin/python benchmarks/run.py --orders 1000000,4000000 --contenders direct,franz --paired --repeat 5
+      .venv/bin/python benchmarks/run.py --orders 0 --restarts 0 --contenders loop --latencies 3 --out /tmp/R.md
     """  # noqa: D301 - click's own mark
-    console = Console()
-    setup = Setup(master, conf, shlex.split(pipeline_options))
-    found = machine()
+    plan = Plan(rate_per_s=rate, **given)  # type: ignore[arg-type]
+    if plan.paired and len(plan.names) < 2:
+        raise click.UsageError("--paired compares the first contender with others; name at least two (--contenders)")
+    require_built(plan.names)
+    console, setup, found = Console(), Setup(master, conf, shlex.split(pipeline_options)), machine()
     command = shlex.join([".venv/bin/python", "benchmarks/run.py", *sys.argv[1:]])
+    results = Results(
+        command,
+        found,
+        {name: CONTENDERS[name].what for name in plan.names},
+        [name for name in plan.names if CONTENDERS[name].ours],
+    )
     with ground() as here:
         console.print(f"a broker of our own at {here.cluster.bootstrap}; load {found['load before the start']}")
-        runs = _runs(console, here, setup, counts, only, repeat, warm_up)
-        again = _restarts(console, here, setup, max(counts), restarts if PIPELINE.name in only else 0)
-    results = Results(command, found, runs, again)
-    for records in counts:
-        console.print(table(results, records))
-    for one in again:
-        console.print(f"restart after kill -9: first new record after {one.first_record_s:.1f} s, {one.verified}")
+        results = carry_out(console, here, setup, plan, results)
+    for one in tables(results):
+        console.print(one)
     write(results, out)
-    console.print(f"written: {out} and its JSON twin")
+    console.print(f"written: {out} and its JSON and SVG twins")
 
 
-def _runs(
-    console: Console, here: Ground, setup: Setup, counts: Sequence[int], names: Sequence[str], repeat: int, warm_up: int
-) -> list[Run]:
-    """All rounds of all sizes; the order of contenders turns round with each round."""
-    if warm_up:
-        for name in names:
-            console.print(f"{name}: warming up on {warm_up:,} orders")
-            measure(here, CONTENDERS[name], setup, warm_up, 0)
+def carry_out(console: Console, here: Ground, setup: Setup, plan: Plan, results: Results) -> Results:
+    """All that was asked for, one contender at a time."""
+    if plan.warm_up:
+        for name in plan.names:
+            console.print(f"{name}: warming up on {plan.warm_up:,} orders")
+            measure(here, CONTENDERS[name], setup, plan.warm_up, 0)
+    return Results(
+        results.command,
+        results.machine,
+        results.contenders,
+        results.ours,
+        _drains(console, here, setup, plan),
+        _restarts(console, here, setup, plan) if plan.counts else [],
+        _latencies(console, here, setup, plan),
+    )
+
+
+def _drains(console: Console, here: Ground, setup: Setup, plan: Plan) -> list[Run]:
     runs = []
-    for records in counts:
+    for records in plan.counts:
         console.print(f"seeding {records:,} orders")
         here.input_of(records)
-        for number in range(1, repeat + 1):
-            for name in names if number % 2 else reversed(names):
-                found = measure(here, CONTENDERS[name], setup, records, number)
+        for number, names in rounds(plan.names, plan.repeat, paired=plan.paired):
+            for name in names:
+                one = measure(here, CONTENDERS[name], setup, records, number)
                 console.print(
-                    f"{name} round {number}: {found.records_per_s:,.0f} records/s, {found.wall_s:.1f} s, "
-                    f"{found.cpu_s:.1f} CPU s, {found.memory_mib:,.0f} MiB"
+                    f"{name} round {number}: {one.records_per_s:,.0f} records/s, {one.wall_s:.1f} s, "
+                    f"{one.cpu_s:.1f} CPU s, {one.memory_mib:,.0f} MiB, {one.verified}"
                 )
-                runs.append(found)
+                runs.append(one)
     return runs
 
 
-def _restarts(console: Console, here: Ground, setup: Setup, records: int, rounds: int) -> list[Restart]:
+def _restarts(console: Console, here: Ground, setup: Setup, plan: Plan) -> list[Restart]:
     found = []
-    for number in range(1, rounds + 1):
-        console.print(f"restart {number}: killing the pipeline in the middle of a transaction")
-        found.append(restart(here, PIPELINE, setup, records, number))
+    for number, names in rounds(plan.names, plan.restarts, paired=False):
+        for name in names:
+            one = restart(here, CONTENDERS[name], setup, max(plan.counts), number)
+            console.print(
+                f"{name} killed: first new record {one.first_record_s:.2f} s after the restart, {one.verified}"
+            )
+            found.append(one)
+    return found
+
+
+def _latencies(console: Console, here: Ground, setup: Setup, plan: Plan) -> list[Latency]:
+    found = []
+    for number, names in rounds(plan.names, plan.latencies, paired=False):
+        for name in names:
+            warm_s = plan.latency_s / 2
+            contender = CONTENDERS[name]
+            one = follow(here, contender, setup, number, per_s=plan.rate_per_s, warm_s=warm_s, seconds=plan.latency_s)
+            console.print(
+                f"{name} at {one.records_per_s:,.0f} records/s: p50 {one.p50_ms:.0f} ms, p99 {one.p99_ms:.0f} ms, "
+                f"first commit {one.first_commit_s:.2f} s after the start, {one.verified}"
+            )
+            found.append(one)
     return found
 
 

@@ -9,6 +9,9 @@ Java producer gets the sizes of our own. The JIT compilers are the caller's choi
 
 from __future__ import annotations
 
+import signal
+import threading
+
 import click
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,6 +26,7 @@ _ORDER = (
     "order_id STRING, customer_id STRING, item STRING, quantity INT, total_cents BIGINT, "
     "store STRING, created_at STRING"
 )
+_LOOK_S = 1
 # As protocol.kafka.clients.producer; the Java client's names.
 _WRITE_CLIENT = {
     "acks": "all",
@@ -78,7 +82,12 @@ def copy(
     )
     # Without a pause between micro-batches: the next one starts when there is something to read.
     query = (writer.trigger(processingTime="0 seconds") if follow else writer.trigger(availableNow=True)).start()
-    query.awaitTermination()
+    # An exception out of a signal's handler would leave the gateway in the middle of an answer.
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    while not stopping.is_set() and not query.awaitTermination(_LOOK_S):
+        pass
+    query.stop()
 
 
 @click.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ _MEASURED = Path(__file__).with_name("measured.py")
 _SAMPLE_S = 0.5
 _KILL_S = 10.0
 _LAST_LINES = 15
+_BY_SIGTERM = {128 + signal.SIGTERM, -signal.SIGTERM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +93,18 @@ class Tree:
         self._launcher.kill()
         self._launcher.wait(_KILL_S)
 
+    def terminate(self) -> None:
+        """SIGTERM to the command alone, as a supervisor sends it; `wait` tells how it ended."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in sorted(psutil.Process(self._launcher.pid).children(), key=lambda one: one.create_time())[:1]:
+                process.terminate()
+
     def running(self) -> bool:
         return self._launcher.poll() is None
 
-    def wait(self, deadline: Deadline) -> Usage:
+    def wait(self, deadline: Deadline, *, stopped: bool = False) -> Usage:
         """
-        Wait for the end of the whole tree.
+        Wait for the end of the whole tree; ``stopped``: a SIGTERM was sent, and may be what the exit code tells.
 
         Raises:
             Refused: it ended with an error, or not in time; the last lines of its output are in the text.
@@ -108,7 +116,7 @@ class Tree:
         if not self._report.exists():
             raise Refused(f"it was killed from outside; its last lines:\n{self.tail()}")
         usage = Usage(**json.loads(self._report.read_text()))
-        if usage.exit_code != 0:
+        if usage.exit_code != 0 and not (stopped and usage.exit_code in _BY_SIGTERM):
             raise Refused(f"it ended with {usage.exit_code}; its last lines:\n{self.tail()}")
         return usage
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,8 +14,8 @@ BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 from contenders import Setup, java_options  # noqa: E402 - the benchmarks are programs, no package
-from measure import Restart, Run  # noqa: E402
-from results import Results, write  # noqa: E402
+from results import lines, write  # noqa: E402
+from runs import Latency, Restart, Results, Run, load  # noqa: E402
 from tree import Tree  # noqa: E402
 from watch import Sight, pace  # noqa: E402
 
@@ -48,26 +46,34 @@ def test_nothing_visible_has_no_pace() -> None:
 
 def _run(contender: str, number: int, rate: float) -> Run:
     parts = {"driver": 100.0, "jvm": 500.0, "workers": 200.0}
-    return Run(contender, 1000, number, rate, rate, 3.0, 9.0, 10.0, 12.0, 2.0, 0.1, 800.0, parts, 1000, 0, "proven")
+    return Run(contender, 1000, number, rate, rate, 3.0, 9.0, 10.0, 12.0, 2.0, 0.1, 800.0, parts, "proven")
 
 
-def test_ratios_are_ours_over_the_peers_medians(tmp_path: Path) -> None:
-    """Medians of three rounds, 200 and 100, give 2.00; the JSON twin keeps each run."""
-    runs = [_run("pipeline", n, rate) for n, rate in enumerate((150.0, 200.0, 900.0), 1)]
-    runs += [_run("spark-sink", n, rate) for n, rate in enumerate((90.0, 100.0, 110.0), 1)]
-    results = Results("make bench", {"cores": "2"}, runs, [Restart(1000, 1, 200, 50, 4.0, 9.0, 1000, 0, "proven")])
-    assert results.lines(1000)[0] == ["measure", "pipeline", "spark-sink", "ours / spark-sink"]
-    assert results.lines(1000)[1][1:] == ["200", "100", "2.00"]
+def test_ratios_are_the_firsts_over_the_others_round_by_round(tmp_path: Path) -> None:
+    """Rounds of 2.0, 2.5 and 8.2 give 2.50 with its range; the JSON twin keeps each run, the picture is drawn."""
+    runs = [_run("direct", n, rate) for n, rate in enumerate((180.0, 250.0, 900.0), 1)]
+    runs += [_run("franz", n, rate) for n, rate in enumerate((90.0, 100.0, 110.0), 1)]
+    killed = [Restart("franz", 1000, 1, 200, 50, 4.0, 9.0, 0, "proven")]
+    followed = [
+        Latency("direct", n, 1000, 999.0, 20.0, 4.0, 30.0 + n, 90.0, 99.0, 0.2, 300.0, "proven") for n in (1, 2)
+    ]
+    results = Results(
+        "make bench", {"cores": "2"}, {"direct": "ours", "franz": "Go"}, ["direct"], runs, killed, followed
+    )
+    assert lines(results, 1000)[0] == ["measure", "direct", "franz", "direct / franz"]
+    assert lines(results, 1000)[1][1:] == ["250", "100", "2.50 (2.00-8.18)"]
     write(results, tmp_path / "RESULTS.md")
-    assert "| 1,000 | 200 | 50 | 4.0 | proven |" in (tmp_path / "RESULTS.md").read_text()
-    kept = json.loads((tmp_path / "results.json").read_text())
-    assert [Run(**run) for run in kept["runs"]] == runs
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert "| franz | 1,000 | 200 | 50 | 4.00 | 0 | proven |" in text
+    assert "| direct | 999 | 32 | 90 | 99 | 4.00 | 0.20 | proven |" in text
+    assert load([tmp_path / "results.json"]) == results
+    assert (tmp_path / "results.svg").read_text().startswith("<svg")
 
 
 def test_a_contender_that_ran_alone_has_no_ratio() -> None:
-    """`--only spark-sink` shows numbers and compares nothing."""
-    results = Results("make bench", {}, [replace(_run("spark-sink", 1, 5.0))], [])
-    assert results.lines(1000)[0] == ["measure", "spark-sink"]
+    """It shows numbers and compares nothing."""
+    results = Results("make bench", {}, {"loop": "by hand"}, [], [_run("loop", 1, 5.0)])
+    assert lines(results, 1000)[0] == ["measure", "loop"]
 
 
 def test_the_choice_of_compilers_replaces_the_pipelines_own() -> None:
@@ -124,3 +130,30 @@ def test_a_failed_command_is_refused_with_its_last_words(tmp_path: Path) -> None
     command = [sys.executable, "-c", "raise SystemExit('no such topic')"]
     with Tree(command, tmp_path) as tree, pytest.raises(Refused, match=r"ended with 1.*\n.*no such topic"):
         tree.wait(Deadline(20))
+
+
+_ENDLESS = """
+import signal, sys, time
+if {polite}:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit({code}))
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("polite", "code", "fine"), [(True, 0, True), (True, 143, True), (False, 0, True), (True, 1, False)]
+)
+def test_a_command_that_is_told_to_stop_may_say_so(tmp_path: Path, polite: bool, code: int, fine: bool) -> None:
+    """0, 143 and the signal itself are the same answer; anything else is a failure."""
+    with Tree([sys.executable, "-c", _ENDLESS.format(polite=polite, code=code)], tmp_path) as tree:
+        deadline = Deadline(20)
+        while "up" not in tree.tail():
+            deadline.check("the command")
+            time.sleep(0.01)
+        tree.terminate()
+        if fine:
+            assert tree.wait(Deadline(20), stopped=True).wall_s < 20
+        else:
+            with pytest.raises(Refused, match="ended with 1"):
+                tree.wait(Deadline(20), stopped=True)

@@ -1,0 +1,105 @@
+"""What every kind of measurement needs: a place to run in, an end to wait for, and a verdict on the output."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from contenders import Contender, Place
+from ground import PARTITIONS, Ground, program
+from tree import Tree, Usage
+from watch import Ends, open_records
+
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+from protocol.kafka import offsets, operate
+from protocol.kafka.clients import READ_UNCOMMITTED, admin, consumer
+
+_LOOK_S = 0.05
+_ASK_S = 30.0
+_GOODBYE_S = 30.0
+
+
+def place_for(ground: Ground, contender: Contender, source: str, stem: str) -> Place:
+    """Fresh topics, group and directory for one run over the topic ``source``."""
+    stem = f"bench.{contender.name}.{stem}"
+    place = Place(ground.cluster.bootstrap, source, f"{stem}.out", f"{stem}.dlq", f"{stem}.group", ground.home / stem)
+    # Spark's sink can't keep timestamps, which the proof asks for unless the broker sets them.
+    timed = {} if contender.exactly_once else {"message.timestamp.type": "LogAppendTime"}
+    ground.make_topics([place.output, place.dead_letter], timed)
+    return place
+
+
+def finish(ground: Ground, contender: Contender, place: Place, tree: Tree, deadline: Deadline) -> Usage:
+    """Wait for a drain's end: its own, or that of the backlog, at which an endless contender is told to stop."""
+    if not contender.endless:
+        return tree.wait(deadline)
+    _await_drained(ground, place, tree, deadline)
+    return stop(tree)
+
+
+def stop(tree: Tree) -> Usage:
+    """SIGTERM, and the end that follows."""
+    tree.terminate()
+    return tree.wait(Deadline(_GOODBYE_S), stopped=True)
+
+
+def _await_drained(ground: Ground, place: Place, tree: Tree, deadline: Deadline) -> None:
+    """
+    Return once the group stands at the input's end and no transaction is open downstream.
+
+    The input is written without transactions: some contenders never step over the markers at a log's end.
+
+    Raises:
+        Refused: the contender ended before that.
+    """
+    ends = Ends(ground.connection, place.input, PARTITIONS).ask()
+    downstream = [Ends(ground.connection, topic, PARTITIONS) for topic in (place.output, place.dead_letter)]
+    reader = consumer(ground.connection, place.group, READ_UNCOMMITTED)
+    try:
+        while tree.running():
+            found = offsets.committed(reader, place.input, range(PARTITIONS), Deadline(_ASK_S))
+            at_end = all((one := found[p]) is not None and one.offset >= end for p, end in ends.items())
+            if at_end and not any(open_records(topic) for topic in downstream):
+                return
+            deadline.check(f"draining {place.input}")
+            time.sleep(_LOOK_S)
+    finally:
+        reader.close()
+    raise Refused(f"it ended by itself before the backlog did; its last lines:\n{tree.tail()}")
+
+
+def verified(ground: Ground, contender: Contender, place: Place, records: int) -> str:
+    """
+    The proof's verdict on a run's output; a fast wrong run is no result.
+
+    A sink without transactions keeps no position in Kafka, so it is given the input's end: that is what it claims.
+
+    Raises:
+        Refused: records are missing, or the proof finds something.
+    """
+    if not contender.exactly_once:
+        ends = Ends(ground.connection, place.input, PARTITIONS).ask()
+        operate.set_offsets(admin(ground.connection), place.group, place.input, ends, Deadline(_ASK_S))
+    names = ["--input", place.input, "--output", place.output, "--dead-letter", place.dead_letter]
+    # Only ours has a producer per transaction; to reuse one is no fault of a run without late frames.
+    rules = ["--strict" if contender.ours else "--no-strict", "--settled", "--need", f"outputs={records}", "--json"]
+    told = program(
+        "proof", "verify", "--bootstrap", place.bootstrap, *names, "--group", place.group, *rules, records=3 * records
+    )
+    return str(json.loads(told)["verdict"])
+
+
+def verified_after_kill(ground: Ground, contender: Contender, place: Place, records: int) -> tuple[str, int]:
+    """
+    As `verified`, and how many records there are twice: any at all are a sink's that writes without transactions.
+
+    Raises:
+        Refused: records are missing, or the proof finds something.
+    """
+    if contender.exactly_once:
+        return verified(ground, contender, place, records), 0
+    found = ground.count(place.output, "source", records)
+    if found["unique"] != records:
+        raise Refused(f"{contender.name}: {found['unique']} of {records} source positions are in its output")
+    return "count", found["duplicates"]

@@ -1,0 +1,166 @@
+"""Latency: paced orders go in, a `read_committed` reader takes them out, and each is timed."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from typing import Self
+
+from contenders import Contender, Setup
+from course import place_for, stop, verified
+from figures import delays_ms, percentile
+from ground import PARTITIONS, Ground
+from runs import Latency
+from tree import MemoryWatch, Tree
+
+from proof.orders import orders
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+from protocol.kafka.clients import READ_COMMITTED, TopicPartition, consumer, mapped, producer
+
+_WAITING = 1_000
+_FIRST_S = 120.0
+_ARRIVE_S = 60.0
+_POLL_S = 0.1
+
+
+class Pacer:
+    """Sends orders at a steady rate in a thread of its own; ``sent`` is key -> moment of `produce()`."""
+
+    def __init__(self, connection: Connection, topic: str, per_s: int, first: int) -> None:
+        self._client = producer(
+            connection, None, timeout_s=_ARRIVE_S, message_max_bytes=1_000_000, **{"linger.ms": 0, "acks": "all"}
+        )
+        self._topic, self._per_s, self._first = topic, per_s, first
+        self.sent: dict[bytes, float] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._send, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """No more; returns once all that was sent is in the log."""
+        self._stop.set()
+        self._thread.join()
+        with mapped("flush"):
+            self._client.flush(_ARRIVE_S)
+
+    def _send(self) -> None:
+        order, began = orders(0), time.monotonic()
+        for number in itertools.count():
+            due = began + number / self._per_s - time.monotonic()
+            if due > 0:
+                self._client.poll(0)
+                if self._stop.wait(due):
+                    return
+            key, value = order(self._first + number)
+            self.sent[key] = time.monotonic()
+            self._client.produce(self._topic, value, key, partition=number % PARTITIONS)
+
+
+class Receiver:
+    """Reads a topic from its start at `read_committed`, in a thread of its own; ``received`` is key -> moment."""
+
+    def __init__(self, connection: Connection, topic: str, group: str) -> None:
+        self._client = consumer(connection, group, READ_COMMITTED, **{"fetch.wait.max.ms": 20})
+        self._client.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
+        self.received: dict[bytes, float] = {}
+        self.duplicates = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._client.close()
+
+    def _read(self) -> None:
+        while not self._stop.is_set():
+            message = self._client.poll(_POLL_S)  # one by one: `consume` would wait for a full batch
+            if message is None or message.error() is not None:
+                continue
+            now, key = time.monotonic(), message.key() or b""
+            if key in self.received:
+                self.duplicates += 1
+            else:
+                self.received[key] = now
+
+
+def follow(
+    ground: Ground, contender: Contender, setup: Setup, number: int, *, per_s: int, warm_s: float, seconds: float
+) -> Latency:
+    """
+    Start a contender on a few waiting orders, then feed it ``per_s`` a second, ``warm_s`` of it uncounted.
+
+    Raises:
+        Refused: it ended, records were lost or came twice, or the proof found something.
+    """
+    source = f"bench.follow.{contender.name}.{number}.in"
+    ground.seed(source, _WAITING)
+    place = place_for(ground, contender, source, f"follow-{number}")
+    with Receiver(ground.connection, place.output, f"{place.group}.reader") as reader:
+        started = time.monotonic()
+        with Tree(contender.command(place, setup, True), place.home) as tree, MemoryWatch(tree) as memory:
+            _await(lambda: bool(reader.received), tree, _FIRST_S, "the first record")
+            first = min(reader.received.values()) - started
+            with Pacer(ground.connection, source, per_s, _WAITING) as pacer:
+                _pause(tree, warm_s)
+                since, cpu = time.monotonic(), memory.cpu_s
+                _pause(tree, seconds)
+                measured_s, cpu = time.monotonic() - since, memory.cpu_s - cpu
+                pacer.stop()
+            total = _WAITING + len(pacer.sent)
+            _await(lambda: len(reader.received) >= total, tree, _ARRIVE_S, f"all of {total} records")
+            stop(tree)
+    if reader.duplicates:
+        raise Refused(f"{contender.name}: {reader.duplicates} records came twice")
+    verdict = verified(ground, contender, place, total)
+    ground.drop_topics([source, place.output, place.dead_letter])
+    delays = delays_ms(pacer.sent, reader.received, since)
+    return Latency(
+        contender.name,
+        number,
+        per_s,
+        len(delays) / measured_s,
+        measured_s,
+        first,
+        percentile(delays, 0.5),
+        percentile(delays, 0.99),
+        max(delays),
+        cpu / measured_s,
+        memory.peak.total / 2**20,
+        verdict,
+    )
+
+
+def _await(true: Callable[[], bool], tree: Tree, budget_s: float, what: str) -> None:
+    deadline = Deadline(budget_s)
+    while not true():
+        _alive(tree)
+        deadline.check(what)
+        time.sleep(0.01)
+
+
+def _pause(tree: Tree, seconds: float) -> None:
+    """Let time go by while the contender lives."""
+    deadline = Deadline(seconds)
+    while not deadline.expired():
+        _alive(tree)
+        time.sleep(min(0.1, deadline.remaining_s()))
+
+
+def _alive(tree: Tree) -> None:
+    if not tree.running():
+        raise Refused(f"it ended while it was to follow; its last lines:\n{tree.tail()}")

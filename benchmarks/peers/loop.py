@@ -1,0 +1,257 @@
+"""
+The peer that people write by hand: consume, enrich, produce, one transaction every 100 ms, until SIGTERM.
+
+One process, one consumer of all partitions, one transactional producer kept for good. A stable transactional id fences
+what a dead run left open; a static member (`--instance`) takes its partitions back without waiting for a session's end.
+A transaction begins with the first record, so an idle loop writes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, cast
+
+import click
+import orjson
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from protocol.kafka.scan import LogRecord
+from protocol.names import ExitCode
+from protocol.position import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
+from protocol.records import (
+    DISCOUNT_FIELD,
+    DISCOUNTS,
+    ERROR_REASON,
+    TIER_FIELD,
+    Reason,
+    tier_of_key,
+)
+
+_POLL_S = 0.1
+_PATIENCE_S = 30.0
+_ROOM_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the loop is told; ``commit_s`` is the length of a transaction."""
+
+    bootstrap: str
+    input: str
+    output: str
+    dead_letter: str
+    group: str
+    instance: str
+    commit_s: float
+    batch: int
+
+
+def enrich(key: bytes | None, value: bytes | None) -> bytes | Reason:
+    """The enriched order's JSON, or why it is rejected."""
+    if value is None:
+        return Reason.NO_VALUE
+    try:
+        order = orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return Reason.NOT_JSON
+    if not isinstance(order, dict):
+        return Reason.NOT_AN_OBJECT
+    customer = order.get("customer_id")
+    if customer is None or customer == "":
+        return Reason.NO_CUSTOMER_ID
+    tier = tier_of_key(key)
+    order[TIER_FIELD] = tier
+    order[DISCOUNT_FIELD] = DISCOUNTS[tier]
+    return orjson.dumps(order)
+
+
+class _Source(dict[int, list[tuple[str, bytes | None]]]):
+    """Partition -> the two source headers that all its records share; made when first asked for."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__()
+        self._topic = topic
+
+    def __missing__(self, partition: int) -> list[tuple[str, bytes | None]]:
+        self[partition] = [(HEADER_TOPIC, self._topic.encode()), (HEADER_PARTITION, b"%d" % partition)]
+        return self[partition]
+
+
+class Loop:
+    """Consumer, producer, and where the open transaction stands."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._producer = Producer(producer_settings(options))
+        self._producer.init_transactions(_PATIENCE_S)  # before the first fetch of offsets: pending ones are settled
+        self._consumer = Consumer(consumer_settings(options))
+        self._consumer.subscribe([options.input], on_revoke=self._revoked, on_lost=self._revoked)
+        self._begun: float | None = None
+        self._positions: dict[int, int] = {}
+        self._source = _Source(options.input)
+        self.stopping = False
+
+    def run(self) -> None:
+        """Transact until told to stop."""
+        while not self.stopping:
+            now = time.monotonic()
+            left = _POLL_S if self._begun is None else self._begun + self._options.commit_s - now
+            if left > 0:
+                got = self._consumer.consume(self._options.batch, timeout=min(left, self._slice()))
+                self._take(cast("list[LogRecord]", got))
+            else:
+                self._commit()
+        if self._begun is not None:
+            self._commit()
+        self._consumer.close()
+
+    def _slice(self) -> float:
+        """How long a `consume` may wait for a full batch: in an idle loop the first record should not wait."""
+        return 0.02 if self._begun is not None else 0.005
+
+    def _take(self, messages: Sequence[LogRecord]) -> None:
+        """Enrich and produce; the loop that every record goes through, so its names are local."""
+        positions, produce, output = self._positions, self._producer.produce, self._options.output
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                if error.fatal() or not error.retriable():
+                    raise KafkaException(error)
+                continue
+            if self._begun is None:
+                self._producer.begin_transaction()
+                self._begun = time.monotonic()
+            partition, offset, key = message.partition(), message.offset(), message.key()
+            made = enrich(key, message.value())
+            headers: Any = message.headers() or []
+            value: bytes | None
+            if type(made) is bytes:
+                target, value = output, made
+            else:
+                headers.append((ERROR_REASON, str(made).encode()))
+                target, value = self._options.dead_letter, message.value()
+            headers += self._source[partition]
+            headers.append((HEADER_OFFSET, b"%d" % offset))
+            stamp = message.timestamp()[1]
+            while True:
+                try:
+                    produce(target, value, key, partition, timestamp=stamp, headers=headers)
+                    break
+                except BufferError:
+                    self._producer.poll(_ROOM_S)
+            positions[partition] = offset + 1
+        self._producer.poll(0)
+
+    def _commit(self) -> None:
+        """Records and positions become visible together; what can't commit is aborted and read again."""
+        positions = [TopicPartition(self._options.input, p, offset) for p, offset in self._positions.items()]
+        try:
+            self._producer.send_offsets_to_transaction(positions, self._consumer.consumer_group_metadata(), _PATIENCE_S)
+            self._again(self._producer.commit_transaction)
+        except KafkaException as failure:
+            error = failure.args[0]
+            if not isinstance(error, KafkaError) or not error.txn_requires_abort():
+                raise
+            self._abort(rewind=True)
+        self._begun = None
+        self._positions.clear()
+
+    def _abort(self, *, rewind: bool) -> None:
+        self._again(self._producer.abort_transaction)
+        if rewind:
+            stood = self._consumer.committed(self._consumer.assignment(), _PATIENCE_S)
+            for one in stood:
+                # Without a position the partition is read from its start, as the consumer's settings say.
+                self._consumer.seek(TopicPartition(one.topic, one.partition, max(one.offset, -2)))
+        self._begun = None
+        self._positions.clear()
+
+    @staticmethod
+    def _again(call: Callable[[float], None]) -> None:
+        """A retriable error asks for the same call again."""
+        end = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                call(max(0.001, end - time.monotonic()))
+            except KafkaException as failure:
+                error = failure.args[0]
+                if not isinstance(error, KafkaError) or not error.retriable() or time.monotonic() >= end:
+                    raise
+            else:
+                return
+
+    def _revoked(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        """Partitions that go take the open transaction with them; their next owner reads from the committed offsets."""
+        if self._begun is not None:
+            self._abort(rewind=False)
+
+
+def producer_settings(options: Options) -> dict[str, object]:
+    """As `protocol.kafka.clients.producer`, but for a producer that stays."""
+    return {
+        "bootstrap.servers": options.bootstrap,
+        "logger": _quiet(),
+        "transactional.id": options.group,
+        "transaction.timeout.ms": 60_000,
+        "linger.ms": 5,
+        "batch.size": 512 * 1024,
+        "queue.buffering.max.messages": 200_000,
+        "queue.buffering.max.kbytes": 64 * 1024,
+        "compression.type": "none",
+        "retry.backoff.ms": 2,
+        "retry.backoff.max.ms": 20,
+    }
+
+
+def consumer_settings(options: Options) -> dict[str, object]:
+    """Read ahead while Python works; `fetch.queue.backoff.ms` keeps a full queue from idling for a second."""
+    static = {"group.instance.id": options.instance} if options.instance else {}
+    return {
+        "bootstrap.servers": options.bootstrap,
+        "logger": _quiet(),
+        "group.id": options.group,
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+        "fetch.queue.backoff.ms": 10,
+        "queued.max.messages.kbytes": 64 * 1024,
+        "retry.backoff.ms": 2,
+        "retry.backoff.max.ms": 20,
+        **static,
+    }
+
+
+def _quiet() -> logging.Logger:
+    return logging.getLogger("loop")
+
+
+@click.command()
+@click.option("--bootstrap", required=True)
+@click.option("--input", required=True)
+@click.option("--output", required=True)
+@click.option("--dead-letter", required=True)
+@click.option("--group", required=True, help="Consumer group, and transactional id.")
+@click.option("--instance", default="", help="Id of a static member; none: a dynamic one.")
+@click.option("--commit-s", type=float, default=0.1, show_default=True, help="Length of a transaction.")
+@click.option("--batch", type=int, default=2_000, show_default=True, help="Records per `consume`, at most.")
+def main(**given: object) -> None:
+    """A hand-written transactional loop, for comparison."""
+    loop = Loop(Options(**given))  # type: ignore[arg-type]
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        loop.stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    loop.run()
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(ExitCode.DONE)

@@ -1,0 +1,188 @@
+"""What was measured, as values; and the JSON file that keeps them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from figures import Spread, marginal, ratio
+
+from protocol.errors import Refused
+
+FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One drain of a backlog; seconds count from process start, memory is the peak sum of PSS in MiB."""
+
+    contender: str
+    records: int
+    round: int
+    records_per_s: float
+    overall_records_per_s: float
+    first_visible_s: float
+    last_visible_s: float
+    wall_s: float
+    cpu_s: float
+    broker_cpu_s: float
+    foreign_cpu_s: float
+    memory_mib: float
+    memory_parts_mib: dict[str, float]
+    verified: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """
+    Seconds from a new start after `kill -9` to the first new record, and to the end of the backlog.
+
+    ``duplicates`` is what the kill made a sink without transactions write twice.
+    """
+
+    contender: str
+    records: int
+    round: int
+    visible_at_kill: int
+    uncommitted_at_kill: int
+    first_record_s: float
+    wall_s: float
+    duplicates: int
+    verified: str
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """
+    Paced orders followed through; delays from `produce()` to a `read_committed` reader's hands.
+
+    ``first_commit_s`` is the time from process start to the first record of a few that waited already.
+    ``cores`` is the CPU time of the whole tree over the measured time.
+    """
+
+    contender: str
+    round: int
+    wanted_per_s: int
+    records_per_s: float
+    seconds: float
+    first_commit_s: float
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+    cores: float
+    memory_mib: float
+    verified: str
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Everything measured by one command; ``contenders`` is name -> what it is, ``ours`` names those that are ours."""
+
+    command: str
+    machine: Mapping[str, str]
+    contenders: Mapping[str, str]
+    ours: Sequence[str]
+    runs: Sequence[Run] = ()
+    restarts: Sequence[Restart] = ()
+    latencies: Sequence[Latency] = field(default=())
+
+    def counts(self) -> list[int]:
+        return sorted({run.records for run in self.runs})
+
+    def names(self, records: int) -> list[str]:
+        """Who has runs over so many records; the first is the one that others are compared with."""
+        ran = {run.contender for run in self.runs if run.records == records}
+        return [name for name in self.contenders if name in ran]
+
+    def by_round(self, name: str, records: int, value: Callable[[Run], float]) -> dict[int, float]:
+        """Round -> a measure."""
+        return {r.round: value(r) for r in self.runs if r.contender == name and r.records == records}
+
+    def spread(self, name: str, records: int, value: Callable[[Run], float]) -> Spread | None:
+        return Spread.of(self.by_round(name, records, value).values())
+
+    def ratio(self, mine: str, other: str, records: int, value: Callable[[Run], float]) -> Spread | None:
+        """Mine over the other's, round by round."""
+        return ratio(self.by_round(mine, records, value), self.by_round(other, records, value))
+
+    def cpu_us(self, name: str) -> float | None:
+        """CPU microseconds of the tree per record: largest backlog less smallest, of medians; None with one size."""
+        counts = [records for records in self.counts() if name in self.names(records)]
+        ends = [self.spread(name, records, lambda run: run.cpu_s) for records in (counts[:1] + counts[-1:])]
+        if len(counts) < 2 or ends[0] is None or ends[1] is None:
+            return None
+        return 1e6 * marginal((counts[0], ends[0].middle), (counts[-1], ends[1].middle))
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "format": FORMAT,
+            "command": self.command,
+            "machine": dict(self.machine),
+            "contenders": dict(self.contenders),
+            "ours": list(self.ours),
+            "runs": [asdict(one) for one in self.runs],
+            "restarts": [asdict(one) for one in self.restarts],
+            "latencies": [asdict(one) for one in self.latencies],
+        }
+
+
+def save(results: Results, path: Path) -> None:
+    path.write_text(json.dumps(results.document(), indent=2, ensure_ascii=False) + "\n")
+
+
+def load(paths: Iterable[Path]) -> Results:
+    """
+    The results of some files taken together; rounds of later files follow those of earlier ones.
+
+    Raises:
+        Refused: a file holds something else, or was written by an older benchmark.
+    """
+    documents = [_document(path) for path in paths]
+    if not documents:
+        raise Refused("there are no results to read; give at least one file that the benchmark wrote")
+    before, whole = 0, _results(documents[0], 0)
+    for document in documents[1:]:
+        used = [[one.round for one in some] for some in (whole.runs, whole.restarts, whole.latencies)]
+        before = max([before, *itertools.chain(*used)])
+        more = _results(document, before)
+        whole = Results(
+            whole.command,
+            whole.machine,
+            {**whole.contenders, **more.contenders},
+            [*whole.ours, *(name for name in more.ours if name not in whole.ours)],
+            [*whole.runs, *more.runs],
+            [*whole.restarts, *more.restarts],
+            [*whole.latencies, *more.latencies],
+        )
+    return whole
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path}: no results of the benchmark: {error}") from error
+    told = found.get("format") if isinstance(found, dict) else None
+    if not isinstance(found, dict) or told != FORMAT:
+        raise Refused(f"{path}: its format is {told}, {FORMAT} is needed; measure again with `make bench`")
+    return found
+
+
+def _results(document: Mapping[str, Any], before: int) -> Results:
+    def later(some: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [{**one, "round": one["round"] + before} for one in some]
+
+    return Results(
+        document["command"],
+        document["machine"],
+        document["contenders"],
+        document["ours"],
+        [Run(**one) for one in later(document["runs"])],
+        [Restart(**one) for one in later(document["restarts"])],
+        [Latency(**one) for one in later(document["latencies"])],
+    )

@@ -1,0 +1,194 @@
+"""Command lines of the contenders, and what the benchmark's own options make of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+from click.testing import CliRunner
+
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "peers")]
+
+import contenders  # noqa: E402 - the benchmarks are programs, no package
+import course  # noqa: E402
+import loop  # noqa: E402
+import run  # noqa: E402
+from contenders import CONTENDERS, Place, Setup, require_built  # noqa: E402
+from ground import program  # noqa: E402
+
+from pipeline.enrich import enricher  # noqa: E402
+from pipeline.settings import Limits  # noqa: E402
+from protocol.errors import Refused  # noqa: E402
+from protocol.records import Reason, Rejected  # noqa: E402
+
+PLACE = Place("b:1", "in", "out", "dead", "group", Path("home"))
+PEERS = ("loop", "streams", "franz")
+
+
+def _options(command: list[str]) -> dict[str, str]:
+    """Option -> the word behind it."""
+    return {word: command[at + 1] for at, word in enumerate(command[:-1]) if word.startswith("--")}
+
+
+@pytest.mark.parametrize("name", [name for name in CONTENDERS if not name.startswith("spark-sink")])
+def test_every_contender_works_on_the_same_topics(name: str) -> None:
+    """Same input, output, dead letters and group, so that the same proof can judge it."""
+    given = _options(CONTENDERS[name].command(PLACE, Setup(), False))
+    wanted = {"--bootstrap": "b:1", "--input": "in", "--output": "out", "--dead-letter": "dead", "--group": "group"}
+    assert {option: given[option] for option in wanted} == wanted
+
+
+def test_the_direct_reader_is_the_pipeline_with_another_reader() -> None:
+    """Everything else is equal, and both take our own options and follow."""
+    setup = Setup("local[3]", ["spark.a=b"], ["--lanes", "4"])
+    direct, pipeline = (CONTENDERS[name].command(PLACE, setup, True) for name in ("direct", "pipeline"))
+    at = direct.index("--reader")
+    assert direct[at : at + 2] == ["--reader", "direct"]
+    assert direct[:at] + direct[at + 2 :] == pipeline
+    assert direct[1:4] == ["-m", "pipeline", "run"]
+    assert _options(direct)["--master"] == "local[3]"
+    assert direct[-3:] == ["--follow", "--lanes", "4"]
+    assert "--follow" not in CONTENDERS["direct"].command(PLACE, setup, False)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_peers_are_static_members_unless_asked_otherwise(name: str) -> None:
+    """A static member is the peer's better case after a kill; the default of its library is a contender, too."""
+    static = CONTENDERS[name].command(PLACE, Setup(), False)
+    assert static == [*CONTENDERS[f"{name}-dynamic"].command(PLACE, Setup(), False), "--instance", "bench-1"]
+    assert CONTENDERS[name].endless
+    assert CONTENDERS[name].exactly_once
+    assert not CONTENDERS[name].ours
+
+
+def test_what_is_not_built_is_named_with_the_way_to_build_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Never a silent skip."""
+    made = {name: contenders.Contender(name, "", lambda *_: [], needs=tmp_path / name) for name in ("a", "b")}
+    monkeypatch.setattr(contenders, "CONTENDERS", made)
+    (tmp_path / "a").touch()
+    require_built(["a"])
+    with pytest.raises(Refused, match=r"^b: not built; `make bench-peers`"):
+        require_built(["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"customer_id":"c","total_cents":980,"more":[1.5,null]}',
+        b'{"customer_id":"c","loyalty_tier":"old"}',
+        b'{"customer_id":7}',
+        b'{"customer_id":""}',
+        b'{"customer_id":null}',
+        b"{}",
+        b"[]",
+        b"{",
+        None,
+    ],
+)
+@pytest.mark.parametrize("key", [b"gold-1", b"tin-1", None])
+def test_the_loop_enriches_as_the_pipeline_does(key: bytes | None, value: bytes | None) -> None:
+    """Value for value, and reason for reason."""
+    ours = enricher(Limits())(key, value)
+    assert loop.enrich(key, value) == (ours.reason if isinstance(ours, Rejected) else ours)
+
+
+def test_the_loop_has_one_transactional_producer_and_reads_committed() -> None:
+    """What makes it exactly once; the id is stable, so that a restart fences the dead run."""
+    options = loop.Options("b:1", "in", "out", "dead", "group", "", 0.1, 10)
+    assert loop.producer_settings(options)["transactional.id"] == "group"
+    assert loop.consumer_settings(options)["isolation.level"] == "read_committed"
+    assert loop.consumer_settings(options)["enable.auto.commit"] is False
+    assert "group.instance.id" not in loop.consumer_settings(options)
+    assert set(Reason) >= {loop.enrich(None, None)}
+
+
+@pytest.mark.parametrize(("name", "rule"), [("direct", "--strict"), ("franz", "--no-strict")])
+def test_every_output_is_proven_and_no_order_may_be_missing(
+    monkeypatch: pytest.MonkeyPatch, name: str, rule: str
+) -> None:
+    """A fast wrong run is no result; only ours has to use a producer epoch once."""
+    asked: list[str] = []
+
+    def program(*arguments: str, **_more: object) -> str:
+        asked.extend(arguments)
+        return '{"verdict": "proven"}'
+
+    monkeypatch.setattr(course, "program", program)
+    assert course.verified(None, CONTENDERS[name], PLACE, 1000) == "proven"  # type: ignore[arg-type]
+    assert asked[:2] == ["proof", "verify"]
+    assert {rule, "--settled"} <= set(asked)
+    assert _options(asked)["--need"] == "outputs=1000"
+
+
+def test_a_verdict_other_than_proven_stops_the_benchmark() -> None:
+    """The checker says it with its exit code; only who asks for that code gets the text."""
+    failing = ["timeit", "-n1", "-r1", "print('violated'); raise SystemExit(1)"]
+    with pytest.raises(Refused, match=r"ended with 1: violated"):
+        program(*failing)
+    assert program(*failing, good=(0, 1)).startswith("violated")
+
+
+def _plan(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, Any]:
+    """(exit code, what was printed, the plan that was carried out); no broker is started."""
+    seen = SimpleNamespace(plan=None)
+
+    class Enough(Exception):
+        """The plan is all that the test wants."""
+
+    def built(_names: object) -> None: ...
+
+    def carry_out(*arguments: Any) -> None:
+        seen.plan = arguments[3]
+        raise Enough
+
+    class Nowhere:
+        cluster = SimpleNamespace(bootstrap="b:1")
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(run, "require_built", built)
+    monkeypatch.setattr(run, "machine", lambda: {"load before the start": "0"})
+    monkeypatch.setattr(run, "ground", Nowhere)
+    monkeypatch.setattr(run, "carry_out", carry_out)
+    done = CliRunner().invoke(run.bench, arguments)
+    assert done.exception is None or isinstance(done.exception, Enough | SystemExit), done.exception
+    return done.exit_code, done.output, seen.plan
+
+
+def test_a_single_pair_can_be_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first name is the one that others are compared with; sizes are sorted, `_` may stand in them."""
+    given = ["--orders", "4_000_000,1000000", "--contenders", "direct,franz", "--repeat", "3", "--paired"]
+    _, _, plan = _plan(monkeypatch, *given)
+    assert plan.names == ["direct", "franz"]
+    assert plan.counts == [1_000_000, 4_000_000]
+    assert (plan.repeat, plan.paired) == (3, True)
+
+
+def test_the_default_runs_ours_beside_the_peers_that_users_would_pick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's own sink, a hand-written loop, Kafka Streams and franz-go; `0` orders leaves the drains out."""
+    _, _, plan = _plan(monkeypatch, "--orders", "0")
+    assert plan.counts == []
+    assert {"pipeline", "spark-sink", *PEERS} <= set(plan.names)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--contenders", "direct,flink"], "flink: there are direct, pipeline"),
+        (["--orders", "many"], "write numbers of orders"),
+        (["--contenders", "franz", "--paired"], "name at least two"),
+    ],
+)
+def test_a_wrong_option_is_told(monkeypatch: pytest.MonkeyPatch, given: list[str], told: str) -> None:
+    """Before a broker is started."""
+    code, output, plan = _plan(monkeypatch, *given)
+    assert code != 0
+    assert told in " ".join(output.split())
+    assert plan is None
