@@ -14,10 +14,9 @@ from pathlib import Path
 import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkRuntimeError
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from pipeline import gateway
 from pipeline.settings import SparkSettings
 from protocol.errors import Refused
 
@@ -103,9 +102,9 @@ def start_context(settings: SparkSettings, *, short: bool = True) -> SparkContex
         # Workers of this machine would else be the first `python3` of PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings, short=short).items()))
-    gateway = _gateway(conf, settings)
+    jvm = gateway.start(conf, settings)
     try:
-        context = SparkContext(conf=conf, gateway=gateway)
+        context = SparkContext(conf=conf, gateway=jvm)
     except Exception as error:
         raise _did_not_start(settings, error) from error
     if not settings.local:
@@ -116,20 +115,6 @@ def start_context(settings: SparkSettings, *, short: bool = True) -> SparkContex
 def _did_not_start(settings: SparkSettings, error: Exception) -> Refused:
     said = next((line for line in str(error).splitlines() if "Exception:" in line), type(error).__name__)
     return Refused(f"Spark did not start on {settings.master!r}: {said.strip()}; try --verbose")
-
-
-def _gateway(conf: SparkConf, settings: SparkSettings) -> object:
-    """Start the JVM in a session of its own (a signal to our group is ours to handle) and keep its words in a file."""
-    if settings.verbose:
-        return launch_gateway(conf)
-    # JVM flags print a warning or two on stderr that no log setting reaches.
-    with tempfile.TemporaryFile() as words:
-        try:
-            return launch_gateway(conf, {"stdout": words, "stderr": words, "start_new_session": True})
-        except PySparkRuntimeError as error:
-            words.seek(0)
-            said = [line for line in words.read().decode("utf-8", "replace").splitlines() if line.strip()]
-            raise Refused(f"Spark's JVM did not start: {said[-1] if said else error}; try --verbose") from error
 
 
 def check_alive(context: SparkContext) -> None:

@@ -2,6 +2,7 @@
 # Brings this clone to the state that every other command expects; does nothing, quickly, when it is there already.
 #   .venv/        Python environment (pyproject.toml, constraints.txt)
 #   .jvm/spark/   the Kafka connector for Spark (scripts/ivy.xml)
+#   .jvm/java-options  how Spark's launcher starts Java
 #   .jvm/kafka/   a Kafka broker and Kafka's own tools (scripts/ivy.xml)
 # Each part has a stamp with a hash of what it was made from. An interrupted part has none, so it is made again.
 set -euo pipefail
@@ -72,9 +73,19 @@ fetch_jvm() {
     say "JVM parts are there: $(find .jvm/spark .jvm/kafka -name '*.jar' | wc -l | tr -d ' ') jars (${SECONDS} s)"
 }
 
+# What Spark's own launcher adds to Java's command line, asked once: a start then needs no launcher, which is a JVM, too.
+ask_launcher() {
+    local spark
+    spark=$(echo .venv/lib/python3*/site-packages/pyspark)
+    SPARK_HOME=$PWD/$spark SPARK_SCALA_VERSION=2.13 java -cp "$spark/jars/*" org.apache.spark.launcher.Main \
+        org.apache.spark.deploy.SparkSubmit pyspark-shell 2>/dev/null | tr '\0' '\n' | grep -E '^-(-|XX|D)' >.jvm/java-options ||
+        rm -f .jvm/java-options
+}
+
 # Class-data archives only save start-up time: whoever uses one starts without it when it is missing or does not fit.
 make_archives() {
     rm -f $archive_stamp
+    ask_launcher
     say "class-data archive of the broker (${SECONDS} s)"
     .venv/bin/python -m sandbox archive || say "no archive for the broker; it starts without, a little slower"
     if [[ -x scripts/archive.sh ]]; then

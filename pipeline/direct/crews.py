@@ -14,10 +14,12 @@ from pipeline.direct.office import Office
 from pipeline.direct.tenure import without_crash
 from pipeline.direct.terms import Terms
 from pipeline.spark import cause
+from protocol.deadline import Deadline
 from protocol.errors import Refused
 
 _AGAIN_S = 1.0
 _END_S = 2.0
+_LEAVE_S = 5.0
 _FAILURES = 5
 
 
@@ -69,8 +71,12 @@ class SparkCrew:
         self._context.cancelAllJobs()
 
     def close(self) -> None:
+        """Let the jobs end first: py4j prints a trace where a JVM goes away under a call."""
         self.dismiss()
         self.office.close()
+        deadline = Deadline(_LEAVE_S)
+        for job in self._jobs.values():
+            job.join(deadline.remaining_s())
         session.end(self._context, self._end_s)
 
 

@@ -95,7 +95,7 @@ class Director:
             return
         self._facts = {fact.partition: fact for fact in facts}
         self._roster.surveyed(facts, all_of_them=all_of_them)
-        self._crew.open(max(1, min(len(facts), self._crew.slots())))
+        self._crew.open(min(self._roster.unfinished(), self._crew.slots()))
         self._judge_standstill(facts)
 
     def _judge_standstill(self, facts: list[Fact]) -> None:
@@ -146,7 +146,7 @@ class Director:
         now = time.monotonic()
         if self._gathered_at is None:
             self._gathered_at = now
-        wanted = min(self._crew.slots(), max(1, len(self._facts)))
+        wanted = min(self._crew.slots(), self._roster.unfinished())
         return len(self._roster.desks) >= wanted or now >= self._gathered_at + _GATHER_S
 
     def _renew_if_due(self) -> None:

@@ -23,8 +23,8 @@ class LoneCrew:
     def slots(self) -> int:
         return 1
 
-    def open(self, _count: int) -> None:
-        if self._thread is None:
+    def open(self, count: int) -> None:
+        if count and self._thread is None:
             self._thread = threading.Thread(target=self._keep, name="slot-0", daemon=True)
             self._thread.start()
 

@@ -37,6 +37,10 @@ class Roster:
     def drained(self) -> bool:
         return self._complete and self._partitions <= self._done and not self.held
 
+    def unfinished(self) -> int:
+        """How many partitions have not reached their goal."""
+        return len(self._partitions - self._done)
+
     def free(self, now: float) -> set[int]:
         """Partitions that wait for a holder."""
         waiting = self._partitions - self._done - self.held.keys()
