@@ -72,6 +72,8 @@ class Lane:
             return
         told = self._engine.execute(ranges, job)
         outcomes = [told.get(r.partition) or self._advance(r, job) for r in ranges]
+        # Before ``running`` says that they have ended: the number that a crash announces is told right then.
+        shared.crashed.extend(one for one in outcomes if one.status is Status.CRASHED)
         for outcome in outcomes:
             shared.running.pop(outcome.partition, None)
             shared.board.outcome(outcome)
@@ -92,9 +94,7 @@ class Lane:
 
     def _reconcile(self, outcomes: Sequence[Outcome]) -> None:
         shared = self._shared
-        crashed = [o for o in outcomes if o.status is Status.CRASHED]
-        if crashed:
-            shared.crashed.extend(crashed)
+        if any(one.status is Status.CRASHED for one in outcomes):
             shared.stop.set()
             return
         for outcome in outcomes:
