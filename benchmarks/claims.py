@@ -1,0 +1,157 @@
+"""What claims cost: the fold at 1,000,000 messages, a newcomer to such a log, messages per second, a take-over."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from protocol import names
+from protocol.claims.keeper import Keeper
+from protocol.claims.log import Entry, Item
+from protocol.claims.member import INTERVAL_S, Membership
+from protocol.claims.messages import NOTHING, SNAPSHOT_KEY, ClaimingPartition, Heartbeat, Message, encode
+from protocol.claims.newcomer import arrive
+from protocol.claims.snapshots import taken
+from protocol.claims.table import SNAPSHOT_RECORDS
+from protocol.claims.table import Table as ClaimsTable
+from protocol.claims.world import World
+from protocol.command import REACH_S, run
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.kafka.claims_log import ClaimsLog
+from protocol.kafka.clients import reach
+
+_MEMBERS, _PARTITIONS, _BATCH = 8, 64, 5_000
+_PATIENCE_S = 300.0
+
+
+def traffic(count: int) -> Iterator[Message]:
+    """What eight members of 64 partitions write: claims, then heartbeats with positions, and of themselves."""
+    for partition in range(_PARTITIONS):
+        yield ClaimingPartition(f"m{partition % _MEMBERS}", "g", "worked", partition, 3000)
+    for number in range(count - _PARTITIONS):
+        turn, place = divmod(number, _PARTITIONS + _MEMBERS)
+        if place < _PARTITIONS:
+            yield Heartbeat(f"m{place % _MEMBERS}", "g", "worked", place, turn * 100, place, 3000, resume=False)
+        else:
+            yield Heartbeat(f"m{place - _PARTITIONS}", "g", "worked", None, NOTHING, NOTHING, 3000, resume=False)
+
+
+def fold(count: int) -> dict[str, float]:
+    """Decode and apply, without a broker; messages per second."""
+    entries = [Entry(0, at, 1_000_000 + at * 20, *encode(message)) for at, message in enumerate(traffic(count))]
+    world = World([ClaimsTable()])
+    began = time.process_time()
+    for entry in entries:
+        world.apply(entry)
+    took = time.process_time() - began
+    return {"fold messages": count, "fold CPU s": took, "fold messages/CPU s": count / took}
+
+
+def newcomer(connection: Connection, count: int) -> dict[str, float]:
+    """Write the traffic with snapshots where they are due; then how long a newcomer needs, with and without them."""
+    topic = f"brew.bench-claims-{uuid.uuid4().hex[:8]}"
+    log = ClaimsLog(connection, topic)
+    table, until = ClaimsTable(), 0
+    batch: list[Item] = []
+    for message in traffic(count):
+        batch.append(Item(0, *encode(message)))
+        table.apply(table.next, time.time_ns() // 1_000_000, message)
+        if table.next - until >= SNAPSHOT_RECORDS:
+            batch.append(Item(0, *encode(taken(table, "m0"))))
+            table.next, until = table.next + 1, table.next
+        if len(batch) >= _BATCH:
+            log.append(batch, Deadline(_PATIENCE_S))
+            batch = []
+    if batch:
+        log.append(batch, Deadline(_PATIENCE_S))
+    log.close()
+
+    reader = ClaimsLog(connection, topic, make=False)
+    began = time.perf_counter()
+    world = arrive(reader, Deadline(_PATIENCE_S))
+    with_snapshot = time.perf_counter() - began
+    began = time.perf_counter()
+    whole = World([ClaimsTable()])
+    for entry in reader.history(reader.bounds(Deadline(_PATIENCE_S)), Deadline(_PATIENCE_S)):
+        if entry.key != SNAPSHOT_KEY:
+            whole.apply(entry)
+    without = time.perf_counter() - began
+    reader.close()
+    if {p: (s.owner, s.token) for p, s in world.tables[0].seats.items()} != {
+        p: (s.owner, s.token) for p, s in whole.tables[0].seats.items()
+    }:
+        raise click.ClickException("the newcomer came to another world than who read everything")
+    return {"newcomer s": with_snapshot, "whole log s": without}
+
+
+def take_overs(connection: Connection, interval_s: float, times: int) -> dict[str, float]:
+    """One owner falls silent, time after time: until the next one holds all 64 partitions; messages meanwhile."""
+    topic, silent = f"brew.bench-claims-{uuid.uuid4().hex[:8]}", [False] * (times + 1)
+    partitions, took = tuple(range(_PARTITIONS)), []
+
+    def keeper(number: int) -> Keeper:
+        who = Membership(f"m{number}", "g", "worked", partitions, interval_s)
+        return Keeper(lambda: ClaimsLog(connection, topic), who, healthy=lambda: not silent[number])
+
+    with ExitStack() as stack:
+        owner = stack.enter_context(keeper(0))
+        _until_all(owner)
+        for number in range(times):
+            silent[number] = True
+            began = time.monotonic()
+            owner = stack.enter_context(keeper(number + 1))
+            _until_all(owner)
+            took.append(time.monotonic() - began)
+        log = ClaimsLog(connection, topic, make=False)
+        start, began = log.bounds(Deadline(_PATIENCE_S))[0][1], time.monotonic()
+        while time.monotonic() - began < 2 * interval_s:
+            owner.wait(interval_s)
+        rate = (log.bounds(Deadline(_PATIENCE_S))[0][1] - start) / (time.monotonic() - began)
+        log.close()
+        silent[times] = True
+    return {
+        "interval s": interval_s,
+        "take-over s, shortest": min(took),
+        "take-over s, longest": max(took),
+        "messages/s, 64 partitions": rate,
+    }
+
+
+def _until_all(keeper: Keeper) -> None:
+    deadline = Deadline(_PATIENCE_S)
+    while len(keeper.held()) < _PARTITIONS:
+        deadline.check("all partitions")
+        keeper.wait(0.05)
+
+
+@click.command()
+@click.option("--bootstrap", default=names.BOOTSTRAP, show_default=True, envvar="BOOTSTRAP", metavar="HOST:PORT")
+@click.option("--count", type=click.IntRange(100_000), default=1_000_000, show_default=True)
+@click.option("--interval-s", type=float, default=INTERVAL_S, show_default=True)
+@click.option("--times", type=click.IntRange(1), default=5, show_default=True, help="Take-overs.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also as JSON.")
+def bench(bootstrap: str, count: int, interval_s: float, times: int, out: Path | None) -> None:
+    """Measure claims on a broker; topics of its own are left there."""
+    connection = Connection(bootstrap)
+    reach(connection, Deadline(REACH_S))
+    found = fold(count) | newcomer(connection, count) | take_overs(connection, interval_s, times)
+    table = Table("what", "measured")
+    for name, value in found.items():
+        table.add_row(name, f"{value:,.3f}" if value < math.inf and value % 1 else f"{value:,.0f}")
+    Console().print(table)
+    if out is not None:
+        out.write_text(json.dumps({name: round(value, 4) for name, value in found.items()}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    run(bench, "claims")

@@ -1,0 +1,1 @@
+"""Partitions by claim instead of by group assignment (docs/patterns/claims.md)."""

@@ -1,0 +1,198 @@
+"""What an administrator does to a group: look, pause, set its position. Works through the log alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from downstream.claims.settings import fresh_client_id
+from protocol.claims.member import Member, Membership
+from protocol.claims.messages import NOTHING
+from protocol.claims.newcomer import arrive
+from protocol.claims.table import Place, Status, status
+from protocol.claims.world import BrokerClock, World
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+from protocol.kafka.claims_log import ClaimsLog
+
+READ_S = 30.0
+_LOOK_S = 0.05
+
+
+class Row(NamedTuple):
+    """One partition of one group, as the log has it; times in seconds of the brokers' clock."""
+
+    group: str
+    topic: str
+    partition: int
+    owner: str | None
+    state: str
+    heard_s_ago: float
+    interval_s: float
+    position: int
+    token: int
+
+
+class MemberRow(NamedTuple):
+    """One member, whether it owns something or not."""
+
+    group: str
+    topic: str
+    client: str
+    state: str
+    heard_s_ago: float
+
+
+class PauseRow(NamedTuple):
+    """A group that is paused."""
+
+    group: str
+    by: str
+    ends_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The world at one moment."""
+
+    rows: list[Row]
+    members: list[MemberRow]
+    pauses: list[PauseRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What somebody wants to see; None is all."""
+
+    group: str | None = None
+    topic: str | None = None
+
+    def __call__(self, group: str, topic: str | None = None) -> bool:
+        return self.group in {None, group} and (topic is None or self.topic in {None, topic})
+
+
+class Watcher:
+    """Reads the log and writes nothing; its idea of the brokers' clock is this machine's until the log moves."""
+
+    def __init__(self, connection: Connection, claims_topic: str) -> None:
+        self._log = ClaimsLog(connection, claims_topic, make=False)
+        self.world: World = arrive(self._log, Deadline(READ_S))
+        self._clock = BrokerClock()
+        for partition, table in enumerate(self.world.tables):
+            self._clock.heard(partition, max(table.clock, time.time_ns() // 1_000_000))
+
+    def look(self) -> bool:
+        """Take in what is new; True if something was."""
+        found = self._log.read({}, Deadline(READ_S))
+        for entry in found:
+            self.world.apply(entry)
+            self._clock.heard(entry.partition, entry.time_ms)
+        return bool(found)
+
+    def view(self, wanted: Filter) -> View:
+        return view(self.world, self._clock, wanted)
+
+    def close(self) -> None:
+        self._log.close()
+
+
+def view(world: World, clock: BrokerClock, wanted: Filter) -> View:
+    """What the world holds for those who are wanted, sorted."""
+    rows, members, pauses = [], {}, {}
+    for at, table in enumerate(world.tables):
+        now = clock.now_ms(at)
+        for place, seat in table.seats.items():
+            if wanted(place[0], place[1]):
+                state = "free" if seat.owner is None else str(seat.status(now))
+                age, interval = (now - seat.heard) / 1000, seat.interval_ms / 1000
+                rows.append(Row(*Place(*place), seat.owner, state, age, interval, seat.position, seat.token))
+        for (group, topic), known in table.members.items():
+            for client, one in known.items():
+                state = status(one.heard, one.interval_ms, now)
+                if wanted(group, topic) and state is not Status.STALE:
+                    members[group, topic, client] = MemberRow(
+                        group, topic, client, str(state), (now - one.heard) / 1000
+                    )
+        for group, pause in table.pauses.items():
+            if wanted(group) and now < pause.until:
+                pauses[group] = PauseRow(group, pause.client, (pause.until - now) / 1000)
+    return View(sorted(rows), sorted(members.values()), sorted(pauses.values()))
+
+
+@contextmanager
+def administrator(
+    connection: Connection, claims_topic: str, group: str, topic: str, partitions: tuple[int, ...] = ()
+) -> Iterator[Member]:
+    """A member for whom no share is kept."""
+    log = ClaimsLog(connection, claims_topic, make=False)
+    try:
+        member = Member(log, Membership(fresh_client_id(), group, topic, partitions, works=False))
+        member.join(Deadline(READ_S))
+        yield member
+    finally:
+        log.close()
+
+
+def pause(member: Member, wanted: Filter, for_s: float, wait_s: float) -> None:
+    """
+    Pause a group, and return once nobody owns any of its partitions.
+
+    Raises:
+        Refused: somebody still does; the pause is ended again.
+    """
+    member.pause_group(for_s, Deadline(READ_S))
+    deadline = Deadline(wait_s)
+    while held := holders(member, wanted):
+        if deadline.expired():
+            member.pause_group(0, Deadline(READ_S))
+            raise Refused(
+                f"{wanted.group} still works after {deadline.budget_s:g} s: {', '.join(sorted(held))}; the pause was "
+                "ended again. End these members, or wait longer (--wait-s)"
+            )
+        time.sleep(_LOOK_S)
+        member.look(Deadline(READ_S))
+
+
+def holders(member: Member, wanted: Filter) -> set[str]:
+    """Who owns something and is not stale."""
+    return {
+        row.owner
+        for row in view(member.world, member.clock, wanted).rows
+        if row.owner is not None and row.state != Status.STALE
+    }
+
+
+class Moved(NamedTuple):
+    """A partition's position before and after; -1 is none."""
+
+    partition: int
+    before: int
+    after: int
+
+
+def set_position(
+    member: Member, positions: Callable[[], Mapping[int, int]], wanted: Filter, wait_s: float
+) -> list[Moved]:
+    """
+    Pause the group, set its positions by claims of our own, and let it go on.
+
+    Raises:
+        Refused: somebody still works, or claimed in between.
+    """
+    pause(member, wanted, 2 * wait_s + READ_S, wait_s)
+    try:
+        asked = positions()
+        before = {p: one.position for p, one in member.owned().items()}
+        member.claim(sorted(asked), Deadline(READ_S))
+        missing = sorted(asked.keys() - member.holdings.keys())
+        if missing:
+            raise Refused(f"partitions {missing} could not be claimed; somebody else ended the pause. Try again")
+        member.give_back({p: replace(member.holdings[p], position=at) for p, at in asked.items()}, Deadline(READ_S))
+        return [Moved(p, before.get(p, NOTHING), at) for p, at in sorted(asked.items())]
+    finally:
+        member.give_back(dict(member.holdings), Deadline(READ_S))
+        member.pause_group(0, Deadline(READ_S))

@@ -1,0 +1,259 @@
+"""`downstream claims`: look at who owns what, pause a group, set its position."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from downstream.claims.admin import Filter, Watcher, administrator, pause, set_position
+from downstream.claims.show import document, tables
+from protocol import names
+from protocol.command import REACH_S
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import UsageError
+from protocol.kafka import offsets, topics
+from protocol.kafka.clients import admin, reach
+from protocol.kafka.times import offsets_at
+from protocol.names import ExitCode, checked_topic
+
+_ASK_S = 30.0
+_WIDE = 240
+_LOOK_S = 0.2
+_REFRESH_S = 1.0
+
+_bootstrap = click.option(
+    "--bootstrap", default=names.BOOTSTRAP, show_default=True, envvar="BOOTSTRAP", metavar="HOST:PORT"
+)
+_claims = click.option(
+    "--claims", default=names.CLAIMS_TOPIC, show_default=True, metavar="TOPIC", help="The log of claims."
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+_wait = click.option(
+    "--wait-s",
+    type=click.FloatRange(0, min_open=True),
+    default=30.0,
+    show_default=True,
+    help="How long the members have to give everything back.",
+)
+
+
+@click.group("claims")
+def claims_group() -> None:
+    """
+    Who owns which partition, by claim (docs/CLAIMS.md).
+
+    Exit codes: 0 done, 3 refused, 64 wrong usage.
+    """
+
+
+def _connected(bootstrap: str, claims: str) -> Connection:
+    checked_topic(claims, "--claims")
+    connection = Connection(bootstrap)
+    reach(connection, Deadline(REACH_S))
+    return connection
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else _WIDE)
+
+
+@claims_group.command("status")
+@_bootstrap
+@_claims
+@click.option("--group", metavar="GROUP", help="Only this group.")
+@click.option("--topic", metavar="TOPIC", help="Only partitions of this topic.")
+@_json
+def status_command(bootstrap: str, claims: str, group: str | None, topic: str | None, *, as_json: bool) -> int:
+    """
+    The world of claims as it is now.
+
+    Nothing is written, so the brokers' clock is guessed by this machine's: a clock that goes wrong shows wrong ages.
+
+    \b
+    Examples:
+      python -m downstream claims status
+      python -m downstream claims status --group brew-ledger --json
+    """  # noqa: D301 - click's own mark
+    watcher = Watcher(_connected(bootstrap, claims), claims)
+    try:
+        view = watcher.view(Filter(group, topic))
+    finally:
+        watcher.close()
+    if as_json:
+        click.echo(json.dumps(document(view), indent=2))
+    else:
+        _console().print(tables(view, claims))
+    return ExitCode.DONE
+
+
+@claims_group.command("watch")
+@_bootstrap
+@_claims
+@click.option("--group", metavar="GROUP", help="Only this group.")
+@click.option("--topic", metavar="TOPIC", help="Only partitions of this topic.")
+@_json
+def watch_command(bootstrap: str, claims: str, group: str | None, topic: str | None, *, as_json: bool) -> int:
+    """
+    The same, live until Ctrl-C or SIGTERM; as JSON a line for each change.
+
+    \b
+    Examples:
+      python -m downstream claims watch --group brew-ledger
+      python -m downstream claims watch --json
+    """  # noqa: D301 - click's own mark
+    watcher, wanted = Watcher(_connected(bootstrap, claims), claims), Filter(group, topic)
+    try:
+        if as_json:
+            _lines(watcher, wanted)
+        else:
+            with Live(console=_console(), auto_refresh=False) as live:
+                while True:
+                    live.update(tables(watcher.view(wanted), claims), refresh=True)
+                    _pass(watcher, _REFRESH_S)
+    finally:
+        watcher.close()
+    return ExitCode.DONE
+
+
+def _lines(watcher: Watcher, wanted: Filter) -> None:
+    told: object = None
+    while True:
+        view = watcher.view(wanted)
+        owners = [(row.group, row.topic, row.partition, row.owner, row.state, row.token) for row in view.rows]
+        if (now := (owners, [pause[:2] for pause in view.pauses])) != told:
+            told = now
+            click.echo(json.dumps(document(view)))
+            sys.stdout.flush()
+        _pass(watcher, _REFRESH_S)
+
+
+def _pass(watcher: Watcher, seconds: float) -> None:
+    """Until something new was read, or so long."""
+    deadline = Deadline(seconds)
+    while not watcher.look() and not deadline.expired():
+        time.sleep(_LOOK_S)
+
+
+@claims_group.command("release")
+@_bootstrap
+@_claims
+@click.option("--group", required=True, metavar="GROUP")
+@click.option("--for-s", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="How long.")
+@click.option("--end", is_flag=True, help="End a pause before its time.")
+@_wait
+def release_command(bootstrap: str, claims: str, group: str, for_s: float, wait_s: float, *, end: bool) -> int:
+    """
+    Pause a group: every member finishes what it has in hand, gives back, and claims nothing until the time is over.
+
+    Returns once nobody owns anything.
+
+    \b
+    Examples:
+      python -m downstream claims release --group brew-ledger --for-s 600
+      python -m downstream claims release --group brew-ledger --end
+    """  # noqa: D301 - click's own mark
+    with administrator(_connected(bootstrap, claims), claims, group, claims) as member:
+        if end:
+            member.pause_group(0, Deadline(_ASK_S))
+            click.echo(f"{group} goes on")
+        else:
+            pause(member, Filter(group), for_s, wait_s)
+            click.echo(f"{group} has given everything back, and claims nothing for {for_s:g} s")
+    return ExitCode.DONE
+
+
+@claims_group.command("set-position")
+@_bootstrap
+@_claims
+@click.option("--group", required=True, metavar="GROUP")
+@click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC", help="The topic worked on.")
+@click.option("--partitions", metavar="N,N", help="Only these.  [default: all]")
+@click.option("--to", type=click.Choice(["earliest", "latest", "timestamp", "offset"]), required=True)
+@click.option("--at", metavar="TIME", help="For --to timestamp: 2026-01-31T06:00:00Z.")
+@click.option("--offset", type=click.IntRange(0), help="For --to offset.")
+@_wait
+@_json
+def set_position_command(
+    bootstrap: str,
+    claims: str,
+    group: str,
+    topic: str,
+    partitions: str | None,
+    wait_s: float,
+    *,
+    as_json: bool,
+    **target: Any,
+) -> int:
+    """
+    Set a group's position: pause it, wait until nobody owns anything, write the positions, let it go on.
+
+    \b
+    Examples:
+      python -m downstream claims set-position --group brew-ledger --to earliest
+      python -m downstream claims set-position --group brew-ledger --to timestamp --at 2026-01-31T06:00:00Z
+      python -m downstream claims set-position --group brew-ledger --to offset --offset 5000 --partitions 0,3
+    """  # noqa: D301 - click's own mark
+    connection = _connected(bootstrap, claims)
+    client = admin(connection)
+    found = topics.existing(client, checked_topic(topic, "--topic"), Deadline(_ASK_S))
+    wanted = _partitions(partitions, found.partitions)
+    positions = _target(connection, topic, wanted, **target)
+    with administrator(connection, claims, group, topic, wanted) as member:
+        moved = set_position(member, positions, Filter(group, topic), wait_s)
+    if as_json:
+        click.echo(json.dumps([one._asdict() for one in moved], indent=2))
+    else:
+        for one in moved:
+            click.echo(f"{topic}[{one.partition}]: {'-' if one.before < 0 else one.before} -> {one.after}")
+    return ExitCode.DONE
+
+
+def _partitions(text: str | None, there: int) -> tuple[int, ...]:
+    words = list(map(str, range(there))) if text is None else [word.strip() for word in text.split(",")]
+    wrong = [word for word in words if not word.isdecimal() or int(word) >= there]
+    if wrong:
+        raise UsageError(f"--partitions names {wrong}: the topic has partitions 0 to {there - 1}")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def _target(
+    connection: Connection, topic: str, partitions: tuple[int, ...], to: str, at: str | None, offset: int | None
+) -> Callable[[], Mapping[int, int]]:
+    """How the positions are found, once nobody works any more; usage is checked before."""
+    if (at is None) is (to == "timestamp"):
+        raise UsageError("--at TIME goes with --to timestamp, and with nothing else")
+    if (offset is None) is (to == "offset"):
+        raise UsageError("--offset N goes with --to offset, and with nothing else")
+    time_ms = 0 if at is None else _milliseconds(at)
+    client = admin(connection)
+
+    def find() -> dict[int, int]:
+        logs = offsets.log_offsets(client, topic, partitions, Deadline(_ASK_S))
+        if to == "earliest":
+            return {p: log.first for p, log in logs.items()}
+        if to == "latest":
+            return {p: log.last_stable for p, log in logs.items()}
+        if offset is not None:
+            return {p: min(max(offset, log.first), log.end) for p, log in logs.items()}
+        timed = offsets_at(client, topic, partitions, time_ms, Deadline(_ASK_S))
+        return {p: log.last_stable if (found := timed[p]) is None else found for p, log in logs.items()}
+
+    return find
+
+
+def _milliseconds(text: str) -> int:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"--at is {text!r}: a time is written as 2026-01-31T06:00:00Z") from error
+    aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return int(aware.timestamp() * 1000)

@@ -1,0 +1,171 @@
+/*
+ * The six-step transaction (docs/DESIGN.md) for one input partition: attempts that fence, locate, begin, produce,
+ * send offsets and commit, and hang or die between any two steps, while commits arrive late.
+ *
+ * Properties: each input is visible at most once, and is visible exactly if the committed offset is above it.
+ *
+ * Broken on purpose, one at a time: -DNO_FENCE (a producer takes the epoch as it is), -DLOCATE_FIRST (the offset is read
+ * before the fence), -DREUSE (after a commit without an answer the same producer aborts and begins again),
+ * -DOFFSET_APART (the offset is committed beside the transaction).
+ */
+#ifndef TRIES
+#define TRIES 2
+#endif
+#define INPUTS 2
+
+/* The broker. */
+byte epoch = 0;
+bool open = false;
+bool pending[INPUTS] = false;
+byte pending_offset = 0; /* + 1; 0 is none */
+byte visible[INPUTS] = 0;
+byte committed = 0;
+
+/* Commits on their way: late[e] says that one of epoch e may still arrive. */
+bool late[8] = false;
+
+inline clear() {
+    pending[0] = false;
+    pending[1] = false;
+    pending_offset = 0;
+    open = false
+}
+
+inline check() {
+    assert(visible[0] <= 1 && visible[1] <= 1);
+    assert((visible[0] == 1) == (committed > 0));
+    assert((visible[1] == 1) == (committed > 1))
+}
+
+inline end_commit(e) {
+    if
+    :: e == epoch && open ->
+        visible[0] = visible[0] + pending[0];
+        visible[1] = visible[1] + pending[1];
+        if
+        :: pending_offset > 0 -> committed = pending_offset - 1
+        :: else
+        fi;
+        clear();
+        check()
+    :: else /* INVALID_PRODUCER_EPOCH, or nothing to end */
+    fi
+}
+
+/* A commit that was held up in the network arrives. */
+proctype network() {
+    do
+    :: atomic { late[1] -> late[1] = false; end_commit(1) }
+    :: atomic { late[2] -> late[2] = false; end_commit(2) }
+    :: atomic { late[3] -> late[3] = false; end_commit(3) }
+    :: atomic { late[4] -> late[4] = false; end_commit(4) }
+    :: atomic { late[5] -> late[5] = false; end_commit(5) }
+    :: atomic { late[6] -> late[6] = false; end_commit(6) }
+    :: break
+    od
+}
+
+proctype attempt() {
+    byte mine = 0;
+    byte from = 0;
+    byte k = 0;
+    byte tries = 0;
+    bool fenced = false;
+
+again:
+    do
+    :: tries == TRIES -> break
+    :: break /* dies */
+    :: tries < TRIES ->
+        tries++;
+#ifdef LOCATE_FIRST
+        from = committed;
+#endif
+        /* 1 fence: the epoch rises, what an older holder left open is aborted. */
+#ifdef NO_FENCE
+        atomic { mine = (epoch == 0 -> 1 : epoch); epoch = mine };
+#else
+        atomic { epoch++; mine = epoch; clear() };
+#endif
+begin:
+        /* 2 locate: only now nobody moves it behind our back. */
+#ifndef LOCATE_FIRST
+        from = committed;
+#endif
+        if
+        :: from == INPUTS -> break
+        :: else
+        fi;
+        /* 3 begin: the client's note alone. 4 produce. */
+        k = from;
+        fenced = false;
+        do
+        :: k < INPUTS && !fenced ->
+            atomic {
+                if
+                :: mine == epoch -> open = true; pending[k] = true
+                :: else -> fenced = true
+                fi;
+                k++
+            }
+        :: else -> break
+        od;
+        if
+        :: fenced -> goto again
+        :: else
+        fi;
+        /* 5 send offsets. */
+        atomic {
+            if
+            :: mine == epoch ->
+#ifdef OFFSET_APART
+                committed = INPUTS
+#else
+                open = true;
+                pending_offset = INPUTS + 1
+#endif
+            :: else -> fenced = true
+            fi
+        };
+        if
+        :: fenced -> goto again
+        :: else
+        fi;
+        /* 6 commit: it arrives, or arrives late, or never. */
+        if
+        :: atomic { end_commit(mine) }; break
+        :: late[mine] = true;
+#ifdef REUSE
+            /* No answer: the producer is kept, aborts, and begins again with the epoch that it has. */
+            atomic {
+                if
+                :: mine == epoch -> clear()
+                :: else -> goto again
+                fi
+            };
+            tries++;
+            if
+            :: tries <= TRIES -> goto begin
+            :: else -> break
+            fi
+#else
+            skip
+#endif
+        :: skip
+        fi
+    od
+}
+
+proctype watcher() {
+    atomic { check() }
+}
+
+init {
+    atomic {
+        run network();
+        run attempt();
+        run attempt();
+        run attempt();
+        run watcher()
+    }
+}

@@ -1,0 +1,1 @@
+"""Claim races on a real broker, and what must be true of them."""

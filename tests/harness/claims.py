@@ -1,0 +1,102 @@
+"""A claims log in memory with a clock that the test sets, and logs made of members' messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from protocol.claims.log import Appended, Entry, Item
+from protocol.claims.messages import ClaimingPartition, Heartbeat, Message, ReleasingPartition, encode
+from protocol.claims.table import Answer, Seat, Table
+from protocol.deadline import Deadline
+from protocol.errors import DeadlineExceeded
+
+GROUP, TOPIC, INTERVAL = "g", "orders", 1000
+START_MS = 1_000_000
+
+
+def claim(client: str, partition: int = 0, interval: int = INTERVAL) -> ClaimingPartition:
+    return ClaimingPartition(client, GROUP, TOPIC, partition, interval)
+
+
+def beat(client: str, token: int, position: int = -1, partition: int | None = 0, *, resume: bool = False) -> Heartbeat:
+    return Heartbeat(client, GROUP, TOPIC, partition, position, token, INTERVAL, resume)
+
+
+def release(client: str, token: int, position: int = -1, partition: int | None = 0) -> ReleasingPartition:
+    return ReleasingPartition(client, GROUP, TOPIC, partition, position, token)
+
+
+def fold(table: Table, *records: tuple[int, Message]) -> list[Answer]:
+    """Apply (milliseconds since `START_MS`, message) one after another."""
+    return [table.apply(table.next, START_MS + at, message) for at, message in records]
+
+
+def seat(table: Table, partition: int = 0) -> Seat:
+    return table.seats[GROUP, TOPIC, partition]
+
+
+@dataclass
+class Shared:
+    """One log that several `MemoryLog`s append to; ``now_ms`` is the brokers' clock, ``now()`` the members' own."""
+
+    partitions: int = 1
+    now_ms: int = START_MS
+    entries: list[list[Entry]] = field(default_factory=list)
+    down: bool = False
+
+    def __post_init__(self) -> None:
+        self.entries = [[] for _ in range(self.partitions)]
+
+    def now(self) -> float:
+        return self.now_ms / 1000
+
+    def write(self, message: Message, partition: int = 0) -> Appended:
+        """As some other program would."""
+        key, value = encode(message)
+        return self.append(Item(partition, key, value))
+
+    def append(self, item: Item) -> Appended:
+        log = self.entries[item.partition]
+        offset = log[-1].offset + 1 if log else 0
+        log.append(Entry(item.partition, offset, self.now_ms, item.key, item.value))
+        return Appended(item.partition, offset, self.now_ms)
+
+
+class MemoryLog:
+    """One member's view of a `Shared` log."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._next: dict[int, int] = {}
+
+    @property
+    def partitions(self) -> int:
+        return self._shared.partitions
+
+    def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
+        if self._shared.down:
+            raise DeadlineExceeded(f"append: no answer within {deadline.budget_s} s")
+        return [self._shared.append(item) for item in items]
+
+    def bounds(self, _deadline: Deadline) -> dict[int, tuple[int, int]]:
+        return {p: (log[0].offset, log[-1].offset + 1) if log else (0, 0) for p, log in enumerate(self._shared.entries)}
+
+    def history(self, ranges: Mapping[int, tuple[int, int]], _deadline: Deadline) -> list[Entry]:
+        return [
+            one
+            for p, (start, until) in ranges.items()
+            for one in self._shared.entries[p]
+            if start <= one.offset < until
+        ]
+
+    def tail(self, starts: Mapping[int, int]) -> None:
+        self._next = dict(starts)
+
+    def read(self, _until: Mapping[int, int], _deadline: Deadline) -> list[Entry]:
+        found = [one for p, log in enumerate(self._shared.entries) for one in log if one.offset >= self._next[p]]
+        for one in found:
+            self._next[one.partition] = one.offset + 1
+        return found
+
+    def close(self) -> None: ...

@@ -1,0 +1,122 @@
+"""One test's claims: topics, workers as programs, what they did, and what the log says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from downstream.claims.admin import Filter, Row, Watcher
+from harness.names import Names
+from harness.programs import ROOT, Running
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.kafka import topics
+from protocol.kafka.clients import admin, producer
+
+INTERVAL_S = 0.5
+PARTITIONS = 4
+
+
+@dataclass
+class ClaimsStage:
+    """Topics with records whose offsets are dense, so that what was left out can be counted."""
+
+    bootstrap: str
+    names: Names
+    folder: Path
+
+    @property
+    def topic(self) -> str:
+        return self.names.topic("worked")
+
+    @property
+    def claims(self) -> str:
+        return self.names.topic("claims")
+
+    @property
+    def effects(self) -> Path:
+        return self.folder / "effects"
+
+    @property
+    def connection(self) -> Connection:
+        return Connection(self.bootstrap)
+
+    def seed(self, per_partition: int) -> None:
+        client = admin(self.connection)
+        topics.create(client, [topics.Wanted(self.topic, PARTITIONS, {})], Deadline(30))
+        topics.describe_all(client, [self.topic], Deadline(30))
+        writer = producer(self.connection, None, timeout_s=30, message_max_bytes=1_000_000)
+        for number in range(per_partition * PARTITIONS):
+            writer.produce(self.topic, b"%d" % number, b"k", number % PARTITIONS)
+        assert writer.flush(30) == 0
+
+    def worker(self, client: str, *more: str) -> Running:
+        words = ["--bootstrap", self.bootstrap, "--topic", self.topic, "--group", self.names.group]
+        words += ["--claims", self.claims, "--client-id", client, "--interval-s", str(INTERVAL_S)]
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+        command = [sys.executable, "-m", "harness.claims_worker", *words, "--effects", str(self.effects), *more]
+        return Running(command, environment)
+
+    def done(self) -> list[tuple[str, int, int]]:
+        """Client, partition, offset of each whole line, in order."""
+        if not self.effects.exists():
+            return []
+        lines = self.effects.read_text().split("\n")[:-1]
+        return [(client, int(partition), int(offset)) for client, partition, offset in map(str.split, lines)]
+
+    def counts(self) -> Counter[tuple[int, int]]:
+        return Counter((partition, offset) for _, partition, offset in self.done())
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`downstream claims ...` on this stage's log."""
+        name, *rest = words
+        where = ["--bootstrap", self.bootstrap, "--claims", self.claims]
+        return subprocess.run(
+            [sys.executable, "-m", "downstream", "claims", name, *where, *rest],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[Watching]:
+        """What the log says, from inside the test's process: a command of its own would take a second."""
+        watcher = Watcher(self.connection, self.claims)
+        try:
+            yield Watching(watcher)
+        finally:
+            watcher.close()
+
+
+@dataclass(frozen=True)
+class Watching:
+    """The partitions of the log, as they are now."""
+
+    watcher: Watcher
+
+    def rows(self) -> list[Row]:
+        self.watcher.look()
+        return self.watcher.view(Filter()).rows
+
+    def owners(self) -> set[str | None]:
+        return {row.owner for row in self.rows()}
+
+    def positions(self) -> set[int]:
+        return {row.position for row in self.rows()}
+
+
+@contextlib.contextmanager
+def ended(*workers: Running) -> Iterator[None]:
+    """Whatever happens, none of them is left."""
+    with contextlib.ExitStack() as stack:
+        for one in workers:
+            stack.enter_context(one)
+        yield

@@ -1,0 +1,91 @@
+"""
+A worker that takes partitions by claim and writes down what it worked on: `python -m harness.claims_worker`.
+
+One line a record, `<client> <partition> <offset>`, written with one call per slice, after its work.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from downstream.claims.settings import ClaimsSettings, Flow
+from downstream.consume.handler import Lease, Seat, Slice
+from downstream.consume.loop import Loop, LoopSettings, stop_on_signals
+from protocol.command import run
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+
+
+class Scribe:
+    """Works for ``work_s`` on each slice, then writes it down; begins at the committed offset, or at the first."""
+
+    def __init__(self, client: str, effects: Path, work_s: float) -> None:
+        self._client, self._work_s = client, work_s
+        self._file = os.open(effects, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
+        return {seat.partition: seat.first if seat.committed is None else seat.committed for seat in seats}
+
+    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:  # noqa: ARG002
+        for one in slices:
+            time.sleep(self._work_s)
+            lines = [f"{self._client} {one.partition} {record.offset()}\n" for record in one.records]
+            os.write(self._file, "".join(lines).encode())
+
+    def tick(self, lease: Lease) -> None: ...
+
+    def revoked(self, partitions: Collection[int], deadline: Deadline) -> None: ...
+
+    def lost(self, partitions: Collection[int]) -> None: ...
+
+    def close(self, deadline: Deadline) -> None:  # noqa: ARG002
+        os.close(self._file)
+
+
+@click.command()
+@click.option("--bootstrap", required=True)
+@click.option("--topic", required=True)
+@click.option("--group", required=True)
+@click.option("--claims", required=True)
+@click.option("--client-id", required=True)
+@click.option("--interval-s", type=float, required=True)
+@click.option("--flow", type=click.Choice([str(one) for one in Flow]), default=str(Flow.AT_LEAST_ONCE))
+@click.option("--work-s", type=float, default=0.03)
+@click.option("--batch", type=int, default=20)
+@click.option("--effects", type=click.Path(path_type=Path), required=True)
+def worker(
+    bootstrap: str,
+    topic: str,
+    group: str,
+    claims: str,
+    client_id: str,
+    interval_s: float,
+    flow: str,
+    work_s: float,
+    batch: int,
+    effects: Path,
+) -> None:
+    """Work until SIGTERM."""
+    settings = LoopSettings(
+        Connection(bootstrap),
+        group,
+        topic,
+        follow=True,
+        batch=batch,
+        claims=ClaimsSettings(claims, client_id, interval_s, Flow(flow)),
+    )
+    stop = threading.Event()
+    stop_on_signals(stop)
+    Loop(settings, Scribe(client_id, effects, work_s), stop, lambda text: click.echo(text, err=True)).run()
+
+
+if __name__ == "__main__":
+    sys.argv[0] = "claims_worker"
+    run(worker, "claims_worker")

@@ -1,0 +1,196 @@
+"""The claims topic on a real broker: the brokers' time, races, retention, compaction, topics that were made again."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+
+from proof.claims import races
+from proof.claims.judge import Belief, Line, broken, owners, uncovered
+from protocol.claims.layout import CONFIG
+from protocol.claims.log import Item
+from protocol.claims.member import Member, Membership
+from protocol.claims.messages import ClaimingPartition, encode
+from protocol.claims.snapshots import taken
+from protocol.claims.stand_by import StandBy
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import DeadlineExceeded, Refused
+from protocol.kafka import operate, topics
+from protocol.kafka.claims_log import ClaimsLog
+from protocol.kafka.clients import admin
+
+
+@pytest.fixture
+def log(broker: Broker, names: Names) -> Iterator[ClaimsLog]:
+    """A claims topic of this test's own."""
+    made = ClaimsLog(Connection(broker.bootstrap), names.topic("claims"))
+    yield made
+    made.close()
+
+
+def patience() -> Deadline:
+    return Deadline(20)
+
+
+def claiming(partition: int = 0, client: str = "a") -> Item:
+    return Item(0, *encode(ClaimingPartition(client, "g", "t", partition, 1000)))
+
+
+def member(log: ClaimsLog, client: str, count: int = 8) -> Member:
+    made = Member(log, Membership(client, "g", "t", tuple(range(count)), 5.0))
+    made.join(patience())
+    return made
+
+
+def test_records_carry_the_brokers_time_and_are_read_back_at_their_offsets(log: ClaimsLog) -> None:
+    """The topic is made as the page says; what is appended tells the same offset and time as what is read."""
+    log.tail({0: 0})
+    before = time.time_ns() // 1_000_000
+    appended = log.append([claiming(0), claiming(1)], patience())
+    read = log.read({0: 2}, patience())
+
+    assert [one.offset for one in appended] == [0, 1]
+    assert [(one.partition, one.offset, one.time_ms) for one in read] == [tuple(one) for one in appended]
+    assert abs(read[0].time_ms - before) < 10_000
+    assert log.bounds(patience()) == {0: (0, 2)}
+    assert log.history({0: (1, 2)}, patience()) == read[1:]
+
+
+def test_a_topic_whose_time_comes_from_its_writers_is_refused(broker: Broker, names: Names) -> None:
+    """Whoever writes could make itself fresh for ever."""
+    connection, topic = Connection(broker.bootstrap), names.topic("claims")
+    topics.create(admin(connection), [topics.Wanted(topic, 1, {"message.timestamp.type": "CreateTime"})], patience())
+    log = ClaimsLog(connection, topic)
+    try:
+        with pytest.raises(Refused, match="LogAppendTime"):
+            member(log, "a")
+    finally:
+        log.close()
+
+
+def test_a_log_that_is_not_there_is_not_made_by_who_only_looks(broker: Broker, names: Names) -> None:
+    """A typing error must not leave a topic."""
+    with pytest.raises(Refused, match="does not exist"):
+        ClaimsLog(Connection(broker.bootstrap), names.topic("claims"), make=False)
+
+
+def test_eight_claimants_race_and_every_partition_has_one_owner_each_time(broker: Broker, names: Names) -> None:
+    """Short; `make claims-races` runs 1,000 rounds over 64 partitions."""
+    found = races.race(Connection(broker.bootstrap), names.topic("claims"), rounds=5, partitions=16)
+    assert found.findings == []
+    assert sum(found.wins.values()) == 5 * 16
+    assert max(found.owned_after_s) < 10
+
+
+def test_claimants_that_do_not_read_back_are_caught(
+    broker: Broker, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who takes its own claim for granted takes what others have."""
+
+    def believing(self: Member, partitions: list[int], deadline: Deadline) -> None:
+        written = self._write([ClaimingPartition("x", "g", "raced", p, 60_000) for p in partitions], deadline)
+        held = {p: races.Belief("", p, offset) for p, (_, offset) in zip(partitions, written, strict=True)}
+        self.held = lambda: held  # type: ignore[method-assign,assignment,return-value]
+
+    monkeypatch.setattr(Member, "claim", believing)
+    found = races.race(Connection(broker.bootstrap), names.topic("claims"), rounds=1, claimants=2, partitions=4)
+    assert any("2 owners" in text for text in found.findings)
+    assert any("took partition" in text for text in found.findings)
+
+
+def test_the_judge_of_races_finds_each_way_to_be_wrong() -> None:
+    """Somebody else's, nobody's, twice, unknown."""
+    lines = [Line(7, encode(ClaimingPartition(c, "g", "t", 0, 1000))[1]) for c in ("a", "b")]
+    granted, last = owners([lines[0], lines[1]._replace(offset=8)])
+    assert (granted, last) == ({(0, 7): "a"}, {0: "a"})
+    assert broken([Belief("a", 0, 7)], granted) == []
+    assert len(broken([Belief("b", 0, 8)], granted)) == 2
+    assert len(broken([Belief("a", 0, 7), Belief("a", 0, 7)], granted)) == 1
+    assert uncovered([Belief("a", 0, 7)], 2) == ["partition 1 has 0 owners"]
+
+
+def test_a_newcomer_after_retention_gets_the_same_world(
+    broker: Broker, names: Names, log: ClaimsLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The members write snapshots; then all before the newest one is deleted while they go on."""
+    monkeypatch.setattr("protocol.claims.table.SNAPSHOT_RECORDS", 50)
+    connection, topic = Connection(broker.bootstrap), names.topic("claims")
+    first = member(log, "a")
+    first.claim(range(4), patience())
+    for _ in range(20):
+        first._next_beat = 0
+        first.turn(patience())
+    until = first.world.tables[0].snapshot_until
+    assert until > 50
+    operate.delete_records(admin(connection), topic, {0: until}, patience())
+    first._next_beat = 0
+    first.turn(patience())
+
+    other = ClaimsLog(connection, topic)
+    try:
+        assert other.bounds(patience())[0][0] == until
+        newcomer = member(other, "b")
+        waiting = patience()
+        while first.world.ends() != newcomer.world.ends():
+            waiting.check("both have read the same")
+            first.look(patience())
+        now, then = taken(newcomer.world.tables[0], "x"), taken(first.world.tables[0], "x")
+        assert now == then
+        assert not newcomer.world.partial
+    finally:
+        other.close()
+
+
+def test_a_log_that_was_deleted_and_made_again_ends_its_members(broker: Broker, names: Names, log: ClaimsLog) -> None:
+    """Its tokens mean nothing in the new one."""
+    client, topic = admin(Connection(broker.bootstrap)), names.topic("claims")
+    first = member(log, "a")
+    first.turn(patience())
+    operate.delete_topics(client, [topic], patience())
+    deadline = Deadline(20)
+    while topics.describe(client, [topic], patience()):
+        deadline.check("the topic goes")
+    topics.create(client, [topics.Wanted(topic, 1, CONFIG)], patience())
+    topics.describe_all(client, [topic], patience())
+
+    def go_on() -> None:
+        while not deadline.expired():
+            first._next_beat = 0
+            with contextlib.suppress(DeadlineExceeded):
+                first.turn(Deadline(5))
+
+    with pytest.raises(Refused, match="made again"):
+        go_on()
+
+
+def test_the_next_one_takes_over_a_topic_when_its_worker_leaves(broker: Broker, names: Names) -> None:
+    """One seat, three that want it; a clean end hands over at once, with a higher token."""
+    connection, topic = Connection(broker.bootstrap), names.topic("claims")
+
+    def standing(client: str) -> StandBy:
+        return StandBy(
+            lambda: ClaimsLog(connection, topic), group="g", topic="orders", client_id=client, interval_s=2.0
+        )
+
+    never = threading.Event()
+    with standing("a") as a:
+        assert a.wait(never)
+        first = a.token
+        with standing("b") as b:
+            assert not b.holds()
+            a.leave()
+            began = time.monotonic()
+            assert b.wait(never)
+            assert time.monotonic() - began < 2.0
+            assert first is not None
+            assert b.token is not None
+            assert b.token > first
+        never.set()
+        assert not a.wait(never)

@@ -1,0 +1,127 @@
+"""Workers that share a topic by claim, killed and put to sleep: what is repeated, what is dropped, who goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from harness.brokers import Broker
+from harness.claims_stage import INTERVAL_S, PARTITIONS, ClaimsStage, ended
+from harness.names import Names
+from harness.programs import until
+
+RECORDS = 300
+WORK_S = 0.03  # the worker's, per slice
+BATCH = 20
+
+
+@pytest.fixture
+def claims(broker: Broker, names: Names, tmp_path: Path) -> ClaimsStage:
+    stage = ClaimsStage(broker.bootstrap, names, tmp_path)
+    stage.seed(RECORDS)
+    return stage
+
+
+def by(stage: ClaimsStage, client: str) -> int:
+    return sum(one[0] == client for one in stage.done())
+
+
+def test_a_killed_workers_partitions_go_on_elsewhere_and_at_most_an_interval_is_repeated(claims: ClaimsStage) -> None:
+    """At-least-once: nothing is left out; what comes twice was done since the last heartbeat."""
+    a, b = claims.worker("a"), claims.worker("b")
+    with ended(a, b):
+        until(lambda: by(claims, "a") > 100 and by(claims, "b") > 100, "both work")
+        before = claims.counts()
+        killed = time.monotonic()
+        a.kill_family()
+        held = {partition for client, partition, _ in claims.done() if client == "a"}
+        until(lambda: len(claims.counts()) == RECORDS * PARTITIONS, "all is done")
+        took = time.monotonic() - killed
+        b.terminate()
+        assert b.wait().code == 0
+
+    counts = claims.counts()
+    repeats = sum(counts.values()) - len(counts)
+    print(f"at-least-once: {repeats} of {len(counts)} repeated, the rest done {took:.1f} s after the kill")
+    assert max(counts.values()) <= 2
+    # What one worker can do in an interval, and the batch at hand.
+    assert repeats <= (INTERVAL_S / WORK_S + 1) * BATCH
+    assert {partition for (partition, _), count in counts.items() if count > 1} <= held
+    assert len(before) < RECORDS * PARTITIONS
+
+
+def test_a_killed_worker_drops_what_it_had_claimed_and_nothing_comes_twice(claims: ClaimsStage) -> None:
+    """At-most-once: the batch at hand is lost, nothing else, and no record is worked on twice."""
+    a, b = (claims.worker(name, "--flow", "at-most-once") for name in "ab")
+    with ended(a, b):
+        until(lambda: by(claims, "a") > 100 and by(claims, "b") > 100, "both work")
+        a.kill_family()
+        with claims.watching() as log:
+            until(lambda: log.positions() == {RECORDS}, "all is claimed")
+        b.terminate()
+        assert b.wait().code == 0
+
+    counts = claims.counts()
+    dropped = RECORDS * PARTITIONS - len(counts)
+    print(f"at-most-once: {dropped} of {RECORDS * PARTITIONS} dropped")
+    assert set(counts.values()) == {1}
+    assert dropped <= BATCH
+
+
+def test_a_worker_that_ends_cleanly_repeats_and_drops_nothing(claims: ClaimsStage) -> None:
+    """SIGTERM: it finishes the batch, releases at its position, and the next one goes on there at once."""
+    a, b = claims.worker("a"), claims.worker("b")
+    with ended(a, b):
+        until(lambda: by(claims, "a") > 100 and by(claims, "b") > 100, "both work")
+        with claims.watching() as log:
+            a.terminate()
+            until(lambda: log.owners() == {"b"}, "the other one has all", 2 * INTERVAL_S + 10)
+            assert a.wait().code == 0
+            until(lambda: len(claims.counts()) == RECORDS * PARTITIONS, "all is done")
+            b.terminate()
+            assert b.wait().code == 0
+            assert {(row.owner, row.position) for row in log.rows()} == {(None, RECORDS)}
+    assert set(claims.counts().values()) == {1}
+
+
+def test_a_worker_that_slept_past_two_heartbeats_writes_nothing_that_counts(claims: ClaimsStage) -> None:
+    """SIGSTOP, the other takes over, SIGCONT: what it owned has other tokens, and it works on with new ones."""
+    a, b = claims.worker("a"), claims.worker("b")
+    with ended(a, b):
+        until(lambda: by(claims, "a") > 100 and by(claims, "b") > 100, "both work")
+        with claims.watching() as log:
+            os.kill(a.pid, signal.SIGSTOP)
+            until(lambda: log.owners() == {"b"}, "b has all")
+            tokens = {row.partition: row.token for row in log.rows()}
+            os.kill(a.pid, signal.SIGCONT)
+            until(lambda: log.owners() == {"a", "b"}, "a works again")
+            later = log.rows()
+            until(lambda: len(claims.counts()) == RECORDS * PARTITIONS, "all is done")
+            until(lambda: log.positions() == {RECORDS}, "and told")
+            for one in (a, b):
+                one.terminate()
+            assert [one.wait().code for one in (a, b)] == [0, 0]
+
+    assert all(row.token > tokens[row.partition] for row in later if row.owner == "a")
+    assert max(claims.counts().values()) <= 2
+
+
+def test_a_restarted_worker_takes_its_partitions_back_without_waiting(claims: ClaimsStage) -> None:
+    """Under its stable name, while it still counts as the owner: every token is one of a heartbeat, not of a claim."""
+    a = claims.worker("a", "--interval-s", "5")
+    with ended(a):
+        until(lambda: by(claims, "a") > 100, "it works")
+        with claims.watching() as log:
+            owned = {row.partition: row.token for row in log.rows()}
+            a.kill_family()
+            done = by(claims, "a")
+            again = claims.worker("a", "--interval-s", "5")
+            with ended(again):
+                until(lambda: all(row.token > owned[row.partition] for row in log.rows()), "it has all back", 9)
+                until(lambda: by(claims, "a") > done, "it works again")
+                again.terminate()
+                assert again.wait().code == 0
+            assert {row.partition for row in log.rows()} == set(owned) == set(range(PARTITIONS))

@@ -1,0 +1,128 @@
+"""The two flows around a handler, with a keeper that says what the test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from downstream.claims.flows import AtLeastOnce, AtMostOnce
+from downstream.consume.handler import Later, Lease, NotOwned, Seat, Slice
+from protocol.claims.keeper import Keeper
+from protocol.claims.member import Holding
+from protocol.deadline import Deadline
+
+
+class Recorder:
+    """Notes all calls, in order."""
+
+    def __init__(self, calls: list[tuple[str, Any]]) -> None:
+        self.calls = calls
+
+    def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002
+        self.calls.append(("assigned", [seat.committed for seat in seats]))
+        return {seat.partition: seat.committed or seat.first for seat in seats}
+
+    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:  # noqa: ARG002
+        self.calls.append(("handle", [(one.partition, one.until) for one in slices]))
+
+    def tick(self, lease: Lease) -> None: ...
+
+    def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:  # noqa: ARG002
+        self.calls.append(("revoked", list(partitions)))
+
+    def lost(self, partitions: Collection[int]) -> None:
+        self.calls.append(("lost", list(partitions)))
+
+    def close(self, deadline: Deadline) -> None: ...
+
+
+class StubKeeper:
+    """Holds what it is told, grants what it is told, and notes what it hears."""
+
+    def __init__(self, calls: list[tuple[str, Any]], *, grants: bool = True) -> None:
+        self.calls, self.grants = calls, grants
+        self.holdings = {0: Holding(7, 100, 1e9), 1: Holding(8, -1, 1e9)}
+
+    def held(self) -> dict[int, Holding]:
+        return dict(self.holdings)
+
+    def progress(self, done: Mapping[int, Holding]) -> None:
+        self.calls.append(("progress", {p: (one.token, one.position) for p, one in done.items()}))
+
+    def claim_messages(self, partition: int, holding: Holding, proposed: int) -> bool:
+        self.calls.append(("claim", (partition, holding.token, proposed)))
+        return self.grants
+
+    def give_back(self, done: Mapping[int, Holding]) -> None:
+        self.calls.append(("give back", {p: (one.token, one.position) for p, one in done.items()}))
+
+
+LEASE = cast("Lease", None)
+
+
+def seats() -> list[Seat]:
+    return [Seat("t", "id", p, committed=50, first=0, last_stable=500) for p in (0, 1)]
+
+
+def test_at_least_once_works_first_and_tells_then() -> None:
+    """From the log's position where it has one, else from the committed offset; handed over where it ended."""
+    calls: list[tuple[str, Any]] = []
+    flow = AtLeastOnce(Recorder(calls), cast("Keeper", StubKeeper(calls)))
+    flow.assigned(seats(), Deadline(5))
+    flow.handle([Slice(0, 100, 120, [])], LEASE)
+    flow.revoked([0, 1], Deadline(5))
+    assert calls == [
+        ("assigned", [100, 50]),
+        ("handle", [(0, 120)]),
+        ("progress", {0: (7, 120)}),
+        ("revoked", [0, 1]),
+        ("give back", {0: (7, 120), 1: (8, -1)}),
+    ]
+
+
+def test_at_most_once_claims_before_it_works() -> None:
+    """Slice by slice, so that a crash drops no more than it must."""
+    calls: list[tuple[str, Any]] = []
+    flow = AtMostOnce(Recorder(calls), cast("Keeper", StubKeeper(calls)))
+    flow.assigned(seats(), Deadline(5))
+    flow.handle([Slice(0, 100, 120, []), Slice(1, 50, 60, [])], LEASE)
+    assert calls[1:] == [("claim", (0, 7, 120)), ("handle", [(0, 120)]), ("claim", (1, 8, 60)), ("handle", [(1, 60)])]
+
+
+def test_what_could_not_be_claimed_is_not_worked_on() -> None:
+    """Not even once."""
+    calls: list[tuple[str, Any]] = []
+    flow = AtMostOnce(Recorder(calls), cast("Keeper", StubKeeper(calls, grants=False)))
+    flow.assigned(seats(), Deadline(5))
+    with pytest.raises(NotOwned, match="could not be claimed"):
+        flow.handle([Slice(0, 100, 120, [])], LEASE)
+    assert [name for name, _ in calls] == ["assigned", "claim"]
+
+
+def test_a_partition_that_is_not_surely_ours_is_not_worked_on() -> None:
+    """Silent for two intervals, or claimed again since under another token."""
+    calls: list[tuple[str, Any]] = []
+    keeper = StubKeeper(calls)
+    flow = AtLeastOnce(Recorder(calls), cast("Keeper", keeper))
+    flow.assigned(seats(), Deadline(5))
+    keeper.holdings[0] = Holding(9, 100, 1e9)
+    with pytest.raises(NotOwned):
+        flow.handle([Slice(0, 100, 120, [])], LEASE)
+    del keeper.holdings[0]
+    with pytest.raises(NotOwned):
+        flow.handle([Slice(0, 100, 120, [])], LEASE)
+    with pytest.raises(Later):
+        flow.assigned(seats(), Deadline(5))
+    assert [name for name, _ in calls] == ["assigned"]
+
+
+def test_a_partition_that_was_lost_is_forgotten_and_not_given_back() -> None:
+    """Its position is the next owner's business."""
+    calls: list[tuple[str, Any]] = []
+    flow = AtLeastOnce(Recorder(calls), cast("Keeper", StubKeeper(calls)))
+    flow.assigned(seats(), Deadline(5))
+    flow.lost([0])
+    flow.revoked([1], Deadline(5))
+    assert calls[1:] == [("lost", [0]), ("revoked", [1]), ("give back", {1: (8, -1)})]

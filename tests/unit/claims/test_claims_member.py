@@ -1,0 +1,277 @@
+"""Members on a log in memory: claims, shares, restarts, sleepers, flows, pauses; the test sets all clocks."""
+
+from __future__ import annotations
+
+import pytest
+from harness.claims import GROUP, MemoryLog, Shared, beat, claim
+
+from protocol.claims.decide import plan, targets
+from protocol.claims.layout import WHOLE_TOPIC, coordinating_partition
+from protocol.claims.member import Member, Membership
+from protocol.claims.table import SNAPSHOT_RECORDS, Status
+from protocol.claims.world import Owned
+from protocol.deadline import Deadline
+from protocol.errors import DeadlineExceeded, Refused, UsageError
+
+INTERVAL_S = 1.0
+EIGHT = tuple(range(8))
+
+
+def patience() -> Deadline:
+    return Deadline(5)
+
+
+def member(shared: Shared, client: str, partitions: tuple[int, ...] = EIGHT, *, join: bool = True) -> Member:
+    made = Member(MemoryLog(shared), Membership(client, GROUP, "orders", partitions, INTERVAL_S), shared.now)
+    if join:
+        made.join(patience())
+    return made
+
+
+def pass_by(shared: Shared, seconds: float, *turning: Member) -> None:
+    """Time goes by, and these take their turns, giving back what they are asked for."""
+    for _ in range(round(seconds * 10)):
+        shared.now_ms += 100
+        for one in turning:
+            one.turn(patience())
+            one.give_back({p: one.holdings[p] for p in one.give_back_wanted}, patience())
+
+
+def test_a_member_alone_takes_all_and_beats_twice_per_interval() -> None:
+    """64 partitions would be 128 heartbeats per interval, and two of the member itself."""
+    shared = Shared()
+    alone = member(shared, "a")
+    pass_by(shared, 0.1, alone)
+    before = len(shared.entries[0])
+    pass_by(shared, 10 * INTERVAL_S, alone)
+    assert sorted(alone.held()) == list(EIGHT)
+    assert len(shared.entries[0]) - before == 20 * (len(EIGHT) + 1)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_members_share_and_shares_follow_those_who_come_and_go(partitions: int) -> None:
+    """Each gets its fair part; one that leaves gives it back at once, one that dies after two intervals."""
+    shared = Shared(partitions)
+    a = member(shared, "a")
+    pass_by(shared, 0.1, a)
+    b = member(shared, "b")
+    pass_by(shared, 0.5, a, b)
+    assert [len(one.held()) for one in (a, b)] == [4, 4]
+
+    c = member(shared, "c")
+    pass_by(shared, 0.8, a, b, c)
+    assert sorted(len(one.held()) for one in (a, b, c)) == [2, 3, 3]
+    assert sorted([*a.held(), *b.held(), *c.held()]) == list(EIGHT)
+
+    b.leave(patience())
+    pass_by(shared, 0.2, a, c)
+    assert [len(one.held()) for one in (a, c)] == [4, 4]
+
+    pass_by(shared, 2 * INTERVAL_S - 0.1, a)
+    assert len(a.held()) == 4
+    pass_by(shared, 0.5, a)
+    assert sorted(a.held()) == list(EIGHT)
+
+
+def test_two_claims_for_one_partition_give_it_to_the_earlier_record() -> None:
+    """Both read the same world, both write; the loser reads that it lost."""
+    shared = Shared()
+    a, b = member(shared, "a"), member(shared, "b")
+    key_before = len(shared.entries[0])
+    assert b.claim([0, 1], patience()) == [0, 1]
+    assert a.claim([1, 2], patience()) == [2]
+    assert a.holdings[2].token > b.holdings[1].token >= key_before
+
+
+def test_a_sleeper_that_wakes_up_after_two_intervals_has_lost_what_others_took() -> None:
+    """It knows so by its own clock before it has read anything, and writes nothing that counts."""
+    shared = Shared()
+    sleeper, other = member(shared, "a", (0,)), member(shared, "b", (0,))
+    pass_by(shared, 0.2, sleeper)
+    old = sleeper.holdings[0]
+    pass_by(shared, 2 * INTERVAL_S + 0.6, other)
+    assert list(other.held()) == [0]
+
+    assert sleeper.held() == {}
+    assert not sleeper.claim_messages(0, old, 100, patience())
+    pass_by(shared, 1.0, sleeper, other)
+    assert (list(sleeper.holdings), list(other.held())) == ([], [0])
+    assert other.holdings[0].token > old.token
+
+
+def test_a_restarted_process_takes_its_partitions_back_without_a_claim() -> None:
+    """Under its stable client_id, at the positions that it had told; the older process has lost them."""
+    shared = Shared()
+    first = member(shared, "a")
+    pass_by(shared, 0.1, first)
+    first.progress({p: type(one)(one.token, 70 + p, one.sure_until) for p, one in first.holdings.items()})
+    pass_by(shared, 0.6, first)
+    claims = sum(b"ClaimingPartition" in entry.key for entry in shared.entries[0])
+
+    again = member(shared, "a")
+    assert {p: one.position for p, one in again.held().items()} == {p: 70 + p for p in EIGHT}
+    pass_by(shared, 1.0, first, again)
+
+    assert sorted(again.held()) == list(EIGHT)
+    assert first.holdings == {}
+    assert sum(b"ClaimingPartition" in entry.key for entry in shared.entries[0]) == claims
+
+
+def test_a_restart_after_two_intervals_claims_like_everybody() -> None:
+    """Somebody else may have been quicker."""
+    shared = Shared()
+    first = member(shared, "a")
+    pass_by(shared, 0.1, first)
+    shared.now_ms += 2001
+    again = member(shared, "a")
+    assert again.held() == {}
+    pass_by(shared, 0.1, again)
+    assert sorted(again.held()) == list(EIGHT)
+
+
+def test_a_log_that_can_not_be_written_stops_an_owner_after_two_intervals() -> None:
+    """When it can again, the first heartbeat brings the partitions back, if nobody was quicker."""
+    shared = Shared()
+    alone = member(shared, "a")
+    pass_by(shared, 0.1, alone)
+    shared.down = True
+    for _ in range(20):
+        shared.now_ms += 105
+        alone._next_beat = 0
+        with pytest.raises(DeadlineExceeded):
+            alone.turn(patience())
+    assert alone.held() == {}
+    shared.down = False
+    pass_by(shared, 0.6, alone)
+    assert sorted(alone.held()) == list(EIGHT)
+
+
+def test_claimed_messages_are_claimed_once() -> None:
+    """Read back and verified; a second time, or by a successor below them: no."""
+    shared = Shared()
+    a = member(shared, "a", (0,))
+    pass_by(shared, 0.1, a)
+    first = a.holdings[0]
+    assert a.claim_messages(0, first, 100, patience())
+    assert not a.claim_messages(0, first, 100, patience())
+    assert not a.claim_messages(0, type(first)(first.token + 1, 0, 0), 200, patience())
+    assert a.holdings[0].position == 100
+
+    shared.now_ms += 2500
+    b = member(shared, "b", (0,))
+    pass_by(shared, 0.1, b)
+    assert b.holdings[0].position == 100
+
+
+def test_a_paused_group_gives_everything_back_and_an_administrator_sets_its_position() -> None:
+    """Even backwards; when the pause ends work goes on from there."""
+    shared = Shared(2)
+    a, b = member(shared, "a"), member(shared, "b")
+    pass_by(shared, 1, a, b)
+    a.progress({p: type(one)(one.token, 500, one.sure_until) for p, one in a.holdings.items()})
+    admin = member(shared, "admin")
+    admin.pause_group(60, patience())
+    pass_by(shared, 0.2, a, b)
+    assert a.holdings == b.holdings == {}
+
+    assert sorted(admin.claim(list(EIGHT), patience())) == list(EIGHT)
+    admin.give_back({p: type(one)(one.token, 7, one.sure_until) for p, one in admin.holdings.items()}, patience())
+    pass_by(shared, 1, a, b)
+    assert a.holdings == b.holdings == {}
+    admin.pause_group(0, patience())
+    admin.leave(patience())
+    pass_by(shared, 1, a, b)
+    assert {**a.held(), **b.held()}.keys() == set(EIGHT)
+    assert {one.position for one in (*a.held().values(), *b.held().values())} == {7}
+
+
+def test_a_member_writes_a_snapshot_when_its_write_finds_it_due() -> None:
+    """And a newcomer reads from there."""
+    shared = Shared()
+    for _ in range(SNAPSHOT_RECORDS):
+        shared.write(claim("x"))
+    alone = member(shared, "a")
+    assert [entry.offset for entry in shared.entries[0] if entry.key == b"Snapshot"] == [SNAPSHOT_RECORDS + 1]
+    pass_by(shared, 0.1, alone)
+    assert sum(entry.key == b"Snapshot" for entry in shared.entries[0]) == 1
+    del shared.entries[0][:SNAPSHOT_RECORDS]
+    newcomer = member(shared, "b")
+    assert not newcomer.world.partial
+    assert newcomer.world.tables[0].seats == alone.world.tables[0].seats
+
+
+def test_a_newcomer_to_a_log_without_begin_waits_two_intervals_before_it_claims() -> None:
+    """The owner that it could not read of has beaten by then."""
+    shared = Shared()
+    a = member(shared, "a", (0,))
+    pass_by(shared, 3, a)
+    del shared.entries[0][: len(shared.entries[0]) - 1]
+    b = member(shared, "b", (0,))
+    assert b.world.partial
+    pass_by(shared, 5, a, b)
+    assert (list(a.held()), list(b.held())) == ([0], [])
+
+
+def test_a_log_that_was_made_again_ends_the_member() -> None:
+    """Its tokens mean nothing there."""
+    shared = Shared()
+    a = member(shared, "a", (0,))
+    pass_by(shared, 1, a)
+    shared.entries[0].clear()
+    with pytest.raises(Refused, match="made again"):
+        pass_by(shared, 1, a)
+
+
+def test_one_works_on_a_topic_as_a_whole_and_the_others_stand_by() -> None:
+    """Nothing is shared; the next one takes over when it dies."""
+    shared = Shared()
+    standing = [member(shared, name, (WHOLE_TOPIC,)) for name in "abc"]
+    pass_by(shared, 3, *standing)
+    assert [len(one.held()) for one in standing] == [1, 0, 0]
+    pass_by(shared, 2 * INTERVAL_S + 0.6, *standing[1:])
+    assert sorted(len(one.held()) for one in standing[1:]) == [0, 1]
+    assert standing[0].held() == {}
+
+
+def test_an_interval_that_nobody_could_keep_is_refused() -> None:
+    """And ids that no message can carry."""
+    with pytest.raises(UsageError, match="--heartbeat-interval-s"):
+        Membership("a", GROUP, "orders", EIGHT, 0.01)
+    with pytest.raises(UsageError, match="client_id"):
+        Membership("", GROUP, "orders", EIGHT)
+
+
+def owned(*owners: str | None) -> dict[int, Owned]:
+    return {p: Owned(one, p, Status.FRESH, 0, -1) for p, one in enumerate(owners)}
+
+
+def test_free_partitions_are_dealt_without_two_claiming_the_same() -> None:
+    """Each member computes the same deal."""
+    world = owned(None, "a", None, None, None, None)
+    dealt = {me: plan(world, ["a", "b", "c"], me, paused=False, share=True).claims for me in "abc"}
+    assert dealt == {"a": [0], "b": [2, 3], "c": [4, 5]}
+
+
+def test_nothing_moves_between_members_that_are_even() -> None:
+    """One more than another is even, where it doesn't divide."""
+    world = owned("a", "b", "b", "a", "b")
+    assert all(plan(world, ["a", "b"], me, paused=False, share=True) == ([], []) for me in "ab")
+
+
+def test_who_has_too_much_gives_back_the_highest_numbers() -> None:
+    """As much as the others lack."""
+    assert plan(owned(*"aaaaa"), ["a", "b"], "a", paused=False, share=True).give_back == [3, 4]
+    assert plan(owned(*"aaaaa"), ["a", "b"], "a", paused=True, share=True).give_back == [0, 1, 2, 3, 4]
+    assert sum(targets({"a": 9, "b": 0, "c": 1}, 10).values()) == 10
+
+
+def test_a_message_of_a_partition_stands_in_its_coordinating_partition() -> None:
+    """And one of the member itself in every partition of the log."""
+    shared = Shared(3)
+    a = member(shared, "a")
+    pass_by(shared, 0.1, a)
+    for partition in EIGHT:
+        home = coordinating_partition("orders", partition, 3)
+        assert a.world.tables[home].seats[GROUP, "orders", partition].owner == "a"
+    assert all("a" in table.members[GROUP, "orders"] for table in a.world.tables)
+    assert beat("a", -1, partition=None).partition is None

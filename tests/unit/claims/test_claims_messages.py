@@ -1,0 +1,134 @@
+"""The messages' bytes: read back whole, limits, versions, junk; and where they belong."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from harness.claims import GROUP, INTERVAL, START_MS, TOPIC, Shared, beat, claim, release
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.claims.layout import WHOLE_TOPIC, coordinating_partition
+from protocol.claims.log import Entry
+from protocol.claims.messages import TYPES, ClaimingMessages, Message, ReleaseGroup, Snapshot, decode, encode
+from protocol.claims.snapshots import restored
+from protocol.claims.table import Answer, Table
+from protocol.claims.world import World
+from protocol.errors import Refused, UsageError
+
+ONE_OF_EACH: list[Message] = [
+    beat("a", 7, 12, resume=True),
+    beat("ä/:b", -1, partition=None),
+    claim("a", WHOLE_TOPIC),
+    release("a", 7, 12),
+    ClaimingMessages("a", GROUP, TOPIC, 0, 500, 7),
+    ReleaseGroup("admin", GROUP, START_MS),
+    Snapshot("a", 5, START_MS, {"seats": [], "members": [], "pauses": []}),
+]
+
+
+@pytest.mark.parametrize("message", ONE_OF_EACH, ids=lambda one: type(one).__name__)
+def test_a_message_is_read_back_whole(message: Message) -> None:
+    """Ids with any characters, -1 and null among them."""
+    assert decode(encode(message)[1]) == message
+    assert type(decode(encode(message)[1])) is type(message)
+
+
+def test_every_type_is_among_them() -> None:
+    """A new one gets its test."""
+    assert {type(one) for one in ONE_OF_EACH} == set(TYPES.values())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("client_id", ""),
+        ("client_id", "x" * 256),
+        ("group_id", 5),
+        ("topic", "a b"),
+        ("topic", ".."),
+        ("partition", -2),
+        ("partition", 1_000_001),
+        ("partition", True),
+        ("last_offset", -2),
+        ("last_offset", 1.5),
+        ("last_offset", 2**63),
+        ("token", None),
+        ("interval_ms", 49),
+        ("interval_ms", 600_001),
+        ("resume", 1),
+    ],
+)
+def test_a_field_out_of_its_limits_is_not_written_and_not_believed(field: str, value: object) -> None:
+    """The writer is told, the reader passes over it."""
+    good = beat("a", 7)
+    with pytest.raises(UsageError, match=field):
+        encode(good._replace(**{field: value}))  # type: ignore[arg-type]
+    assert decode(orjson.dumps({**orjson.loads(encode(good)[1]), field: value})) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"v":"1","type":"Heartbeat"}',
+        b'{"v":0,"type":"Heartbeat"}',
+        b'{"v":true}',
+        b'{"v":1}',
+        b'{"v":1,"type":null}',
+        b'{"v":1,"type":"ReleaseGroup","client_id":"a","group_id":"g"}',
+        b'{"v":1,"type":"ReleaseGroup","client_id":"a","group_id":"g","msg_expire_time":0,"x":1}',
+    ],
+)
+def test_what_is_no_message_is_passed_over(value: bytes | None) -> None:
+    """No reader stops at it, and no reader believes a part of it."""
+    assert decode(value) is None
+
+
+@pytest.mark.parametrize("change", [{"v": 2}, {"type": "Handover"}])
+def test_a_version_that_is_not_known_stops_the_reader(change: dict[str, object]) -> None:
+    """It would come to another world than those who know it."""
+    with pytest.raises(Refused, match="--claims"):
+        decode(orjson.dumps({**orjson.loads(encode(claim("a"))[1]), **change}))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+def test_no_bytes_break_the_reader(value: bytes) -> None:
+    """A message, nothing, or a refusal."""
+    try:
+        assert decode(value) is None
+    except Refused as error:
+        assert "version" in str(error)  # noqa: PT017 - one of three good ends
+
+
+def test_a_message_in_the_wrong_partition_shows_that_partitions_were_added() -> None:
+    """Readers of the old layout would not see it."""
+    shared = Shared(partitions=3)
+    home = coordinating_partition(TOPIC, 0, 3)
+    shared.write(claim("a"), home)
+    world = World([Table(), Table(), Table()])
+    assert world.apply(shared.entries[home][0]) is Answer.GRANTED
+    with pytest.raises(Refused, match="partitions were added"):
+        world.apply(shared.entries[home][0]._replace(partition=(home + 1) % 3))
+
+
+def test_a_snapshot_from_the_future_is_no_snapshot_and_a_broken_one_is_refused() -> None:
+    """It can't know what stands behind it."""
+    message = Snapshot("a", 10, START_MS, {"seats": [["g"]], "members": [], "pauses": []})
+    entry = Entry(0, 9, START_MS, *encode(message))
+    assert World([Table()]).apply(entry) is Answer.UNREADABLE
+    with pytest.raises(Refused, match="can't be read"):
+        restored(message)
+
+
+def test_an_interval_is_part_of_the_message() -> None:
+    """Members can't disagree about it, since the fold takes the owner's own."""
+    table = Table()
+    table.apply(0, START_MS, claim("slow", interval=10 * INTERVAL))
+    assert table.apply(1, START_MS + 20 * INTERVAL, claim("b")) is Answer.HELD
+    assert table.apply(2, START_MS + 20 * INTERVAL + 1, claim("b")) is Answer.GRANTED
