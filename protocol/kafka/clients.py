@@ -145,8 +145,12 @@ def mapped(step: str) -> Iterator[None]:
     """Let a client error of this step leave as a leaf of the tree in `protocol.errors`."""
     try:
         yield
-    except KafkaException as error:
-        cause = error.args[0]
+    except (KafkaException, SystemError) as error:
+        # The client runs callbacks (our logger) with its own exception pending; Python then hangs that one on as cause.
+        told = error if isinstance(error, KafkaException) else error.__cause__
+        if not isinstance(told, KafkaException):
+            raise
+        cause = told.args[0]
         if not isinstance(cause, KafkaError):
             cause = KafkaError(KafkaError._FAIL, str(cause), True)  # noqa: SLF001 - the library's name for "local failure"
         raise classify(cause, step) from error

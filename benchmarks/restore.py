@@ -1,0 +1,165 @@
+"""
+How long the totals' state takes to come back: 1,000,000 keys of the changelog into RocksDB and into memory.
+
+    python benchmarks/restore.py [--keys 1000000] [--json FILE]
+
+A broker of its own, four partitions, each with its keys in one transaction as the program writes them. Then the program
+itself starts with one new delta per partition: it fences, restores, counts. The time is from its start to the end of
+the last partition's restore. Exit 1 when that takes 60 s or more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from downstream.totals.changelog import STANDING, standing_value
+from downstream.totals.position import Position
+from downstream.totals.rocks import RocksStore
+from downstream.totals.run import Run, Told
+from downstream.totals.store import MemoryStore, Store
+from downstream.totals.topics import Topics, TotalsSettings, ensured
+from downstream.totals.total import Total
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.kafka import topics as topic_admin
+from protocol.kafka.clients import admin, producer
+from protocol.kafka.topics import Topic, Wanted
+from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
+from sandbox.kafka import Cluster
+
+LIMIT_S = 60.0
+PARTITIONS = 4
+PATIENCE_S = 300.0
+ONE_MORE = Total(orders=1).encode()
+
+
+def fill(settings: TotalsSettings, keys: int) -> Topics:
+    """The changelog of ``keys`` totals, the group's offsets beside it, and one delta for each partition."""
+    client = admin(settings.connection)
+    topic_admin.create(client, [Wanted(settings.input, PARTITIONS, {})], Deadline(30))
+    topic_admin.describe_all(client, [settings.input], Deadline(30))
+    made = ensured(client, settings, Deadline(60))
+    for partition in range(PARTITIONS):
+        kafka = KafkaTransaction(
+            TransactionSettings(settings.connection, settings.group, PATIENCE_S), settings.deltas, partition
+        )
+        deadline = Deadline(PATIENCE_S)
+        kafka.fence(deadline)
+        kafka.begin()
+        mine = range(partition, keys, PARTITIONS)
+        for n in mine:
+            put(kafka, settings.changelog, partition, key_of(n), value_of(n), deadline)
+        put(kafka, settings.changelog, partition, STANDING, standing_value(0, len(mine)), deadline)
+        kafka.flush(deadline)
+        kafka.send_offsets(0, Position(0, 0).metadata(made.deltas.topic_id), deadline)
+        kafka.commit(deadline)
+        kafka.close()
+    return made
+
+
+def key_of(n: int) -> bytes:
+    return b"customer/c-%08d" % n
+
+
+def value_of(n: int) -> bytes:
+    return b"%d %d98 %d.7 0" % (n % 90 + 1, n, n * 3)
+
+
+def put(kafka: KafkaTransaction, topic: str, partition: int, key: bytes, value: bytes, deadline: Deadline) -> None:
+    while True:
+        try:
+            kafka.produce(topic, value, key, partition)
+        except BufferError:
+            kafka.make_room(deadline)
+        else:
+            return
+
+
+def add_deltas(settings: TotalsSettings, number: int) -> None:
+    """Something to do in every partition: without it nobody restores anything."""
+    writer = producer(settings.connection, None, timeout_s=30, message_max_bytes=1_000_000)
+    for partition in range(PARTITIONS):
+        writer.produce(settings.deltas, ONE_MORE, b"customer/new-%d-%d" % (number, partition), partition)
+    if writer.flush(30):
+        raise SystemExit("the deltas could not be written")
+
+
+def measure(
+    settings: TotalsSettings, keys: int, name: str, store_of: Callable[[int, Topic], Store]
+) -> dict[str, object]:
+    """One start of the program, and whether all came back as it was written."""
+    stores: dict[int, Store] = {}
+    checked: list[int] = []
+    ends: list[float] = []
+
+    def kept(partition: int, changelog: Topic) -> Store:
+        stores[partition] = store_of(partition, changelog)
+        return stores[partition]
+
+    run = Run(settings, kept, threading.Event(), lambda _text: ends.append(time.monotonic()))
+    close = run.close_stores
+
+    def check_and_close() -> None:
+        for partition, store in stores.items():
+            sample = list(range(partition, keys, PARTITIONS * 997))
+            if store.get([key_of(n) for n in sample]) != [value_of(n) for n in sample]:
+                raise SystemExit(f"{name}: partition {partition} holds other values than were written")
+            checked.append(0 if store.standing is None else store.standing.keys)
+        close()
+
+    run.close_stores = check_and_close  # type: ignore[method-assign]
+    began = time.monotonic()
+    told: Told = run.run(follow=False)
+    whole = time.monotonic() - began
+    if sum(checked) < keys or told.deltas != PARTITIONS:
+        raise SystemExit(f"{name}: {sum(checked)} keys came back, wanted {keys}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    seconds = max(ends) - began if ends else 0.0
+    return {
+        "store": name,
+        "keys": sum(checked),
+        "restored": told.restored,
+        "restore_s": seconds,
+        "run_s": whole,
+        "peak_mib": peak,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="brew-bench-restore-") as home, Cluster.start(Path(home) / "k") as cluster:
+        settings = TotalsSettings(Connection(cluster.bootstrap), "bench", "bench.in", "bench.totals")
+        began = time.monotonic()
+        fill(settings, asked.keys)
+        print(f"{asked.keys} keys written in {time.monotonic() - began:.1f} s")
+        runs = []
+        for number, name in enumerate(("rocksdb, nothing there", "rocksdb, closed in good order", "memory")):
+
+            def store_of(partition: int, changelog: Topic, name: str = name) -> Store:
+                if name == "memory":
+                    return MemoryStore()
+                return RocksStore(Path(home) / "state" / str(partition), changelog.topic_id)
+
+            add_deltas(settings, number)
+            runs.append(found := measure(settings, asked.keys, name, store_of))
+            print(
+                f"{name}: {found['restored']} records in {found['restore_s']:.1f} s, "
+                f"whole run {found['run_s']:.1f} s, peak {found['peak_mib']:.0f} MiB"
+            )
+    if asked.json:
+        asked.json.write_text(json.dumps({"keys": asked.keys, "runs": runs}, indent=2) + "\n")
+    return 0 if all(float(str(one["restore_s"])) < LIMIT_S for one in runs) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

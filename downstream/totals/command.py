@@ -1,0 +1,139 @@
+"""`python -m downstream totals`: its options, one run, or one comparison."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import click
+
+from downstream.consume.loop import stop_on_signals
+from downstream.totals.crash import KillAt
+from downstream.totals.recompute import recompute
+from downstream.totals.rocks import RocksStore
+from downstream.totals.run import Run, Told
+from downstream.totals.store import MemoryStore, Store
+from downstream.totals.topics import TotalsSettings
+from protocol import names
+from protocol.connection import Connection
+from protocol.kafka.topics import Topic
+from protocol.names import CrashPoint, ExitCode, checked_topic
+
+GROUP = "brew-totals"
+ROCKSDB, MEMORY = "rocksdb", "memory"
+ORDERS, DELTAS = "orders", "deltas"
+HOME = Path(".brew-state")
+
+
+@click.command("totals")
+@click.option("--bootstrap", default=names.BOOTSTRAP, show_default=True, envvar="BOOTSTRAP", metavar="HOST:PORT")
+@click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC", help="Enriched orders.")
+@click.option("--output", default=names.TOTALS_TOPIC, show_default=True, metavar="TOPIC", help="Results, compacted.")
+@click.option("--group", default=GROUP, show_default=True, help="Also names GROUP.deltas and GROUP.changelog.")
+@click.option("--follow", is_flag=True, help="Go on until SIGTERM; else stop at the end that the log has now.")
+@click.option("--store", type=click.Choice([ROCKSDB, MEMORY]), default=ROCKSDB, show_default=True)
+@click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=HOME,
+    show_default=True,
+    help="Where RocksDB keeps its files; may be lost at any time.",
+)
+@click.option("--max-offsets", type=click.IntRange(1), default=20_000, show_default=True, help="Of one transaction.")
+@click.option(
+    "--transaction-timeout",
+    type=click.FloatRange(1, 900),
+    default=30.0,
+    show_default=True,
+    help="Seconds that the brokers wait for an open transaction.",
+)
+@click.option("--recompute", "compare", is_flag=True, help="Count nothing; compare and exit 1 where anything differs.")
+@click.option("--crash-point", type=click.Choice([str(one) for one in CrashPoint]), help="Die there, by SIGKILL.")
+@click.option(
+    "--crash-in",
+    type=click.Choice([ORDERS, DELTAS]),
+    default=DELTAS,
+    show_default=True,
+    help="In transactions that read orders, or in those that read deltas and write totals.",
+)
+@click.option("--crash-prob", type=float, default=1.0, show_default=True, help="Per transaction.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+def totals_command(
+    bootstrap: str,
+    topic: str,
+    output: str,
+    group: str,
+    follow: bool,
+    store: str,
+    state_dir: Path,
+    max_offsets: int,
+    transaction_timeout: float,
+    compare: bool,
+    crash_point: str | None,
+    crash_in: str,
+    crash_prob: float,
+    as_json: bool,
+) -> int:
+    """
+    Running totals per customer and per tier: orders, their sum, the discount given; each order counted once.
+
+    State, its changelog, results and offsets move in one Kafka transaction. With --recompute the totals are computed
+    again from the orders and compared with changelog, state and results, while no totals program runs.
+
+    \b
+    Examples:
+      python -m downstream totals
+      python -m downstream totals --follow --state-dir /var/lib/brew
+      python -m downstream totals --recompute --json
+    """  # noqa: D301 - click's own mark
+    checked_topic(topic, "--topic")
+    checked_topic(output, "--output")
+    settings = TotalsSettings(
+        Connection(bootstrap), group, topic, output, timeout_s=transaction_timeout, max_offsets=max_offsets
+    )
+    checked_topic(settings.changelog, "--group")
+    if compare:
+        compared = recompute(settings, None if store == MEMORY else state_dir / group)
+        click.echo(json.dumps(compared.document(), indent=2) if as_json else compared.text())
+        return ExitCode.DONE if compared.equal else ExitCode.VIOLATION
+
+    def store_of(partition: int, changelog: Topic) -> Store:
+        if store == MEMORY:
+            return MemoryStore()
+        return RocksStore(state_dir / group / str(partition), changelog.topic_id)
+
+    stop = threading.Event()
+    stop_on_signals(stop)
+    crash = (
+        None
+        if crash_point is None
+        else KillAt(CrashPoint(crash_point), topic if crash_in == ORDERS else settings.deltas, crash_prob)
+    )
+    began = time.monotonic()
+    told = Run(settings, store_of, stop, lambda text: click.echo(text, err=True), crash).run(follow=follow)
+    found = _document(told, time.monotonic() - began)
+    click.echo(json.dumps(found) if as_json else _text(found))
+    return ExitCode.DONE
+
+
+def _document(told: Told, seconds: float) -> dict[str, float]:
+    return {
+        "orders": told.orders,
+        "deltas": told.deltas,
+        "transactions": told.transactions,
+        "fenced": told.fenced,
+        "failed": told.failed,
+        "restored": told.restored,
+        "restore_s": round(told.restore_s, 3),
+        "seconds": round(seconds, 3),
+    }
+
+
+def _text(found: dict[str, float]) -> str:
+    again = found["fenced"] + found["failed"]
+    return (
+        f"{found['orders']} orders in {found['transactions']} transactions, {again} tried again, "
+        f"{found['restored']} records restored, {found['seconds']:.1f} s"
+    )

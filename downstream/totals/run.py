@@ -1,0 +1,228 @@
+"""Rounds of both stages, orders to deltas and deltas to totals, until drained or stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from downstream.totals.changelog import settled
+from downstream.totals.store import Store
+from downstream.totals.topics import Topics, TotalsSettings, ensured
+from downstream.totals.transact import Crash, Done, Source, transact
+from downstream.totals.work import Aggregate, Split, Work
+from protocol.deadline import Deadline
+from protocol.errors import DeadlineExceeded, Fenced, KafkaFailure, Refused
+from protocol.kafka.clients import READ_UNCOMMITTED, admin, consumer, reach
+from protocol.kafka.offsets import committed, log_offsets
+from protocol.kafka.ranges import RangeReader
+from protocol.kafka.scan import LogRecord
+from protocol.kafka.topics import Topic
+from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
+from protocol.position import LogOffsets
+
+_REACH_S = 12.0
+_ASK_S = 30.0
+_PATIENCE_S = 90.0
+_PAUSE_S = 0.1
+_GRACE_S = 15.0  # the coordinator looks for transactions that timed out every 10 s
+_SHOW_S = 5.0
+
+StoreOf = Callable[[int, Topic], Store]
+"""(partition, changelog topic) -> its store."""
+
+
+@dataclass
+class Told:
+    """What a run has done so far."""
+
+    orders: int = 0
+    deltas: int = 0
+    transactions: int = 0
+    fenced: int = 0
+    failed: int = 0
+    restored: int = 0
+    restore_s: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+
+@dataclass
+class _Stage:
+    """One topic's partitions with their work and readers; ``seen``: committed offsets, ``goal``: where a drain ends."""
+
+    topic: Topic
+    works: Mapping[int, Work]
+    readers: dict[int, RangeReader] = field(default_factory=dict)
+    seen: dict[int, int] = field(default_factory=dict)
+    goal: dict[int, int] | None = None
+
+
+class Run:
+    """
+    One process's totals. A second one on the same group is safe and useless: they fence each other in turn.
+
+    ``store_of`` makes a partition's store; all are closed at the end, in good order unless the process is killed.
+    """
+
+    def __init__(
+        self,
+        settings: TotalsSettings,
+        store_of: StoreOf,
+        stop: threading.Event,
+        tell: Callable[[str], None] = lambda _text: None,
+        crash: Crash | None = None,
+    ) -> None:
+        self._settings, self._store_of, self._stop, self._tell, self._crash = settings, store_of, stop, tell, crash
+        self.told = Told()
+        self._stores: dict[int, Store] = {}
+        self._readers: list[RangeReader] = []
+        self._patience: Deadline | None = None  # runs from the first failure in a row
+
+    def run(self, *, follow: bool) -> Told:
+        """
+        Count what is there (or until ``stop``, with ``follow``).
+
+        Raises:
+            Unreachable, Refused: there is nothing to count, or going on would miscount.
+            DeadlineExceeded: no attempt succeeded for a while.
+        """
+        reach(self._settings.connection, Deadline(_REACH_S))
+        self._admin = admin(self._settings.connection)
+        self._asking = consumer(self._settings.connection, self._settings.group, READ_UNCOMMITTED)
+        try:
+            topics = ensured(self._admin, self._settings, Deadline(_ASK_S))
+            first, second = self._stages(topics)
+            if not follow:
+                logs = self._logs(first)
+                first.goal = {p: log.last_stable for p, log in logs.items()}
+            with ThreadPoolExecutor(topics.input.partitions, thread_name_prefix="totals") as pool:
+                self._rounds(first, second, pool, follow=follow)
+        finally:
+            self._asking.close()
+            for reader in self._readers:
+                reader.close()
+            self.close_stores()
+        return self.told
+
+    def close_stores(self) -> None:
+        """In good order: what is in them may be trusted by the next process."""
+        for store in self._stores.values():
+            store.close()
+
+    def _stages(self, topics: Topics) -> tuple[_Stage, _Stage]:
+        split = {p: Split(self._settings.deltas) for p in range(topics.input.partitions)}
+        aggregate = {}
+        for p in range(topics.deltas.partitions):
+            self._stores[p] = self._store_of(p, topics.changelog)
+            aggregate[p] = Aggregate(self._settings, self._admin, p, self._stores[p], self._restored)
+        return _Stage(topics.input, split), _Stage(topics.deltas, aggregate)
+
+    def _restored(self, partition: int, records: int, seconds: float) -> None:
+        with self.told.lock:
+            self.told.restored += records
+            self.told.restore_s += seconds
+        self._tell(f"restored partition {partition}: {records} records of the changelog in {seconds:.1f} s")
+
+    def _rounds(self, first: _Stage, second: _Stage, pool: ThreadPoolExecutor, *, follow: bool) -> None:
+        while not self._stop.is_set():
+            if self._round(first, pool) + self._round(second, pool):
+                continue
+            if follow:
+                self._stop.wait(_PAUSE_S)
+            elif self._drained(second):
+                return
+
+    def _drained(self, second: _Stage) -> bool:
+        """Nothing is left below the last stable offset, and nothing is on its way there; results can be seen."""
+        patience = Deadline(self._settings.timeout_s + _GRACE_S)
+        logs = settled(self._admin, self._settings.deltas, second.works, patience)
+        if any(log.last_stable > second.seen[p] for p, log in logs.items()):
+            return False
+        with contextlib.suppress(DeadlineExceeded):  # they are committed; whoever holds them back is none of ours
+            for topic in (self._settings.changelog, self._settings.output):
+                settled(self._admin, topic, second.works, Deadline(_SHOW_S))
+        return True
+
+    def _logs(self, stage: _Stage) -> dict[int, LogOffsets]:
+        return log_offsets(self._admin, stage.topic.name, stage.works, Deadline(_ASK_S))
+
+    def _round(self, stage: _Stage, pool: ThreadPoolExecutor) -> int:
+        """One attempt at each partition that has something to do; how many there were."""
+        try:
+            known = committed(self._asking, stage.topic.name, stage.works, Deadline(_ASK_S))
+            logs = self._logs(stage)
+        except (KafkaFailure, DeadlineExceeded) as error:
+            self._failed("failed", stage.topic.name, f"{type(error).__name__}: {error}")
+            return 1
+        attempts = []
+        for p, log in logs.items():
+            # A hint, not waiting for pending offsets (a commit's marker follows it): the attempt locates the truth.
+            hint = known[p]
+            start = max(log.first if hint is None else hint.offset, stage.seen.get(p, 0))
+            stage.seen[p] = start
+            until = min(log.last_stable, start + self._settings.max_offsets)
+            if stage.goal is not None:
+                until = min(until, stage.goal[p])
+            if start < until:
+                source = Source(stage.topic.name, stage.topic.topic_id, p, log)
+                attempts.append(pool.submit(self._attempt, stage, source, until))
+        for one in attempts:
+            one.result()
+        return len(attempts)
+
+    def _attempt(self, stage: _Stage, source: Source, until: int) -> None:
+        """One transaction; what a next attempt can mend is counted and left to it."""
+        partition, work = source.partition, stage.works[source.partition]
+        transaction = TransactionSettings(self._settings.connection, self._settings.group, self._settings.timeout_s)
+        kafka = KafkaTransaction(transaction, source.topic, partition)
+        try:
+            done = transact(
+                source, until, work, partial(self._read, stage, partition), kafka, transaction.timeout_s, self._crash
+            )
+        except Fenced:
+            self._failed("fenced", source, "another process counts in this group")
+        except (KafkaFailure, DeadlineExceeded) as error:
+            self._failed("failed", source, f"{type(error).__name__}: {error}")
+        else:
+            stage.seen[partition] = done.until
+            self._succeeded(work, done)
+        finally:
+            kafka.close()
+
+    def _read(self, stage: _Stage, partition: int, start: int, until: int) -> Iterable[list[LogRecord]]:
+        reader = stage.readers.get(partition)
+        if reader is None:
+            reader = RangeReader(self._settings.connection, stage.topic.name, partition, self._settings.group)
+            stage.readers[partition] = reader
+            self._readers.append(reader)
+        return reader.read(start, until, Deadline(self._settings.timeout_s), self._stop)
+
+    def _succeeded(self, work: Work, done: Done) -> None:
+        with self.told.lock:
+            self._patience = None
+            self.told.transactions += done.until > done.start
+            if isinstance(work, Split):
+                self.told.orders += done.records
+            else:
+                self.told.deltas += done.records
+
+    def _failed(self, how: str, what: object, why: str) -> None:
+        """
+        Count it, and leave it to the next attempt.
+
+        Raises:
+            Refused: nothing but failures for too long.
+        """
+        if self._stop.is_set():
+            return
+        with self.told.lock:
+            setattr(self.told, how, getattr(self.told, how) + 1)
+            self._patience = self._patience or Deadline(_PATIENCE_S)
+            out_of_patience = self._patience.expired()
+        self._tell(f"{what}: {how}, will try again: {why}")
+        if out_of_patience:
+            raise Refused(f"{what}: no transaction succeeded for {_PATIENCE_S:g} s, at last: {why}")
+        self._stop.wait(_PAUSE_S)

@@ -1,0 +1,138 @@
+"""Orders in, totals out; pure, and exact to the last digit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
+from typing import Any, NoReturn
+
+from protocol.records import DISCOUNT_FIELD, TIER_FIELD
+
+CUSTOMER = "customer"
+TIER = "tier"
+UNREADABLE = b"unreadable"
+"""The key under which records are counted that are no enriched orders; they belong to no customer."""
+
+# Amounts up to 10^25 with 12 digits behind the point: their products, summed 10^12 times, fit into 120 digits.
+_EXACT = Context(prec=120, traps=[Inexact, InvalidOperation, Overflow])
+_MOST_MAGNITUDE = 24
+_MOST_PLACES = 12
+_NONE = Decimal(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """
+    Orders, the sum of their `total_cents`, and the discount that they were given, in cents.
+
+    ``unpriced`` orders have no amount that can be summed (none, no number, out of bounds); they count as orders.
+    """
+
+    orders: int = 0
+    sum_cents: Decimal = _NONE
+    discount_cents: Decimal = _NONE
+    unpriced: int = 0
+
+    def plus(self, other: Total) -> Total:
+        return Total(
+            self.orders + other.orders,
+            _EXACT.add(self.sum_cents, other.sum_cents),
+            _EXACT.add(self.discount_cents, other.discount_cents),
+            self.unpriced + other.unpriced,
+        )
+
+    def encode(self) -> bytes:
+        """As deltas, changelog and state hold it: equal totals give equal bytes."""
+        return f"{self.orders} {_plain(self.sum_cents)} {_plain(self.discount_cents)} {self.unpriced}".encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> Total:
+        """
+        Read back what `encode` wrote.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        words = text.decode().split(" ")
+        try:
+            orders, sum_cents, discount_cents, unpriced = words
+            return cls(int(orders), Decimal(sum_cents), Decimal(discount_cents), int(unpriced))
+        except (ValueError, InvalidOperation) as error:
+            raise ValueError(f"no total: {text[:80]!r}") from error
+
+    def document(self, key: bytes) -> bytes:
+        """As the results topic shows it: JSON, amounts as texts, since a reader's doubles would round them."""
+        kind, _, name = key.decode("utf-8", "surrogatepass").partition("/")
+        return json.dumps({
+            "kind": kind,
+            "id": name,
+            "orders": self.orders,
+            "sum_cents": _plain(self.sum_cents),
+            "discount_cents": _plain(self.discount_cents),
+            "unpriced": self.unpriced,
+        }).encode()  # fmt: skip
+
+
+def _plain(number: Decimal) -> str:
+    """Digits without an exponent and without zeros at the end of the fraction."""
+    return format(number.normalize(_EXACT), "f") if number else "0"
+
+
+def deltas(values: Iterable[bytes | None]) -> dict[bytes, Total]:
+    """What these records add to totals: one delta for each customer and tier among them."""
+    found: dict[bytes, Total] = {}
+    for value in values:
+        keys, one = of_order(value)
+        for key in keys:
+            before = found.get(key)
+            found[key] = one if before is None else before.plus(one)
+    return found
+
+
+def of_order(value: bytes | None) -> tuple[tuple[bytes, ...], Total]:
+    """The totals that one record belongs to, and what it adds to each."""
+    order = _parsed(value)
+    if order is None:
+        return (UNREADABLE,), Total(orders=1)
+    customer, tier = order.get("customer_id"), order.get(TIER_FIELD)
+    if customer is None or customer == "" or not isinstance(tier, str):
+        return (UNREADABLE,), Total(orders=1)
+    name = customer if isinstance(customer, str) else json.dumps(customer, default=str, sort_keys=True)
+    keys = (f"{CUSTOMER}/{name}".encode("utf-8", "surrogatepass"), f"{TIER}/{tier}".encode("utf-8", "surrogatepass"))
+    amount, rate = _number(order.get("total_cents")), _number(order.get(DISCOUNT_FIELD))
+    if amount is None or rate is None:
+        return keys, Total(orders=1, unpriced=1)
+    return keys, Total(1, amount, _EXACT.multiply(amount, rate))
+
+
+def _parsed(value: bytes | None) -> dict[str, Any] | None:
+    """The record's object; None when it holds something else."""
+    if value is None:
+        return None
+    try:
+        found = _DECODER.decode(value.decode())
+    except (ValueError, RecursionError, InvalidOperation):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse)
+
+
+def _number(value: object) -> Decimal | None:
+    """An amount within bounds: an exponent of a billion would take gigabytes to add up."""
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        return None
+    number = Decimal(value)
+    if not number:
+        return _NONE
+    exponent = number.as_tuple().exponent
+    if not isinstance(exponent, int) or exponent < -_MOST_PLACES or number.adjusted() > _MOST_MAGNITUDE:
+        return None
+    return number

@@ -1,0 +1,186 @@
+"""What is done with a range: orders become deltas, deltas become totals; each keeps nothing that is not committed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+from downstream.totals.changelog import STANDING, restore, standing_value
+from downstream.totals.store import Standing, Store
+from downstream.totals.topics import TotalsSettings
+from downstream.totals.total import Total, deltas
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+from protocol.kafka.clients import AdminClient
+from protocol.kafka.offsets import log_offsets
+from protocol.kafka.scan import LogRecord
+
+_LOOK_EVERY_S = 10.0
+BY_KEY = -1
+"""The partition that the key's murmur2 names."""
+
+
+class Output(NamedTuple):
+    """One record to produce."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes
+
+
+class Work(Protocol):
+    """One partition's work; all calls come from one thread at a time, in this order."""
+
+    def ready(self, position: int, *, fresh: bool) -> str | None:
+        """
+        After fence and locate: stand where the committed offset is; ``fresh`` if there was none.
+
+        Where that can't be, the sentence that tells what contradicts what.
+        """
+        ...
+
+    def take(self, records: Sequence[LogRecord]) -> None: ...
+
+    def outputs(self, until: int) -> Iterator[Output]:
+        """All that the transaction writes."""
+        ...
+
+    def committed(self) -> None:
+        """The transaction is committed: keep what it changed."""
+        ...
+
+    def dropped(self) -> None:
+        """It is not, or nobody knows: forget what it would have changed."""
+        ...
+
+
+@dataclass
+class Split:
+    """Orders of one input partition become deltas, which go to the partition of their customer or tier."""
+
+    deltas_topic: str
+    _found: dict[bytes, Total] = field(default_factory=dict)
+
+    def ready(self, position: int, *, fresh: bool) -> str | None:  # noqa: ARG002 - the port's shape; it has no state
+        self._found = {}
+        return None
+
+    def take(self, records: Sequence[LogRecord]) -> None:
+        add(self._found, deltas(record.value() for record in records))
+
+    def outputs(self, until: int) -> Iterator[Output]:  # noqa: ARG002 - the port's shape
+        for key, total in self._found.items():
+            yield Output(self.deltas_topic, BY_KEY, key, total.encode())
+
+    def committed(self) -> None:
+        self._found = {}
+
+    def dropped(self) -> None:
+        self._found = {}
+
+
+@dataclass
+class Aggregate:
+    """Deltas of one partition are added to the totals in the store."""
+
+    settings: TotalsSettings
+    client: AdminClient
+    partition: int
+    store: Store
+    restored: Callable[[int, int, float], None] = lambda _partition, _records, _seconds: None
+    _found: dict[bytes, Total] = field(default_factory=dict)
+    _changes: dict[bytes, bytes | None] = field(default_factory=dict)
+    _until: int = -1
+    _keys: int = 0
+    _seen_end: int | None = None
+    _look_at: float = 0.0
+
+    def ready(self, position: int, *, fresh: bool) -> str | None:
+        """Restore the store unless it stands at the committed offset already."""
+        self.dropped()
+        standing = self.store.standing
+        if standing is not None and standing.until > position:
+            self.store.wipe()  # it holds what was never committed, or what an operator took back
+            standing = None
+        if standing is None or standing.until != position:
+            self._restore()
+            standing = self.store.standing
+        if (standing is None) == fresh and (standing is None or standing.until == position):
+            if standing is not None:
+                self._note_end(standing)
+            return None
+        at = "nothing" if standing is None else f"the deltas below {standing.until}"
+        return (
+            f"position-moved: {self.settings.changelog}[{self.partition}] holds {at}, and the group stands at "
+            f"{'no offset' if fresh else position} of {self.settings.deltas}[{self.partition}]; "
+            "deltas would be counted twice or left out. Count afresh with another --group"
+        )
+
+    def _note_end(self, standing: Standing) -> None:
+        """
+        Raise the changelog offset from which a later restore would read.
+
+        What was decided in the changelog before this fence is in the store, since it stands at the committed offset; so
+        the end that counts was seen before. One seen now could hold what a newer holder has added already.
+        """
+        if self._seen_end is not None:
+            self.store.write({}, replace(standing, changelog=max(standing.changelog, self._seen_end)))
+            self._seen_end = None
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_EVERY_S
+            logs = log_offsets(
+                self.client, self.settings.changelog, [self.partition], Deadline(self.settings.timeout_s)
+            )
+            self._seen_end = logs[self.partition].last_stable
+
+    def _restore(self) -> None:
+        began, settings = time.monotonic(), self.settings
+        deadline = Deadline(settings.restore_s)
+        records = restore(settings.connection, self.client, settings.changelog, self.partition, self.store, deadline)
+        if records:
+            self.restored(self.partition, records, time.monotonic() - began)
+
+    def take(self, records: Sequence[LogRecord]) -> None:
+        for record in records:
+            key, value = record.key(), record.value()
+            if key is None or value is None:
+                raise Refused(
+                    f"foreign-delta: {self.settings.deltas}[{self.partition}] offset {record.offset()} lacks key or "
+                    "value, so this program did not write it; only its group may write there"
+                )
+            add(self._found, {key: Total.decode(value)})
+
+    def outputs(self, until: int) -> Iterator[Output]:
+        partition, changelog, output = self.partition, self.settings.changelog, self.settings.output
+        keys = list(self._found)
+        before = self.store.get(keys)
+        for key, old in zip(keys, before, strict=True):
+            total = self._found[key] if old is None else Total.decode(old).plus(self._found[key])
+            self._changes[key] = value = total.encode()
+            yield Output(changelog, partition, key, value)
+            yield Output(output, partition, key, total.document(key))
+        standing = self.store.standing
+        self._until = until
+        self._keys = (0 if standing is None else standing.keys) + before.count(None)
+        yield Output(changelog, partition, STANDING, standing_value(until, self._keys))
+
+    def committed(self) -> None:
+        """Only now the store changes: before, an abort would have left changes in it that are in no log."""
+        standing = self.store.standing
+        at = 0 if standing is None else standing.changelog
+        self.store.write(self._changes, Standing(self._until, at, self._keys))
+        self.dropped()
+
+    def dropped(self) -> None:
+        self._found, self._changes = {}, {}
+        self._until = -1
+
+
+def add(totals: dict[bytes, Total], more: dict[bytes, Total]) -> None:
+    """Add totals to totals, key by key."""
+    for key, total in more.items():
+        before = totals.get(key)
+        totals[key] = total if before is None else before.plus(total)

@@ -1,0 +1,1 @@
+"""Virtual partitions: many workers inside one partition, order per key kept, offsets stored without a hole."""

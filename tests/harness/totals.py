@@ -1,0 +1,140 @@
+"""One test's enriched orders, the totals program in this process, and things that happen to it half way."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from downstream.__main__ import downstream
+from downstream.totals.run import Run, Told
+from downstream.totals.store import MemoryStore, Store
+from downstream.totals.topics import TotalsSettings
+from downstream.totals.transact import Crash
+from protocol.command import outcome
+from protocol.errors import Abortable, BrewError
+from protocol.kafka.transaction import KafkaTransaction
+from protocol.names import CrashPoint
+
+from .pipeline import Stage
+
+PARTITIONS = 2
+RATES = {"gold": "0.15", "silver": "0.1", "standard": "0.0"}
+abandoned: list[KafkaTransaction] = []
+
+
+class CrashedError(BaseException):
+    """Leaves everything as a kill would."""
+
+
+def die(kafka: KafkaTransaction) -> None:
+    abandoned.append(kafka)
+    kafka.close = lambda: None  # type: ignore[method-assign]
+    raise CrashedError
+
+
+def fail(_kafka: KafkaTransaction) -> None:
+    raise Abortable("as the broker might say")
+
+
+@dataclass
+class Strike:
+    """Something happens at a point of one stage's transaction, once; a death if nothing else is named."""
+
+    point: CrashPoint
+    topic: str
+    what: Callable[[KafkaTransaction], object] = die
+    struck: bool = False
+
+    def at(self, point: CrashPoint, topic: str, kafka: KafkaTransaction) -> None:
+        if (point, topic) == (self.point, self.topic) and not self.struck:
+            self.struck = True
+            if point is CrashPoint.COMMIT_IN_FLIGHT:
+                with suppress(BrewError):
+                    kafka.commit_without_waiting()
+            self.what(kafka)
+
+
+@dataclass
+class Shop:
+    """One test's enriched orders, the totals program in this process, and what has to come out."""
+
+    stage: Stage
+    orders: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @property
+    def settings(self) -> TotalsSettings:
+        names = self.stage.names
+        return TotalsSettings(
+            self.stage.connection, names.group, names.output, names.topic("totals"), timeout_s=10, max_offsets=40
+        )
+
+    def sell(self, count: int) -> None:
+        """Orders of nine customers and three tiers, each customer's in both partitions."""
+        first = len(self.orders)
+        records = []
+        for n in range(first, first + count):
+            tier = list(RATES)[n % 3]
+            self.orders.append((f"c-{n % 9}", tier, f"{n}.{n % 7}1"))
+            customer, _, cents = self.orders[-1]
+            price = f'"total_cents":{cents},"loyalty_discount":{RATES[tier]}'
+            value = f'{{"customer_id":"{customer}","loyalty_tier":"{tier}",{price}}}'
+            records.append((n // 2 % PARTITIONS, b"k%d" % n, value.encode()))
+        self.stage.produce(self.stage.names.output, *records)
+
+    def count(self, crash: Crash | None = None, store: Store | None = None) -> Told:
+        """One drain; a store that is given is kept, as by a process that lives on."""
+
+        def store_of(partition: int, _changelog: object) -> Store:
+            return store if store is not None and partition == 0 else MemoryStore()
+
+        return Run(self.settings, store_of, threading.Event(), crash=crash).run(follow=False)
+
+    def crashed(self, strike: Strike) -> None:
+        """One drain that dies; the strike has to come."""
+        with suppress(CrashedError):
+            self.count(strike)
+        assert strike.struck
+
+    def wanted(self) -> dict[str, tuple[int, Fraction, Fraction]]:
+        found: dict[str, tuple[int, Fraction, Fraction]] = {}
+        for customer, tier, cents in self.orders:
+            for key in (f"customer/{customer}", f"tier/{tier}"):
+                orders, amount, discount = found.get(key, (0, Fraction(0), Fraction(0)))
+                found[key] = orders + 1, amount + Fraction(cents), discount + Fraction(cents) * Fraction(RATES[tier])
+        return found
+
+    def results(self) -> dict[str, tuple[int, Fraction, Fraction]]:
+        """The latest result of each key, as a `read_committed` reader sees it."""
+        found = {}
+        for record in self.stage.records(self.settings.output):
+            told = json.loads(record.value() or b"")
+            amounts = Fraction(told["sum_cents"]), Fraction(told["discount_cents"])
+            assert (record.key() or b"").decode() == f"{told['kind']}/{told['id']}"
+            found[f"{told['kind']}/{told['id']}"] = (told["orders"], *amounts)
+        return found
+
+    def compared(self) -> tuple[int, dict[str, Any]]:
+        """`downstream totals --recompute --json`: exit code and report."""
+        settings, out, err = self.settings, io.StringIO(), io.StringIO()
+        words = ["--bootstrap", settings.connection.bootstrap, "--topic", settings.input, "--output", settings.output]
+        with redirect_stdout(out), redirect_stderr(err):
+            code = outcome(
+                downstream,
+                "downstream",
+                ["totals", *words, "--group", settings.group, "--recompute", "--store", "memory", "--json"],
+            )
+        return code, json.loads(out.getvalue()) if out.getvalue() else {"said": err.getvalue()}
+
+    def assert_exact(self) -> None:
+        assert self.results() == self.wanted()
+        code, report = self.compared()
+        assert (code, report.get("equal")) == (0, True), report
+        assert (report["orders"], report["pending_deltas"]) == (len(self.orders), 0)
+        for topic in (self.settings.deltas, self.settings.changelog, self.settings.output):
+            assert self.stage.open_transactions(topic) == []

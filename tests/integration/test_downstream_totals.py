@@ -1,0 +1,131 @@
+"""Totals on a real broker: exact, whatever crashes, and refused rather than guessed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import Stage
+from harness.totals import PARTITIONS, Shop, Strike, abandoned, fail
+
+from downstream.totals import work as working
+from downstream.totals.store import MemoryStore
+from downstream.totals.work import Aggregate
+from protocol.deadline import Deadline
+from protocol.errors import DeadlineExceeded, Refused
+from protocol.kafka.clients import producer
+from protocol.kafka.operate import delete_records, set_config, set_offsets
+from protocol.names import CrashPoint
+
+
+@pytest.fixture
+def shop(broker: Broker, names: Names) -> Iterator[Shop]:
+    made = Shop(Stage(broker, names))
+    made.stage.create(1, output=PARTITIONS)
+    made.sell(60)
+    yield made
+    abandoned.clear()
+
+
+def test_totals_are_exact_and_go_on_where_they_stood(shop: Shop) -> None:
+    """Customers whose orders lie in several partitions too; a second run adds what came since, after a restore."""
+    told = shop.count()
+    assert (told.orders, told.restored) == (60, 0)
+    shop.assert_exact()
+    shop.sell(30)
+    told = shop.count()
+    assert told.orders == 30
+    assert told.restored > 0
+    shop.assert_exact()
+    assert shop.count().transactions == 0, "nothing to do, nothing written"
+
+
+@pytest.mark.parametrize("stage", ["orders", "deltas"])
+def test_no_crash_changes_a_total(shop: Shop, stage: str) -> None:
+    """All seven crash points, one after the other, in either stage; each time the next process goes on."""
+    for point in CrashPoint:
+        topic = shop.settings.input if stage == "orders" else shop.settings.deltas
+        shop.crashed(Strike(point, topic))
+        shop.sell(10)
+    shop.count()
+    shop.assert_exact()
+
+
+def test_an_abort_leaves_nothing_in_the_state(shop: Shop) -> None:
+    """The same process with the same state goes on after a transaction that had to be aborted."""
+    told = shop.count(Strike(CrashPoint.AFTER_FLUSH, shop.settings.deltas, fail))
+    assert told.failed == 1
+    shop.assert_exact()
+
+
+def test_a_takeover_fences_the_older_process(shop: Shop) -> None:
+    """The older one hangs before its commit, a newer one does its work; waking up, it may not commit."""
+    for topic in (shop.settings.input, shop.settings.deltas):
+        told = shop.count(Strike(CrashPoint.AFTER_SEND_OFFSETS, topic, lambda _kafka: shop.count()))
+        assert told.fenced > 0
+        shop.assert_exact()
+        shop.sell(20)
+
+
+def test_two_processes_at_once_count_nothing_twice(shop: Shop) -> None:
+    """They fence each other in turn, and each restores what the other wrote."""
+    others = [threading.Thread(target=shop.count) for _ in range(2)]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join(60)
+    shop.count()
+    shop.assert_exact()
+
+
+# What is refused rather than guessed.
+
+
+def test_a_moved_offset_is_refused(shop: Shop) -> None:
+    """By hand back to the start: the orders would be counted twice. The comparison refuses as well."""
+    shop.count()
+    set_offsets(shop.stage.admin, shop.stage.names.group, shop.settings.input, {0: 0}, Deadline(20))
+    with pytest.raises(Refused, match="position-moved"):
+        shop.count()
+    code, report = shop.compared()
+    assert (code, "position-moved" in report["said"]) == (3, True)
+
+
+def test_a_changelog_that_lost_records_is_refused(shop: Shop) -> None:
+    """As when somebody gave it a retention: totals would begin at nothing again, unnoticed."""
+    shop.count()
+    shop.sell(20)
+    shop.count()
+    logs = shop.stage.logs(shop.settings.changelog)
+    cut = {p: log.end - 4 for p, log in logs.items()}
+    set_config(shop.stage.admin, shop.settings.changelog, {"cleanup.policy": "delete"}, Deadline(20))
+    delete_records(shop.stage.admin, shop.settings.changelog, cut, Deadline(20))
+    shop.sell(20)
+    with pytest.raises(Refused, match="changelog-damaged"):
+        shop.count()
+
+
+def test_a_foreign_open_transaction_in_the_changelog_ends_the_restore(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Restoring up to the last stable offset alone would leave out what is decided behind it."""
+    shop.count()
+    settings = shop.settings
+    foreign = producer(settings.connection, "foreign", timeout_s=20, message_max_bytes=10**6)
+    foreign.init_transactions(10)
+    foreign.begin_transaction()
+    foreign.produce(settings.changelog, b"x", b"y", 0)
+    assert foreign.flush(10) == 0
+    deadline = working.Deadline
+    monkeypatch.setattr(working, "Deadline", lambda _seconds: deadline(0.1))
+    client = shop.stage.admin
+    work = Aggregate(settings, client, 0, MemoryStore())
+    with pytest.raises(DeadlineExceeded, match="open transaction"):
+        work._restore()
+    foreign.abort_transaction(10)
+    monkeypatch.undo()
+    work._restore()
+    assert work.store.standing is not None

@@ -1,0 +1,92 @@
+"""Bugs that somebody could write into the totals, and the comparison that finds each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import Stage
+from harness.totals import PARTITIONS, Shop, Strike, abandoned, fail
+
+from downstream.totals import run as running
+from downstream.totals.store import MemoryStore, Standing
+from downstream.totals.work import Aggregate, Output
+from protocol.names import CrashPoint
+
+
+@pytest.fixture
+def shop(broker: Broker, names: Names) -> Iterator[Shop]:
+    made = Shop(Stage(broker, names))
+    made.stage.create(1, output=PARTITIONS)
+    made.sell(60)
+    yield made
+    abandoned.clear()
+
+
+class EarlyStore(Aggregate):
+    """Changes the state while it produces, before anything is committed, and keeps the change after an abort."""
+
+    def outputs(self, until: int) -> Iterator[Output]:
+        standing = self.store.standing or Standing(0, 0, 0)
+        yield from super().outputs(until)
+        self.store.write(self._changes, standing)
+
+    def ready(self, *_: object, **__: object) -> None:
+        self._found, self._changes = {}, {}
+
+
+class ShortRestore(Aggregate):
+    """Takes the first half of the changelog for all of it."""
+
+    def _restore(self) -> None:
+        super()._restore()
+        standing, items = self.store.standing, sorted(self.store.items())
+        if standing is not None:
+            self.store.wipe()
+            self.store.write(dict(items[: len(items) // 2]), standing)
+
+
+class Credulous(Aggregate):
+    """Believes its old state without looking where the group stands: what another process added is not in it."""
+
+    def ready(self, position: int, *, fresh: bool) -> str | None:
+        return super().ready(position, fresh=fresh) if self.store.standing is None else None
+
+
+def test_a_state_that_keeps_aborted_changes_is_found(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--recompute` exits with 1 and names totals that are too high."""
+    monkeypatch.setattr(running, "Aggregate", EarlyStore)
+    shop.count(Strike(CrashPoint.AFTER_FLUSH, shop.settings.deltas, fail))
+    found_out(shop)
+
+
+def test_a_restore_that_ends_too_early_is_found(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Totals that were not restored begin at nothing again."""
+    shop.count()
+    shop.sell(60)
+    monkeypatch.setattr(running, "Aggregate", ShortRestore)
+    shop.count()
+    found_out(shop)
+
+
+def test_a_state_that_is_believed_without_a_look_is_found(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next totals lack what another process had added meanwhile."""
+    monkeypatch.setattr(running, "Aggregate", Credulous)
+    kept = MemoryStore()
+    kept.close = lambda: None  # type: ignore[method-assign]
+    shop.count(store=kept)
+    shop.sell(40)
+    shop.count()
+    shop.sell(40)
+    shop.count(store=kept)
+    found_out(shop)
+
+
+def found_out(shop: Shop) -> None:
+    code, report = shop.compared()
+    assert code == 1, report
+    assert report["differences"] > 0
+    assert report["first"][0]["where"] == "recomputation"
+    assert report["first"][0]["wanted"] != report["first"][0]["found"]

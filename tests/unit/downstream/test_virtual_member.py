@@ -1,0 +1,135 @@
+"""Virtual partitions on the loop's port: where reading begins, when it pauses, and what is stored."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from downstream.consume.handler import Later, Lease, Seat, Slice
+from downstream.virtual import member
+from downstream.virtual.member import SpreadingMember
+from downstream.virtual.partitions import VirtualPartitions, VirtualSettings
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+
+
+@dataclass(frozen=True)
+class Order:
+    """A record without a broker."""
+
+    number: int
+
+    def offset(self) -> int:
+        return self.number
+
+    def key(self) -> bytes:
+        return b"%d" % self.number
+
+
+@dataclass
+class Scene:
+    """A member, its gate for handlers, and what it told the loop."""
+
+    gate: threading.Event = field(default_factory=threading.Event)
+    paused: set[int] = field(default_factory=set)
+    stored: dict[int, int] = field(default_factory=dict)
+    now: float = 0.0
+
+    def handle(self, _record: object) -> None:
+        assert self.gate.wait(20)
+
+    def give_up(self, *_: object) -> None: ...
+
+    def make(self, *, follow: bool = True) -> SpreadingMember:
+        self.virtual = VirtualPartitions(VirtualSettings(count=4, most_uncovered=20), self)
+        return SpreadingMember(self.virtual, threading.Event(), follow=follow, now=lambda: self.now)
+
+    def lease(self, seconds: float = 20.0) -> Lease:
+        def pause(partitions: Collection[int]) -> None:
+            self.paused |= set(partitions)
+
+        def resume(partitions: Collection[int]) -> None:
+            self.paused -= set(partitions)
+
+        def report(positions: Mapping[int, int]) -> None:
+            self.stored |= positions
+
+        return Lease(Deadline(seconds), frozenset({0, 1}), pause, resume, report)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    yield made
+    made.gate.set()
+    made.virtual.close(Deadline(10))
+
+
+def seat(partition: int, committed: int | None, first: int = 5, last_stable: int = 30) -> Seat:
+    return Seat("orders", "id", partition, committed, first, last_stable)
+
+
+def records(start: int, until: int) -> Slice:
+    return Slice(0, start, until, [Order(n) for n in range(start, until)])  # type: ignore[misc]
+
+
+def test_reading_begins_at_the_committed_offset_or_the_first(scene: Scene) -> None:
+    """Asked again after a wait, it goes on where it has read to; what retention took is refused."""
+    one = scene.make()
+    assert one.assigned([seat(0, 9), seat(1, None)], Deadline(5)) == {0: 9, 1: 5}
+    one.handle([records(9, 12)], scene.lease())
+    assert one.assigned([seat(0, 9)], Deadline(5)) == {0: 12}
+    with pytest.raises(Refused, match="stands at 2 and the log begins at 5"):
+        one.assigned([seat(2, 2)], Deadline(5))
+    one.revoked([0, 1, 2], Deadline(1))
+    one.lost([2])
+
+
+def test_a_partition_with_enough_in_work_is_paused_and_read_on_when_there_is_room(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only that one; nothing is stored before it is finished."""
+    monkeypatch.setattr(member, "_ROOM_S", 0.05)
+    one = scene.make()
+    one.assigned([seat(0, 5), seat(1, 5)], Deadline(5))
+    one.handle([records(5, 15)], scene.lease())
+    assert scene.paused == set()
+    one.handle([records(15, 20)], scene.lease())
+    assert scene.paused == {0}
+    one.tick(scene.lease())
+    assert (scene.paused, scene.stored) == ({0}, {0: 5, 1: 5})
+    scene.gate.set()
+    scene.now += 10
+    assert scene.virtual.await_room(10)
+    assert one.revoked([0], Deadline(10)) is None
+    assert scene.stored[0] == 20
+    one.tick(scene.lease())
+
+
+def test_a_drains_end_waits_for_the_workers(scene: Scene) -> None:
+    """All is read, nothing done: the loop is told to come back before its time is over, and then all is stored."""
+    one = scene.make(follow=False)
+    one.assigned([seat(0, 28)], Deadline(5))
+    one.handle([records(28, 30)], scene.lease())
+    with pytest.raises(Later, match="still at work"):
+        one.tick(scene.lease(0.05))
+    scene.gate.set()
+    one.tick(scene.lease())
+    assert scene.stored == {0: 30}
+
+
+def test_nothing_is_stored_of_a_partition_that_was_lost(scene: Scene) -> None:
+    """Somebody else has it: an offset of ours could take back what they have stored."""
+    one = scene.make()
+    one.assigned([seat(0, 5)], Deadline(5))
+    one.handle([records(5, 8)], scene.lease())
+    one.tick(scene.lease())
+    scene.stored.clear()
+    one.lost([0])
+    scene.gate.set()
+    scene.now += 10
+    one.tick(scene.lease())
+    assert scene.stored == {}

@@ -1,0 +1,156 @@
+"""The tracker and the queue by key, whatever the order in which work is done."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from downstream.virtual.keyed import KeyedQueue
+from downstream.virtual.retries import Retries
+from downstream.virtual.tracker import OffsetTracker
+from protocol.errors import UsageError
+
+offsets = st.lists(st.integers(0, 200), unique=True, max_size=60).map(sorted)
+
+
+class Hasty(OffsetTracker):
+    """The fault that the tracker is there against: the last finished offset is stored."""
+
+    def finish(self, offset: int) -> None:
+        super().finish(offset)
+        self.hasty = max(getattr(self, "hasty", 0), offset + 1)
+
+    @property
+    def position(self) -> int:
+        return max(getattr(self, "hasty", 0), super().position)
+
+
+def skipped(tracker: OffsetTracker, taken: list[int], finished: list[int]) -> list[int]:
+    """Records below the position that a crash now would lose."""
+    return [one for one in taken if one < tracker.position and one not in finished]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), offsets)
+def test_no_unfinished_record_is_ever_below_the_position(data: st.DataObject, log: list[int]) -> None:
+    """Taking and finishing in any order: nothing skipped, the position never falls, and no higher one would do."""
+    tracker = OffsetTracker(0)
+    taken: list[int] = []
+    finished: list[int] = []
+    before = 0
+    while len(finished) < len(log):
+        open_ones = [one for one in taken if one not in finished]
+        if open_ones and (len(taken) == len(log) or data.draw(st.booleans())):
+            finished.append(one := data.draw(st.sampled_from(open_ones)))
+            tracker.finish(one)
+        else:
+            taken.append(log[len(taken)])
+            tracker.take(taken[-1])
+        assert skipped(tracker, taken, finished) == []
+        assert tracker.position >= before
+        before = tracker.position
+        left = [one for one in taken if one not in finished]
+        assert tracker.position == (min(left) if left else taken[-1] + 1), "a lower position would repeat finished work"
+        assert tracker.unfinished == len(left)
+        assert tracker.span == len([one for one in taken if one >= tracker.position])
+    tracker.passed(500)
+    assert tracker.position == 500, "markers behind the last record need no effect"
+
+
+def test_a_tracker_that_stores_the_last_finished_offset_is_caught() -> None:
+    """The look above goes red where a hole is stepped over."""
+    tracker = Hasty(0)
+    for offset in (0, 1, 2):
+        tracker.take(offset)
+    tracker.finish(2)
+    assert skipped(tracker, [0, 1, 2], [2]) == [0, 1]
+
+
+def test_what_was_not_taken_can_not_be_finished() -> None:
+    """Neither twice, nor below the start, nor before it was read; a record read twice is refused as well."""
+    tracker = OffsetTracker(10)
+    tracker.take(12)
+    for wrong in (9, 10, 11, 13):
+        with pytest.raises(ValueError, match="not in work"):
+            tracker.finish(wrong)
+    tracker.finish(12)
+    with pytest.raises(ValueError, match="not in work"):
+        tracker.finish(12)
+    with pytest.raises(ValueError, match="read already"):
+        tracker.take(12)
+    assert tracker.position == 13
+
+
+def test_the_end_of_the_log_does_not_pass_an_unfinished_record() -> None:
+    tracker = OffsetTracker(3)
+    tracker.take(4)
+    tracker.passed(9)
+    assert tracker.position == 4
+    tracker.finish(4)
+    assert tracker.position == 9
+
+
+Pieces = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 999)), max_size=40)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.randoms(use_true_random=False), Pieces)
+def test_a_keys_pieces_are_finished_in_order_one_at_a_time(
+    chance: random.Random, pieces: list[tuple[str, int]]
+) -> None:
+    """Any number of workers, any of them failing and putting off at any time."""
+    queue: KeyedQueue[tuple[str, int]] = KeyedQueue()
+    running: dict[str, tuple[str, int]] = {}
+    done: list[tuple[str, int]] = []
+    now, left = 0.0, pieces[::-1]
+    while len(done) < len(pieces):
+        step = chance.choice(["put"] * bool(left) + ["take"] + ["finish", "finish", "put off"] * bool(running))
+        if step == "put":
+            queue.put(left[-1][0], left.pop())
+        elif step == "take":
+            now += 1
+            if (taken := queue.take(now)) is not None:
+                assert taken[0] not in running, "two workers had one key"
+                running[str(taken[0])] = taken[1]
+        else:
+            key = chance.choice(sorted(running))
+            if step == "finish":
+                queue.finish(key)
+                done.append(running.pop(key))
+            else:
+                queue.put_off(key, now + chance.randrange(5))
+                del running[key]
+    for key in "abc":
+        assert [one for one in done if one[0] == key] == [one for one in pieces if one[0] == key]
+    assert len(queue) == 0
+
+
+def test_a_key_that_waits_holds_up_no_other() -> None:
+    """The second piece of the waiting key waits too, at the last early moment and not at the first late one."""
+    queue: KeyedQueue[int] = KeyedQueue()
+    for key, piece in (("a", 1), ("a", 2), ("b", 3)):
+        queue.put(key, piece)
+    assert queue.take(0.0) == ("a", 1)
+    queue.put_off("a", 5.0)
+    assert queue.take(0.0) == ("b", 3)
+    queue.finish("b")
+    assert (queue.take(4.999), queue.due()) == (None, 5.0)
+    assert queue.take(5.0) == ("a", 1)
+    queue.finish("a")
+    assert queue.take(5.0) == ("a", 2)
+
+
+def test_the_back_off_doubles_up_to_its_limit() -> None:
+    """Three pauses lie between four tries."""
+    retries = Retries(attempts=4, first_s=0.5, most_s=1.5)
+    assert [retries.after(failures) for failures in (1, 2, 3, 4)] == [0.5, 1.0, 1.5, None]
+    assert Retries(attempts=10**6).after(10**5) == 10.0
+
+
+@pytest.mark.parametrize(("fields", "named"), [({"attempts": 0}, "--attempts"), ({"first_s": 20.0}, "--back-off-s")])
+def test_senseless_retries_are_refused_with_their_setting(fields: dict[str, float], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        Retries(**fields)  # type: ignore[arg-type]

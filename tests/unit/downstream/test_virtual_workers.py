@@ -1,0 +1,244 @@
+"""Virtual partitions with real threads, and records that need no broker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from harness.programs import until
+
+from downstream.virtual.partitions import HandlerFailedError, Place, VirtualPartitions, VirtualSettings
+from downstream.virtual.retries import OnFailure, Retries
+from protocol.deadline import Deadline
+from protocol.errors import UsageError
+
+HERE = Place("orders", 0)
+QUICK = Retries(attempts=3, first_s=0.001, most_s=0.002)
+
+
+@dataclass(frozen=True)
+class Order:
+    """As much of a record as handlers here look at."""
+
+    number: int
+    name: bytes | None
+
+    def offset(self) -> int:
+        return self.number
+
+    def key(self) -> bytes | None:
+        return self.name
+
+    def partition(self) -> int:
+        return 0
+
+
+@dataclass
+class Effects:
+    """A handler that notes what it did; ``before`` may wait or fail."""
+
+    before: Callable[[Order], None] = lambda _order: None
+    done: list[Order] = field(default_factory=list)
+    given_up: list[tuple[Order, int]] = field(default_factory=list)
+
+    def handle(self, record: Order) -> None:
+        self.before(record)
+        self.done.append(record)
+
+    def give_up(self, record: Order, _error: Exception, attempts: int) -> None:
+        self.given_up.append((record, attempts))
+
+
+@contextmanager
+def working(effects: Effects, start: int = 0, **options: object) -> Iterator[VirtualPartitions]:
+    virtual = VirtualPartitions(VirtualSettings(**{"count": 8, "retries": QUICK, **options}), effects)
+    virtual.assigned(HERE, start)
+    try:
+        yield virtual
+    finally:
+        virtual.close(Deadline(10))
+
+
+def orders(count: int, keys: int = 10) -> list[Order]:
+    return [Order(n, b"%d" % (n % keys)) for n in range(count)]
+
+
+def test_order_per_key_is_kept_while_keys_overtake_each_other() -> None:
+    """Eight workers, ten keys, failing now and then: each key's effects come in the order of its records."""
+    chance = threading.local()
+
+    def moody(_order: Order) -> None:
+        count = chance.__dict__.setdefault("count", 0)
+        chance.count = count + 1
+        if count % 7 == 3:
+            raise ConnectionError("busy")
+
+    effects = Effects(moody)
+    with working(effects, retries=Retries(attempts=50, first_s=0.001, most_s=0.002)) as virtual:
+        virtual.add(HERE, orders(300))
+        until(virtual.idle, "all effects")
+        assert virtual.positions() == {HERE: 300}
+    for key in range(10):
+        mine = [order.number for order in effects.done if order.name == b"%d" % key]
+        assert mine == list(range(key, 300, 10))
+    assert [order.number for order in effects.done] != list(range(300)), "nobody overtook anybody: no concurrency"
+
+
+def test_the_position_waits_for_a_slow_record() -> None:
+    """All others are done; a crash now repeats them and does not skip the slow one."""
+    held = threading.Event()
+
+    def slow(order: Order) -> None:
+        if order.number == 3:
+            held.wait(20)
+
+    effects = Effects(slow)
+    with working(effects) as virtual:
+        virtual.add(HERE, orders(50, keys=50))
+        until(lambda: len(effects.done) == 49, "the others")
+        assert virtual.positions() == {HERE: 3}
+        held.set()
+        until(virtual.idle, "all")
+        assert virtual.positions() == {HERE: 50}
+
+
+def test_a_partition_is_full_when_enough_lies_above_its_position() -> None:
+    """Finished records count too, or one that hangs would let memory and repetitions grow without an end."""
+    held = threading.Event()
+    effects = Effects(lambda order: None if order.number else (held.wait(20), None)[1])
+    with working(effects, most_uncovered=20) as virtual:
+        virtual.add(HERE, orders(20, keys=20))
+        until(lambda: len(effects.done) == 19, "the others")
+        assert virtual.full(HERE), "a batch of ten more would make it thirty"
+        held.set()
+        until(virtual.idle, "all")
+        assert not virtual.full(HERE)
+
+
+def test_a_record_that_always_fails_is_given_up_after_its_attempts() -> None:
+    """It counts as done, the records of its key follow, and it was tried as often as it may."""
+    tries: list[int] = []
+
+    def poisoned(order: Order) -> None:
+        if order.number == 1:
+            tries.append(order.number)
+            raise ValueError("poison")
+
+    effects = Effects(poisoned)
+    with working(effects) as virtual:
+        virtual.add(HERE, orders(6, keys=1))
+        until(virtual.idle, "all")
+        assert virtual.positions() == {HERE: 6}
+    assert [order.number for order in effects.done] == [0, 2, 3, 4, 5]
+    assert effects.given_up == [(Order(1, b"0"), 3)]
+    assert len(tries) == 3
+
+
+def test_stop_on_failure_ends_before_the_record_and_names_it() -> None:
+    """Nothing of its key is begun behind it, and the position stays before it."""
+
+    def poisoned(order: Order) -> None:
+        if order.number == 2:
+            raise ValueError("poison")
+
+    effects = Effects(poisoned)
+    with working(effects, on_failure=OnFailure.STOP) as virtual:
+        virtual.add(HERE, orders(6, keys=1))
+
+        with pytest.raises(HandlerFailedError, match="offset 2: failed 3 times, at last with ValueError: poison"):
+            until(virtual.idle, "the failure")
+        assert virtual.close(Deadline(5)) == {HERE: 2}
+    assert [order.number for order in effects.done] == [0, 1]
+
+
+def test_a_dead_letter_that_can_not_be_written_stops_the_workers() -> None:
+    """The record has neither its effect nor a place elsewhere: going on would lose it."""
+
+    class Lost(Effects):
+        def give_up(self, *_args: object) -> None:
+            raise OSError("no room")
+
+    def poisoned(_order: Order) -> None:
+        raise ValueError("poison")
+
+    with working(Lost(poisoned)) as virtual:
+        virtual.add(HERE, orders(1))
+
+        with pytest.raises(OSError, match="no room"):
+            until(virtual.idle, "the failure")
+        assert virtual.close(Deadline(5)) == {HERE: 0}
+
+
+def test_a_revoked_partition_closes_its_holes_and_begins_nothing_more() -> None:
+    """What lies below the last record begun is finished, so that nothing is repeated; the rest is the next holder's."""
+    begun, held = threading.Event(), threading.Event()
+
+    def slow(order: Order) -> None:
+        if order.number in {0, 5}:
+            begun.set()
+            held.wait(20)
+
+    effects = Effects(slow)
+    with working(effects, count=2) as virtual:
+        virtual.add(HERE, [Order(n, b"a" if n in {0, 3, 9} else b"b") for n in range(10)])
+        until(lambda: len(effects.done) == 3, "orders 1, 2 and 4; 0 and 5 wait, 3 waits behind 0")
+        timer = threading.Timer(0.05, held.set)
+        timer.start()
+        assert virtual.revoked(HERE, Deadline(10)) == 6
+        timer.join()
+        assert virtual.positions() == {}
+    assert sorted(order.number for order in effects.done) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_revoked_partition_with_a_handler_that_hangs_is_let_go_before_its_record() -> None:
+    """The next time's records do not wait for it either, and its end does not touch their tracker."""
+    begun, held = threading.Event(), threading.Event()
+
+    def slow(order: Order) -> None:
+        if order.number == 7:
+            begun.set()
+            held.wait(20)
+
+    effects = Effects(slow)
+    with working(effects, start=7, count=2) as virtual:
+        virtual.add(HERE, [Order(7, b"a"), Order(8, b"a")])
+        assert begun.wait(10)
+        assert virtual.revoked(HERE, Deadline(0.01)) == 7
+        virtual.assigned(HERE, 100)
+        virtual.add(HERE, [Order(100, b"a")])
+        until(virtual.idle, "the new time's record")
+        assert virtual.positions() == {HERE: 101}
+        held.set()
+        until(lambda: len(effects.done) == 2, "the handler that hung")
+        assert virtual.revoked(HERE, Deadline(10)) == 101
+    assert [order.number for order in effects.done] == [100, 7], "order 8 belongs to the next holder"
+
+
+def test_records_without_a_key_wait_for_nobody() -> None:
+    """They have no order to keep: all are in work at once."""
+    gate = threading.Barrier(4)
+    effects = Effects(lambda _order: (gate.wait(20), None)[1])
+    with working(effects, count=4) as virtual:
+        virtual.add(HERE, [Order(n, None) for n in range(4)])
+        until(virtual.idle, "all four at the barrier")
+        assert virtual.positions() == {HERE: 4}
+
+
+def test_a_handler_that_hangs_does_not_hold_the_end_for_ever() -> None:
+    """Its record lies at the position and will be repeated."""
+    held = threading.Event()
+    virtual = VirtualPartitions(VirtualSettings(count=2), Effects(lambda _order: (held.wait(20), None)[1]))
+    virtual.assigned(HERE, 0)
+    virtual.add(HERE, orders(1))
+    assert virtual.close(Deadline(0.05)) == {HERE: 0}
+    held.set()
+
+
+def test_senseless_settings_are_refused_with_their_names() -> None:
+    with pytest.raises(UsageError, match="--virtual-partitions is 0"):
+        VirtualSettings(count=0)
+    with pytest.raises(UsageError, match="--most-uncovered is 4"):
+        VirtualSettings(count=8, most_uncovered=4)
