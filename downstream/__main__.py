@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 
@@ -17,9 +18,31 @@ from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, Connection,
 from protocol.names import ExitCode, checked_topic
 
 _IDENTITIES = {"key": key_of, "source": source_of}
+_PATTERNS = {
+    "call": "downstream.virtual.command:call_command",
+    "claims": "downstream.claims.commands:claims_group",
+    "ledger": "downstream.ledger.command:ledger_command",
+    "receive": "downstream.receive.command:receive_command",
+    "sink": "downstream.receive.command:sink_command",
+    "totals": "downstream.totals.command:totals_command",
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class _Patterns(click.Group):
+    """Loads a pattern when it is asked for: each brings the client of its store, a third of a second together."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_PATTERNS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _PATTERNS:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = _PATTERNS[cmd_name].partition(":")
+        found: click.Command = getattr(importlib.import_module(module), name)
+        return found
+
+
+@click.group(cls=_Patterns, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def downstream() -> None:
     """
     Consumers of the output.

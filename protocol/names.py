@@ -13,6 +13,7 @@ OUTPUT_TOPIC = "brew.orders.enriched"
 DEAD_LETTER_TOPIC = "brew.orders.dlq"
 CUSTOMERS_TOPIC = "brew.customers.v1"
 CLAIMS_TOPIC = "brew.claims.v1"
+TOTALS_TOPIC = "brew.totals.v1"
 GROUP_ID = "brew-enricher"
 BOOTSTRAP = "localhost:9092"
 

@@ -24,6 +24,7 @@ from sandbox.kafka import Cluster, Settings, make_archive
 from sandbox.layout import Layout
 from sandbox.network import Network
 from sandbox.ports import HOST
+from sandbox.stores import stores
 
 FIRST_PORT = 9092
 
@@ -42,6 +43,7 @@ def cli() -> None:
       python -m sandbox tool kafka-topics --bootstrap-server localhost:9092 --list
       python -m sandbox kill 2                 break it: kill pause resume restart cut fill heal
       python -m sandbox down --wipe            stop, and forget all data
+      python -m sandbox stores up              PostgreSQL and Redis
     """  # noqa: D301 - \b is click's mark for "keep these lines"
 
 
@@ -228,7 +230,7 @@ def _become(command: Sequence[str]) -> None:
         raise Refused(f"{command[0]} could not be run: {error}") from error
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, stores):
     cli.add_command(command)
 
 

@@ -15,6 +15,7 @@ from protocol.kafka.clients import asking, attempt_s, mapped
 from protocol.retry import again
 
 MAX_MESSAGE_BYTES = "max.message.bytes"
+RETENTION_MS = "retention.ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +109,21 @@ def brokers(client: AdminClient, deadline: Deadline) -> int:
 
 def max_message_bytes(client: AdminClient, name: str, deadline: Deadline) -> int:
     """The topic's limit on a record batch, in bytes."""
+    return _setting(client, name, MAX_MESSAGE_BYTES, deadline)
+
+
+def retention_s(client: AdminClient, name: str, deadline: Deadline) -> float | None:
+    """How long the topic keeps records, in seconds; None when for ever."""
+    found = _setting(client, name, RETENTION_MS, deadline)
+    return None if found < 0 else found / 1000
+
+
+def _setting(client: AdminClient, name: str, setting: str, deadline: Deadline) -> int:
     resource = ConfigResource(ResourceType.TOPIC, name)
     timeout = max(0.001, deadline.remaining_s())
     with mapped(f"configuration of {name}"):
         config = client.describe_configs([resource], request_timeout=timeout)[resource].result()
-    return int(config[MAX_MESSAGE_BYTES].value)
+    return int(config[setting].value)
 
 
 def create(client: AdminClient, wanted: list[Wanted], deadline: Deadline) -> dict[str, bool]:

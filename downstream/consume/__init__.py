@@ -1,0 +1,1 @@
+"""The one consume loop that all patterns run on, and what it asks of them."""

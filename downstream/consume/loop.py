@@ -1,0 +1,288 @@
+"""The consume loop: `read_committed`, positions that the handler keeps, rebalances, pauses, a clean end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from downstream.claims.flows import FLOWS
+from downstream.claims.ownership import ClaimedMember
+from downstream.consume.handler import Handler, Later, Lease, NotOwned, Seat, Slice
+from downstream.consume.settings import LoopSettings
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+from protocol.kafka import offsets, topics
+from protocol.kafka.clients import READ_UNCOMMITTED, AdminClient, admin, consumer, reach
+from protocol.kafka.members import Member, MemberSettings, Polled
+from protocol.kafka.topics import Topic
+
+__all__ = ["Loop", "LoopSettings", "Told", "stop_on_signals"]
+
+_REACH_S = 10.0
+_ASK_S = 15.0
+_SURE = 0.8  # of the poll interval: past it, work that still runs may meet the next owner
+_LEAVE_S = 3.0
+_GRACE_S = 9.0
+_REPORT_S = 1.0
+
+
+@dataclass
+class _Place:
+    """One owned partition: next offset, where a drain ends, and since when it has to wait."""
+
+    position: int
+    goal: int
+    retry_at: Deadline | None = None
+    patience: Deadline | None = None
+
+
+@dataclass
+class Told:
+    """What the loop has done so far; ``seconds`` from reaching the brokers to having left them."""
+
+    records: int = 0
+    batches: int = 0
+    rebalances: int = 0
+    postponed: int = 0
+    seconds: float = 0.0
+    positions: dict[int, int] = field(default_factory=dict)
+
+
+class Loop:
+    """
+    Drives one handler. Between polls nothing of ours runs, so a batch is never cut by a rebalance.
+
+    The handler says where to read from; the loop never starts at an offset that it made up.
+    """
+
+    def __init__(
+        self,
+        settings: LoopSettings,
+        handler: Handler,
+        stop: threading.Event,
+        tell: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        self._settings, self._handler, self._stop, self._tell = settings, handler, stop, tell
+        self._places: dict[int, _Place] = {}
+        self._settled = Deadline(settings.settle_s)
+        self._unreported: dict[int, int] = {}
+        self._report_due = Deadline(_REPORT_S)
+        self.told = Told()
+
+    def run(self) -> Told:
+        """
+        Consume until drained or stopped; the handler is closed however it ends.
+
+        Raises:
+            Unreachable, Refused: there is nothing to read, or it can't be read from there.
+            BrewError: what the handler raised.
+        """
+        settings, began = self._settings, time.monotonic()
+        try:
+            reach(settings.connection, Deadline(_REACH_S))
+            self._admin: AdminClient = admin(settings.connection)
+            self._topic: Topic = topics.existing(self._admin, settings.topic, Deadline(_ASK_S))
+            self._check_partitions()
+            self._member = self._make_member()
+            try:
+                self._consume()
+            finally:
+                self._leave()
+        finally:
+            self._handler.close(Deadline(_LEAVE_S))
+            self.told.seconds = time.monotonic() - began
+        return self.told
+
+    def _make_member(self) -> Member:
+        """One of a group; or one whose partitions come by claim, and whose handler tells the claims topic."""
+        settings = self._settings
+        asked = MemberSettings(
+            settings.connection,
+            settings.group,
+            settings.topic,
+            settings.max_poll_interval_s,
+            settings.session_timeout_s,
+        )
+        if settings.claims is None:
+            return Member(asked)
+        member = ClaimedMember(asked, settings.claims, settings.partitions or range(self._topic.partitions))
+        self._handler = FLOWS[settings.claims.flow](self._handler, member.keeper)
+        return member
+
+    def _consume(self) -> None:
+        settings = self._settings
+        if settings.partitions is None or settings.claims is not None:
+            self._member.join(self)
+        else:
+            self._member.take(settings.partitions, self)
+            self._pause_waiting()
+        while not self._stop.is_set():
+            polled = self._member.poll(settings.batch, settings.linger_s)
+            self._pause_waiting()
+            self._retry()
+            self._round(polled)
+            if not settings.follow and self._drained():
+                return
+
+    def _round(self, polled: Mapping[int, Polled]) -> None:
+        """One turn of the handler."""
+        deadline = Deadline(self._settings.max_poll_interval_s * _SURE)
+        lease = Lease(deadline, frozenset(self._places), self._member.pause, self._member.resume, self._report)
+        slices = self._slices(polled)
+        try:
+            if slices:
+                self._handler.handle(slices, lease)
+                self._advance(slices)
+            self._handler.tick(lease)
+            if self._unreported and self._report_due.expired():
+                self._send_report(wait=False)
+        except (Later, NotOwned) as error:
+            self._postpone([one.partition for one in slices] or list(self._places), error)
+
+    def _advance(self, slices: list[Slice]) -> None:
+        for one in slices:
+            place = self._places[one.partition]
+            place.position, place.patience = one.until, None
+            self.told.positions[one.partition] = one.until
+            self.told.records += len(one.records)
+        self.told.batches += 1
+
+    def _slices(self, polled: Mapping[int, Polled]) -> list[Slice]:
+        """What moves a partition on; what was fetched of one that waits is read again later."""
+        found = []
+        for partition, share in sorted(polled.items()):
+            place = self._places.get(partition)
+            if place is not None and place.retry_at is None and share.until > place.position:
+                found.append(Slice(partition, place.position, share.until, share.records))
+        return found
+
+    # Rebalances, told by the member from inside its poll.
+
+    def assigned(self, partitions: Collection[int]) -> Mapping[int, int]:
+        self.told.rebalances += 1
+        self._settled = Deadline(self._settings.settle_s)
+        return self._seat(partitions)
+
+    def revoked(self, partitions: Collection[int]) -> None:
+        ours = [p for p in partitions if self._places.pop(p, None)]
+        if ours:
+            self._handler.revoked(ours, Deadline(self._settings.session_timeout_s))
+            self._send_report(wait=True)
+
+    def lost(self, partitions: Collection[int]) -> None:
+        ours = [p for p in partitions if self._places.pop(p, None)]
+        self._unreported = {p: at for p, at in self._unreported.items() if p in self._places}
+        self._tell(f"partitions {sorted(partitions)} were lost: the group has given them to somebody else")
+        self._handler.lost(ours)
+
+    def _seat(self, partitions: Collection[int]) -> Mapping[int, int]:
+        """Ask Kafka about partitions, then the handler where to read them from; the first offset if it says later."""
+        if not partitions:
+            return {}
+        seats = self._seats(partitions)
+        patience = {p: place.patience for p, place in self._places.items()}
+        places = {one.partition: _Place(one.first, one.last_stable, None, patience.get(one.partition)) for one in seats}
+        self._places |= places
+        try:
+            positions = self._handler.assigned(seats, Deadline(self._settings.max_poll_interval_s * _SURE))
+        except Later as error:
+            self._postpone(partitions, error)
+            return {p: place.position for p, place in places.items()}
+        for partition, position in positions.items():
+            places[partition].position = position
+        return positions
+
+    def _seats(self, partitions: Collection[int]) -> list[Seat]:
+        deadline, settings = Deadline(_ASK_S), self._settings
+        logs = offsets.log_offsets(self._admin, settings.topic, partitions, deadline)
+        asking = consumer(settings.connection, settings.group, READ_UNCOMMITTED)
+        try:
+            known = offsets.committed(asking, settings.topic, partitions, deadline)
+        finally:
+            asking.close()
+        return [
+            Seat(settings.topic, self._topic.topic_id, p, None if at is None else at.offset, log.first, log.last_stable)
+            for p, at, log in ((p, known[p], logs[p]) for p in sorted(partitions))
+        ]
+
+    # What has to wait.
+
+    def _postpone(self, partitions: Collection[int], error: Later | NotOwned) -> None:
+        delay_s = error.delay_s if isinstance(error, Later) else 0.5
+        self.told.postponed += 1
+        self._tell(f"partitions {sorted(partitions)} wait {delay_s:g} s: {error}")
+        for partition in partitions:
+            place = self._places[partition]
+            place.patience = place.patience or Deadline(self._settings.patience_s)
+            if place.patience.expired():
+                raise Refused(
+                    f"{self._settings.topic}[{partition}] could not be worked on for "
+                    f"{self._settings.patience_s:g} s: {error}"
+                ) from error
+            place.retry_at = Deadline(delay_s)
+
+    def _pause_waiting(self) -> None:
+        self._member.pause([p for p, place in self._places.items() if place.retry_at is not None])
+
+    def _retry(self) -> None:
+        due = [p for p, place in self._places.items() if place.retry_at is not None and place.retry_at.expired()]
+        if due:
+            positions = self._seat(due)
+            self._member.seek(positions)
+            ready = [p for p in due if self._places[p].retry_at is None]
+            self._member.resume(ready)
+            self._pause_waiting()
+
+    def _drained(self) -> bool:
+        if not self._places:
+            return self.told.rebalances > 0 and self._settled.expired()
+        return all(place.retry_at is None and place.position >= place.goal for place in self._places.values())
+
+    def _check_partitions(self) -> None:
+        wrong = [p for p in self._settings.partitions or () if not 0 <= p < self._topic.partitions]
+        if wrong:
+            raise Refused(f"{self._topic.name} has partitions 0 to {self._topic.partitions - 1}, not {wrong}")
+
+    def _report(self, positions: Mapping[int, int]) -> None:
+        self._unreported |= positions
+        if self._report_due.expired():
+            self._send_report(wait=False)
+
+    def _send_report(self, *, wait: bool) -> None:
+        """Tell Kafka at most once per second, and before partitions leave us."""
+        self._member.report(self._unreported, f"topic-id={self._topic.topic_id}", wait=wait)
+        self._unreported, self._report_due = {}, Deadline(_REPORT_S)
+
+    def _leave(self) -> None:
+        """Give the partitions back in good order; nobody waits for our session to run out."""
+        deadline = Deadline(_LEAVE_S)
+        ours, self._places = sorted(self._places), {}
+        try:
+            if ours:
+                self._handler.revoked(ours, deadline)
+                self._send_report(wait=True)
+        finally:
+            self._member.close(deadline)
+
+
+def stop_on_signals(stop: threading.Event) -> None:
+    """
+    SIGTERM and SIGINT end the loop after the batch that runs; a second one, or 9 s, end the process as it is.
+
+    Ending at once is safe for every handler: what is not committed is read again.
+    """
+
+    def handle(number: int, _frame: object) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+        timer = threading.Timer(_GRACE_S, os._exit, [128 + number])
+        timer.daemon = True
+        timer.start()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)

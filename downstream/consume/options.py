@@ -1,0 +1,163 @@
+"""Options that all consuming commands share, and the settings that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from downstream.claims.options import CLAIMS, claims_settings
+from downstream.consume.crash import Crash, How, Moment
+from downstream.consume.loop import LoopSettings
+from downstream.postgres import DatabaseSettings
+from protocol import names
+from protocol.connection import Connection
+from protocol.errors import UsageError
+from protocol.names import checked_topic
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_LOOP = (
+    click.option("--bootstrap", default=names.BOOTSTRAP, show_default=True, envvar="BOOTSTRAP", metavar="HOST:PORT"),
+    click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC"),
+    click.option("--partitions", metavar="N,N", help="Exactly these, without group assignment  [default: the group's]"),
+    click.option("--follow", is_flag=True, envvar="FOLLOW", help="Go on until SIGTERM; else until the end as it is."),
+    click.option("--batch", type=click.IntRange(1), default=5000, show_default=True, help="Records per transaction."),
+    click.option(
+        "--max-poll-interval-s",
+        type=click.FloatRange(1),
+        default=60.0,
+        show_default=True,
+        help="A member that works longer on a batch loses its partitions.",
+    ),
+    click.option(
+        "--session-timeout-s",
+        type=click.FloatRange(1),
+        default=10.0,
+        show_default=True,
+        help="Until others get a dead member's partitions.",
+    ),
+    click.option(
+        "--patience-s",
+        type=click.FloatRange(1),
+        default=60.0,
+        show_default=True,
+        help="How long a store may be away before this gives up.",
+    ),
+    click.option(
+        "--ownership",
+        type=click.Choice(["group", "claims"]),
+        default="group",
+        show_default=True,
+        help="Who gives out partitions: Kafka's group coordinator, or claims on a topic of their own.",
+    ),
+    *CLAIMS,
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text."),
+)
+_DATABASE = (
+    click.option(
+        "--database",
+        envvar="DATABASE_URL",
+        metavar="URL",
+        help="postgresql://user:password@host:port/name; `python -m sandbox stores up postgres` prints one.",
+    ),
+    click.option("--lock-timeout-s", type=float, default=3.0, show_default=True, help="Wait for a lock at most."),
+    click.option("--statement-timeout-s", type=float, default=10.0, show_default=True, help="One statement at most."),
+    click.option(
+        "--idle-timeout-s",
+        type=float,
+        default=20.0,
+        show_default=True,
+        help="A transaction whose client has stopped loses its locks after this.",
+    ),
+)
+_CRASH = (
+    click.option(
+        "--crash-point",
+        type=click.Choice([moment.value for moment in Moment]),
+        help="Die on purpose there, as by SIGKILL.",
+    ),
+    click.option("--crash-prob", type=float, default=1.0, show_default=True, help="0 to 1, per batch."),
+    click.option(
+        "--crash-how",
+        type=click.Choice([how.value for how in How]),
+        default=How.KILL.value,
+        show_default=True,
+        help="SIGKILL or SIGSTOP.",
+    ),
+    click.option("--crash-seed", type=int, help="Equal seeds die at the same batches."),
+)
+
+
+def _all(options: tuple[Callable[[Any], Any], ...]) -> Callable[[_Command], _Command]:
+    def decorate(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+loop_options = _all(_LOOP)
+database_options = _all(_DATABASE)
+crash_options = _all(_CRASH)
+
+
+def loop_settings(given: dict[str, Any], group: str) -> LoopSettings:
+    """
+    The loop's settings from a command's parameters.
+
+    Raises:
+        UsageError: they can't be.
+    """
+    return LoopSettings(
+        Connection(given["bootstrap"]),
+        group,
+        checked_topic(given["topic"], "--topic"),
+        partitions=_partitions(given["partitions"]),
+        follow=given["follow"],
+        batch=given["batch"],
+        max_poll_interval_s=given["max_poll_interval_s"],
+        session_timeout_s=given["session_timeout_s"],
+        patience_s=given["patience_s"],
+        claims=claims_settings(given) if given["ownership"] == "claims" else None,
+    )
+
+
+def database_settings(given: dict[str, Any], schema: str) -> DatabaseSettings:
+    """
+    The database's settings from a command's parameters.
+
+    Raises:
+        UsageError: there is no address, or a time-out is longer than the poll interval.
+    """
+    if not given["database"]:
+        raise UsageError(
+            "--database (DATABASE_URL) is missing; `python -m sandbox stores up postgres` starts a server and prints it"
+        )
+    settings = DatabaseSettings(
+        given["database"],
+        schema,
+        given["lock_timeout_s"],
+        given["statement_timeout_s"],
+        given["idle_timeout_s"],
+    )
+    settings.check(given["max_poll_interval_s"])
+    return settings
+
+
+def crash_of(given: dict[str, Any]) -> Crash:
+    point = given["crash_point"]
+    return Crash(
+        None if point is None else Moment(point), given["crash_prob"], given["crash_seed"], How(given["crash_how"])
+    )
+
+
+def _partitions(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() for word in words) or len(set(words)) < len(words):
+        raise UsageError(f"--partitions is {text!r}: give different partition numbers, such as 0,2")
+    return tuple(int(word) for word in words)

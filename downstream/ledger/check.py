@@ -1,0 +1,229 @@
+"""The ledger against the topic that it was booked from: every output one row, the money to the cent."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal, localcontext
+from typing import Any, NamedTuple, TypeGuard
+
+import psycopg
+
+from downstream.consume.loop import LoopSettings
+from downstream.postgres import Connection, DatabaseSettings
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+from protocol.kafka import offsets, topics
+from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, admin, consumer, reach
+from protocol.kafka.scan import LogRecord, scan
+from protocol.records import DISCOUNTS
+
+_ASK_S = 30.0
+_EXAMPLES = 5
+_PRECISION = 400  # digits: products of the longest amounts, summed without rounding
+
+DUPLICATE, MISSING, DRIFT, ROLLBACK = "ledger-duplicate", "ledger-missing", "ledger-drift", "ledger-rollback"
+
+_POSITIONS = "SELECT partition, next_offset FROM kafka_offsets WHERE consumer_group = %s AND topic = %s"
+_ROWS = """
+SELECT "offset", customer_id, tier, cents, discount, problem IS NULL
+FROM ledger_entries WHERE partition = %s ORDER BY "offset"
+"""
+_BALANCES = "SELECT customer_id, tier, orders, cents, discount_cents FROM ledger_balances"
+
+
+_DIGITS, _LONGEST_NAME, _WHOLE = 30, 256, 2**63
+
+
+class _Expected(NamedTuple):
+    """A row's columns as the record has them; only whether it moves a balance counts if ``books`` is False."""
+
+    customer: str = ""
+    tier: str = ""
+    cents: Decimal = Decimal(0)
+    rate: Decimal = Decimal(0)
+    books: bool = False
+
+    def differs(self, row: tuple[Any, ...]) -> bool:
+        return row[-1] != self.books or (self.books and tuple(row) != tuple(self))
+
+
+_NOTHING = _Expected()
+
+
+class Money(NamedTuple):
+    """What a record moves, or a customer's balance in one tier: orders, cents, discount in cents."""
+
+    orders: int = 0
+    cents: Decimal = Decimal(0)
+    discount: Decimal = Decimal(0)
+
+    def plus(self, other: Money) -> Money:
+        return Money(self.orders + other.orders, self.cents + other.cents, self.discount + other.discount)
+
+
+@dataclass
+class Checked:
+    """What the comparison found; ``waiting`` records lie above the ledger's position and are no fault."""
+
+    records: int = 0
+    rows: int = 0
+    waiting: int = 0
+    total: Money = field(default_factory=Money)
+    booked: Money = field(default_factory=Money)
+    findings: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    examples: list[str] = field(default_factory=list)
+
+    def found(self, name: str, what: str) -> None:
+        self.findings[name] += 1
+        if self.findings[name] <= _EXAMPLES:
+            self.examples.append(f"{name}: {what}")
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "verdict": "violated" if self.findings else "proven",
+            "records": self.records,
+            "rows": self.rows,
+            "waiting": self.waiting,
+            "cents": str(self.total.cents),
+            "booked_cents": str(self.booked.cents),
+            "discount_cents": str(self.total.discount),
+            "booked_discount_cents": str(self.booked.discount),
+            "findings": dict(self.findings),
+            "examples": self.examples,
+        }
+
+    def text(self) -> str:
+        head = f"{self.records} records below the ledger's position, {self.rows} rows, {self.waiting} records waiting"
+        sums = f"{self.total.cents} cents in the topic, {self.booked.cents} in the balances"
+        names = ", ".join(f"{count} {name}" for name, count in self.findings.items())
+        return "\n".join([head, sums, *self.examples, names or "proven: every output one row, money to the cent"])
+
+
+def check(settings: LoopSettings, database: DatabaseSettings) -> Checked:
+    """
+    Compare, while nobody books; the record's text is read again, with another parser than the ledger's.
+
+    Raises:
+        Refused: there is no ledger, or no topic.
+    """
+    reach(settings.connection, Deadline(_ASK_S))
+    deadline = Deadline(_ASK_S)
+    client = admin(settings.connection)
+    partitions = range(topics.existing(client, settings.topic, deadline).partitions)
+    logs = offsets.log_offsets(client, settings.topic, partitions, deadline)
+    asking = consumer(settings.connection, settings.group, READ_UNCOMMITTED)
+    try:
+        known = offsets.committed(asking, settings.topic, partitions, deadline)
+    finally:
+        asking.close()
+    checked, balances = Checked(), defaultdict[tuple[str, str], Money](Money)
+    try:
+        with (
+            localcontext(prec=_PRECISION),
+            psycopg.connect(database.url, options=f"-c search_path={database.schema}", connect_timeout=5) as connection,
+        ):
+            positions: dict[int, int] = dict(
+                connection.execute(_POSITIONS, [settings.group, settings.topic]).fetchall()
+            )
+            for partition in partitions:
+                stands = positions.get(partition, logs[partition].first)
+                ahead = known[partition]
+                if ahead is not None and ahead.offset > stands:
+                    checked.found(ROLLBACK, f"partition {partition}: Kafka has {ahead.offset}, the database {stands}")
+                ends = {partition: (logs[partition].first, logs[partition].last_stable)}
+                records = (
+                    one for batch in scan(settings.connection, settings.topic, ends, READ_COMMITTED) for one in batch
+                )
+                _compare(checked, balances, partition, stands, records, _rows(connection, partition))
+            _compare_balances(checked, balances, connection)
+    except psycopg.Error as error:
+        raise Refused(f"the ledger can't be read: {' '.join(str(error).split())}") from error
+    return checked
+
+
+def _rows(connection: Connection, partition: int) -> Iterator[tuple[Any, ...]]:
+    with connection.cursor(name=f"rows_{partition}") as cursor:
+        cursor.itersize = 10_000
+        yield from cursor.execute(_ROWS, [partition])
+
+
+def _compare(
+    checked: Checked,
+    balances: dict[tuple[str, str], Money],
+    partition: int,
+    stands: int,
+    records: Iterator[LogRecord],
+    rows: Iterator[tuple[Any, ...]],
+) -> None:
+    """Walk along both, offset by offset."""
+    row = next(rows, None)
+    for record in records:
+        offset, where = record.offset(), f"partition {partition} offset {record.offset()}"
+        while row is not None and row[0] < offset:
+            checked.rows += 1
+            checked.found(DRIFT, f"partition {partition} has a row for offset {row[0]}, where no record is")
+            row = next(rows, None)
+        here = 0
+        expected = _expected(record)
+        while row is not None and row[0] == offset:
+            here += 1
+            checked.rows += 1
+            if expected.differs(row[1:]):
+                checked.found(DRIFT, f"{where}: the row says {row[1:]}, the record {tuple(expected)}")
+            row = next(rows, None)
+        if offset >= stands:
+            checked.waiting += 1
+            if here:
+                checked.found(DRIFT, f"{where} has a row, and the position is {stands}")
+            continue
+        checked.records += 1
+        if here != 1:
+            checked.found(DUPLICATE if here else MISSING, f"{where} has {here} rows")
+        if expected.books:
+            money, owner = Money(1, expected.cents, expected.cents * expected.rate), (expected.customer, expected.tier)
+            balances[owner] = balances[owner].plus(money)
+            checked.total = checked.total.plus(money)
+    for left in [row, *rows] if row is not None else rows:
+        checked.rows += 1
+        checked.found(DRIFT, f"partition {partition} has a row for offset {left[0]}, where no record is")
+
+
+def _compare_balances(checked: Checked, balances: dict[tuple[str, str], Money], connection: Connection) -> None:
+    booked = {(row[0], row[1]): Money(*row[2:]) for row in connection.execute(_BALANCES)}
+    for owner in sorted(booked.keys() | balances.keys()):
+        has, should = booked.get(owner, Money()), balances.get(owner, Money())
+        checked.booked = checked.booked.plus(has)
+        if has != should:
+            checked.found(DRIFT, f"balance of {owner[0]!r} ({owner[1]}): {tuple(has)} instead of {tuple(should)}")
+
+
+def _expected(record: LogRecord) -> _Expected:
+    """What the record says, by another parser and with the limits that the documents name."""
+    try:
+        order = json.loads(record.value() or b"", parse_float=Decimal, parse_int=Decimal)
+    except (ValueError, RecursionError):
+        order = None
+    if not isinstance(order, dict):
+        return _NOTHING
+    customer, tier = _named(order.get("customer_id")), order.get("loyalty_tier")
+    cents, rate = order.get("total_cents"), order.get("loyalty_discount")
+    if not customer or not isinstance(tier, str) or tier not in DISCOUNTS or not (_sum(cents) and _sum(rate)):
+        return _NOTHING
+    return _Expected(customer, tier, cents, rate, books=True)
+
+
+def _named(found: Any) -> str | None:
+    if isinstance(found, Decimal) and found.as_tuple().exponent == 0 and abs(found) < _WHOLE:
+        return str(found)
+    text = found.replace("\x00", "\\u0000") if isinstance(found, str) else ""
+    return text if len(text) <= _LONGEST_NAME else None
+
+
+def _sum(found: Any) -> TypeGuard[Decimal]:
+    if not isinstance(found, Decimal):
+        return False
+    exponent = found.as_tuple().exponent
+    return isinstance(exponent, int) and exponent >= -_DIGITS and found.adjusted() < _DIGITS

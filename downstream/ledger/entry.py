@@ -1,0 +1,106 @@
+"""An enriched order in, a ledger entry out; pure; what can't be booked is an entry that says why, never an error."""
+
+from __future__ import annotations
+
+import enum
+import json
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import orjson
+
+from protocol.position import Headers, SourcePosition
+from protocol.records import DISCOUNT_FIELD, DISCOUNTS, TIER_FIELD
+
+_AMOUNT = "total_cents"
+_MOST_DIGITS = 30
+_LARGEST = 10**_MOST_DIGITS
+_RATES = {rate: Decimal(str(rate)) for rate in DISCOUNTS.values()}
+_MOST_CHARACTERS = 256  # PostgreSQL's index takes 2,704 bytes at most, and a longer one would stop the partition
+
+
+class Problem(enum.StrEnum):
+    """Why an order has a row and moves no balance."""
+
+    UNREADABLE = "unreadable"
+    NO_CUSTOMER = "no-customer"
+    BAD_TIER = "bad-tier"
+    BAD_AMOUNT = "bad-amount"
+
+
+class Entry(NamedTuple):
+    """One row: where it stands in the output topic, where the order came from, and what it moves, in exact cents."""
+
+    partition: int
+    offset: int
+    source: str | None
+    order_id: str | None
+    customer_id: str | None
+    tier: str | None
+    cents: Decimal | None
+    discount: Decimal | None
+    problem: Problem | None
+
+
+def entry(partition: int, offset: int, value: bytes | None, headers: Headers | None) -> Entry:
+    """Read one record."""
+    at = _source(headers)
+    try:
+        order = orjson.loads(value or b"")
+    except orjson.JSONDecodeError:
+        order = None
+    if not isinstance(order, dict):
+        return Entry(partition, offset, at, None, None, None, None, None, Problem.UNREADABLE)
+    customer, tier = _name(order.get("customer_id")), order.get(TIER_FIELD)
+    cents, discount = _numbers(order, value)
+    problem = None
+    if not customer or len(customer) > _MOST_CHARACTERS:
+        problem = Problem.NO_CUSTOMER
+    elif not isinstance(tier, str) or tier not in DISCOUNTS:
+        problem = Problem.BAD_TIER
+    elif cents is None or discount is None:
+        problem = Problem.BAD_AMOUNT
+    order_id = _name(order.get("order_id"))
+    return Entry(partition, offset, at, order_id, customer, _name(tier), cents, discount, problem)
+
+
+def _source(headers: Headers | None) -> str | None:
+    try:
+        found = SourcePosition.of(headers)
+    except ValueError:  # digits without an end
+        return None
+    return None if found is None else _safe(f"{found.topic}/{found.partition}/{found.offset}")
+
+
+def _name(found: Any) -> str | None:
+    """A text, or a whole number as one; nothing else names anybody."""
+    if isinstance(found, int) and not isinstance(found, bool):
+        return str(found)
+    return _safe(found) if isinstance(found, str) else None
+
+
+def _safe(text: str) -> str:
+    """PostgreSQL's text holds every character but U+0000."""
+    return text.replace("\x00", "\\u0000") if "\x00" in text else text
+
+
+def _numbers(order: dict[str, Any], value: bytes | None) -> tuple[Decimal | None, Decimal | None]:
+    """Amount and discount, exactly as written; a float is only believed where it is one of the known discounts."""
+    cents, discount = order.get(_AMOUNT), order.get(DISCOUNT_FIELD)
+    rate = _RATES.get(discount) if type(discount) is float else None
+    if rate is not None and type(cents) is int and -_LARGEST < cents < _LARGEST:
+        return Decimal(cents), rate
+    if isinstance(cents, float) or isinstance(discount, float):
+        exact = json.loads(value or b"", parse_float=Decimal, parse_int=Decimal)
+        cents, discount = exact.get(_AMOUNT), exact.get(DISCOUNT_FIELD)
+    return _number(cents), _number(discount)
+
+
+def _number(found: Any) -> Decimal | None:
+    """The number; None for what is none, or has more digits than any sum of money."""
+    if isinstance(found, bool) or not isinstance(found, int | Decimal):
+        return None
+    number = Decimal(found)
+    exponent = number.as_tuple().exponent
+    fits = isinstance(exponent, int) and exponent >= -_MOST_DIGITS and number.adjusted() < _MOST_DIGITS
+    return number if fits else None

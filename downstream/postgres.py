@@ -1,0 +1,196 @@
+"""Sessions with PostgreSQL whose waits all end: locks, statements, idle transactions, and a server that is silent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from downstream.consume.crash import Crash
+from downstream.consume.handler import Later
+from protocol.deadline import Deadline
+from protocol.errors import Refused, UsageError
+
+__all__ = ["Connection", "Database", "DatabaseSettings", "commit_and_die", "make_tables"]
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_LOOK_S = 0.1
+# No server, no lock in time, a deadlock; and the server's word to a client that has slept inside a transaction.
+_PASSING = (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout)
+_CONNECT_S = 5
+_SILENCE_S = 2.0  # what a silent server is given on top of its own time-outs
+
+
+@dataclass(frozen=True)
+class DatabaseSettings:
+    """
+    Where the tables are, and how long the server may make us wait.
+
+    ``idle_s``: a client that stops inside a transaction (a SIGSTOP, a cut cable) loses its session and its locks then.
+    """
+
+    url: str = field(repr=False)  # may hold a password
+    schema: str
+    lock_s: float = 3.0
+    statement_s: float = 10.0
+    idle_s: float = 20.0
+
+    def __post_init__(self) -> None:
+        if not _SCHEMA.fullmatch(self.schema):
+            raise UsageError(
+                f"--schema is {self.schema!r}: a schema's name starts with a letter and has up to 63 of a-z 0-9 _"
+            )
+
+    def check(self, max_poll_interval_s: float) -> None:
+        """Raise `UsageError` unless every wait ends before the group gives our partitions away."""
+        for name, value in (
+            ("--lock-timeout-s", self.lock_s),
+            ("--statement-timeout-s", self.statement_s),
+            ("--idle-timeout-s", self.idle_s),
+        ):
+            if not 0 < value < max_poll_interval_s:
+                raise UsageError(
+                    f"{name} is {value:g} s and has to be above 0 and shorter than --max-poll-interval-s, "
+                    f"{max_poll_interval_s:g} s, or a partition is given away while we wait; change one of them"
+                )
+
+
+class Database:
+    """
+    One session, opened at first use and again after each failure; used by one thread.
+
+    What may pass (no server, no lock, a deadlock, a session that was ended) leaves as `Later`; the transaction it
+    happened in took place as a whole or not at all, and only the next look at the database tells which.
+    """
+
+    def __init__(self, settings: DatabaseSettings, name: str) -> None:
+        self.settings, self._name = settings, name
+        self._connection: Connection | None = None
+        self._guard = _Guard()
+
+    @contextlib.contextmanager
+    def transaction(self, deadline: Deadline) -> Iterator[Connection]:
+        """
+        Begin, and commit when the block ends without an error.
+
+        Raises:
+            Later: try again, from what the database then says.
+            Refused: the database does not do what is asked, and would not the next time either.
+        """
+        try:
+            connection = self._connected()
+            with self._guard.watching(connection, deadline), connection.transaction():
+                yield connection
+        except psycopg.Error as error:
+            passing = isinstance(error, _PASSING) or self._connection is None or self._connection.closed
+            self._forget()
+            if passing:
+                raise Later(f"database: {_said(error)}") from error
+            raise Refused(f"the database refused, and would again: {_said(error)}") from error
+        except BaseException:
+            if self._connection is not None and self._connection.closed:
+                self._forget()
+            raise
+
+    def close(self) -> None:
+        self._forget()
+        self._guard.close()
+
+    def _connected(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = self._open()
+        return self._connection
+
+    def _open(self) -> Connection:
+        settings = self.settings
+        times = {"lock": settings.lock_s, "statement": settings.statement_s}
+        options = [f"-c {name}_timeout={int(seconds * 1000)}" for name, seconds in times.items()]
+        options.append(f"-c idle_in_transaction_session_timeout={int(settings.idle_s * 1000)}")
+        options.append(f"-c search_path={settings.schema}")
+        try:
+            return psycopg.connect(
+                settings.url,
+                autocommit=True,  # transactions begin where the code says so
+                connect_timeout=_CONNECT_S,
+                application_name=self._name,
+                options=" ".join(options),
+            )
+        except psycopg.ProgrammingError as error:
+            raise UsageError(f"--database can't be read: {_said(error)}") from error
+
+    def _forget(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def patience(self) -> Deadline:
+        """How long one transaction of a few statements may take, if nobody else says."""
+        return Deadline(self.settings.lock_s + self.settings.statement_s + _SILENCE_S)
+
+
+def make_tables(database: Database, schema: str, statements: str) -> None:
+    """Make the schema and its tables where they are missing; two programs that start at once don't meet."""
+    with database.transaction(database.patience()) as connection:
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [schema])
+        connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+        connection.execute(statements.encode())
+
+
+def _said(error: Exception) -> str:
+    """The server's own sentence, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+class _Guard:
+    """Cuts a session whose server has not answered by the deadline: its own time-outs need a server that runs."""
+
+    def __init__(self) -> None:
+        self._watched: tuple[int, Deadline] | None = None
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @contextlib.contextmanager
+    def watching(self, connection: Connection, deadline: Deadline) -> Iterator[None]:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="database-guard", daemon=True)
+            self._thread.start()
+        with self._lock:
+            self._watched = (connection.fileno(), deadline)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._watched = None
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_LOOK_S):
+            with self._lock:
+                if self._watched is not None and self._watched[1].expired():
+                    _cut(self._watched[0])
+                    self._watched = None
+
+
+def _cut(descriptor: int) -> None:
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connected:
+        connected.shutdown(socket.SHUT_RDWR)
+
+
+def commit_and_die(connection: Connection, crash: Crash) -> None:
+    """Put the COMMIT on the wire and die before the answer: whether it took place is for the next start to find out."""
+    connection.pgconn.send_query(b"COMMIT")
+    connection.pgconn.flush()
+    crash.die()

@@ -1,0 +1,1 @@
+"""Idempotent receivers: what was processed once is known, and a redelivered message does nothing."""

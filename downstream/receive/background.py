@@ -1,0 +1,106 @@
+"""Work beside the consume loop: a thread with an end, and the clean-up of old claims."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from downstream.consume.handler import Later
+from downstream.postgres import Database, DatabaseSettings
+from protocol.deadline import Deadline
+from protocol.errors import Refused, UsageError
+
+_CHUNK = 5000
+_PAUSE_S = 1.0
+_SECONDS_A_DAY = 86_400
+
+
+class Background:
+    """A thread that works in rounds until stopped; what it can't get over leaves from `check`."""
+
+    def __init__(self, name: str, every_s: float) -> None:
+        self._every_s = every_s
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def round(self) -> bool:
+        """Do some work; True when there is more at once. `Later` is passed over."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what has ended the thread, if anything has."""
+        if self._error is not None:
+            raise self._error
+
+    def stop(self, deadline: Deadline) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(deadline.remaining_s())
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                try:
+                    more = self.round()
+                except Later:
+                    more = False
+                    self._stop.wait(_PAUSE_S)
+                if not more:
+                    self._stop.wait(self._every_s)
+        except Exception as error:  # noqa: BLE001 - carried to the loop's thread
+            self._error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How long claims are kept, in seconds; None for ever. ``every_s`` is the time between two clean-ups."""
+
+    keep_s: float | None
+    every_s: float = 60.0
+
+    @classmethod
+    def longer_than(cls, days: float, retention_s: float | None, topic: str) -> Keeping:
+        """
+        ``days``, 0 for ever, if that is longer than the topic keeps its records.
+
+        Raises:
+            Refused: a claim would be forgotten while its message can still be delivered again.
+        """
+        if days < 0:
+            raise UsageError(f"--keep-days is {days:g}: give days, or 0 for ever")
+        if days == 0:
+            return cls(None)
+        if retention_s is None or days * _SECONDS_A_DAY <= retention_s:
+            kept = "for ever" if retention_s is None else f"for {retention_s / _SECONDS_A_DAY:g} days"
+            raise Refused(
+                f"claims would be kept for {days:g} days, and {topic!r} keeps its records {kept}: a message could come "
+                "again when nobody knows it any more; raise --keep-days, or give 0 to keep claims for ever"
+            )
+        return cls(days * _SECONDS_A_DAY)
+
+
+class CleanUp(Background):
+    """Deletes old claims and delivered outbox rows, a few thousand per transaction, in a session of its own."""
+
+    def __init__(self, settings: DatabaseSettings, keeping: Keeping) -> None:
+        super().__init__("clean-up", keeping.every_s)
+        self._database, self._keeping = Database(settings, "brew-clean-up"), keeping
+
+    def round(self) -> bool:
+        if self._keeping.keep_s is None:
+            return False
+        removed = 0
+        for table, column in (("processed_messages", "processed_at"), ("outbox", "sent_at")):
+            old = f"SELECT ctid FROM {table} WHERE {column} < now() - make_interval(secs => %s) LIMIT {_CHUNK}"  # noqa: S608 - names of ours
+            statement = f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({old}))"  # noqa: S608 - the same
+            with self._database.transaction(self._database.patience()) as connection:
+                removed += connection.execute(statement.encode(), [self._keeping.keep_s]).rowcount
+        return removed > 0
+
+    def stop(self, deadline: Deadline) -> None:
+        super().stop(deadline)
+        self._database.close()

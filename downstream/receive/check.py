@@ -1,0 +1,193 @@
+"""Effects against the topic that they came from: one each for every message below the group's position."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import psycopg
+import redis
+
+from downstream.consume.loop import LoopSettings
+from downstream.postgres import DatabaseSettings
+from downstream.receive.message import Identify, gift_of
+from downstream.receive.redis import Keys, RedisSettings
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+from protocol.kafka import offsets, topics
+from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, admin, consumer, reach
+from protocol.kafka.scan import LogRecord, scan
+
+DUPLICATE, LOST = "receiver-duplicate", "receiver-lost"
+
+_ASK_S = 30.0
+_EXAMPLES = 5
+_CHUNK = 1000
+
+
+class Effects(Protocol):
+    """What a store knows of effects."""
+
+    def counts(self, names: Sequence[str]) -> list[int]:
+        """How often the effect of each message id took place."""
+        ...
+
+    def points(self) -> dict[str, int] | None:
+        """Points per customer; None where effects are something else."""
+        ...
+
+
+@dataclass
+class Checked:
+    """
+    What the comparison found; ``waiting`` messages lie above the group's position and may be done or not.
+
+    ``duplicates`` are effects beyond each message's first, as far as the store still counts them.
+    """
+
+    messages: int = 0
+    waiting: int = 0
+    effects: int = 0
+    duplicates: int = 0
+    findings: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    examples: list[str] = field(default_factory=list)
+
+    def found(self, name: str, count: int, what: str) -> None:
+        self.findings[name] += count
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append(f"{name}: {what}")
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "verdict": "violated" if self.findings else "proven",
+            "messages": self.messages,
+            "waiting": self.waiting,
+            "effects": self.effects,
+            "duplicates": self.duplicates,
+            "findings": dict(self.findings),
+            "examples": self.examples,
+        }
+
+    def text(self) -> str:
+        head = f"{self.messages} messages below the group's position, {self.waiting} waiting, {self.effects} effects, "
+        head += f"{self.duplicates} of them duplicates"
+        names = ", ".join(f"{count} {name}" for name, count in self.findings.items())
+        return "\n".join([head, *self.examples, names or "proven: one effect for every message"])
+
+
+def check(settings: LoopSettings, identify: Identify, effects: Effects) -> Checked:
+    """Compare while nobody receives; two records with one id are one message."""
+    reach(settings.connection, Deadline(_ASK_S))
+    deadline = Deadline(_ASK_S)
+    client = admin(settings.connection)
+    partitions = range(topics.existing(client, settings.topic, deadline).partitions)
+    logs = offsets.log_offsets(client, settings.topic, partitions, deadline)
+    asking = consumer(settings.connection, settings.group, READ_UNCOMMITTED)
+    try:
+        known = offsets.committed(asking, settings.topic, partitions, deadline)
+    finally:
+        asking.close()
+    positions = {p: logs[p].first if at is None else at.offset for p, at in known.items()}
+    ends = {p: (log.first, log.last_stable) for p, log in logs.items()}
+    checked = Checked()
+    below: dict[str, bool] = {}
+    gifts: dict[str, tuple[str, int]] = {}
+    same = True
+    for record in _records(settings, ends):
+        done = record.offset() < positions[record.partition()]
+        name, gift = identify(settings.topic, record), gift_of(record.value() or b"")
+        below[name] = below.get(name, False) or done
+        same = gifts.setdefault(name, gift) == gift and same
+    names = list(below)
+    for begin in range(0, len(names), _CHUNK):
+        some = names[begin : begin + _CHUNK]
+        for name, count in zip(some, effects.counts(some), strict=True):
+            _judge(checked, name, count, below=below[name])
+    # Records that share an id and give different points: which one came first is not in the log.
+    if same and not checked.waiting and (points := effects.points()) is not None:
+        _compare_points(checked, gifts.values(), points)
+    return checked
+
+
+def _compare_points(checked: Checked, gifts: Iterable[tuple[str, int]], points: dict[str, int]) -> None:
+    """A store that forgets how often an effect took place may still remember what came of it."""
+    expected: Counter[str] = Counter()
+    for customer, given in gifts:
+        expected[customer] += given
+    for customer in sorted(expected.keys() | points.keys()):
+        has = points.get(customer, 0)
+        if has != expected[customer]:
+            name = DUPLICATE if has > expected[customer] else LOST
+            checked.found(name, 1, f"customer {customer} has {has} points instead of {expected[customer]}")
+
+
+def _records(settings: LoopSettings, ends: dict[int, tuple[int, int]]) -> Iterator[LogRecord]:
+    for batch in scan(settings.connection, settings.topic, ends, READ_COMMITTED):
+        yield from batch
+
+
+def _judge(checked: Checked, name: str, count: int, *, below: bool) -> None:
+    checked.effects += count
+    checked.messages += below
+    checked.waiting += not below
+    if count > 1:
+        checked.duplicates += count - 1
+        checked.found(DUPLICATE, count - 1, f"message {name} had {count} effects")
+    elif below and count == 0:
+        checked.found(LOST, 1, f"message {name} had none")
+
+
+class PostgresEffects:
+    """Rows of effects, or of the outbox."""
+
+    def __init__(self, group: str, settings: DatabaseSettings, *, outbox: bool) -> None:
+        self._group, self._settings, self._outbox = group, settings, outbox
+
+    def counts(self, names: Sequence[str]) -> list[int]:
+        table = "outbox" if self._outbox else "receiver_effects"
+        chosen = "WHERE consumer_group = %s AND message_id = ANY(%s)"
+        query = f"SELECT message_id, count(*) FROM {table} {chosen} GROUP BY message_id"  # noqa: S608 - names of ours
+        found = self._ask(query, self._group, list(names))
+        return [found.get(name, 0) for name in names]
+
+    def points(self) -> dict[str, int] | None:
+        query = "SELECT customer_id, points FROM receiver_points WHERE consumer_group = %s"
+        return None if self._outbox else self._ask(query, self._group)
+
+    def _ask(self, query: str, *values: object) -> dict[str, int]:
+        path = f"-c search_path={self._settings.schema}"
+        try:
+            with psycopg.connect(self._settings.url, options=path, connect_timeout=5) as session:
+                return dict(session.execute(query.encode(), values).fetchall())
+        except psycopg.Error as error:
+            raise Refused(f"the effects can't be read: {' '.join(str(error).split())}") from error
+
+
+class RedisEffects:
+    """Counters beside the claims, which run out with them, and the points, which stay."""
+
+    def __init__(self, group: str, settings: RedisSettings) -> None:
+        self._client: redis.Redis = redis.Redis.from_url(settings.url, socket_timeout=settings.answer_s)
+        self._keys = Keys(group)
+
+    def counts(self, names: Sequence[str]) -> list[int]:
+        with self._mapped():
+            return [int(count or 0) for count in self._client.mget([self._keys.effect(name) for name in names])]
+
+    def points(self) -> dict[str, int] | None:
+        with self._mapped():
+            found = self._client.hgetall(self._keys.points)
+        return {
+            customer.decode() if isinstance(customer, bytes) else customer: int(points)
+            for customer, points in found.items()
+        }
+
+    @contextlib.contextmanager
+    def _mapped(self) -> Iterator[None]:
+        try:
+            yield
+        except redis.RedisError as error:
+            raise Refused(f"the effects can't be read: {error}") from error

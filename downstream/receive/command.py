@@ -1,0 +1,191 @@
+"""`downstream receive` and the small server that its outbox can talk to."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from typing import Any
+
+import click
+
+from downstream.consume.loop import Loop, LoopSettings, Told, stop_on_signals
+from downstream.consume.options import (
+    crash_of,
+    crash_options,
+    database_options,
+    database_settings,
+    loop_options,
+    loop_settings,
+)
+from downstream.receive.background import Keeping
+from downstream.receive.check import Effects, PostgresEffects, RedisEffects, check
+from downstream.receive.message import SOURCE, identifier
+from downstream.receive.outbox import CallSettings, Deliverer
+from downstream.receive.postgres import PostgresReceiver
+from downstream.receive.receiver import Ground, Receiver
+from downstream.receive.redis import RedisReceiver, RedisScriptReceiver, RedisSettings
+from downstream.receive.sink import Sink
+from protocol.deadline import Deadline
+from protocol.errors import UsageError
+from protocol.kafka import topics
+from protocol.kafka.clients import admin, reach
+from protocol.names import ExitCode
+
+GROUP = "brew-receive"
+_ASK_S = 15.0
+_STORES = ("postgres", "redis", "redis-script", "outbox")
+
+
+@click.command("receive")
+@click.option("--store", type=click.Choice(_STORES), default="postgres", show_default=True, help="See above.")
+@loop_options
+@click.option("--group", default=GROUP, show_default=True, metavar="NAME", help="Owner of positions and claims.")
+@click.option("--message-id", default=SOURCE, show_default=True, help="`source` headers, or `field:NAME` of the value.")
+@click.option(
+    "--keep-days", type=float, default=14.0, show_default=True, help="How long claims are known; 0: for ever."
+)
+@click.option("--again", is_flag=True, help="Read from the log's start; what was processed does nothing.")
+@database_options
+@click.option("--schema", default="brew_receive", show_default=True, help="PostgreSQL schema of the tables.")
+@click.option("--redis", "redis_url", envvar="REDIS_URL", metavar="URL", help="redis://host:port/0")
+@click.option("--claim-s", type=float, default=30.0, show_default=True, help="redis: longer than any effect takes.")
+@click.option("--accept-weaker", is_flag=True, help="Go on although claims can be forgotten before their records.")
+@click.option("--effect-url", metavar="URL", help="outbox: where requests are posted to.")
+@click.option("--check", "only_check", is_flag=True, help="Compare effects with the topic; exit 1 if not one each.")
+@crash_options
+def receive_command(*, only_check: bool, as_json: bool, **given: Any) -> int:
+    """
+    Give customers points for their orders, one effect per message, however often it is delivered.
+
+    \b
+    postgres      Exactly once, for effects in that database: claim and effect are one transaction.
+    outbox        Exactly once that a request is decided on, at least once that it is sent; once in effect where the
+                  other side honours `Idempotency-Key`.
+    redis-script  Exactly once, for effects in that Redis: claim and effect are one script. Refused where Redis can
+                  evict or lose claims. A fail-over to a lagging replica loses effects with their claims; read --again.
+    redis         At least once, for an effect anywhere: SET NX, effect, done. A crash behind the effect, an expired
+                  claim, eviction and fail-over each lead to duplicates.
+
+    Positions are Kafka's, stored after the effect. Claims outlive the topic's records (--keep-days), or a message
+    could come again when nobody knows it any more; what is older is cleaned up in the background.
+
+    \b
+    Examples:
+      python -m downstream receive --database postgresql://brew@localhost:5432/brew
+      python -m downstream receive --store redis-script --redis redis://localhost:6379/0 --follow
+      python -m downstream receive --store outbox --effect-url http://localhost:8080/
+      python -m downstream receive --message-id field:order_id --again
+      python -m downstream receive --check --json
+    """  # noqa: D301 - click's own mark
+    store, settings = given["store"], loop_settings(given, given["group"])
+    identify = identifier(given["message_id"])
+    if only_check:
+        found = check(settings, identify, _effects(store, given))
+        click.echo(json.dumps(found.document(), indent=2) if as_json else found.text())
+        return ExitCode.VIOLATION if found.findings else ExitCode.DONE
+    keeping = _keeping(settings, given)
+    ground = Ground(settings.group, settings.topic, identify, again=given["again"], crash=crash_of(given))
+    receiver = _receiver(store, ground, keeping, given)
+    deliverer = _deliverer(ground, given) if store == "outbox" else None
+    told = _run(settings, receiver, deliverer)
+    _tell(receiver, deliverer, told, as_json=as_json)
+    return ExitCode.DONE
+
+
+def _run(settings: LoopSettings, receiver: Receiver, deliverer: Deliverer | None) -> Told:
+    stop = threading.Event()
+    stop_on_signals(stop)
+    if deliverer is not None:
+        deliverer.start()
+    try:
+        told = Loop(settings, receiver, stop, lambda text: click.echo(text, err=True)).run()
+        if deliverer is not None and not stop.is_set():
+            deliverer.drain(Deadline(settings.patience_s))
+    finally:
+        if deliverer is not None:
+            deliverer.stop(Deadline(_ASK_S))
+    return told
+
+
+def _tell(receiver: Receiver, deliverer: Deliverer | None, told: Told, *, as_json: bool) -> None:
+    received = receiver.received
+    if as_json:
+        found = dataclasses.asdict(told) | dataclasses.asdict(received)
+        if deliverer is not None:
+            found |= {"sent": deliverer.sent, "refused": deliverer.refused}
+        click.echo(json.dumps(found, indent=2))
+        return
+    click.echo(f"{received.messages} messages, {received.effects} effects, {received.repeated} known already")
+    if deliverer is not None:
+        click.echo(f"{deliverer.sent} requests sent, {deliverer.refused} refused by the other side")
+
+
+def _receiver(store: str, ground: Ground, keeping: Keeping, given: dict[str, Any]) -> Receiver:
+    if store in {"postgres", "outbox"}:
+        settings = database_settings(given, given["schema"])
+        receiver = PostgresReceiver(ground, settings, keeping, outbox=store == "outbox")
+        receiver.prepare()
+        return receiver
+    redis = _redis(given, keeping)
+    claiming: RedisReceiver | RedisScriptReceiver
+    if store == "redis":
+        claiming = RedisReceiver(ground, redis)
+    else:
+        claiming = RedisScriptReceiver(ground, redis, accept_weaker=given["accept_weaker"])
+    for warning in claiming.warnings():
+        click.echo(f"at least once only: {warning}", err=True)
+    return claiming
+
+
+def _deliverer(ground: Ground, given: dict[str, Any]) -> Deliverer:
+    if not given["effect_url"]:
+        raise UsageError("--effect-url is missing: the outbox has to know where its requests go")
+    settings = database_settings(given, given["schema"])
+    return Deliverer(ground.group, settings, CallSettings(given["effect_url"]), ground.crash)
+
+
+def _effects(store: str, given: dict[str, Any]) -> Effects:
+    if store in {"postgres", "outbox"}:
+        settings = database_settings(given, given["schema"])
+        return PostgresEffects(given["group"], settings, outbox=store == "outbox")
+    return RedisEffects(given["group"], _redis(given, Keeping(1.0)))
+
+
+def _redis(given: dict[str, Any], keeping: Keeping) -> RedisSettings:
+    if not given["redis_url"]:
+        raise UsageError("--redis (REDIS_URL) is missing; `python -m sandbox stores up redis` starts one and prints it")
+    if keeping.keep_s is None:
+        raise UsageError("--keep-days is 0, for ever, and Redis keeps claims in memory; give a number of days")
+    return RedisSettings(given["redis_url"], keeping.keep_s, given["claim_s"])
+
+
+def _keeping(settings: LoopSettings, given: dict[str, Any]) -> Keeping:
+    deadline = Deadline(_ASK_S)
+    reach(settings.connection, deadline)
+    client = admin(settings.connection)
+    topics.existing(client, settings.topic, deadline)
+    retention_s = 0.0 if given["accept_weaker"] else topics.retention_s(client, settings.topic, deadline)
+    return Keeping.longer_than(given["keep_days"], retention_s, settings.topic)
+
+
+@click.command("sink")
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, show_default=True, help="0 takes a free one.")
+@click.option("--fail-every", type=click.IntRange(0), default=0, help="Answer every n-th request with 503.")
+def sink_command(port: int, fail_every: int) -> int:
+    """
+    Answer POSTs until SIGTERM, with one effect per `Idempotency-Key`; GET tells the counts. For demonstrations.
+
+    \b
+    Example:
+      python -m downstream sink --port 8080 --fail-every 7
+    """  # noqa: D301 - click's own mark
+    with Sink(port, fail_every) as server:
+        stop = threading.Event()
+        stop_on_signals(stop)
+        server.serving()
+        click.echo(f"listening at {server.url}")
+        stop.wait()
+        server.shutdown()
+        click.echo(json.dumps(server.counts()))
+    return ExitCode.DONE

@@ -1,0 +1,85 @@
+"""What all receivers do alike: positions in Kafka, stored after the effect, so a crash redelivers and never skips."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from downstream.consume.crash import Crash
+from downstream.consume.handler import Lease, Seat, Slice
+from downstream.receive.message import Identify, Message, messages
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+
+
+@dataclass
+class Received:
+    """What this process has been given and what it has done: ``repeated`` messages were known already."""
+
+    messages: int = 0
+    effects: int = 0
+    repeated: int = 0
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a receiver is told: who it is, what makes an id, whether to read all again, and whether to die."""
+
+    group: str
+    topic: str
+    identify: Identify
+    again: bool = False
+    crash: Crash = field(default_factory=Crash)
+
+
+class Receiver:
+    """A handler whose subclass claims messages and brings about their effects."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+        self._begun: set[int] = set()
+        self.received = Received()
+
+    def claim(self, found: Sequence[Message], lease: Lease) -> int:
+        """Bring about the effect of each message that is new; return of how many. Raises `Later` to be asked again."""
+        raise NotImplementedError
+
+    def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:
+        deadline.check("taking partitions over")
+        return {seat.partition: self._start(seat) for seat in seats}
+
+    def _start(self, seat: Seat) -> int:
+        if self.ground.again and seat.partition not in self._begun:
+            self._begun.add(seat.partition)
+            return seat.first
+        if seat.committed is None:
+            return seat.first
+        if seat.committed < seat.first:
+            raise Refused(
+                f"input-lost: {seat.topic}[{seat.partition}] was left at {seat.committed}, and retention has taken "
+                f"what lies before {seat.first}; if these are to be left out, set the group's offset to {seat.first}"
+            )
+        return seat.committed
+
+    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
+        for one in slices:
+            lease.check(one.partition)
+        records = [record for one in slices for record in one.records]
+        found = messages(self.ground.topic, records, self.ground.identify)
+        effects = self.claim(found, lease)
+        self.received.messages += len(records)
+        self.received.effects += effects
+        self.received.repeated += len(records) - effects
+        lease.report({one.partition: one.until for one in slices})
+
+    def tick(self, lease: Lease) -> None:
+        """Nothing is due by time."""
+
+    def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
+        """Nothing is held between two batches."""
+
+    def lost(self, partitions: Collection[int]) -> None:
+        """The next owner is given again what we had not stored; the claims tell it what is done."""
+
+    def close(self, deadline: Deadline) -> None:
+        """Give the store's connection back."""

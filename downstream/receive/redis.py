@@ -1,0 +1,208 @@
+"""Receivers that claim in Redis: a claim beside the effect (at least once), or both in one script (see each class)."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import redis
+
+from downstream.consume.crash import Moment
+from downstream.consume.handler import Later, Lease
+from downstream.receive.message import Message
+from downstream.receive.receiver import Ground, Receiver
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+
+_DONE = b"done"
+_SCRIPT_MESSAGES = 500
+_SAFE = {"maxmemory-policy": "noeviction", "appendonly": "yes", "appendfsync": "always"}
+
+# Takes a claim back only if it is still ours: by now it may have run out and be another's.
+_GIVE_BACK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+# Redis runs a script without anything in between, and writes all of it to its log, or nothing.
+_CLAIM_AND_EFFECT = """
+local fresh = 0
+for i = 2, #KEYS, 2 do
+    if redis.call('SET', KEYS[i], 'done', 'NX', 'PX', ARGV[1]) then
+        redis.call('HINCRBY', KEYS[1], ARGV[i], ARGV[i + 1])
+        redis.call('INCR', KEYS[i + 1])
+        redis.call('PEXPIRE', KEYS[i + 1], ARGV[1])
+        fresh = fresh + 1
+    end
+end
+return fresh
+"""
+
+
+@dataclass(frozen=True)
+class RedisSettings:
+    """Where Redis is; how long a finished claim is known, and how long one that is being worked on."""
+
+    url: str = field(repr=False)  # may hold a password
+    keep_s: float = 14 * 86_400.0
+    claim_s: float = 30.0
+    answer_s: float = 5.0
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Names of a group's keys."""
+
+    group: str
+
+    @property
+    def points(self) -> str:
+        """Hash: customer -> points."""
+        return f"receive:{self.group}:points"
+
+    def claim(self, message_id: str) -> str:
+        """`done`, or the token of whoever works on it; runs out."""
+        return f"receive:{self.group}:claim:{message_id}"
+
+    def effect(self, message_id: str) -> str:
+        """How often the effect took place, for the check; runs out with the claim."""
+        return f"receive:{self.group}:effect:{message_id}"
+
+
+class _Session:
+    """A client whose failures leave as `Later`, and what both receivers do with it."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self.client: redis.Redis = redis.Redis.from_url(
+            settings.url, socket_timeout=settings.answer_s, socket_connect_timeout=settings.answer_s
+        )
+
+    @contextlib.contextmanager
+    def mapped(self) -> Iterator[None]:
+        try:
+            yield
+        except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.OutOfMemoryError) as error:
+            raise Later(f"redis: {error}") from error
+        except redis.RedisError as error:
+            raise Refused(f"redis refused, and would again: {error}") from error
+
+    def unsafe(self) -> list[str]:
+        """The settings under which Redis forgets claims, each with what it should be; a server may not tell."""
+        try:
+            found = {name: str(self.client.config_get(name).get(name)) for name in _SAFE}
+        except redis.ResponseError:
+            return ["CONFIG GET is not allowed, so nobody knows whether claims can be forgotten"]
+        return [
+            f"{name} is {found[name]!r}, needed is {wanted!r}"
+            for name, wanted in _SAFE.items()
+            if found[name] != wanted
+        ]
+
+
+Effect = Callable[[Message], None]
+
+
+class RedisReceiver(Receiver):
+    """
+    Claim with `SET NX` and an expiry, effect, then mark the claim done; at least once, for an effect anywhere.
+
+    A claim whose holder died runs out after ``claim_s``, and the message is worked on again: if the holder died
+    behind the effect, that is a duplicate. An effect that fails gives the claim back at once.
+    """
+
+    def __init__(self, ground: Ground, settings: RedisSettings, effect: Effect | None = None) -> None:
+        super().__init__(ground)
+        self._settings, self._keys = settings, Keys(ground.group)
+        self._session = _Session(settings)
+        self._effect = effect or self._give_points
+        self._give_back = self._session.client.register_script(_GIVE_BACK)
+
+    def warnings(self) -> list[str]:
+        with self._session.mapped():
+            return self._session.unsafe()
+
+    def claim(self, found: Sequence[Message], lease: Lease) -> int:
+        fresh = 0
+        for message in found:
+            for partition in lease.partitions:
+                lease.check(partition)
+            with self._session.mapped():
+                fresh += self._one(message)
+        return fresh
+
+    def _one(self, message: Message) -> bool:
+        """One message; False when it was done before."""
+        client, key, token = self._session.client, self._keys.claim(message.message_id), uuid.uuid4().hex
+        if not client.set(key, token, nx=True, px=int(self._settings.claim_s * 1000)):
+            if client.get(key) == _DONE:
+                return False
+            left_s = max(0, int(client.pttl(key))) / 1000
+            raise Later(f"message {message.message_id} is being worked on, for {left_s:.1f} s at most", left_s + 0.01)
+        self.ground.crash.at(Moment.AFTER_CLAIM)
+        try:
+            self._effect(message)
+        except Exception:
+            self._give_back(keys=[key], args=[token])
+            raise
+        self.ground.crash.at(Moment.BEFORE_COMMIT)
+        client.set(key, _DONE, px=int(self._settings.keep_s * 1000))
+        self.ground.crash.at(Moment.AFTER_COMMIT)
+        return True
+
+    def _give_points(self, message: Message) -> None:
+        """The built-in effect: points, in the same Redis and yet not in the same step as the claim."""
+        pipe = self._session.client.pipeline(transaction=True)
+        pipe.hincrby(self._keys.points, message.customer, message.points)
+        pipe.incr(self._keys.effect(message.message_id))
+        pipe.pexpire(self._keys.effect(message.message_id), int(self._settings.keep_s * 1000))
+        pipe.execute()
+
+    def close(self, deadline: Deadline) -> None:  # noqa: ARG002 - the handler's shape
+        self._session.client.close()
+
+
+class RedisScriptReceiver(Receiver):
+    """
+    Claim and effect in one script; exactly once for effects in this Redis, as long as it keeps what it was told.
+
+    Eviction forgets claims and keeps effects (duplicates), so it is refused. A claim that runs out is forgotten. A
+    fail-over to a replica that lags forgets claims and effects alike: what was read before is missing, and reading it
+    again (`--again`) brings about exactly what is missing.
+    """
+
+    def __init__(self, ground: Ground, settings: RedisSettings, *, accept_weaker: bool = False) -> None:
+        super().__init__(ground)
+        self._settings, self._keys, self._accept = settings, Keys(ground.group), accept_weaker
+        self._session = _Session(settings)
+        self._script = self._session.client.register_script(_CLAIM_AND_EFFECT)
+
+    def warnings(self) -> list[str]:
+        """
+        What weakens the promise.
+
+        Raises:
+            Refused: something does, and nobody has accepted that.
+        """
+        with self._session.mapped():
+            unsafe = self._session.unsafe()
+        if unsafe and not self._accept:
+            raise Refused(
+                f"redis can forget claims: {'; '.join(unsafe)}. Change it, or accept duplicates with --accept-weaker"
+            )
+        return unsafe
+
+    def claim(self, found: Sequence[Message], lease: Lease) -> int:
+        fresh = 0
+        for begin in range(0, len(found), _SCRIPT_MESSAGES):
+            for partition in lease.partitions:
+                lease.check(partition)
+            some = found[begin : begin + _SCRIPT_MESSAGES]
+            names = [name(one.message_id) for one in some for name in (self._keys.claim, self._keys.effect)]
+            arguments = [word for one in some for word in (one.customer, one.points)]
+            self.ground.crash.at(Moment.BEFORE_COMMIT)
+            with self._session.mapped():
+                kept = int(self._settings.keep_s * 1000)
+                fresh += int(self._script(keys=[self._keys.points, *names], args=[kept, *arguments]))
+            self.ground.crash.at(Moment.AFTER_COMMIT)
+        return fresh
+
+    def close(self, deadline: Deadline) -> None:  # noqa: ARG002 - the handler's shape
+        self._session.client.close()

@@ -1,0 +1,152 @@
+"""`python -m sandbox stores`: PostgreSQL and Redis, started, broken and mended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from protocol.errors import Refused, UsageError
+from protocol.names import ExitCode
+from sandbox.directory import alone, directory_option
+from sandbox.postgres import Postgres
+from sandbox.redis import Redis
+from sandbox.store import Store
+
+STORES: dict[str, type[Store]] = {"postgres": Postgres, "redis": Redis}
+
+_names = click.argument("names", nargs=-1, type=click.Choice(list(STORES)))
+_named = click.argument("names", nargs=-1, required=True, type=click.Choice(list(STORES)))
+
+
+@click.group()
+def stores() -> None:
+    """
+    PostgreSQL and Redis, which the patterns of `python -m downstream` keep their effects in.
+
+    `make setup-stores` installs Debian's packages. Without names a command means both servers.
+
+    \b
+    Examples:
+      python -m sandbox stores up                  both, on free ports, data kept
+      python -m sandbox stores up postgres --port 5432
+      python -m sandbox stores status --json       where they are, as URLs
+      python -m sandbox stores kill postgres       break it: kill pause resume restart
+      python -m sandbox stores down --wipe         stop, and forget all data
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
+
+
+@stores.command()
+@_names
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, show_default=True, help="0 takes a free one.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A server setting, repeatable.")
+@directory_option
+def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Path) -> None:
+    """Start servers, with the data they had; harmless when they are up."""
+    wrong = [text for text in properties if "=" not in text]
+    if wrong:
+        raise UsageError(f"--property {wrong[0]!r}: a setting is written NAME=VALUE")
+    if len(names) != 1 and (port or properties):
+        raise UsageError("--port and --property belong to one server; name it")
+    more = dict(text.split("=", 1) for text in properties) or None
+    with alone(directory):
+        for name in names or STORES:
+            store = STORES[name].start(directory, port=port or None, properties=more, leashed=False)
+            click.echo(f"{name} is up at {store.url} ({store.log})")
+
+
+@stores.command()
+@_names
+@click.option("--wipe", is_flag=True, help="Remove the data too.")
+@directory_option
+def down(names: Sequence[str], directory: Path, *, wipe: bool) -> None:
+    """Stop servers; harmless when nothing is up."""
+    if not directory.exists():
+        click.echo("nothing is up")
+        return
+    with alone(directory):
+        for name in names or STORES:
+            store = STORES[name].open(directory)
+            was = store is not None and store.running()
+            if store is not None:
+                store.close(wipe=wipe)
+            click.echo(f"{name} is down" if was else f"{name} was not up")
+
+
+@stores.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
+@directory_option
+def status(directory: Path, *, as_json: bool) -> None:
+    """Tell what runs where; exit code 3 when something that was started does not."""
+    found = [store for kind in STORES.values() if (store := kind.open(directory)) is not None]
+    told = {
+        store.name: {
+            "url": store.url,
+            "running": store.running(),
+            "process": store.state.identity.pid if store.state.identity and store.running() else None,
+            "log": str(store.log),
+        }
+        for store in found
+    }
+    if as_json:
+        click.echo(json.dumps(told))
+    elif not told:
+        click.echo(f"no store was ever started in {directory}")
+    else:
+        table = Table("store", "state", "process", box=None)
+        table.add_column("url", overflow="fold")
+        table.add_column("log", overflow="fold")
+        for name, one in told.items():
+            state = "up" if one["running"] else "down"
+            table.add_row(name, state, str(one["process"] or ""), str(one["url"]), str(one["log"]))
+        Console().print(table)
+    raise SystemExit(ExitCode.DONE if told and all(one["running"] for one in told.values()) else ExitCode.REFUSED)
+
+
+def _each(names: Sequence[str], directory: Path, what: str, done: str) -> None:
+    with alone(directory):
+        for name in names:
+            store = STORES[name].open(directory)
+            if store is None:
+                raise Refused(f"no {name} in {directory}; `python -m sandbox stores up {name}` starts one")
+            if what == "restart":
+                store.restart(leashed=False)
+            else:
+                getattr(store, what)()
+            click.echo(f"{name} {done}")
+
+
+@stores.command()
+@_named
+@directory_option
+def kill(names: Sequence[str], directory: Path) -> None:
+    """SIGKILL servers with all their children, as when their machine loses power."""
+    _each(names, directory, "kill", "is killed")
+
+
+@stores.command()
+@_named
+@directory_option
+def pause(names: Sequence[str], directory: Path) -> None:
+    """SIGSTOP servers: connections stay open, nothing answers."""
+    _each(names, directory, "pause", "is paused")
+
+
+@stores.command()
+@_named
+@directory_option
+def resume(names: Sequence[str], directory: Path) -> None:
+    """SIGCONT to paused servers."""
+    _each(names, directory, "resume", "goes on")
+
+
+@stores.command()
+@_named
+@directory_option
+def restart(names: Sequence[str], directory: Path) -> None:
+    """Start servers again with their data; what runs is ended in good order before."""
+    _each(names, directory, "restart", "is up")

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Debian's PostgreSQL and Redis, for the sandbox's stores; does nothing, quickly, when both are there already.
+# It takes root and apt-get; elsewhere it says what to install. Services that the packages bring are not used.
+set -euo pipefail
+
+say() { printf 'setup-stores: %s\n' "$*" >&2; }
+
+missing=()
+compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null || missing+=(postgresql)
+command -v redis-server >/dev/null || missing+=(redis-server)
+[[ ${#missing[@]} -gt 0 ]] || exit 0
+
+by_hand="install ${missing[*]} with your system's packages, so that initdb, postgres and redis-server are on PATH"
+command -v apt-get >/dev/null || { say "there is no apt-get here; $by_hand"; exit 3; }
+as_root=()
+if [[ $EUID -ne 0 ]]; then
+    { command -v sudo >/dev/null && sudo -n true 2>/dev/null; } || { say "apt-get needs root; $by_hand"; exit 3; }
+    as_root=(sudo -n)
+fi
+say "installing ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+install() {
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install --yes --quiet --no-install-recommends "${missing[@]}" >"$log" 2>&1
+}
+if ! install; then
+    # Package lists of an image are often gone or old; fetch them and try once more.
+    "${as_root[@]}" apt-get update --quiet >>"$log" 2>&1 || true
+    install || { tail -n 15 "$log" >&2; say "apt-get failed; $by_hand"; exit 3; }
+fi
+say "ready (${SECONDS} s)"

@@ -1,0 +1,190 @@
+"""Downstream patterns as tests run them: inside the test's process, in a thread, or as programs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from downstream.consume.crash import Crash
+from downstream.consume.handler import Handler
+from downstream.consume.loop import Loop, LoopSettings, Told
+from downstream.ledger.check import Checked, check
+from downstream.ledger.handler import LedgerHandler
+from downstream.postgres import DatabaseSettings
+from downstream.receive import check as receive_check
+from downstream.receive.background import Keeping
+from downstream.receive.message import identifier
+from downstream.receive.postgres import PostgresReceiver
+from downstream.receive.receiver import Ground, Received, Receiver
+from downstream.receive.redis import Effect, RedisReceiver, RedisScriptReceiver, RedisSettings
+from harness.programs import ROOT
+from protocol.connection import Connection
+
+PROGRAM_S = 60.0
+
+
+@dataclass
+class Running:
+    """A loop in a thread; its error leaves from `done`."""
+
+    loop: Loop
+    stop: threading.Event
+    thread: threading.Thread = field(init=False)
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.loop.run()
+        except BaseException as error:  # noqa: BLE001 - carried to the test
+            self.error = error
+
+    def done(self, seconds: float = PROGRAM_S) -> Told:
+        self.thread.join(seconds)
+        assert not self.thread.is_alive(), "the loop did not end"
+        if self.error is not None:
+            raise self.error
+        return self.loop.told
+
+
+def settings(bootstrap: str, group: str, topic: str, **more: Any) -> LoopSettings:
+    return LoopSettings(Connection(bootstrap), group, topic, **{"partitions": (0, 1, 2, 3), **more})
+
+
+def drain(loop: LoopSettings, handler: Handler) -> Told:
+    """Run the loop here until the log's end."""
+    return Loop(loop, handler, threading.Event()).run()
+
+
+@contextlib.contextmanager
+def following(loop: LoopSettings, handler: Handler) -> Iterator[Running]:
+    stop = threading.Event()
+    running = Running(Loop(loop, handler, stop), stop)
+    try:
+        yield running
+    finally:
+        stop.set()
+        running.thread.join(PROGRAM_S)
+
+
+@dataclass(frozen=True)
+class LedgerStage:
+    """One test's ledger: a schema, a group, a topic."""
+
+    bootstrap: str
+    url: str
+    topic: str
+    group: str
+    schema: str
+
+    @property
+    def database(self) -> DatabaseSettings:
+        return DatabaseSettings(self.url, self.schema)
+
+    def loop(self, **more: Any) -> LoopSettings:
+        return settings(self.bootstrap, self.group, self.topic, **more)
+
+    def handler(self, notes: list[str] | None = None, database: DatabaseSettings | None = None) -> LedgerHandler:
+        told = notes if notes is not None else []
+        return LedgerHandler(database or self.database, self.group, self.topic, told.append, Crash())
+
+    def book(self, handler: LedgerHandler | None = None, **more: Any) -> LedgerHandler:
+        """Drain with one member here; the handler, to look at what it booked."""
+        handler = handler or self.handler()
+        drain(self.loop(**more), handler)
+        return handler
+
+    def check(self) -> Checked:
+        return check(self.loop(), self.database)
+
+    def proven(self, records: int) -> None:
+        found = self.check()
+        assert (dict(found.findings), found.records, found.rows, found.waiting) == ({}, records, records, 0), (
+            found.text()
+        )
+        assert found.booked == found.total
+
+    def command(self, *options: str) -> list[str]:
+        names = ["--topic", self.topic, "--group", self.group, "--schema", self.schema]
+        where = ["--bootstrap", self.bootstrap, "--database", self.url]
+        return [sys.executable, "-m", "downstream", "ledger", *where, *names, *options]
+
+
+def run(command: Sequence[str], seconds: float = PROGRAM_S) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds, env=_plain())
+
+
+def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.stdout.startswith("{"), done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _plain() -> dict[str, str]:
+    named = {"BOOTSTRAP", "DATABASE_URL", "REDIS_URL", "FOLLOW"}
+    return {name: value for name, value in os.environ.items() if name not in named}
+
+
+@dataclass(frozen=True)
+class ReceiveStage:
+    """One test's receivers: a topic, a group, and the stores they claim in."""
+
+    bootstrap: str
+    topic: str
+    group: str
+    url: str = ""
+    schema: str = ""
+    redis: str = ""
+
+    @property
+    def database(self) -> DatabaseSettings:
+        return DatabaseSettings(self.url, self.schema)
+
+    def ground(self, *, again: bool = False, message_id: str = "source") -> Ground:
+        return Ground(self.group, self.topic, identifier(message_id), again=again)
+
+    def loop(self, **more: Any) -> LoopSettings:
+        return settings(self.bootstrap, self.group, self.topic, **more)
+
+    def receive(self, receiver: Receiver, **more: Any) -> Received:
+        drain(self.loop(**more), receiver)
+        return receiver.received
+
+    def in_postgres(self, keep_s: float | None = None, *, outbox: bool = False, **more: Any) -> PostgresReceiver:
+        receiver = PostgresReceiver(self.ground(**more), self.database, Keeping(keep_s, 0.05), outbox=outbox)
+        receiver.prepare()
+        return receiver
+
+    def in_redis(self, effect: Effect | None = None, *, keep_s: float = 60.0, **more: Any) -> RedisReceiver:
+        return RedisReceiver(self.ground(**more), RedisSettings(self.redis, keep_s, claim_s=0.5), effect)
+
+    def in_script(self, *, keep_s: float = 60.0, accept: bool = False, **more: Any) -> RedisScriptReceiver:
+        return RedisScriptReceiver(self.ground(**more), RedisSettings(self.redis, keep_s), accept_weaker=accept)
+
+    def check(self, *, outbox: bool = False, message_id: str = "source") -> receive_check.Checked:
+        effects: receive_check.Effects
+        if self.redis:
+            effects = receive_check.RedisEffects(self.group, RedisSettings(self.redis))
+        else:
+            effects = receive_check.PostgresEffects(self.group, self.database, outbox=outbox)
+        return receive_check.check(self.loop(), identifier(message_id), effects)
+
+    def proven(self, messages: int, **how: Any) -> None:
+        found = self.check(**how)
+        told = (dict(found.findings), found.messages, found.effects, found.waiting)
+        assert told == ({}, messages, messages, 0), found.text()
+
+    def command(self, store: str, *options: str) -> list[str]:
+        where = ["--bootstrap", self.bootstrap, "--topic", self.topic, "--group", self.group, "--store", store]
+        stores = ["--redis", self.redis] if self.redis else ["--database", self.url, "--schema", self.schema]
+        return [sys.executable, "-m", "downstream", "receive", *where, *stores, *options]

@@ -1,0 +1,69 @@
+"""Enriched orders on a topic, as the pipeline writes them, without a pipeline."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import orjson
+
+from protocol.deadline import Deadline
+from protocol.kafka import topics
+from protocol.kafka.clients import Connection, admin, producer
+from protocol.position import SourcePosition
+from protocol.records import DISCOUNTS
+
+TIERS = list(DISCOUNTS)
+SOURCE = "orders"
+
+
+def orders(count: int, seed: int = 1, customers: int = 200) -> Iterator[tuple[bytes, dict[str, object]]]:
+    """Key and enriched order, equal for equal seeds."""
+    dice = random.Random(seed)
+    for number in range(count):
+        tier = TIERS[number % 4]
+        yield (
+            b"%s-%06d" % (tier.encode(), number),
+            {
+                "order_id": f"{tier}-{number:06d}",
+                "customer_id": f"c-{dice.randrange(customers):05d}",
+                "quantity": dice.randint(1, 5),
+                "total_cents": dice.randrange(250, 5000),
+                "loyalty_tier": tier,
+                "loyalty_discount": DISCOUNTS[tier],
+            },
+        )
+
+
+def make_topic(bootstrap: str, topic: str, partitions: int = 4, **config: str) -> None:
+    client = admin(Connection(bootstrap))
+    topics.create(client, [topics.Wanted(topic, partitions, config)], Deadline(30))
+    topics.describe_all(client, [topic], Deadline(30))
+
+
+def write(bootstrap: str, topic: str, count: int, *, partitions: int = 4, seed: int = 1, first: int = 0) -> None:
+    """
+    Append ``count`` committed orders round robin, a third as many that are aborted, and poison that was committed.
+
+    ``first`` is the source offset to begin with, so that a second call writes other orders.
+    """
+    writer = producer(Connection(bootstrap), f"{topic}-writer", timeout_s=30, message_max_bytes=2_000_000)
+    writer.init_transactions(30)
+    for phantom in (True, False):
+        writer.begin_transaction()
+        for number, (key, order) in enumerate(orders(count // 3 if phantom else count, seed)):
+            at = SourcePosition(SOURCE, number % partitions, first + number // partitions)
+            value = orjson.dumps(order | {"phantom": True} if phantom else order)
+            writer.produce(topic, value, key, number % partitions, headers=at.headers())
+            writer.poll(0)
+        assert writer.flush(30) == 0
+        (writer.abort_transaction if phantom else writer.commit_transaction)(30)
+    writer.close()
+
+
+def write_raw(bootstrap: str, topic: str, *values: bytes | None) -> None:
+    """Records that no pipeline would write, to partition 0, without headers."""
+    writer = producer(Connection(bootstrap), None, timeout_s=30, message_max_bytes=2_000_000)
+    for value in values:
+        writer.produce(topic, value, b"raw", 0)
+    assert writer.flush(30) == 0

@@ -1,0 +1,262 @@
+"""The ledger against real servers: restarts, restored dumps, rivals, rebalances, servers that die."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import psycopg
+import pytest
+from harness import enriched
+from harness.brokers import Broker
+from harness.downstream import LedgerStage, document, following, run
+from harness.names import Names
+from harness.programs import ROOT
+
+from downstream.consume.handler import Later, Lease, Slice
+from downstream.ledger import handler as ledger_handler
+from downstream.ledger.handler import LedgerHandler
+from downstream.ledger.position import Row, Start
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+from sandbox.postgres import Postgres
+
+ORDERS = 400
+POISON = (
+    None,
+    b"not json",
+    b"[]",
+    b'{"customer_id":"a\\u0000b","loyalty_tier":"gold","loyalty_discount":0.15,"total_cents":5}',
+    b'{"customer_id":"' + b"c" * 4000 + b'","loyalty_tier":"gold","loyalty_discount":0.15,"total_cents":5}',
+    b'{"customer_id":"c","loyalty_tier":"gold","loyalty_discount":0.15,"total_cents":123456789012345678901}',
+    b'{"customer_id":"c","loyalty_tier":"gold","loyalty_discount":0.15,"total_cents":0.1000000000000000055}',
+    b'{"customer_id":"c","loyalty_tier":"gold","loyalty_discount":0.15,"total_cents":1e400}',
+    b'{"customer_id":"c","loyalty_tier":"tin","loyalty_discount":0.15,"total_cents":5}',
+    b'{"customer_id":7,"loyalty_tier":"bronze","loyalty_discount":0.05,"total_cents":5}',
+)
+
+
+@pytest.fixture
+def stage(broker: Broker, postgres: Postgres, names: Names) -> LedgerStage:
+    """A topic with orders, aborted ones between them, and nothing booked yet."""
+    enriched.make_topic(broker.bootstrap, names.output)
+    enriched.write(broker.bootstrap, names.output, ORDERS)
+    schema = "l_" + names.stem.rsplit("-", 1)[1]
+    return LedgerStage(broker.bootstrap, postgres.url, names.output, names.group, schema)
+
+
+def _sql(stage: LedgerStage, *statements: str) -> None:
+    with psycopg.connect(stage.url, options=f"-c search_path={stage.schema}") as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def test_every_visible_order_is_one_row_and_the_money_is_conserved(stage: LedgerStage) -> None:
+    """Aborted orders are not booked, poison has a row and stops nobody, and a second run has nothing to do."""
+    enriched.write_raw(stage.bootstrap, stage.topic, *POISON)
+    booked = stage.book().booked
+    assert (booked.entries, booked.problems) == (ORDERS + len(POISON), 6)
+    stage.proven(ORDERS + len(POISON))
+    assert stage.book().booked.entries == 0
+
+
+def test_a_restored_dump_raises_the_alarm_and_nothing_is_missing(stage: LedgerStage) -> None:
+    """Kafka is ahead of a database that was set back: the database's offset is the one that counts."""
+    _book_more_and_restore(stage)
+    handler = stage.book()
+    assert [alarm.split(":")[0] for alarm in handler.booked.alarms] == ["ledger-rollback"] * 4
+    stage.proven(2 * ORDERS)
+
+
+def test_the_larger_of_both_offsets_loses_rows(stage: LedgerStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published pattern, in place of ours: after a restore it goes on where Kafka stands, and the check sees it."""
+    _book_more_and_restore(stage)
+
+    def larger(row: Row, seat: ledger_handler.Seat) -> Start:
+        return Start(max(row.next_offset, seat.committed or 0))
+
+    monkeypatch.setattr(ledger_handler, "start", larger)
+    monkeypatch.setattr(ledger_handler.Ledger, "require", lambda *_: None)
+    monkeypatch.setattr(ledger_handler.Ledger, "advance", _advance_unguarded)
+    stage.book()
+    enriched.write(stage.bootstrap, stage.topic, 40, seed=3, first=3000)
+    stage.book()
+    assert stage.check().findings["ledger-missing"] == ORDERS
+
+
+def _book_more_and_restore(stage: LedgerStage) -> None:
+    stage.book()
+    tables = ("kafka_offsets", "ledger_entries", "ledger_balances")
+    _sql(stage, *(f"CREATE TABLE dump_{table} AS TABLE {table}" for table in tables))
+    enriched.write(stage.bootstrap, stage.topic, ORDERS, seed=2, first=1000)
+    stage.book()
+    _sql(stage, *(f"TRUNCATE {table}; INSERT INTO {table} TABLE dump_{table}" for table in tables))
+
+
+def _advance_unguarded(ledger: ledger_handler.Ledger, connection: psycopg.Connection, slices: list[Slice]) -> None:
+    for one in slices:
+        where = [one.until, *ledger._names, one.partition]
+        connection.execute(
+            "UPDATE kafka_offsets SET next_offset = %s WHERE consumer_group = %s AND topic = %s AND partition = %s",
+            where,
+        )
+
+
+def test_two_members_on_the_same_partitions_book_each_order_once(stage: LedgerStage) -> None:
+    """Nobody keeps static members apart but the locked row and the guarded update."""
+    first, second = stage.handler(), stage.handler()
+    with following(stage.loop(batch=20), first) as one, following(stage.loop(batch=30), second) as two:
+        one.done()
+        two.done()
+    assert first.booked.entries + second.booked.entries == ORDERS
+    stage.proven(ORDERS)
+
+
+def test_without_lock_and_guard_two_members_book_twice(stage: LedgerStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with the position written as if nobody else were there: the check names the double rows."""
+    monkeypatch.setattr(ledger_handler.Ledger, "require", lambda *_: None)
+    monkeypatch.setattr(ledger_handler.Ledger, "advance", _advance_unguarded)
+    both = threading.Barrier(2, timeout=20)
+    assigned = LedgerHandler.assigned
+
+    def together(handler: LedgerHandler, seats: list[ledger_handler.Seat], deadline: Deadline) -> dict[int, int]:
+        found = dict(assigned(handler, seats, deadline))
+        both.wait()
+        return found
+
+    monkeypatch.setattr(LedgerHandler, "assigned", together)
+    with following(stage.loop(), stage.handler()) as one, following(stage.loop(), stage.handler()) as two:
+        one.done()
+        two.done()
+    assert stage.check().findings["ledger-duplicate"] == ORDERS
+
+
+def test_members_that_come_and_go_while_working_leave_no_double_row(stage: LedgerStage) -> None:
+    """Group assignment: the second member takes half of the partitions in the middle of the work, and leaves again."""
+
+    class Member(LedgerHandler):
+        def __init__(self) -> None:
+            super().__init__(stage.database, stage.group, stage.topic, lambda _: None, ledger_handler.Crash())
+            self.seated = threading.Event()
+
+        def assigned(self, seats: list[ledger_handler.Seat], deadline: Deadline) -> dict[int, int]:
+            self.seated.set()
+            return dict(super().assigned(seats, deadline))
+
+        def handle(self, slices: list[Slice], lease: Lease) -> None:
+            super().handle(slices, lease)
+            time.sleep(0.005)  # work that takes its time, so that the rebalances meet it
+
+    first, second = Member(), Member()
+    loop = stage.loop(partitions=None, batch=3, follow=True)
+    with following(loop, first) as one:
+        _until(lambda: first.booked.entries > 0)
+        with following(loop, second) as two:
+            assert second.seated.wait(30)
+            enriched.write(stage.bootstrap, stage.topic, ORDERS, seed=2, first=1000)
+            _until(lambda: second.booked.entries >= 20)
+            two.stop.set()
+            two.done()
+        _until(lambda: first.booked.entries + second.booked.entries == 2 * ORDERS)
+        one.stop.set()
+        one.done()
+    stage.proven(2 * ORDERS)
+
+
+def _until(reached: object, seconds: float = 30.0) -> None:
+    deadline = Deadline(seconds)
+    while not reached():
+        deadline.check("the test's condition")
+        time.sleep(0.01)
+
+
+def test_a_stopped_member_holds_its_lock_for_a_while_and_overlaps_with_nobody(stage: LedgerStage) -> None:
+    """SIGSTOP inside the transaction: the next member waits for the lock and goes on; the zombie books nothing."""
+    times = ["--batch", "50", "--idle-timeout-s", "3", "--lock-timeout-s", "0.5"]
+    dying = ["--partitions", "0,1,2,3", "--crash-point", "before-commit", "--crash-how", "stop", "--json"]
+    with subprocess.Popen(stage.command(*times, *dying), cwd=ROOT, stdout=subprocess.PIPE, text=True) as stopped:
+        try:
+            os.waitpid(stopped.pid, os.WUNTRACED)  # returns once it has stopped
+            handler = stage.handler(database=dataclasses.replace(stage.database, lock_s=0.5))
+            with following(stage.loop(), handler) as running:
+                assert running.done().postponed >= 1
+            assert handler.booked.entries == ORDERS
+            os.kill(stopped.pid, signal.SIGCONT)
+            out, _ = stopped.communicate(timeout=30)
+            assert '"entries": 0' in out
+        finally:
+            stopped.kill()
+    stage.proven(ORDERS)
+
+
+def test_a_server_that_dies_and_comes_back_is_waited_for(stage: LedgerStage, postgres: Postgres) -> None:
+    """A backend killed inside the transaction, then the whole server: both end in `Later`, no order is lost."""
+    done = threading.Event()
+
+    class Killer(LedgerHandler):
+        def _book(self, connection: psycopg.Connection, slices: list[Slice], entries: list[object]) -> None:
+            super()._book(connection, slices, entries)
+            if self.booked.entries >= 100 and not done.is_set():
+                done.set()
+                os.kill(connection.info.backend_pid, signal.SIGKILL)  # the server restarts all of its backends
+                connection.execute("SELECT 1")
+
+    handler = Killer(stage.database, stage.group, stage.topic, lambda _: None, ledger_handler.Crash())
+    with following(stage.loop(batch=50), handler) as running:
+        assert done.wait(20)
+        postgres.kill()
+        postgres.restart()
+        assert running.done().postponed >= 1
+    stage.proven(ORDERS)
+
+
+def test_a_silent_server_is_cut_off_at_the_deadline(stage: LedgerStage, postgres: Postgres) -> None:
+    """SIGSTOP of the server: nothing answers, no time-out of its own fires, and the member still does not hang."""
+    stage.book()
+    handler = stage.handler()
+    handler.assigned([], Deadline(5))
+    postgres.pause()
+    try:
+        began = time.monotonic()
+        with pytest.raises(Later), handler._database.transaction(Deadline(0.5)) as connection:
+            connection.execute("SELECT 1")
+        assert time.monotonic() - began < 5
+    finally:
+        postgres.resume()
+        handler.close(Deadline(1))
+
+
+def test_the_command_ends_cleanly_on_sigterm_and_checks_itself(stage: LedgerStage) -> None:
+    """`--follow` until SIGTERM: within 10 s, with exit code 0; `--check` then says proven, and 1 once a row is gone."""
+    with subprocess.Popen(
+        stage.command("--follow", "--json"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        try:
+            _until(lambda: _rows(stage) == ORDERS)
+            program.terminate()
+            program.wait(10)
+        finally:
+            program.kill()
+    assert program.returncode == 0
+    assert document(run(stage.command("--check", "--json")))["verdict"] == "proven"
+    _sql(stage, "DELETE FROM ledger_entries WHERE ctid = (SELECT min(ctid) FROM ledger_entries)")
+    checked = run(stage.command("--check", "--json"))
+    assert (checked.returncode, document(checked)["findings"]) == (1, {"ledger-missing": 1})
+
+
+def _rows(stage: LedgerStage) -> int:
+    with psycopg.connect(stage.url) as connection:
+        if connection.execute("SELECT to_regclass(%s)", [f"{stage.schema}.ledger_entries"]).fetchone() == (None,):
+            return 0
+        return int(connection.execute(f"SELECT count(*) FROM {stage.schema}.ledger_entries").fetchone()[0])
+
+
+def test_tables_of_another_group_are_refused(stage: LedgerStage) -> None:
+    """Two ledgers in the same tables could not be told apart."""
+    stage.book()
+    with pytest.raises(Refused, match="ledger of group"):
+        dataclasses.replace(stage, group=stage.group + "-other").book()

@@ -1,0 +1,200 @@
+"""The receiver in PostgreSQL and the outbox against real servers: redelivery, rivals, clean-up, failing receivers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import psycopg
+import pytest
+from harness import enriched
+from harness.brokers import Broker
+from harness.downstream import ReceiveStage, document, following, run
+from harness.names import Names
+
+from downstream.consume.crash import Crash
+from downstream.consume.handler import Lease
+from downstream.receive.background import Keeping
+from downstream.receive.message import Message
+from downstream.receive.outbox import CallSettings, Deliverer
+from downstream.receive.postgres import PostgresReceiver
+from downstream.receive.sink import Sink
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+from sandbox.postgres import Postgres
+
+MESSAGES = 120
+
+
+@pytest.fixture
+def stage(broker: Broker, postgres: Postgres, names: Names) -> ReceiveStage:
+    """A topic with messages, aborted ones between them, and none received yet."""
+    enriched.make_topic(broker.bootstrap, names.output)
+    enriched.write(broker.bootstrap, names.output, MESSAGES)
+    schema = "r_" + names.stem.rsplit("-", 1)[1]
+    return ReceiveStage(broker.bootstrap, names.output, names.group, postgres.url, schema)
+
+
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    with Sink(fail_every=5) as server:
+        thread = server.serving()
+        yield server
+        server.shutdown()
+        thread.join(5)
+
+
+def _value(stage: ReceiveStage, query: str) -> int:
+    with psycopg.connect(stage.url, options=f"-c search_path={stage.schema}") as connection:
+        return int(connection.execute(query.encode()).fetchone()[0])
+
+
+def test_a_redelivered_message_does_nothing_and_the_receiver_moves_on(stage: ReceiveStage) -> None:
+    """Everything read twice: one effect each, the second time none, and the position at the end both times."""
+    first = stage.receive(stage.in_postgres())
+    second = stage.receive(stage.in_postgres(again=True))
+    assert (first.effects, first.repeated) == (MESSAGES, 0)
+    assert (second.effects, second.repeated) == (0, MESSAGES)
+    stage.proven(MESSAGES)
+    assert stage.receive(stage.in_postgres()).messages == 0
+
+
+def test_two_receivers_of_the_same_messages_bring_about_one_effect_each(stage: ReceiveStage) -> None:
+    """Static members on the same partitions, small batches that meet: the primary key decides, nobody is stuck."""
+    members = (stage.in_postgres(), stage.in_postgres())
+    with following(stage.loop(batch=7), members[0]) as one, following(stage.loop(batch=5), members[1]) as two:
+        one.done()
+        two.done()
+    assert sum(member.received.effects for member in members) == MESSAGES
+    stage.proven(MESSAGES)
+
+
+def test_a_claim_that_is_not_in_the_effects_transaction_is_caught(stage: ReceiveStage) -> None:
+    """The bug that this pattern prevents, put in: claims are committed first, and a failure then loses effects."""
+
+    class Torn(PostgresReceiver):
+        def claim(self, found: Sequence[Message], lease: Lease) -> int:
+            with self._database.transaction(lease.deadline) as connection:
+                self._fresh(connection, found)
+            raise RuntimeError("died between claim and effect")
+
+    torn = Torn(stage.ground(), stage.database, Keeping(None))
+    torn.prepare()
+    with pytest.raises(RuntimeError, match="between"):
+        stage.receive(torn, batch=30)
+    stage.receive(stage.in_postgres())
+    assert stage.check().findings["receiver-lost"] >= 1
+
+
+def test_an_effect_without_a_claim_is_caught(stage: ReceiveStage) -> None:
+    """A receiver that does not look at its claims doubles every effect, and the check says how many."""
+    stage.receive(stage.in_postgres())
+
+    class Blind(PostgresReceiver):
+        def _fresh(self, connection: psycopg.Connection, found: Sequence[Message]) -> list[Message]:
+            super()._fresh(connection, found)
+            return list(found)
+
+    blind = Blind(stage.ground(again=True), stage.database, Keeping(None))
+    stage.receive(blind)
+    assert stage.check().findings["receiver-duplicate"] >= MESSAGES
+
+
+def test_a_field_makes_two_records_one_message(stage: ReceiveStage) -> None:
+    """With `field:order_id` the same order sent twice counts once; records without one count by their own place."""
+    enriched.write(stage.bootstrap, stage.topic, MESSAGES, first=5000)  # other sources, the same orders
+    poison = (None, b"not json", b'{"order_id":"a\\u0000b"}', b'{"order_id":"' + b"x" * 4000 + b'"}')
+    enriched.write_raw(stage.bootstrap, stage.topic, *poison)
+    by_field = "field:order_id"
+    assert stage.receive(stage.in_postgres(message_id=by_field)).effects == MESSAGES + len(poison)
+    assert stage.receive(stage.in_postgres(message_id=by_field, again=True)).effects == 0
+    stage.proven(MESSAGES + len(poison), message_id=by_field)
+
+
+def test_old_claims_are_cleaned_up_beside_the_work(stage: ReceiveStage) -> None:
+    """Rows older than they have to be kept go; younger ones stay."""
+    stage.receive(stage.in_postgres())
+    with psycopg.connect(stage.url, options=f"-c search_path={stage.schema}") as connection:
+        old = "UPDATE processed_messages SET processed_at = now() - interval '2 hours' WHERE message_id LIKE '%/1/%'"
+        aged = connection.execute(old).rowcount
+    assert aged == MESSAGES // 4
+    with following(stage.loop(follow=True), stage.in_postgres(keep_s=3600.0)):
+        deadline = Deadline(20)
+        while _value(stage, "SELECT count(*) FROM processed_messages") > MESSAGES - aged:
+            deadline.check("the clean-up")
+    assert _value(stage, "SELECT count(*) FROM processed_messages") == MESSAGES - aged
+
+
+def test_claims_that_would_not_outlive_their_records_are_refused(stage: ReceiveStage) -> None:
+    """The topic keeps its records 7 days: claims for 7 days are too short, for 8 enough, for ever too."""
+    done = run(stage.command("postgres", "--keep-days", "7"))
+    assert (done.returncode, "raise --keep-days" in done.stderr) == (3, True), done.stderr
+    assert Keeping.longer_than(8, 7 * 86_400, "t").keep_s == 8 * 86_400
+    assert Keeping.longer_than(0, None, "t").keep_s is None
+    with pytest.raises(Refused, match="for ever"):
+        Keeping.longer_than(8, None, "t")
+
+
+def test_the_outbox_sends_until_taken_and_the_key_makes_it_once(stage: ReceiveStage, sink: Sink) -> None:
+    """Every fifth answer is 503, half of them behind the effect: more requests than messages, one effect each."""
+    stage.receive(stage.in_postgres(outbox=True))
+    stage.proven(MESSAGES, outbox=True)
+    _deliver(stage, sink)
+    counts = sink.counts()
+    assert counts["requests"] > MESSAGES
+    assert (counts["effects"], counts["duplicates"]) == (MESSAGES, 0)
+
+
+def test_a_sent_request_whose_commit_is_lost_is_sent_again_with_its_key(stage: ReceiveStage, sink: Sink) -> None:
+    """A crash between answer and commit, as an exception here: without keys the other side would count duplicates."""
+    stage.receive(stage.in_postgres(outbox=True))
+
+    class Dying(Crash):
+        def at(self, moment: object) -> None:  # noqa: ARG002 - the method's shape
+            raise KeyboardInterrupt
+
+    dying = Deliverer(stage.group, stage.database, CallSettings(sink.url), Dying())
+    with pytest.raises(KeyboardInterrupt):
+        dying.round()
+    dying.stop(Deadline(1))
+    before = sink.counts()["effects"]
+    assert before > 0
+    _deliver(stage, sink)
+    assert sink.counts()["effects"] == MESSAGES
+    assert sink.requests >= MESSAGES + before
+
+
+def test_a_request_that_is_refused_for_good_stops_no_other(stage: ReceiveStage, sink: Sink) -> None:
+    """A 4xx is written beside its row and not tried again; the others are sent."""
+    stage.receive(stage.in_postgres(outbox=True))
+    take, lock, refused = sink.take, threading.Lock(), []
+
+    def picky(key: str) -> int:
+        with lock:
+            if key.endswith("/0"):
+                refused.append(key)
+                return 422
+        return take(key)
+
+    sink.take = picky
+    _deliver(stage, sink)
+    assert len(refused) == len(set(refused)) == 4
+    assert _value(stage, "SELECT count(*) FROM outbox WHERE refused = 'answered 422' AND sent_at IS NULL") == 4
+    assert sink.counts()["effects"] == MESSAGES - 4
+
+
+def _deliver(stage: ReceiveStage, sink: Sink) -> None:
+    deliverer = Deliverer(stage.group, stage.database, CallSettings(sink.url), Crash())
+    deliverer.start()
+    try:
+        deliverer.drain(Deadline(30))
+    finally:
+        deliverer.stop(Deadline(5))
+
+
+def test_the_command_receives_and_checks_itself(stage: ReceiveStage, sink: Sink) -> None:
+    """As users run it: outbox and delivery in one program, group assignment, then the check."""
+    told = document(run(stage.command("outbox", "--effect-url", sink.url, "--json")))
+    assert (told["effects"], told["sent"]) == (MESSAGES, MESSAGES)
+    assert sink.counts()["effects"] == MESSAGES
+    assert document(run(stage.command("outbox", "--check", "--json")))["verdict"] == "proven"

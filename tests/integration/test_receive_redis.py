@@ -1,0 +1,168 @@
+"""Receivers that claim in Redis: what the script keeps, and what the claim beside the effect does not."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+import redis as client
+from harness import enriched
+from harness.brokers import Broker
+from harness.downstream import ReceiveStage, following, run
+from harness.names import Names
+from harness.stores import store
+
+from downstream.consume.handler import Lease
+from downstream.receive.message import Message
+from downstream.receive.redis import Keys
+from protocol.errors import Refused
+from sandbox.redis import Redis
+
+MESSAGES = 60
+
+
+@pytest.fixture
+def stage(broker: Broker, redis: Redis, names: Names) -> ReceiveStage:
+    """A topic with messages, aborted ones between them, and none received yet."""
+    enriched.make_topic(broker.bootstrap, names.output)
+    enriched.write(broker.bootstrap, names.output, MESSAGES)
+    return ReceiveStage(broker.bootstrap, names.output, names.group, redis=redis.url)
+
+
+@pytest.mark.parametrize("kind", ["in_redis", "in_script"])
+def test_a_redelivered_message_does_nothing(stage: ReceiveStage, kind: str) -> None:
+    """Both receivers know what they have done, as long as Redis does."""
+    assert stage.receive(getattr(stage, kind)()).effects == MESSAGES
+    assert stage.receive(getattr(stage, kind)(again=True)).effects == 0
+    stage.proven(MESSAGES)
+
+
+def test_an_effect_that_fails_gives_its_claim_back(stage: ReceiveStage) -> None:
+    """The compensating delete: the next attempt finds no claim in its way, and does not wait for one to run out."""
+    done: Counter[str] = Counter()
+
+    def failing(message: Message) -> None:
+        if len(done) == 5 and not done["failed"]:
+            done["failed"] += 1
+            raise ConnectionError("the other side is away")
+        done[message.message_id] += 1
+
+    with pytest.raises(ConnectionError):
+        stage.receive(stage.in_redis(failing))
+    stage.receive(stage.in_redis(failing))
+    del done["failed"]
+    assert (len(done), set(done.values())) == (MESSAGES, {1})
+
+
+def test_a_claim_that_runs_out_under_a_slow_effect_is_not_taken_back_from_its_next_holder(stage: ReceiveStage) -> None:
+    """The delete looks at the token: a failing effect that outlived its claim leaves another's claim alone."""
+    session = client.Redis.from_url(stage.redis)
+    keys = Keys(stage.group)
+
+    def overtaken(message: Message) -> None:
+        session.set(keys.claim(message.message_id), "another")
+        raise ConnectionError("too late")
+
+    with pytest.raises(ConnectionError):
+        stage.receive(stage.in_redis(overtaken))
+    assert len([key for key in session.scan_iter(keys.claim("*")) if session.get(key) == b"another"]) == 1
+    session.close()
+
+
+@pytest.mark.parametrize("moment", ["before-commit", "after-commit"])
+def test_the_script_is_exact_when_its_holder_dies(stage: ReceiveStage, moment: str) -> None:
+    """SIGKILL before or behind the script's call: either all of it took place or nothing."""
+    static = ("--partitions", "0,1,2,3", "--batch", "20")
+    assert run(stage.command("redis-script", *static, "--crash-point", moment)).returncode == -9
+    stage.receive(stage.in_script())
+    stage.proven(MESSAGES)
+
+
+def test_the_claim_beside_the_effect_repeats_what_died_behind_it(stage: ReceiveStage) -> None:
+    """SIGKILL between effect and `done`: that message's effect takes place twice. At least once, as documented."""
+    dying = ("--partitions", "0,1,2,3", "--claim-s", "0.3", "--crash-point", "before-commit")
+    assert run(stage.command("redis", *dying)).returncode == -9
+    stage.receive(stage.in_redis())
+    found = stage.check()
+    assert (found.effects, found.duplicates) == (MESSAGES + 1, 1)
+
+
+def test_a_server_that_is_killed_has_kept_what_it_answered(stage: ReceiveStage, redis: Redis) -> None:
+    """With its log on disk before each answer, SIGKILL and restart in the middle of the work change nothing."""
+    half, killed = threading.Event(), threading.Event()
+    receiver = stage.in_script()
+    claim = receiver.claim
+
+    def waiting(found: Sequence[Message], lease: Lease) -> int:
+        if receiver.received.effects >= MESSAGES // 2:
+            half.set()
+            assert killed.wait(30)
+        return claim(found, lease)
+
+    receiver.claim = waiting
+    with following(stage.loop(batch=3), receiver) as running:
+        assert half.wait(30)
+        redis.kill()
+        killed.set()
+        redis.restart()
+        running.done()
+    stage.proven(MESSAGES)
+
+
+def test_flushall_doubles_effects_elsewhere_and_none_in_redis(stage: ReceiveStage) -> None:
+    """Claims gone, all read again: effects outside repeat, every one; those in Redis went with their claims."""
+    outside: Counter[str] = Counter()
+
+    def effect(message: Message) -> None:
+        outside[message.message_id] += 1
+
+    stage.receive(stage.in_redis(effect))
+    client.Redis.from_url(stage.redis).flushall()
+    stage.receive(stage.in_redis(effect, again=True))
+    assert set(outside.values()) == {2}
+
+    client.Redis.from_url(stage.redis).flushall()
+    stage.receive(stage.in_script(again=True))
+    client.Redis.from_url(stage.redis).flushall()
+    stage.receive(stage.in_script(again=True))
+    stage.proven(MESSAGES)
+
+
+def test_a_fail_over_to_an_empty_replica_loses_what_is_not_read_again(stage: ReceiveStage) -> None:
+    """Kafka's position is past what the new server never heard of: lost, named by the check, mended by `--again`."""
+    stage.receive(stage.in_script())
+    with store(Redis) as replica:
+        after = ReceiveStage(stage.bootstrap, stage.topic, stage.group, redis=replica.url)
+        assert after.receive(after.in_script()).messages == 0
+        assert after.check().findings["receiver-lost"] >= MESSAGES
+        after.receive(after.in_script(again=True))
+        after.proven(MESSAGES)
+
+
+@pytest.mark.parametrize("kind", ["in_redis", "in_script"])
+def test_a_claim_that_has_run_out_is_a_duplicate_when_its_message_comes_again(stage: ReceiveStage, kind: str) -> None:
+    """Why claims have to outlive the topic's records: points are given twice, and the check sees it."""
+    stage.receive(getattr(stage, kind)(keep_s=0.001))
+    assert stage.receive(getattr(stage, kind)(again=True)).effects == MESSAGES
+    assert stage.check().findings["receiver-duplicate"] >= 1
+
+
+def test_eviction_forgets_claims_and_is_refused_where_the_promise_is_exact(stage: ReceiveStage) -> None:
+    """With an evicting policy the script's receiver says what to change; accepted all the same, it counts double."""
+    with store(Redis, {"maxmemory-policy": "volatile-random"}) as evicting:
+        weak = ReceiveStage(stage.bootstrap, stage.topic, stage.group, redis=evicting.url)
+        with pytest.raises(Refused, match="maxmemory-policy is 'volatile-random', needed is 'noeviction'"):
+            weak.in_script().warnings()
+        accepted = weak.in_script(accept=True)
+        assert len(accepted.warnings()) == 1
+        weak.receive(accepted)
+        session = client.Redis.from_url(evicting.url)
+        session.config_set("maxmemory", 1)  # whatever can be evicted now is
+        with pytest.raises(client.exceptions.OutOfMemoryError):
+            session.set("one", "more")
+        session.config_set("maxmemory", 0)
+        session.close()
+        assert weak.receive(weak.in_script(accept=True, again=True)).effects == MESSAGES
+        assert weak.check().findings["receiver-duplicate"] >= 1

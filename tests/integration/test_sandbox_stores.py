@@ -1,0 +1,118 @@
+"""The sandbox's PostgreSQL and Redis: up, killed, restarted with their data, down, refused."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+import redis as client
+from harness.programs import ROOT
+
+from protocol.command import outcome
+from protocol.errors import Refused
+from protocol.names import ExitCode
+from sandbox.__main__ import cli
+from sandbox.postgres import Postgres
+from sandbox.redis import Redis
+from sandbox.stores import STORES
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A folder that PostgreSQL's user may enter, whose servers end with the test."""
+    place = Path(tempfile.mkdtemp(prefix="brew-test-stores-"))
+    place.chmod(0o711)
+    yield place
+    for kind in STORES.values():
+        if (store := kind.open(place)) is not None:
+            store.close(wipe=True)
+    shutil.rmtree(place)
+
+
+def _stores(directory: Path, *arguments: str) -> tuple[int, str]:
+    """A command's exit code and what it said; a command that starts servers is a program, and leaves them running."""
+    line = ["stores", *arguments, "--dir", str(directory)]
+    if arguments[0] in {"up", "restart"}:
+        command = [sys.executable, "-m", "sandbox", *line]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=90)
+        return done.returncode, done.stdout + done.stderr
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+        try:
+            code = outcome(cli, "sandbox", line)
+        except SystemExit as ended:  # `status` tells by its exit code
+            code = int(ended.code or 0)
+    return code, out.getvalue()
+
+
+def test_what_was_committed_survives_a_kill_of_both_servers(directory: Path) -> None:
+    """`up` returns once both answer, `kill` leaves no process, `restart` brings the data back."""
+    assert _stores(directory, "up")[0] == ExitCode.DONE
+    told = json.loads(_stores(directory, "status", "--json")[1])
+    with psycopg.connect(told["postgres"]["url"]) as connection:
+        assert connection.execute("SHOW fsync").fetchone() == ("on",)
+        connection.execute("CREATE TABLE kept AS SELECT 7 AS value")
+    with client.Redis.from_url(told["redis"]["url"]) as session:
+        session.set("kept", 7)
+
+    families = [psutil.Process(one["process"]) for one in told.values()]
+    families += [child for process in families for child in process.children(recursive=True)]
+    assert _stores(directory, "kill", "postgres", "redis")[0] == ExitCode.DONE
+    assert [one for one in families if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
+    assert _stores(directory, "status")[0] == ExitCode.REFUSED
+
+    assert _stores(directory, "restart", "postgres", "redis") == (ExitCode.DONE, "postgres is up\nredis is up\n")
+    with psycopg.connect(told["postgres"]["url"]) as connection:
+        assert connection.execute("SELECT value FROM kept").fetchone() == (7,)
+    with client.Redis.from_url(told["redis"]["url"]) as session:
+        assert session.get("kept") == b"7"
+    assert _stores(directory, "down", "--wipe")[0] == ExitCode.DONE
+    assert sorted(path.name for path in directory.iterdir()) == ["lock"]
+
+
+def test_a_taken_port_is_refused_in_one_sentence(directory: Path) -> None:
+    """Whoever holds the port, it is left alone."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, said = _stores(directory, "up", "redis", "--port", str(taken.getsockname()[1]))
+    assert (code, "is taken by" in said) == (ExitCode.REFUSED, True), said
+
+
+def test_a_server_that_is_not_installed_is_refused_with_what_to_do(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A missing server is an error, never a skip."""
+    monkeypatch.setenv("PATH", str(directory))
+    monkeypatch.setattr("sandbox.postgres._DEBIAN", directory)
+    for kind in (Postgres, Redis):
+        with pytest.raises(Refused, match="make setup-stores"):
+            kind.start(directory)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts PostgreSQL as another user")
+def test_a_folder_that_the_servers_user_cannot_enter_is_refused(directory: Path) -> None:
+    """Folders of `mktemp` are closed to others, and the server's own message would not say so."""
+    directory.chmod(0o700)
+    with pytest.raises(Refused, match=r"chmod o\+x"):
+        Postgres.start(directory)
+
+
+def test_a_setting_that_the_server_does_not_take_is_told_with_its_own_words(directory: Path) -> None:
+    """It ends while starting; the last lines of its log are in the refusal, and no process is left."""
+    with pytest.raises(Refused, match=r"ended while starting(?s:.)*no_such_setting"):
+        Postgres.start(directory, properties={"no_such_setting": "1"})
+    found = Postgres.open(directory)
+    assert found is not None
+    assert not found.running()

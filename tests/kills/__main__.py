@@ -1,0 +1,84 @@
+"""`python -m tests.kills`: SIGKILL around the commit of the ledger and the receivers, 200 times each."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from harness import enriched
+from harness.brokers import sandbox_broker
+from harness.downstream import LedgerStage, ReceiveStage
+from harness.names import Names
+from harness.stores import store as running
+
+from protocol.command import run
+from protocol.names import ExitCode
+from sandbox.postgres import Postgres
+from sandbox.redis import Redis
+from tests.kills.bugs import BUGS
+from tests.kills.campaign import Killed, Stage, campaign
+
+WEAK = "redis"  # at least once, by design: its duplicates are a number and no fault
+_STORES = ("ledger", "postgres", "redis-script", WEAK)
+
+
+@click.command()
+@click.argument("stores", nargs=-1, type=click.Choice(_STORES))
+@click.option("--kills", type=click.IntRange(1), default=200, show_default=True, help="Per store.")
+@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--bug", help="Put this bug in: " + ", ".join(f"{s}: {' '.join(b)}" for s, b in BUGS.items()))
+@click.option("--out", type=click.Path(path_type=Path), help="Write the results there, as JSON.")
+def kills(stores: tuple[str, ...], kills: int, seed: int, bug: str | None, out: Path | None) -> int:
+    """
+    Kill consumers before, in and after their store's commit; then check every row, cent and effect.
+
+    Starts Kafka, PostgreSQL (fsync on) and Redis of its own. Exit 1 when a check goes red.
+
+    \b
+    Examples:
+      python -m tests.kills                        all, 200 kills each
+      python -m tests.kills ledger --kills 20
+      python -m tests.kills ledger --bug position-afterwards --kills 10
+    """  # noqa: D301 - click's own mark
+    results: dict[str, Killed] = {}
+    with sandbox_broker() as broker, running(Postgres) as postgres, running(Redis) as redis:
+        for store in stores or _STORES:
+            names = Names.fresh(f"kills-{store}", seed)
+            enriched.make_topic(broker.bootstrap, names.output)
+            schema = "k_" + names.stem.rsplit("-", 1)[1]
+            stage: Stage
+            if store == "ledger":
+                stage = LedgerStage(broker.bootstrap, postgres.url, names.output, names.group, schema)
+            elif store == "postgres":
+                stage = ReceiveStage(broker.bootstrap, names.output, names.group, postgres.url, schema)
+            else:
+                stage = ReceiveStage(broker.bootstrap, names.output, names.group, redis=redis.url)
+            with Progress(console=Console(stderr=True), transient=True) as bar:
+                task = bar.add_task(store, total=kills)
+                results[store] = campaign(stage, store, kills, seed, bug=bug, advance=lambda t=task: bar.advance(t))
+            click.echo(_line(store, results[store]))
+    if out is not None:
+        out.write_text(json.dumps({name: vars(one) for name, one in results.items()}, indent=2) + "\n")
+    red = any(one.findings for name, one in results.items() if name != WEAK)
+    return ExitCode.VIOLATION if red else ExitCode.DONE
+
+
+def _line(store: str, killed: Killed) -> str:
+    died = ", ".join(f"{count} {moment}" for moment, count in sorted(killed.kills.items()))
+    found = ", ".join(f"{count} {name}" for name, count in killed.findings.items()) or "nothing found"
+    total = sum(killed.kills.values())
+    money = f", {killed.told['booked_cents']} of {killed.told['cents']} cents" if "cents" in killed.told else ""
+    if "duplicates" in killed.told:
+        money = f", {killed.told['duplicates']} duplicates among {killed.told['effects']} effects"
+    return f"{store}: {total} kills ({died}) over {killed.orders} orders in {killed.seconds:.0f} s: {found}{money}"
+
+
+if __name__ == "__main__":
+    run(kills, "kills")

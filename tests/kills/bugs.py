@@ -1,0 +1,108 @@
+"""Deliberate bugs in the ledger and the receivers, put into the process that is killed; the check has to see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from downstream.consume.crash import Moment
+from downstream.consume.handler import Lease, Slice
+from downstream.ledger import handler as ledger_handler
+from downstream.ledger.entry import entry
+from downstream.ledger.handler import LedgerHandler
+from downstream.ledger.position import Row, Start
+from downstream.receive.message import Message
+from downstream.receive.postgres import PostgresReceiver
+
+
+def _entries(slices: Sequence[Slice]) -> list[ledger_handler.Entry]:
+    return [entry(one.partition, r.offset(), r.value(), r.headers()) for one in slices for r in one.records]
+
+
+def _position_afterwards() -> None:
+    """Rows first, the position in a transaction of its own: a kill between them books twice."""
+
+    def handle(self: LedgerHandler, slices: Sequence[Slice], lease: Lease) -> None:
+        with self._database.transaction(lease.deadline) as connection:
+            self._ledger.book(connection, _entries(slices))
+        self._crash.at(Moment.BEFORE_COMMIT)
+        with self._database.transaction(lease.deadline) as connection:
+            self._ledger.advance(connection, slices)
+        self._crash.at(Moment.AFTER_COMMIT)
+
+    LedgerHandler.handle = handle
+
+
+def _position_before() -> None:
+    """The position first: a kill between them leaves rows out."""
+
+    def handle(self: LedgerHandler, slices: Sequence[Slice], lease: Lease) -> None:
+        with self._database.transaction(lease.deadline) as connection:
+            self._ledger.advance(connection, slices)
+        self._crash.at(Moment.BEFORE_COMMIT)
+        with self._database.transaction(lease.deadline) as connection:
+            self._ledger.book(connection, _entries(slices))
+        self._crash.at(Moment.AFTER_COMMIT)
+
+    LedgerHandler.handle = handle
+
+
+def _position_of_kafka() -> None:
+    """Read on where Kafka's offset stands, which is stored after the database's commit: what lies between, twice."""
+
+    def of_kafka(row: Row, seat: ledger_handler.Seat) -> Start:
+        return Start(min(row.next_offset, seat.committed or 0))
+
+    def unguarded(self: ledger_handler.Ledger, connection: Any, slices: Sequence[Slice]) -> None:
+        for one in slices:
+            where = [one.until, *self._names, one.partition]
+            name = "consumer_group = %s AND topic = %s AND partition = %s"
+            connection.execute(f"UPDATE kafka_offsets SET next_offset = %s WHERE {name}", where)
+
+    ledger_handler.start = of_kafka
+    ledger_handler.Ledger.require = lambda *_: None
+    ledger_handler.Ledger.advance = unguarded
+
+
+def _claim_before() -> None:
+    """Claims committed before their effects: a kill between them leaves effects out."""
+
+    def claim(self: PostgresReceiver, found: Sequence[Message], lease: Lease) -> int:
+        with self._database.transaction(lease.deadline) as connection:
+            fresh = self._fresh(connection, found) if found else []
+        self.ground.crash.at(Moment.BEFORE_COMMIT)
+        with self._database.transaction(lease.deadline) as connection:
+            if fresh:
+                self._effect(connection, fresh)
+        return len(fresh)
+
+    PostgresReceiver.claim = claim
+
+
+def _claim_afterwards() -> None:
+    """Effects committed before their claims: a kill between them repeats effects."""
+
+    def claim(self: PostgresReceiver, found: Sequence[Message], lease: Lease) -> int:
+        names = [one.message_id for one in found]
+        known = "SELECT message_id FROM processed_messages WHERE consumer_group = %s AND message_id = ANY(%s)"
+        with self._database.transaction(lease.deadline) as connection:
+            old = {row[0] for row in connection.execute(known, [self.ground.group, names])}
+            fresh = [one for one in found if one.message_id not in old]
+            if fresh:
+                self._effect(connection, fresh)
+        self.ground.crash.at(Moment.BEFORE_COMMIT)
+        with self._database.transaction(lease.deadline) as connection:
+            self._fresh(connection, fresh)
+        return len(fresh)
+
+    PostgresReceiver.claim = claim
+
+
+BUGS: dict[str, dict[str, Callable[[], None]]] = {
+    "ledger": {
+        "position-afterwards": _position_afterwards,
+        "position-before": _position_before,
+        "position-of-kafka": _position_of_kafka,
+    },
+    "postgres": {"claim-before": _claim_before, "claim-afterwards": _claim_afterwards},
+}

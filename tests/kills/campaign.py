@@ -1,0 +1,133 @@
+"""Write, run, kill, again and again; then drain once and check."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from harness import enriched
+from harness.downstream import LedgerStage, ReceiveStage
+
+from downstream.consume.crash import Moment
+from protocol.deadline import Deadline
+from tests.kills.bugs import BUGS
+
+Stage = LedgerStage | ReceiveStage
+
+ANYWHERE = "anywhere"
+_ORDERS = {"ledger": (48, 12), "postgres": (48, 12), "redis-script": (24, 6), "redis": (8, 4)}
+"""Per kill, and per batch: what the receivers in Redis have not reported to Kafka they are given again each time."""
+_RUN_S = 60.0
+_WINDOW_S = 0.6
+
+# Everything that a child needs is imported once, in a process without threads or clients, and children are its forks.
+_forks = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload(
+    ["downstream.__main__", "downstream.ledger.command", "downstream.receive.command", "tests.kills.bugs"]
+)
+
+
+@dataclass
+class Killed:
+    """How often and where processes died, and what the check said in the end."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    orders: int = 0
+    seconds: float = 0.0
+    findings: dict[str, int] = field(default_factory=dict)
+    told: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A command line with a bug put in, run in fresh processes whose words go to one file."""
+
+    line: list[str]
+    bug: Callable[[], None] | None
+    words: Path
+
+    def start(self, *options: str) -> ForkServerProcess:
+        child = _forks.Process(target=_child, args=[[*self.line, *options], self.bug, self.words])
+        child.start()
+        return child
+
+    def ended(self, child: ForkServerProcess) -> int:
+        """The exit code: 0, or -9."""
+        child.join(_RUN_S)
+        if child.exitcode is None:
+            child.kill()
+        code = child.exitcode
+        assert code in {0, -signal.SIGKILL}, f"a process ended with {code}:\n{self.words.read_text()[-2000:]}"
+        return code
+
+
+def _child(arguments: list[str], bug: Callable[[], None] | None, words: Path) -> None:
+    """The command line; ends as the program would."""
+    from downstream.__main__ import downstream  # noqa: PLC0415 - in the child, where it is there already
+    from protocol.command import outcome  # noqa: PLC0415 - the same
+
+    sys.stdout = sys.stderr = words.open("a", buffering=1)
+    if bug is not None:
+        bug()
+    os._exit(outcome(downstream, "downstream", arguments))
+
+
+def campaign(
+    stage: Stage,
+    store: str,
+    kills: int,
+    seed: int,
+    *,
+    bug: str | None = None,
+    moments: Sequence[str] = (*Moment, ANYWHERE),
+    advance: Callable[[], None] = lambda: None,
+) -> Killed:
+    """
+    Kill ``kills`` processes of ``store`` (`ledger` or a receiver's), then drain, check, and return what was found.
+
+    Each works on orders that were written just before. Where it dies is drawn with ``seed``: at one of the moments
+    around the commit of a batch, or anywhere from outside.
+    """
+    dice, result, began = random.Random(seed), Killed(), time.monotonic()
+    orders, batch = _ORDERS[store]
+    static = ["--partitions", "0,1,2,3", "--batch", str(batch), *(["--claim-s", "0.2"] if store == "redis" else [])]
+    line = stage.command(*static) if isinstance(stage, LedgerStage) else stage.command(store, *static)
+    with tempfile.TemporaryDirectory(prefix="brew-kills-") as folder:
+        bugs = BUGS.get(store, {})
+        program = _Program(line[3:], None if bug is None else bugs[bug], Path(folder) / "words")
+        while (done := sum(result.kills.values())) < kills:
+            if result.orders <= done * orders:
+                enriched.write(stage.bootstrap, stage.topic, orders, seed=result.orders, first=result.orders)
+                result.orders += orders
+            moment = str(dice.choice(list(moments)))
+            if _killed(program, moment, dice):
+                result.kills[moment] += 1
+                advance()
+        deadline = Deadline(_RUN_S)
+        while program.ended(program.start()) != 0:
+            deadline.check("the last drain")
+    found = stage.check()
+    result.findings, result.told, result.seconds = dict(found.findings), found.document(), time.monotonic() - began
+    return result
+
+
+def _killed(program: _Program, moment: str, dice: random.Random) -> bool:
+    """Start one, and let it die or kill it; False when it had done its work before."""
+    if moment != ANYWHERE:
+        dying = ["--crash-point", moment, "--crash-prob", "0.6", "--crash-seed", str(dice.randrange(10**6))]
+        return program.ended(program.start(*dying)) != 0
+    child = program.start()
+    child.join(dice.uniform(0, _WINDOW_S))
+    child.kill()  # does nothing to one that has ended
+    return program.ended(child) != 0

@@ -1,0 +1,173 @@
+"""The consume loop without brokers: what waits, what is given back, and when a drain is over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from downstream.consume.handler import Later, Lease, NotOwned, Seat, Slice
+from downstream.consume.loop import Loop, LoopSettings
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import Refused, UsageError
+from protocol.kafka.members import Polled
+from protocol.kafka.topics import Topic
+
+
+@dataclass
+class FakeMember:
+    """Remembers what the loop asks of it."""
+
+    paused: set[int] = field(default_factory=set)
+    seeks: list[Mapping[int, int]] = field(default_factory=list)
+    reports: list[tuple[dict[int, int], bool]] = field(default_factory=list)
+
+    def pause(self, partitions: Collection[int]) -> None:
+        self.paused |= set(partitions)
+
+    def resume(self, partitions: Collection[int]) -> None:
+        self.paused -= set(partitions)
+
+    def seek(self, positions: Mapping[int, int]) -> None:
+        self.seeks.append(dict(positions))
+
+    def report(self, positions: Mapping[int, int], _metadata: str, *, wait: bool = False) -> None:
+        self.reports.append((dict(positions), wait))
+
+    def close(self, _deadline: Deadline) -> bool:
+        return True
+
+
+class FakeHandler:
+    """Starts at 5, fails as told, remembers the rest."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.handled: list[Slice] = []
+        self.calls: list[object] = []
+
+    def assigned(self, seats: Sequence[Seat], _deadline: Deadline) -> Mapping[int, int]:
+        self._fail()
+        return {seat.partition: 5 for seat in seats}
+
+    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
+        self._fail()
+        self.handled += slices
+        lease.report({one.partition: one.until for one in slices})
+
+    def _fail(self) -> None:
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+
+    def tick(self, _lease: Lease) -> None: ...
+
+    def revoked(self, partitions: Collection[int], _deadline: Deadline) -> None:
+        self.calls.append(("revoked", list(partitions)))
+
+    def lost(self, partitions: Collection[int]) -> None:
+        self.calls.append(("lost", list(partitions)))
+
+    def close(self, _deadline: Deadline) -> None: ...
+
+
+@pytest.fixture
+def handler() -> FakeHandler:
+    return FakeHandler()
+
+
+@pytest.fixture
+def loop(handler: FakeHandler, monkeypatch: pytest.MonkeyPatch) -> Loop:
+    settings = LoopSettings(Connection("nowhere"), "g", "t", patience_s=0.05, settle_s=0.01)
+    made = Loop(settings, handler, threading.Event())
+    made._member = FakeMember()
+    made._topic = Topic("t", "id", 4, 1)
+    monkeypatch.setattr(made, "_seats", lambda found: [Seat("t", "id", p, None, 0, 10) for p in sorted(found)])
+    return made
+
+
+def _polled(until: int = 7) -> dict[int, Polled]:
+    return {1: Polled([], until)}
+
+
+def test_a_slice_begins_where_the_last_one_ended_and_nothing_is_handed_out_twice(
+    loop: Loop, handler: FakeHandler
+) -> None:
+    """What lies below the position, and what belongs to nobody here, is dropped."""
+    assert loop.assigned([1]) == {1: 5}
+    for until in (7, 7, 6, 10):
+        loop._round({**_polled(until), 2: Polled([], 9)})
+    assert [(one.partition, one.start, one.until) for one in handler.handled] == [(1, 5, 7), (1, 7, 10)]
+    assert loop._drained()
+
+
+@pytest.mark.parametrize("error", [Later("busy", 0.001), NotOwned("late")])
+def test_later_pauses_and_then_asks_for_the_position_again(loop: Loop, handler: FakeHandler, error: Exception) -> None:
+    """Nothing is kept of the batch: the handler says anew where to read from."""
+    loop.assigned([1])
+    handler.error = error
+    loop._round(_polled())
+    loop._pause_waiting()
+    member = loop._member
+    assert member.paused == {1}
+    loop._round(_polled())  # what was fetched before the pause is not handed out
+    assert handler.handled == []
+    assert not loop._drained()
+    loop._places[1].retry_at = Deadline(1e-9)
+    loop._retry()
+    assert (member.seeks, member.paused) == ([{1: 5}], set())
+    loop._round(_polled())
+    assert len(handler.handled) == 1
+
+
+def test_patience_has_an_end_that_work_pushes_away(loop: Loop, handler: FakeHandler) -> None:
+    """A partition that can't be worked on for too long is told, and ends the loop; one good batch begins anew."""
+    loop.assigned([1])
+    handler.error = Later("busy", 0.001)
+    loop._round(_polled())
+    patience = loop._places[1].patience
+    assert patience is not None
+    while not patience.expired():
+        pass
+    handler.error = Later("still busy", 0.001)
+    loop._places[1].retry_at = Deadline(1e-9)
+    with pytest.raises(Refused, match="still busy"):
+        loop._retry()
+    handler.error, loop._places[1].retry_at = None, None
+    loop._round(_polled())
+    assert loop._places[1].patience is None
+
+
+def test_a_revoked_partition_is_reported_before_it_leaves_and_a_lost_one_never(
+    loop: Loop, handler: FakeHandler
+) -> None:
+    """Who has lost a partition tells nobody where it stands."""
+    loop.assigned([1, 2])
+    loop._round({1: Polled([], 7), 2: Polled([], 8)})
+    loop.lost([2])
+    loop.revoked([1])
+    assert loop._member.reports == [({1: 7}, True)]
+    assert handler.calls == [("lost", [2]), ("revoked", [1])]
+    loop.revoked([1])
+    assert len(handler.calls) == 2
+
+
+def test_a_member_without_partitions_waits_a_moment_before_it_calls_itself_drained(loop: Loop) -> None:
+    """A cooperative group gives them in a second step."""
+    assert not loop._drained()
+    loop.assigned([])
+    now = [0.0]
+    loop._settled = Deadline(3, lambda: now[0])
+    now[0] = 2.9
+    assert not loop._drained()
+    now[0] = 3.0
+    assert loop._drained()
+
+
+def test_a_session_as_long_as_the_poll_interval_is_refused() -> None:
+    """A dead member would be noticed later than a slow one."""
+    with pytest.raises(UsageError, match="--session-timeout-s"):
+        LoopSettings(Connection("nowhere"), "g", "t", max_poll_interval_s=10, session_timeout_s=10)
