@@ -5,6 +5,8 @@
 seed: SEED_COUNT ?= 30
 run-pipeline-crash: CRASH_PROB ?= 1.0
 prove-report: RESULTS ?= docs/proof/results.json
+# Most tests wait for brokers and JVMs most of the time: three keep two cores busy.
+test: TEST_WORKERS ?= 3
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -19,6 +21,8 @@ flag = $(if $(filter-out 0 no false,$(strip $($2))),$1)
 bootstrap = $(call option,--bootstrap,BOOTSTRAP)
 topics = $(call option,--input,INPUT_TOPIC) $(call option,--output,OUTPUT_TOPIC) $(call option,--dead-letter,DLQ_TOPIC)
 group = $(call option,--group,GROUP_ID)
+consume = $(call option,--topic,OUTPUT_TOPIC) $(group) $(call flag,--follow,FOLLOW)
+database = $(call option,--database,DATABASE_URL)
 crash = $(call option,--crash-prob,CRASH_PROB) $(call option,--crash-point,CRASH_POINT) $(call option,--crash-mode,CRASH_MODE)
 run = $(bootstrap) $(topics) $(group) $(call option,--master,MASTER) $(call option,--reader,READER) \
       $(call flag,--follow,FOLLOW) $(call flag,--stand-by,STAND_BY)
@@ -54,6 +58,29 @@ run-downstream: setup ## count what read_committed readers see    make run-downs
 run-downstream-ru: setup ## count what read_uncommitted ones see  make run-downstream-ru
 	@exec $(PY) -m downstream count $(bootstrap) $(call option,--topic,OUTPUT_TOPIC) --isolation read_uncommitted
 
+## Beyond Kafka's border
+.PHONY: setup-stores run-ledger run-receive run-totals run-call kills bench-ledger bench-restore bench-virtual
+setup-stores: setup ## PostgreSQL and Redis, Debian's packages      make setup-stores
+	@exec scripts/setup-stores.sh
+run-ledger: setup ## book orders into PostgreSQL, exactly once   make run-ledger DATABASE_URL=postgresql://brew@localhost/brew
+	@exec $(PY) -m downstream ledger $(bootstrap) $(consume) $(database)
+run-receive: setup ## one effect per message, STORE says where    make run-receive STORE=redis-script REDIS_URL=redis://localhost
+	@exec $(PY) -m downstream receive $(bootstrap) $(consume) $(database) $(call option,--store,STORE) \
+	    $(call option,--redis,REDIS_URL) $(call option,--effect-url,EFFECT_URL)
+run-totals: setup ## totals per customer and tier, exactly once  make run-totals RECOMPUTE=1
+	@exec $(PY) -m downstream totals $(bootstrap) $(consume) $(call flag,--recompute,RECOMPUTE)
+run-call: setup ## post each order, N calls at a time         make run-call CALL_URL=http://localhost:8080/orders VIRTUAL=16
+	@exec $(PY) -m downstream call $(bootstrap) $(consume) $(call option,--url,CALL_URL) \
+	    $(call option,--virtual-partitions,VIRTUAL)
+kills: setup-stores ## 200 kills around each store's commit, check  make kills KILLS=20 STORES=ledger
+	@exec $(PY) -m tests.kills $(call option,--kills,KILLS) $(STORES)
+bench-ledger: setup-stores ## orders per second, in batches and by row    make bench-ledger
+	@exec $(PY) benchmarks/ledger.py
+bench-restore: setup ## 1,000,000 totals back from their changelog    make bench-restore
+	@exec $(PY) benchmarks/restore.py --json benchmarks/restore.json
+bench-virtual: setup ## what 16 workers gain with 5 ms per record     make bench-virtual
+	@exec $(PY) benchmarks/virtual.py --json benchmarks/virtual.json
+
 ## Look and prove
 .PHONY: group-describe end-offsets verify prove-report
 group-describe: setup ## the group's positions, LSO, end, lag     make group-describe GROUP_ID=brew-enricher
@@ -71,29 +98,45 @@ prove-report: setup ## page and picture of a campaign's results    make prove-re
 demo-torn: setup ## the hole that others leave open, frame by frame  make demo-torn
 	@exec scripts/demo-torn.sh
 .PHONY: prove prove-all soak mutants
-prove: setup ## break writers, brokers, network: 8 minutes        make prove
-	@exec $(PY) -m proof campaign --cells prove --slack 2 $(call option,--out,PROVE_OUT)
+prove: setup ## break writers, brokers, network: minutes          make prove
+	@exec $(PY) -m proof campaign --cells prove --slack 3 --at-once 2 $(call option,--out,PROVE_OUT)
 prove-all: setup ## the whole fault matrix, three seeds: hours     make prove-all PROVE_OUT=results
 	@exec $(PY) -m proof campaign --cells 'F*' --seeds 1,2,3 --kills 100 --minutes 5 --resume $(call option,--out,PROVE_OUT)
 soak: setup ## an hour of random mixtures of faults               make soak
 	@exec $(PY) -m proof campaign --cells soak --minutes 60 $(call option,--out,PROVE_OUT)
 mutants: setup ## bugs put in on purpose, each has to be seen   make mutants MUTANTS=no-locate
 	@exec $(PY) -m tests.mutants kill $(call option,--bootstrap,BOOTSTRAP) $(MUTANTS)
+.PHONY: claims-races models bench-claims
+bench-claims: setup ## fold, newcomer, take-over                  make bench-claims BOOTSTRAP=kafka:9092
+	@exec $(PY) benchmarks/claims.py $(call option,--bootstrap,BOOTSTRAP) --out benchmarks/claims.json
+claims-races: setup ## 8 claimants, 64 partitions, 1,000 rounds      make claims-races BOOTSTRAP=kafka:9092
+	@exec $(PY) -m proof claims-races --rounds 1000 $(bootstrap)
+models: ## claims and the six steps, all interleavings (spin)   make models
+	@exec scripts/models.sh
 
 ## Work on the house
-.PHONY: test lint bench
+.PHONY: test lint bench bench-peers
 test: setup ## unit, integration and scenario tests               make test TESTS=tests/unit
-	@exec $(PY) -m pytest $(TESTS)
+	@scripts/setup-stores.sh || echo "tests that need PostgreSQL or Redis will fail and say so" >&2
+	@exec $(PY) -m pytest --numprocesses $(TEST_WORKERS) $(TESTS)
 lint: setup ## style, types, import arrows, shell files           make lint
 	@exec scripts/lint.sh
-bench: setup ## measure throughput, start and memory              make bench
-	@exec $(PY) benchmarks/run.py
+bench: setup ## rate, CPU, latency, restart beside peers          make bench CONTENDERS=pipeline,franz ORDERS=1000000 REPEAT=3
+	@exec $(PY) benchmarks/run.py $(call option,--orders,ORDERS) $(call option,--contenders,CONTENDERS) \
+	    $(call option,--repeat,REPEAT) $(call flag,--paired,PAIRED)
+bench-peers: ## build the peers in Java and Go                 make bench-peers
+	@exec benchmarks/peers/build.sh
 
 # VARIABLES  BOOTSTRAP    brokers, host:port[,...]         INPUT_TOPIC OUTPUT_TOPIC DLQ_TOPIC GROUP_ID
 #            SEED_COUNT   orders                           SEED_TRANSACTIONAL=1  in transactions, every third aborted
 #            CRASH_PROB   0 to 1, per transaction          CRASH_POINT CRASH_MODE  where, and who dies
-#            MASTER       local[*] spark://... yarn k8s:// READER  connector
+#            MASTER       local[*] spark://... yarn k8s:// READER  connector direct
 #            FOLLOW=1     until SIGTERM                    PARTITIONS  of new topics
 #            BROKERS      of make up: 1 or 3               TESTS  of make test: files or folders
+#            TEST_WORKERS of make test: how many run at once, each with a broker of its own; 0: one after another
+#            DATABASE_URL REDIS_URL EFFECT_URL  where stores are    STORE  of make run-receive: postgres outbox redis redis-script
+#            KILLS STORES of make kills: how many, on which
 #            RESULTS      of make prove-report: files     PROVE_OUT  of make prove: where results go
 #            MUTANTS      of make mutants: names; none: all
+#            RECOMPUTE=1  of make run-totals: compare only   CALL_URL VIRTUAL  of make run-call: where to, how many at a time
+#            ORDERS CONTENDERS REPEAT PAIRED=1  of make bench: backlogs, who runs, rounds, side by side

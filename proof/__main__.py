@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from proof.commands.campaign import campaign, replay
+from proof.commands.claims import claims_races
 from proof.commands.look import end_offsets, group_describe
 from proof.commands.prepare import resolve, seed, topics
 from proof.commands.proxy import proxy
@@ -26,7 +27,7 @@ def proof() -> None:
 
 for command in (topics, seed, resolve, group_describe, end_offsets, read, verify, campaign, replay, report):
     proof.add_command(command)
-for command in (proxy, torn, wire_cell):
+for command in (proxy, torn, wire_cell, claims_races):
     proof.add_command(command)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from protocol.claims import layout
 from protocol.deadline import Deadline
 from protocol.kafka import topics
 from protocol.kafka.clients import Connection, admin
@@ -50,18 +51,16 @@ def make(connection: Connection, wanted: House, deadline: Deadline) -> list[Made
     made = topics.create(client, [Wanted(wanted.input, wanted.partitions, {})], deadline)
     topics.describe_all(client, [wanted.input], deadline)
     room = {MAX_MESSAGE_BYTES: str(topics.max_message_bytes(client, wanted.input, deadline) + ROOM_BYTES)}
-    # The brokers' clock orders claims, whoever wrote them.
-    claims = {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "delete", "retention.ms": "604800000"}
     made |= topics.create(
         client,
         [
             Wanted(wanted.output, wanted.partitions, room),
             Wanted(wanted.dead_letter, wanted.partitions, room),
             Wanted(wanted.customers, wanted.partitions, {"cleanup.policy": "compact"}),
-            Wanted(wanted.claims, 1, claims),
+            Wanted(wanted.claims, layout.PARTITIONS, layout.CONFIG),
         ],
         deadline,
     )
     there = topics.describe_all(client, list(made), deadline)
-    asked = {name: 1 if name == wanted.claims else wanted.partitions for name in made}
+    asked = {name: layout.PARTITIONS if name == wanted.claims else wanted.partitions for name in made}
     return [Made(n, made[n], there[n].partitions, there[n].replicas, asked[n]) for n in made]

@@ -1,4 +1,4 @@
-"""Many cells, one after another, on one cluster: results as they come, taken up again after an interruption."""
+"""Many cells, on one cluster after another or on several at once; results as they come, taken up after a break."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import os
 import platform
 import shutil
 import tempfile
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,10 +23,17 @@ from proof.campaign.runner import Terms, run
 
 _PACKAGES = ("confluent-kafka", "kafka-python", "pyspark")
 
+Round = tuple[Cell, int]
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which cells with which seeds, where; without ``bootstrap`` on a sandbox of its own."""
+    """
+    Which cells with which seeds, where; without ``bootstrap`` on sandboxes of its own.
+
+    ``at_once`` cells run at the same time, each on a cluster that no other cell uses meanwhile: a verdict tells of its
+    own faults only.
+    """
 
     cells: Sequence[Cell]
     seeds: Sequence[int]
@@ -32,8 +41,9 @@ class Plan:
     command: str
     bootstrap: str | None = None
     resume: bool = False
+    at_once: int = 1
 
-    def rounds(self) -> list[tuple[Cell, int]]:
+    def rounds(self) -> list[Round]:
         """Every cell with the first seed, then with the next: an interrupted campaign has seen most of the matrix."""
         return [(cell, seed) for seed in self.seeds for cell in self.cells]
 
@@ -47,26 +57,88 @@ def carry_out(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable[[R
     done = results.finished(folder)
     known = {(one.cell, one.seed) for one in done}
     began, clock = datetime.now(UTC), time.monotonic()
-    stand = _Stand(plan.bootstrap)
+    todo = _Todo(plan, [one for one in plan.rounds() if (one[0].name, one[1]) not in known], done, starts, ends)
+    lanes = [_Lane(todo, number) for number in range(plan.at_once)]
     try:
-        for cell, seed in plan.rounds():
-            if (cell.name, seed) in known:
-                continue
-            starts(cell, seed)
-            ground = Foreign("") if cell.not_applicable else stand.cluster()
-            found = run(cell, seed, ground, plan.terms)
-            stand.after(found)
-            results.append(folder, found)
-            done.append(found)
-            ends(found)
+        if len(lanes) == 1:
+            lanes[0].run()  # in this thread, so that a cell that is told to end cleans up behind itself
+        else:
+            for lane in lanes:
+                lane.start()
+            for lane in lanes:
+                lane.join()
     finally:
-        stand.close()
+        todo.left.clear()
+        for lane in lanes:
+            lane.stand.close()
         results.write_whole(folder, _about(plan, began, time.monotonic() - clock), done)
+    for lane in lanes:
+        if lane.error is not None:
+            raise lane.error
     return done
 
 
+class _Todo:
+    """What is left, taken from both ends; what is done, and who is told."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        left: Sequence[Round],
+        done: list[Result],
+        starts: Callable[[Cell, int], None],
+        ends: Callable[[Result], None],
+    ) -> None:
+        self.plan, self.left, self.done = plan, deque(left), done
+        self._starts, self._ends = starts, ends
+        self._lock = threading.Lock()
+
+    def take(self, *, last: bool) -> Round | None:
+        with self._lock:
+            if not self.left:
+                return None
+            cell, seed = self.left.pop() if last else self.left.popleft()
+            self._starts(cell, seed)
+            return cell, seed
+
+    def finish(self, found: Result) -> None:
+        with self._lock:
+            results.append(self.plan.terms.folder, found)
+            self.done.append(found)
+            self._ends(found)
+
+
+class _Lane(threading.Thread):
+    """
+    Cells one after another on the lane's own cluster.
+
+    Every other lane begins at the end of the list, where the long cells are. A daemon, so that a campaign that is told
+    to end does not wait for its cells; their programs end with it, and each cluster's guard sees to the brokers.
+    """
+
+    def __init__(self, todo: _Todo, number: int) -> None:
+        super().__init__(name=f"lane {number}", daemon=True)
+        self.stand = _Stand(todo.plan.bootstrap)
+        self.error: BaseException | None = None
+        self._todo, self._from_the_end = todo, number % 2 == 1
+
+    def run(self) -> None:
+        try:
+            while (one := self._todo.take(last=self._from_the_end)) is not None:
+                cell, seed = one
+                ground = Foreign("") if cell.not_applicable else self.stand.cluster()
+                found = run(cell, seed, ground, self._todo.plan.terms)
+                self.stand.after(found)
+                self._todo.finish(found)
+        except BaseException as error:  # noqa: BLE001 - raised again where the campaign is waited for
+            self.error = error
+            self._todo.left.clear()
+        finally:
+            self.stand.close()
+
+
 class _Stand:
-    """The cluster that cells share; a new one when the last cell left doubts about it."""
+    """The cluster that a lane's cells share; a new one when the last cell left doubts about it."""
 
     def __init__(self, bootstrap: str | None) -> None:
         self._foreign = None if bootstrap is None else Foreign(bootstrap)
@@ -87,12 +159,13 @@ class _Stand:
             self.close()
 
     def close(self) -> None:
-        if self._own is not None:
-            self._own.close()
-            self._own = None
-        if self._home is not None:
-            shutil.rmtree(self._home, ignore_errors=True)
-            self._home = None
+        """Also from another thread, while a cell is at work there."""
+        own, self._own = self._own, None
+        home, self._home = self._home, None
+        if own is not None:
+            own.close()
+        if home is not None:
+            shutil.rmtree(home, ignore_errors=True)
 
 
 def _about(plan: Plan, began: datetime, seconds: float) -> dict[str, object]:

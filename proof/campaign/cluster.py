@@ -75,14 +75,17 @@ class Sandbox(Foreign):
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._guard = _guard(directory, self._command("down", "--wipe"))
+        self._touched = False
+        """Whether something was broken since all was whole."""
         settings = [word for pair in (ground.properties or {}).items() for word in ("--property", "=".join(pair))]
         options = ["--brokers", str(ground.brokers), "--port", "0", "--quick", "--heap-mb", str(ground.heap_mb)]
         if ground.brokers >= _ALL:
             options += ["--network", "namespaces", "--data-size-mb", str(ground.disk_mb)]
         try:
             self._sandbox("up", *options, *settings)
-            self._nodes: list[dict[str, Any]] = self._status()["brokers"]
-            super().__init__(str(self._status()["bootstrap"]))
+            status = self._status()
+            self._nodes: list[dict[str, Any]] = status["brokers"]
+            super().__init__(str(status["bootstrap"]))
         except BaseException:
             self.close()
             raise
@@ -116,6 +119,7 @@ class Sandbox(Foreign):
     def _signal(self, numbers: Sequence[int], what: signal.Signals) -> float:
         # A command's own start would blur the moment; it tells the process, the signal is sent from here.
         processes = {int(node["broker"]): node["process"] for node in self._status()["brokers"]}
+        self._touched = True
         for number in numbers:
             if processes[number] is None:
                 raise Refused(f"broker {number} is not running")
@@ -124,14 +128,17 @@ class Sandbox(Foreign):
 
     def restart(self, *numbers: int) -> None:
         """Start brokers again, all together; one that runs is ended in good order before."""
+        self._touched = True
         self._sandbox("restart", *map(str, numbers))
 
     def cut(self, number: int, *others: int | str) -> float:
         """Let nothing pass between a broker and others; return when that was so."""
+        self._touched = True
         self._sandbox("cut", str(number), *(word for other in others for word in ("--from", str(other))))
         return time.time()
 
     def fill(self, number: int) -> float:
+        self._touched = True
         self._sandbox("fill", str(number))
         return time.time()
 
@@ -151,19 +158,26 @@ class Sandbox(Foreign):
         Raises:
             DeadlineExceeded: it did not become whole.
         """
+        if not self._touched and self._is_whole(topics, deadline):
+            return  # nothing of ours to mend, and nothing happened by itself
         self._sandbox("heal")
-        running = [int(node["broker"]) for node in self._status()["brokers"] if node["running"]]
-        self.resume(*running)
-        if gone := self.down():
+        nodes = self._status()["brokers"]
+        for node in nodes:
+            if node["running"]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(node["process"]), signal.SIGCONT)
+        if gone := [int(node["broker"]) for node in nodes if not node["running"]]:
             self.restart(*gone)
-        while True:
-            deadline.check("all replicas in sync")
-            with contextlib.suppress(KafkaFailure):
-                if len(operate.brokers(self.admin, deadline)) == len(self._nodes) and not self._behind(
-                    topics, deadline
-                ):
-                    return
+        while not self._is_whole(topics, deadline):
             time.sleep(_POLL_S)
+        self._touched = False
+
+    def _is_whole(self, topics: Sequence[str], deadline: Deadline) -> bool:
+        deadline.check("all replicas in sync")
+        with contextlib.suppress(KafkaFailure):
+            here = len(operate.brokers(self.admin, deadline)) == len(self._nodes)
+            return here and not self._behind(topics, deadline)
+        return False
 
     def _behind(self, topics: Sequence[str], deadline: Deadline) -> list[str]:
         known = set(self.admin.list_topics(timeout=max(0.1, deadline.remaining_s())).topics)

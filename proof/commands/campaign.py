@@ -50,6 +50,9 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -
 @click.option("--seeds", default="1", show_default=True, callback=_numbers, help="Each cell once with each.")
 @click.option("--minutes", type=click.FloatRange(0.1), help="How long mixtures last.")
 @click.option("--slack", type=click.FloatRange(1), default=1.0, show_default=True, help="Multiplies the time bounds.")
+@click.option(
+    "--at-once", type=click.IntRange(1, 8), default=1, show_default=True, help="So many cells, a cluster for each."
+)
 @_kills
 @_out
 @_bootstrap
@@ -63,6 +66,7 @@ def campaign(
     seeds: list[int],
     minutes: float | None,
     slack: float,
+    at_once: int,
     kills: int,
     out: Path,
     bootstrap: str | None,
@@ -91,7 +95,8 @@ def campaign(
         return ExitCode.DONE
     terms = Terms(out.resolve(), kills, _program(writer), keep=keep, minutes=minutes, slack=slack)
     command = shlex.join(["proof", *sys.argv[1:]])
-    return _code(_carried_out(Plan(cells, seeds, terms, command, bootstrap, resume=resume), as_json=as_json))
+    plan = Plan(cells, seeds, terms, command, bootstrap, resume=resume, at_once=at_once)
+    return _code(_carried_out(plan, as_json=as_json))
 
 
 @click.command()
@@ -130,10 +135,14 @@ def _carried_out(plan: Plan, *, as_json: bool) -> list[Result]:
         if not console.is_terminal:
             status.stop()
 
+        running: dict[tuple[str, int], str] = {}
+
         def starts(cell: Cell, seed: int) -> None:
-            status.update(f"{cell.name} with seed {seed}: {cell.fault}, {cell.target}, {cell.moment}")
+            running[cell.name, seed] = f"{cell.name} with seed {seed}: {cell.fault}, {cell.target}, {cell.moment}"
+            status.update("; ".join(running.values()))
 
         def ends(result: Result) -> None:
+            running.pop((result.cell, result.seed), None)
             if as_json:
                 click.echo(json.dumps(asdict(result)))
             else:

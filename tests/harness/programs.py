@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 import tempfile
 import threading
@@ -101,7 +102,7 @@ class Running:
                     raise AssertionError(f"{why}, and the line did not come:\n{self._told()}")
                 self._news.wait(deadline.remaining_s())
 
-    def await_cycle(self, *, seconds: float = 60.0, times: int = 1) -> str:
+    def await_cycle(self, *, seconds: float = 120.0, times: int = 1) -> str:
         """The first cycle's line: Spark is up and transactions are running."""
         return self.await_line(lambda line: '"event":"cycle"' in line, seconds=seconds, times=times)
 
@@ -117,11 +118,26 @@ class Running:
         except psutil.NoSuchProcess:
             return []
 
+    def members(self, word: str) -> list[psutil.Process]:
+        """Those of the family with that word in their command line; who ends just now is left out."""
+        found = []
+        for member in self.family():
+            with contextlib.suppress(psutil.Error):
+                if word in " ".join(member.cmdline()):
+                    found.append(member)
+        return found
+
     def kill_family(self) -> None:
         """SIGKILL to every one of them, the head first, as when the machine's power goes."""
         for member in self.family():
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.kill()
+
+    def signal_family(self, number: signal.Signals) -> None:
+        """A signal to every one of them."""
+        for member in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.send_signal(number)
 
     def terminate(self) -> None:
         """SIGTERM to the head alone."""

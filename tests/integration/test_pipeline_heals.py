@@ -107,7 +107,7 @@ def test_a_foreign_holder_of_the_transactional_ids_cannot_break_the_promise(stag
             deadline.check("the thief meets the pipeline")
             stage.seed(400)
             seeded += 400
-            stage.drain("--max-records-per-transaction", "25", here=here)
+            stage.drain_alone("--max-records-per-transaction", "25", here=here)
     finally:
         ended.set()
         thief.join(60)

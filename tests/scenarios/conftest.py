@@ -9,6 +9,14 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Stage
 
+from sandbox.jvm import QUICK
+
+
+@pytest.fixture
+def quick_jvms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs' JVMs compile once and collect with one thread: executors don't live long enough for more."""
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", " ".join(QUICK))
+
 
 @pytest.fixture
 def stage(broker: Broker, names: Names) -> Iterator[Stage]:

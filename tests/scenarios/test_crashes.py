@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import signal
 
 import psutil
 import pytest
@@ -22,10 +23,13 @@ COMMITTED = re.compile(r"^💥 crash after commit: (\d+) records committed, not 
 IN_FLIGHT = re.compile(
     r"^💥 crash with the commit in flight: (\d+) records in output log, outcome unknown$", re.MULTILINE
 )
-ROUNDS = 4
+ROUNDS = 2
 ALONE = ("--master", "none")
-THROUGH_SPARK = {CrashPoint.AFTER_FLUSH, CrashPoint.COMMIT_IN_FLIGHT}
-"""The others die in the process that needs no JVM; `make prove-all` kills ten times at each point through Spark."""
+THROUGH_SPARK = {CrashPoint.COMMIT_IN_FLIGHT}
+"""
+The others die in the process that needs no JVM: after-flush through Spark is the crash story's, and `make prove-all`
+kills ten times at each point through Spark.
+"""
 
 
 def test_five_certain_crashes_in_a_row_lose_and_double_nothing(stage: Stage) -> None:
@@ -33,8 +37,8 @@ def test_five_certain_crashes_in_a_row_lose_and_double_nothing(stage: Stage) -> 
     stage.create()
     stage.seed(100)
     left = 0
-    for crash in range(5):
-        ran = stage.pipeline("--crash-prob", "1.0", *(ALONE if crash else ()))
+    for _ in range(5):
+        ran = stage.pipeline("--crash-prob", "1.0", *ALONE)
         assert ran.code == 2, ran.text
         assert ran.statuses() == {"crashed"}
         told = UNCOMMITTED.search(ran.out)
@@ -42,7 +46,7 @@ def test_five_certain_crashes_in_a_row_lose_and_double_nothing(stage: Stage) -> 
         left += int(told[1])
         assert stage.records(stage.names.output) == []
         stage.nobody_left()
-    assert stage.drain("--crash-prob", "0").statuses() == {Status.COMMITTED}
+    assert stage.drain_alone("--crash-prob", "0").statuses() == {Status.COMMITTED}
     assert len(stage.records(stage.names.output, READ_UNCOMMITTED)) == 100 + left
     stage.proven(inputs=100, outputs=100)
 
@@ -66,7 +70,7 @@ def test_a_crash_at_this_point_ends_with_2_and_the_next_run_heals_it(stage: Stag
     if line is COMMITTED:
         assert len(stage.records(stage.names.output)) == in_log
         assert stage.waiting() == 0
-    stage.drain()
+    stage.drain_alone()
     stage.proven(inputs=40, outputs=40)
 
 
@@ -82,16 +86,15 @@ def test_a_run_whose_workers_die_in_mid_transaction_heals_itself(stage: Stage) -
     stage.proven(inputs=60, outputs=60)
 
 
-def killed(stage: Stage, program: Running, dice: random.Random, round_: int) -> bool:
-    """Kill the whole family under load; True when it left a transaction open on the output."""
-    program.await_cycle(times=dice.randint(1, 3))
-    if round_ % 2:
-        # Every other round aims: a transaction is open at this very moment, or nearly so.
-        until(lambda: stage.waiting() > 0 or not program.alive(), "an open transaction", 20)
-    assert program.alive(), program.wait().text
-    program.kill_family()
-    program.wait()
-    return bool(stage.open_transactions())
+def stands_in_a_transaction(stage: Stage, program: Running) -> bool:
+    """Stop the whole family once it seems to be in one; it stays stopped when a transaction is open on the output."""
+    if not stage.waiting():
+        return False
+    program.signal_family(signal.SIGSTOP)
+    if stage.open_transactions():
+        return True
+    program.signal_family(signal.SIGCONT)
+    return False
 
 
 def test_kill_9_at_random_moments_under_load_time_after_time(stage: Stage) -> None:
@@ -99,20 +102,20 @@ def test_kill_9_at_random_moments_under_load_time_after_time(stage: Stage) -> No
     dice = random.Random(20)
     stage.create()
     stage.seed(60_000)
-    in_transaction = moved = 0
     last: dict[int, int] = {}
-    for round_ in range(ROUNDS):
+    for _ in range(ROUNDS):
         with stage.follow("--follow", "--max-records-per-transaction", "1000") as program:
-            in_transaction += killed(stage, program, dice, round_)
+            program.await_cycle(times=dice.randint(1, 3))
+            until(lambda: stands_in_a_transaction(stage, program), "an open transaction", 30)
+            program.kill_family()
+            program.wait()
+        assert stage.open_transactions(), "the kill met no transaction"
         stage.nobody_left()
         now = {p: log.last_stable for p, log in stage.logs(stage.names.output).items()}
-        moved += now != last
+        assert now != last, "no progress between the kills"
         last = now
-    assert in_transaction >= 2, "the kills met no transaction"
-    assert moved >= ROUNDS // 2, "the rounds made no progress between the kills"
     assert sum(last.values()) < 60_000, "the load ended before the rounds did"
-    ran = stage.pipeline()
-    assert ran.code == 0, ran.text
+    stage.drain_alone()
     stage.proven(inputs=60_000, outputs=60_000)
 
 
@@ -135,7 +138,7 @@ def test_a_jvm_and_a_driver_that_die_alone_leave_nothing_behind(stage: Stage) ->
     assert ran.err.splitlines()[-1].startswith("pipeline: Spark's JVM has ended by itself (exit code -9"), ran.err
     assert "pipeline/run.py" not in ran.err
     stage.nobody_left()
-    stage.drain()
+    stage.drain_alone()
     stage.proven(inputs=40_000, outputs=40_000)
 
 

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import psutil
-from harness.pipeline import READ_UNCOMMITTED, Running, Stage, until
+import pytest
+from harness.pipeline import READ_UNCOMMITTED, Stage, until
 
 DIRECT = ("--reader", "direct")
 EXECUTOR = "CoarseGrainedExecutorBackend"
-
-
-def jvms(program: Running, word: str = "") -> list[psutil.Process]:
-    return [one for one in program.family() if one.name() == "java" and any(word in each for each in one.cmdline())]
-
-
-def workers(program: Running) -> list[psutil.Process]:
-    return [one for one in program.family() if "pyspark.daemon" in " ".join(one.cmdline())]
 
 
 def test_a_run_whose_workers_die_in_mid_transaction_heals_itself(stage: Stage) -> None:
@@ -35,7 +28,7 @@ def test_kill_9_of_a_worker_a_driver_and_all_of_them(stage: Stage) -> None:
     small = ("--max-records-per-transaction", "500")
     with stage.follow(*DIRECT, *small, "--follow") as program:
         program.await_cycle()
-        victim = max(workers(program), key=lambda one: one.create_time())
+        victim = max(program.members("pyspark.daemon"), key=lambda one: one.create_time())
         victim.kill()
         before = stage.committed()
         until(lambda: all((at or 0) > (before[p] or 0) for p, at in stage.committed().items()), "all go on", 30)
@@ -52,6 +45,7 @@ def test_kill_9_of_a_worker_a_driver_and_all_of_them(stage: Stage) -> None:
     stage.proven(inputs=20_000, outputs=20_000)
 
 
+@pytest.mark.usefixtures("quick_jvms")
 def test_an_executor_that_is_killed_costs_its_lease_only(stage: Stage) -> None:
     """The package gets to the executors by itself, and they find the driver."""
     stage.create()
@@ -59,8 +53,8 @@ def test_an_executor_that_is_killed_costs_its_lease_only(stage: Stage) -> None:
     options = ("--master", "local-cluster[2,1,1024]", "--max-records-per-transaction", "500")
     with stage.follow(*DIRECT, *options) as program:
         program.await_cycle(seconds=120)
-        until(lambda: len(jvms(program, EXECUTOR)) == 2, "both executors", 30)
-        jvms(program, EXECUTOR)[0].kill()
+        until(lambda: len(program.members(EXECUTOR)) == 2, "both executors", 30)
+        program.members(EXECUTOR)[0].kill()
         ran = program.wait(180)
     assert ran.code == 0, ran.text
     stage.proven(inputs=16_000, outputs=16_000)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 import zipfile
 
-import psutil
-from harness.pipeline import Running, Stage
+import pytest
+from harness.pipeline import Stage
 
 SPECULATION = {
     "spark.speculation": "true",
@@ -18,10 +18,7 @@ SPECULATION = {
 EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
-def executors(program: Running) -> list[psutil.Process]:
-    return [one for one in program.family() if one.name() == "java" and any(EXECUTOR in word for word in one.cmdline())]
-
-
+@pytest.mark.usefixtures("quick_jvms")
 def test_a_killed_executor_and_speculation_change_nothing(stage: Stage) -> None:
     """Spark repeats what the executor was doing; fence and locate make that harmless, also for speculative copies."""
     stage.create()
@@ -29,8 +26,8 @@ def test_a_killed_executor_and_speculation_change_nothing(stage: Stage) -> None:
     conf = [word for name, value in SPECULATION.items() for word in ("--conf", f"{name}={value}")]
     options = ["--master", "local-cluster[2,1,1024]", "--max-records-per-transaction", "1000", *conf]
     with stage.follow(*options) as program:
-        program.await_cycle(seconds=120)
-        victims = executors(program)
+        program.await_cycle(seconds=180)
+        victims = program.members(EXECUTOR)
         assert len(victims) == 2
         victims[0].kill()
         ran = program.wait(180)

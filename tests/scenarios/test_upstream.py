@@ -12,7 +12,7 @@ def test_a_hanging_upstream_transaction_is_named_and_waited_for(stage: Stage) ->
     hanging = f"seed:{stage.names.input}:open"
     logs = stage.logs(stage.names.input)
     assert all(log.last_stable < log.end for log in logs.values())
-    with stage.follow("--max-records-per-transaction", "20") as program:
+    with stage.follow("--master", "none", "--max-records-per-transaction", "20") as program:
         note = program.await_line(lambda line: '"event":"note"' in line and "blocked" in line)
         assert hanging in note
         until(lambda: stage.outputs() == 90, "all that is visible")

@@ -41,9 +41,9 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 
 
 def test_the_topics_are_those_of_the_code() -> None:
-    """Five topics, the input first."""
+    """All of them, the input first."""
     topics = [names.INPUT_TOPIC, names.OUTPUT_TOPIC, names.DEAD_LETTER_TOPIC]
-    assert column(PROTOCOL, "Topics") == [*topics, names.CUSTOMERS_TOPIC, names.CLAIMS_TOPIC]
+    assert column(PROTOCOL, "Topics") == [*topics, names.CUSTOMERS_TOPIC, names.CLAIMS_TOPIC, names.TOTALS_TOPIC]
     assert MAX_MESSAGE_BYTES in PROTOCOL
 
 
