@@ -78,7 +78,7 @@ def overslept(stage: Stage) -> None:
     with stage.feeding():
         writer = stage.writer("--follow", *_RANGES, "--transaction-timeout", "5")
         stage.await_commits(4)
-        frozen = freeze(stage, writer, "mid-produce")
+        frozen = freeze(stage, writer, "sending-offsets")
         # The coordinator looks for expired transactions every ten seconds.
         stage.pause(5 + 10 + 2)
         woken = time.time()
@@ -120,7 +120,7 @@ CELLS = (
         row="F05",
         fault="SIGSTOP for longer than the transaction's time-out",
         target="writer",
-        moment="mid-produce",
+        moment="sending-offsets",
         play=overslept,
         needed={"pauses": 1, "aborted_records": 1},
         bound_s=15.0,
