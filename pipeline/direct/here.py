@@ -7,7 +7,6 @@ import threading
 from pipeline.direct.holder import hold
 from pipeline.direct.office import Office
 from pipeline.direct.terms import Terms
-from protocol.errors import BrewError
 
 
 class LoneCrew:
@@ -18,7 +17,7 @@ class LoneCrew:
         self._terms = terms
         self._thread: threading.Thread | None = None
         self._dismissed = threading.Event()
-        self._error: BrewError | None = None
+        self._error: Exception | None = None
 
     def slots(self) -> int:
         return 1
@@ -32,7 +31,7 @@ class LoneCrew:
         while not self._dismissed.is_set():
             try:
                 hold(self._terms, 0)
-            except BrewError as error:
+            except Exception as error:  # noqa: BLE001 - told by `check`, in the thread that can end the run
                 self._error = error
                 return
 

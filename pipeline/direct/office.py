@@ -33,7 +33,11 @@ class Said:
 
 
 class Office:
-    """Only who knows the token gets a desk; ``silence_s`` without a word ends a line."""
+    """
+    Only who knows the token gets a desk; ``silence_s`` without a word ends a line.
+
+    Leases are renewed here, by a thread of its own: a driver that waits for brokers must not lose its holders over it.
+    """
 
     def __init__(self, bind: str, silence_s: float) -> None:
         self.token = secrets.token_hex(16)
@@ -42,8 +46,9 @@ class Office:
         self._listening = socket.create_server((bind, 0), backlog=256)
         self.port: int = self._listening.getsockname()[1]
         self._desks: set[Desk] = set()
-        self._closed = False
-        threading.Thread(target=self._admit, name="office", daemon=True).start()
+        self._closed = threading.Event()
+        for work in (self._admit, self._renew):
+            threading.Thread(target=work, name="office", daemon=True).start()
 
     def _admit(self) -> None:
         while True:
@@ -52,6 +57,11 @@ class Office:
             except OSError:
                 return
             threading.Thread(target=self._serve, args=[connected], name="desk", daemon=True).start()
+
+    def _renew(self) -> None:
+        while not self._closed.wait(self._silence_s / 3):
+            for desk in list(self._desks):
+                desk.line.send({"renew": True})
 
     def _serve(self, connected: socket.socket) -> None:
         line = Line(connected, _HELLO_S)
@@ -71,7 +81,7 @@ class Office:
 
     def close(self) -> None:
         """Hang up on everyone: a holder without a line ends by itself."""
-        self._closed = True
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -80,4 +90,4 @@ class Office:
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self._closed.is_set()

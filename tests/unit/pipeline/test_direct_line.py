@@ -62,7 +62,18 @@ def test_a_holder_that_hangs_up_or_says_nothing_is_gone(office: Office) -> None:
     assert office.said.get(timeout=5).message is None
     silent = hello(office)
     assert office.said.get(timeout=5).message is None, "0.3 s without a word"
-    assert silent.receive() is None
+    while (message := silent.receive()) is not None:
+        assert message == {"renew": True}, "all that a driver says by itself"
+
+
+def test_leases_are_renewed_whatever_the_driver_does(office: Office) -> None:
+    """It may wait half a minute for brokers; a holder that answers is kept, far beyond its silence."""
+    caller = hello(office)
+    for _ in range(6):
+        assert caller.receive() == {"renew": True}
+        caller.send({"alive": True})
+        assert office.said.get(timeout=5).message == {"alive": True}
+    assert office.said.empty()
 
 
 @pytest.mark.parametrize(

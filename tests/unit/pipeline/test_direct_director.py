@@ -1,0 +1,243 @@
+"""The director decides with holders that are played: who gets what, what comes back, and when it ends."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pipeline.crash import Dice
+from pipeline.direct import director as directing
+from pipeline.direct.director import Director
+from pipeline.direct.office import Desk, Said
+from pipeline.direct.terms import granted, leaving, telling
+from pipeline.outcome import Outcome, Status
+from pipeline.plan import Fact
+from pipeline.ports import Targets
+from pipeline.progress import Board, Silent
+from pipeline.settings import DirectSettings, PipelineSettings
+from pipeline.shared import Shared
+from protocol.connection import Connection
+from protocol.errors import Refused
+from protocol.kafka.transaction import TransactionSettings
+from protocol.position import Committed, LogOffsets
+
+Message = dict[str, Any]
+
+
+class Cluster:
+    """Four partitions of 100 offsets, and what the group has committed of each."""
+
+    def __init__(self) -> None:
+        self.committed = dict.fromkeys(range(4), 0)
+        self.known: dict[int, int] = {}
+
+    def look(self, _mine: Callable[..., Any]) -> tuple[list[Fact], bool]:
+        log = LogOffsets(0, 100, 100)
+        return [Fact("in", p, "id", Committed(at, ""), log) for p, at in self.committed.items()], True
+
+    def gap(self, partition: int, _start: int, _position: int) -> None:
+        self.known.pop(partition, None)
+
+    def targets(self, _fact: Fact) -> Targets:
+        return Targets("out", "dead", -1, -1)
+
+    def tell_who_blocks(self, _partitions: object) -> None: ...
+    def close(self) -> None: ...
+
+
+class Line:
+    """The driver's end of a line; the test reads what was said on it."""
+
+    def __init__(self) -> None:
+        self.heard: queue.Queue[Message] = queue.Queue()
+
+    def send(self, message: Message) -> bool:
+        self.heard.put(message)
+        return True
+
+
+class Crew:
+    """Two slots, on which nobody works but the test."""
+
+    def __init__(self) -> None:
+        self.office: Any = self
+        self.said: queue.Queue[Said] = queue.Queue()
+        self.closed = False
+        self.opened = 0
+        self.broken: Refused | None = None
+
+    def slots(self) -> int:
+        return 2
+
+    def open(self, count: int) -> None:
+        self.opened = max(self.opened, count)
+
+    def check(self) -> None:
+        if self.broken is not None:
+            raise self.broken
+
+    def dismiss(self) -> None: ...
+    def interrupt(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Play:
+    """One director in a thread, and holders that say what the test has them say."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        self.cluster, self.crew, self.stop = Cluster(), Crew(), threading.Event()
+        monkeypatch.setattr(directing, "Scout", lambda _shared: self.cluster)
+        plain = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
+        given = replace(plain, **settings)
+        transaction = TransactionSettings(given.connection, given.group, 60.0)
+        goals = dict.fromkeys(range(4), 100)
+        self.shared = Shared(given, {}, self.stop, Board(), Silent(), goals, 1_000_000, transaction, Dice(given.crash))
+        self.errors: list[Exception] = []
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            Director(self.shared, self.crew).run()
+        except Refused as error:
+            self.errors.append(error)
+
+    def holder(self, slot: int) -> Desk:
+        line: Any = Line()
+        desk = Desk(slot, line)
+        self.says(desk, {"hello": {}})
+        return desk
+
+    def says(self, desk: Desk, message: Message | None) -> None:
+        self.crew.said.put(Said(desk, message))
+
+    def finishes(self, desk: Desk, partition: int) -> None:
+        self.cluster.committed[partition] = 100
+        self.says(desk, telling(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100, 0, 0.1)))
+        self.says(desk, leaving(partition, 100))
+
+    def ended(self) -> bool:
+        self.thread.join(10)
+        return not self.thread.is_alive()
+
+
+def heard(desk: Desk, name: str, seconds: float = 5.0) -> Message:
+    """The next message with this word in it."""
+    line: Any = desk.line
+    while True:
+        message: Message = line.heard.get(timeout=seconds)
+        if name in message:
+            return message
+
+
+def grants(desk: Desk, count: int) -> dict[int, Any]:
+    found = [granted(heard(desk, "grant")) for _ in range(count)]
+    return {one.partition: one for one in found if one is not None}
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
+    play = Play(monkeypatch)
+    yield play
+    play.crew.closed = True
+    play.stop.set()
+    assert play.ended()
+
+
+def both(play: Play) -> tuple[Desk, Desk]:
+    return play.holder(0), play.holder(1)
+
+
+def test_partitions_are_spread_and_the_run_ends_when_all_have_reached_their_goals(play: Play) -> None:
+    one, other = both(play)
+    first, second = grants(one, 2), grants(other, 2)
+    assert first.keys() | second.keys() == {0, 1, 2, 3}
+    assert {grant.goal for grant in (*first.values(), *second.values())} == {100}
+    for desk, held in ((one, first), (other, second)):
+        for partition in held:
+            play.finishes(desk, partition)
+    for desk in (one, other):
+        heard(desk, "end")
+        play.says(desk, None)
+    assert play.ended()
+    assert (play.shared.running, play.shared.board.totals.enriched, play.crew.opened) == ({}, 400, 2)
+
+
+def test_what_a_dead_holder_held_is_granted_to_another_and_spared_once(play: Play) -> None:
+    one, other = both(play)
+    lost = grants(one, 2)
+    grants(other, 2)
+    play.cluster.known |= dict.fromkeys(lost, 40)
+    play.says(one, None)
+    again = grants(other, 2)
+    assert again.keys() == lost.keys()
+    assert all(grant.spared and grant.start == 40 for grant in again.values())
+
+
+def test_a_transaction_that_did_not_end_well_is_planned_again_from_kafkas_answer(play: Play) -> None:
+    """After a pause, and from where the group stands by then."""
+    one, other = both(play)
+    partition = next(iter(grants(one, 2)))
+    grants(other, 2)
+    play.cluster.committed[partition] = 70
+    began = time.monotonic()
+    play.says(one, telling(Outcome(partition, 0, 50, Status.FENCED, detail="a newer attempt")))
+    play.says(one, leaving(partition, 0))
+    again = grants(one, 1)[partition]
+    assert (again.start, again.spared) == (70, False)
+    assert time.monotonic() - began >= 0.05, "at once again would keep two pipelines in step"
+
+
+def test_a_crash_on_purpose_calls_everyone_back_before_it_is_told(play: Play) -> None:
+    """What still runs elsewhere counts for the number that the crash announces."""
+    one, other = both(play)
+    partition = next(iter(grants(one, 2)))
+    grants(other, 2)
+    play.says(one, telling(Outcome(partition, 0, 50, Status.CRASHED, enriched=50)))
+    for desk in (one, other):
+        heard(desk, "end")
+    assert play.stop.is_set()
+    assert [outcome.enriched for outcome in play.shared.crashed] == [50]
+    assert len(play.shared.running) == 3
+    for desk in (one, other):
+        play.says(desk, None)
+    assert play.ended()
+    assert play.shared.running == {}
+
+
+def test_a_partition_moves_when_one_slot_has_two_and_the_other_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slot that came late gets its share."""
+    play = Play(monkeypatch, direct=DirectSettings(lease_s=1.0))
+    one = play.holder(0)
+    held = grants(one, 4)
+    other = play.holder(1)
+    released = heard(one, "release")["release"]
+    assert released in held
+    play.says(one, leaving(released, 30))
+    play.cluster.committed[released] = play.cluster.known[released] = 30
+    assert grants(other, 1)[released].start == 30
+    play.stop.set()
+    for desk in (one, other):
+        heard(desk, "end")
+        play.says(desk, None)
+    assert play.ended()
+
+
+def test_a_crew_that_can_run_no_holder_ends_the_run_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(monkeypatch)
+    play.crew.broken = Refused("Spark's JVM has ended by itself")
+    assert play.ended()
+    assert [str(error) for error in play.errors] == ["Spark's JVM has ended by itself"]
+
+
+def test_without_a_task_the_run_gives_up_when_its_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directing, "_LOOK_S", 0.05)
+    play = Play(monkeypatch, patience_s=1.0)
+    assert play.ended()
+    assert "no Spark task has reported" in str(play.errors[0])
