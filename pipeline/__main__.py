@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 import protocol.command
+from pipeline.dlq.commands import dlq
 from pipeline.options import run_options, settings_of
 from pipeline.progress import Board, JsonLines, LiveTable, Silent
 from pipeline.run import run, stop_on_signals
@@ -21,6 +22,7 @@ _EPILOG = """\b
 Examples:
   python -m pipeline run                                     drain the sandbox's input and exit
   python -m pipeline run --follow                            keep going until SIGTERM
+  python -m pipeline run --follow --stand-by                 the same on two machines: one works, the other waits
   python -m pipeline run --crash-prob 1.0                    die between flush and commit, exit code 2
   python -m pipeline run --bootstrap k1:9092 --input a --output b --group g --master spark://m:7077
 
@@ -43,7 +45,12 @@ def run_command(progress: str, **option: Any) -> ExitCode:
     view = _view(progress, board)
     stop = threading.Event()
     stop_on_signals(stop)
-    code = run(settings, stop, board, view)
+    if settings.stand_by is None:
+        code = run(settings, stop, board, view)
+    else:
+        from pipeline import stand_by  # noqa: PLC0415 - what a run does not use is not imported
+
+        code = stand_by.run(settings, stop, board, view)
     totals = board.totals
     click.echo(
         f"{totals.enriched + totals.rejected} records: {totals.enriched} enriched, {totals.rejected} rejected, "
@@ -68,6 +75,9 @@ def submit_command(*, dry_run: bool, **option: Any) -> ExitCode:
         os.execvp(line[0], line)  # noqa: S606 - no shell in between, signals reach spark-submit
     click.echo(shlex.join(line))
     return ExitCode.DONE
+
+
+cli.add_command(dlq)
 
 
 def _view(progress: str, board: Board) -> Silent:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pipeline.attempt import Job, Offer, attempt
+from pipeline.breaker import Breaker
 from pipeline.engine import Engine
 from pipeline.outcome import GOOD, Outcome, Status
 from pipeline.pace import Pace
@@ -29,6 +30,7 @@ class Lane:
         self._scout = Scout(shared)
         self._pace = Pace.at_most(self._settings.max_records_per_transaction, self._settings.transaction_timeout_s)
         self._patience = Patience(self._settings)
+        self._breaker = Breaker(self._settings.max_rejected)
 
     def run(self) -> None:
         """
@@ -103,6 +105,8 @@ class Lane:
             elif outcome.status is Status.OFFSET_GAP:
                 self._scout.gap(outcome.partition, outcome.start, outcome.position)
             self._pace = self._pace.after_outcome(outcome)
+        for outcome in outcomes:
+            self._breaker.heed(outcome)
         bad = [o for o in outcomes if o.status not in GOOD]
         if len(bad) < len(outcomes):
             self._patience.moved()

@@ -16,8 +16,10 @@ from pipeline.settings import (
     PipelineSettings,
     Reader,
     SparkSettings,
+    StandBySettings,
 )
 from protocol import names
+from protocol.claims.member import INTERVAL_S
 from protocol.connection import Connection
 from protocol.errors import UsageError
 from protocol.names import CrashMode, CrashPoint
@@ -32,7 +34,7 @@ def run_options(command: _F) -> _F:
     return command
 
 
-def _number(flag: str, kind: type, default: float | None, text: str) -> Callable[[_F], _F]:
+def _number(flag: str, kind: type, default: float | str | None, text: str) -> Callable[[_F], _F]:
     return click.option(flag, type=kind, default=default, show_default=default is not None, help=text)
 
 
@@ -64,6 +66,10 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     _number("--transaction-bytes", int, 16 * 1024**2, "Direct: input of one transaction, at most."),
     _number("--read-ahead-bytes", int, 64 * 1024**2, "Direct: what one task fetches ahead, at most."),
     click.option("--follow", envvar="FOLLOW", is_flag=True, help="Keep running until SIGTERM instead of draining."),
+    click.option("--stand-by", envvar="STAND_BY", is_flag=True, help="Of several drivers one works, the others wait."),
+    _number("--claim-interval", float, INTERVAL_S, "Stand-by: seconds between heartbeats; after two others take over."),
+    click.option("--client-id", default="", metavar="NAME", help="Stand-by: this driver's name.  [default: host-pid]"),
+    _number("--claims", str, names.CLAIMS_TOPIC, "Stand-by: the log of claims; made when missing."),
     _number("--lanes", int, 2, "Cycles that overlap, over disjoint partitions."),
     _number("--max-records-per-transaction", int, 250_000, "Offsets of one range, at most."),
     _number("--transaction-timeout", float, 60.0, "Seconds; the broker's patience with an open transaction."),
@@ -72,6 +78,7 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     _number("--blocked-patience", float, 1200.0, "Seconds behind an upstream's open transaction before giving up."),
     _number("--max-record-bytes", int, 1_000_000, "Larger values are rejected."),
     _number("--max-record-depth", int, 100, "Deeper JSON is rejected."),
+    _number("--max-rejected", float, 1.0, "Share of a partition's last 1000 records that may be rejected; 1: all."),
     _choice(
         "--on-missing-position",
         OnMissingPosition,
@@ -127,7 +134,13 @@ def settings_of(option: dict[str, Any]) -> PipelineSettings:
         blocked_patience_s=option["blocked_patience"],
         on_missing_position=OnMissingPosition(option["on_missing_position"]),
         journal=option["journal"],
+        max_rejected=option["max_rejected"],
+        stand_by=_stand_by(option) if option["stand_by"] else None,
     )
+
+
+def _stand_by(option: dict[str, Any]) -> StandBySettings:
+    return StandBySettings(option["claim_interval"], option["client_id"], option["claims"])
 
 
 def _spark(option: dict[str, Any]) -> SparkSettings:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pipeline.crash import Dice
 from pipeline.engine import Carrier, Engine
@@ -21,6 +22,9 @@ from protocol.kafka.clients import BATCH_BYTES, mapped, reach
 from protocol.kafka.topics import Topic
 from protocol.kafka.transaction import TransactionSettings
 from protocol.names import ExitCode
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 _REACH_S = 10.0
 _CHECK_S = 30.0
@@ -38,6 +42,11 @@ class Ground:
     dead_letter_max_bytes: int
     transaction: TransactionSettings
     backlog: int
+
+    @property
+    def short(self) -> bool:
+        """True when the run will read little."""
+        return not self.settings.follow and self.backlog < _LONG_RUN
 
 
 def check(settings: PipelineSettings) -> Ground:
@@ -94,13 +103,17 @@ def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: S
     return ExitCode.DONE
 
 
-def employ(ground: Ground, shared: Shared) -> tuple[Carrier, list[Worker]]:
-    """What carries the transactions, and who decides on them; what a run does not use is not imported."""
+def employ(ground: Ground, shared: Shared, kept: SparkContext | None = None) -> tuple[Carrier, list[Worker]]:
+    """
+    What carries the transactions, and who decides on them; what a run does not use is not imported.
+
+    ``kept``: Spark was started before, and outlives what is made here.
+    """
     settings = ground.settings
     if settings.reader is Reader.DIRECT:
         from pipeline.direct import hire  # noqa: PLC0415
 
-        crew = hire.crew(settings, ground.transaction, short=not settings.follow and ground.backlog < _LONG_RUN)
+        crew = hire.crew(settings, ground.transaction, short=ground.short, kept=kept)
         return crew, [hire.director(shared, crew)]
     engine: Engine
     if settings.spark.absent:
@@ -110,8 +123,8 @@ def employ(ground: Ground, shared: Shared) -> tuple[Carrier, list[Worker]]:
     else:
         from pipeline import session, spark  # noqa: PLC0415 - a third of a second
 
-        short = not settings.follow and ground.backlog < _LONG_RUN
-        engine = spark.SparkEngine(session.start(settings.spark, short=short), settings.spark)
+        started = session.on(kept) if kept is not None else session.start(settings.spark, short=ground.short)
+        engine = spark.SparkEngine(started, settings.spark, kept=kept is not None)
     return engine, [Lane(shared, engine, index) for index in range(settings.lanes)]
 
 

@@ -90,6 +90,11 @@ def start(settings: SparkSettings, *, short: bool = True) -> SparkSession:
     return spark
 
 
+def on(context: SparkContext) -> SparkSession:
+    """The session of a context that was started before."""
+    return SparkSession(context)
+
+
 def start_context(settings: SparkSettings, *, short: bool = True) -> SparkContext:
     """
     As `start`, without Spark's SQL.

@@ -7,14 +7,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from protocol.claims.member import INTERVAL_S
+from protocol.claims.messages import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from protocol.connection import Connection
 from protocol.errors import UsageError
-from protocol.names import CrashMode, CrashPoint, checked_topic
+from protocol.names import CLAIMS_TOPIC, CrashMode, CrashPoint, checked_topic
 
 _MASTER = re.compile(
     r"local(\[(\*|[1-9]\d*)(,\s*[1-9]\d*)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://[^:/,]+:\d+(,[^:/,]+:\d+)*|yarn|k8s://.+|none"
 )
 _LONGEST_GROUP = 200
+_LONGEST_CLIENT = 255
 _DEEPEST = 250  # orjson writes at most 254 levels
 
 
@@ -57,6 +60,27 @@ class DirectSettings:
     lease_s: float = 10.0
     transaction_bytes: int = 16 * 1024 * 1024
     read_ahead_bytes: int = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StandBySettings:
+    """
+    One of several drivers works, the others wait: they beat every ``interval_s``, in the topic ``claims``.
+
+    ``client_id``: who this driver is, the same after a restart if it should go on at once; empty: host and pid.
+    """
+
+    interval_s: float = INTERVAL_S
+    client_id: str = ""
+    claims: str = CLAIMS_TOPIC
+
+    def __post_init__(self) -> None:
+        checked_topic(self.claims, "--claims")
+        least, most = MIN_INTERVAL_MS / 1000, MAX_INTERVAL_MS / 1000
+        if not least <= self.interval_s <= most:
+            raise UsageError(f"--claim-interval is {self.interval_s:g}: it has to be between {least:g} and {most:g}")
+        if len(self.client_id) > _LONGEST_CLIENT:
+            raise UsageError(f"--client-id has {len(self.client_id)} characters, at most {_LONGEST_CLIENT} fit")
 
 
 class OnMissingPosition(enum.StrEnum):
@@ -124,6 +148,8 @@ class PipelineSettings:
     blocked_patience_s: float = 1200.0
     on_missing_position: OnMissingPosition = OnMissingPosition.REFUSE
     journal: str | None = None
+    max_rejected: float = 1.0
+    stand_by: StandBySettings | None = None
 
     def __post_init__(self) -> None:
         checked_topic(self.input, "INPUT_TOPIC (--input)")
@@ -152,6 +178,7 @@ class PipelineSettings:
             ("--blocked-patience", self.blocked_patience_s, 1, 86_400),
             ("--max-record-bytes", self.limits.max_bytes, 1, 50_000_000),
             ("--max-record-depth", self.limits.max_depth, 1, _DEEPEST),
+            ("--max-rejected", self.max_rejected, 0, 1),
         ]
         for setting, value, least, most in limits:
             if not least <= value <= most:

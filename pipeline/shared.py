@@ -19,7 +19,8 @@ from protocol.position import OffsetRange
 class Shared:
     """
     ``targets`` are input, output and dead-letter topic by name, ``goals`` where a draining run ends (partition ->
-    offset; None follows for ever), ``running`` what may have a transaction open now (partition -> range).
+    offset; None follows for ever), ``running`` what may have a transaction open now (partition -> range). ``replaced``:
+    another driver works now, and what is left open is that one's to fence.
     """
 
     settings: PipelineSettings
@@ -33,3 +34,4 @@ class Shared:
     dice: Dice
     crashed: list[Outcome] = field(default_factory=list)
     running: dict[int, OffsetRange] = field(default_factory=dict)
+    replaced: threading.Event = field(default_factory=threading.Event)

@@ -20,10 +20,10 @@ _END_S = 2.0
 
 
 class SparkEngine:
-    """Spark's session, and the jobs on it."""
+    """Spark's session, and the jobs on it; it ends Spark unless that is kept by somebody else."""
 
-    def __init__(self, spark: SparkSession, settings: SparkSettings) -> None:
-        self.spark = spark
+    def __init__(self, spark: SparkSession, settings: SparkSettings, *, kept: bool = False) -> None:
+        self.spark, self._kept = spark, kept
         self._end_s = _ARCHIVE_S if settings.make_archive else _END_S
 
     def execute(self, ranges: Sequence[OffsetRange], job: Job) -> Mapping[int, Outcome]:
@@ -44,7 +44,8 @@ class SparkEngine:
         self.spark.sparkContext.cancelAllJobs()
 
     def close(self) -> None:
-        session.end(self.spark.sparkContext, self._end_s)
+        if not self._kept:
+            session.end(self.spark.sparkContext, self._end_s)
 
 
 def cause(error: Exception) -> str:

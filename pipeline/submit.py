@@ -41,9 +41,15 @@ def same_options(settings: PipelineSettings) -> list[str]:
         "--blocked-patience": settings.blocked_patience_s,
         "--max-record-bytes": settings.limits.max_bytes,
         "--max-record-depth": settings.limits.max_depth,
+        "--max-rejected": settings.max_rejected,
         "--on-missing-position": settings.on_missing_position.value,
     }
     if settings.journal is not None:
         options["--journal"] = settings.journal
+    if settings.stand_by is not None:
+        options |= {"--claim-interval": settings.stand_by.interval_s, "--claims": settings.stand_by.claims}
+        if settings.stand_by.client_id:
+            options["--client-id"] = settings.stand_by.client_id
     words = [word for name, value in options.items() for word in (name, str(value))]
-    return [*words, "--follow"] if settings.follow else words
+    flags = {"--follow": settings.follow, "--stand-by": settings.stand_by is not None}
+    return [*words, *(flag for flag, wanted in flags.items() if wanted)]

@@ -80,6 +80,8 @@ def _joined(threads: list[threading.Thread], deadline: Deadline) -> bool:
 def _interrupt(shared: Shared, carrier: Carrier) -> None:
     """Kill what still runs, then fence its ids, so that no reader waits for the transactions' time-out."""
     carrier.interrupt()
+    if shared.replaced.is_set():  # a fence now would strike the one who works
+        return
     deadline = Deadline(_FENCE_S)
     for offered in list(shared.running.values()):
         kafka = KafkaTransaction(shared.transaction, offered.topic, offered.partition)

@@ -1,4 +1,4 @@
-"""What records carry: the loyalty tables, the reasons for a rejection, the dead letter's headers."""
+"""What records carry: the loyalty tables, the reasons for a rejection, the headers of dead letters and replays."""
 
 from __future__ import annotations
 
@@ -48,3 +48,12 @@ ERROR_TOPIC = "__streams.errors.topic"
 ERROR_PARTITION = "__streams.errors.partition"
 ERROR_OFFSET = "__streams.errors.offset"
 ERROR_OMITTED = "__streams.errors.omitted-bytes"
+
+# What a record carries that was written back from the dead-letter topic.
+REPLAYED_FROM = "replayed.from"
+REPLAYED_COUNT = "replayed.count"
+REPLAYED_TIMESTAMP = "replayed.timestamp"
+REPLAY_GROUP = ".dlq-replay"
+"""Behind the pipeline's group: the group whose offsets and transactional ids replays use."""
+MARKS_TOPIC = ".replayed"
+"""Behind the dead-letter topic's name: the compacted topic that says which dead letters have been written back."""

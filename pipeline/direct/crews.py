@@ -26,8 +26,11 @@ _FAILURES = 5
 class SparkCrew:
     """A Spark job of one task for each slot: one that is lost is started again without the others."""
 
-    def __init__(self, context: SparkContext, office: Office, terms: Terms, end_s: float = _END_S) -> None:
-        self.office = office
+    def __init__(
+        self, context: SparkContext, office: Office, terms: Terms, end_s: float = _END_S, *, kept: bool = False
+    ) -> None:
+        """``kept``: somebody else ends Spark."""
+        self.office, self._kept = office, kept
         self._context, self._terms, self._end_s = context, terms, end_s
         self._jobs: dict[int, threading.Thread] = {}
         self._dismissed = threading.Event()
@@ -77,7 +80,8 @@ class SparkCrew:
         deadline = Deadline(_LEAVE_S)
         for job in self._jobs.values():
             job.join(deadline.remaining_s())
-        session.end(self._context, self._end_s)
+        if not self._kept:
+            session.end(self._context, self._end_s)
 
 
 def _hold_in_task(terms: Terms, slot: int, _rows: Iterable[int]) -> Iterator[int]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
+from pipeline.breaker import Breaker
 from pipeline.direct import placing
 from pipeline.direct.office import Desk, Office, Said
 from pipeline.direct.roster import Roster
@@ -57,9 +58,10 @@ class Director:
         self._shared, self._crew, self._settings = shared, crew, shared.settings
         self._scout = Scout(shared)
         self._patience = Patience(shared.settings)
+        self._breaker = Breaker(shared.settings.max_rejected)
         self._roster = Roster(shared)
         self._facts: dict[int, Fact] = {}
-        self._next_look = self._next_renewal = self._next_telling = 0.0
+        self._next_look = self._next_move = self._next_telling = 0.0
         self._gathered_at: float | None = None
         self._asked_at = time.monotonic()
 
@@ -74,7 +76,7 @@ class Director:
             while not self._shared.stop.is_set() and not self._drained():
                 self._look_if_due()
                 self._grant()
-                self._renew_if_due()
+                self._even_out_if_due()
                 self._hear(self._until_something_is_due())
         finally:
             self._end()
@@ -149,13 +151,12 @@ class Director:
         wanted = min(self._crew.slots(), self._roster.unfinished())
         return len(self._roster.desks) >= wanted or now >= self._gathered_at + _GATHER_S
 
-    def _renew_if_due(self) -> None:
+    def _even_out_if_due(self) -> None:
+        """Call one partition back where a slot has much more to do than another."""
         now = time.monotonic()
-        if now < self._next_renewal:
+        if now < self._next_move:
             return
-        self._next_renewal = now + self._settings.direct.lease_s / 3
-        for desk in self._roster.desks.values():
-            desk.line.send({"renew": True})
+        self._next_move = now + self._settings.direct.lease_s / 3
         lags = {p: fact.lag for p, fact in self._facts.items() if p in self._roster.held}
         partition = placing.move(lags, self._roster.held, self._roster.desks)
         if partition is not None and not self._roster.leaving:
@@ -166,7 +167,7 @@ class Director:
 
     def _until_something_is_due(self) -> float:
         now = time.monotonic()
-        due = min(self._next_look, self._next_renewal, now + _TELL_S)
+        due = min(self._next_look, self._next_move, now + _TELL_S)
         return max(_SOON_S, due - now)
 
     def _hear(self, wait_s: float) -> None:
@@ -197,6 +198,8 @@ class Director:
             self._outcome(outcome)
         if "left" in message:
             self._left(message["left"])
+        if outcome is not None:
+            self._breaker.heed(outcome)
 
     def _welcome(self, desk: Desk) -> None:
         if desk.slot in self._roster.desks:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pipeline.direct.director import Crew, Director
 from pipeline.direct.office import Office
 from pipeline.direct.terms import Terms
@@ -9,12 +11,17 @@ from pipeline.settings import PipelineSettings
 from pipeline.shared import Shared
 from protocol.kafka.transaction import TransactionSettings
 
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
 _HERE = "127.0.0.1"
 _ARCHIVE_S = 60.0
 
 
-def crew(settings: PipelineSettings, transaction: TransactionSettings, *, short: bool) -> Crew:
-    """The crew of this run; Spark is imported only when it is wanted."""
+def crew(
+    settings: PipelineSettings, transaction: TransactionSettings, *, short: bool, kept: SparkContext | None = None
+) -> Crew:
+    """The crew of this run; Spark is imported only when it is wanted, and ``kept`` is left as it is at the end."""
     if settings.spark.absent:
         from pipeline.direct.here import LoneCrew  # noqa: PLC0415
 
@@ -23,12 +30,12 @@ def crew(settings: PipelineSettings, transaction: TransactionSettings, *, short:
     from pipeline import session  # noqa: PLC0415 - a third of a second
     from pipeline.direct.crews import SparkCrew  # noqa: PLC0415
 
-    context = session.start_context(settings.spark, short=short)
+    context = kept or session.start_context(settings.spark, short=short)
     conf = context.getConf()
     host = conf.get("spark.driver.host", _HERE) or _HERE
     office = Office(conf.get("spark.driver.bindAddress", host) or host, settings.direct.lease_s)
     more = {"end_s": _ARCHIVE_S} if settings.spark.make_archive else {}
-    return SparkCrew(context, office, _terms(settings, transaction, host, office), **more)
+    return SparkCrew(context, office, _terms(settings, transaction, host, office), **more, kept=kept is not None)
 
 
 def director(shared: Shared, hired: Crew) -> Director:

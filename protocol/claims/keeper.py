@@ -46,6 +46,8 @@ class Keeper:
         self._done: dict[int, Holding] = {}
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
+        self.owners: Mapping[int, str] = {}
+        """Who owns which partition, as far as the log was read; those that are free are left out."""
         self.trouble: str | None = None
         """Why the last turn failed, while it does; the next one tries again."""
 
@@ -154,5 +156,7 @@ class Keeper:
         """Hand copies to the other threads; called with the lock held, since they never look at the member itself."""
         if self._failure is None:
             self._held, self._wanted = dict(self._member.holdings), self._member.give_back_wanted
+            owned = self._member.owned()
+            self.owners = {p: one.owner for p, one in owned.items() if one.owner is not None and not one.free}
         with self._news:
             self._news.notify_all()

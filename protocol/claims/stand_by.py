@@ -46,17 +46,23 @@ class StandBy:
         """Give the seat up; the next one has it at once."""
         self._keeper.leave()
 
-    def wait(self, stop: threading.Event) -> bool:
-        """Wait until the seat is ours; False when ``stop`` was set before."""
+    def wait(self, stop: threading.Event, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        """Wait until the seat is ours, calling ``meanwhile`` at each look; False when ``stop`` was set before."""
         while not stop.is_set():
             if self.holds():
                 return True
+            meanwhile()
             self._keeper.wait(_LOOK_S)
         return False
 
     def holds(self) -> bool:
         """Whether the seat is surely ours now; raises what made the keeper give up."""
         return WHOLE_TOPIC in self._keeper.held()
+
+    @property
+    def owner(self) -> str | None:
+        """The client id of who has the seat, as far as the log was read; None where nobody has, or he is stale."""
+        return self._keeper.owners.get(WHOLE_TOPIC)
 
     @property
     def token(self) -> int | None:

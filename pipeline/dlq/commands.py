@@ -1,0 +1,246 @@
+"""The command line of dead letters: `python -m pipeline dlq list|inspect|replay`."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+import orjson
+from rich.console import Console
+
+from pipeline.dlq import show
+from pipeline.dlq.back import Back, Rules, Stays
+from pipeline.dlq.edit import Edit
+from pipeline.dlq.ground import ASK_S, Ground, ground
+from pipeline.dlq.letter import Choice, Letter
+from pipeline.dlq.replay import CRASH_POINTS, ReplaySettings, Report, replay, replay_group
+from protocol import names
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import Refused, UsageError
+from protocol.kafka import topics
+from protocol.kafka.clients import BATCH_BYTES
+from protocol.kafka.transaction import TransactionSettings
+from protocol.names import CrashPoint, ExitCode, checked_topic
+from protocol.position import SourcePosition
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_WIDE = 240
+_LONGEST_GROUP = 200
+
+
+def _name(flag: str, env: str, default: str, text: str) -> Callable[[_F], _F]:
+    return click.option(flag, envvar=env, default=default, show_default=True, help=text)
+
+
+def _all(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    def decorate(command: _F) -> _F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+_place = _all(
+    _name("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers."),
+    _name("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "The dead-letter topic."),
+)
+_chosen = _all(
+    click.option("--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of the dead-letter topic."),
+    click.option("--reason", "reasons", multiple=True, metavar="REASON", help="Only these; may be repeated."),
+    click.option("--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; may be repeated."),
+    click.option("--offsets", metavar="FROM:UNTIL", help="Only these, FROM <= offset < UNTIL; either may be left out."),
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+
+
+@click.group("dlq")
+def dlq() -> None:
+    """
+    Dead letters: count them, look at one, write them back to the input, each at most once.
+
+    Exit codes: 0 done, 3 refused, 64 wrong usage.
+    """
+
+
+@dlq.command("list")
+@_place
+@_chosen
+@click.option("--per", type=click.Choice(show.PERIODS), default="none", show_default=True, help="Count by time, too.")
+@_json
+def list_command(bootstrap: str, dead_letter: str, per: str, *, as_json: bool, **chosen: Any) -> ExitCode:
+    """
+    Count the dead letters by reason, partition and time of the input record.
+
+    \b
+    Examples:
+      python -m pipeline dlq list
+      python -m pipeline dlq list --reason not-json --per hour --json
+    """  # noqa: D301 - click's own mark
+    choice = _choice(**chosen)
+    place = ground(Connection(bootstrap), dead_letter)
+    census = show.Census(per)
+    partitions = place.partitions(choice.partitions)
+    marks = {p: place.marked(p).offsets for p in partitions}
+    for letters in place.letters(partitions, choice.start, choice.until):
+        for letter in letters:
+            if choice.means(letter):
+                census.add(letter, replayed=letter.offset in marks[letter.partition])
+    document = census.document(dead_letter)
+    if as_json:
+        _print_json(document)
+    else:
+        _console().print(show.census_table(document))
+    return ExitCode.DONE
+
+
+@dlq.command("inspect")
+@_place
+@_name("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "The input topic, for --source.")
+@click.argument("at", metavar="[PARTITION/OFFSET]", required=False)
+@click.option("--source", metavar="PARTITION/OFFSET", help="The record's place on the input instead.")
+@_json
+def inspect_command(
+    bootstrap: str, dead_letter: str, at: str | None, source: str | None, *, as_json: bool, **more: Any
+) -> ExitCode:
+    """
+    Show one dead letter: reason, headers, value; bytes that are no text in hex.
+
+    \b
+    Examples:
+      python -m pipeline dlq inspect 2/17
+      python -m pipeline dlq inspect --source 2/10441 --json
+    """  # noqa: D301 - click's own mark
+    if (at is None) is (source is None):
+        raise UsageError(
+            "name one dead letter: PARTITION/OFFSET on the dead-letter topic, or --source PARTITION/OFFSET"
+        )
+    partition, offset = _pair(at or source or "")
+    place = ground(Connection(bootstrap), dead_letter)
+    if source is None:
+        letter = _at(place, partition, offset)
+    else:
+        letter = _from(place, SourcePosition(more["input"], partition, offset))
+    if letter is None:
+        where = f"{more['input']}/{source}" if source is not None else f"{dead_letter}/{at}"
+        raise Refused(f"there is no visible dead letter of {where}; `pipeline dlq list` counts those that are there")
+    marks = place.marked(letter.partition).offsets
+    document = show.letter_document(letter, replayed=letter.offset in marks)
+    if as_json:
+        _print_json(document)
+    else:
+        _console().print(show.letter_table(document))
+    return ExitCode.DONE
+
+
+@dlq.command("replay")
+@_place
+@_name("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Topic to write back to.")
+@_name("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's group; replays use it with '.dlq-replay' behind.")
+@_chosen
+@click.option("--edit", "edit", metavar="COMMAND", help="Repair each value: stdin to stdout. What fails stays.")
+@click.option(
+    "--edit-timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="Seconds."
+)
+@click.option("--by-key", is_flag=True, help="Let the key choose the partition, not the one that it came from.")
+@click.option(
+    "--most-replays", type=click.IntRange(0), default=3, show_default=True, help="Of one record; then it stays."
+)
+@click.option("--transaction-timeout", type=click.FloatRange(1, 900), default=60.0, show_default=True, help="Seconds.")
+@click.option("--dry-run", is_flag=True, help="Write nothing, say what would be.")
+@click.option("--crash-point", type=click.Choice([one.value for one in CRASH_POINTS]), help="Die there, as by SIGKILL.")
+@_json
+def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option: Any) -> ExitCode:
+    """
+    Write dead letters back to the input, each at most once, however often this runs or dies.
+
+    A record goes back to the partition that it came from, behind what is there, with headers that name its dead letter.
+
+    \b
+    Examples:
+      python -m pipeline dlq replay --dry-run
+      python -m pipeline dlq replay --reason too-large
+      python -m pipeline dlq replay --key gold-000017 --edit 'jq -c .order'
+      python -m pipeline dlq replay --partition 2 --offsets 100:200 --most-replays 1
+    """  # noqa: D301 - click's own mark
+    target = checked_topic(option["input"], "INPUT_TOPIC (--input)")
+    edit = None if option["edit"] is None else Edit.parse(option["edit"], option["edit_timeout"])
+    choice = _choice(**{name: option[name] for name in ("partitions", "reasons", "keys", "offsets")})
+    if not 1 <= len(option["group"]) <= _LONGEST_GROUP:
+        raise UsageError(f"GROUP_ID (--group) has {len(option['group'])} characters, it needs 1 to {_LONGEST_GROUP}")
+    place = ground(Connection(bootstrap), dead_letter)
+    settings = _settings(place, target, choice, edit, option)
+    report, console = Report(), Console(stderr=True)
+
+    def told(done: Sequence[Back | Stays]) -> None:
+        show.tell(console, done)
+
+    with console.status("replaying") if console.is_terminal else contextlib.nullcontext():
+        replay(place, settings, report, told)
+    document = show.report_document(report, dead_letter, target, dry_run=settings.dry_run)
+    if as_json:
+        _print_json(document)
+    else:
+        click.echo(show.summary(document))
+    return ExitCode.DONE
+
+
+def _settings(place: Ground, target: str, choice: Choice, edit: Edit | None, option: dict[str, Any]) -> ReplaySettings:
+    deadline = Deadline(ASK_S)
+    found = topics.existing(place.admin, target, deadline)
+    max_bytes = topics.max_message_bytes(place.admin, target, deadline)
+    batch = min(BATCH_BYTES, max_bytes)
+    if not option["dry_run"]:
+        batch = min(batch, topics.max_message_bytes(place.admin, place.make_marks().name, deadline))
+    return ReplaySettings(
+        option["group"],
+        TransactionSettings(place.connection, replay_group(option["group"]), option["transaction_timeout"], batch),
+        Rules(target, found.partitions, max_bytes, option["most_replays"], by_key=option["by_key"]),
+        choice,
+        edit,
+        dry_run=option["dry_run"],
+        crash=None if option["crash_point"] is None else CrashPoint(option["crash_point"]),
+    )
+
+
+def _at(place: Ground, partition: int, offset: int) -> Letter | None:
+    place.partitions([partition])
+    found = (letter for some in place.letters([partition], offset, offset + 1) for letter in some)
+    return next(found, None)
+
+
+def _from(place: Ground, source: SourcePosition) -> Letter | None:
+    found = (letter for some in place.letters(place.partitions(())) for letter in some if letter.source == source)
+    return next(found, None)
+
+
+def _choice(partitions: Sequence[int], reasons: Sequence[str], keys: Sequence[str], offsets: str | None) -> Choice:
+    start, colon, until = (offsets or ":").partition(":")
+    if not colon or any(word and not (word.isascii() and word.isdigit()) for word in (start, until)):
+        raise UsageError(f"--offsets is {offsets!r}: write FROM:UNTIL, such as 100:200, 100: or :200")
+    return Choice(
+        tuple(partitions),
+        tuple(reasons),
+        tuple(key.encode() for key in keys),
+        int(start or 0),
+        int(until) if until else None,
+    )
+
+
+def _pair(text: str) -> tuple[int, int]:
+    partition, _, offset = text.partition("/")
+    if not all(word.isascii() and word.isdigit() for word in (partition, offset)):
+        raise UsageError(f"{text!r} is no place: write PARTITION/OFFSET, such as 2/17")
+    return int(partition), int(offset)
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else _WIDE)
+
+
+def _print_json(document: object) -> None:
+    click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())

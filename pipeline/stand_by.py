@@ -1,0 +1,197 @@
+"""Several drivers, one works: wait for the seat with Spark warm, work while it is ours, and wait again."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from pipeline.patience import Patience
+from pipeline.progress import Board, Silent
+from pipeline.run import Ground, check, employ, share
+from pipeline.settings import PipelineSettings, StandBySettings
+from pipeline.shared import Shared
+from pipeline.work import die, work
+from protocol.claims.stand_by import StandBy
+from protocol.errors import BrewError, DeadlineExceeded, KafkaFailure
+from protocol.kafka.claims_log import ClaimsLog
+from protocol.names import ExitCode
+
+if TYPE_CHECKING:
+    from pipeline.warm import Warmth
+
+_LOOK_S = 0.02
+_SHORTEST_LEASE_S = 1.0
+
+
+class Seat(Protocol):
+    """What `protocol.claims.stand_by.StandBy` offers."""
+
+    @property
+    def owner(self) -> str | None: ...
+    def wait(self, stop: threading.Event, meanwhile: Callable[[], None] = ...) -> bool: ...
+    def holds(self) -> bool: ...
+    def leave(self) -> None: ...
+
+
+def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: Silent) -> ExitCode:
+    """
+    As `pipeline.run.run`, but only while no other driver works; one that was replaced waits again.
+
+    Raises:
+        BrewError: refused, or nothing moved for too long.
+    """
+    stand_by = settings.stand_by or StandBySettings()
+    name = stand_by.client_id or f"{socket.gethostname()}-{os.getpid()}"
+    ground = check(_with_a_lease_no_longer_than_the_seats(settings, stand_by))
+    if stop.is_set():
+        return ExitCode.DONE
+
+    def open_seat() -> StandBy:
+        return StandBy(
+            lambda: ClaimsLog(settings.connection, stand_by.claims),
+            group=settings.group,
+            topic=settings.input,
+            client_id=name,
+            interval_s=stand_by.interval_s,
+        )
+
+    warmth = _start_spark(ground)
+    try:
+        view.start()
+        try:
+            driver = Driver(ground, warmth, stop, board, view, name)
+            take_turns(open_seat, driver.wait, driver.work, stop, Patience(settings), view)
+        finally:
+            view.stop()
+    finally:
+        if warmth is not None:
+            warmth.close()
+    return ExitCode.DONE
+
+
+def _with_a_lease_no_longer_than_the_seats(settings: PipelineSettings, stand_by: StandBySettings) -> PipelineSettings:
+    """Tasks of a driver that sleeps stop when another one may work, or the two would fence each other."""
+    lease_s = min(settings.direct.lease_s, max(_SHORTEST_LEASE_S, 2 * stand_by.interval_s))
+    return replace(settings, direct=replace(settings.direct, lease_s=lease_s))
+
+
+def _start_spark(ground: Ground) -> Warmth | None:
+    """Before the seat is asked for: who has it can work."""
+    if ground.settings.spark.absent:
+        return None
+    from pipeline.warm import Warmth  # noqa: PLC0415 - a third of a second
+
+    return Warmth(ground.settings, short=ground.short)
+
+
+def take_turns(
+    open_seat: Callable[[], AbstractContextManager[Seat]],
+    wait: Callable[[Seat], bool],
+    work_on: Callable[[Seat], bool],
+    stop: threading.Event,
+    patience: Patience,
+    view: Silent,
+) -> None:
+    """
+    Wait and work by turns until ``work_on`` says that all is done, or ``stop`` is set.
+
+    The seat is left after each turn: who still has to clean up must not be given it.
+
+    Raises:
+        BrewError: what the work raised, or the claims topic was out of reach for longer than --patience.
+    """
+    while not stop.is_set():
+        with ExitStack() as turn:
+            try:
+                seat = turn.enter_context(open_seat())
+            except (DeadlineExceeded, KafkaFailure) as error:
+                view.tell(f"the claims topic is out of reach, trying again: {error}")
+                stop.wait(patience.failed("the claims topic is out of reach", str(error)))
+                continue
+            patience.good()
+            if not wait(seat) or work_on(seat):
+                return
+
+
+@dataclass
+class Driver:
+    """One driver's turns: ``wait`` for the seat, then ``work``."""
+
+    ground: Ground
+    warmth: Warmth | None
+    stop: threading.Event
+    board: Board
+    view: Silent
+    name: str
+
+    def wait(self, seat: Seat) -> bool:
+        """Tell who works until it is this one; False when it was told to stop."""
+        told: str | None = None
+
+        def meanwhile() -> None:
+            nonlocal told
+            if self.warmth is not None:
+                self.warmth.keep()
+            if seat.owner not in {None, told, self.name}:
+                told = seat.owner
+                self.view.tell(f"{self.name} stands by, {told} works")
+
+        if not seat.wait(self.stop, meanwhile):
+            return False
+        if self.warmth is not None:
+            self.warmth.leave()
+        self.view.tell(f"{self.name} works" + (f", after {told}" if told else ""))
+        return True
+
+    def work(self, seat: Seat) -> bool:
+        """
+        Work while the seat is ours; True when there is nothing to wait for: drained, or told to stop.
+
+        Raises:
+            BrewError: refused, or nothing moved for too long.
+        """
+        shared = share(self.ground, threading.Event(), self.board, self.view)
+        carrier, workers = employ(self.ground, shared, None if self.warmth is None else self.warmth.context)
+        ended = threading.Event()
+        watcher = threading.Thread(target=watch, args=[seat, self.stop, shared, ended], name="seat", daemon=True)
+        watcher.start()
+        try:
+            work(shared, carrier, workers)
+            if shared.crashed:
+                self.view.stop()
+                die(self.ground.settings, shared.crashed)  # as a kill would: the seat is not left
+        except BrewError:
+            if not shared.replaced.is_set():
+                raise
+        finally:
+            ended.set()
+            watcher.join()
+            owner = seat.owner
+            seat.leave()  # before the rest, which takes its time: the next one may begin
+            carrier.close()
+        if shared.replaced.is_set() and not self.stop.is_set():
+            why = "was not heard for two heartbeat intervals" if owner in {None, self.name} else f"gave way to {owner}"
+            self.view.tell(f"{self.name} {why}, and stands by")
+            return False
+        return True
+
+
+def watch(seat: Seat, stop: threading.Event, shared: Shared, ended: threading.Event) -> None:
+    """Stop the work when everything stops, or when the seat is lost."""
+    while not ended.wait(_LOOK_S):
+        if not _holds(seat):
+            shared.replaced.set()
+        if stop.is_set() or shared.replaced.is_set():
+            shared.stop.set()
+
+
+def _holds(seat: Seat) -> bool:
+    try:
+        return seat.holds()
+    except BrewError:  # leaves from the next seat, or not at all
+        return False

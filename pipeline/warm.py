@@ -1,0 +1,103 @@
+"""Spark, started before there is work, and kept warm while its driver waits: classes loaded, Python workers alive."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark import SparkContext
+
+from pipeline import session
+from pipeline.read import read
+from pipeline.settings import PipelineSettings, Reader
+from pipeline.survey import Surveyor
+from pipeline.task import OUTCOME_SCHEMA
+from protocol.deadline import Deadline
+from protocol.position import OffsetRange
+
+_AGAIN_S = 20.0
+"""Spark ends Python workers that were idle for a minute."""
+_ASK_S = 10.0
+_JOIN_S = 5.0
+
+
+class Warmth:
+    """
+    One Spark for all that a driver does; closed by whoever made it.
+
+    Raises:
+        Refused: Spark did not start.
+    """
+
+    def __init__(self, settings: PipelineSettings, *, short: bool) -> None:
+        self._settings = settings
+        if settings.reader is Reader.DIRECT:
+            self.context: SparkContext = session.start_context(settings.spark, short=short)
+        else:
+            self.context = session.start(settings.spark, short=short).sparkContext
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def keep(self) -> None:
+        """
+        Have small jobs run in the background from now on, until there is work; called at each look, it does so once.
+
+        Raises:
+            Refused: Spark's JVM has ended by itself.
+        """
+        session.check_alive(self.context)
+        if self._thread is None:
+            self._end.clear()
+            self._thread = threading.Thread(target=self._run, name="warm", daemon=True)
+            self._thread.start()
+
+    def leave(self) -> None:
+        """There is work: start no such job any more, and don't wait for the one that runs."""
+        self._end.set()
+        self._thread = None
+
+    def close(self) -> None:
+        """End Spark; the job that runs first, since py4j prints a trace where a JVM goes away under a call."""
+        thread = self._thread
+        self.leave()
+        if thread is not None:
+            with contextlib.suppress(Exception):
+                self.context.cancelAllJobs()
+            thread.join(_JOIN_S)
+        session.end(self.context)
+
+    def _run(self) -> None:
+        end = self._end
+        while not end.is_set():
+            # A cluster without a free slot, a broker that is away: nothing that a driver who waits has to tell.
+            with contextlib.suppress(Exception):
+                self._work_a_little()
+            end.wait(_AGAIN_S)
+
+    def _work_a_little(self) -> None:
+        """A job for each slot; the connector also reads a record of each partition, as a cycle does."""
+        slots = max(1, int(self.context.defaultParallelism))
+        self.context.parallelize(range(slots), slots).mapPartitions(_touch).count()
+        if self._settings.reader is Reader.CONNECTOR and (ranges := self._ranges()):
+            frame = read(session.on(self.context), self._settings.connection, ranges)
+            frame.mapInArrow(_touch, OUTCOME_SCHEMA).collect()
+
+    def _ranges(self) -> list[OffsetRange]:
+        """The newest offset of each partition that holds something."""
+        surveyor, deadline = Surveyor(self._settings), Deadline(_ASK_S)
+        try:
+            source = surveyor.input_topic(deadline)
+            logs = {f.partition: f.log for f in surveyor.facts(source, range(source.partitions), deadline, {})}
+        finally:
+            surveyor.close()
+        ends = {p: log.last_stable for p, log in logs.items() if log.last_stable > log.first}
+        return [OffsetRange(source.name, p, end - 1, end) for p, end in ends.items()]
+
+
+def _touch(rows: Iterator[Any]) -> Iterator[Any]:
+    """Takes all and gives nothing; that it is found in this module makes a worker import the kernel."""
+    for _ in rows:
+        pass
+    return iter(())

@@ -1,0 +1,243 @@
+"""Dead letters against a real broker: counted, looked at, written back at most once and never lost; the breaker."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import signal
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import Stage
+from harness.programs import Ran
+
+from pipeline.__main__ import cli
+from pipeline.dlq.edit import Edit
+from pipeline.dlq.marks import Marks
+from protocol.command import outcome
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+from protocol.kafka import topics
+from protocol.kafka.clients import TopicPartition
+from protocol.names import CrashPoint
+from protocol.records import MARKS_TOPIC, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP, Reason
+
+GOOD = b'{"customer_id":"c-1","total_cents":100}'
+MEND = f"{sys.executable} -c \"import sys; sys.stdout.write(sys.stdin.read().replace('broken', '') or sys.exit(7))\""
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Stage:
+    return Stage(broker, names)
+
+
+def poisoned(stage: Stage, good: int = 20) -> None:
+    """Two partitions of good orders with four dead letters among them: two of one reason, and one of two others."""
+    stage.create(2)
+    stage.seed(good)
+    stage.produce(
+        stage.names.input,
+        (0, b"gold-1", b"broken" + GOOD, [("trace", b"t-1")]),
+        (0, b"gold-2", b"{}"),
+        (1, b"silver-1", b"\xff\x00\x1b[31m"),
+        (1, b"silver-2", None),
+    )
+    stage.drain_alone()
+
+
+def options(stage: Stage, command: str) -> list[str]:
+    places = ["--bootstrap", stage.broker.bootstrap, "--dead-letter", stage.names.dead_letter]
+    more = {"list": [], "inspect": ["--input", stage.names.input]}
+    return places + more.get(command, ["--input", stage.names.input, "--group", stage.names.group])
+
+
+def dlq(stage: Stage, command: str, *words: str) -> Any:
+    """The JSON document of one command that ended with 0."""
+    told, complaint = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complaint):
+        code = outcome(cli, "pipeline", ["dlq", command, *options(stage, command), *words, "--json"])
+    assert code == 0, complaint.getvalue()
+    return json.loads(told.getvalue())
+
+
+def refused(stage: Stage, command: str, *words: str) -> tuple[int, str]:
+    complaint = io.StringIO()
+    with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(complaint):
+        code = outcome(cli, "pipeline", ["dlq", command, *options(stage, command), *words])
+    return code, complaint.getvalue()
+
+
+def came_back(stage: Stage) -> Counter[str]:
+    """How often each dead letter stands on the input, by the place that the header names."""
+    headers = [dict(record.headers() or []) for record in stage.records(stage.names.input)]
+    return Counter((found[REPLAYED_FROM] or b"").decode() for found in headers if REPLAYED_FROM in found)
+
+
+def test_they_are_counted_and_shown_without_anything_that_a_terminal_obeys(stage: Stage) -> None:
+    poisoned(stage)
+    told = dlq(stage, "list")
+    counts = {(row["reason"], row["partition"]): row["letters"] for row in told["rows"]}
+    assert counts == {
+        (Reason.NOT_JSON, 0): 1,
+        (Reason.NO_CUSTOMER_ID, 0): 1,
+        (Reason.NOT_JSON, 1): 1,
+        (Reason.NO_VALUE, 1): 1,
+    }
+    assert (told["letters"], told["waiting"], told["replayed"]) == (4, 4, 0)
+    assert dlq(stage, "list", "--reason", "not-json", "--key", "gold-1", "--per", "day")["letters"] == 1
+    letter = next(one for one in stage.records(stage.names.dead_letter) if one.key() == b"silver-1")
+    at = f"{letter.partition()}/{letter.offset()}"
+    shown = dlq(stage, "inspect", at)
+    assert (shown["reason"], shown["key"], shown["value"]) == (
+        "not-json",
+        {"text": "silver-1"},
+        {"hex": b"\xff\x00\x1b[31m".hex()},
+    )
+    assert dlq(stage, "inspect", "--source", "/".join(shown["source"].split("/")[1:])) == shown
+    code, text = refused(stage, "inspect", at)
+    assert (code, "\x1b" in text, "silver-1" in text) == (0, False, True)
+    assert "\u2502" in refused(stage, "list")[1]
+    assert refused(stage, "inspect", "0/4711")[0] == 3
+    assert refused(stage, "inspect", "0-1")[0] == 64
+
+
+def test_a_replay_writes_each_back_once_and_the_proof_holds(stage: Stage) -> None:
+    """Same key, value and partition; what is rejected again is a new dead letter, and at the limit it stays."""
+    poisoned(stage)
+    assert dlq(stage, "replay", "--dry-run")["replayed"] == 4
+    assert came_back(stage) == {}
+    assert dlq(stage, "replay")["replayed"] == 4
+    again = dlq(stage, "replay")
+    assert (again["replayed"], again["stays"]) == (0, {"replayed-before": 4})
+    assert sorted(came_back(stage).values()) == [1, 1, 1, 1]
+    both = [r for r in stage.records(stage.names.input) if r.key() == b"gold-1"]
+    assert [(r.partition(), r.value()) for r in both] == [(0, b"broken" + GOOD)] * 2
+    names = [[name for name, _ in r.headers() or []] for r in both]
+    assert names == [["trace"], ["trace", REPLAYED_FROM, REPLAYED_COUNT, REPLAYED_TIMESTAMP]]
+    stage.drain_alone()
+    stage.proven(inputs=28, outputs=20)
+    assert dlq(stage, "list")["waiting"] == 4
+    stays = dlq(stage, "replay", "--most-replays", "1")
+    assert (stays["replayed"], stays["stays"]) == (0, {"replayed-before": 4, "too-often": 4})
+    twice = dlq(stage, "replay", "--key", "gold-2")
+    assert [one["count"] for one in twice["letters"]] == [2]
+    headers = [r.headers() or [] for r in stage.records(stage.names.input) if r.key() == b"gold-2"]
+    assert [[value for name, value in each if name == REPLAYED_COUNT] for each in headers] == [[], [b"1"], [b"2"]]
+
+
+def test_only_what_is_meant_is_written_back_and_repaired_on_the_way(stage: Stage) -> None:
+    """By reason, by offsets, and through a command; what it fails on stays, told."""
+    poisoned(stage)
+    told = dlq(stage, "replay", "--reason", "not-json", "--partition", "0", "--edit", MEND)
+    assert (told["replayed"], told["stays"]) == (1, {})
+    stage.drain_alone()
+    stage.proven(inputs=25, outputs=21)
+    failed = dlq(stage, "replay", "--reason", "no-value", "--edit", MEND)
+    assert (failed["replayed"], failed["stays"]) == (0, {"edit-failed": 1})
+    assert "ended with 7" in failed["stayed"][0]["message"]
+    slow = dlq(stage, "replay", "--reason", "no-value", "--edit", "sleep 60", "--edit-timeout", "0.2")
+    assert slow["stays"] == {"edit-failed": 1}
+    assert dlq(stage, "replay", "--partition", "1", "--offsets", "0:1")["replayed"] == 1
+    assert dlq(stage, "replay")["replayed"] == 2
+    assert set(came_back(stage).values()) == {1}
+    assert dlq(stage, "list")["replayed"] == 4
+
+
+def replay(stage: Stage, *words: str) -> Ran:
+    with stage.python("pipeline", "dlq", "replay", *options(stage, "replay"), *words) as program:
+        return program.wait(60)
+
+
+def test_a_replay_that_is_killed_and_run_again_writes_each_back_once(stage: Stage) -> None:
+    """Three deaths in a row; each partition is a transaction of its own, so that there is work left for each."""
+    poisoned(stage)
+    assert replay(stage, "--crash-point", CrashPoint.AFTER_FLUSH.value).code == -signal.SIGKILL
+    assert came_back(stage) == {}
+    for point in (CrashPoint.COMMIT_IN_FLIGHT, CrashPoint.AFTER_COMMIT):
+        assert replay(stage, "--crash-point", point.value).code == -signal.SIGKILL
+        assert set(came_back(stage).values()) <= {1}
+    assert replay(stage).code == 0
+    assert sorted(came_back(stage).values()) == [1, 1, 1, 1]
+    stage.drain_alone()
+    stage.proven(inputs=28, outputs=20)
+
+
+def test_a_replay_that_another_one_overtakes_is_fenced(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one starts and ends while the first one edits, behind its fence and its look at the marks."""
+    poisoned(stage, good=2)
+
+    def overtaken(_: Edit, value: bytes | None) -> bytes:
+        dlq(stage, "replay")
+        return value or b""
+
+    monkeypatch.setattr(Edit, "__call__", overtaken)
+    code, text = refused(stage, "replay", "--edit", "any")
+    assert (code, "another replay" in text) == (3, True)
+    assert sorted(came_back(stage).values()) == [1, 1, 1, 1]
+
+
+def test_without_its_marks_a_replay_would_write_twice(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the other tests look at does go red."""
+    poisoned(stage, good=2)
+    dlq(stage, "replay", "--key", "gold-2")
+    monkeypatch.setattr(Marks, "_take", lambda *_: None)
+    dlq(stage, "replay", "--key", "gold-2")
+    assert list(came_back(stage).values()) == [2]
+
+
+def test_a_value_that_stayed_on_the_input_is_fetched_from_there(stage: Stage) -> None:
+    """The dead-letter topic was too small for it; once retention has taken it, the letter stays."""
+    stage.create(1)
+    small = topics.Wanted(stage.names.dead_letter, 1, {topics.MAX_MESSAGE_BYTES: "10000"})
+    topics.create(stage.admin, [small], Deadline(30))
+    topics.describe_all(stage.admin, [small.name], Deadline(30))
+    large = b'{"customer_id":"c-1","note":"%s"}' % (b"x" * 20_000)
+    stage.produce(stage.names.input, (0, b"gold-1", large), (0, b"gold-2", large))
+    stage.drain_alone("--max-record-bytes", "5000")
+    assert dlq(stage, "inspect", "0/0")["value_omitted"]
+    assert dlq(stage, "replay", "--key", "gold-1")["replayed"] == 1
+    assert [r.value() for r in stage.records(stage.names.input) if r.key() == b"gold-1"] == [large, large]
+    end = TopicPartition(stage.names.input, 0, stage.logs(stage.names.input)[0].end)
+    stage.admin.delete_records([end])[end].result(20)
+    assert dlq(stage, "replay")["stays"] == {"bytes-gone": 1, "replayed-before": 1}
+
+
+def test_marks_count_for_one_group_only_and_are_missed(stage: Stage) -> None:
+    """Another group's replay would not be fenced by this one's; marks that vanish would let letters come twice."""
+    poisoned(stage)
+    assert dlq(stage, "replay", "--reason", "not-json")["replayed"] == 2
+    code, text = refused(stage, "replay", "--group", "another")
+    assert (code, "another" in text, stage.names.group in text) == (3, True, True)
+    marks = stage.names.dead_letter + MARKS_TOPIC
+    stage.admin.delete_topics([marks], operation_timeout=20)[marks].result(20)
+    code, text = refused(stage, "replay")
+    assert (code, "are gone" in text) == (3, True)
+    assert sorted(came_back(stage).values()) == [1, 1]
+
+
+@pytest.mark.parametrize("reader", ["connector", "direct"])
+def test_too_many_rejected_stop_a_run_and_lose_nothing(stage: Stage, reader: str) -> None:
+    """Every second order is bad; the next run, allowed to, goes on to the proof. Poison alone never stops one."""
+    stage.create(1)
+    stage.seed(3000, "--bad-every", "2")
+    small = ["--reader", reader, "--max-records-per-transaction", "700", "--transaction-bytes", "65536"]
+    with pytest.raises(Refused, match=r"too-many-rejected: partition 0 .* --max-rejected is 0\.4"):
+        stage.drain_alone(*small, "--max-rejected", "0.4")
+    behind = stage.committed()[0]
+    assert behind is not None
+    assert 1000 <= behind < 3000
+    stage.drain_alone(*small)
+    stage.proven(inputs=3000, outputs=1500)
+
+
+def test_a_run_that_the_breaker_stops_ends_with_3(stage: Stage) -> None:
+    stage.create(1)
+    stage.seed(1000, "--bad-every", "1")
+    ran = stage.pipeline("--master", "none", "--max-rejected", "0.9", seconds=60)
+    assert (ran.code, "too-many-rejected" in ran.err) == (3, True), ran
+    assert dlq(stage, "list")["letters"] == 1000

@@ -1,0 +1,127 @@
+"""Drivers that stand by: the next one takes over after a kill, at once after SIGTERM, and one that slept is fenced."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from harness.pipeline import Running, Stage, until
+
+INTERVAL_S = 1.0
+TAKE_OVER_S = 2 * INTERVAL_S + 3.0
+AT_ONCE_S = 1.5 * INTERVAL_S
+
+
+def drivers(stage: Stage, count: int, *options: str) -> list[list[str]]:
+    shared = ["--stand-by", "--claim-interval", str(INTERVAL_S), "--claims", f"{stage.names.stem}.claims"]
+    without_spark = ["--master", "none", "--progress", "json", *options]
+    every = ["pipeline", "run", *stage.options(), *without_spark, *shared]
+    return [[*every, "--client-id", f"driver-{number}"] for number in range(count)]
+
+
+@contextmanager
+def two(stage: Stage, *options: str) -> Iterator[tuple[Running, Running]]:
+    """Driver 0 works, driver 1 stands by and says so."""
+    first, second = drivers(stage, 2, *options)
+    with ExitStack() as stack:
+        worker = stack.enter_context(stage.python(*first))
+        worker.await_line(lambda line: "driver-0 works" in line)
+        waiter = stack.enter_context(stage.python(*second))
+        waiter.await_line(lambda line: "driver-1 stands by, driver-0 works" in line)
+        yield worker, waiter
+
+
+def committed(line: str) -> bool:
+    return '"committed"' in line
+
+
+def took(program: Running, since: float) -> float:
+    """Seconds from ``since`` to the program's first commit."""
+    program.await_line(committed, seconds=20)
+    return time.monotonic() - since
+
+
+def ended(*programs: Running) -> list[int]:
+    for one in programs:
+        one.terminate()
+    return [one.wait(20).code for one in programs]
+
+
+def drained(stage: Stage) -> bool:
+    ends = {p: log.end for p, log in stage.logs(stage.names.input).items()}
+    return {p: at or 0 for p, at in stage.committed().items()} == ends
+
+
+@pytest.mark.parametrize("reader", ["connector", "direct"])
+def test_after_kill_9_the_next_one_takes_over_within_two_intervals_and_three_seconds(stage: Stage, reader: str) -> None:
+    """In the middle of its work, transactions open; what comes out is proven."""
+    stage.create()
+    small = ("--max-records-per-transaction", "20") if reader == "connector" else ("--transaction-bytes", "2048")
+    with two(stage, "--follow", "--reader", reader, *small) as (worker, waiter):
+        stage.seed(1_600)
+        worker.await_line(committed)
+        killed = time.monotonic()
+        worker.kill_family()
+        seconds = took(waiter, killed)
+        print(f"{reader}: {seconds:.2f} s from the kill to the first commit, interval {INTERVAL_S:g} s")
+        until(lambda: drained(stage), "the rest")
+        assert ended(waiter) == [0]
+    assert seconds < TAKE_OVER_S
+    stage.proven(inputs=1_600)
+
+
+def test_after_sigterm_the_next_one_takes_over_at_once_and_waiting_is_ended_at_once(stage: Stage) -> None:
+    """The seat is given back, nobody waits for heartbeats to go stale; a driver that waits ends with 0."""
+    stage.create()
+    with two(stage, "--follow") as (worker, waiter):
+        told = time.monotonic()
+        worker.terminate()
+        waiter.await_line(lambda line: "driver-1 works" in line)
+        assert time.monotonic() - told < AT_ONCE_S
+        assert worker.wait(20).code == 0
+        stage.seed(40)
+        until(lambda: drained(stage), "the work of the next one")
+        [third] = drivers(stage, 3)[2:]
+        with stage.python(*third) as idle:
+            idle.await_line(lambda line: "driver-2 stands by" in line)
+            told = time.monotonic()
+            assert ended(idle) == [0]
+            assert time.monotonic() - told < AT_ONCE_S
+        assert ended(waiter) == [0]
+    stage.proven(inputs=40)
+
+
+def test_a_driver_that_slept_is_fenced_and_stands_by_again(stage: Stage) -> None:
+    """SIGSTOP in mid-work for longer than two intervals, then SIGCONT: 0 duplicates, and it takes its turn again."""
+    stage.create()
+    with two(stage, "--follow", "--max-records-per-transaction", "20") as (worker, waiter):
+        stage.seed(1_600)
+        worker.await_line(committed)
+        worker.signal_family(signal.SIGSTOP)
+        waiter.await_line(committed)
+        worker.signal_family(signal.SIGCONT)
+        worker.await_line(lambda line: "driver-0 stands by, driver-1 works" in line)
+        until(lambda: drained(stage), "the work of both")
+        waiter.kill_family()
+        stage.seed(40)
+        worker.await_line(lambda line: "driver-0 works, after driver-1" in line)
+        until(lambda: drained(stage), "its second turn")
+        assert ended(worker) == [0]
+    stage.proven(inputs=1_640)  # each of them once
+
+
+def test_drivers_that_drain_end_one_after_the_other(stage: Stage) -> None:
+    """Who is given the seat when all is done finds that, and ends with 0."""
+    stage.create()
+    stage.seed(400)
+    with ExitStack() as stack:
+        programs = [stack.enter_context(stage.python(*words)) for words in drivers(stage, 3)]
+        rans = [program.wait(30) for program in programs]
+    assert [ran.code for ran in rans] == [0, 0, 0], [ran.text for ran in rans]
+    committers = [ran for ran in rans if any(one["status"] == "committed" for one in ran.ranges)]
+    assert len(committers) == 1, [json.dumps(ran.ranges) for ran in rans]
+    stage.proven(inputs=400)

@@ -1,0 +1,284 @@
+"""Taking turns with a fake seat: who works, who waits, and what a driver does that was replaced."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import pytest
+from click.testing import CliRunner
+from harness.pipeline import Here, until
+
+from pipeline import stand_by, work
+from pipeline.__main__ import cli, run_command
+from pipeline.options import settings_of
+from pipeline.outcome import Outcome, Status
+from pipeline.patience import Patience
+from pipeline.run import Ground
+from pipeline.settings import PipelineSettings
+from pipeline.shared import Shared
+from pipeline.submit import same_options
+from protocol.errors import DeadlineExceeded, Refused, UsageError
+from protocol.kafka.transaction import TransactionSettings
+from protocol.names import ExitCode
+from protocol.position import OffsetRange
+
+
+def settings(*options: str) -> PipelineSettings:
+    return settings_of(run_command.make_context("run", ["--stand-by", "--master", "none", *options]).params)
+
+
+@dataclass
+class _Seat:
+    """A seat that the test gives and takes; ``log`` is what was done with it, and around it."""
+
+    log: list[str] = field(default_factory=list)
+    held: bool = True
+    owner: str | None = None
+    failure: Refused | None = None
+
+    def __enter__(self) -> Self:
+        self.log.append("opened")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def wait(self, stop: threading.Event, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        while not stop.is_set() and not self.held:
+            meanwhile()
+            threading.Event().wait(0.005)
+        return not stop.is_set()
+
+    def holds(self) -> bool:
+        if self.failure is not None:
+            raise self.failure
+        return self.held
+
+    def leave(self) -> None:
+        self.log.append("left")
+
+
+@dataclass
+class _Carrier:
+    """A worker that runs until its run is stopped, or not even then; and what carries it."""
+
+    log: list[str]
+    stubborn: bool = False
+    shared: Shared | None = None
+    began: threading.Event = field(default_factory=threading.Event)
+    error: Refused | None = None
+
+    def run(self) -> None:
+        assert self.shared is not None
+        self.shared.running[0] = OffsetRange("in", 0, 0, 1)
+        self.began.set()
+        if self.error is not None:
+            raise self.error
+        self.shared.stop.wait()
+        if self.stubborn:
+            threading.Event().wait(30)
+
+    def interrupt(self) -> None:
+        self.log.append("interrupted")
+
+    def close(self) -> None:
+        self.log.append("closed")
+
+
+@dataclass
+class _Scene:
+    driver: stand_by.Driver
+    seat: _Seat
+    carrier: _Carrier
+    view: Here
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> _Scene:
+    """A driver whose work is a `_Carrier`'s."""
+    given = settings()
+    transaction = TransactionSettings(given.connection, given.group, 60.0)
+    seat, view = _Seat(), Here()
+    carrier = _Carrier(seat.log)
+
+    def employ(_ground: Ground, shared: Shared, _kept: object) -> tuple[Any, Sequence[Any]]:
+        carrier.shared = shared
+        return carrier, [carrier]
+
+    monkeypatch.setattr(stand_by, "employ", employ)
+    ground = Ground({}, None, given, 1, transaction, 0)
+    return _Scene(stand_by.Driver(ground, None, threading.Event(), view.board, view, "me"), seat, carrier, view)
+
+
+def in_background(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(call()), daemon=True)
+    thread.start()
+    return thread, answers
+
+
+def test_a_driver_that_loses_its_seat_stops_and_wants_another_turn(scene: _Scene) -> None:
+    """It leaves the line before it closes what worked, and asks for no more than to wait again."""
+    thread, again = in_background(lambda: not scene.driver.work(scene.seat))
+    assert scene.carrier.began.wait(5)
+    scene.seat.owner, scene.seat.held = "other", False
+    thread.join(5)
+    assert again == [True]
+    assert scene.seat.log == ["left", "closed"]
+    assert scene.view.notes[-1] == "me gave way to other, and stands by"
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_only_a_driver_that_was_not_replaced_fences_what_it_had_to_interrupt(
+    scene: _Scene, monkeypatch: pytest.MonkeyPatch, *, replaced: bool
+) -> None:
+    """A fence of one that was replaced would abort the transactions of the one who works."""
+    fenced: list[str] = []
+
+    class _Fence:
+        def __init__(self, *_: object) -> None: ...
+        def fence(self, _deadline: object) -> None:
+            fenced.append("fenced")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(work, "KafkaTransaction", _Fence)
+    monkeypatch.setattr(work, "_GRACE_S", 0.05)
+    monkeypatch.setattr(work, "_FENCE_S", 0.05)
+    scene.carrier.stubborn = True
+    thread, _ = in_background(lambda: scene.driver.work(scene.seat))
+    assert scene.carrier.began.wait(5)
+    if replaced:
+        scene.seat.held = False
+    else:
+        scene.driver.stop.set()
+    thread.join(5)
+    assert "interrupted" in scene.seat.log
+    assert fenced == ([] if replaced else ["fenced"])
+
+
+def test_a_driver_that_is_told_to_stop_leaves_its_seat_first_and_is_done(scene: _Scene) -> None:
+    """The next one may begin while this one still closes what worked."""
+    thread, answers = in_background(lambda: scene.driver.work(scene.seat))
+    assert scene.carrier.began.wait(5)
+    scene.driver.stop.set()
+    thread.join(5)
+    assert answers == [True]
+    assert scene.seat.log == ["left", "closed"]
+
+
+def test_what_the_work_raises_leaves_with_the_seat_given_back(scene: _Scene) -> None:
+    """A refusal of one driver is no reason for the others to wait for two intervals."""
+    scene.carrier.error = Refused("input-lost")
+    with pytest.raises(Refused, match="input-lost"):
+        scene.driver.work(scene.seat)
+    assert scene.seat.log == ["left", "closed"]
+
+
+def test_a_seat_that_gave_up_stops_the_work(scene: _Scene) -> None:
+    """The claims topic was made again, for example: nobody knows any more who works."""
+    thread, answers = in_background(lambda: scene.driver.work(scene.seat))
+    assert scene.carrier.began.wait(5)
+    scene.seat.failure = Refused("made again")
+    thread.join(5)
+    assert answers == [False]
+
+
+def test_a_crash_on_purpose_does_not_leave_the_seat(scene: _Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill would not do so either."""
+
+    class _Dead(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        scene.seat.log.append("dead")
+        raise _Dead
+
+    monkeypatch.setattr(stand_by, "die", die)
+
+    def crash() -> None:
+        assert scene.carrier.shared is not None
+        scene.carrier.shared.crashed.append(Outcome(0, 0, 1, Status.CRASHED))
+        scene.carrier.shared.stop.set()
+
+    monkeypatch.setattr(scene.carrier, "run", crash)
+    with pytest.raises(_Dead):
+        scene.driver.work(scene.seat)
+    assert scene.seat.log[0] == "dead"
+
+
+def test_who_waits_tells_once_who_works(scene: _Scene) -> None:
+    """And again when that changes."""
+    scene.seat.held, scene.seat.owner = False, "first"
+    thread, answers = in_background(lambda: scene.driver.wait(scene.seat))
+    until(lambda: scene.view.notes == ["me stands by, first works"], "the first note")
+    scene.seat.owner = "second"
+    until(lambda: len(scene.view.notes) == 2, "the second note")
+    scene.seat.held = True
+    thread.join(5)
+    assert answers == [True]
+    assert scene.view.notes[1:] == ["me stands by, second works", "me works, after second"]
+
+
+def test_turns_are_taken_until_the_work_is_done() -> None:
+    """Each with a seat of its own, left before the next is opened."""
+    seat, turns = _Seat(), iter([False, False, True])
+    patience = Patience(settings())
+    stand_by.take_turns(lambda: seat, lambda _: True, lambda _: next(turns), threading.Event(), patience, Here())
+    assert seat.log == ["opened", "left"] * 3
+
+
+def test_a_claims_topic_out_of_reach_is_tried_again_for_as_long_as_patience_lasts() -> None:
+    """Errors of the work itself are not mistaken for that."""
+    seat, view, tries = _Seat(), Here(), iter([DeadlineExceeded("no answer"), None])
+
+    def open_seat() -> _Seat:
+        if error := next(tries):
+            raise error
+        return seat
+
+    patience, stop = Patience(settings()), threading.Event()
+    stand_by.take_turns(open_seat, lambda _: True, lambda _: True, stop, patience, view)
+    assert "out of reach" in view.notes[0]
+    assert seat.log == ["opened", "left"]
+
+    def fails(_seat: stand_by.Seat) -> bool:
+        raise DeadlineExceeded("the work's own")
+
+    with pytest.raises(DeadlineExceeded, match="the work's own"):
+        stand_by.take_turns(lambda: seat, lambda _: True, fails, stop, patience, view)
+
+
+def test_the_options_reach_the_settings_and_spark_submit() -> None:
+    """And a run without --stand-by knows nothing of them."""
+    given = settings("--claim-interval", "1.5", "--client-id", "driver-1", "--claims", "c")
+    assert given.stand_by is not None
+    assert (given.stand_by.interval_s, given.stand_by.client_id, given.stand_by.claims) == (1.5, "driver-1", "c")
+    words = same_options(given)
+    assert settings_of(run_command.make_context("run", words).params).stand_by == given.stand_by
+    assert settings_of(run_command.make_context("run", []).params).stand_by is None
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--claim-interval", "0.01"), ("--client-id", "x" * 256), ("--claims", "a b")]
+)
+def test_bad_values_are_refused_by_name(option: str, value: str) -> None:
+    with pytest.raises(UsageError, match=option):
+        settings(option, value)
+
+
+def test_the_help_names_the_options() -> None:
+    told = CliRunner().invoke(cli, ["run", "--help"])
+    assert told.exit_code == ExitCode.DONE
+    assert all(word in told.output for word in ("--stand-by", "--claim-interval", "--client-id", "--claims"))
+
+
+def test_a_direct_lease_is_no_longer_than_the_seats() -> None:
+    """Tasks of a driver that sleeps would else go on beside those of the next one."""
+    given = settings("--claim-interval", "2")
+    assert given.stand_by is not None
+    shorter = stand_by._with_a_lease_no_longer_than_the_seats(given, given.stand_by)
+    assert shorter.direct.lease_s == 4.0
