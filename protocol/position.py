@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 HEADER_TOPIC = "source.topic"
 HEADER_PARTITION = "source.partition"
 HEADER_OFFSET = "source.offset"
+_LONGEST_NUMBER = 19  # digits of the largest offset; Python refuses to read some thousands
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -37,9 +39,13 @@ class SourcePosition:
         """
         found = dict(headers or ())
         topic, partition, offset = (found.get(name) for name in (HEADER_TOPIC, HEADER_PARTITION, HEADER_OFFSET))
-        if topic is None or partition is None or offset is None or not (partition.isdigit() and offset.isdigit()):
+        if topic is None or not (_is_number(partition) and _is_number(offset)):
             return None
         return cls(topic.decode("utf-8", "replace"), int(partition), int(offset))
+
+
+def _is_number(text: bytes | None) -> TypeGuard[bytes]:
+    return text is not None and text.isdigit() and len(text) <= _LONGEST_NUMBER
 
 
 @dataclass(frozen=True, slots=True, order=True)

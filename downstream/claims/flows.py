@@ -18,7 +18,11 @@ from protocol.deadline import Deadline
 
 
 class AtLeastOnce:
-    """Work, then tell the position with the next heartbeat; a crash repeats what was done since the last one."""
+    """
+    Work, then tell the position with the next heartbeat; a crash repeats what was done since the last one.
+
+    The position is what the pattern reports as done: one that works behind the loop's back may have read far more.
+    """
 
     def __init__(self, inner: Handler, keeper: Keeper) -> None:
         self._inner, self._keeper = inner, keeper
@@ -50,8 +54,7 @@ class AtLeastOnce:
             NotOwned: a claim is not surely ours.
         """
         self._check(slices)
-        self._inner.handle(slices, lease)
-        self._told({one.partition: one.until for one in slices})
+        self._inner.handle(slices, self._telling(lease))
 
     def _check(self, slices: Sequence[Slice]) -> None:
         held = self._keeper.held()
@@ -59,13 +62,23 @@ class AtLeastOnce:
             if one.partition not in held or held[one.partition].token != self._held[one.partition].token:
                 raise NotOwned(f"partition {one.partition} is not surely ours: two intervals without a heartbeat")
 
-    def _told(self, positions: Mapping[int, int]) -> None:
-        done = {p: replace(self._held[p], position=at) for p, at in positions.items()}
-        self._held |= done
-        self._keeper.progress(done)
+    def _telling(self, lease: Lease) -> Lease:
+        """The lease, whose reports the log hears of, too."""
+
+        def report(positions: Mapping[int, int]) -> None:
+            done = {
+                p: replace(self._held[p], position=max(at, self._held[p].position))
+                for p, at in positions.items()
+                if p in self._held
+            }
+            self._held |= done
+            self._keeper.progress(done)
+            lease.report(positions)
+
+        return replace(lease, report=report)
 
     def tick(self, lease: Lease) -> None:
-        self._inner.tick(lease)
+        self._inner.tick(self._telling(lease))
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
         """Hand over: the next owner goes on exactly where this one ended."""

@@ -36,6 +36,7 @@ class Seat:
 
     ``committed`` is a hint: the group's offset in Kafka without waiting for pending transactions, None without one.
     ``first`` and ``last_stable`` are the log's first offset and its last stable offset (LSO).
+    ``committed_topic_id``: the topic for which that offset was committed, None where nobody has said.
     """
 
     topic: str
@@ -44,6 +45,7 @@ class Seat:
     committed: int | None
     first: int
     last_stable: int
+    committed_topic_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,12 @@ class Lease:
     """Hand out nothing of these partitions until `resume`; for handlers that work behind the loop's back."""
     resume: Callable[[Collection[int]], None]
     report: Callable[[Mapping[int, int]], None]
-    """Tell Kafka the group's positions (partition -> next offset), for lag tools only."""
+    """
+    Tell that all below these positions is done (partition -> next offset).
+
+    Kafka hears of it within a second, and before partitions leave in good order. Who has no other position than
+    Kafka's is given again, after a crash, what was not told by then; for all others this is what lag tools see.
+    """
 
     def check(self, partition: int) -> None:
         """
@@ -97,7 +104,7 @@ class Handler(Protocol):
     A pattern: where its positions are kept and what happens to records.
 
     All calls come from the loop's thread. `Later` from `assigned`, `handle` or `tick` pauses and tries again; any
-    other error ends the loop. A record is done when `handle` returns, unless the handler keeps positions itself.
+    other error ends the loop. A record is done once the handler has told so by `Lease.report`.
     """
 
     def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:
@@ -105,7 +112,7 @@ class Handler(Protocol):
         ...
 
     def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
-        """Work off what was read; on return it is done, durably, together with its position."""
+        """Work off what was read, or begin to; what is durably done is told by `Lease.report`, now or in `tick`."""
         ...
 
     def tick(self, lease: Lease) -> None:

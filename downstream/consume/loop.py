@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -12,6 +10,7 @@ from dataclasses import dataclass, field
 from downstream.claims.flows import FLOWS
 from downstream.claims.ownership import ClaimedMember
 from downstream.consume.handler import Handler, Later, Lease, NotOwned, Seat, Slice
+from downstream.consume.position import metadata, topic_id_in
 from downstream.consume.settings import LoopSettings
 from protocol.deadline import Deadline
 from protocol.errors import Refused
@@ -20,13 +19,12 @@ from protocol.kafka.clients import READ_UNCOMMITTED, AdminClient, admin, consume
 from protocol.kafka.members import Member, MemberSettings, Polled
 from protocol.kafka.topics import Topic
 
-__all__ = ["Loop", "LoopSettings", "Told", "stop_on_signals"]
+__all__ = ["Loop", "LoopSettings", "Told"]
 
 _REACH_S = 10.0
 _ASK_S = 15.0
 _SURE = 0.8  # of the poll interval: past it, work that still runs may meet the next owner
 _LEAVE_S = 3.0
-_GRACE_S = 9.0
 _REPORT_S = 1.0
 
 
@@ -121,18 +119,25 @@ class Loop:
             self._member.take(settings.partitions, self)
             self._pause_waiting()
         while not self._stop.is_set():
-            polled = self._member.poll(settings.batch, settings.linger_s)
-            self._pause_waiting()
-            self._retry()
-            self._round(polled)
+            self._turn(self._member.poll(settings.batch, settings.linger_s))
             if not settings.follow and self._drained():
                 return
 
-    def _round(self, polled: Mapping[int, Polled]) -> None:
+    def _turn(self, polled: Mapping[int, Polled]) -> None:
+        """All between two polls, within one deadline."""
+        deadline = self._sure()
+        slices = self._slices(polled)  # before any wait ends: of who waited, this is not what is to be read next
+        self._pause_waiting()
+        self._retry(deadline)
+        self._round(slices, deadline)
+
+    def _sure(self) -> Deadline:
+        """How long our partitions are surely ours from a poll on."""
+        return Deadline(self._settings.max_poll_interval_s * _SURE)
+
+    def _round(self, slices: list[Slice], deadline: Deadline) -> None:
         """One turn of the handler."""
-        deadline = Deadline(self._settings.max_poll_interval_s * _SURE)
         lease = Lease(deadline, frozenset(self._places), self._member.pause, self._member.resume, self._report)
-        slices = self._slices(polled)
         try:
             if slices:
                 self._handler.handle(slices, lease)
@@ -156,8 +161,12 @@ class Loop:
         found = []
         for partition, share in sorted(polled.items()):
             place = self._places.get(partition)
-            if place is not None and place.retry_at is None and share.until > place.position:
+            if place is None or place.retry_at is not None:
+                continue
+            if share.until > place.position:
                 found.append(Slice(partition, place.position, share.until, share.records))
+            elif not share.records:
+                place.patience = None  # the log's end: nothing is there that can't be worked on
         return found
 
     # Rebalances, told by the member from inside its poll.
@@ -165,7 +174,7 @@ class Loop:
     def assigned(self, partitions: Collection[int]) -> Mapping[int, int]:
         self.told.rebalances += 1
         self._settled = Deadline(self._settings.settle_s)
-        return self._seat(partitions)
+        return self._seat(partitions, self._sure())
 
     def revoked(self, partitions: Collection[int]) -> None:
         ours = [p for p in partitions if self._places.pop(p, None)]
@@ -176,10 +185,11 @@ class Loop:
     def lost(self, partitions: Collection[int]) -> None:
         ours = [p for p in partitions if self._places.pop(p, None)]
         self._unreported = {p: at for p, at in self._unreported.items() if p in self._places}
+        self._settled = Deadline(self._settings.settle_s)  # the group gives out anew; nothing is drained by this
         self._tell(f"partitions {sorted(partitions)} were lost: the group has given them to somebody else")
         self._handler.lost(ours)
 
-    def _seat(self, partitions: Collection[int]) -> Mapping[int, int]:
+    def _seat(self, partitions: Collection[int], deadline: Deadline) -> Mapping[int, int]:
         """Ask Kafka about partitions, then the handler where to read them from; the first offset if it says later."""
         if not partitions:
             return {}
@@ -188,7 +198,7 @@ class Loop:
         places = {one.partition: _Place(one.first, one.last_stable, None, patience.get(one.partition)) for one in seats}
         self._places |= places
         try:
-            positions = self._handler.assigned(seats, Deadline(self._settings.max_poll_interval_s * _SURE))
+            positions = self._handler.assigned(seats, deadline)
         except Later as error:
             self._postpone(partitions, error)
             return {p: place.position for p, place in places.items()}
@@ -204,10 +214,12 @@ class Loop:
             known = offsets.committed(asking, settings.topic, partitions, deadline)
         finally:
             asking.close()
-        return [
-            Seat(settings.topic, self._topic.topic_id, p, None if at is None else at.offset, log.first, log.last_stable)
-            for p, at, log in ((p, known[p], logs[p]) for p in sorted(partitions))
-        ]
+        seats = []
+        for p in sorted(partitions):
+            at, log = known[p], logs[p]
+            position, of = (None, None) if at is None else (at.offset, topic_id_in(at))
+            seats.append(Seat(settings.topic, self._topic.topic_id, p, position, log.first, log.last_stable, of))
+        return seats
 
     # What has to wait.
 
@@ -228,10 +240,10 @@ class Loop:
     def _pause_waiting(self) -> None:
         self._member.pause([p for p, place in self._places.items() if place.retry_at is not None])
 
-    def _retry(self) -> None:
+    def _retry(self, deadline: Deadline) -> None:
         due = [p for p, place in self._places.items() if place.retry_at is not None and place.retry_at.expired()]
         if due:
-            positions = self._seat(due)
+            positions = self._seat(due, deadline)
             self._member.seek(positions)
             ready = [p for p in due if self._places[p].retry_at is None]
             self._member.resume(ready)
@@ -254,7 +266,7 @@ class Loop:
 
     def _send_report(self, *, wait: bool) -> None:
         """Tell Kafka at most once per second, and before partitions leave us."""
-        self._member.report(self._unreported, f"topic-id={self._topic.topic_id}", wait=wait)
+        self._member.report(self._unreported, metadata(self._topic.topic_id), wait=wait)
         self._unreported, self._report_due = {}, Deadline(_REPORT_S)
 
     def _leave(self) -> None:
@@ -267,22 +279,3 @@ class Loop:
                 self._send_report(wait=True)
         finally:
             self._member.close(deadline)
-
-
-def stop_on_signals(stop: threading.Event) -> None:
-    """
-    SIGTERM and SIGINT end the loop after the batch that runs; a second one, or 9 s, end the process as it is.
-
-    Ending at once is safe for every handler: what is not committed is read again.
-    """
-
-    def handle(number: int, _frame: object) -> None:
-        if stop.is_set():
-            os._exit(128 + number)
-        stop.set()
-        timer = threading.Timer(_GRACE_S, os._exit, [128 + number])
-        timer.daemon = True
-        timer.start()
-
-    signal.signal(signal.SIGTERM, handle)
-    signal.signal(signal.SIGINT, handle)

@@ -6,8 +6,8 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from decimal import Decimal, localcontext
-from typing import Any, NamedTuple, TypeGuard
+from decimal import Decimal, InvalidOperation, localcontext
+from typing import Any, NamedTuple, NoReturn, TypeGuard
 
 import psycopg
 
@@ -34,7 +34,8 @@ FROM ledger_entries WHERE partition = %s ORDER BY "offset"
 _BALANCES = "SELECT customer_id, tier, orders, cents, discount_cents FROM ledger_balances"
 
 
-_DIGITS, _LONGEST_NAME, _WHOLE = 30, 256, 2**63
+_DIGITS, _LONGEST_NAME = 30, 256
+_LEAST, _MOST = -(2**63), 2**64 - 1  # whole numbers that the ledger's parser takes for such
 
 
 class _Expected(NamedTuple):
@@ -203,7 +204,8 @@ def _compare_balances(checked: Checked, balances: dict[tuple[str, str], Money], 
 def _expected(record: LogRecord) -> _Expected:
     """What the record says, by another parser and with the limits that the documents name."""
     try:
-        order = json.loads(record.value() or b"", parse_float=Decimal, parse_int=Decimal)
+        text = (record.value() or b"").decode()
+        order = json.loads(text, parse_float=_decimal, parse_int=Decimal, parse_constant=_refuse)
     except (ValueError, RecursionError):
         order = None
     if not isinstance(order, dict):
@@ -215,9 +217,21 @@ def _expected(record: LogRecord) -> _Expected:
     return _Expected(customer, tier, cents, rate, books=True)
 
 
+def _decimal(text: str) -> Decimal | None:
+    """The number; None for one whose exponent no `Decimal` takes."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return None
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
+
 def _named(found: Any) -> str | None:
-    if isinstance(found, Decimal) and found.as_tuple().exponent == 0 and abs(found) < _WHOLE:
-        return str(found)
+    if isinstance(found, Decimal) and found.as_tuple().exponent == 0 and _LEAST <= found <= _MOST:
+        return str(int(found))
     text = found.replace("\x00", "\\u0000") if isinstance(found, str) else ""
     return text if len(text) <= _LONGEST_NAME else None
 

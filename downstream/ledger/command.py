@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from downstream.consume.loop import Loop, stop_on_signals
+from downstream.consume.loop import Loop
 from downstream.consume.options import (
     crash_of,
     crash_options,
@@ -18,6 +18,7 @@ from downstream.consume.options import (
     loop_options,
     loop_settings,
 )
+from downstream.consume.signals import stop_on_signals
 from downstream.ledger.check import check
 from downstream.ledger.handler import LedgerHandler
 from protocol.names import ExitCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 import orjson
@@ -65,10 +65,7 @@ def entry(partition: int, offset: int, value: bytes | None, headers: Headers | N
 
 
 def _source(headers: Headers | None) -> str | None:
-    try:
-        found = SourcePosition.of(headers)
-    except ValueError:  # digits without an end
-        return None
+    found = SourcePosition.of(headers)
     return None if found is None else _safe(f"{found.topic}/{found.partition}/{found.offset}")
 
 
@@ -91,9 +88,20 @@ def _numbers(order: dict[str, Any], value: bytes | None) -> tuple[Decimal | None
     if rate is not None and type(cents) is int and -_LARGEST < cents < _LARGEST:
         return Decimal(cents), rate
     if isinstance(cents, float) or isinstance(discount, float):
-        exact = json.loads(value or b"", parse_float=Decimal, parse_int=Decimal)
+        try:
+            exact = json.loads(value or b"", parse_float=_exact, parse_int=Decimal)
+        except RecursionError:  # the quick parser goes a little deeper
+            return None, None
         cents, discount = exact.get(_AMOUNT), exact.get(DISCOUNT_FIELD)
     return _number(cents), _number(discount)
+
+
+def _exact(text: str) -> Decimal | None:
+    """The number; None where its exponent is beyond every `Decimal`."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return None
 
 
 def _number(found: Any) -> Decimal | None:

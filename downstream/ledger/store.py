@@ -42,6 +42,8 @@ CREATE TABLE IF NOT EXISTS ledger_balances (
 );
 """
 
+# Two ledgers that begin at once would each find no other's rows.
+_ONE_BY_ONE = "SELECT pg_advisory_xact_lock('kafka_offsets'::regclass::bigint)"
 _FOREIGN = "SELECT consumer_group, topic FROM kafka_offsets WHERE (consumer_group, topic) <> (%s, %s) LIMIT 1"
 _MAKE = """
 INSERT INTO kafka_offsets (consumer_group, topic, partition, next_offset, topic_id)
@@ -87,6 +89,7 @@ class Ledger:
         Raises:
             Refused: the tables are another group's, or another topic's; its entries can't be told from ours.
         """
+        connection.execute(_ONE_BY_ONE)
         foreign = connection.execute(_FOREIGN, self._names).fetchone()
         if foreign is not None:
             raise Refused(

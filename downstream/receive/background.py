@@ -84,21 +84,26 @@ class Keeping:
 
 
 class CleanUp(Background):
-    """Deletes old claims and delivered outbox rows, a few thousand per transaction, in a session of its own."""
+    """
+    Deletes a group's old claims and delivered outbox rows, a few thousand per transaction, in a session of its own.
 
-    def __init__(self, settings: DatabaseSettings, keeping: Keeping) -> None:
+    Other groups of the same tables may read topics that keep their records longer.
+    """
+
+    def __init__(self, settings: DatabaseSettings, group: str, keeping: Keeping) -> None:
         super().__init__("clean-up", keeping.every_s)
-        self._database, self._keeping = Database(settings, "brew-clean-up"), keeping
+        self._database, self._group, self._keeping = Database(settings, "brew-clean-up"), group, keeping
 
     def round(self) -> bool:
         if self._keeping.keep_s is None:
             return False
         removed = 0
         for table, column in (("processed_messages", "processed_at"), ("outbox", "sent_at")):
-            old = f"SELECT ctid FROM {table} WHERE {column} < now() - make_interval(secs => %s) LIMIT {_CHUNK}"  # noqa: S608 - names of ours
+            chosen = f"consumer_group = %s AND {column} < now() - make_interval(secs => %s)"
+            old = f"SELECT ctid FROM {table} WHERE {chosen} LIMIT {_CHUNK}"  # noqa: S608 - names of ours
             statement = f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({old}))"  # noqa: S608 - the same
             with self._database.transaction(self._database.patience()) as connection:
-                removed += connection.execute(statement.encode(), [self._keeping.keep_s]).rowcount
+                removed += connection.execute(statement.encode(), [self._group, self._keeping.keep_s]).rowcount
         return removed > 0
 
     def stop(self, deadline: Deadline) -> None:

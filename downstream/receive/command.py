@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from downstream.consume.loop import Loop, LoopSettings, Told, stop_on_signals
+from downstream.consume.loop import Loop, LoopSettings, Told
 from downstream.consume.options import (
     crash_of,
     crash_options,
@@ -18,6 +18,7 @@ from downstream.consume.options import (
     loop_options,
     loop_settings,
 )
+from downstream.consume.signals import stop_on_signals
 from downstream.receive.background import Keeping
 from downstream.receive.check import Effects, PostgresEffects, RedisEffects, check
 from downstream.receive.message import SOURCE, identifier
@@ -97,6 +98,7 @@ def _run(settings: LoopSettings, receiver: Receiver, deliverer: Deliverer | None
     stop = threading.Event()
     stop_on_signals(stop)
     if deliverer is not None:
+        receiver.beside.append(deliverer)
         deliverer.start()
     try:
         told = Loop(settings, receiver, stop, lambda text: click.echo(text, err=True)).run()

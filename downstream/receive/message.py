@@ -59,10 +59,7 @@ def messages(topic: str, records: Iterable[LogRecord], identify: Identify) -> li
 
 
 def _source_id(topic: str, record: LogRecord) -> str:
-    try:
-        at = SourcePosition.of(record.headers())
-    except ValueError:  # digits without an end
-        at = None
+    at = SourcePosition.of(record.headers())
     return _own_id(topic, record) if at is None else _short(f"{at.topic}/{at.partition}/{at.offset}")
 
 

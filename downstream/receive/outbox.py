@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import time
+from collections import Counter
 from dataclasses import dataclass
 
 import urllib3
@@ -27,9 +29,17 @@ ORDER BY number LIMIT %s FOR UPDATE SKIP LOCKED
 _SENT = "UPDATE outbox SET sent_at = now(), attempts = attempts + 1 WHERE number = %s"
 _REFUSED = "UPDATE outbox SET refused = %s, attempts = attempts + 1 WHERE number = %s"
 _LATER = """
-UPDATE outbox SET attempts = attempts + 1, due_at = now() + make_interval(secs => %s) WHERE number = %s
+UPDATE outbox SET attempts = attempts + 1, due_at = clock_timestamp() + make_interval(secs => %s) WHERE number = %s
 """
 _OPEN = "SELECT count(*) FROM outbox WHERE consumer_group = %s AND sent_at IS NULL AND refused IS NULL"
+
+
+class _End(enum.Enum):
+    """What became of one request."""
+
+    SENT = enum.auto()
+    REFUSED = enum.auto()
+    LATER = enum.auto()
 
 
 @dataclass(frozen=True)
@@ -60,15 +70,23 @@ class Deliverer(Background):
         self.sent = self.refused = 0
 
     def round(self) -> bool:
-        with self._database.transaction(self._database.patience()) as connection:
+        # Receivers that hang must not use up the transaction's time: nothing would be noted of any row, for ever.
+        patience = self._database.patience()
+        sending = Deadline(patience.budget_s / 2)
+        ends: Counter[_End] = Counter()
+        with self._database.transaction(patience) as connection:
             taken = connection.execute(_TAKE, [self._group, _BATCH]).fetchall()
-            sent = sum(self._send(connection, *row) for row in taken)
+            for row in taken:
+                if sending.expired():
+                    break
+                ends[self._send(connection, *row)] += 1
             if taken:
                 self._crash.at(Moment.BEFORE_COMMIT)
-        self.sent += sent
+        self.sent += ends[_End.SENT]
+        self.refused += ends[_End.REFUSED]
         return len(taken) == _BATCH
 
-    def _send(self, connection: Connection, number: int, message_id: str, payload: bytes, attempts: int) -> bool:
+    def _send(self, connection: Connection, number: int, message_id: str, payload: bytes, attempts: int) -> _End:
         headers = {"Content-Type": "application/json", "Idempotency-Key": message_id}
         try:
             answer = self._http.request("POST", self._calls.url, body=bytes(payload), headers=headers)
@@ -78,13 +96,12 @@ class Deliverer(Background):
             status = answer.status
         if 200 <= status < 300:  # noqa: PLR2004 - success, by RFC 9110
             connection.execute(_SENT, [number])
-            return True
+            return _End.SENT
         if 400 <= status < 500 and status not in _AGAIN:  # noqa: PLR2004 - the sender's fault, by RFC 9110
             connection.execute(_REFUSED, [f"answered {status}", number])
-            self.refused += 1
-        else:
-            connection.execute(_LATER, [min(_LONGEST_WAIT_S, 0.2 * 2 ** min(attempts, 10)), number])
-        return False
+            return _End.REFUSED
+        connection.execute(_LATER, [min(_LONGEST_WAIT_S, 0.2 * 2 ** min(attempts, 10)), number])
+        return _End.LATER
 
     def drain(self, deadline: Deadline) -> None:
         """

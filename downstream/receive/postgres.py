@@ -75,7 +75,8 @@ class PostgresReceiver(Receiver):
         super().__init__(ground)
         self._settings, self._outbox = settings, outbox
         self._database = Database(settings, "brew-receive")
-        self._clean_up = CleanUp(settings, keeping)
+        self._clean_up = CleanUp(settings, ground.group, keeping)
+        self.beside.append(self._clean_up)
 
     def prepare(self) -> None:
         """Make the tables and begin to clean up; before the loop starts."""
@@ -110,9 +111,6 @@ class PostgresReceiver(Receiver):
             connection.execute(_ENQUEUE, [self.ground.group, ids, values])
         else:
             connection.execute(_EFFECT, [self.ground.group, ids, customers, points])
-
-    def tick(self, lease: Lease) -> None:  # noqa: ARG002 - the handler's shape
-        self._clean_up.check()
 
     def close(self, deadline: Deadline) -> None:
         self._clean_up.stop(deadline)

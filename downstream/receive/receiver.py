@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from downstream.consume.crash import Crash
 from downstream.consume.handler import Lease, Seat, Slice
+from downstream.consume.position import start
+from downstream.receive.background import Background
 from downstream.receive.message import Identify, Message, messages
 from protocol.deadline import Deadline
-from protocol.errors import Refused
 
 
 @dataclass
@@ -39,6 +40,8 @@ class Receiver:
         self.ground = ground
         self._begun: set[int] = set()
         self.received = Received()
+        self.beside: list[Background] = []
+        """Threads that work for this receiver; what ends one ends the loop."""
 
     def claim(self, found: Sequence[Message], lease: Lease) -> int:
         """Bring about the effect of each message that is new; return of how many. Raises `Later` to be asked again."""
@@ -52,14 +55,7 @@ class Receiver:
         if self.ground.again and seat.partition not in self._begun:
             self._begun.add(seat.partition)
             return seat.first
-        if seat.committed is None:
-            return seat.first
-        if seat.committed < seat.first:
-            raise Refused(
-                f"input-lost: {seat.topic}[{seat.partition}] was left at {seat.committed}, and retention has taken "
-                f"what lies before {seat.first}; if these are to be left out, set the group's offset to {seat.first}"
-            )
-        return seat.committed
+        return start(seat)
 
     def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
         for one in slices:
@@ -72,8 +68,9 @@ class Receiver:
         self.received.repeated += len(records) - effects
         lease.report({one.partition: one.until for one in slices})
 
-    def tick(self, lease: Lease) -> None:
-        """Nothing is due by time."""
+    def tick(self, lease: Lease) -> None:  # noqa: ARG002 - the handler's shape
+        for one in self.beside:
+            one.check()
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
         """Nothing is held between two batches."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from downstream.consume.loop import stop_on_signals
+from downstream.consume.signals import stop_on_signals
 from downstream.totals.crash import KillAt
 from downstream.totals.recompute import recompute
 from downstream.totals.rocks import RocksStore

@@ -101,6 +101,11 @@ class Aggregate:
     def ready(self, position: int, *, fresh: bool) -> str | None:
         """Restore the store unless it stands at the committed offset already."""
         self.dropped()
+        if fresh and position > 0:
+            return (
+                f"range-lost: {self.settings.deltas}[{self.partition}] begins at {position}, and nothing of it was "
+                "ever added; what lay before is gone. Count afresh with another --group"
+            )
         standing = self.store.standing
         if standing is not None and standing.until > position:
             self.store.wipe()  # it holds what was never committed, or what an operator took back

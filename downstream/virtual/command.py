@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from downstream.consume.loop import Loop, stop_on_signals
+from downstream.consume.loop import Loop
 from downstream.consume.options import loop_options, loop_settings
+from downstream.consume.signals import stop_on_signals
 from downstream.virtual.call import Caller, CallSettings
 from downstream.virtual.member import SpreadingMember
 from downstream.virtual.partitions import VirtualPartitions, VirtualSettings

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from downstream.consume.handler import Later, Lease, Seat, Slice
+from downstream.consume.position import start
 from downstream.virtual.partitions import Place, VirtualPartitions
 from protocol.deadline import Deadline
-from protocol.errors import Refused
 
 _LOOK_S = 0.01
 _STORE_EVERY_S = 0.5
@@ -45,15 +45,10 @@ class SpreadingMember:
         for seat in seats:
             if seat.partition in self._read:
                 continue
-            if seat.committed is not None and seat.committed < seat.first:
-                raise Refused(
-                    f"{seat.topic}[{seat.partition}]: the group stands at {seat.committed} and the log begins at "
-                    f"{seat.first}, what lies between is gone; to accept that, set the group's offset to {seat.first}"
-                )
-            start = seat.first if seat.committed is None else seat.committed
+            begin = start(seat)
             self._topic = seat.topic
-            self._read[seat.partition], self._goals[seat.partition] = start, seat.last_stable
-            self._virtual.assigned(Place(seat.topic, seat.partition), start)
+            self._read[seat.partition], self._goals[seat.partition] = begin, seat.last_stable
+            self._virtual.assigned(Place(seat.topic, seat.partition), begin)
         return {seat.partition: self._read[seat.partition] for seat in seats}
 
     def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
@@ -92,6 +87,7 @@ class SpreadingMember:
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
         """Fill the holes below what was begun, as far as there is time, and store how far that came."""
         places = [self._forget(partition) for partition in partitions if partition in self._read]
+        self._virtual.hold(places)
         self._store({place: self._virtual.revoked(place, deadline) for place in places})
         for partition in partitions:
             self._stored.pop(partition, None)

@@ -165,6 +165,12 @@ class VirtualPartitions:
         with self._changed:
             return all(held.tracker.unfinished == 0 for held in self._held.values())
 
+    def hold(self, places: Iterable[Place]) -> None:
+        """Begin nothing behind what is begun: these are about to be revoked, one after another."""
+        with self._changed:
+            for place in places:
+                self._held[place].limit = self._held[place].begun
+
     def revoked(self, place: Place, deadline: Deadline) -> int:
         """
         Let a partition go: finish what lies below the last record begun, and tell the last position to store.

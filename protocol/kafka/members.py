@@ -161,7 +161,7 @@ class Member:
 
     def report(self, positions: Mapping[int, int], metadata: str, *, wait: bool = False) -> None:
         """
-        Tell Kafka the group's position, for lag tools; a failure is passed over, since nothing depends on it.
+        Tell Kafka the group's position; a failure is passed over: who depends on it reads some records again.
 
         ``wait``: until the broker has answered (at most the library's own request time-out).
         """

@@ -17,7 +17,8 @@ import click
 
 from downstream.claims.settings import ClaimsSettings, Flow
 from downstream.consume.handler import Lease, Seat, Slice
-from downstream.consume.loop import Loop, LoopSettings, stop_on_signals
+from downstream.consume.loop import Loop, LoopSettings
+from downstream.consume.signals import stop_on_signals
 from protocol.command import run
 from protocol.connection import Connection
 from protocol.deadline import Deadline
@@ -33,11 +34,12 @@ class Scribe:
     def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
         return {seat.partition: seat.first if seat.committed is None else seat.committed for seat in seats}
 
-    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:  # noqa: ARG002
+    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
         for one in slices:
             time.sleep(self._work_s)
             lines = [f"{self._client} {one.partition} {record.offset()}\n" for record in one.records]
             os.write(self._file, "".join(lines).encode())
+            lease.report({one.partition: one.until})
 
     def tick(self, lease: Lease) -> None: ...
 

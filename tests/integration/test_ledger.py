@@ -17,10 +17,12 @@ from harness.downstream import LedgerStage, document, following, run
 from harness.names import Names
 from harness.programs import ROOT
 
-from downstream.consume.handler import Later, Lease, Slice
+from downstream.consume.handler import Later, Lease, Seat, Slice
 from downstream.ledger import handler as ledger_handler
 from downstream.ledger.handler import LedgerHandler
 from downstream.ledger.position import Row, Start
+from downstream.ledger.store import TABLES, Ledger
+from downstream.postgres import Database, make_tables
 from protocol.deadline import Deadline
 from protocol.errors import Refused
 from sandbox.postgres import Postgres
@@ -53,6 +55,22 @@ def _sql(stage: LedgerStage, *statements: str) -> None:
     with psycopg.connect(stage.url, options=f"-c search_path={stage.schema}") as connection:
         for statement in statements:
             connection.execute(statement.encode())
+
+
+def test_of_two_ledgers_that_begin_at_once_in_the_same_tables_one_is_refused(stage: LedgerStage) -> None:
+    """Each would find no rows of another's, and their entries could not be told apart."""
+    quick = dataclasses.replace(stage.database, lock_s=0.3)
+    seat = Seat(stage.topic, "id", 0, None, 0, 10)
+    first, second = (Database(one, "test") for one in (stage.database, quick))
+    make_tables(first, stage.schema, TABLES)
+    with first.transaction(Deadline(9)) as connection:
+        Ledger("one", stage.topic).make(connection, [seat])
+        with pytest.raises(Later, match="lock timeout"), second.transaction(Deadline(9)) as rival:
+            Ledger("two", stage.topic).make(rival, [seat])
+    with pytest.raises(Refused, match="tables of its own"), second.transaction(Deadline(9)) as rival:
+        Ledger("two", stage.topic).make(rival, [seat])
+    first.close()
+    second.close()
 
 
 def test_every_visible_order_is_one_row_and_the_money_is_conserved(stage: LedgerStage) -> None:

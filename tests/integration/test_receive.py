@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 
 import psycopg
 import pytest
+from confluent_kafka import TopicPartition
 from harness import enriched
 from harness.brokers import Broker
 from harness.downstream import ReceiveStage, document, following, run
@@ -19,8 +22,10 @@ from downstream.receive.message import Message
 from downstream.receive.outbox import CallSettings, Deliverer
 from downstream.receive.postgres import PostgresReceiver
 from downstream.receive.sink import Sink
+from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import Refused
+from protocol.kafka.clients import READ_COMMITTED, consumer
 from sandbox.postgres import Postgres
 
 MESSAGES = 120
@@ -57,6 +62,15 @@ def test_a_redelivered_message_does_nothing_and_the_receiver_moves_on(stage: Rec
     assert (second.effects, second.repeated) == (0, MESSAGES)
     stage.proven(MESSAGES)
     assert stage.receive(stage.in_postgres()).messages == 0
+
+
+def test_an_offset_of_the_topic_before_this_one_is_refused_although_it_fits(stage: ReceiveStage) -> None:
+    """The brokers forget offsets with their topic, and a member that outlives it tells its own once more."""
+    late = consumer(Connection(stage.bootstrap), stage.group, READ_COMMITTED)
+    late.commit(offsets=[TopicPartition(stage.topic, 0, 5, "topic-id=the-one-before")], asynchronous=False)
+    late.close()
+    with pytest.raises(Refused, match=r"^topic-recreated: .* id the-one-before"):
+        stage.receive(stage.in_postgres())
 
 
 def test_two_receivers_of_the_same_messages_bring_about_one_effect_each(stage: ReceiveStage) -> None:
@@ -112,17 +126,21 @@ def test_a_field_makes_two_records_one_message(stage: ReceiveStage) -> None:
 
 
 def test_old_claims_are_cleaned_up_beside_the_work(stage: ReceiveStage) -> None:
-    """Rows older than they have to be kept go; younger ones stay."""
+    """Rows older than they have to be kept go; younger ones stay, and other groups' as long as those say."""
     stage.receive(stage.in_postgres())
+    others = "INSERT INTO processed_messages VALUES ('old', 'another group', now() - interval '9 years')"
+    with psycopg.connect(stage.url, options=f"-c search_path={stage.schema}") as connection:
+        connection.execute(others)
     with psycopg.connect(stage.url, options=f"-c search_path={stage.schema}") as connection:
         old = "UPDATE processed_messages SET processed_at = now() - interval '2 hours' WHERE message_id LIKE '%/1/%'"
         aged = connection.execute(old).rowcount
     assert aged == MESSAGES // 4
     with following(stage.loop(follow=True), stage.in_postgres(keep_s=3600.0)):
         deadline = Deadline(20)
-        while _value(stage, "SELECT count(*) FROM processed_messages") > MESSAGES - aged:
+        while _value(stage, "SELECT count(*) FROM processed_messages") > MESSAGES - aged + 1:
             deadline.check("the clean-up")
-    assert _value(stage, "SELECT count(*) FROM processed_messages") == MESSAGES - aged
+    assert _value(stage, "SELECT count(*) FROM processed_messages") == MESSAGES - aged + 1
+    assert _value(stage, "SELECT count(*) FROM processed_messages WHERE consumer_group = 'another group'") == 1
 
 
 def test_claims_that_would_not_outlive_their_records_are_refused(stage: ReceiveStage) -> None:
@@ -181,6 +199,18 @@ def test_a_request_that_is_refused_for_good_stops_no_other(stage: ReceiveStage, 
     assert len(refused) == len(set(refused)) == 4
     assert _value(stage, "SELECT count(*) FROM outbox WHERE refused = 'answered 422' AND sent_at IS NULL") == 4
     assert sink.counts()["effects"] == MESSAGES - 4
+
+
+def test_a_receiver_that_never_answers_does_not_keep_the_rows_behind_from_their_turn(stage: ReceiveStage) -> None:
+    """What hangs longer than a transaction may take is still noted, and waits for its next try while others pass."""
+    stage.receive(stage.in_postgres(outbox=True))
+    quick = dataclasses.replace(stage.database, lock_s=0.2, statement_s=0.3)  # 2.5 s in all, and ten calls take 3 s
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        calls = CallSettings(f"http://127.0.0.1:{silent.getsockname()[1]}/", timeout_s=0.3)
+        deliverer = Deliverer(stage.group, quick, calls, Crash())
+        assert deliverer.round()
+        deliverer.stop(Deadline(1))
+    assert 1 <= _value(stage, "SELECT count(*) FROM outbox WHERE attempts = 1") < 10
 
 
 def _deliver(stage: ReceiveStage, sink: Sink) -> None:

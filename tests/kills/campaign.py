@@ -106,10 +106,9 @@ def campaign(
     with tempfile.TemporaryDirectory(prefix="brew-kills-") as folder:
         bugs = BUGS.get(store, {})
         program = _Program(line[3:], None if bug is None else bugs[bug], Path(folder) / "words")
-        while (done := sum(result.kills.values())) < kills:
-            if result.orders <= done * orders:
-                enriched.write(stage.bootstrap, stage.topic, orders, seed=result.orders, first=result.orders)
-                result.orders += orders
+        while sum(result.kills.values()) < kills:
+            enriched.write(stage.bootstrap, stage.topic, orders, seed=result.orders, first=result.orders)
+            result.orders += orders
             moment = str(dice.choice(list(moments)))
             if _killed(program, moment, dice):
                 result.kills[moment] += 1

@@ -24,8 +24,9 @@ class Recorder:
         self.calls.append(("assigned", [seat.committed for seat in seats]))
         return {seat.partition: seat.committed or seat.first for seat in seats}
 
-    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:  # noqa: ARG002
+    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
         self.calls.append(("handle", [(one.partition, one.until) for one in slices]))
+        lease.report({one.partition: one.until for one in slices})
 
     def tick(self, lease: Lease) -> None: ...
 
@@ -59,7 +60,27 @@ class StubKeeper:
         self.calls.append(("give back", {p: (one.token, one.position) for p, one in done.items()}))
 
 
-LEASE = cast("Lease", None)
+class Behind(Recorder):
+    """Takes what it is given, and is done with it later."""
+
+    done: Mapping[int, int] = {}
+
+    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
+        self.calls.append(("handle", [(one.partition, one.until) for one in slices]))
+        self.report = lease.report
+
+    def tick(self, lease: Lease) -> None:
+        lease.report(self.done)
+
+    def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:  # noqa: ARG002
+        self.report({0: 115})
+
+
+def lease(heard: list[Mapping[int, int]]) -> Lease:
+    return Lease(Deadline(20), frozenset({0, 1}), lambda _: None, lambda _: None, heard.append)
+
+
+LEASE = lease([])
 
 
 def seats() -> list[Seat]:
@@ -80,6 +101,35 @@ def test_at_least_once_works_first_and_tells_then() -> None:
         ("revoked", [0, 1]),
         ("give back", {0: (7, 120), 1: (8, -1)}),
     ]
+
+
+def test_what_was_only_begun_is_not_told() -> None:
+    """A pattern that works behind the loop's back: the log hears what it reports, or a crash would skip the rest."""
+    calls: list[tuple[str, Any]] = []
+    heard: list[Mapping[int, int]] = []
+    inner = Behind(calls)
+    flow = AtLeastOnce(inner, cast("Keeper", StubKeeper(calls)))
+    flow.assigned(seats(), Deadline(5))
+    flow.handle([Slice(0, 100, 120, [])], lease(heard))
+    assert calls[1:] == [("handle", [(0, 120)])]
+    inner.done = {0: 110}
+    flow.tick(lease(heard))
+    flow.revoked([0], Deadline(5))
+    assert heard == [{0: 110}, {0: 115}]
+    assert calls[2:] == [("progress", {0: (7, 110)}), ("progress", {0: (7, 115)}), ("give back", {0: (7, 115)})]
+
+
+def test_at_most_once_never_goes_back_behind_what_it_claimed() -> None:
+    """What is done lies below what was claimed, and what was claimed is never worked on again."""
+    calls: list[tuple[str, Any]] = []
+    inner = Behind(calls)
+    flow = AtMostOnce(inner, cast("Keeper", StubKeeper(calls)))
+    flow.assigned(seats(), Deadline(5))
+    flow.handle([Slice(0, 100, 120, [])], LEASE)
+    inner.done = {0: 110}
+    flow.tick(LEASE)
+    flow.assigned(seats(), Deadline(5))
+    assert calls[-1] == ("assigned", [120, 50])
 
 
 def test_at_most_once_claims_before_it_works() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as some
 
 from downstream.consume.crash import Crash, Moment
 from downstream.consume.handler import Lease, NotOwned, Seat
+from downstream.ledger.check import _expected
 from downstream.ledger.entry import Entry, Problem, entry
 from downstream.ledger.position import Row, start
 from downstream.postgres import DatabaseSettings
@@ -54,6 +55,44 @@ def test_a_position_that_is_none_of_this_log_is_refused(row: Row, name: str) -> 
 def _entry(order: object, **changed: object) -> Entry:
     value = order if isinstance(order, bytes | None) else json.dumps({**ORDER, **changed}).encode()
     return entry(3, 17, value, SourcePosition("orders", 1, 5).headers())
+
+
+class Value:
+    """A record's value and nothing else."""
+
+    def __init__(self, value: bytes) -> None:
+        self.value = lambda: value
+
+
+_TINY = "1e-99999999999999999999"
+
+
+@pytest.mark.parametrize("cents", ["980", "98.5"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("}", f', "more": {_TINY}}}'),
+        ('"c-1"', str(2**64 - 1)),
+        ('"c-1"', str(-(2**63))),
+        ('"c-1"', str(2**64)),
+        ('"c-1"', "-0"),
+        ("}", ', "more": NaN}'),
+        ("{", "\ufeff{"),
+    ],
+)
+def test_the_ledger_and_its_check_read_odd_records_alike(cents: str, change: tuple[str, str]) -> None:
+    """Two parsers, one answer: neither stops at a record, and the check finds no fault where there is none."""
+    value = json.dumps(ORDER).replace("980", cents).replace(*change).encode()
+    booked, expected = entry(3, 17, value, None), _expected(Value(value))
+    assert expected.books == (booked.problem is None)
+    if expected.books:
+        assert tuple(expected)[:4] == (booked.customer_id, booked.tier, booked.cents, booked.discount)
+
+
+def test_a_record_that_is_nested_too_deep_is_a_row_that_says_so() -> None:
+    """The quick parser takes 1,024 levels and the exact one fewer: between the two lies no end of the ledger."""
+    value = json.dumps({**ORDER, "total_cents": 98.5}).replace("}", ', "more": ' + "[" * 1010 + "]" * 1010 + "}")
+    assert _entry(value.encode()).problem is Problem.BAD_AMOUNT
 
 
 def test_an_order_becomes_a_row_with_exact_numbers() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -93,13 +93,17 @@ def _polled(until: int = 7) -> dict[int, Polled]:
     return {1: Polled([], until)}
 
 
+def _round(loop: Loop, polled: dict[int, Polled]) -> None:
+    loop._round(loop._slices(polled), Deadline(9))
+
+
 def test_a_slice_begins_where_the_last_one_ended_and_nothing_is_handed_out_twice(
     loop: Loop, handler: FakeHandler
 ) -> None:
     """What lies below the position, and what belongs to nobody here, is dropped."""
     assert loop.assigned([1]) == {1: 5}
     for until in (7, 7, 6, 10):
-        loop._round({**_polled(until), 2: Polled([], 9)})
+        _round(loop, {**_polled(until), 2: Polled([], 9)})
     assert [(one.partition, one.start, one.until) for one in handler.handled] == [(1, 5, 7), (1, 7, 10)]
     assert loop._drained()
 
@@ -109,17 +113,17 @@ def test_later_pauses_and_then_asks_for_the_position_again(loop: Loop, handler: 
     """Nothing is kept of the batch: the handler says anew where to read from."""
     loop.assigned([1])
     handler.error = error
-    loop._round(_polled())
+    _round(loop, _polled())
     loop._pause_waiting()
     member = loop._member
     assert member.paused == {1}
-    loop._round(_polled())  # what was fetched before the pause is not handed out
+    _round(loop, _polled())  # what was fetched before the pause is not handed out
     assert handler.handled == []
     assert not loop._drained()
     loop._places[1].retry_at = Deadline(1e-9)
-    loop._retry()
+    loop._retry(Deadline(9))
     assert (member.seeks, member.paused) == ([{1: 5}], set())
-    loop._round(_polled())
+    _round(loop, _polled())
     assert len(handler.handled) == 1
 
 
@@ -127,7 +131,7 @@ def test_patience_has_an_end_that_work_pushes_away(loop: Loop, handler: FakeHand
     """A partition that can't be worked on for too long is told, and ends the loop; one good batch begins anew."""
     loop.assigned([1])
     handler.error = Later("busy", 0.001)
-    loop._round(_polled())
+    _round(loop, _polled())
     patience = loop._places[1].patience
     assert patience is not None
     while not patience.expired():
@@ -135,10 +139,66 @@ def test_patience_has_an_end_that_work_pushes_away(loop: Loop, handler: FakeHand
     handler.error = Later("still busy", 0.001)
     loop._places[1].retry_at = Deadline(1e-9)
     with pytest.raises(Refused, match="still busy"):
-        loop._retry()
+        loop._retry(Deadline(9))
     handler.error, loop._places[1].retry_at = None, None
-    loop._round(_polled())
+    _round(loop, _polled())
     assert loop._places[1].patience is None
+
+
+def test_what_was_fetched_while_a_partition_waited_is_dropped_even_if_its_wait_ends_in_that_turn(
+    loop: Loop, handler: FakeHandler
+) -> None:
+    """Those records lie behind the batch that failed: handed out from the old position, that batch would be skipped."""
+    loop.assigned([1])
+    handler.error = Later("busy", 1e-9)
+    loop._turn({1: Polled([], 7)})
+    loop._turn({1: Polled([], 9)})  # polled before the pause, when the delay was over already
+    assert loop._member.seeks == [{1: 5}]
+    assert handler.handled == []
+    assert loop._places[1].position == 5
+
+
+def test_patience_is_new_after_the_end_of_the_log_was_read(loop: Loop, handler: FakeHandler) -> None:
+    """A quiet topic: a store that was away an hour ago, and is away again, has not been away all the time."""
+    loop.assigned([1])
+    handler.error = Later("busy", 1e-9)
+    loop._turn(_polled())
+    loop._turn({})
+    assert loop._places[1].patience is not None
+    loop._turn({1: Polled([], 5)})
+    assert loop._places[1].patience is None
+
+
+def test_a_turn_has_one_deadline_however_long_its_parts_take(
+    loop: Loop, handler: FakeHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taking a partition over again uses up the time in which the others' batch is surely ours."""
+    now, leases = [0.0], []
+    monkeypatch.setattr(loop, "_sure", lambda: Deadline(48, lambda: now[0]))
+    monkeypatch.setattr(handler, "handle", lambda _slices, lease: leases.append(lease))
+    loop.assigned([1, 2])
+    loop._places[2].retry_at = Deadline(1e-9)
+
+    def slowly(seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:
+        now[0] = 47
+        assert not deadline.expired()
+        return {seat.partition: 5 for seat in seats}
+
+    monkeypatch.setattr(handler, "assigned", slowly)
+    loop._turn(_polled())
+    leases[0].check(1)
+    now[0] = 48
+    with pytest.raises(NotOwned):
+        leases[0].check(1)
+
+
+def test_a_member_that_lost_its_partitions_is_not_drained_by_that(loop: Loop) -> None:
+    """The group gives out anew, perhaps to the same member."""
+    loop.assigned([1])
+    loop._settled = Deadline(1e-9)
+    loop._settings = replace(loop._settings, settle_s=30)
+    loop.lost([1])
+    assert not loop._drained()
 
 
 def test_a_revoked_partition_is_reported_before_it_leaves_and_a_lost_one_never(
@@ -146,7 +206,7 @@ def test_a_revoked_partition_is_reported_before_it_leaves_and_a_lost_one_never(
 ) -> None:
     """Who has lost a partition tells nobody where it stands."""
     loop.assigned([1, 2])
-    loop._round({1: Polled([], 7), 2: Polled([], 8)})
+    _round(loop, {1: Polled([], 7), 2: Polled([], 8)})
     loop.lost([2])
     loop.revoked([1])
     assert loop._member.reports == [({1: 7}, True)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from fractions import Fraction
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +14,15 @@ from hypothesis import strategies as st
 from downstream.totals.position import Position, position
 from downstream.totals.rocks import RocksStore
 from downstream.totals.store import MemoryStore, Standing, Store
+from downstream.totals.topics import TotalsSettings
 from downstream.totals.total import UNREADABLE, Total, deltas, of_order
-from downstream.totals.work import add
+from downstream.totals.work import Aggregate, add
+from protocol.connection import Connection
 from protocol.errors import Refused
 from protocol.position import Committed, LogOffsets
+
+if TYPE_CHECKING:
+    from protocol.kafka.clients import AdminClient
 
 amounts = st.one_of(
     st.integers(-(10**20), 10**20).map(str),
@@ -169,3 +175,11 @@ def test_a_position_goes_on_where_it_was_committed() -> None:
 def test_a_position_that_would_miscount_is_refused_by_name(found: Committed, named: str) -> None:
     with pytest.raises(Refused, match=f"^{named}: .*another --group"):
         position("t[0]", "id", found, LOG)
+
+
+def test_deltas_that_went_before_they_were_added_are_no_beginning() -> None:
+    """The group's own topic begins at 0: a first look that finds it later would leave out what retention took."""
+    settings = TotalsSettings(Connection("nowhere"), "g", "in", "out")
+    contradiction = Aggregate(settings, cast("AdminClient", None), 2, MemoryStore()).ready(7, fresh=True)
+    assert contradiction is not None
+    assert contradiction.startswith("range-lost: g.deltas[2] begins at 7")

@@ -11,7 +11,7 @@ import pytest
 from downstream.consume.handler import Later, Lease, Seat, Slice
 from downstream.virtual import member
 from downstream.virtual.member import SpreadingMember
-from downstream.virtual.partitions import VirtualPartitions, VirtualSettings
+from downstream.virtual.partitions import Place, VirtualPartitions, VirtualSettings
 from protocol.deadline import Deadline
 from protocol.errors import Refused
 
@@ -82,7 +82,7 @@ def test_reading_begins_at_the_committed_offset_or_the_first(scene: Scene) -> No
     assert one.assigned([seat(0, 9), seat(1, None)], Deadline(5)) == {0: 9, 1: 5}
     one.handle([records(9, 12)], scene.lease())
     assert one.assigned([seat(0, 9)], Deadline(5)) == {0: 12}
-    with pytest.raises(Refused, match="stands at 2 and the log begins at 5"):
+    with pytest.raises(Refused, match="left at 2, and retention has taken what lies before 5"):
         one.assigned([seat(2, 2)], Deadline(5))
     one.revoked([0, 1, 2], Deadline(1))
     one.lost([2])
@@ -133,3 +133,18 @@ def test_nothing_is_stored_of_a_partition_that_was_lost(scene: Scene) -> None:
     scene.now += 10
     one.tick(scene.lease())
     assert scene.stored == {}
+
+
+def test_partitions_that_leave_together_are_held_before_the_first_is_waited_for(scene: Scene) -> None:
+    """Else a slow handler of one would let the others begin what there is no time left to finish."""
+    one = scene.make()
+    one.assigned([seat(0, 5), seat(1, 5)], Deadline(5))
+    held, revoked, limits = dict(scene.virtual._held), scene.virtual.revoked, []
+
+    def watched(place: Place, deadline: Deadline) -> int:
+        limits.append([one.limit for one in held.values()])
+        return revoked(place, deadline)
+
+    scene.virtual.revoked = watched  # type: ignore[method-assign]
+    one.revoked([0, 1], Deadline(5))
+    assert limits[0] == [-1, -1]

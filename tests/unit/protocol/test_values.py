@@ -42,7 +42,13 @@ def test_a_source_position_survives_its_headers(topic: str, partition: int, offs
 
 
 @pytest.mark.parametrize(
-    "headers", [None, [], [("source.topic", b"t"), ("source.partition", b"x"), ("source.offset", b"1")]]
+    "headers",
+    [
+        None,
+        [],
+        [("source.topic", b"t"), ("source.partition", b"x"), ("source.offset", b"1")],
+        [("source.topic", b"t"), ("source.partition", b"1"), ("source.offset", b"1" * 5000)],
+    ],
 )
 def test_headers_that_are_not_ours_are_no_position(headers: list[tuple[str, bytes]] | None) -> None:
     """No guess is made."""
