@@ -132,6 +132,7 @@ bench-peers: ## build the peers in Java and Go                 make bench-peers
 #            CRASH_PROB   0 to 1, per transaction          CRASH_POINT CRASH_MODE  where, and who dies
 #            MASTER       local[*] spark://... yarn k8s:// READER  connector direct
 #            FOLLOW=1     until SIGTERM                    PARTITIONS  of new topics
+#            STAND_BY=1   of several drivers one works, the others wait and take over
 #            BROKERS      of make up: 1 or 3               TESTS  of make test: files or folders
 #            TEST_WORKERS of make test: how many run at once, each with a broker of its own; 0: one after another
 #            DATABASE_URL REDIS_URL EFFECT_URL  where stores are    STORE  of make run-receive: postgres outbox redis redis-script
