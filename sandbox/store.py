@@ -147,6 +147,9 @@ class Store:
 
     def kill(self) -> None:
         """SIGKILL to the server and all its children, as when its machine loses power."""
+        if self.state.identity is not None:
+            # Stopped first: one that heals from a lost child starts new ones, which the look at its family would miss.
+            self.state.identity.send(signal.SIGSTOP)
         family = self._family()
         for process in family:
             try:
