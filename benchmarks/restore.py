@@ -32,6 +32,7 @@ from protocol.kafka import topics as topic_admin
 from protocol.kafka.clients import admin, producer
 from protocol.kafka.topics import Topic, Wanted
 from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
+from protocol.steps import queue
 from sandbox.kafka import Cluster
 
 LIMIT_S = 60.0
@@ -55,8 +56,8 @@ def fill(settings: TotalsSettings, keys: int) -> Topics:
         kafka.begin()
         mine = range(partition, keys, PARTITIONS)
         for n in mine:
-            put(kafka, settings.changelog, partition, key_of(n), value_of(n), deadline)
-        put(kafka, settings.changelog, partition, STANDING, standing_value(0, len(mine)), deadline)
+            queue(kafka, deadline, settings.changelog, value_of(n), key_of(n), partition)
+        queue(kafka, deadline, settings.changelog, standing_value(0, len(mine)), STANDING, partition)
         kafka.flush(deadline)
         kafka.send_offsets(0, Position(0, 0).metadata(made.deltas.topic_id), deadline)
         kafka.commit(deadline)
@@ -70,16 +71,6 @@ def key_of(n: int) -> bytes:
 
 def value_of(n: int) -> bytes:
     return b"%d %d98 %d.7 0" % (n % 90 + 1, n, n * 3)
-
-
-def put(kafka: KafkaTransaction, topic: str, partition: int, key: bytes, value: bytes, deadline: Deadline) -> None:
-    while True:
-        try:
-            kafka.produce(topic, value, key, partition)
-        except BufferError:
-            kafka.make_room(deadline)
-        else:
-            return
 
 
 def add_deltas(settings: TotalsSettings, number: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 
@@ -12,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from downstream.count import Count, count, key_of, source_of
 from protocol import names
-from protocol.command import REACH_S, run
+from protocol.command import REACH_S, LazyGroup, run
 from protocol.deadline import Deadline
 from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, Connection, reach
 from protocol.names import ExitCode, checked_topic
@@ -28,21 +27,9 @@ _PATTERNS = {
 }
 
 
-class _Patterns(click.Group):
-    """Loads a pattern when it is asked for: each brings the client of its store, a third of a second together."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *_PATTERNS])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _PATTERNS:
-            return super().get_command(ctx, cmd_name)
-        module, _, name = _PATTERNS[cmd_name].partition(":")
-        found: click.Command = getattr(importlib.import_module(module), name)
-        return found
-
-
-@click.group(cls=_Patterns, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=LazyGroup, later=_PATTERNS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 def downstream() -> None:
     """
     Consumers of the output.

@@ -11,10 +11,10 @@ from typing import Any
 import click
 
 import protocol.command
-from pipeline.dlq.commands import dlq
 from pipeline.options import run_options, settings_of
 from pipeline.progress import Board, JsonLines, LiveTable, Silent
 from pipeline.run import run, stop_on_signals
+from protocol.command import LazyGroup
 from protocol.errors import UsageError
 from protocol.names import ExitCode
 
@@ -30,7 +30,7 @@ Examples:
 Exit codes: 0 done, 2 crashed on purpose, 3 refused, 64 wrong usage."""
 
 
-@click.group()
+@click.group(cls=LazyGroup, later={"dlq": "pipeline.dlq.commands:dlq"})
 def cli() -> None:
     """Exactly once from one Kafka topic to another, on Spark."""
 
@@ -75,9 +75,6 @@ def submit_command(*, dry_run: bool, **option: Any) -> ExitCode:
         os.execvp(line[0], line)  # noqa: S606 - no shell in between, signals reach spark-submit
     click.echo(shlex.join(line))
     return ExitCode.DONE
-
-
-cli.add_command(dlq)
 
 
 def _view(progress: str, board: Board) -> Silent:

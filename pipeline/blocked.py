@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from pipeline.progress import Silent
 from pipeline.settings import PipelineSettings
 from protocol.deadline import Deadline
-from protocol.kafka import introspect
 
 _ASK_S = 5.0
 
 
 def tell_who_blocks(settings: PipelineSettings, partitions: Sequence[int], view: Silent) -> None:
     """One note per open transaction; telling is a courtesy, so a broker that can't answer stops nothing."""
+    # A third of the start of a run without Spark, and hardly ever needed.
+    from protocol.kafka import introspect  # noqa: PLC0415
+
     try:
         found = introspect.open_transactions(settings.connection, settings.input, partitions, Deadline(_ASK_S))
     except Exception as error:  # noqa: BLE001 - brokers before 3.0 can't answer; the run goes on

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import orjson
 
 from pipeline.numbers import Shelter, may_round
+from pipeline.ports import Enrich
 from pipeline.settings import Limits
 from protocol.records import DISCOUNT_FIELD, DISCOUNTS, STANDARD, TIER_FIELD, Reason, Rejected, tier_of_key
 
@@ -18,9 +19,6 @@ Resolver = Callable[[bytes | None, dict[str, object]], str]
 def resolve_by_key(key: bytes | None, _order: dict[str, object]) -> str:
     """The default resolver: the record key's prefix before the first `-`."""
     return tier_of_key(key)
-
-
-Enrich = Callable[[bytes | None, bytes | None], bytes | Rejected]
 
 
 def enricher(limits: Limits, resolve: Resolver = resolve_by_key) -> Enrich:

@@ -26,8 +26,8 @@ OPTIONS = "java-options"
 _SERVER = "org.apache.spark.api.python.PythonGatewayServer"
 _START_S = 120.0
 _LOOK_S = 0.005
-# Whoever sets one of these wants Spark's launcher to read it.
-_FOR_THE_LAUNCHER = {"SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_MEMORY"}
+# Whoever sets one of these wants Spark's launcher to read it; under `spark-submit` the JVM is there already.
+_FOR_SPARK = {"SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS", "PYSPARK_GATEWAY_PORT"}
 
 
 def start(conf: SparkConf, settings: SparkSettings) -> Any:
@@ -56,7 +56,7 @@ def _command(conf: SparkConf, settings: SparkSettings) -> list[str] | None:
     """Java's command line; None where Spark's launcher may know better (a second and a JVM more)."""
     options = Path(settings.jvm_dir or "", OPTIONS)
     ours = not any(name.startswith("spark.driver.") for name in settings.conf)
-    if not (settings.local and settings.jvm_dir and options.exists() and ours) or _FOR_THE_LAUNCHER & os.environ.keys():
+    if not (settings.local and settings.jvm_dir and options.exists() and ours) or _FOR_SPARK & os.environ.keys():
         return None
     home = Path(pyspark.__file__).parent
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else shutil.which("java")
@@ -80,9 +80,12 @@ def _launched(command: list[str], words: IO[bytes]) -> tuple[subprocess.Popen[by
     try:
         told = Path(place, "told")
         environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=words, stderr=words, env=environment, start_new_session=True
-        )
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=words, stderr=words, env=environment, start_new_session=True
+            )
+        except OSError as error:
+            raise Refused(f"Java does not start: {error}; put a java on PATH, or set JAVA_HOME to one") from error
         deadline = Deadline(_START_S)
         while not told.exists():
             if process.poll() is not None or deadline.expired():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -113,7 +115,9 @@ def start_context(settings: SparkSettings, *, short: bool = True) -> SparkContex
     except Exception as error:
         raise _did_not_start(settings, error) from error
     if not settings.local:
-        context.addPyFile(package_archive())
+        archive = package_archive()
+        atexit.register(shutil.rmtree, Path(archive).parent, ignore_errors=True)  # served from there while Spark runs
+        context.addPyFile(archive)
     return context
 
 

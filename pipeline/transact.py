@@ -11,7 +11,7 @@ from itertools import islice
 from pipeline.outcome import Outcome, Status
 from pipeline.ports import Crash, Enrich, RecordHeaders, Rows, Tally, Targets, Transaction
 from protocol.deadline import Deadline
-from protocol.errors import BrewError, Fatal
+from protocol.errors import Fatal
 from protocol.names import CrashPoint
 from protocol.position import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC, Committed, OffsetRange, SourcePosition
 from protocol.records import (
@@ -24,8 +24,8 @@ from protocol.records import (
     ERROR_TOPIC,
     Rejected,
 )
+from protocol.steps import abort_at_once, queue
 
-_ABORT_S = 5.0
 _HEADER_ROOM = 4096
 
 
@@ -132,19 +132,11 @@ def _write(run: _Run, batches: Iterable[Rows], position: int) -> None:
         kafka.send_offsets(run.offered.until, run.targets.metadata, deadline)  # 5
         run.may_crash(CrashPoint.AFTER_SEND_OFFSETS)
     except Exception:
-        _abort(kafka)
+        abort_at_once(kafka)
         raise
     run.may_crash(CrashPoint.COMMIT_IN_FLIGHT)
     # A commit that fails may have been applied: nothing is sent after it, the next attempt's locate tells.
     kafka.commit(deadline)  # 6
-
-
-def _abort(kafka: Transaction) -> None:
-    """End the transaction at once if the broker lets us; if not, the next fence does it."""
-    try:
-        kafka.abort(Deadline(_ABORT_S))
-    except BrewError:
-        return
 
 
 def _produce(run: _Run, rows: Rows, position: int) -> None:
@@ -169,22 +161,9 @@ def _produce(run: _Run, rows: Rows, position: int) -> None:
         try:
             produce(output, enriched, key, target, None, None, timestamp, source)
         except BufferError:
-            _patiently(run, output, enriched, key, target, timestamp, source)
+            queue(run.kafka, run.deadline, output, enriched, key, target, timestamp, source)
         enriched_count += 1
     run.tally.enriched += enriched_count
-
-
-def _patiently(
-    run: _Run, topic: str, value: bytes | None, key: bytes | None, target: int, timestamp: int, headers: object
-) -> None:
-    """Queue one record, waiting for room in the queue: a BufferError that is passed over is a lost record."""
-    while True:
-        try:
-            run.kafka.produce(topic, value, key, target, None, None, timestamp, headers)
-        except BufferError:
-            run.kafka.make_room(run.deadline)
-        else:
-            return
 
 
 def _reject(
@@ -211,8 +190,9 @@ def _reject(
         # The dead-letter topic can't hold it: a reference goes there, the bytes stay in the input.
         errors.append((ERROR_OMITTED, b"%d" % len(value)))
         value = None
+    dead_letter = run.targets.dead_letter
     all_headers = [*(headers or ()), *errors, *source.headers()]
-    _patiently(run, run.targets.dead_letter, value, key, run.targets.dead_letter_partition, timestamp, all_headers)
+    queue(run.kafka, run.deadline, dead_letter, value, key, run.targets.dead_letter_partition, timestamp, all_headers)
     run.tally.rejected += 1
 
 

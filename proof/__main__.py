@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import click
 
-from proof.commands.campaign import campaign, replay
-from proof.commands.claims import claims_races
-from proof.commands.look import end_offsets, group_describe
-from proof.commands.prepare import resolve, seed, topics
-from proof.commands.proxy import proxy
-from proof.commands.read import read
-from proof.commands.report import report
-from proof.commands.torn import torn, wire_cell
-from proof.commands.verify import verify
-from protocol.command import run
+from protocol.command import LazyGroup, run
+
+COMMANDS = {
+    "campaign": "proof.commands.campaign:campaign",
+    "claims-races": "proof.commands.claims:claims_races",
+    "end-offsets": "proof.commands.look:end_offsets",
+    "group-describe": "proof.commands.look:group_describe",
+    "proxy": "proof.commands.proxy:proxy",
+    "read": "proof.commands.read:read",
+    "replay": "proof.commands.campaign:replay",
+    "report": "proof.commands.report:report",
+    "resolve": "proof.commands.prepare:resolve",
+    "seed": "proof.commands.prepare:seed",
+    "topics": "proof.commands.prepare:topics",
+    "torn": "proof.commands.torn:torn",
+    "verify": "proof.commands.verify:verify",
+    "wire-cell": "proof.commands.torn:wire_cell",
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=LazyGroup, later=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 def proof() -> None:
     """
     Prepare topics and orders, look at logs and groups, verify that every order came out exactly once.
 
     Exit codes: 0 done or proven, 1 violation found, 3 refused or inconclusive, 64 wrong usage.
     """
-
-
-for command in (topics, seed, resolve, group_describe, end_offsets, read, verify, campaign, replay, report):
-    proof.add_command(command)
-for command in (proxy, torn, wire_cell, claims_races):
-    proof.add_command(command)
 
 
 def main() -> None:

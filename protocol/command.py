@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -15,6 +17,25 @@ from protocol.names import ExitCode
 
 STOPPED_EXIT = 128 + signal.SIGTERM
 REACH_S = 12.0
+
+
+class LazyGroup(click.Group):
+    """Imports a command when it is asked for: most bring clients that the others have no use for."""
+
+    def __init__(self, *args: Any, later: Mapping[str, str], **settings: Any) -> None:
+        """``later``: name -> `module:command`."""
+        super().__init__(*args, **settings)
+        self._later = later
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *self._later])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._later:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = self._later[cmd_name].partition(":")
+        found: click.Command = getattr(importlib.import_module(module), name)
+        return found
 
 
 class Stopped(BaseException):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from sandbox.redis import Redis
 from sandbox.store import Store
 
 STORES: dict[str, type[Store]] = {"postgres": Postgres, "redis": Redis}
+_WIDE = 240  # columns when no terminal says how many it has: an URL that is cut cannot be copied
 
 _names = click.argument("names", nargs=-1, type=click.Choice(list(STORES)))
 _named = click.argument("names", nargs=-1, required=True, type=click.Choice(list(STORES)))
@@ -98,12 +100,12 @@ def status(directory: Path, *, as_json: bool) -> None:
         click.echo(f"no store was ever started in {directory}")
     else:
         table = Table("store", "state", "process", box=None)
-        table.add_column("url", overflow="fold")
+        table.add_column("url", no_wrap=True)  # to be copied
         table.add_column("log", overflow="fold")
         for name, one in told.items():
             state = "up" if one["running"] else "down"
             table.add_row(name, state, str(one["process"] or ""), str(one["url"]), str(one["log"]))
-        Console().print(table)
+        Console(width=None if sys.stdout.isatty() else _WIDE).print(table)
     raise SystemExit(ExitCode.DONE if told and all(one["running"] for one in told.values()) else ExitCode.REFUSED)
 
 

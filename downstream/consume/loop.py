@@ -26,6 +26,7 @@ _ASK_S = 15.0
 _SURE = 0.8  # of the poll interval: past it, work that still runs may meet the next owner
 _LEAVE_S = 3.0
 _REPORT_S = 1.0
+_WAITING_AGAIN_S = 10.0
 
 
 @dataclass
@@ -69,6 +70,7 @@ class Loop:
         self._settled = Deadline(settings.settle_s)
         self._unreported: dict[int, int] = {}
         self._report_due = Deadline(_REPORT_S)
+        self._waiting, self._waiting_again = "", Deadline(_WAITING_AGAIN_S)
         self.told = Told()
 
     def run(self) -> Told:
@@ -226,7 +228,7 @@ class Loop:
     def _postpone(self, partitions: Collection[int], error: Later | NotOwned) -> None:
         delay_s = error.delay_s if isinstance(error, Later) else 0.5
         self.told.postponed += 1
-        self._tell(f"partitions {sorted(partitions)} wait {delay_s:g} s: {error}")
+        self._tell_waiting(f"partitions {sorted(partitions)} wait: {error}")
         for partition in partitions:
             place = self._places[partition]
             place.patience = place.patience or Deadline(self._settings.patience_s)
@@ -236,6 +238,12 @@ class Loop:
                     f"{self._settings.patience_s:g} s: {error}"
                 ) from error
             place.retry_at = Deadline(delay_s)
+
+    def _tell_waiting(self, text: str) -> None:
+        """Once, and again every few seconds while it stays the same: a store that is away is asked twice a second."""
+        if text != self._waiting or self._waiting_again.expired():
+            self._waiting, self._waiting_again = text, Deadline(_WAITING_AGAIN_S)
+            self._tell(text)
 
     def _pause_waiting(self) -> None:
         self._member.pause([p for p, place in self._places.items() if place.retry_at is not None])

@@ -14,8 +14,7 @@ from protocol.kafka.scan import LogRecord
 from protocol.kafka.transaction import KafkaTransaction
 from protocol.names import CrashPoint
 from protocol.position import LogOffsets
-
-_ABORT_S = 5.0
+from protocol.steps import abort_at_once, queue
 
 
 class Crash(Protocol):
@@ -127,7 +126,7 @@ def _write(
         _may_crash(crash, CrashPoint.AFTER_SEND_OFFSETS, source, kafka)
     except Exception:
         work.dropped()
-        _abort(kafka)
+        abort_at_once(kafka)
         raise
     _may_crash(crash, CrashPoint.COMMIT_IN_FLIGHT, source, kafka)
     try:
@@ -141,23 +140,9 @@ def _write(
 def _produce(outputs: Iterable[Output], kafka: KafkaTransaction, deadline: Deadline) -> None:
     with kafka.mapped("produce"):
         for topic, partition, key, value in outputs:
-            while True:
-                try:
-                    kafka.produce(topic, value, key, partition)
-                except BufferError:
-                    kafka.make_room(deadline)
-                else:
-                    break
+            queue(kafka, deadline, topic, value, key, partition)
 
 
 def _may_crash(crash: Crash | None, point: CrashPoint, source: Source, kafka: KafkaTransaction) -> None:
     if crash is not None:
         crash.at(point, source.topic, kafka)
-
-
-def _abort(kafka: KafkaTransaction) -> None:
-    """End the transaction at once if the broker lets us; if not, the next fence does it."""
-    try:
-        kafka.abort(Deadline(_ABORT_S))
-    except BrewError:
-        return

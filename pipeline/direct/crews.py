@@ -40,8 +40,9 @@ class SparkCrew:
         return max(1, int(self._context.defaultParallelism))
 
     def open(self, count: int) -> None:
+        """As `Crew` says; a slot that gave up is tried again as long as another one works (`check` looks at that)."""
         for slot in range(count):
-            if slot not in self._jobs:
+            if slot not in self._jobs or not self._jobs[slot].is_alive():
                 job = threading.Thread(target=self._keep, args=[slot], name=f"slot-{slot}", daemon=True)
                 self._jobs[slot] = job
                 job.start()

@@ -63,7 +63,6 @@ class Director:
         self._facts: dict[int, Fact] = {}
         self._next_look = self._next_move = self._next_telling = 0.0
         self._gathered_at: float | None = None
-        self._asked_at = time.monotonic()
 
     def run(self) -> None:
         """

@@ -19,8 +19,8 @@ from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
 from protocol.names import CrashPoint
 from protocol.position import Committed
 from protocol.records import REPLAY_GROUP
+from protocol.steps import abort_at_once, queue
 
-_ABORT_S = 5.0
 _MOST_LETTERS = 1000
 CRASH_POINTS = (
     CrashPoint.AFTER_FENCE,
@@ -153,7 +153,7 @@ class _Partition:
             kafka.send_offsets(settled, self._metadata(), deadline)  # 5
             self._may_crash(CrashPoint.AFTER_SEND_OFFSETS)
         except Exception:
-            _abort(kafka)
+            abort_at_once(kafka)
             raise
         if self._settings.crash is CrashPoint.COMMIT_IN_FLIGHT:
             with contextlib.suppress(BrewError):  # it does not wait, so it times out
@@ -172,13 +172,7 @@ class _Partition:
             (self._marks.topic, mark, key, self._partition, None),
         ]
         for topic, value, row_key, partition, headers in rows:
-            while True:
-                try:
-                    kafka.produce(topic, value, row_key, partition, None, None, 0, headers)
-                except BufferError:
-                    kafka.make_room(deadline)
-                else:
-                    break
+            queue(kafka, deadline, topic, value, row_key, partition, headers=headers)
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
@@ -248,11 +242,3 @@ class _Partition:
 def replay_group(group: str) -> str:
     """The group of the offsets and transactional ids that belong to the replays of ``group``'s dead letters."""
     return group + REPLAY_GROUP
-
-
-def _abort(kafka: KafkaTransaction) -> None:
-    """End the transaction at once if the broker lets us; if not, the next fence does it."""
-    try:
-        kafka.abort(Deadline(_ABORT_S))
-    except BrewError:
-        return

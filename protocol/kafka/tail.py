@@ -33,7 +33,7 @@ class Tail:
     The visible records of one partition from ``start`` on, each given out once.
 
     Used by one thread, in the process that made it. ``ahead_bytes`` bounds what is fetched before it is asked for.
-    Nothing is ever committed under ``group``; `consumer` is there for the questions of who commits.
+    Nothing is ever committed under ``group``.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Tail:
             "fetch.wait.max.ms": 100,
             **ONE_TRANSACTION,
         }
-        self.consumer: Consumer = consumer(connection, group, READ_COMMITTED, **ahead)
+        self._consumer: Consumer = consumer(connection, group, READ_COMMITTED, **ahead)
         self._mean_bytes = float(_FIRST_GUESS_BYTES)
         self._next = start
         with mapped("read"):
-            self.consumer.assign([TopicPartition(topic, partition, start)])
+            self._consumer.assign([TopicPartition(topic, partition, start)])
 
     def take(self, most: int, most_bytes: int, wait_s: float) -> Taken | None:
         """
@@ -61,11 +61,11 @@ class Tail:
             Fatal: the position is not in the log any more, or may not be read.
         """
         with mapped("read"):
-            first = self.consumer.poll(wait_s)
+            first = self._consumer.poll(wait_s)
             if first is None:
                 return None
             more = min(most, int(most_bytes / self._mean_bytes)) - 1
-            rest = self.consumer.consume(more, 0) if more > 0 else []
+            rest = self._consumer.consume(more, 0) if more > 0 else []
         records: list[LogRecord] = []
         end = self._next
         for message in cast("list[LogRecord]", [first, *rest]):
@@ -97,4 +97,4 @@ class Tail:
         raise classify(error, f"read of {self._place}")
 
     def close(self) -> None:
-        self.consumer.close()
+        self._consumer.close()

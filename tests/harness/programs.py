@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import tempfile
@@ -105,6 +106,11 @@ class Running:
     def await_cycle(self, *, seconds: float = 120.0, times: int = 1) -> str:
         """The first cycle's line: Spark is up and transactions are running."""
         return self.await_line(lambda line: '"event":"cycle"' in line, seconds=seconds, times=times)
+
+    def heard(self, wanted: re.Pattern[str]) -> bool:
+        """Whether a line said that up to now."""
+        with self._news:
+            return any(wanted.search(line) for line in self._lines)
 
     def _told(self) -> str:
         self._err.seek(0)

@@ -145,6 +145,22 @@ def test_patience_has_an_end_that_work_pushes_away(loop: Loop, handler: FakeHand
     assert loop._places[1].patience is None
 
 
+def test_a_wait_is_told_once_and_again_only_when_it_changes_or_lasts(loop: Loop, handler: FakeHandler) -> None:
+    """A store that is away is asked twice a second; hundreds of equal lines would hide the others."""
+    told: list[str] = []
+    loop._tell = told.append
+    loop._settings = replace(loop._settings, patience_s=60)
+    loop.assigned([1])
+    for text in ("away", "away", "busy", "busy"):
+        handler.error = Later(text, 1e-9)
+        loop._turn(_polled())
+    assert told == ["partitions [1] wait: away", "partitions [1] wait: busy"]
+    loop._waiting_again = Deadline(1e-9)
+    handler.error = Later("busy", 1e-9)
+    loop._turn(_polled())
+    assert told[2:] == ["partitions [1] wait: busy"]
+
+
 def test_what_was_fetched_while_a_partition_waited_is_dropped_even_if_its_wait_ends_in_that_turn(
     loop: Loop, handler: FakeHandler
 ) -> None:

@@ -43,6 +43,8 @@ def test_partitions_are_counted_apart_and_only_what_is_committed() -> None:
         breaker.heed(outcome(0, WINDOW - 1, partition))
     for status in set(Status) - {Status.COMMITTED}:
         breaker.heed(outcome(0, WINDOW, 0, status))
+    with pytest.raises(Refused, match=r"partition 9 rejected 1000 of its last 1000"):  # all by its own records
+        breaker.heed(outcome(0, 1, 9))
 
 
 def test_it_says_so_once() -> None:
@@ -56,3 +58,5 @@ def test_it_says_so_once() -> None:
 
 def test_a_share_of_one_never_trips() -> None:
     Breaker(1.0).heed(outcome(0, 10 * WINDOW))
+    with pytest.raises(Refused):
+        Breaker(0.999).heed(outcome(0, 10 * WINDOW))

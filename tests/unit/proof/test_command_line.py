@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from downstream.__main__ import downstream
-from proof.__main__ import proof
+from proof.__main__ import COMMANDS, proof
 from proof.commands import options
 from protocol.command import outcome
 from protocol.names import ExitCode
 
 
-@pytest.mark.parametrize("command", sorted(proof.commands))
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Help costs no broker and shows how to call."""
     assert outcome(proof, "proof", [command, "--help"]) == ExitCode.DONE

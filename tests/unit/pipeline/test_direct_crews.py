@@ -1,0 +1,79 @@
+"""The crew that Spark runs: a slot that fails is tried again, and a crew without any slot says why."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pipeline.direct import crews
+from pipeline.direct.crews import SparkCrew
+from protocol.errors import Refused
+
+
+class Context:
+    """Runs jobs: slots in ``broken`` fail at once, the others work until ``over``."""
+
+    def __init__(self, *broken: int) -> None:
+        self.broken, self.tried = set(broken), [0, 0]
+        self.over, self.healed = threading.Event(), threading.Event()
+        self._gateway: Any = self
+        self.proc = None
+        self.defaultParallelism = 2
+
+    def parallelize(self, slots: list[int], _count: int) -> Any:
+        context = self
+
+        class Job:
+            def mapPartitions(self, _run: object) -> Job:  # noqa: N802 - Spark's name
+                return self
+
+            def count(self) -> int:
+                context.tried[slots[0]] += 1
+                if slots[0] in context.broken:
+                    raise RuntimeError("Caused by: java.net.ConnectException: no way to the driver")
+                if slots[0] == 1:
+                    context.healed.set()
+                context.over.wait(10)
+                return 0
+
+        return Job()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(crews, "_AGAIN_S", 0.01)
+    return
+
+
+def crew_of(context: Any) -> SparkCrew:
+    office: Any = None
+    terms: Any = None
+    crew = SparkCrew(context, office, terms)
+    crew.open(2)
+    return crew
+
+
+def test_a_crew_without_a_working_slot_gives_up_with_the_cause() -> None:
+    context = Context(0, 1)
+    crew = crew_of(context)
+    for job in crew._jobs.values():
+        job.join(10)
+    with pytest.raises(Refused, match="no way to the driver"):
+        crew.check()
+
+
+def test_a_slot_that_gave_up_is_tried_again_while_another_works() -> None:
+    """The executor that was lost may come back an hour later."""
+    context = Context(1)
+    crew = crew_of(context)
+    crew._jobs[1].join(10)
+    crew.check()
+    context.broken.clear()
+    crew.open(2)
+    assert context.healed.wait(10)
+    assert context.tried[0] == 1, "the one that works was left alone"
+    crew.dismiss()
+    context.over.set()

@@ -1,0 +1,61 @@
+"""When the driver's JVM is started by ourselves, and when Spark's own launcher is left to it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from pyspark import SparkConf
+
+from pipeline import gateway
+from pipeline.session import spark_conf
+from pipeline.settings import SparkSettings
+from protocol.errors import Refused
+
+
+@pytest.fixture
+def jvm_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / gateway.OPTIONS).write_text("--add-opens=java.base/java.nio=ALL-UNNAMED\n-Dfrom=launcher\n")
+    (tmp_path / "spark").mkdir()
+    (tmp_path / "spark" / "connector.jar").touch()
+    for name in gateway._FOR_SPARK:
+        monkeypatch.delenv(name, raising=False)
+    return str(tmp_path)
+
+
+def command(settings: SparkSettings) -> list[str] | None:
+    return gateway._command(SparkConf(loadDefaults=False).setAll(list(spark_conf(settings).items())), settings)
+
+
+def test_a_local_driver_gets_what_the_launcher_would_have_given_it(jvm_dir: str) -> None:
+    """Class path, memory, our options and Spark's, none of them empty."""
+    words = command(SparkSettings("local[2]", jvm_dir))
+    assert words is not None
+    assert words[words.index("-cp") + 1].startswith(f"{jvm_dir}/spark/connector.jar:")
+    assert {"-Xmx1g", "-XX:+UseSerialGC", "-Dfrom=launcher"} <= set(words)
+    assert "" not in words
+    assert words[-1].endswith("PythonGatewayServer")
+
+
+@pytest.mark.parametrize("name", sorted(gateway._FOR_SPARK))
+def test_whoever_speaks_to_spark_by_its_environment_is_heard(
+    jvm_dir: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under spark-submit the JVM runs already, and a second one would be a second Spark."""
+    monkeypatch.setenv(name, "1")
+    assert command(SparkSettings("local[2]", jvm_dir)) is None
+
+
+def test_settings_of_the_driver_and_other_masters_are_left_to_spark(jvm_dir: str) -> None:
+    assert command(SparkSettings("local[2]", jvm_dir, {"spark.driver.memory": "2g"})) is None
+    assert command(SparkSettings("local-cluster[2,1,1024]", jvm_dir)) is None
+    assert command(SparkSettings("local[2]", None)) is None
+
+
+def test_a_java_home_without_java_is_one_sentence(jvm_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    words = command(SparkSettings("local[2]", jvm_dir))
+    assert words is not None
+    with pytest.raises(Refused, match="set JAVA_HOME"):
+        gateway._launched(words, io.BytesIO())
