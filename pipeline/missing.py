@@ -10,8 +10,8 @@ from pipeline.plan import Fact, position_metadata
 from pipeline.settings import OnMissingPosition, PipelineSettings
 from protocol.deadline import Deadline
 from protocol.errors import Refused
-from protocol.kafka.clients import admin
-from protocol.kafka.offsets import log_offsets
+from protocol.kafka.clients import admin, consumer
+from protocol.kafka.offsets import committed, log_offsets
 from protocol.kafka.scan import LogRecord, scan
 from protocol.kafka.topics import Topic
 from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
@@ -43,7 +43,8 @@ def resolve(settings: PipelineSettings, facts: Iterable[Fact], targets: Mapping[
     """
     The partitions that may start without a committed offset.
 
-    With `restore`, partitions whose output tells the position get it committed, and are left out of the answer.
+    With `restore`, partitions whose output tells the position get it committed, and are left out of the answer;
+    so are those in which another run has committed meanwhile. The caller asks for both kinds again.
 
     Raises:
         Refused: `offsets-vanished`, the output holds records of a partition whose position is gone.
@@ -61,20 +62,37 @@ def resolve(settings: PipelineSettings, facts: Iterable[Fact], targets: Mapping[
     restoring = settings.on_missing_position is OnMissingPosition.RESTORE
     settled = _settled(settings, {name: targets[name] for name in names})
     traces = _traces(settings, set(missing), settled, first_hit=not restoring)
+    # What is visible was committed with its offset: a trace without one now is what another run did not leave.
+    begun = _positioned(settings, missing) if traces else set()
+    traces = {partition: trace for partition, trace in traces.items() if partition not in begun}
     if traces and not restoring:
-        partition = min(traces)
-        raise Refused(
-            f"offsets-vanished: group {settings.group!r} has no committed offset in {settings.input}[{partition}], "
-            f"but {settings.output} or {settings.dead_letter} holds records from it (up to offset "
-            f"{traces[partition].offset} at least); "
-            "either restore the position from the output's headers (--on-missing-position restore), "
-            "or start over on purpose and double what is out (--on-missing-position start-over)"
-        )
+        raise _vanished(settings, traces)
     for partition, trace in traces.items():
         _check_same_input(settings, missing[partition], trace)
     for partition, trace in traces.items():
         _behind_a_fence(settings, missing[partition], trace.offset + 1)
-    return set(missing) - set(traces)
+    return set() if begun else set(missing) - set(traces)
+
+
+def _vanished(settings: PipelineSettings, traces: Mapping[int, Trace]) -> Refused:
+    partition = min(traces)
+    return Refused(
+        f"offsets-vanished: group {settings.group!r} has no committed offset in {settings.input}[{partition}], "
+        f"but {settings.output} or {settings.dead_letter} holds records from it (up to offset "
+        f"{traces[partition].offset} at least); "
+        "either restore the position from the output's headers (--on-missing-position restore), "
+        "or start over on purpose and double what is out (--on-missing-position start-over)"
+    )
+
+
+def _positioned(settings: PipelineSettings, partitions: Iterable[int]) -> set[int]:
+    """Those in which there is a committed offset by now, pending ones waited for: two runs may begin at once."""
+    reader = consumer(settings.connection, settings.group, READ_COMMITTED)
+    try:
+        found = committed(reader, settings.input, partitions, Deadline(_ASK_S))
+    finally:
+        reader.close()
+    return {partition for partition, position in found.items() if position is not None}
 
 
 def _logs(settings: PipelineSettings, targets: Mapping[str, Topic]) -> Logs:

@@ -100,7 +100,7 @@ class Running:
                     return found[times - 1]
                 if self._ended or deadline.expired():
                     why = "the program ended" if self._ended else f"{seconds:g} s are over"
-                    raise AssertionError(f"{why}, and the line did not come:\n{self._told()}")
+                    raise AssertionError(f"{why}, and the line did not come:\n{self.told()}")
                 self._news.wait(deadline.remaining_s())
 
     def await_cycle(self, *, seconds: float = 120.0, times: int = 1) -> str:
@@ -112,7 +112,8 @@ class Running:
         with self._news:
             return any(wanted.search(line) for line in self._lines)
 
-    def _told(self) -> str:
+    def told(self) -> str:
+        """All it has said up to now."""
         self._err.seek(0)
         return "".join(self._lines) + self._err.read()
 
@@ -162,7 +163,7 @@ class Running:
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"no end within {seconds:g} s; it said:\n{self._told()}") from None
+            raise AssertionError(f"no end within {seconds:g} s; it said:\n{self.told()}") from None
         took = self.seconds
         self._reader.join(10)
         self._err.seek(0)

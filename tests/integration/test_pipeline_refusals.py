@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
@@ -11,6 +12,9 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Here, Stage, until
 
+from pipeline import missing
+from pipeline.settings import OnMissingPosition
+from pipeline.survey import Surveyor
 from proof.seed import resolve
 from protocol.deadline import Deadline
 from protocol.errors import Refused
@@ -62,6 +66,25 @@ def test_vanished_offsets_are_refused_with_both_ways_out_and_nothing_is_written(
     stage.drain("--on-missing-position", "start-over")
     code, report = stage.verify()
     assert (code, report["totals"]) == (1, {"duplicate-output": 46})
+
+
+@pytest.mark.parametrize("way", OnMissingPosition)
+def test_what_another_first_run_writes_meanwhile_is_not_taken_for_a_lost_position(
+    stage: Stage, way: OnMissingPosition
+) -> None:
+    """Two runs begin at once: one looks, the other commits, then the first one finds records without a position."""
+    stage.create(2)
+    stage.seed(20)
+    settings = replace(stage.settings(), on_missing_position=way)
+    surveyor = Surveyor(settings)
+    source = surveyor.input_topic(Deadline(20))
+    facts = surveyor.facts(source, range(2), Deadline(20), {})
+    stage.drain()
+    allowed = missing.resolve(settings, facts, surveyor.output_topics(source, Deadline(20)))
+    surveyor.close()
+    assert allowed == ({0, 1} if way is OnMissingPosition.START_OVER else set()), "they are asked again"
+    stage.drain()
+    stage.proven(inputs=20, outputs=20)
 
 
 def test_one_vanished_partition_is_enough_to_refuse_and_rejected_records_count_as_output(stage: Stage) -> None:
