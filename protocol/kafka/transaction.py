@@ -138,8 +138,10 @@ class KafkaTransaction:
         """
         Give sockets and threads back; an open transaction is aborted.
 
-        After a commit or an abort without an answer nothing more is sent: the next fence decides.
+        After a commit or an abort without an answer nothing more is sent: the next fence decides. Harmless when repeated.
         """
+        if self.produce is _closed:
+            return
         with contextlib.suppress(KafkaException):  # what this transaction was about is settled, or the next fence's
             self._locator.close()
             if not self._outcome_unknown:

@@ -16,6 +16,7 @@ from harness.programs import until
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded
 from protocol.journal import Phase, Step, entries
+from protocol.kafka.clients import producer
 from protocol.kafka.ranges import RangeReader
 from protocol.names import CrashPoint
 
@@ -38,6 +39,22 @@ def test_it_drains_what_spark_would_and_says_so(stage: Stage) -> None:
     assert ran.code == 0, ran
     assert "332 enriched, 8 rejected" in ran.out
     stage.proven(inputs=340, outputs=332)
+
+
+@pytest.mark.parametrize("reader", ["connector", "direct"])
+def test_a_crash_that_finds_nothing_to_write_lets_the_range_pass(stage: Stage, reader: str) -> None:
+    """Offsets of an aborted transaction alone: `mid-produce` is never reached, and the position goes on behind them."""
+    stage.create(1)
+    upstream = producer(stage.connection, f"{stage.names.stem}-upstream", timeout_s=60, message_max_bytes=1_000_000)
+    upstream.init_transactions(20)
+    upstream.begin_transaction()
+    upstream.produce(stage.names.input, b"{}", b"gold-1", 0)
+    upstream.flush(20)
+    upstream.abort_transaction(20)
+    crash = ("--crash-mode", "worker", "--crash-prob", "1.0", "--crash-point", CrashPoint.MID_PRODUCE.value)
+    ran = stage.pipeline("--master", "none", "--reader", reader, *crash, seconds=60)
+    assert ran.code == 0, ran
+    assert stage.committed() == {0: 2}
 
 
 def test_a_sigkill_at_every_crash_point_heals(stage: Stage, tmp_path: Path) -> None:
