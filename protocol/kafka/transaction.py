@@ -138,7 +138,8 @@ class KafkaTransaction:
         """
         Give sockets and threads back; an open transaction is aborted.
 
-        After a commit or an abort without an answer nothing more is sent: the next fence decides. Harmless when repeated.
+        After a commit or an abort without an answer nothing more is sent: the next fence decides.
+        Harmless when repeated.
         """
         if self.produce is _closed:
             return
