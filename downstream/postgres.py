@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,8 @@ _LOOK_S = 0.1
 # No server, no lock in time, a deadlock; and the server's word to a client that has slept inside a transaction.
 _PASSING = (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout)
 _CONNECT_S = 5
+_DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
+_FORGETS = "SELECT name FROM pg_settings WHERE name = ANY(%s) AND setting = 'off' ORDER BY name"
 _SILENCE_S = 2.0  # what a silent server is given on top of its own time-outs
 
 
@@ -37,6 +39,7 @@ class DatabaseSettings:
     Where the tables are, and how long the server may make us wait.
 
     ``idle_s``: a client that stops inside a transaction (a SIGSTOP, a cut cable) loses its session and its locks then.
+    ``weaker``: who is told when the server can lose what it has committed; None: that is refused.
     """
 
     url: str = field(repr=False)  # may hold a password
@@ -44,6 +47,7 @@ class DatabaseSettings:
     lock_s: float = 3.0
     statement_s: float = 10.0
     idle_s: float = 20.0
+    weaker: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
         if not _SCHEMA.fullmatch(self.schema):
@@ -118,7 +122,7 @@ class Database:
         options.append(f"-c idle_in_transaction_session_timeout={int(settings.idle_s * 1000)}")
         options.append(f"-c search_path={settings.schema}")
         try:
-            return psycopg.connect(
+            connection = psycopg.connect(
                 settings.url,
                 autocommit=True,  # transactions begin where the code says so
                 connect_timeout=_CONNECT_S,
@@ -127,6 +131,25 @@ class Database:
             )
         except psycopg.ProgrammingError as error:
             raise UsageError(f"--database can't be read: {_said(error)}") from error
+        try:
+            self._require_durable(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _require_durable(self, connection: Connection) -> None:
+        """Asked in each new session: a server that was restarted, or replaced, may have other settings."""
+        off = [row[0] for row in connection.execute(_FORGETS, [list(_DURABLE)])]
+        if not off:
+            return
+        told = f"the database has {' and '.join(f'{name}=off' for name in off)}, so its crash loses what it committed"
+        if self.settings.weaker is None:
+            raise Refused(
+                f"{told}; needed is on (ALTER SYSTEM SET {off[0]} = on, then reload; look at the role's and the "
+                "database's own settings, too). --accept-weaker goes on all the same"
+            )
+        self.settings.weaker(told)
 
     def _forget(self) -> None:
         if self._connection is not None:

@@ -7,13 +7,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 orders=${SEED_COUNT:-30}
 # The story picks its own topics and crashes; nothing that was set for another run may leak in.
 unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES INPUT_TOPIC OUTPUT_TOPIC DLQ_TOPIC GROUP_ID SEED_COUNT SEED_TRANSACTIONAL
-unset CRASH_PROB CRASH_POINT CRASH_MODE FOLLOW STAND_BY PARTITIONS
+unset CRASH_PROB CRASH_POINT CRASH_MODE FOLLOW STAND_BY SHARE PARTITIONS
 
-if [[ -t 1 && -z ${NO_COLOR:-} ]]; then
-    bold=$'\e[1m' dim=$'\e[2m' green=$'\e[32m' red=$'\e[31m' plain=$'\e[0m'
-else
-    bold='' dim='' green='' red='' plain=''
-fi
+# shellcheck source=scripts/story.sh
+source scripts/story.sh
 
 mkdir -p .sandbox
 place=$(mktemp -d .sandbox/demo-XXXXXX)
@@ -26,28 +23,6 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-
-tell() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
-
-fail() {
-    printf '%s✗ the story says otherwise: %s%s\n' "$red" "$*" "$plain" >&2
-    exit 1
-}
-
-# run EXIT_CODE COMMAND...: shows the command, runs it, keeps its output for `says`.
-run() {
-    local expected=$1 code=0
-    shift
-    printf '%s$ %s%s\n' "$dim" "$*" "$plain"
-    "$@" 2>&1 | tee "$output" || code=${PIPESTATUS[0]}
-    [[ $code -eq $expected ]] || fail "'$*' ended with $code instead of $expected"
-}
-
-# says REGEX MEANING: the last output has a line that matches.
-says() {
-    grep -Eq "$1" "$output" || fail "$2"
-    printf '%s✓ %s%s\n' "$green" "$2" "$plain"
-}
 
 # counts NUMBER MEANING: the last output speaks of exactly so many records.
 counts() { says "(^|[^0-9,.])$1 records" "$2"; }

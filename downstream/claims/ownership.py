@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from downstream.claims.settings import ClaimsSettings
+from protocol.claims.hand import Hand
 from protocol.claims.keeper import Keeper
 from protocol.claims.member import Membership
 from protocol.deadline import Deadline
@@ -24,7 +25,6 @@ class ClaimedMember(Member):
 
     def __init__(self, settings: MemberSettings, claims: ClaimsSettings, partitions: Sequence[int]) -> None:
         super().__init__(settings)
-        self._tokens: dict[int, int] = {}
         self._polled_at, self._patience_s = time.monotonic(), settings.max_poll_interval_s
         self._idle_after = Deadline(_IDLE_INTERVALS * claims.interval_s)
         self._heard = False
@@ -33,6 +33,7 @@ class ClaimedMember(Member):
             Membership(claims.client_id, settings.group, settings.topic, tuple(partitions), claims.interval_s),
             healthy=lambda: time.monotonic() - self._polled_at < self._patience_s,
         )
+        self._hand = Hand(self.keeper)
 
     def join(self, listener: Listener) -> None:
         """Become a member; partitions come through ``listener`` during `poll`."""
@@ -47,31 +48,23 @@ class ClaimedMember(Member):
         return super().poll(limit, timeout_s)
 
     def _follow_claims(self) -> None:
-        listener, held = self._listener, self.keeper.held()
+        listener, hand = self._listener, self._hand
         if listener is None:
             return
-        lost = [p for p, token in self._tokens.items() if p not in held or held[p].token != token]
-        if lost:
-            self._forget(lost)
+        if lost := hand.lost():
+            self._drop(lost)
             listener.lost(lost)
-        wanted = sorted(self.keeper.wanted_back() & self._tokens.keys())
-        if wanted:
+        if wanted := hand.due():
             try:
                 listener.revoked(wanted)
             finally:
-                self._forget(wanted)
-            held = self.keeper.held()
-        gained = sorted(held.keys() - self._tokens.keys() - set(wanted))
+                hand.drop(wanted)
+                self._drop(wanted)
+        gained = hand.gained(but=wanted)
         if gained or (not self._heard and self._idle_after.expired()):
             # An empty hand is told once: who drains must not wait for ever where others have everything.
             self._heard = True
-            self._tokens |= {p: held[p].token for p in gained}
             self._add(listener.assigned(gained))
-
-    def _forget(self, partitions: list[int]) -> None:
-        for partition in partitions:
-            del self._tokens[partition]
-        self._drop(partitions)
 
     def close(self, deadline: Deadline) -> bool:
         """Release what is left, and close; False when the brokers took longer than the deadline."""

@@ -13,10 +13,10 @@ from downstream.consume.handler import Handler, Later, Lease, NotOwned, Seat, Sl
 from downstream.consume.position import metadata, topic_id_in
 from downstream.consume.settings import LoopSettings
 from protocol.deadline import Deadline
-from protocol.errors import Refused
+from protocol.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
 from protocol.kafka import offsets, topics
 from protocol.kafka.clients import READ_UNCOMMITTED, AdminClient, admin, consumer, reach
-from protocol.kafka.members import Member, MemberSettings, Polled
+from protocol.kafka.members import NOWHERE, Member, MemberSettings, Polled
 from protocol.kafka.topics import Topic
 
 __all__ = ["Loop", "LoopSettings", "Told"]
@@ -195,7 +195,10 @@ class Loop:
         """Ask Kafka about partitions, then the handler where to read them from; the first offset if it says later."""
         if not partitions:
             return {}
-        seats = self._seats(partitions)
+        try:
+            seats = self._seats(partitions, Deadline(min(_ASK_S, deadline.remaining_s())))
+        except (KafkaFailure, DeadlineExceeded) as error:
+            return self._unseated(partitions, error)
         patience = {p: place.patience for p, place in self._places.items()}
         places = {one.partition: _Place(one.first, one.last_stable, None, patience.get(one.partition)) for one in seats}
         self._places |= places
@@ -208,8 +211,15 @@ class Loop:
             places[partition].position = position
         return positions
 
-    def _seats(self, partitions: Collection[int]) -> list[Seat]:
-        deadline, settings = Deadline(_ASK_S), self._settings
+    def _unseated(self, partitions: Collection[int], error: BrewError) -> Mapping[int, int]:
+        """The brokers do not tell where partitions stand: these wait like those whose store is away."""
+        places = {p: self._places.get(p) or _Place(NOWHERE, NOWHERE) for p in partitions}
+        self._places |= places
+        self._postpone(partitions, Later(f"the brokers do not tell where they stand: {error}"))
+        return {p: place.position for p, place in places.items()}
+
+    def _seats(self, partitions: Collection[int], deadline: Deadline) -> list[Seat]:
+        settings = self._settings
         logs = offsets.log_offsets(self._admin, settings.topic, partitions, deadline)
         asking = consumer(settings.connection, settings.group, READ_UNCOMMITTED)
         try:
@@ -235,7 +245,7 @@ class Loop:
             if place.patience.expired():
                 raise Refused(
                     f"{self._settings.topic}[{partition}] could not be worked on for "
-                    f"{self._settings.patience_s:g} s: {error}"
+                    f"{self._settings.patience_s:g} s (--patience-s): {error}"
                 ) from error
             place.retry_at = Deadline(delay_s)
 

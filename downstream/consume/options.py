@@ -43,7 +43,7 @@ _LOOP = (
         type=click.FloatRange(1),
         default=60.0,
         show_default=True,
-        help="How long a store may be away before this gives up.",
+        help="How long a store, or the brokers in a take-over, may be away before this gives up.",
     ),
     click.option(
         "--ownership",
@@ -142,9 +142,14 @@ def database_settings(given: dict[str, Any], schema: str) -> DatabaseSettings:
         given["lock_timeout_s"],
         given["statement_timeout_s"],
         given["idle_timeout_s"],
+        weaker=_loudly if given["accept_weaker"] else None,
     )
     settings.check(given["max_poll_interval_s"])
     return settings
+
+
+def _loudly(text: str) -> None:
+    click.echo(f"weaker than promised: {text}", err=True)
 
 
 def crash_of(given: dict[str, Any]) -> Crash:

@@ -17,7 +17,7 @@ class LoopSettings:
     ``partitions``: exactly these, without group assignment; None: what the group assigns.
     ``follow``: until stopped; else until the end of the log as it was when the partitions came.
     ``batch`` records at most go to one `handle`; ``linger_s`` is waited for more of them.
-    ``patience_s`` is how long one partition may answer `Later` before the loop gives up.
+    ``patience_s`` is how long one partition may wait (the store is away, or the brokers do not tell where it stands).
     ``settle_s`` is how long a draining member without partitions waits for some.
     ``claims``: partitions come by claim instead of by group assignment (of ``partitions`` only, where given).
     """

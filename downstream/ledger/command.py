@@ -31,6 +31,7 @@ GROUP = "brew-ledger"
 @click.option("--group", default=GROUP, show_default=True, metavar="NAME", help="Owner of the positions.")
 @database_options
 @click.option("--schema", default="brew_ledger", show_default=True, help="PostgreSQL schema of the ledger's tables.")
+@click.option("--accept-weaker", is_flag=True, help="Go on although the server can lose what it has committed.")
 @click.option("--check", "only_check", is_flag=True, help="Compare the ledger with the topic; exit 1 if they differ.")
 @crash_options
 def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, **given: Any) -> int:
@@ -43,6 +44,7 @@ def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, 
     \b
     Exactly once: the rows and balances in this database.
     Not covered:  whatever else reads the rows and acts outside of the database.
+    Refused:      a server with fsync, full_page_writes or synchronous_commit off (--accept-weaker goes on).
     Restored dump (Kafka ahead of the database): alarm `ledger-rollback`, and what is missing is read again.
 
     \b

@@ -56,6 +56,37 @@ class Background:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """
+    How long a topic can hand a record out, by its `retention.ms` (None: for ever) and its `segment.ms`, in seconds.
+
+    Kafka deletes whole segments: a segment's first record stays until the last one, up to `segment.ms` younger, is old.
+    """
+
+    retention_s: float | None
+    segment_s: float
+
+    @property
+    def longest_s(self) -> float | None:
+        return None if self.retention_s is None else self.retention_s + self.segment_s
+
+    @property
+    def way_out(self) -> str:
+        """What to set so that claims outlive records."""
+        forever = "give 0 to keep claims for ever"
+        if self.longest_s is None:
+            return forever
+        return f"raise --keep-days above {self.longest_s / _SECONDS_A_DAY:g}, lower segment.ms, or {forever}"
+
+    def __str__(self) -> str:
+        if self.longest_s is None or self.retention_s is None:
+            return "for ever"
+        parts = (("", self.longest_s), ("retention.ms ", self.retention_s), ("segment.ms ", self.segment_s))
+        whole, retention, segment = (f"{name}{seconds / _SECONDS_A_DAY:g} days" for name, seconds in parts)
+        return f"for up to {whole} ({retention}, {segment})"
+
+
+@dataclass(frozen=True, slots=True)
 class Keeping:
     """How long claims are kept, in seconds; None for ever. ``every_s`` is the time between two clean-ups."""
 
@@ -63,7 +94,7 @@ class Keeping:
     every_s: float = 60.0
 
     @classmethod
-    def longer_than(cls, days: float, retention_s: float | None, topic: str) -> Keeping:
+    def longer_than(cls, days: float, kept: Kept, topic: str) -> Keeping:
         """
         ``days``, 0 for ever, if that is longer than the topic keeps its records.
 
@@ -74,11 +105,10 @@ class Keeping:
             raise UsageError(f"--keep-days is {days:g}: give days, or 0 for ever")
         if days == 0:
             return cls(None)
-        if retention_s is None or days * _SECONDS_A_DAY <= retention_s:
-            kept = "for ever" if retention_s is None else f"for {retention_s / _SECONDS_A_DAY:g} days"
+        if kept.longest_s is None or days * _SECONDS_A_DAY <= kept.longest_s:
             raise Refused(
                 f"claims would be kept for {days:g} days, and {topic!r} keeps its records {kept}: a message could come "
-                "again when nobody knows it any more; raise --keep-days, or give 0 to keep claims for ever"
+                f"again when nobody knows it any more; {kept.way_out}"
             )
         return cls(days * _SECONDS_A_DAY)
 

@@ -19,7 +19,7 @@ from downstream.consume.options import (
     loop_settings,
 )
 from downstream.consume.signals import stop_on_signals
-from downstream.receive.background import Keeping
+from downstream.receive.background import Keeping, Kept
 from downstream.receive.check import Effects, PostgresEffects, RedisEffects, check
 from downstream.receive.message import SOURCE, identifier
 from downstream.receive.outbox import CallSettings, Deliverer
@@ -30,7 +30,7 @@ from downstream.receive.sink import Sink
 from protocol.deadline import Deadline
 from protocol.errors import UsageError
 from protocol.kafka import topics
-from protocol.kafka.clients import admin, reach
+from protocol.kafka.clients import AdminClient, admin, reach
 from protocol.names import ExitCode
 
 GROUP = "brew-receive"
@@ -44,14 +44,14 @@ _STORES = ("postgres", "redis", "redis-script", "outbox")
 @click.option("--group", default=GROUP, show_default=True, metavar="NAME", help="Owner of positions and claims.")
 @click.option("--message-id", default=SOURCE, show_default=True, help="`source` headers, or `field:NAME` of the value.")
 @click.option(
-    "--keep-days", type=float, default=14.0, show_default=True, help="How long claims are known; 0: for ever."
+    "--keep-days", type=float, default=21.0, show_default=True, help="How long claims are known; 0: for ever."
 )
 @click.option("--again", is_flag=True, help="Read from the log's start; what was processed does nothing.")
 @database_options
 @click.option("--schema", default="brew_receive", show_default=True, help="PostgreSQL schema of the tables.")
 @click.option("--redis", "redis_url", envvar="REDIS_URL", metavar="URL", help="redis://host:port/0")
 @click.option("--claim-s", type=float, default=30.0, show_default=True, help="redis: longer than any effect takes.")
-@click.option("--accept-weaker", is_flag=True, help="Go on although claims can be forgotten before their records.")
+@click.option("--accept-weaker", is_flag=True, help="Go on although a store can lose what it was told.")
 @click.option("--effect-url", metavar="URL", help="outbox: where requests are posted to.")
 @click.option("--check", "only_check", is_flag=True, help="Compare effects with the topic; exit 1 if not one each.")
 @crash_options
@@ -69,7 +69,9 @@ def receive_command(*, only_check: bool, as_json: bool, **given: Any) -> int:
                   claim, eviction and fail-over each lead to duplicates.
 
     Positions are Kafka's, stored after the effect. Claims outlive the topic's records (--keep-days), or a message
-    could come again when nobody knows it any more; what is older is cleaned up in the background.
+    could come again when nobody knows it any more: longer than retention.ms and segment.ms together, since a record
+    stays until its segment is full or old, and that one is kept for its time. What is older is cleaned up in the
+    background. Also refused: PostgreSQL with fsync, full_page_writes or synchronous_commit off.
 
     \b
     Examples:
@@ -167,8 +169,15 @@ def _keeping(settings: LoopSettings, given: dict[str, Any]) -> Keeping:
     reach(settings.connection, deadline)
     client = admin(settings.connection)
     topics.existing(client, settings.topic, deadline)
-    retention_s = 0.0 if given["accept_weaker"] else topics.retention_s(client, settings.topic, deadline)
-    return Keeping.longer_than(given["keep_days"], retention_s, settings.topic)
+    kept = Kept(0.0, 0.0) if given["accept_weaker"] else _kept(client, settings.topic, deadline)
+    return Keeping.longer_than(given["keep_days"], kept, settings.topic)
+
+
+def _kept(client: AdminClient, topic: str, deadline: Deadline) -> Kept:
+    """For ever, where old records are compacted and never deleted."""
+    deletes = "delete" in topics.cleanup_policy(client, topic, deadline)
+    retention_s = topics.retention_s(client, topic, deadline) if deletes else None
+    return Kept(retention_s, topics.segment_s(client, topic, deadline))
 
 
 @click.command("sink")

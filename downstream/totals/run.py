@@ -79,7 +79,7 @@ class Run:
         self.told = Told()
         self._stores: dict[int, Store] = {}
         self._readers: list[RangeReader] = []
-        self._patience: Deadline | None = None  # runs from the first failure in a row
+        self._patience: dict[str, Deadline] = {}  # by partition, or topic: from the first failure in a row
 
     def run(self, *, follow: bool) -> Told:
         """
@@ -157,6 +157,7 @@ class Run:
         except (KafkaFailure, DeadlineExceeded) as error:
             self._failed("failed", stage.topic.name, f"{type(error).__name__}: {error}")
             return 1
+        self._patience.pop(stage.topic.name, None)
         attempts = []
         for p, log in logs.items():
             # A hint, not waiting for pending offsets (a commit's marker follows it): the attempt locates the truth.
@@ -166,9 +167,11 @@ class Run:
             until = min(log.last_stable, start + self._settings.max_offsets)
             if stage.goal is not None:
                 until = min(until, stage.goal[p])
+            source = Source(stage.topic.name, stage.topic.topic_id, p, log)
             if start < until:
-                source = Source(stage.topic.name, stage.topic.topic_id, p, log)
                 attempts.append(pool.submit(self._attempt, stage, source, until))
+            else:
+                self._patience.pop(str(source), None)  # nothing is left there that could fail
         for one in attempts:
             one.result()
         return len(attempts)
@@ -188,7 +191,7 @@ class Run:
             self._failed("failed", source, f"{type(error).__name__}: {error}")
         else:
             stage.seen[partition] = done.until
-            self._succeeded(work, done)
+            self._succeeded(source, work, done)
         finally:
             kafka.close()
 
@@ -200,9 +203,9 @@ class Run:
             self._readers.append(reader)
         return reader.read(start, until, Deadline(self._settings.timeout_s), self._stop)
 
-    def _succeeded(self, work: Work, done: Done) -> None:
+    def _succeeded(self, source: Source, work: Work, done: Done) -> None:
         with self.told.lock:
-            self._patience = None
+            self._patience.pop(str(source), None)
             self.told.transactions += done.until > done.start
             if isinstance(work, Split):
                 self.told.orders += done.records
@@ -214,15 +217,14 @@ class Run:
         Count it, and leave it to the next attempt.
 
         Raises:
-            Refused: nothing but failures for too long.
+            Refused: nothing but failures there for too long, whatever becomes of other partitions.
         """
         if self._stop.is_set():
             return
         with self.told.lock:
             setattr(self.told, how, getattr(self.told, how) + 1)
-            self._patience = self._patience or Deadline(_PATIENCE_S)
-            out_of_patience = self._patience.expired()
+            out_of_patience = self._patience.setdefault(str(what), Deadline(_PATIENCE_S)).expired()
         self._tell(f"{what}: {how}, will try again: {why}")
         if out_of_patience:
-            raise Refused(f"{what}: no transaction succeeded for {_PATIENCE_S:g} s, at last: {why}")
+            raise Refused(f"{what}: no transaction succeeded there for {_PATIENCE_S:g} s, at last: {why}")
         self._stop.wait(_PAUSE_S)

@@ -74,7 +74,7 @@ class Sandbox(Foreign):
         ground = ground or Ground()
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        self._guard = _guard(directory, self._command("down", "--wipe"))
+        self._guard = guard(directory, self._command("down", "--wipe"))
         self._touched = False
         """Whether something was broken since all was whole."""
         settings = [word for pair in (ground.properties or {}).items() for word in ("--property", "=".join(pair))]
@@ -212,7 +212,7 @@ class Sandbox(Foreign):
         return [sys.executable, "-m", "sandbox", *words, "--dir", str(self._directory)]
 
 
-def _guard(directory: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
+def guard(directory: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
     """
     A shell that runs ``command`` and removes ``directory`` once this program is gone, should it be killed.
 

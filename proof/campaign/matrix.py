@@ -7,10 +7,36 @@ from fnmatch import fnmatch
 from types import ModuleType
 
 from proof.campaign.cell import Cell
-from proof.campaign.cells import broker, ground, kafka, late, mixture, payload, spark, takeover, wire, writer
+from proof.campaign.cells import (
+    broker,
+    claims,
+    ground,
+    kafka,
+    late,
+    mixture,
+    payload,
+    spark,
+    stores,
+    takeover,
+    wire,
+    writer,
+)
 from protocol.errors import UsageError
 
-THEMES: Sequence[ModuleType] = (writer, takeover, wire, late, broker, ground, kafka, payload, spark, mixture)
+THEMES: Sequence[ModuleType] = (
+    writer,
+    takeover,
+    wire,
+    late,
+    broker,
+    ground,
+    kafka,
+    payload,
+    spark,
+    stores,
+    claims,
+    mixture,
+)
 
 
 def cells() -> list[Cell]:

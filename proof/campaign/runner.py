@@ -45,7 +45,7 @@ class Terms:
 
 def run(cell: Cell, seed: int, cluster: Foreign, terms: Terms) -> Result:
     """Run a cell; artefacts stay in the folder of the cell unless it is proven."""
-    began, clock = datetime.now(UTC), Deadline(cell.limit_s)
+    began, clock = datetime.now(UTC), Deadline(cell.limit_s * terms.slack)
     if cell.experiment is not None:
         cluster.make_whole(Deadline(_WHOLE_S))
         return Result(**{**cell.experiment(cluster.bootstrap, seed, terms.kills), "cell": cell.name})
@@ -63,7 +63,7 @@ def run(cell: Cell, seed: int, cluster: Foreign, terms: Terms) -> Result:
         elif lacking:
             judged.doubts.append(f"not run here: it needs {', '.join(lacking)}")
         else:
-            with _Watchdog(cell.limit_s + 2 * _WHOLE_S, programs), _ground(cell, stage):
+            with _Watchdog(cell.limit_s * terms.slack + 2 * _WHOLE_S, programs), _ground(cell, stage):
                 _play(stage, judged)
     result = _result(stage, judged, began)
     if result.verdict == PROVEN and not terms.keep:
@@ -104,6 +104,8 @@ def _play(stage: Stage, judged: judge.Judgement) -> None:
         _act(lambda: judge.count(stage, judged), judged)
         stage.forget()
     judged.doubts += stage.doubts
+    judged.anomalies += stage.findings
+    judged.counts |= stage.counts
     stage.stall_s += stalls(stage.journals.entries, stage.killed)
     judge.guard(stage, judged)
 

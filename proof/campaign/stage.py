@@ -8,10 +8,11 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from proof.campaign.cell import Cell
 from proof.campaign.cluster import Foreign, Sandbox
@@ -59,6 +60,9 @@ class Stage:
     killed: list[Kill] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
+    findings: list[Mapping[str, Any]] = field(default_factory=list)
+    """What the play itself found wrong beyond Kafka, such as a ledger's rows; `name` and `evidence` each."""
+    counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.random = random.Random(f"{self.cell.name}/{self.seed}")  # noqa: S311 - dice, no secret
@@ -112,6 +116,10 @@ class Stage:
         program = self.programs.start(self._numbered(name), *words, "--poll-interval", "0.05", *options)
         self._writers.append(program)
         return program
+
+    def other(self, name: str, *words: str) -> Program:
+        """`python -m words...`: another program of this house."""
+        return self.programs.python(self._numbered(name), *words)
 
     def reader(self) -> Program:
         """A `read_committed` reader of output and dead letters, which goes on through all faults."""

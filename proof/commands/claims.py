@@ -1,15 +1,20 @@
-"""The command that has members race for claims."""
+"""The commands that have members race for claims, or take part as one of them."""
 
 from __future__ import annotations
 
+import signal
+import threading
 import uuid
 
 import click
 from rich.console import Console
 from rich.progress import Progress
 
+from proof.claims.claimant import take_part
 from proof.claims.races import Races, race
 from proof.commands.options import bootstrap_option, connected, json_option, say_json
+from protocol.claims.member import INTERVAL_S, Membership
+from protocol.claims.table import SNAPSHOT_RECORDS
 from protocol.names import ExitCode
 
 _SHOWN = 10
@@ -51,6 +56,52 @@ def claims_races(bootstrap: str, rounds: int, claimants: int, partitions: int, s
     else:
         click.echo(_text(found))
     return ExitCode.VIOLATION if found.findings else ExitCode.DONE
+
+
+@click.command("claims-member")
+@bootstrap_option
+@click.option("--claims", required=True, metavar="TOPIC", help="The log of claims; made if missing.")
+@click.option("--client-id", required=True, metavar="NAME")
+@click.option("--partitions", type=click.IntRange(1, 1000), default=64, show_default=True)
+@click.option("--interval-s", type=float, default=INTERVAL_S, show_default=True)
+@click.option("--skew-s", type=float, default=0.0, show_default=True, help="Its wall clock is wrong by so much.")
+@click.option("--rate", type=click.FloatRange(0.1, 10), default=1.0, show_default=True, help="How fast its clock runs.")
+@click.option("--snapshot-records", type=click.IntRange(10), default=SNAPSHOT_RECORDS, show_default=True)
+@click.option("--believing", is_flag=True, help="Never hear of a loss: a control that has to be caught.")
+def claims_member(
+    bootstrap: str,
+    claims: str,
+    client_id: str,
+    partitions: int,
+    interval_s: float,
+    skew_s: float,
+    rate: float,
+    snapshot_records: int,
+    *,
+    believing: bool,
+) -> int:
+    """
+    Claim a part of some partitions until SIGTERM, and print what is held: name, position in the log, tokens.
+
+    \b
+    Example:
+      python -m proof claims-member --claims brew.claims.v1 --client-id a
+    """  # noqa: D301 - click's own mark
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    who = Membership(client_id, "claimants", "raced", tuple(range(partitions)), interval_s)
+    take_part(
+        connected(bootstrap),
+        claims,
+        who,
+        stop,
+        skew_s=skew_s,
+        rate=rate,
+        snapshot_records=snapshot_records,
+        believing=believing,
+    )
+    return ExitCode.DONE
 
 
 def _document(found: Races) -> dict[str, object]:

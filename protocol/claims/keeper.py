@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -98,6 +99,12 @@ class Keeper:
     def wanted_back(self) -> frozenset[int]:
         """Partitions to `give_back` once the work at hand is done."""
         return self._wanted & self._held.keys()
+
+    def cover(self, partitions: tuple[int, ...]) -> None:
+        """These may be claimed from now on: the topic has grown."""
+        with self._lock:
+            self.membership = replace(self.membership, partitions=partitions)
+            self._member.who = self.membership
 
     def wait(self, timeout_s: float) -> None:
         """Return when something may have changed, or after that long."""

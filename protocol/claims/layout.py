@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 
 PARTITIONS = 1
@@ -15,6 +16,7 @@ WHOLE_TOPIC = -1
 """In place of a partition's number: the topic as a whole."""
 
 
+@functools.lru_cache(4096)
 def coordinating_partition(topic: str, partition: int, of: int) -> int:
     """The partition of a log with ``of`` partitions in which all that concerns this partition stands."""
     return zlib.crc32(f"{topic}:{partition}".encode()) % of

@@ -95,7 +95,7 @@ class Member:
     """Holds partitions by claim; what it does not hear back it does not hold."""
 
     def __init__(self, log: Log, membership: Membership, now: Callable[[], float] = time.monotonic) -> None:
-        self._log, self._who, self._now = log, membership, now
+        self._log, self.who, self._now = log, membership, now
         self.clock = BrokerClock(now)
         self.holdings: dict[int, Holding] = {}
         self.give_back_wanted: frozenset[int] = frozenset()
@@ -107,26 +107,42 @@ class Member:
         for partition, table in enumerate(self.world.tables):
             self.clock.heard(partition, table.clock)
         if self.world.partial:
-            self._may_claim_at = self._now() + 2 * self._who.interval_s
-        self._write(self._who.presence(), deadline)
-        mine = {p: one for p, one in self.owned().items() if one.owner == self._who.client_id and not one.free}
+            self._may_claim_at = self._now() + 2 * self.who.interval_s
+        self._write(self.who.presence(), deadline)
+        self._check_way(deadline)
+        mine = {p: one for p, one in self.owned().items() if one.owner == self.who.client_id and not one.free}
         self._beat({p: Holding(one.token, one.position, -math.inf) for p, one in mine.items()}, deadline, resume=True)
+
+    def _check_way(self, deadline: Deadline) -> None:
+        """Refuse where others take the topic as a whole and we would share it, or the other way round."""
+        who = self.who
+        places = self.world.places(who.group_id, who.topic) if who.works else []
+        others = [p for p in places if (p == WHOLE_TOPIC) is who.share]
+        for one in self.world.owned(who.group_id, who.topic, others, self.clock).values():
+            if not one.free and one.owner != who.client_id:
+                self.leave(deadline)
+                theirs, ours = ("as a whole", "divided") if who.share else ("divided", "as a whole")
+                raise Refused(
+                    f"{one.owner!r} of group {who.group_id!r} works on {who.topic} {theirs}, and {who.client_id!r} "
+                    f"would take it {ours}: choose one way for all, stand-by or share, or name another group or "
+                    "claims topic (--claims)"
+                )
 
     def turn(self, deadline: Deadline) -> None:
         """Beat if it is time, take in what is new, claim what is due; `holdings` and `give_back_wanted` follow."""
         if self._now() >= self._next_beat:
-            self._next_beat = self._now() + self._who.interval_s / BEATS_PER_INTERVAL
+            self._next_beat = self._now() + self.who.interval_s / BEATS_PER_INTERVAL
             self._beat(self.holdings, deadline)
         else:
             self._take(self._log.read({}, deadline))
-        paused_by = self.world.paused_by(self._who.group_id, self.clock)
-        members = self.world.members(self._who.group_id, self._who.topic, self.clock)
+        paused_by = self.world.paused_by(self.who.group_id, self.clock)
+        members = self.world.members(self.who.group_id, self.who.topic, self.clock)
         plan = decide.plan(
             self.owned(),
             members,
-            self._who.client_id,
-            paused=paused_by not in {None, self._who.client_id},
-            share=self._who.share,
+            self.who.client_id,
+            paused=paused_by not in {None, self.who.client_id},
+            share=self.who.share,
         )
         self.give_back_wanted = frozenset(plan.give_back) & self.holdings.keys()
         if plan.claims and self._now() >= self._may_claim_at:
@@ -138,7 +154,7 @@ class Member:
 
     def owned(self) -> dict[int, Owned]:
         """Each partition as the world has it now."""
-        return self.world.owned(self._who.group_id, self._who.topic, self._who.partitions, self.clock)
+        return self.world.owned(self.who.group_id, self.who.topic, self.who.partitions, self.clock)
 
     def held(self) -> dict[int, Holding]:
         """The holdings that we are sure of."""
@@ -146,7 +162,7 @@ class Member:
 
     def claim(self, partitions: Sequence[int], deadline: Deadline) -> list[int]:
         """Claim all at once, read back, heartbeat at once; returns those that were granted."""
-        who, sent = self._who, self._now()
+        who, sent = self.who, self._now()
         written = self._write(
             [ClaimingPartition(who.client_id, who.group_id, who.topic, p, who.interval_ms) for p in partitions],
             deadline,
@@ -173,7 +189,7 @@ class Member:
         """Claim everything below ``proposed``, read back, verify, heartbeat; only after True it may be worked on."""
         if not self._still(partition, holding) or partition not in self.held():
             return False
-        who = self._who
+        who = self.who
         message = ClaimingMessages(who.client_id, who.group_id, who.topic, partition, proposed, holding.token)
         [(answer, _)] = self._write([message], deadline)
         if answer is not Answer.ADVANCED or not self._still(partition, holding):
@@ -184,7 +200,7 @@ class Member:
 
     def give_back(self, done: Mapping[int, Holding], deadline: Deadline) -> None:
         """Release these holdings at their positions; what was lost meanwhile is none of ours to release."""
-        who = self._who
+        who = self.who
         ours = {p: one for p, one in done.items() if self._still(p, one)}
         for partition in ours:
             del self.holdings[partition]
@@ -199,13 +215,13 @@ class Member:
 
     def leave(self, deadline: Deadline) -> None:
         """Release all that is held, and the membership."""
-        who = self._who
+        who = self.who
         self.give_back(dict(self.holdings), deadline)
         self._write([ReleasingPartition(who.client_id, who.group_id, who.topic, None, NOTHING, NOTHING)], deadline)
 
     def pause_group(self, for_s: float, deadline: Deadline) -> None:
         """Pause the whole group for so long, by the brokers' clock; 0 ends a pause."""
-        who = self._who
+        who = self.who
         self._write([ReleaseGroup(who.client_id, who.group_id, 0)], deadline)
         if for_s > 0:
             latest = max(self.clock.now_ms(p) for p in range(self._log.partitions))
@@ -213,7 +229,7 @@ class Member:
 
     def _beat(self, beating: Mapping[int, Holding], deadline: Deadline, *, resume: bool = False) -> None:
         """Heartbeats of these, and of the member itself; those whose record counted are sure for two intervals."""
-        who, sent = self._who, self._now()
+        who, sent = self.who, self._now()
         beats: list[Message] = [
             Heartbeat(who.client_id, who.group_id, who.topic, p, one.position, one.token, who.interval_ms, resume)
             for p, one in beating.items()
@@ -252,7 +268,7 @@ class Member:
         partition = getattr(message, "partition", None)
         if partition is None:
             return range(self._log.partitions)
-        return [self.world.home(self._who.topic, partition)]
+        return [self.world.home(self.who.topic, partition)]
 
     def _take(self, entries: Sequence[Entry]) -> dict[tuple[int, int], Answer]:
         """Apply what was read, and drop what the log now gives to others."""
@@ -262,17 +278,17 @@ class Member:
             self.clock.heard(entry.partition, entry.time_ms)
         for partition, one in list(self.holdings.items()):
             seat = self._seat(partition)
-            if seat is None or (seat.owner, seat.token) != (self._who.client_id, one.token):
+            if seat is None or (seat.owner, seat.token) != (self.who.client_id, one.token):
                 del self.holdings[partition]
         return answers
 
     def _seat(self, partition: int) -> Seat | None:
-        home = self.world.home(self._who.topic, partition)
-        return self.world.tables[home].seats.get((self._who.group_id, self._who.topic, partition))
+        home = self.world.home(self.who.topic, partition)
+        return self.world.tables[home].seats.get((self.who.group_id, self.who.topic, partition))
 
     def _snapshot_if_due(self, deadline: Deadline) -> None:
         due = [p for p, table in enumerate(self.world.tables) if table.snapshot_due]
         if due:
-            taken = [Item(p, *encode(snapshots.taken(self.world.tables[p], self._who.client_id))) for p in due]
+            taken = [Item(p, *encode(snapshots.taken(self.world.tables[p], self.who.client_id))) for p in due]
             with contextlib.suppress(DeadlineExceeded, KafkaFailure):  # another write will find it due again
                 self._log.append(taken, deadline)

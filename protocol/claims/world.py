@@ -91,6 +91,10 @@ class World:
                 found[partition] = Owned(seat.owner, seat.token, seat.status(now), now - seat.heard, seat.position)
         return found
 
+    def places(self, group: str, topic: str) -> list[int]:
+        """The partitions that anybody of the group ever claimed."""
+        return sorted({p for table in self.tables for g, t, p in table.seats if (g, t) == (group, topic)})
+
     def members(self, group: str, topic: str, clock: BrokerClock) -> list[str]:
         """The members that are not stale in every partition of the log, sorted."""
         there: set[str] = set()

@@ -55,8 +55,9 @@ class ClaimsLog:
         self._admin = admin(connection)
         if make and not topics.describe(self._admin, [topic], deadline):
             topics.create(self._admin, [Wanted(topic, PARTITIONS, CONFIG)], deadline)
-            topics.describe_all(self._admin, [topic], deadline)
-        self._partitions = topics.existing(self._admin, topic, deadline).partitions
+        # Who else has just made it may have asked another broker: all of them have to know it.
+        known = topics.describe_all(self._admin, [topic], deadline)[topic] if make else None
+        self._partitions = (known or topics.existing(self._admin, topic, deadline)).partitions
         self._producer: Producer | None = None
         if make:
             # It needs half a second before its first record (measured), and has it while the log is read.

@@ -9,14 +9,17 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from protocol.deadline import Deadline
 from protocol.errors import Refused, classify
 from protocol.kafka.clients import READ_COMMITTED, Connection, consumer, mapped
 from protocol.kafka.scan import TRANSIENT, LogRecord
 
-__all__ = ["Listener", "LogRecord", "Member", "MemberSettings", "Polled"]
+__all__ = ["NOWHERE", "Listener", "LogRecord", "Member", "MemberSettings", "Polled"]
+
+NOWHERE: int = OFFSET_END
+"""Behind all that is there: for an owned partition that nobody can tell the position of yet, until it is sought."""
 
 _EOF = KafkaError._PARTITION_EOF  # noqa: SLF001 - the library's public name
 _NO_POSITION = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the same

@@ -144,13 +144,22 @@ def test_old_claims_are_cleaned_up_beside_the_work(stage: ReceiveStage) -> None:
 
 
 def test_claims_that_would_not_outlive_their_records_are_refused(stage: ReceiveStage) -> None:
-    """The topic keeps its records 7 days: claims for 7 days are too short, for 8 enough, for ever too."""
-    done = run(stage.command("postgres", "--keep-days", "7"))
-    assert (done.returncode, "raise --keep-days" in done.stderr) == (3, True), done.stderr
-    assert Keeping.longer_than(8, 7 * 86_400, "t").keep_s == 8 * 86_400
-    assert Keeping.longer_than(0, None, "t").keep_s is None
-    with pytest.raises(Refused, match="for ever"):
-        Keeping.longer_than(8, None, "t")
+    """The topic keeps a record for 7 days behind the youngest of its segment, and a segment takes up to 7 days."""
+    done = run(stage.command("postgres", "--keep-days", "14"))
+    assert (done.returncode, "raise --keep-days above 14, lower segment.ms" in done.stderr) == (3, True), done.stderr
+    assert "retention.ms 7 days, segment.ms 7 days" in done.stderr
+    assert run(stage.command("postgres", "--keep-days", "14.1")).returncode == 0
+
+
+def test_a_topic_that_only_compacts_keeps_its_records_for_ever(
+    broker: Broker, postgres: Postgres, names: Names
+) -> None:
+    """Its `retention.ms` says nothing: only claims that are kept for ever outlive its records."""
+    enriched.make_topic(broker.bootstrap, names.output, **{"cleanup.policy": "compact"})
+    stage = ReceiveStage(broker.bootstrap, names.output, names.group, postgres.url, "r_compacted")
+    done = run(stage.command("postgres", "--keep-days", "9999"))
+    assert (done.returncode, "give 0 to keep claims for ever" in done.stderr) == (3, True), done.stderr
+    assert run(stage.command("postgres", "--keep-days", "0")).returncode == 0
 
 
 def test_the_outbox_sends_until_taken_and_the_key_makes_it_once(stage: ReceiveStage, sink: Sink) -> None:

@@ -13,6 +13,8 @@ from downstream.ledger.handler import LedgerHandler
 from downstream.ledger.position import Row, Start
 from downstream.receive.message import Message
 from downstream.receive.postgres import PostgresReceiver
+from protocol.deadline import Deadline
+from protocol.kafka.transaction import KafkaTransaction
 
 
 def _entries(slices: Sequence[Slice]) -> list[ledger_handler.Entry]:
@@ -49,9 +51,16 @@ def _position_before() -> None:
 
 def _position_of_kafka() -> None:
     """Read on where Kafka's offset stands, which is stored after the database's commit: what lies between, twice."""
+    _positions(lambda row, seat: Start(min(row.next_offset, seat.committed or 0)))
 
-    def of_kafka(row: Row, seat: ledger_handler.Seat) -> Start:
-        return Start(min(row.next_offset, seat.committed or 0))
+
+def _larger_of_both() -> None:
+    """Read on at the larger of both offsets, as has been published: what a restored dump lacks is never read again."""
+    _positions(lambda row, seat: Start(max(row.next_offset, seat.committed or 0)))
+
+
+def _positions(start: Callable[[Row, ledger_handler.Seat], Start]) -> None:
+    """Begin where ``start`` says, and write positions as if nobody else were there."""
 
     def unguarded(self: ledger_handler.Ledger, connection: Any, slices: Sequence[Slice]) -> None:
         for one in slices:
@@ -59,7 +68,7 @@ def _position_of_kafka() -> None:
             name = "consumer_group = %s AND topic = %s AND partition = %s"
             connection.execute(f"UPDATE kafka_offsets SET next_offset = %s WHERE {name}", where)
 
-    ledger_handler.start = of_kafka
+    ledger_handler.start = start
     ledger_handler.Ledger.require = lambda *_: None
     ledger_handler.Ledger.advance = unguarded
 
@@ -98,6 +107,23 @@ def _claim_afterwards() -> None:
     PostgresReceiver.claim = claim
 
 
+def _offsets_afterwards() -> None:
+    """Deltas in one transaction, the offset behind them in the next: a kill between them counts twice."""
+    send, commit = KafkaTransaction.send_offsets, KafkaTransaction.commit
+
+    def remembered(self: KafkaTransaction, *offset: Any) -> None:
+        self.later = offset  # type: ignore[attr-defined]
+
+    def twice(self: KafkaTransaction, deadline: Deadline) -> None:
+        commit(self, deadline)
+        self.begin()
+        send(self, *self.later)  # type: ignore[attr-defined]
+        commit(self, deadline)
+
+    KafkaTransaction.send_offsets = remembered  # type: ignore[method-assign]
+    KafkaTransaction.commit = twice  # type: ignore[method-assign]
+
+
 BUGS: dict[str, dict[str, Callable[[], None]]] = {
     "ledger": {
         "position-afterwards": _position_afterwards,
@@ -106,3 +132,6 @@ BUGS: dict[str, dict[str, Callable[[], None]]] = {
     },
     "postgres": {"claim-before": _claim_before, "claim-afterwards": _claim_afterwards},
 }
+
+OTHERS: dict[str, Callable[[], None]] = {"larger-of-both": _larger_of_both, "offsets-afterwards": _offsets_afterwards}
+"""Found under other faults than a kill around a store's commit, by the campaign's controls (F31, F33)."""

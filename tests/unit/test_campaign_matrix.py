@@ -21,7 +21,7 @@ from protocol.journal import Journal, Step
 from protocol.names import CrashPoint
 
 QUIET = Cell("T-quiet", "T", "nothing", "nobody", "never", lambda _stage: None)
-ROWS = {f"F{n:02d}" for n in (*range(1, 6), 8, 10, *range(14, 20), *range(21, 29), 35, 38)}
+ROWS = {f"F{n:02d}" for n in (*range(1, 6), 8, 10, *range(14, 20), *range(21, 34), 35, 38)}
 
 
 def _stage(folder: Path, cell: Cell) -> Stage:

@@ -21,7 +21,7 @@ import os, signal, sys
 from pathlib import Path
 from proof.campaign import cluster
 folder, mark = Path(sys.argv[1]), sys.argv[2]
-cluster._guard(folder, ["touch", mark])
+cluster.guard(folder, ["touch", mark])
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

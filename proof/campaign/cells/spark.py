@@ -29,6 +29,7 @@ _SPECULATION = {
 }
 _NO_DISK = "/proc/brew-no-such-disk"
 _KILLS = 10
+_MEETINGS = {"fenced", "ahead", "already-done", "offset-gap"}
 _START_S = 120.0
 _EXECUTOR, _DRIVER, _WORKER = "CoarseGrainedExecutorBackend", "SparkSubmit", "pyspark.daemon"
 
@@ -129,14 +130,22 @@ def orphan(stage: Stage) -> None:
                     worker.send_signal(signal.SIGKILL)
 
 
+def _met(stage: Stage) -> bool:
+    """Whether one of them found what the other one did: fenced by it, or its range done already."""
+    stage.journals.look()
+    told = (e.fields.get("status") for e in stage.journals.entries if e.step is Step.OUTCOME)
+    return not _MEETINGS.isdisjoint(told)
+
+
 def two_drivers(stage: Stage) -> None:
     """Two Spark drivers with one group fence each other."""
     with stage.feeding(600):
         stage.orders(2000)
         first = _started(stage, *_LOCAL, name="first")
         second = stage.writer(*_LOCAL, "--follow", name="second")
-        stage.until(lambda: sum(e.who == "writer" for e in stage.journals.entries) > 0, "two drivers", 1.0)
-        stage.pause(40.0)
+        stage.until(functools.partial(_met, stage), "the drivers meet", _START_S)
+        stage.fire("meetings")
+        stage.pause(20.0)
         for writer in (first, second):
             if writer.code() is not None:
                 stage.notes.append(f"{writer.name} ended with {writer.code()}: {writer.last_words()}")
@@ -204,7 +213,7 @@ CELLS: Sequence[Cell] = (
     _cell("F06-executor", "SIGKILL", "executor JVM", executor_killed, bound_s=30.0, kills=1),
     _cell("F06-driver", "SIGKILL", "driver JVM and program", driver_killed, bound_s=30.0, kills=1),
     _cell("F07-orphan", "SIGSTOP, JVM killed, SIGCONT", "Python worker", orphan, bound_s=30.0, pauses=1),
-    _cell("F08-two-drivers", "two drivers, one group, 40 s", "driver", two_drivers, rivals=2, fences=1),
+    _cell("F08-two-drivers", "two drivers, one group", "driver", two_drivers, rivals=2, meetings=1),
     _cell("F09-speculation", "speculation on", "Spark", speculation, speculative_runs=1),
     Cell(
         name="F09-split-range",

@@ -12,8 +12,8 @@ from downstream.consume.handler import Later, Lease, NotOwned, Seat, Slice
 from downstream.consume.loop import Loop, LoopSettings
 from protocol.connection import Connection
 from protocol.deadline import Deadline
-from protocol.errors import Refused, UsageError
-from protocol.kafka.members import Polled
+from protocol.errors import DeadlineExceeded, Refused, Retriable, UsageError
+from protocol.kafka.members import NOWHERE, Polled
 from protocol.kafka.topics import Topic
 
 
@@ -85,7 +85,9 @@ def loop(handler: FakeHandler, monkeypatch: pytest.MonkeyPatch) -> Loop:
     made = Loop(settings, handler, threading.Event())
     made._member = FakeMember()
     made._topic = Topic("t", "id", 4, 1)
-    monkeypatch.setattr(made, "_seats", lambda found: [Seat("t", "id", p, None, 0, 10) for p in sorted(found)])
+    monkeypatch.setattr(
+        made, "_seats", lambda found, _deadline: [Seat("t", "id", p, None, 0, 10) for p in sorted(found)]
+    )
     return made
 
 
@@ -247,3 +249,42 @@ def test_a_session_as_long_as_the_poll_interval_is_refused() -> None:
     """A dead member would be noticed later than a slow one."""
     with pytest.raises(UsageError, match="--session-timeout-s"):
         LoopSettings(Connection("nowhere"), "g", "t", max_poll_interval_s=10, session_timeout_s=10)
+
+
+@pytest.mark.parametrize("error", [DeadlineExceeded("locate: no answer"), Retriable("offsets of t: no leader")])
+def test_brokers_that_are_away_in_a_take_over_are_waited_for(
+    loop: Loop, handler: FakeHandler, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Nobody knows where the partition stands: nothing of it is handed out until they tell, and then from there."""
+    told: list[str] = []
+    loop._tell = told.append
+    loop._settings = replace(loop._settings, patience_s=60)
+    answer = loop._seats
+    monkeypatch.setattr(loop, "_seats", lambda _found, _deadline: _raise(error))
+    assert loop.assigned([1]) == {1: NOWHERE}
+    assert not loop._drained()
+    _round(loop, _polled())
+    assert handler.handled == []
+    assert told == [f"partitions [1] wait: the brokers do not tell where they stand: {error}"]
+    monkeypatch.setattr(loop, "_seats", answer)
+    loop._places[1].retry_at = Deadline(1e-9)
+    loop._retry(Deadline(9))
+    assert loop._member.seeks == [{1: 5}]
+    _round(loop, _polled())
+    assert [one.start for one in handler.handled] == [5]
+
+
+def test_the_patience_with_brokers_that_stay_away_has_an_end(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last word names the partition, the limit and the setting."""
+    monkeypatch.setattr(loop, "_seats", lambda _found, _deadline: _raise(DeadlineExceeded("locate: no answer")))
+    loop.assigned([1])
+    patience = loop._places[1].patience
+    assert patience is not None
+    while not patience.expired():
+        loop._places[1].retry_at = Deadline(1e-9)
+    with pytest.raises(Refused, match=r"t\[1\] could not be worked on for 0.05 s \(--patience-s\): the brokers do not"):
+        loop._retry(Deadline(9))
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -1,0 +1,246 @@
+"""Claims: members that race, sleep, have wrong clocks, lose brokers or their log's past; drivers that rest on them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import signal
+import time
+from collections.abc import Callable, Mapping
+
+from proof.campaign.cell import Cell, Need
+from proof.campaign.cells.claimants import INTERVAL_S, claimants
+from proof.campaign.journals import is_commit
+from proof.campaign.programs import Program
+from proof.campaign.stage import Stage, StalledError
+from protocol.deadline import Deadline
+from protocol.kafka import operate
+from protocol.names import ExitCode
+
+_ROUNDS_PER_KILL = 10
+_SHORT, _LONG = 2, 8
+_ASK_S = 20.0
+_SNAPSHOT_RECORDS = 200
+_DRIVERS = 2
+_DRIVER_S = 1.0
+# Two intervals, and on top of them a look at the log, the claim, and (drivers) the first transaction.
+_TAKEN_S, _FIRST_COMMIT_S = 2 * INTERVAL_S + 2.0, 2 * _DRIVER_S + 3.0
+_NEW_LEADER_S = 15.0  # as rows F14 and F17 have it
+_SKEWS = (("--skew-s", "60"), ("--skew-s", "-60"), ("--rate", "0.6"), ("--rate", "1.6"))
+_KEPT = 100
+
+
+def _times(stage: Stage) -> int:
+    """How often a cell breaks what it breaks: twice in a short round, up to eight times in a long one."""
+    return max(min(stage.kills, _SHORT), min(_LONG, stage.kills // _LONG))
+
+
+def races(stage: Stage) -> None:
+    """Eight claimants want 64 partitions at the same moment, round after round; the races' own judge reads the log."""
+    rounds = _ROUNDS_PER_KILL * stage.kills
+    words = ("claims-races", "--bootstrap", stage.cluster.bootstrap, "--rounds", str(rounds), "--seed", str(stage.seed))
+    program = stage.programs.python("races", "proof", *words, "--json")
+    code = program.wait(stage.deadline)
+    if code not in {ExitCode.DONE, ExitCode.VIOLATION}:
+        stage.doubts.append(f"the races ended with {code}: {program.last_words()}")
+        return
+    told = json.loads(program.printed())
+    stage.findings += [{"name": "two-owners", "evidence": text} for text in told["findings"]]
+    stage.counts |= {"messages": told["messages"], "grants": sum(told["wins"].values())}
+    stage.fire("rounds", told["rounds"])
+    stage.fire("winners", len(told["wins"]))
+    stage.notes.append(f"all owned after {told['owned_after_s']['p50']} s (p50), {told['owned_after_s']['max']} s")
+
+
+def sleepers(stage: Stage, *options: str) -> None:
+    """An owner sleeps past two heartbeats; others take what it had, and its writes count for nothing when it wakes."""
+    with claimants(stage, *options) as members:
+        for _ in range(_times(stage)):
+            victim = members.any_owner()
+            had, asleep = members.has(victim), time.time()
+            members.programs[victim].signal(signal.SIGSTOP)
+            members.taken_over(victim, asleep, had)
+            stage.fire("pauses")
+            members.programs[victim].signal(signal.SIGCONT)
+            members.settle()
+
+
+def wrong_clocks(stage: Stage) -> None:
+    """Four members have clocks that are a minute off or run at another speed; owners are killed among them."""
+    with claimants(stage) as members:
+        for skew in _SKEWS:
+            members.start(*skew)
+            stage.fire("wrong_clocks")
+        members.settle()
+        for _ in range(_times(stage)):
+            members.die(members.any_owner())
+            members.settle()
+
+
+def broker_restarts(stage: Stage) -> None:
+    """The broker that leads the log dies while a part of it is claimed; then it comes back."""
+    with claimants(stage) as members:
+        for _ in range(_times(stage)):
+            at, had = members.kill(victim := members.any_owner())
+            leader = operate.leaders(stage.cluster.admin, members.topic, Deadline(_ASK_S))[0]
+            stage.sandbox.kill(leader)
+            stage.fire("broker_kills")
+            members.taken_over(victim, at, had)
+            stage.sandbox.restart(leader)
+            members.start()
+            members.settle()
+
+
+def short_memory(stage: Stage) -> None:
+    """The log's past goes, as retention takes it, snapshots and claims included; members die, and newcomers join."""
+    with claimants(stage, "--snapshot-records", str(_SNAPSHOT_RECORDS)) as members:
+        for _ in range(_times(stage)):
+            members.die(members.any_owner())
+            stage.until(lambda: members.history.counts["snapshots"] > 0, "a snapshot", 60.0)
+            past = {0: members.history.next - _KEPT}
+            operate.delete_records(stage.cluster.admin, members.topic, past, Deadline(_ASK_S))
+            stage.fire("pasts_deleted")
+            members.start()
+            members.settle()
+        stage.fire("snapshots_gone", members.history.counts["snapshots"] - members.watching.snapshots_left())
+
+
+def believers(stage: Stage) -> None:
+    """The control: sleepers that wake up and don't hear what they have lost."""
+    sleepers(stage, "--believing")
+
+
+def driver(stage: Stage, way: str, number: int) -> Program:
+    """A pipeline that stands by, or that shares."""
+    words = ["--follow", way, "--claims", f"{stage.names.stem}.claims", "--claim-interval", str(_DRIVER_S)]
+    words += ["--client-id", f"driver-{number}", "--max-records-per-transaction", "100", "--progress", "json"]
+    return stage.writer(*words, name=f"driver-{number}")
+
+
+def works(stage: Stage, program: Program) -> set[int]:
+    """The input partitions in which it has committed."""
+    stage.journals.look()
+    return {e.fields["partition"] for e in stage.journals.entries if is_commit(e) and e.pid == program.pid}
+
+
+def drivers(way: str, stage: Stage) -> None:
+    """Of two drivers the one that works (or either, where they share) is killed, and another comes; time after time."""
+    with stage.feeding(600):
+        stage.orders(1000, "--transactional")
+        running = [driver(stage, way, number) for number in range(_DRIVERS)]
+        wanted = _DRIVERS if way == "--share" else 1
+        for number in range(_DRIVERS, _DRIVERS + _times(stage)):
+            stage.until(lambda: sum(bool(works(stage, one)) for one in running) >= wanted, f"{wanted} at work", 30.0)
+            victim = stage.random.choice([one for one in running if works(stage, one)])
+            held = _lately(stage, victim)
+            victim.kill()
+            killed = time.time()
+            running.remove(victim)
+            _still_there(running)
+            stage.fire("kills")
+            stage.recovered(killed, held)
+            running.append(driver(stage, way, number))
+    stage.stop_writers()
+    operate.delete_topics(stage.cluster.admin, [f"{stage.names.stem}.claims"], Deadline(_ASK_S))
+
+
+def _still_there(running: list[Program]) -> None:
+    """A driver that ended by itself is a finding, and nobody would take over."""
+    for one in running:
+        if one.code() is not None:
+            raise StalledError(f"{one.name} ended with {one.code()}: {one.last_words()}")
+
+
+def _lately(stage: Stage, program: Program) -> set[int]:
+    """Where its last commits were: what nobody works on once it is gone."""
+    mine = [e for e in stage.journals.entries if is_commit(e) and e.pid == program.pid]
+    return {e.fields["partition"] for e in mine if e.at > mine[-1].at - _DRIVER_S}
+
+
+def _claims_cell(
+    name: str,
+    fault: str,
+    play: Callable[[Stage], None],
+    *marks: str,
+    needed: Mapping[str, int],
+    target: str = "claimant",
+    needs: frozenset[Need] = frozenset(),
+    expected: str = "proven",
+    bound_s: float = _TAKEN_S,
+) -> Cell:
+    return Cell(
+        name=name,
+        row="F34",
+        fault=fault,
+        target=target,
+        moment="under load",
+        play=play,
+        path="claims",
+        needs=needs,
+        needed=needed,
+        bound_s=bound_s,
+        limit_s=900.0,
+        expected=expected,
+        marks=frozenset(marks),
+        judged=False,
+    )
+
+
+def _drivers_cell(way: str, fault: str, *marks: str) -> Cell:
+    return Cell(
+        name=f"F08{way[1:]}",
+        row="F08",
+        fault=fault,
+        target="driver",
+        moment="under load",
+        play=functools.partial(drivers, way),
+        needed={"kills": 1},
+        bound_s=_FIRST_COMMIT_S,
+        limit_s=240.0,
+        marks=frozenset(marks),
+        partitions=8,
+    )
+
+
+CELLS = (
+    _drivers_cell("--stand-by", "the one of two drivers that works is killed, the other stands by"),
+    _drivers_cell("--share", "one of two drivers that share by claims is killed", "prove"),
+    _claims_cell("F34-races", "8 claimants race for 64 partitions", races, needed={"rounds": 1, "winners": 2}),
+    _claims_cell(
+        "F34-sleepers",
+        "SIGSTOP past two heartbeats, then SIGCONT",
+        sleepers,
+        "prove",
+        needed={"pauses": 1, "takeovers": 1, "late": 1, "views": 8},
+    ),
+    _claims_cell(
+        "F34-wrong-clocks",
+        "clocks 60 s off, or too fast, or too slow; SIGKILL",
+        wrong_clocks,
+        needed={"wrong_clocks": len(_SKEWS), "kills": 1, "takeovers": 1, "views": 8},
+    ),
+    _claims_cell(
+        "F34-broker-restarts",
+        "the log's broker and a claimant killed",
+        broker_restarts,
+        target="claimant and broker",
+        needs=frozenset({Need.SANDBOX, Need.THREE}),
+        needed={"broker_kills": 1, "kills": 1, "takeovers": 1, "views": 8},
+        bound_s=_TAKEN_S + _NEW_LEADER_S,
+    ),
+    _claims_cell(
+        "F34-short-memory",
+        "the log's past deleted, as by retention; SIGKILL",
+        short_memory,
+        target="claims topic",
+        needed={"pasts_deleted": 1, "snapshots_gone": 1, "kills": 1, "takeovers": 1, "views": 8},
+    ),
+    _claims_cell(
+        "F34-believers-control",
+        "SIGSTOP past two heartbeats, then SIGCONT",
+        believers,
+        target="a claimant that keeps what it lost (control)",
+        needed={"pauses": 1},
+        expected="violated",
+    ),
+)

@@ -1,0 +1,193 @@
+"""Receivers: consumers and Redis die around a claim, claims are flushed, evicted, left behind and run out."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+import redis
+
+from proof.campaign.cells.stores_ledger import BATCH, DIES, MOMENTS, SCHEMA, dying, ledger_on
+from proof.campaign.cells.stores_programs import (
+    Consumer,
+    ended,
+    filled,
+    forgetting,
+    found_by,
+    killed_again_and_again,
+    no_stall,
+    stopped,
+)
+from proof.campaign.cells.stores_servers import REDIS, Servers
+from proof.campaign.cells.stores_sums import asked, compare_receiver, sold
+from proof.campaign.programs import Program
+from proof.campaign.stage import Stage, StalledError
+from protocol.errors import Refused
+from protocol.names import ExitCode
+
+_ORDERS = 160
+_ROUNDS = 3
+_SHORT_DAYS = "0.00001"  # 0.9 s
+_RUN_OUT_S = 1.5
+_CLAIMED = "SELECT count(*) FROM processed_messages"
+
+
+def receiver_killed(stage: Stage) -> None:
+    """Claim and effect are one transaction of PostgreSQL, and consumers die around its commit."""
+    _kill_receivers(stage, MOMENTS, "")
+
+
+def claims_afterwards(stage: Stage) -> None:
+    """The control: effects and claims in two transactions, and deaths between them."""
+    with no_stall():
+        _kill_receivers(stage, MOMENTS[1:2], "claim-afterwards")
+
+
+def _kill_receivers(stage: Stage, moments: tuple[str, ...], bug: str) -> None:
+    with ledger_on(stage, "--keep-days", "0", bug=bug, pattern="receive") as receiver:
+        consumer = receiver.consumer
+
+        def options() -> list[str]:
+            return dying(stage, stage.random.choice(moments))
+
+        def claimed() -> int:
+            with contextlib.suppress(Refused):
+                return int(asked(receiver.url, SCHEMA, _CLAIMED)[0])
+            return -1
+
+        killed_again_and_again(consumer, options, claimed, per_kill=int(BATCH / DIES))
+        consumer.drain(*consumer.all_partitions)
+        found_by(stage, consumer.checked())
+        compare_receiver(consumer, receiver.url, SCHEMA)
+
+
+@contextlib.contextmanager
+def _receiver(stage: Stage, url: str, store: str, *options: str) -> Iterator[Consumer]:
+    words = ("receive", "--store", store, "--redis", url, "--batch", str(BATCH), *options)
+    with forgetting(Consumer(stage, words)) as consumer:
+        yield consumer
+
+
+def _check(consumer: Consumer) -> None:
+    """Drain, then compare effects with the output; keep what is found and how many effects there were."""
+    stage = consumer.stage
+    consumer.drain(*consumer.all_partitions)
+    told = consumer.checked()
+    found_by(stage, told)
+    stage.notes.append(
+        f"{told['effects']} effects of {sold(stage).orders} outputs, {told['duplicates']} of them duplicates"
+    )
+
+
+def redis_killed(stage: Stage) -> None:
+    """SIGKILL to Redis while a receiver stands before its script, and once while it works; it starts with its log."""
+    with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
+        for _ in range(_ROUNDS):
+            filled(stage, _ORDERS)
+            member = consumer.start(*consumer.all_partitions, *dying(stage, "before-commit", "stop"))
+            if not stopped(stage, member):
+                continue
+            servers.kill(REDIS)
+            stage.fire("store_kills")
+            member.signal(signal.SIGCONT)
+            servers.restart(REDIS)
+            ended(stage, member)
+        _check(consumer)
+
+
+def script_killed(stage: Stage) -> None:
+    """Consumers die before and behind their script, again and again."""
+    with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
+        _kill(stage, consumer, ("before-commit", "after-commit"))
+
+
+def beside_the_effect(stage: Stage) -> None:
+    """The control: the claim beside the effect, and deaths behind the effect; its duplicates are counted."""
+    weak = ("--claim-s", "0.3")
+    with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis", *weak) as consumer, no_stall():
+        _kill(stage, consumer, ("before-commit",), probability=0.02)
+
+
+def _kill(stage: Stage, consumer: Consumer, moments: tuple[str, ...], probability: float = DIES) -> None:
+    def options() -> list[str]:
+        return dying(stage, stage.random.choice(moments), probability=probability)
+
+    killed_again_and_again(consumer, options, consumer.position, per_kill=50)
+    _check(consumer)
+
+
+def flushed(stage: Stage) -> None:
+    """FLUSHALL takes claims and effects together: what was read is missing, and reading again brings exactly that."""
+    with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
+        _half(stage, consumer)
+        with redis.Redis.from_url(servers.url(REDIS)) as client:
+            client.flushall()
+        stage.fire("flushes")
+        _lost_then_read_again(stage, consumer)
+
+
+def failed_over(stage: Stage) -> None:
+    """Redis dies and an empty replica takes its place, at another address."""
+    with Servers() as first, Servers() as second, _receiver(stage, first.up(REDIS), "redis-script") as consumer:
+        _half(stage, consumer)
+        first.kill(REDIS)
+        stage.fire("fail_overs")
+        # The same group, whose position in Kafka has not gone back.
+        with _receiver(stage, second.up(REDIS), "redis-script") as moved:
+            _lost_then_read_again(stage, moved)
+
+
+def _half(stage: Stage, consumer: Consumer) -> None:
+    filled(stage, _ORDERS)
+    consumer.drain(*consumer.all_partitions)
+
+
+def _lost_then_read_again(stage: Stage, consumer: Consumer) -> None:
+    filled(stage, _ORDERS)
+    consumer.drain(*consumer.all_partitions)
+    lost = consumer.checked()["findings"].get("receiver-lost", 0)
+    stage.fire("losses_seen", int(lost > 0))
+    stage.notes.append(f"{lost} messages had lost their effect until they were read again")
+    consumer.drain(*consumer.all_partitions, "--again")
+    _check(consumer)
+
+
+def forgetful(stage: Stage) -> None:
+    """What would let Redis forget claims before their messages is refused: eviction, a log that lags, a short time."""
+    with Servers() as servers:
+        url = servers.up(REDIS, **{"maxmemory-policy": "allkeys-lru", "appendfsync": "everysec"})
+        with _receiver(stage, url, "redis-script") as consumer:
+            filled(stage, _ORDERS)
+            _refused(stage, consumer.start(), "maxmemory-policy", "appendfsync")
+            _refused(stage, consumer.start("--keep-days", _SHORT_DAYS), "--keep-days")
+    with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
+        consumer.drain(*consumer.all_partitions)
+        consumer.drain(*consumer.all_partitions, "--again")
+        stage.fire("redeliveries")
+        _check(consumer)
+
+
+def run_out(stage: Stage) -> None:
+    """The control: claims that run out before their messages come again, accepted on purpose; duplicates, counted."""
+    with Servers() as servers, no_stall():
+        short = ("--keep-days", _SHORT_DAYS, "--accept-weaker")
+        with _receiver(stage, servers.up(REDIS), "redis-script", *short) as consumer:
+            _half(stage, consumer)
+            stage.pause(_RUN_OUT_S)
+            stage.fire("expiries")
+            consumer.drain(*consumer.all_partitions, "--again")
+            found_by(stage, consumer.checked())
+
+
+def _refused(stage: Stage, program: Program, *words: str) -> None:
+    """
+    It ends with 3 and says the words.
+
+    Raises:
+        StalledError: it ran.
+    """
+    ended(stage, program, ExitCode.REFUSED)
+    if not all(word in program.last_words() for word in words):
+        raise StalledError(f"refused without naming {', '.join(words)}: {program.last_words()}")
+    stage.fire("refusals")

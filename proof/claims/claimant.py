@@ -1,0 +1,108 @@
+"""One member that claims its part and tells what it holds; its clocks may be wrong, or it may believe too much."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from protocol.claims import table
+from protocol.claims.log import Entry
+from protocol.claims.member import Member, Membership
+from protocol.claims.table import Answer
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import DeadlineExceeded, KafkaFailure
+from protocol.kafka.claims_log import ClaimsLog
+
+_JOIN_S, _TURN_S, _LEAVE_S = 30.0, 3.0, 3.0
+_LOOKS_PER_INTERVAL = 10
+_AGAIN_S = 0.2
+
+
+class _SkewedWriter:
+    """A producer whose records carry a time that is wrong by so much; the brokers are to take no notice."""
+
+    def __init__(self, inner: Any, skew_s: float) -> None:
+        self._inner, self._skew_s = inner, skew_s
+
+    def produce(self, *words: Any, **named: Any) -> None:
+        self._inner.produce(*words, timestamp=int((time.time() + self._skew_s) * 1000), **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _SkewedLog(ClaimsLog):
+    skew_s = 0.0
+
+    def _writer(self) -> Any:
+        return _SkewedWriter(super()._writer(), self.skew_s)
+
+
+class _Believing(Member):
+    """The control: it never hears that the log gave to others what it once had."""
+
+    def _take(self, entries: Sequence[Entry]) -> dict[tuple[int, int], Answer]:
+        had = dict(self.holdings)
+        answers = super()._take(entries)
+        self.holdings = had | self.holdings
+        return answers
+
+
+def take_part(
+    connection: Connection,
+    topic: str,
+    who: Membership,
+    stop: threading.Event,
+    *,
+    skew_s: float = 0.0,
+    rate: float = 1.0,
+    snapshot_records: int = table.SNAPSHOT_RECORDS,
+    believing: bool = False,
+) -> None:
+    """
+    Claim, beat and give back until ``stop``; what is held goes to stdout when it changes, and once per interval, a line
+    each, as `proof.claims.history.View`.
+
+    ``skew_s``: the wall clock is wrong by so much. ``rate``: how fast the monotonic clock runs.
+
+    Raises:
+        Refused: the log is not what it was.
+    """
+    table.SNAPSHOT_RECORDS = snapshot_records  # a short run is to see snapshots, too
+    log = _SkewedLog(connection, topic)
+    log.skew_s = skew_s
+    member = (_Believing if believing else Member)(log, who, lambda: time.monotonic() * rate)
+    told, tell_at = dict[int, int](), 0.0
+    try:
+        _join(member, stop)
+        while not stop.wait(who.interval_s / _LOOKS_PER_INTERVAL):
+            try:
+                member.turn(Deadline(_TURN_S))
+                member.give_back({p: member.holdings[p] for p in member.give_back_wanted}, Deadline(_TURN_S))
+            except (DeadlineExceeded, KafkaFailure):
+                stop.wait(_AGAIN_S)  # brokers are killed on purpose; what is held now counts all the same
+            held = {p: one.token for p, one in member.holdings.items()}
+            if held != told or time.monotonic() > tell_at:
+                told, tell_at = held, time.monotonic() + who.interval_s
+                sys.stdout.write(json.dumps([who.client_id, member.world.tables[0].next, held]) + "\n")
+                sys.stdout.flush()
+        member.leave(Deadline(_LEAVE_S))
+    finally:
+        log.close()
+
+
+def _join(member: Member, stop: threading.Event) -> None:
+    deadline = Deadline(_JOIN_S)
+    while not stop.is_set():
+        try:
+            member.join(deadline)
+        except KafkaFailure:
+            deadline.check("joining")
+            stop.wait(_AGAIN_S)
+        else:
+            return

@@ -1,0 +1,110 @@
+"""Who owned what at each position of a claims log, worked out with code of its own, silence included; pure."""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class View(NamedTuple):
+    """What a member held (partition -> token) when it had read everything before the position ``next``."""
+
+    client: str
+    next: int
+    held: Mapping[int, int]
+
+
+@dataclass
+class _Owner:
+    client: str
+    token: int
+    heard: int
+    interval_ms: int
+
+    def stale(self, time_ms: int) -> bool:
+        return time_ms - self.heard > 2 * self.interval_ms
+
+
+@dataclass
+class History:
+    """
+    Records come in one by one, in the order of the log; for one group and topic, and logs of one partition.
+
+    ``counts``: `grants`, `held` (claims that came second), `takeovers` (from an owner that had fallen silent), `late`
+    (writes of one that was replaced), `releases`, `snapshots`.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    next: int = 0
+    _clock: int = 0
+    _now: dict[int, _Owner] = field(default_factory=dict)
+    _changes: dict[int, list[tuple[int, str | None, int]]] = field(default_factory=dict)
+
+    def add(self, offset: int, time_ms: int, value: bytes | None) -> None:
+        """Take in the record at ``offset``; the time is the brokers'."""
+        self.next = offset + 1
+        if time_ms < self._clock:
+            for one in self._now.values():
+                one.heard = min(one.heard, time_ms)
+        self._clock = time_ms
+        said = json.loads(value or b"{}")
+        kind, partition = said.get("type"), said.get("partition")
+        self.counts["snapshots"] += kind == "Snapshot"
+        if partition is None:
+            return
+        owner = self._now.get(partition)
+        if kind == "ClaimingPartition":
+            self._claim(partition, owner, said, offset, time_ms)
+        elif owner is None or (owner.client, owner.token) != (said["client_id"], said["token"]):
+            self.counts["late"] += 1
+        elif kind == "ReleasingPartition":
+            self.counts["releases"] += 1
+            del self._now[partition]
+            self._changes[partition].append((offset, None, -1))
+        elif kind == "Heartbeat":
+            self._beat(partition, owner, said, offset, time_ms)
+
+    def _claim(self, partition: int, owner: _Owner | None, said: dict[str, Any], offset: int, time_ms: int) -> None:
+        if owner is not None and not owner.stale(time_ms):
+            self.counts["held"] += 1
+            return
+        self.counts["grants"] += 1
+        self.counts["takeovers"] += owner is not None and owner.client != said["client_id"]
+        self._now[partition] = _Owner(said["client_id"], offset, time_ms, said["interval_ms"])
+        self._changes.setdefault(partition, []).append((offset, said["client_id"], offset))
+
+    def _beat(self, partition: int, owner: _Owner, said: dict[str, Any], offset: int, time_ms: int) -> None:
+        if said["resume"]:
+            if owner.stale(time_ms):
+                self.counts["late"] += 1
+                return
+            owner.token = offset
+            self._changes[partition].append((offset, owner.client, offset))
+        owner.heard, owner.interval_ms = time_ms, said["interval_ms"]
+
+    def owners(self) -> dict[int, str]:
+        """Who owns which partition now; silent owners stay until another one claims."""
+        return {partition: one.client for partition, one in list(self._now.items())}
+
+    def at(self, partition: int, position: int) -> tuple[str | None, int]:
+        """The owner and the token after all records before ``position``."""
+        changes = self._changes.get(partition, [])
+        place = bisect.bisect_left(changes, position, key=lambda change: change[0])
+        return (None, -1) if place == 0 else changes[place - 1][1:]
+
+    def misled(self, views: Iterable[View]) -> list[str]:
+        """Members that held what the log gave to somebody else, or to nobody, at the very position they had read to."""
+        found = []
+        for view in views:
+            for partition, token in view.held.items():
+                owner = self.at(partition, view.next)
+                if view.next <= self.next and owner != (view.client, token):
+                    found.append(
+                        f"before position {view.next} {view.client} holds partition {partition} by the claim at "
+                        f"{token}, and the log gives it to {owner[0]} by the one at {owner[1]}"
+                    )
+        return found

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# How a story is told: commands shown, run, and held against what they have to say. Sourced; it needs `output`, a file.
+
+if [[ -t 1 && -z ${NO_COLOR:-} ]]; then
+    bold=$'\e[1m' dim=$'\e[2m' green=$'\e[32m' red=$'\e[31m' plain=$'\e[0m'
+else
+    bold='' dim='' green='' red='' plain=''
+fi
+
+tell() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
+
+fail() {
+    printf '%s✗ the story says otherwise: %s%s\n' "$red" "$*" "$plain" >&2
+    exit 1
+}
+
+# run EXIT_CODE COMMAND...: shows the command, runs it, keeps its output for `says`.
+run() {
+    local expected=$1 code=0
+    shift
+    printf '%s$ %s%s\n' "$dim" "$*" "$plain"
+    "$@" 2>&1 | tee "$output" || code=${PIPESTATUS[0]}
+    [[ $code -eq $expected ]] || fail "'$*' ended with $code instead of $expected"
+}
+
+# says REGEX MEANING: the last output has a line that matches.
+says() {
+    grep -Eq "$1" "$output" || fail "$2"
+    printf '%s✓ %s%s\n' "$green" "$2" "$plain"
+}

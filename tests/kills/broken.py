@@ -1,0 +1,20 @@
+"""`python -m tests.kills.broken BUG WORDS...`: `python -m downstream WORDS...` with a bug put in, for controls."""
+
+from __future__ import annotations
+
+import sys
+
+from downstream.__main__ import downstream
+from protocol.command import run
+from tests.kills.bugs import BUGS, OTHERS
+
+
+def main() -> None:
+    """Put the bug in and be the program; unknown names end in a `KeyError`."""
+    bugs = {name: bug for store in BUGS.values() for name, bug in store.items()} | OTHERS
+    bugs[sys.argv.pop(1)]()
+    run(downstream, "downstream")
+
+
+if __name__ == "__main__":
+    main()

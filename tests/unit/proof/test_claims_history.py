@@ -1,0 +1,65 @@
+"""The history of a claims log against the product's own fold, and what it says about members that are misled."""
+
+from __future__ import annotations
+
+import random
+
+from harness.claims import INTERVAL, START_MS, beat, claim, release
+
+from proof.claims.history import History, View
+from protocol.claims.messages import Message, encode
+from protocol.claims.table import Table
+
+
+def told(*records: tuple[int, Message]) -> History:
+    """A log of (milliseconds since the start, message)."""
+    history = History()
+    for offset, (at, message) in enumerate(records):
+        history.add(offset, START_MS + at, encode(message)[1])
+    return history
+
+
+def test_owners_follow_each_other_and_each_position_has_one() -> None:
+    history = told(
+        (0, claim("a")),
+        (10, claim("b")),
+        (100, beat("a", 0)),
+        (101 + 2 * INTERVAL, claim("b")),
+        (3000, beat("a", 0)),
+        (3100, release("b", 3)),
+    )
+    owners = [history.at(0, position) for position in range(7)]
+    assert owners == [(None, -1), ("a", 0), ("a", 0), ("a", 0), ("b", 3), ("b", 3), (None, -1)]
+    assert history.counts == {"grants": 2, "held": 1, "takeovers": 1, "late": 1, "releases": 1, "snapshots": 0}
+
+
+def test_a_member_that_holds_what_the_log_gives_to_another_is_misled() -> None:
+    """Also one that holds by an older claim, or what nobody has; each at the position it has read to."""
+    history = told((0, claim("a")), (2 * INTERVAL + 1, claim("b")))
+    assert history.misled([View("a", 1, {0: 0}), View("b", 2, {0: 1})]) == []
+    assert len(history.misled([View("a", 2, {0: 0}), View("b", 1, {0: 1}), View("b", 2, {0: 0, 7: 3})])) == 4
+    assert history.misled([View("a", 3, {0: 0})]) == []  # not read so far: nothing to compare with
+
+
+def test_it_agrees_with_the_products_fold_on_random_logs() -> None:
+    """Two pieces of code, one page of rules: whoever misreads it differs."""
+    dice = random.Random(7)
+    for _ in range(200):
+        table, history, at = Table(), History(), 0
+        for offset in range(60):
+            at += dice.choice([-700, 0, 1, 400, INTERVAL, 2 * INTERVAL, 2 * INTERVAL + 1])
+            token, name, partition = dice.randrange(offset + 1), dice.choice("abc"), dice.randrange(2)
+            message = dice.choice(
+                [
+                    claim(name, partition),
+                    beat(name, token, partition=partition),
+                    beat(name, token, partition=partition, resume=True),
+                    release(name, token, partition=partition),
+                ]
+            )
+            table.apply(offset, START_MS + at, message)
+            history.add(offset, START_MS + at, encode(message)[1])
+            for place in (0, 1):
+                seat = table.seats.get(("g", "orders", place))
+                owner = (None, -1) if seat is None or seat.owner is None else (seat.owner, seat.token)
+                assert history.at(place, offset + 1) == owner
