@@ -24,8 +24,9 @@ group = $(call option,--group,GROUP_ID)
 consume = $(call option,--topic,OUTPUT_TOPIC) $(group) $(call flag,--follow,FOLLOW)
 database = $(call option,--database,DATABASE_URL)
 crash = $(call option,--crash-prob,CRASH_PROB) $(call option,--crash-point,CRASH_POINT) $(call option,--crash-mode,CRASH_MODE)
-run = $(bootstrap) $(topics) $(group) $(call option,--master,MASTER) $(call option,--reader,READER) \
-      $(call flag,--follow,FOLLOW) $(call flag,--stand-by,STAND_BY)
+tiers = $(call option,--tiers,TIERS) $(call option,--profiles-topic,PROFILES_TOPIC)
+run = $(bootstrap) $(topics) $(group) $(tiers) $(call option,--master,MASTER) $(call option,--reader,READER) \
+      $(call flag,--follow,FOLLOW) $(call flag,--stand-by,STAND_BY) $(call flag,--share,SHARE)
 
 .PHONY: help
 help: ## this list
@@ -43,12 +44,17 @@ down: setup ## stop it                                            make down
 	@exec $(PY) -m sandbox down
 
 ## The main job
-.PHONY: topic-create-all seed run-pipeline run-pipeline-crash run-downstream run-downstream-ru
+.PHONY: topic-create-all seed seed-customers run-pipeline run-pipeline-crash run-downstream run-downstream-ru
 topic-create-all: setup ## the topics that are missing            make topic-create-all PARTITIONS=8
-	@exec $(PY) -m proof topics $(bootstrap) $(topics) $(call option,--partitions,PARTITIONS)
+	@exec $(PY) -m proof topics $(bootstrap) $(topics) $(call option,--customers,PROFILES_TOPIC) \
+	    $(call option,--partitions,PARTITIONS)
 seed: setup ## orders to work on                                  make seed SEED_COUNT=1000 SEED_TRANSACTIONAL=1
 	@exec $(PY) -m proof seed $(bootstrap) $(call option,--topic,INPUT_TOPIC) $(call option,--count,SEED_COUNT) \
 	    $(call flag,--transactional,SEED_TRANSACTIONAL)
+seed-customers: setup ## profiles, for TIERS=profiles             make seed-customers CUSTOMERS=1000000
+	@exec $(PY) -m proof seed-customers $(bootstrap) $(call option,--topic,PROFILES_TOPIC) \
+	    $(call option,--customers,CUSTOMERS) $(call option,--seed,SEED) $(call option,--updates,UPDATES) \
+	    $(call option,--tombstones,TOMBSTONES)
 run-pipeline: setup ## enrich what is there, exactly once         make run-pipeline BOOTSTRAP=kafka:9092 FOLLOW=1
 	@exec $(PY) -m pipeline run $(run)
 run-pipeline-crash: setup ## the same, dying on purpose           make run-pipeline-crash CRASH_PROB=0.3 CRASH_POINT=mid-produce
@@ -59,9 +65,11 @@ run-downstream-ru: setup ## count what read_uncommitted ones see  make run-downs
 	@exec $(PY) -m downstream count $(bootstrap) $(call option,--topic,OUTPUT_TOPIC) --isolation read_uncommitted
 
 ## Beyond Kafka's border
-.PHONY: setup-stores run-ledger run-receive run-totals run-call kills bench-ledger bench-restore bench-virtual
+.PHONY: demo-downstream setup-stores run-ledger run-receive run-totals run-call kills bench-ledger bench-restore bench-virtual
+demo-downstream: setup-stores ## from an order to the cent in a database make demo-downstream
+	@exec scripts/demo-downstream.sh
 setup-stores: setup ## PostgreSQL and Redis, Debian's packages      make setup-stores
-	@exec scripts/setup-stores.sh
+	@exec scripts/setup-packages.sh stores
 run-ledger: setup ## book orders into PostgreSQL, exactly once   make run-ledger DATABASE_URL=postgresql://brew@localhost/brew
 	@exec $(PY) -m downstream ledger $(bootstrap) $(consume) $(database)
 run-receive: setup ## one effect per message, STORE says where    make run-receive STORE=redis-script REDIS_URL=redis://localhost
@@ -82,16 +90,19 @@ bench-virtual: setup ## what 16 workers gain with 5 ms per record     make bench
 	@exec $(PY) benchmarks/virtual.py --json benchmarks/virtual.json
 
 ## Look and prove
-.PHONY: group-describe end-offsets verify prove-report
+.PHONY: group-describe end-offsets verify prove-report xray-pictures
 group-describe: setup ## the group's positions, LSO, end, lag     make group-describe GROUP_ID=brew-enricher
 	@exec $(PY) -m proof group-describe $(bootstrap) $(group) $(call option,--topic,INPUT_TOPIC)
 end-offsets: setup ## per partition: visible, aborted, control    make end-offsets
 	@exec $(PY) -m proof end-offsets $(bootstrap)
 verify: setup ## every visible order exactly once, or say why not make verify
-	@exec $(PY) -m proof verify $(bootstrap) $(topics) $(group)
+	@exec $(PY) -m proof verify $(bootstrap) $(topics) $(group) $(tiers)
 prove-report: setup ## page and picture of a campaign's results    make prove-report RESULTS=results.jsonl
+	@scripts/setup-packages.sh browser
 	@exec $(PY) -m proof report $(RESULTS) --out docs/proof/report.html --picture docs/proof/report.png \
 	    --summary-md docs/proof/summary.md
+xray-pictures: setup ## the crash story's logs, before and after    make xray-pictures
+	@exec scripts/xray-pictures.sh
 
 ## Prove
 .PHONY: demo-torn
@@ -99,8 +110,9 @@ demo-torn: setup ## the hole that others leave open, frame by frame  make demo-t
 	@exec scripts/demo-torn.sh
 .PHONY: prove prove-all soak mutants
 prove: setup ## break writers, brokers, network: minutes          make prove
+	@scripts/setup-packages.sh stores || echo "cells that need PostgreSQL or Redis will be inconclusive and say so" >&2
 	@exec $(PY) -m proof campaign --cells prove --slack 3 --at-once 2 $(call option,--out,PROVE_OUT)
-prove-all: setup ## the whole fault matrix, three seeds: hours     make prove-all PROVE_OUT=results
+prove-all: setup-stores ## the whole fault matrix, three seeds: hours make prove-all PROVE_OUT=results
 	@exec $(PY) -m proof campaign --cells 'F*' --seeds 1,2,3 --kills 100 --minutes 5 --resume $(call option,--out,PROVE_OUT)
 soak: setup ## an hour of random mixtures of faults               make soak
 	@exec $(PY) -m proof campaign --cells soak --minutes 60 $(call option,--out,PROVE_OUT)
@@ -115,15 +127,17 @@ models: ## claims and the six steps, all interleavings (spin)   make models
 	@exec scripts/models.sh
 
 ## Work on the house
-.PHONY: test lint bench bench-peers
+.PHONY: test lint bench bench-peers bench-profiles
 test: setup ## unit, integration and scenario tests               make test TESTS=tests/unit
-	@scripts/setup-stores.sh || echo "tests that need PostgreSQL or Redis will fail and say so" >&2
+	@scripts/setup-packages.sh stores browser || echo "tests that need what is missing will fail and say so" >&2
 	@exec $(PY) -m pytest --numprocesses $(TEST_WORKERS) $(TESTS)
 lint: setup ## style, types, import arrows, shell files           make lint
 	@exec scripts/lint.sh
 bench: setup ## rate, CPU, latency, restart beside peers          make bench CONTENDERS=pipeline,franz ORDERS=1000000 REPEAT=3
 	@exec $(PY) benchmarks/run.py $(call option,--orders,ORDERS) $(call option,--contenders,CONTENDERS) \
 	    $(call option,--repeat,REPEAT) $(call flag,--paired,PAIRED)
+bench-profiles: setup ## a million customers' profiles, beside none   make bench-profiles
+	@exec $(PY) benchmarks/profiles.py --json benchmarks/profiles.json
 bench-peers: ## build the peers in Java and Go                 make bench-peers
 	@exec benchmarks/peers/build.sh
 
@@ -132,7 +146,10 @@ bench-peers: ## build the peers in Java and Go                 make bench-peers
 #            CRASH_PROB   0 to 1, per transaction          CRASH_POINT CRASH_MODE  where, and who dies
 #            MASTER       local[*] spark://... yarn k8s:// READER  connector direct
 #            FOLLOW=1     until SIGTERM                    PARTITIONS  of new topics
+#            TIERS        prefix profiles; PROFILES_TOPIC  where profiles are, of run-pipeline and verify
+#            CUSTOMERS SEED UPDATES TOMBSTONES  of make seed-customers
 #            STAND_BY=1   of several drivers one works, the others wait and take over
+#            SHARE=1      several drivers divide the partitions; with FOLLOW=1 they balance as they come and go
 #            BROKERS      of make up: 1 or 3               TESTS  of make test: files or folders
 #            TEST_WORKERS of make test: how many run at once, each with a broker of its own; 0: one after another
 #            DATABASE_URL REDIS_URL EFFECT_URL  where stores are    STORE  of make run-receive: postgres outbox redis redis-script

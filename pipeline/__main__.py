@@ -23,6 +23,7 @@ Examples:
   python -m pipeline run                                     drain the sandbox's input and exit
   python -m pipeline run --follow                            keep going until SIGTERM
   python -m pipeline run --follow --stand-by                 the same on two machines: one works, the other waits
+  python -m pipeline run --follow --share                    the same, each on its part of the partitions
   python -m pipeline run --crash-prob 1.0                    die between flush and commit, exit code 2
   python -m pipeline run --bootstrap k1:9092 --input a --output b --group g --master spark://m:7077
 
@@ -30,7 +31,17 @@ Examples:
 Exit codes: 0 done, 2 crashed on purpose, 3 refused, 64 wrong usage."""
 
 
-@click.group(cls=LazyGroup, later={"dlq": "pipeline.dlq.commands:dlq"})
+_LATER = {
+    "dlq": "pipeline.dlq.commands:dlq",
+    "doctor": "pipeline.operate.doctor:doctor",
+    "explain": "pipeline.operate.explain:explain",
+    "lag": "pipeline.operate.lag:lag",
+    "preflight": "pipeline.operate.preflight:preflight",
+    "xray": "pipeline.xray.command:xray",
+}
+
+
+@click.group(cls=LazyGroup, later=_LATER)
 def cli() -> None:
     """Exactly once from one Kafka topic to another, on Spark."""
 
@@ -45,12 +56,16 @@ def run_command(progress: str, **option: Any) -> ExitCode:
     view = _view(progress, board)
     stop = threading.Event()
     stop_on_signals(stop)
-    if settings.stand_by is None:
-        code = run(settings, stop, board, view)
-    else:
+    if settings.stand_by is not None:
         from pipeline import stand_by  # noqa: PLC0415 - what a run does not use is not imported
 
         code = stand_by.run(settings, stop, board, view)
+    elif settings.share is not None:
+        from pipeline import sharing  # noqa: PLC0415 - the same
+
+        code = sharing.run(settings, stop, board, view)
+    else:
+        code = run(settings, stop, board, view)
     totals = board.totals
     click.echo(
         f"{totals.enriched + totals.rejected} records: {totals.enriched} enriched, {totals.rejected} rejected, "

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pipeline.attempt import Job, attempt
 from pipeline.outcome import Outcome
 from pipeline.ports import Rows
+from pipeline.profiles import held
 from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.kafka.ranges import RangeReader
@@ -48,9 +49,11 @@ class AloneEngine:
 
     def interrupt(self) -> None:
         self._stop.set()
+        held.let_go(loading_only=True)
 
     def close(self) -> None:
-        self._stop.set()
+        self.interrupt()
         self._pool.shutdown(wait=True, cancel_futures=True)
         for reader in self._readers.values():
             reader.close()
+        held.let_go()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pipeline.crash import CrashOrder
 from pipeline.enrich import enricher
 from pipeline.journaled import journaled, tell
 from pipeline.outcome import Outcome, Status
-from pipeline.ports import CrashedOnPurposeError, Rows, Tally, Targets
-from pipeline.settings import Limits
+from pipeline.ports import CrashedOnPurposeError, Enrich, Evidence, Rows, Tally, Targets
+from pipeline.profiles import held
+from pipeline.profiles.table import lookup
+from pipeline.settings import Limits, ProfilesSettings
 from pipeline.transact import transact
 from pipeline.watchdog import watched
 from protocol.deadline import Deadline
@@ -24,12 +26,17 @@ from protocol.position import OffsetRange
 
 @dataclass(frozen=True)
 class Offer:
-    """One range, where its records go, and how it is to be treated."""
+    """
+    One range, where its records go, and how it is to be treated.
+
+    ``reached``: of a range that is read while it is written, how far it was read by now; it begins as ``offered``.
+    """
 
     offered: OffsetRange
     targets: Targets
     first_time: bool = False
     crash: CrashOrder | None = None
+    reached: Callable[[], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -40,15 +47,39 @@ class Job:
     transaction: TransactionSettings
     limits: Limits
     journal: str | None = None
+    profiles: ProfilesSettings | None = None
 
 
-def attempt(offer: Offer, batches: Iterator[Rows], job: Job) -> Outcome:
+def attempt(offer: Offer, batches: Iterable[Rows], job: Job) -> Outcome:
     """Run one transaction; whatever goes wrong becomes an outcome, and the driver plans again from Kafka's answer."""
-    with watched(str(offer.offered), 2 * job.transaction.timeout_s):
-        return _attempt(offer, batches, job)
+    offered = offer.offered
+    try:
+        enrich, evidence = _enrichment(job)
+    except BrewError as error:
+        return _not_begun(job, offered, f"{type(error).__name__}: {error}")
+    except Exception:  # noqa: BLE001 - as below
+        return _not_begun(job, offered, traceback.format_exc(limit=-4))
+    with watched(str(offered), 2 * job.transaction.timeout_s):
+        return _attempt(offer, batches, job, enrich, evidence)
 
 
-def _attempt(offer: Offer, batches: Iterator[Rows], job: Job) -> Outcome:
+def _enrichment(job: Job) -> tuple[Enrich, Evidence | None]:
+    """How this transaction enriches; profiles have been read to the end when it begins."""
+    if job.profiles is None:
+        return enricher(job.limits), None
+    transaction = job.transaction
+    table = held.ready(job.profiles, transaction.connection, transaction.group, transaction.timeout_s)
+    resolve, evidence = lookup(table)
+    return enricher(job.limits, resolve), evidence
+
+
+def _not_begun(job: Job, offered: OffsetRange, detail: str) -> Outcome:
+    outcome = Outcome(offered.partition, offered.start, offered.until, Status.FAILED, detail=detail)
+    tell(job.journal, offered, job.transaction.group, outcome)
+    return outcome
+
+
+def _attempt(offer: Offer, batches: Iterable[Rows], job: Job, enrich: Enrich, evidence: Evidence | None) -> Outcome:
     began = time.monotonic()
     offered = offer.offered
     failed = Outcome(offered.partition, offered.start, offered.until, Status.FAILED)
@@ -60,11 +91,13 @@ def _attempt(offer: Offer, batches: Iterator[Rows], job: Job) -> Outcome:
             batches,
             offered,
             offer.targets,
-            enricher(job.limits),
+            enrich,
             journaled(kafka, job.journal, offered, job.transaction.group),
             deadline,
             first_time=offer.first_time,
             crash=offer.crash,
+            evidence=evidence,
+            reached=offer.reached,
         )
         if offer.crash is not None and outcome.status is Status.COMMITTED:
             kafka.close()

@@ -24,22 +24,32 @@ def resolve_by_key(key: bytes | None, _order: dict[str, object]) -> str:
 def enricher(limits: Limits, resolve: Resolver = resolve_by_key) -> Enrich:
     """Return enrich(key, value) -> the enriched order's JSON, or `Rejected`."""
     max_bytes, max_depth = limits.max_bytes, limits.max_depth
-    short = 2 * max_depth
-    loads, tail_of, anew = orjson.loads, _TAILS.get, _anew(resolve)
+    loads, dumps, tail_of, anew = orjson.loads, orjson.dumps, _TAILS.get, _anew(resolve)
 
     def enrich(key: bytes | None, value: bytes | None) -> bytes | Rejected:
         if value is None:
             return Rejected(Reason.NO_VALUE, "the record has no value (a tombstone)")
         if len(value) > max_bytes:
             return Rejected(Reason.TOO_LARGE, f"{len(value)} bytes, the limit is {max_bytes} (--max-record-bytes)")
-        # Too short to nest so deep and close again; then counting openers bounds the depth; only the rest is measured.
-        if len(value) > short and value.count(b"{") + value.count(b"[") > max_depth and depth(value) > max_depth:
+        # Flat orders have no opener behind the first byte; of others the openers bound the depth; the rest is measured.
+        if (
+            (_BRACKET in value or value.find(b"{", 1) > 0)
+            and value.count(b"{") + value.count(b"[") > max_depth
+            and depth(value) > max_depth
+        ):
             return Rejected(Reason.TOO_DEEP, f"nested deeper than {max_depth} (--max-record-depth)")
         try:
             order = loads(value)
         except orjson.JSONDecodeError:
             return anew(key, value)
-        if _appendable(value, order) and order.get("customer_id") not in _NOBODY:
+        # What reading and writing gives back byte by byte hides nothing; most texts are written that way.
+        if (
+            type(order) is dict
+            and (dumps(order) == value or _members_show(value, order))
+            and TIER_FIELD not in order
+            and DISCOUNT_FIELD not in order
+            and order.get("customer_id") not in _NOBODY
+        ):
             tail = tail_of(resolve(key, order))
             if tail is not None:
                 return value[:-1] + tail
@@ -72,21 +82,21 @@ def _anew(resolve: Resolver) -> Callable[[bytes | None, bytes], bytes | Rejected
 
 
 _NOBODY = (None, "")
-_BRACE, _LINE_FEED, _TAB, _RETURN = b"}\n\t\r"
+_BRACE, _BRACKET, _LINE_FEED, _TAB, _RETURN = b"}[\n\t\r"
 _TAILS = {
     tier: b"," + orjson.dumps({TIER_FIELD: tier, DISCOUNT_FIELD: discount})[1:] for tier, discount in DISCOUNTS.items()
 }
 """Tier -> what stands behind an order's text instead of its last brace."""
 
 
-def _appendable(value: bytes, order: object) -> bool:
+def _members_show(value: bytes, order: dict[str, object]) -> bool:
     """
-    True when the two fields, put behind the text as it came, give what reading and writing would give: value by value.
+    True when two fields, put behind the text as it came, give what reading and writing would give: value by value.
 
     Each member's name is followed by a colon at once, so names can be counted in the text: as many as were read means
     that no object holds a name twice. What a text holds beyond that (spaces, escapes, long numbers) stays as it is.
     """
-    if type(order) is not dict or TIER_FIELD in order or DISCOUNT_FIELD in order or value[-1] != _BRACE:
+    if value[-1] != _BRACE:
         return False
     # Strings hold no raw line feeds, tabs or returns: these are there between the tokens, perhaps behind a name.
     # (`count` takes two thirds of the time that `in` does for two bytes.)

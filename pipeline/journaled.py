@@ -27,7 +27,13 @@ def tell(folder: str | None, offered: OffsetRange, group: str, outcome: Outcome)
     """Close an attempt's lines with what became of it."""
     if folder is not None:
         said = {"status": outcome.status, "position": outcome.position, "detail": outcome.detail}
-        fields = {**_place(offered, group), **said, "enriched": outcome.enriched, "rejected": outcome.rejected}
+        fields = {
+            **_place(offered, group),
+            "until": outcome.until,
+            **said,
+            "enriched": outcome.enriched,
+            "rejected": outcome.rejected,
+        }
         _journal(folder, os.getpid()).write(Step.OUTCOME, Phase.DONE, **fields)
 
 
@@ -91,6 +97,7 @@ class _Journaled:
             self._kafka.flush(deadline)
 
     def send_offsets(self, until: int, metadata: str, deadline: Deadline) -> None:
+        self._place["until"] = until  # a range that was read on while it was written ends here
         with self._step(Step.SEND_OFFSETS, offset=until):
             self._kafka.send_offsets(until, metadata, deadline)
 

@@ -58,15 +58,17 @@ class Lane:
 
     def _plan(self) -> tuple[Plan, list[Fact]]:
         lanes = self._settings.lanes
+        # Between two cycles nothing is at work here: what others are due goes now.
+        ours = self._scout.ours = self._shared.ownership.turn(lambda partition: partition % lanes == self._index)
         facts, all_of_them = self._scout.look(lambda source: range(self._index, source.partitions, lanes))
         plan = decide(facts, self._pace.cap, self._shared.goals)
-        return (plan if all_of_them else Plan(plan.ranges, plan.blocked, drained=False)), facts
+        return Plan(plan.ranges, plan.blocked, plan.drained and all_of_them).split(ours), facts
 
     def _cycle(self, ranges: Sequence[OffsetRange], facts: Mapping[int, Fact]) -> None:
         began = time.monotonic()
         shared, settings = self._shared, self._settings
         offers = {r.partition: self._offer(r, facts[r.partition]) for r in ranges}
-        job = Job(offers, shared.transaction, settings.limits, settings.journal)
+        job = Job(offers, shared.transaction, settings.limits, settings.journal, settings.profiles)
         shared.running.update({r.partition: r for r in ranges})
         if shared.stop.is_set():  # looked at behind the line above: who stops the run waits for what is in ``running``
             for offered in ranges:
@@ -124,7 +126,7 @@ class Lane:
         if plan.blocked:
             self._scout.tell_who_blocks(plan.blocked)
         if self._shared.goals is not None:
-            self._patience.held_back(plan.blocked)
+            self._patience.held_back(plan.blocked, plan.elsewhere)
         elif not plan.blocked:
             self._patience.moved()
         self._shared.stop.wait(self._settings.poll_interval_s)

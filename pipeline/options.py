@@ -8,21 +8,24 @@ from typing import Any, TypeVar
 
 import click
 
+from pipeline.preflight.finding import allowed
 from pipeline.settings import (
+    ClaimsSettings,
     CrashSettings,
     DirectSettings,
     Limits,
     OnMissingPosition,
     PipelineSettings,
+    ProfilesSettings,
     Reader,
     SparkSettings,
-    StandBySettings,
 )
 from protocol import names
 from protocol.claims.member import INTERVAL_S
 from protocol.connection import Connection
 from protocol.errors import UsageError
 from protocol.names import CrashMode, CrashPoint
+from protocol.profiles import Tiers
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -53,6 +56,16 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     _name("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Topic for enriched orders; made when missing."),
     _name("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Topic for rejected records; made when missing."),
     _name("--group", "GROUP_ID", names.GROUP_ID, "Consumer group that holds the position."),
+    click.option(
+        "--tiers",
+        envvar="TIERS",
+        type=click.Choice([one.value for one in Tiers]),
+        default=Tiers.PREFIX.value,
+        show_default=True,
+        help="Where a customer's tier comes from: the record key's prefix, or the customer's profile.",
+    ),
+    _name("--profiles-topic", "PROFILES_TOPIC", names.CUSTOMERS_TOPIC, "Profiles: their topic, compacted."),
+    _number("--profiles-timeout", float, 120.0, "Profiles: seconds that a worker may take to read all of them."),
     _name("--master", "MASTER", "local[*]", "Spark master: local[*], spark://, yarn, k8s://; none: no Spark."),
     click.option(
         "--reader",
@@ -67,9 +80,10 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     _number("--read-ahead-bytes", int, 64 * 1024**2, "Direct: what one task fetches ahead, at most."),
     click.option("--follow", envvar="FOLLOW", is_flag=True, help="Keep running until SIGTERM instead of draining."),
     click.option("--stand-by", envvar="STAND_BY", is_flag=True, help="Of several drivers one works, the others wait."),
-    _number("--claim-interval", float, INTERVAL_S, "Stand-by: seconds between heartbeats; after two others take over."),
-    click.option("--client-id", default="", metavar="NAME", help="Stand-by: this driver's name.  [default: host-pid]"),
-    _number("--claims", str, names.CLAIMS_TOPIC, "Stand-by: the log of claims; made when missing."),
+    click.option("--share", envvar="SHARE", is_flag=True, help="Several drivers divide the partitions by claims."),
+    _number("--claim-interval", float, INTERVAL_S, "Claims: seconds between heartbeats; after two others take over."),
+    click.option("--client-id", default="", metavar="NAME", help="Claims: this driver's name.  [default: host-pid]"),
+    _number("--claims", str, names.CLAIMS_TOPIC, "Stand-by and share: the log of claims; made when missing."),
     _number("--lanes", int, 2, "Cycles that overlap, over disjoint partitions."),
     _number("--max-records-per-transaction", int, 250_000, "Offsets of one range, at most."),
     _number("--transaction-timeout", float, 60.0, "Seconds; the broker's patience with an open transaction."),
@@ -94,6 +108,7 @@ _OPTIONS: list[Callable[[Any], Any]] = [
         "pipeline: all of it dies, exit code 2. worker: one Python worker dies, the run heals.",
     ),
     _number("--crash-seed", int, None, "Seed of the dice."),
+    click.option("--allow", multiple=True, metavar="NAME", help="Run although this check says unsafe; repeatable."),
     click.option("--conf", "conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated."),
     click.option("--journal", envvar="JOURNAL", metavar="DIR", help="Write down every step there, for `proof verify`."),
     click.option("--jvm-dir", envvar="BREW_JVM_DIR", default=None, help="Where `make setup` put the JVM parts."),
@@ -135,12 +150,19 @@ def settings_of(option: dict[str, Any]) -> PipelineSettings:
         on_missing_position=OnMissingPosition(option["on_missing_position"]),
         journal=option["journal"],
         max_rejected=option["max_rejected"],
-        stand_by=_stand_by(option) if option["stand_by"] else None,
+        stand_by=_claims(option) if option["stand_by"] else None,
+        share=_claims(option) if option["share"] else None,
+        allow=allowed(option["allow"]),
+        profiles=_profiles(option) if option["tiers"] == Tiers.PROFILES else None,
     )
 
 
-def _stand_by(option: dict[str, Any]) -> StandBySettings:
-    return StandBySettings(option["claim_interval"], option["client_id"], option["claims"])
+def _profiles(option: dict[str, Any]) -> ProfilesSettings:
+    return ProfilesSettings(option["profiles_topic"], option["profiles_timeout"])
+
+
+def _claims(option: dict[str, Any]) -> ClaimsSettings:
+    return ClaimsSettings(option["claim_interval"], option["client_id"], option["claims"])
 
 
 def _spark(option: dict[str, Any]) -> SparkSettings:

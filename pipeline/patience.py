@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pipeline.settings import PipelineSettings
 from protocol.errors import Refused
@@ -19,6 +19,7 @@ class Patience:
     def __init__(self, settings: PipelineSettings) -> None:
         self._settings = settings
         self.failures = 0
+        self._elsewhere: Mapping[int, int] = {}
         self._last_progress = self._failing_since = time.monotonic()
 
     def moved(self) -> None:
@@ -48,15 +49,24 @@ class Patience:
         longest = min(_LONGEST_BACKOFF_S, _BACKOFF_S * 2**self.failures)
         return random.uniform(longest / 4, longest)  # noqa: S311 - a pause, no secret
 
-    def held_back(self, partitions: Sequence[int]) -> None:
+    def held_back(self, partitions: Sequence[int], elsewhere: Mapping[int, int] | None = None) -> None:
         """
-        Nothing can move now, though the run is to drain.
+        Nothing can move here now, though the run is to drain; ``elsewhere`` is where other drivers stand with the rest.
 
         Raises:
-            Refused: that has lasted longer than --blocked-patience.
+            Refused: that has lasted longer than --blocked-patience, and the others' positions stood still, too.
         """
+        if elsewhere and elsewhere != self._elsewhere:
+            self._elsewhere = elsewhere
+            self.moved()
         idle = time.monotonic() - self._last_progress
         if idle > self._settings.blocked_patience_s:
+            if not partitions and elsewhere:
+                raise Refused(
+                    f"partitions {sorted(elsewhere)} of {self._settings.input} are other drivers' to drain, and have "
+                    f"stood still for {idle:.0f} s; `python -m downstream claims status` shows whose, or raise "
+                    "--blocked-patience"
+                )
             raise Refused(
                 f"partitions {list(partitions)} of {self._settings.input} were held back by an open upstream "
                 f"transaction for {idle:.0f} s; end it (its owner, or kafka-transactions abort), "

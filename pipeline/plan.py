@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from protocol.errors import Refused
 from protocol.position import Committed, LogOffsets, OffsetRange
@@ -41,11 +41,22 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one cycle does: ranges to transact; partitions held back by an upstream transaction; or nothing left."""
+    """
+    What one cycle does: ranges to transact; partitions held back by an upstream transaction; or nothing left.
+
+    ``elsewhere``: partition -> position of what is left to other drivers.
+    """
 
     ranges: tuple[OffsetRange, ...]
     blocked: tuple[int, ...]
     drained: bool
+    elsewhere: Mapping[int, int] = field(default_factory=dict)
+
+    def split(self, ours: Container[int]) -> Plan:
+        """The same for a driver that may work on ``ours`` alone."""
+        ranges = tuple(one for one in self.ranges if one.partition in ours)
+        elsewhere = {one.partition: one.start for one in self.ranges if one.partition not in ours}
+        return Plan(ranges, tuple(p for p in self.blocked if p in ours), self.drained, elsewhere)
 
 
 def check(fact: Fact, group: str) -> None:

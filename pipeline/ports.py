@@ -14,6 +14,8 @@ from protocol.records import Rejected
 
 RecordHeaders = list[tuple[str, bytes | None]] | None
 Enrich = Callable[[bytes | None, bytes | None], bytes | Rejected]
+Evidence = Callable[[], tuple[str, bytes | None]]
+"""A header that says what the record enriched last was enriched with."""
 
 
 class Rows(NamedTuple):

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 from pipeline.crash import Dice
 from pipeline.engine import Carrier, Engine
 from pipeline.lane import Lane
+from pipeline.preflight.gate import gate
+from pipeline.preflight.judge import judge, roles
+from pipeline.profiles.ground import check as check_profiles
 from pipeline.progress import Board, Silent
 from pipeline.settings import PipelineSettings, Reader
 from pipeline.shared import Shared
@@ -19,8 +22,9 @@ from pipeline.work import Worker, die, work
 from protocol.deadline import Deadline
 from protocol.kafka import topics
 from protocol.kafka.clients import BATCH_BYTES, mapped, reach
+from protocol.kafka.cluster import Asked
 from protocol.kafka.topics import Topic
-from protocol.kafka.transaction import TransactionSettings
+from protocol.kafka.transaction import MESSAGE_MAX_BYTES, TransactionSettings
 from protocol.names import ExitCode
 
 if TYPE_CHECKING:
@@ -34,7 +38,11 @@ _LONG_RUN = 500_000
 
 @dataclass(frozen=True)
 class Ground:
-    """What the checks before a run found: the topics by name, where a drain ends, and the limits to hold."""
+    """
+    What the checks before a run found: the topics by name, where a drain ends, and the limits to hold.
+
+    ``notes``: what is unsafe, and was allowed by name.
+    """
 
     topics: dict[str, Topic]
     goals: dict[int, int] | None
@@ -42,6 +50,7 @@ class Ground:
     dead_letter_max_bytes: int
     transaction: TransactionSettings
     backlog: int
+    notes: tuple[str, ...] = ()
 
     @property
     def short(self) -> bool:
@@ -61,11 +70,14 @@ def check(settings: PipelineSettings) -> Ground:
     surveyor = Surveyor(settings)
     try:
         source = surveyor.input_topic(deadline)
+        check_profiles(settings, surveyor.admin, deadline)
         found = {**surveyor.output_topics(source, deadline), source.name: source}
+        asked = Asked(surveyor.admin, roles(settings).values(), settings.group, deadline)
         with mapped("check"):
             output_max = topics.max_message_bytes(surveyor.admin, settings.output, deadline)
             dead_letter_max = topics.max_message_bytes(surveyor.admin, settings.dead_letter, deadline)
         facts = surveyor.facts(source, range(source.partitions), deadline, {})
+        notes = gate(judge(settings, asked.answers(), MESSAGE_MAX_BYTES), settings.allow)
     finally:
         surveyor.close()
     # What the output topic can't hold is rejected by name, instead of failing its transaction again and again.
@@ -75,7 +87,7 @@ def check(settings: PipelineSettings) -> Ground:
     backlog = sum(fact.lag for fact in facts)
     batch = min(BATCH_BYTES, output_max, dead_letter_max)
     transaction = TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s, batch)
-    return Ground(found, goals, replace(settings, limits=limits), dead_letter_max, transaction, backlog)
+    return Ground(found, goals, replace(settings, limits=limits), dead_letter_max, transaction, backlog, notes)
 
 
 def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: Silent) -> ExitCode:
@@ -129,7 +141,9 @@ def employ(ground: Ground, shared: Shared, kept: SparkContext | None = None) -> 
 
 
 def share(ground: Ground, stop: threading.Event, board: Board, view: Silent) -> Shared:
-    """What the workers of this run share."""
+    """What the workers of this run share; tells what was allowed although it is unsafe."""
+    for note in ground.notes:
+        view.tell(note)
     return Shared(
         ground.settings,
         ground.topics,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from pipeline import missing
 from pipeline.blocked import tell_who_blocks
+from pipeline.ownership import EVERY
 from pipeline.plan import Fact, check, position_metadata
 from pipeline.ports import Targets
 from pipeline.shared import Shared
@@ -19,7 +20,10 @@ _BLOCKED_NOTE_S = 5.0
 
 
 class Scout:
-    """The brokers' answers, checked; ``known`` is what this run itself saw committed (partition -> offset)."""
+    """
+    The brokers' answers, checked; ``known`` is what this run itself saw committed (partition -> offset), ``ours`` which
+    partitions it may touch, other drivers do the rest.
+    """
 
     def __init__(self, shared: Shared) -> None:
         self._shared, self._settings = shared, shared.settings
@@ -28,6 +32,7 @@ class Scout:
         self._may_start: set[int] = set()
         self._next_note = 0.0
         self.known: dict[int, int] = {}
+        self.ours: Container[int] = EVERY
 
     def look(self, mine: Callable[[Topic], Iterable[int]]) -> tuple[list[Fact], bool]:
         """
@@ -41,6 +46,7 @@ class Scout:
         source = self._surveyor.input_topic(deadline)
         if source.partitions != self._topics[source.name].partitions:
             self._topics = {**self._surveyor.output_topics(source, deadline), source.name: source}
+            self._shared.ownership.cover(range(source.partitions))
         facts = self._surveyor.facts(source, mine(source), deadline, self.known)
         asked = len(facts)
         for fact in facts:
@@ -48,11 +54,12 @@ class Scout:
             if fact.committed is not None:
                 self._may_start.discard(fact.partition)
                 self._notice_step_back(fact.partition, fact.committed.offset)
-        unknown = [f for f in facts if f.committed is None and f.partition not in self._may_start]
+        waiting = [f for f in facts if f.committed is None and f.partition in self.ours]
+        unknown = [f for f in waiting if f.partition not in self._may_start]
         if unknown:
             self._may_start |= missing.resolve(settings, unknown, self._topics)
-            allowed = self._may_start
-            facts = [f for f in facts if f.committed is not None or f.partition in allowed or f.log.end == f.log.first]
+            hold = {f.partition for f in waiting if f.log.end > f.log.first} - self._may_start
+            facts = [f for f in facts if f.partition not in hold]
         self._shared.board.survey(facts)
         return facts, len(facts) == asked
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import enum
+import os
 import re
+import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from protocol.claims.member import INTERVAL_S
 from protocol.claims.messages import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from protocol.connection import Connection
 from protocol.errors import UsageError
-from protocol.names import CLAIMS_TOPIC, CrashMode, CrashPoint, checked_topic
+from protocol.names import CLAIMS_TOPIC, CUSTOMERS_TOPIC, CrashMode, CrashPoint, checked_topic
 
 _MASTER = re.compile(
     r"local(\[(\*|[1-9]\d*)(,\s*[1-9]\d*)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://[^:/,]+:\d+(,[^:/,]+:\d+)*|yarn|k8s://.+|none"
 )
 _LONGEST_GROUP = 200
 _LONGEST_CLIENT = 255
+_SHORTEST_LEASE_S = 1.0
 _DEEPEST = 250  # orjson writes at most 254 levels
 
 
@@ -63,9 +66,9 @@ class DirectSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class StandBySettings:
+class ClaimsSettings:
     """
-    One of several drivers works, the others wait: they beat every ``interval_s``, in the topic ``claims``.
+    Several drivers settle who works, or on what: they beat every ``interval_s``, in the topic ``claims``.
 
     ``client_id``: who this driver is, the same after a restart if it should go on at once; empty: host and pid.
     """
@@ -81,6 +84,22 @@ class StandBySettings:
             raise UsageError(f"--claim-interval is {self.interval_s:g}: it has to be between {least:g} and {most:g}")
         if len(self.client_id) > _LONGEST_CLIENT:
             raise UsageError(f"--client-id has {len(self.client_id)} characters, at most {_LONGEST_CLIENT} fit")
+
+    @property
+    def name(self) -> str:
+        """What this driver is called in the claims topic."""
+        return self.client_id or f"{socket.gethostname()}-{os.getpid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilesSettings:
+    """Tiers come from the compacted ``topic``; ``load_timeout_s`` is how long a worker may take to read all of it."""
+
+    topic: str = CUSTOMERS_TOPIC
+    load_timeout_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        checked_topic(self.topic, "PROFILES_TOPIC (--profiles-topic)")
 
 
 class OnMissingPosition(enum.StrEnum):
@@ -149,7 +168,10 @@ class PipelineSettings:
     on_missing_position: OnMissingPosition = OnMissingPosition.REFUSE
     journal: str | None = None
     max_rejected: float = 1.0
-    stand_by: StandBySettings | None = None
+    stand_by: ClaimsSettings | None = None
+    share: ClaimsSettings | None = None
+    allow: frozenset[str] = frozenset()
+    profiles: ProfilesSettings | None = None
 
     def __post_init__(self) -> None:
         checked_topic(self.input, "INPUT_TOPIC (--input)")
@@ -161,9 +183,24 @@ class PipelineSettings:
                 f"input, output and dead-letter are {self.input!r}, {self.output!r} and {self.dead_letter!r}: "
                 "they have to be three topics"
             )
+        if self.profiles is not None and self.profiles.topic in topics:
+            raise UsageError(
+                f"PROFILES_TOPIC (--profiles-topic) is {self.profiles.topic!r}, which is input, output or dead-letter "
+                "topic, too; profiles need a topic of their own"
+            )
         if not 1 <= len(self.group) <= _LONGEST_GROUP:
             raise UsageError(f"GROUP_ID (--group) has {len(self.group)} characters, it needs 1 to {_LONGEST_GROUP}")
+        if self.stand_by is not None and self.share is not None:
+            raise UsageError(
+                "STAND_BY (--stand-by) and SHARE (--share) are both set: of several drivers either one works, or each "
+                "on its part; unset one of them"
+            )
         self._check_numbers()
+
+    def leased_within(self, claims: ClaimsSettings) -> PipelineSettings:
+        """Tasks of a driver that sleeps stop when another one may work, or the two would fence each other."""
+        lease_s = min(self.direct.lease_s, max(_SHORTEST_LEASE_S, 2 * claims.interval_s))
+        return replace(self, direct=replace(self.direct, lease_s=lease_s))
 
     def _check_numbers(self) -> None:
         limits: list[tuple[str, float, float, float]] = [
@@ -180,6 +217,8 @@ class PipelineSettings:
             ("--max-record-depth", self.limits.max_depth, 1, _DEEPEST),
             ("--max-rejected", self.max_rejected, 0, 1),
         ]
+        if self.profiles is not None:
+            limits.append(("--profiles-timeout", self.profiles.load_timeout_s, 1, 3600))
         for setting, value, least, most in limits:
             if not least <= value <= most:
                 raise UsageError(f"{setting} is {value:g}: it has to be between {least:g} and {most:g}")

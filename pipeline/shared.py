@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pipeline.crash import Dice
 from pipeline.outcome import Outcome
+from pipeline.ownership import Everything, Ownership
 from pipeline.progress import Board, Silent
 from pipeline.settings import PipelineSettings
 from protocol.kafka.topics import Topic
@@ -35,3 +36,4 @@ class Shared:
     crashed: list[Outcome] = field(default_factory=list)
     running: dict[int, OffsetRange] = field(default_factory=dict)
     replaced: threading.Event = field(default_factory=threading.Event)
+    ownership: Ownership = field(default_factory=Everything)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pipeline.patience import Patience
 from pipeline.progress import Board, Silent
 from pipeline.run import Ground, check, employ, share
-from pipeline.settings import PipelineSettings, StandBySettings
+from pipeline.settings import ClaimsSettings, PipelineSettings
 from pipeline.shared import Shared
 from pipeline.work import die, work
 from protocol.claims.stand_by import StandBy
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from pipeline.warm import Warmth
 
 _LOOK_S = 0.02
-_SHORTEST_LEASE_S = 1.0
 
 
 class Seat(Protocol):
@@ -45,9 +42,8 @@ def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: S
     Raises:
         BrewError: refused, or nothing moved for too long.
     """
-    stand_by = settings.stand_by or StandBySettings()
-    name = stand_by.client_id or f"{socket.gethostname()}-{os.getpid()}"
-    ground = check(_with_a_lease_no_longer_than_the_seats(settings, stand_by))
+    stand_by = settings.stand_by or ClaimsSettings()
+    name, ground = stand_by.name, check(settings.leased_within(stand_by))
     if stop.is_set():
         return ExitCode.DONE
 
@@ -72,12 +68,6 @@ def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: S
         if warmth is not None:
             warmth.close()
     return ExitCode.DONE
-
-
-def _with_a_lease_no_longer_than_the_seats(settings: PipelineSettings, stand_by: StandBySettings) -> PipelineSettings:
-    """Tasks of a driver that sleeps stop when another one may work, or the two would fence each other."""
-    lease_s = min(settings.direct.lease_s, max(_SHORTEST_LEASE_S, 2 * stand_by.interval_s))
-    return replace(settings, direct=replace(settings.direct, lease_s=lease_s))
 
 
 def _start_spark(ground: Ground) -> Warmth | None:

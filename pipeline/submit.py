@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pipeline.session import CONNECTOR, package_archive, spark_conf
 from pipeline.settings import PipelineSettings
+from protocol.profiles import Tiers
 
 
 def spark_submit(settings: PipelineSettings) -> list[str]:
@@ -46,10 +47,15 @@ def same_options(settings: PipelineSettings) -> list[str]:
     }
     if settings.journal is not None:
         options["--journal"] = settings.journal
-    if settings.stand_by is not None:
-        options |= {"--claim-interval": settings.stand_by.interval_s, "--claims": settings.stand_by.claims}
-        if settings.stand_by.client_id:
-            options["--client-id"] = settings.stand_by.client_id
+    if settings.profiles is not None:
+        options |= {"--tiers": Tiers.PROFILES.value, "--profiles-topic": settings.profiles.topic}
+        options["--profiles-timeout"] = settings.profiles.load_timeout_s
+    claims = settings.stand_by or settings.share
+    if claims is not None:
+        options |= {"--claim-interval": claims.interval_s, "--claims": claims.claims}
+        if claims.client_id:
+            options["--client-id"] = claims.client_id
     words = [word for name, value in options.items() for word in (name, str(value))]
-    flags = {"--follow": settings.follow, "--stand-by": settings.stand_by is not None}
+    several = {"--stand-by": settings.stand_by is not None, "--share": settings.share is not None}
+    flags = {"--follow": settings.follow, **several}
     return [*words, *(flag for flag, wanted in flags.items() if wanted)]

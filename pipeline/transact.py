@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
 from pipeline.outcome import Outcome, Status
-from pipeline.ports import Crash, Enrich, RecordHeaders, Rows, Tally, Targets, Transaction
+from pipeline.ports import Crash, Enrich, Evidence, RecordHeaders, Rows, Tally, Targets, Transaction
 from protocol.deadline import Deadline
 from protocol.errors import Fatal
 from protocol.names import CrashPoint
@@ -39,7 +39,9 @@ class _Run:
     kafka: Transaction
     deadline: Deadline
     crash: Crash | None
+    reached: Callable[[], int]
     next_offset: int
+    evidence: Evidence | None = None
     tally: Tally = field(default_factory=Tally)
 
     def may_crash(self, point: CrashPoint) -> None:
@@ -61,6 +63,8 @@ def transact(
     *,
     first_time: bool = False,
     crash: Crash | None = None,
+    evidence: Evidence | None = None,
+    reached: Callable[[], int] | None = None,
 ) -> Outcome:
     """
     Write one range's records and the offset behind it in one Kafka transaction.
@@ -74,13 +78,17 @@ def transact(
 
     ``batches`` have to end by themselves: the range counts as read only after natural exhaustion.
     ``first_time`` says that the driver found no committed offset, and no output from this partition.
+    ``reached`` tells of a range that is still being read how far it was read by now: further than ``offered.until``,
+    which then only says where its first batch ends.
+    ``evidence`` gives one more header to each enriched record, before those of its source.
 
     Raises:
         Fenced: a newer attempt owns this partition.
         Abortable, Fatal, DeadlineExceeded: nothing is visible of this attempt, or all of it; the next one finds out.
     """
     began = time.monotonic()
-    run = _Run(offered, targets, enrich, kafka, deadline, crash, offered.start)
+    reached = reached or (lambda: offered.until)
+    run = _Run(offered, targets, enrich, kafka, deadline, crash, reached, offered.start, evidence)
     kafka.fence(deadline)  # 1
     found = kafka.locate(deadline)  # 2
     run.may_crash(CrashPoint.AFTER_FENCE)
@@ -93,7 +101,7 @@ def transact(
     return Outcome(
         offered.partition,
         offered.start,
-        offered.until,
+        run.reached() if status is Status.COMMITTED else offered.until,
         status,
         position,
         run.tally.enriched,
@@ -128,8 +136,8 @@ def _write(run: _Run, batches: Iterable[Rows], position: int) -> None:
             deadline.check("produce")
         kafka.flush(deadline)
         run.may_crash(CrashPoint.AFTER_FLUSH)
-        # `until`, not the last row + 1: markers and aborted records at the end count as read.
-        kafka.send_offsets(run.offered.until, run.targets.metadata, deadline)  # 5
+        # Not the last row + 1: markers and aborted records at the end count as read.
+        kafka.send_offsets(run.reached(), run.targets.metadata, deadline)  # 5
         run.may_crash(CrashPoint.AFTER_SEND_OFFSETS)
     except Exception:
         abort_at_once(kafka)
@@ -145,7 +153,7 @@ def _produce(run: _Run, rows: Rows, position: int) -> None:
     output, target = run.targets.output, run.targets.output_partition
     source_topic: tuple[str, bytes | None] = (HEADER_TOPIC, topic.encode())
     source_partition: tuple[str, bytes | None] = (HEADER_PARTITION, b"%d" % partition)
-    produce, enrich = run.kafka.produce, run.enrich
+    produce, enrich, evidence = run.kafka.produce, run.enrich, run.evidence
     _check_order(run, rows.offsets)
     enriched_count = 0
     for offset, key, value, headers, timestamp in zip(*rows, strict=True):
@@ -156,6 +164,8 @@ def _produce(run: _Run, rows: Rows, position: int) -> None:
             _reject(run, enriched, offset, key, value, headers, timestamp)
             continue
         source = [source_topic, source_partition, (HEADER_OFFSET, b"%d" % offset)]
+        if evidence is not None:
+            source = [evidence(), *source]
         if headers:
             source = [*headers, *source]
         try:
@@ -199,6 +209,6 @@ def _reject(
 def _check_order(run: _Run, offsets: list[int]) -> None:
     """A reader that hands over anything but its range, in order, has lost or mixed up rows."""
     rising = all(map(operator.lt, offsets, islice(offsets, 1, None)))
-    if not rising or offsets[0] < run.next_offset or offsets[-1] >= run.offered.until:
+    if not rising or offsets[0] < run.next_offset or offsets[-1] >= run.reached():
         raise Fatal(f"produce: the reader left {run.offered}: it gave offsets {offsets[0]} to {offsets[-1]}")
     run.next_offset = offsets[-1] + 1

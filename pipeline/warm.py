@@ -10,7 +10,7 @@ from typing import Any
 from pyspark import SparkContext
 
 from pipeline import session
-from pipeline.read import read
+from pipeline.read import check_one_task_per_range, read
 from pipeline.settings import PipelineSettings, Reader
 from pipeline.survey import Surveyor
 from pipeline.task import OUTCOME_SCHEMA
@@ -19,7 +19,10 @@ from protocol.position import OffsetRange
 
 _AGAIN_S = 20.0
 """Spark ends Python workers that were idle for a minute."""
+_AT_FIRST = 6
+"""So often in a row: the JVM compiles only what it has run a few times."""
 _ASK_S = 10.0
+_SOON_S = 0.5
 _JOIN_S = 5.0
 
 
@@ -69,12 +72,13 @@ class Warmth:
         session.end(self.context)
 
     def _run(self) -> None:
-        end = self._end
+        end, again = self._end, 0
         while not end.is_set():
+            again += 1
             # A cluster without a free slot, a broker that is away: nothing that a driver who waits has to tell.
             with contextlib.suppress(Exception):
                 self._work_a_little()
-            end.wait(_AGAIN_S)
+            end.wait(_AGAIN_S if again >= _AT_FIRST else _SOON_S)
 
     def _work_a_little(self) -> None:
         """A job for each slot; the connector also reads a record of each partition, as a cycle does."""
@@ -82,7 +86,9 @@ class Warmth:
         self.context.parallelize(range(slots), slots).mapPartitions(_touch).count()
         if self._settings.reader is Reader.CONNECTOR and (ranges := self._ranges()):
             frame = read(session.on(self.context), self._settings.connection, ranges)
-            frame.mapInArrow(_touch, OUTCOME_SCHEMA).collect()
+            frame = frame.mapInArrow(_touch, OUTCOME_SCHEMA)
+            check_one_task_per_range(frame, ranges)
+            frame.collect()
 
     def _ranges(self) -> list[OffsetRange]:
         """The newest offset of each partition that holds something."""

@@ -82,8 +82,8 @@ def _interrupt(shared: Shared, carrier: Carrier) -> None:
     carrier.interrupt()
     if shared.replaced.is_set():  # a fence now would strike the one who works
         return
-    deadline = Deadline(_FENCE_S)
-    for offered in list(shared.running.values()):
+    deadline, ours = Deadline(_FENCE_S), shared.ownership.surely()
+    for offered in [one for one in list(shared.running.values()) if one.partition in ours]:
         kafka = KafkaTransaction(shared.transaction, offered.topic, offered.partition)
         try:
             kafka.fence(deadline)

@@ -8,6 +8,7 @@ from protocol.command import LazyGroup, run
 
 COMMANDS = {
     "campaign": "proof.commands.campaign:campaign",
+    "claims-member": "proof.commands.claims:claims_member",
     "claims-races": "proof.commands.claims:claims_races",
     "end-offsets": "proof.commands.look:end_offsets",
     "group-describe": "proof.commands.look:group_describe",
@@ -17,6 +18,7 @@ COMMANDS = {
     "report": "proof.commands.report:report",
     "resolve": "proof.commands.prepare:resolve",
     "seed": "proof.commands.prepare:seed",
+    "seed-customers": "proof.commands.customers:seed_customers",
     "topics": "proof.commands.prepare:topics",
     "torn": "proof.commands.torn:torn",
     "verify": "proof.commands.verify:verify",

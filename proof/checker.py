@@ -170,6 +170,8 @@ class Checker:
         told = ("committed_transactions", "aborted_transactions", "aborted_records", "fences", "open_transactions")
         counts = {"inputs": self._compared.inputs, "outputs": self._downstream[self._facts.output]}
         counts["dead_letters"] = self._downstream[self._facts.dead_letter]
+        if self._facts.profiles is not None:
+            counts |= self._facts.profiles.counts
         return counts | {name: self.endings.counts[name] for name in told}
 
     def report(self, notes: Iterable[str] = (), unseen: Iterable[str] = ()) -> Report:

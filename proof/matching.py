@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from proof.checking.records import Headers, Row
+from proof.checking.records import ByProfile, Headers, Row
 from proof.oracle import appended, unjustified, wrong_enrichment
 from protocol.position import HEADER_OFFSET, SourcePosition
 from protocol.records import ERROR_OMITTED, ERROR_REASON, Reason
@@ -44,16 +44,26 @@ class Expected:
         )
 
 
-def wrong_output(came: Side, out: Side, source: SourcePosition) -> str | None:
-    """What is wrong with an enriched record; None when nothing is."""
+class Unsure(Expected):
+    """Where a record names the profile that it was made with: no output is right at first sight."""
+
+    def exactly(self, came: Row, out: Row) -> bool:  # noqa: ARG002 - the other's shape
+        return False
+
+
+def wrong_output(came: Side, out: Side, source: SourcePosition, profiles: ByProfile | None = None) -> str | None:
+    """What is wrong with an enriched record; None when nothing is. ``profiles``: tiers came from these."""
     if out.key != came.key:
         return f"key is {out.key!r}, should be {came.key!r}"
-    if out.headers != came.headers + source.headers():
+    added = [] if profiles is None else out.headers[len(came.headers) :][:1]
+    if out.headers != [*came.headers, *added, *source.headers()]:
         return (
             f"headers are {[name for name, _ in out.headers]}, should be the input's and then the three of the source"
         )
     if out.created is not None and came.created is not None and out.created != came.created:
         return f"timestamp is {out.created}, should be {came.created}"
+    if profiles is not None:
+        return profiles.wrong(came.value, out.value, added[0] if added else None)
     return wrong_enrichment(came.key, came.value, out.value)
 
 

@@ -36,7 +36,11 @@ class _Unreadable(Exception):
 
 def wrong_enrichment(key: bytes | None, value: bytes | None, out: bytes | None) -> str | None:
     """What is wrong with an enriched value; None when nothing is."""
-    tier = _TIERS.get((key or b"").partition(b"-")[0], STANDARD)
+    return wrong_with_tier(_TIERS.get((key or b"").partition(b"-")[0], STANDARD), value, out)
+
+
+def wrong_with_tier(tier: str, value: bytes | None, out: bytes | None) -> str | None:
+    """The same, for a customer whose tier is known."""
     if value is not None and out is not None and _only_appended(value, out, tier):
         return None
     if value is None or out is None:

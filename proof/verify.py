@@ -14,14 +14,17 @@ from proof.checking.readers import check_readers
 from proof.checking.writers import Acknowledged
 from proof.feeds import Batches, Feed, Offsets, Records
 from proof.findings import Name, Report
+from proof.profiles import Profiles
 from proof.snapshot import Claim, Snapshot, snapshot
 from protocol.batches import OFFSETS_TOPIC
 from protocol.deadline import Deadline
 from protocol.errors import BrewError
 from protocol.journal import Entry, entries
-from protocol.kafka.clients import Connection
+from protocol.kafka import offsets, topics
+from protocol.kafka.clients import READ_COMMITTED, Connection, admin
 from protocol.kafka.introspect import RawLogs, open_transactions, raw_logs
 from protocol.kafka.offset_log import offset_batches
+from protocol.kafka.scan import scan_rows
 
 __all__ = ["Asked", "Claim", "verify"]
 
@@ -36,7 +39,7 @@ class Asked:
     ``settled``: nothing runs any more, and every transaction has had the time to end. ``healed_at`` are the moments at
     which faults ended, in seconds since 1970, each of which a commit has to follow within ``bound_s``. ``needed`` are
     the counts without which the run shows nothing; ``fired`` are those that the caller saw himself. ``canaries`` must
-    not stand in any file of ``artefacts`` or ``journals``.
+    not stand in any file of ``artefacts`` or ``journals``. ``profiles``: the topic whose profiles gave the tiers.
     """
 
     settled: bool = False
@@ -48,6 +51,7 @@ class Asked:
     fired: Mapping[str, int] = field(default_factory=dict)
     canaries: tuple[str, ...] = ()
     artefacts: tuple[Path, ...] = ()
+    profiles: str | None = None
 
 
 def verify(connection: Connection, claim: Claim, deadline: Deadline, asked: Asked | None = None) -> Report:
@@ -60,8 +64,10 @@ def verify(connection: Connection, claim: Claim, deadline: Deadline, asked: Aske
     asked = asked or Asked()
     logs = snapshot(connection, claim, deadline, settled=asked.settled)
     acknowledged = Acknowledged(_entries(asked), claim.input, claim.group)
-    checker = Checker(_facts(claim, logs, asked), acknowledged)
     with _uncollected():
+        # Behind the snapshot: what an output of it was made with is below the ends that are asked for now.
+        profiles = None if asked.profiles is None else _profiles(connection, asked.profiles, deadline)
+        checker = Checker(_facts(claim, logs, asked, profiles), acknowledged)
         unseen = _read(connection, claim, logs, checker, deadline)
     checker.finish()
     check_readers(_entries(asked), checker.layouts, checker.found, acknowledged)
@@ -70,8 +76,11 @@ def verify(connection: Connection, claim: Claim, deadline: Deadline, asked: Aske
         check_secrets(str(path), _chunks(path), asked.canaries, checker.found)
     check_fired(asked.needed, {**checker.counts, **asked.fired}, checker.found)
     holders = _holders(connection, claim, logs, deadline) if Name.HANGING in checker.found.totals else []
+    notes, doubts = ([], []) if profiles is None else (profiles.notes, profiles.doubts)
     # Who claims a settled end claims its transactions, too: what was not looked at is then not proven.
-    return checker.report(holders, unseen) if asked.settled else checker.report([*unseen, *holders])
+    if asked.settled:
+        return checker.report([*notes, *holders], [*doubts, *unseen])
+    return checker.report([*notes, *unseen, *holders], doubts)
 
 
 @contextmanager
@@ -84,7 +93,19 @@ def _uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def _facts(claim: Claim, logs: Snapshot, asked: Asked) -> Facts:
+def _profiles(connection: Connection, topic: str, deadline: Deadline) -> Profiles:
+    """All profiles that are there, and what is left of those before them."""
+    client = admin(connection)
+    count = topics.existing(client, topic, deadline).partitions
+    logs = offsets.log_offsets(client, topic, range(count), deadline)
+    profiles = Profiles(topic, logs)
+    ranges = {p: (log.first, log.last_stable) for p, log in logs.items()}
+    for rows in scan_rows(connection, topic, ranges, READ_COMMITTED):
+        profiles.take(rows)
+    return profiles
+
+
+def _facts(claim: Claim, logs: Snapshot, asked: Asked, profiles: Profiles | None) -> Facts:
     return Facts(
         input=claim.input,
         output=claim.output,
@@ -98,6 +119,7 @@ def _facts(claim: Claim, logs: Snapshot, asked: Asked) -> Facts:
         strict=asked.strict,
         journals=asked.journals is not None,
         healed_ms=tuple(int(one * 1000) for one in asked.healed_at),
+        profiles=profiles,
     )
 
 

@@ -1,16 +1,27 @@
 #!/usr/bin/env bash
-# Debian's PostgreSQL and Redis, for the sandbox's stores; does nothing, quickly, when both are there already.
+# Debian's packages: `stores` are PostgreSQL and Redis, for the sandbox; `browser` is chromium, which looks at our pages.
+# Usage: scripts/setup-packages.sh stores [browser]. Does nothing, quickly, when all is there already.
 # It takes root and apt-get; elsewhere it says what to install. Services that the packages bring are not used.
 set -euo pipefail
 
-say() { printf 'setup-stores: %s\n' "$*" >&2; }
+say() { printf 'setup-packages: %s\n' "$*" >&2; }
 
 missing=()
-compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null || missing+=(postgresql)
-command -v redis-server >/dev/null || missing+=(redis-server)
+for wanted in "$@"; do
+    case $wanted in
+        stores)
+            compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null || missing+=(postgresql)
+            command -v redis-server >/dev/null || missing+=(redis-server)
+            ;;
+        browser)
+            command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
+            ;;
+        *) say "$wanted is neither 'stores' nor 'browser'"; exit 64 ;;
+    esac
+done
 [[ ${#missing[@]} -gt 0 ]] || exit 0
 
-by_hand="install ${missing[*]} with your system's packages, so that initdb, postgres and redis-server are on PATH"
+by_hand="install ${missing[*]} with your system's packages, so that initdb, postgres, redis-server, chromium are on PATH"
 command -v apt-get >/dev/null || { say "there is no apt-get here; $by_hand"; exit 3; }
 as_root=()
 if [[ $EUID -ne 0 ]]; then

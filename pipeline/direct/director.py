@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from pipeline.breaker import Breaker
@@ -73,6 +73,7 @@ class Director:
         """
         try:
             while not self._shared.stop.is_set() and not self._drained():
+                self._follow_claims()
                 self._look_if_due()
                 self._grant()
                 self._even_out_if_due()
@@ -82,6 +83,19 @@ class Director:
             self._scout.close()
 
     # -- looking ---------------------------------------------------------------------------------------------------
+
+    def _follow_claims(self) -> None:
+        """Look at once at what is ours by now; call back what is not, to be handed over when its holder has left it."""
+        ours = self._shared.ownership.turn(lambda partition: partition not in self._roster.held)
+        if ours != self._roster.ours:
+            self._scout.ours = self._roster.ours = ours
+            self._next_look = 0.0
+            self._release([partition for partition in self._roster.held if partition not in ours])
+
+    def _release(self, partitions: Iterable[int]) -> None:
+        for partition in set(partitions) - self._roster.leaving:
+            self._roster.leaving.add(partition)
+            self._roster.desks[self._roster.held[partition]].line.send({"release": partition})
 
     def _look_if_due(self) -> None:
         now = time.monotonic()
@@ -100,7 +114,7 @@ class Director:
         self._judge_standstill(facts)
 
     def _judge_standstill(self, facts: list[Fact]) -> None:
-        plan = decide(facts, 1, self._shared.goals)
+        plan = decide(facts, 1, self._shared.goals).split(self._roster.ours)
         if plan.blocked:
             self._scout.tell_who_blocks(plan.blocked)
         if plan.ranges:
@@ -109,7 +123,7 @@ class Director:
             return
         self._patience.good()
         if self._shared.goals is not None:
-            self._patience.held_back(plan.blocked)
+            self._patience.held_back(plan.blocked, plan.elsewhere)
         elif not plan.blocked:
             self._patience.moved()
 
@@ -159,8 +173,7 @@ class Director:
         lags = {p: fact.lag for p, fact in self._facts.items() if p in self._roster.held}
         partition = placing.move(lags, self._roster.held, self._roster.desks)
         if partition is not None and not self._roster.leaving:
-            self._roster.leaving.add(partition)
-            self._roster.desks[self._roster.held[partition]].line.send({"release": partition})
+            self._release([partition])
 
     # -- hearing ---------------------------------------------------------------------------------------------------
 

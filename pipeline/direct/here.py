@@ -7,6 +7,7 @@ import threading
 from pipeline.direct.holder import hold
 from pipeline.direct.office import Office
 from pipeline.direct.terms import Terms
+from pipeline.profiles import held
 
 
 class LoneCrew:
@@ -50,3 +51,4 @@ class LoneCrew:
         self.interrupt()
         if self._thread is not None:
             self._thread.join()
+        held.let_go()

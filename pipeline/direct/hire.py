@@ -54,4 +54,5 @@ def _terms(settings: PipelineSettings, transaction: TransactionSettings, host: s
         settings.crash,
         settings.max_records_per_transaction,
         settings.journal,
+        settings.profiles,
     )

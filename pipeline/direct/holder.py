@@ -10,6 +10,7 @@ from pipeline.direct.line import Line
 from pipeline.direct.tenure import work
 from pipeline.direct.terms import Grant, Terms, granted, leaving, telling
 from pipeline.outcome import Outcome, Status
+from pipeline.profiles import held
 from protocol.deadline import Deadline
 from protocol.errors import BrewError, Unreachable
 
@@ -95,5 +96,6 @@ class _Holder:
         """Stop all partitions; return when their transactions have ended."""
         for stop in self._stops.values():
             stop.set()
+        held.let_go(loading_only=True)
         for thread in self._threads.values():
             thread.join()

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from pipeline.direct.office import Desk
 from pipeline.outcome import Outcome, Status
+from pipeline.ownership import EVERY
 from pipeline.plan import Fact
 from pipeline.shared import Shared
 
 
 class Roster:
-    """``desks``: slot -> its holder; ``held``: partition -> slot; ``leaving``: partitions that were called back."""
+    """
+    ``desks``: slot -> its holder; ``held``: partition -> slot; ``leaving``: partitions that were called back; ``ours``:
+    what this driver may give out.
+    """
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self.desks: dict[int, Desk] = {}
         self.held: dict[int, int] = {}
         self.leaving: set[int] = set()
+        self.ours: Container[int] = EVERY
         self._partitions: set[int] = set()
         self._done: set[int] = set()
         self._rests_until: dict[int, float] = {}
@@ -38,13 +43,13 @@ class Roster:
         return self._complete and self._partitions <= self._done and not self.held
 
     def unfinished(self) -> int:
-        """How many partitions have not reached their goal."""
-        return len(self._partitions - self._done)
+        """How many of our partitions have not reached their goal."""
+        return sum(p in self.ours for p in self._partitions - self._done)
 
     def free(self, now: float) -> set[int]:
         """Partitions that wait for a holder."""
         waiting = self._partitions - self._done - self.held.keys()
-        return {p for p in waiting if self._rests_until.get(p, 0.0) <= now}
+        return {p for p in waiting if p in self.ours and self._rests_until.get(p, 0.0) <= now}
 
     def rest(self, partition: int, until: float) -> None:
         """After a failure: not before ``until``, by the monotonic clock."""

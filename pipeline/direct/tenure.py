@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 from pipeline.attempt import Job, Offer, attempt
 from pipeline.crash import Dice
+from pipeline.direct.stretch import CHUNK, Stretch
 from pipeline.direct.terms import Grant, Terms
 from pipeline.outcome import Outcome, Status
 from pipeline.pace import Pace
-from pipeline.ports import Rows
-from protocol.kafka.tail import Tail, Taken
+from protocol.kafka.tail import Tail
 from protocol.position import OffsetRange
 
 _WAIT_S = 0.05
@@ -28,40 +28,30 @@ def work(grant: Grant, terms: Terms, ahead_bytes: int, report: Callable[[Outcome
     """
     dice = Dice(terms.crash)
     pace = Pace.at_most(terms.max_records, terms.transaction.timeout_s)
-    job = Job({}, terms.transaction, terms.limits, terms.journal)
+    job = Job({}, terms.transaction, terms.limits, terms.journal, terms.profiles)
     tail = Tail(
         terms.transaction.connection, terms.transaction.group, terms.topic, grant.partition, grant.start, ahead_bytes
     )
     at, spared, first_time = grant.start, grant.spared, grant.first_time
     try:
         while not stop.is_set() and (grant.goal is None or at < grant.goal):
-            taken = tail.take(pace.cap, terms.direct.transaction_bytes, _WAIT_S)
-            if taken is None:
+            # With profiles all is read before the transaction begins: their table is newer than the orders then.
+            chunk, more = (CHUNK, pace.cap) if terms.profiles is None else (pace.cap, 0)
+            first = tail.take(min(chunk, pace.cap), terms.direct.transaction_bytes, _WAIT_S)
+            if first is None:
                 continue
-            offered = OffsetRange(terms.topic, grant.partition, at, taken.until)
+            offered = OffsetRange(terms.topic, grant.partition, at, first.until)
             crash = None if spared else dice.throw(offered)
-            outcome = attempt(Offer(offered, grant.targets, first_time, crash), _rows(taken), job)
+            stretch = Stretch(tail, first, more, terms.direct.transaction_bytes)
+            outcome = attempt(Offer(offered, grant.targets, first_time, crash, stretch.reached), stretch, job)
             report(outcome)
             if outcome.status not in _ON:
                 break
             pace = pace.after_outcome(outcome)
-            at, spared, first_time = taken.until, False, False
+            at, spared, first_time = outcome.until, False, False
     finally:
         tail.close()
     return at
-
-
-def _rows(taken: Taken) -> Iterator[Rows]:
-    """The kernel's parallel lists; none when there is nothing but markers."""
-    records = taken.records
-    if records:
-        yield Rows(
-            [one.offset() for one in records],
-            [one.key() for one in records],
-            [one.value() for one in records],
-            [one.headers() for one in records],
-            [one.timestamp()[1] for one in records],
-        )
 
 
 def without_crash(terms: Terms) -> Terms:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.outcome import Outcome, Status
 from pipeline.ports import Targets
-from pipeline.settings import CrashSettings, DirectSettings, Limits
+from pipeline.settings import CrashSettings, DirectSettings, Limits, ProfilesSettings
 from protocol.kafka.transaction import TransactionSettings
 
 Message = dict[str, Any]
@@ -27,6 +27,7 @@ class Terms:
     crash: CrashSettings
     max_records: int
     journal: str | None = None
+    profiles: ProfilesSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from proof.checking.lane import Lane
 from proof.checking.records import Facts, Record, Row, at
 from proof.checking.stream import Stream
 from proof.findings import Findings, Name
-from proof.matching import Expected, wrong_dead_letter, wrong_output
+from proof.matching import Expected, Unsure, wrong_dead_letter, wrong_output
 from protocol.position import SourcePosition
 
 _partition = itemgetter(0)
@@ -21,7 +21,8 @@ class Comparison:
 
     def __init__(self, facts: Facts, found: Findings, lanes: dict[int, Lane]) -> None:
         self._facts, self._found, self._lanes = facts, found, lanes
-        self._expected = {p: Expected(facts.input, p) for p in lanes}
+        kind = Expected if facts.profiles is None else Unsure
+        self._expected = {p: kind(facts.input, p) for p in lanes}
         self._same_shape = facts.output_partitions == len(lanes)
         self._input_open = self._downstream_open = True
         self.inputs = self.backlog = self.unverifiable = 0
@@ -158,7 +159,10 @@ class Comparison:
     def _compare(self, came: Row, topic: str, row: Row) -> None:
         record, before = Record(*row), Record(*came)
         source = SourcePosition(self._facts.input, before.partition, before.offset)
-        wrong = (wrong_output if topic == self._facts.output else wrong_dead_letter)(before, record, source)
+        if topic == self._facts.output:
+            wrong = wrong_output(before, record, source, self._facts.profiles)
+        else:
+            wrong = wrong_dead_letter(before, record, source)
         if wrong is not None:
             place = topic, record.partition, record.offset
             self._found.say(Name.CORRUPT, place, f"source {at(source)}: {wrong}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from protocol.position import LogOffsets, SourcePosition
 
@@ -26,6 +26,14 @@ class Record(NamedTuple):
     created: int | None
 
 
+class ByProfile(Protocol):
+    """Where tiers come from customers' profiles: says whether an output is what the profile it names makes of it."""
+
+    @property
+    def counts(self) -> dict[str, int]: ...
+    def wrong(self, value: bytes | None, out: bytes | None, header: tuple[str, bytes | None] | None) -> str | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """
@@ -35,7 +43,8 @@ class Facts:
     offsets of output and dead-letter partitions where they are known; ``settled`` says that nothing is running and
     every transaction has had the time to end, ``strict`` that a producer epoch is good for one transaction.
     ``journals`` keeps what readers' journals are compared with: some bytes per run of visible records.
-    ``healed_ms`` are the moments at which faults ended, as the brokers' clocks show them.
+    ``healed_ms`` are the moments at which faults ended, as the brokers' clocks show them. ``profiles`` are asked for
+    tiers instead of the records' keys.
     """
 
     input: str
@@ -50,6 +59,7 @@ class Facts:
     strict: bool = True
     journals: bool = False
     healed_ms: tuple[int, ...] = ()
+    profiles: ByProfile | None = None
 
     def position(self, partition: int) -> int:
         """The committed offset, -1 without one."""

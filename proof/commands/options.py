@@ -13,6 +13,7 @@ from protocol.command import REACH_S
 from protocol.deadline import Deadline
 from protocol.kafka.clients import Connection, reach
 from protocol.names import checked_topic
+from protocol.profiles import Tiers
 
 _Command = Callable[..., Any]
 
@@ -39,6 +40,14 @@ dead_letter_option = topic_option("--dead-letter", names.DEAD_LETTER_TOPIC, "Whe
 group_option = click.option(
     "--group", default=names.GROUP_ID, show_default=True, metavar="GROUP", help="The pipeline's consumer group."
 )
+tiers_option = click.option(
+    "--tiers",
+    type=click.Choice([one.value for one in Tiers]),
+    default=Tiers.PREFIX.value,
+    show_default=True,
+    help="What the pipeline took tiers from.",
+)
+profiles_option = topic_option("--profiles-topic", names.CUSTOMERS_TOPIC, "Customers' profiles, with --tiers profiles.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
 

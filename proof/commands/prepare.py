@@ -86,7 +86,7 @@ def seed(bootstrap: str, start: int | None, transaction_timeout_s: float, as_jso
     topic = str(fields["topic"])
     first = seeder.next_number(connection, topic, Deadline(_WAIT_S)) if start is None else start
     plan = Seeding(start=first, **fields)  # type: ignore[arg-type]
-    with _progress() as bar:
+    with progress() as bar:
         task = bar.add_task(topic, total=plan.count)
         done = seeder.seed(
             connection,
@@ -101,7 +101,7 @@ def seed(bootstrap: str, start: int | None, transaction_timeout_s: float, as_jso
     click.echo(str(done))
 
 
-def _progress() -> Progress:
+def progress() -> Progress:
     """A bar on a terminal, nothing elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())

@@ -17,13 +17,16 @@ from proof.commands.options import (
     input_option,
     json_option,
     output_option,
+    profiles_option,
     say_json,
+    tiers_option,
 )
 from proof.findings import Report
 from proof.verify import Asked, Claim
 from proof.verify import verify as judge
 from protocol.deadline import Deadline
 from protocol.errors import UsageError
+from protocol.profiles import Tiers
 
 _ASK_S = 60.0
 _folder = click.Path(path_type=Path, file_okay=False, exists=True)
@@ -36,6 +39,8 @@ _file = click.Path(path_type=Path, exists=True)
 @output_option
 @dead_letter_option
 @group_option
+@tiers_option
+@profiles_option
 @click.option("--journals", type=_folder, metavar="DIR", help="What processes wrote down (--journal of each).")
 @click.option("--settled", is_flag=True, help="The run is over: a transaction that is still open is a violation.")
 @click.option("--strict/--no-strict", default=True, help="One transaction per producer epoch, as our pipeline does.")
@@ -62,6 +67,7 @@ def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
     Examples:
       python -m proof verify
       python -m proof verify --input my.orders --output my.enriched --dead-letter my.dlq --group my-group --json
+      python -m proof verify --tiers profiles --profiles-topic my.customers
       python -m proof verify --settled --journals journals/ --need aborted_records=1 --fired kills=10 --need kills=10
     """  # noqa: D301 - click's own mark
     claim = Claim(*(options[name] for name in ("input", "output", "dead_letter", "group")))
@@ -75,6 +81,7 @@ def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
         fired=_counts("--fired", options["fired"]),
         canaries=options["canary"],
         artefacts=options["artefacts"],
+        profiles=options["profiles_topic"] if options["tiers"] == Tiers.PROFILES else None,
     )
     began = time.monotonic()
     report = judge(connected(bootstrap), claim, Deadline(_ASK_S), asked)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from proof.report.marks import hint, mark, marks, section, table
-from proof.report.markup import Child, Markup, tag
 from proof.report.results import Anomaly, Result, Standing
 from proof.report.summary import Cell, Summary
 from proof.report.times import Times, say_seconds
+from protocol.markup import Child, Markup, tag
 
 _KEPT = 25
 _PARTS = (

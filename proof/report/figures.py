@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from proof.report.bars import Met
 from proof.report.marks import hint, section, table
-from proof.report.markup import Child, Markup, tag
 from proof.report.rows import TITLES
 from proof.report.strips import Axis, plot
 from proof.report.summary import Strip, Summary
 from proof.report.times import say_seconds
+from protocol.markup import Child, Markup, tag
 
 _MET = {Met.YES: ("✓", "proven"), Met.NO: ("✗", "violated"), Met.UNKNOWN: ("-", "idle")}
 

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Sequence
 
 from proof.report.marks import SIGNS
-from proof.report.markup import visible
 from proof.report.results import Standing
 from proof.report.rows import TITLES
 from proof.report.summary import Cell, Strip, Summary
 from proof.report.times import say_seconds
+from protocol.markup import visible
 
 _SIGNS = {**SIGNS, Standing.CONTROL: "⊗"}
 

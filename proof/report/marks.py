@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from proof.report.markup import Child, Markup, tag
 from proof.report.results import Result, Standing
 from proof.report.summary import Cell
+from protocol.markup import Child, Markup, tag
 
 SIGNS = {Standing.PROVEN: "✓", Standing.VIOLATED: "✗", Standing.INCONCLUSIVE: "?", Standing.CONTROL: "✗"}
 SIGNS[Standing.NOT_APPLICABLE] = "○"

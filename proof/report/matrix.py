@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from proof.report.marks import SIGNS, hint, marks, section
-from proof.report.markup import Markup, tag
 from proof.report.results import Standing
 from proof.report.rows import MATRIX, TITLES, Row, Section
 from proof.report.summary import Cell, Summary
 from proof.report.times import Times, say_seconds
+from protocol.markup import Markup, tag
 
 _FILTERS = ("all", *Standing, "not-run")
 _LABELS = {"all": "all", "control": "controls", "not-run": "not run"}

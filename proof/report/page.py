@@ -10,12 +10,12 @@ from importlib.resources import files
 from proof.report import figures
 from proof.report.cells import all_cells
 from proof.report.marks import addresses, mark
-from proof.report.markup import Child, Markup, tag
 from proof.report.matrix import fault_matrix
 from proof.report.results import Standing
 from proof.report.rows import TITLES
 from proof.report.summary import Summary
 from proof.report.times import say_seconds
+from protocol.markup import Child, Markup, tag
 
 _LISTED = 12
 

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from proof.report.markup import Markup, tag
 from proof.report.summary import Strip
 from proof.report.times import say_seconds
+from protocol.markup import Markup, tag
 
 WIDTH = 400
 HEIGHT = 30

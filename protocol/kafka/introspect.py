@@ -16,7 +16,7 @@ from typing import Any
 from protocol.batches import OpenTransaction, RawBatch
 from protocol.connection import Connection
 from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, Fatal, KafkaFailure, Retriable
+from protocol.errors import BrewError, DeadlineExceeded, Fatal, Refused, Retriable
 from protocol.kafka.clients import reach
 from protocol.kafka.raw_format import parse_batches, parsed
 from protocol.retry import again
@@ -27,14 +27,22 @@ with warnings.catch_warnings():
     from kafka import KafkaAdminClient
     from kafka import TopicPartition as AdminPartition
     from kafka.errors import KafkaError as PlainKafkaError
-    from kafka.errors import KafkaTimeoutError, RetriableError, TransactionalIdNotFoundError, for_code
+    from kafka.errors import (
+        KafkaTimeoutError,
+        RetriableError,
+        TransactionalIdNotFoundError,
+        UnsupportedVersionError,
+        for_code,
+    )
     from kafka.protocol.consumer import FetchRequest
 
 __all__ = [
     "AdminPartition",
+    "NoSuchId",
     "OpenTransaction",
     "RawBatch",
     "RawLogs",
+    "Unsupported",
     "ask",
     "open_transactions",
     "parse_batches",
@@ -115,7 +123,7 @@ def _names_and_starts(
     for name, producer_id in names.items():
         try:
             told = ask(admin, deadline, "describe transactions", admin._async_describe_transactions, [name])[name]  # noqa: SLF001
-        except _NoSuchId:
+        except NoSuchId:
             continue
         began_ms = told.transaction_start_time_ms
         found[producer_id] = (name, max(0.0, time.time() - began_ms / 1000) if began_ms > 0 else None)
@@ -203,7 +211,11 @@ async def _fetch(admin: KafkaAdminClient, partition: AdminPartition, offset: int
     return answer.records or b""
 
 
-class _NoSuchId(Fatal):
+class Unsupported(Refused):
+    """These brokers are too old for the question."""
+
+
+class NoSuchId(Fatal):
     """The coordinator doesn't know the transactional id any more."""
 
 
@@ -264,10 +276,14 @@ def _told(step: str) -> Iterator[None]:
         raise _as_ours(error, step) from error
 
 
-def _as_ours(error: PlainKafkaError, step: str) -> KafkaFailure | DeadlineExceeded:
+def _as_ours(error: PlainKafkaError, step: str) -> BrewError:
     text = f"{step}: {error} ({type(error).__name__})"
     if isinstance(error, KafkaTimeoutError):
         return DeadlineExceeded(text)
     if isinstance(error, TransactionalIdNotFoundError):
-        return _NoSuchId(text)
+        return NoSuchId(text)
+    if isinstance(error, UnsupportedVersionError):
+        return Unsupported(
+            f"{text}: these brokers can't tell; Kafka 3.0 or later can (KIP-664), so ask after an upgrade"
+        )
     return Retriable(text) if isinstance(error, RetriableError) else Fatal(text)

@@ -18,7 +18,7 @@ _LEAST_FETCH = 1024 * 1024
 
 class Taken(NamedTuple):
     """
-    The visible records of `[start, until)`, in order.
+    The visible records of `[start, until)`, in order, and about how many bytes these are.
 
     ``until`` is one past the last record, or the end of the partition where that was reached: markers and aborted
     records at the end count as read.
@@ -26,6 +26,7 @@ class Taken(NamedTuple):
 
     records: Sequence[LogRecord]
     until: int
+    size: int
 
 
 class Tail:
@@ -80,7 +81,7 @@ class Tail:
         if end == self._next:
             return None
         self._next = end
-        return Taken(records, end)
+        return Taken(records, end, int(len(records) * self._mean_bytes))
 
     def _weigh(self, records: Sequence[LogRecord]) -> None:
         """Follow the mean size of a record, by a sample: a batch is bounded by bytes, the client counts records."""

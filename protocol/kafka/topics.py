@@ -16,6 +16,8 @@ from protocol.retry import again
 
 MAX_MESSAGE_BYTES = "max.message.bytes"
 RETENTION_MS = "retention.ms"
+CLEANUP_POLICY = "cleanup.policy"
+SEGMENT_MS = "segment.ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +111,31 @@ def brokers(client: AdminClient, deadline: Deadline) -> int:
 
 def max_message_bytes(client: AdminClient, name: str, deadline: Deadline) -> int:
     """The topic's limit on a record batch, in bytes."""
-    return _setting(client, name, MAX_MESSAGE_BYTES, deadline)
+    return int(_setting(client, name, MAX_MESSAGE_BYTES, deadline))
+
+
+def cleanup_policy(client: AdminClient, name: str, deadline: Deadline) -> str:
+    """What becomes of old records: `delete`, `compact`, or both with a comma."""
+    return _setting(client, name, CLEANUP_POLICY, deadline)
 
 
 def retention_s(client: AdminClient, name: str, deadline: Deadline) -> float | None:
     """How long the topic keeps records, in seconds; None when for ever."""
-    found = _setting(client, name, RETENTION_MS, deadline)
+    found = int(_setting(client, name, RETENTION_MS, deadline))
     return None if found < 0 else found / 1000
 
 
-def _setting(client: AdminClient, name: str, setting: str, deadline: Deadline) -> int:
+def segment_s(client: AdminClient, name: str, deadline: Deadline) -> float:
+    """How long records go into one segment, in seconds; it is deleted as a whole, when its last record is old."""
+    return int(_setting(client, name, SEGMENT_MS, deadline)) / 1000
+
+
+def _setting(client: AdminClient, name: str, setting: str, deadline: Deadline) -> str:
     resource = ConfigResource(ResourceType.TOPIC, name)
     timeout = max(0.001, deadline.remaining_s())
     with mapped(f"configuration of {name}"):
         config = client.describe_configs([resource], request_timeout=timeout)[resource].result()
-    return int(config[setting].value)
+    return str(config[setting].value)
 
 
 def create(client: AdminClient, wanted: list[Wanted], deadline: Deadline) -> dict[str, bool]:

@@ -280,5 +280,5 @@ def test_a_direct_lease_is_no_longer_than_the_seats() -> None:
     """Tasks of a driver that sleeps would else go on beside those of the next one."""
     given = settings("--claim-interval", "2")
     assert given.stand_by is not None
-    shorter = stand_by._with_a_lease_no_longer_than_the_seats(given, given.stand_by)
+    shorter = given.leased_within(given.stand_by)
     assert shorter.direct.lease_s == 4.0

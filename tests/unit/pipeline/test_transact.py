@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import pytest
 from harness.fakes import Broker, FakeTransaction
 from hypothesis import given, settings
@@ -29,7 +31,7 @@ def rows(*offsets: int, value: bytes | None = GOOD, headers: list | None = None)
     return Rows(list(offsets), [b"gold-1"] * n, [value] * n, [headers] * n, [7] * n)
 
 
-def run(broker: Broker, batches: list[Rows], start: int = 0, until: int = 10, **more: object) -> Outcome:
+def run(broker: Broker, batches: Iterable[Rows], start: int = 0, until: int = 10, **more: object) -> Outcome:
     kafka = more.pop("kafka", None) or FakeTransaction(broker)
     offered = OffsetRange("in", 2, start, until)
     return transact(batches, offered, TARGETS, ENRICH, kafka, Deadline(5), **more)
@@ -53,6 +55,23 @@ def test_the_offset_behind_the_range_is_committed_not_the_one_behind_the_last_ro
     run(broker, [rows(0, 3)], first_time=True)
 
     assert broker.committed == Committed(10, "topic-id=x")
+
+
+def test_a_range_that_is_read_while_it_is_written_ends_where_reading_ended() -> None:
+    """What is committed, checked and reported is what was read by then; nobody knew it when the transaction began."""
+    broker, reached = Broker(), [3]
+
+    def batches() -> Iterator[Rows]:
+        yield rows(0, 2)
+        reached[0] = 12
+        yield rows(3, 9)
+
+    outcome = run(broker, batches(), until=3, first_time=True, reached=lambda: reached[0])
+
+    assert (outcome.status, outcome.until, outcome.enriched) == (Status.COMMITTED, 12, 4)
+    assert broker.committed == Committed(12, "topic-id=x")
+    with pytest.raises(Fatal, match="left"):
+        run(Broker(), [rows(0, 3)], until=3, first_time=True, reached=lambda: 3)
 
 
 def test_a_record_carries_the_inputs_headers_first_then_its_source() -> None:

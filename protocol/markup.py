@@ -49,11 +49,12 @@ def tag(name: str, /, *children: Child, **attributes: object) -> Markup:
     """
     One element; children are escaped unless they are `Markup`.
 
+    Elements without an end tag (`br`, `rect`) get one when they have children, as a `title` in SVG.
     ``class_`` and ``for_`` lose their underscore, others turn into hyphens; None and False leave the attribute out.
     """
     told = "".join(_attribute(key, value) for key, value in attributes.items())
     end = "\n" if name in _OWN_LINE else ""
-    if name in _VOID:
+    if name in _VOID and not children:
         return Markup(f"<{name}{told}/>{end}")
     return Markup(f"<{name}{told}>{escaped(children)}</{name}>{end}")
 

@@ -1,0 +1,174 @@
+"""
+What customers' profiles cost: the resolver beside the key's prefix, a million profiles in memory, and real drains.
+
+    python benchmarks/profiles.py [--profiles 1000000] [--orders 400000] [--rounds 3] [--json FILE]
+
+A broker of its own; drains run without Spark, reader direct, in turns, and are verified. Exit 1 when a process holds
+more than 600 MB for its profiles, or when the drains with profiles reach less than 0.8 of the prefix's rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+from machine import machine
+
+from pipeline.enrich import enricher
+from pipeline.ports import Evidence
+from pipeline.profiles.table import Table, lookup
+from pipeline.settings import Limits
+from proof.customers import Customers, chunks
+from proof.orders import orders
+from protocol.journal import Phase, Step, entries
+from protocol.profiles import Tiers
+from sandbox.kafka import Cluster
+
+MOST_MB = 600
+LEAST_RATIO = 0.8
+INPUT, CUSTOMERS = "bench.orders", "bench.customers"
+_PURE = 200_000
+_TURNS = 7
+_RUN_S = 300
+
+
+def pure() -> dict[str, float]:
+    """Microseconds per record of enrichment and headers, as the kernel does them; the least of several turns."""
+    order = orders(1)
+    records = [order(number) for number in range(_PURE)]
+    table = Table()
+    for at, (key, value) in enumerate(one for some in chunks(Customers("t", 20_000, 1)) for one in some):
+        table.take("t", at % 4, at // 4, key, value)
+    resolve, evidence = lookup(table)
+    ways: dict[str, tuple[Any, Evidence | None]] = {
+        "prefix": (enricher(Limits()), None),
+        "profiles": (enricher(Limits(), resolve), evidence),
+    }
+    best = dict.fromkeys(ways, float("inf"))
+    gc.disable()
+    for _ in range(_TURNS):
+        for name, (enrich, told) in ways.items():
+            began = time.perf_counter()
+            for key, value in records:
+                enrich(key, value)
+                source = [("source.topic", b"t"), ("source.partition", b"0"), ("source.offset", b"%d" % 17)]
+                if told is not None:
+                    source = [told(), *source]
+            best[name] = min(best[name], (time.perf_counter() - began) / _PURE * 1e6)
+    gc.enable()
+    return {**{f"{name}_us": one for name, one in best.items()}, "ratio": best["prefix"] / best["profiles"]}
+
+
+_HOLD = """
+import json, psutil, resource, sys, time
+from pipeline.profiles.held import Held
+from pipeline.settings import ProfilesSettings
+from protocol.connection import Connection
+here = psutil.Process()
+before = here.memory_info().rss
+began = time.monotonic()
+table = Held(Connection(sys.argv[1]), "bench", ProfilesSettings(sys.argv[2])).ready(60)
+seconds = time.monotonic() - began
+print(json.dumps({
+    "profiles": len(table.entries),
+    "seconds": seconds,
+    "empty_mb": before / 1e6,
+    "held_mb": here.memory_info().rss / 1e6,
+    "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
+}))
+"""
+
+
+def memory(bootstrap: str) -> dict[str, float]:
+    """One process that holds all profiles, as a worker does: resident memory before, after, and at most."""
+    told = _told([sys.executable, "-c", _HOLD, bootstrap, CUSTOMERS])
+    found: dict[str, float] = json.loads(told)
+    return found
+
+
+def drain(bootstrap: str, tiers: Tiers, number: int) -> dict[str, float]:
+    """One drain of all orders with a group and an output of its own, verified; rates from its journal."""
+    name = f"bench-{tiers}-{number}"
+    where = ["--bootstrap", bootstrap, "--input", INPUT, "--output", name, "--dead-letter", f"{name}.dlq"]
+    where += ["--group", name, "--tiers", tiers.value, "--profiles-topic", CUSTOMERS]
+    with tempfile.TemporaryDirectory(prefix="brew-bench-profiles-") as journal:
+        command = [sys.executable, "-m", "pipeline", "run", *where, "--master", "none", "--reader", "direct"]
+        before = psutil.Process().cpu_times()
+        began = time.monotonic()
+        _told([*command, "--journal", journal, "--progress", "none"])
+        wall = time.monotonic() - began
+        after = psutil.Process().cpu_times()
+        lines = list(entries(Path(journal)))
+    first = min(one.at for one in lines if one.step is Step.FENCE)
+    last = max(one.at for one in lines if one.step is Step.COMMIT and one.phase is Phase.DONE)
+    report = json.loads(_told([sys.executable, "-m", "proof", "verify", *where, "--json"]))
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return {
+        "records": report["outputs"],
+        "records_per_s": report["outputs"] / (last - first),
+        "seconds": last - first,
+        "wall_seconds": wall,
+        "cpu_us_per_record": cpu / report["outputs"] * 1e6,
+    }
+
+
+def _told(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_S, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command[:6])} ended with {done.returncode}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def real(asked: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="brew-bench-profiles-") as home, Cluster.start(Path(home)) as cluster:
+        where = ["--bootstrap", cluster.bootstrap]
+        proof = [sys.executable, "-m", "proof"]
+        _told([*proof, "topics", *where, "--input", INPUT, "--customers", CUSTOMERS])
+        _told([*proof, "seed", *where, "--topic", INPUT, "--count", str(asked.orders)])
+        seeding = [*proof, "seed-customers", *where, "--topic", CUSTOMERS, "--customers", str(asked.profiles)]
+        seeded = json.loads(_told([*seeding, "--json"]))
+        found: dict[str, Any] = {"seeding_seconds": seeded["seconds"], "memory": memory(cluster.bootstrap)}
+        turns = [list(Tiers), list(Tiers)[::-1]]
+        runs = [
+            {tiers.value: drain(cluster.bootstrap, tiers, number) for tiers in turns[number % 2]}
+            for number in range(asked.rounds)
+        ]
+    ratios = [one["profiles"]["records_per_s"] / one["prefix"]["records_per_s"] for one in runs]
+    return {**found, "rounds": runs, "ratios": ratios, "ratio": statistics.median(ratios)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profiles", type=int, default=1_000_000)
+    parser.add_argument("--orders", type=int, default=400_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    found = {"machine": machine(), "pure": pure(), **real(asked)}
+    resolver, held = found["pure"], found["memory"]
+    print(f"resolver: prefix {resolver['prefix_us']:.2f} us, profiles {resolver['profiles_us']:.2f} us per record")
+    print(
+        f"memory: {held['profiles']:,} profiles in {held['seconds']:.1f} s, {held['empty_mb']:.0f} MB before, "
+        f"{held['held_mb']:.0f} MB after, {held['peak_mb']:.0f} MB at most"
+    )
+    for one in found["rounds"]:
+        print(", ".join(f"{name} {run['records_per_s']:,.0f} records/s" for name, run in sorted(one.items())))
+    print(
+        f"drains with profiles reach {found['ratio']:.2f} of the prefix's rate, resolver alone {resolver['ratio']:.2f}"
+    )
+    if asked.json:
+        asked.json.write_text(json.dumps(found, indent=2) + "\n")
+    return 0 if held["peak_mb"] <= MOST_MB and found["ratio"] >= LEAST_RATIO else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

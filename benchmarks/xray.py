@@ -1,0 +1,88 @@
+"""What an X-ray of a long log costs: bytes of batch headers made in memory, parsed, folded, drawn."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from pipeline.xray import clock, page, svg
+from pipeline.xray.model import Fold, Strip
+from pipeline.xray.picture import Xray
+from protocol.kafka.raw_format import DefaultRecordBatch, parse_batches
+from protocol.position import LogOffsets
+
+_HEADER = DefaultRecordBatch.HEADER_STRUCT
+_TRANSACTIONAL, _CONTROL = 0x10, 0x20
+_T0 = 1_780_000_000_000
+
+
+def header(base: int, records: int, epoch: int, attributes: int, at: int, body: bytes = b"") -> bytes:
+    """One batch of format 2 whose records nobody reads."""
+    length = _HEADER.size - 12 + len(body)
+    return _HEADER.pack(base, length, 0, 2, 0, attributes, records - 1, at, at, 7, epoch, 0, records) + body
+
+
+def marker(base: int, epoch: int, *, commit: bool, at: int) -> bytes:
+    """A control batch: its key tells version 0 and whether it commits."""
+    record = b"\x00\x00\x00\x08" + struct.pack(">hh", 0, commit) + b"\x0c" + bytes(6) + b"\x00"
+    body = bytes([len(record) << 1]) + record
+    return header(base, 1, epoch, _TRANSACTIONAL | _CONTROL, at, body)
+
+
+def log(offsets: int, per_batch: int, batches: int) -> Iterator[bytes]:
+    """Transactions of so many batches, each tenth one aborted by a fence, 16 MB at a time as a fetch would be."""
+    base, epoch, at, part = 0, 0, _T0, bytearray()
+    while base < offsets:
+        for _ in range(batches):
+            part += header(base, per_batch, epoch, _TRANSACTIONAL, at)
+            base += per_batch
+            at += 1
+        part += marker(base, epoch, commit=epoch % 10 > 0, at=at)
+        base, epoch = base + 1, (epoch + 1) % 30_000
+        if len(part) > 1 << 24:
+            yield bytes(part)
+            part.clear()
+    yield bytes(part)
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--offsets", type=int, default=10_000_000)
+    asked.add_argument("--per-batch", type=int, default=100)
+    asked.add_argument("--batches", type=int, default=10, help="Of a transaction.")
+    given = asked.parse_args()
+    parts = list(log(given.offsets, given.per_batch, given.batches))
+    end = given.offsets * 2
+    began = time.perf_counter()
+    fold, count = Fold(0, end, given.offsets // svg.MOST_COLUMNS), 0
+    for part in parts:
+        for batch in parse_batches(part):
+            fold.add(batch)
+            count += 1
+    runs = fold.finish()
+    end = runs[-1].end
+    strip = Strip("output", 0, LogOffsets(0, end, end), 0, end, runs)
+    folded = time.perf_counter()
+    clock.settle(runs, _T0 + 10_000_000)
+    line = clock.timeline([strip], {}, [], "input", _T0 + 10_000_000)
+    timed = time.perf_counter()
+    xray = Xray((strip,), line, {"output": "output"}, "group", "memory", _T0)
+    sizes = len(page.page(xray)), len(svg.document(xray))
+    drawn = time.perf_counter()
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{end:,} offsets, {count:,} batches, {len(runs):,} runs: folded in {folded - began:.2f} s, times in "
+        f"{timed - folded:.2f} s, page and picture in {drawn - timed:.2f} s; page {sizes[0] / 1000:,.0f} kB, "
+        f"picture {sizes[1] / 1000:,.0f} kB, {memory:,.0f} MiB at most"
+    )
+
+
+if __name__ == "__main__":
+    main()

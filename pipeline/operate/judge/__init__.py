@@ -1,0 +1,1 @@
+"""What the commands conclude from what the brokers told; pure."""

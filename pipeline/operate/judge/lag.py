@@ -1,0 +1,109 @@
+"""What an input partition is doing, from two looks at it; pure."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from pipeline.operate.judge.remain import Remaining
+from protocol.batches import OpenTransaction
+from protocol.position import Committed, LogOffsets
+from protocol.transactions import ENDING, ONGOING, Coordinated
+
+
+class State(enum.StrEnum):
+    """What a partition is doing; `stuck` and `fenced` want somebody to look."""
+
+    IDLE = "idle"
+    WORKING = "working"
+    BLOCKED = "blocked"
+    FENCED = "fenced"
+    STUCK = "stuck"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """
+    One partition at one moment.
+
+    ``holders`` keep its last stable offset back, ``own`` is the pipeline's id as its coordinator knows it.
+    """
+
+    partition: int
+    log: LogOffsets
+    committed: Committed | None
+    remaining: Remaining
+    holders: tuple[OpenTransaction, ...] = ()
+    own: Coordinated | None = None
+
+    @property
+    def position(self) -> int:
+        """The next offset to read: the committed one, or the first there is."""
+        return self.log.first if self.committed is None else self.committed.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The state, and why in one sentence."""
+
+    state: State
+    why: str
+
+
+def tell(before: Look, now: Look, now_ms: int) -> Told:
+    """The first rule that fits decides."""
+    if outside := _outside(now):
+        return Told(State.STUCK, outside)
+    if now.position != before.position:
+        return Told(State.WORKING, f"{now.position - before.position:+,} offsets since the last look")
+    if now.remaining.records == 0:
+        if now.log.last_stable < now.log.end:
+            return Told(State.BLOCKED, f"{_offsets(now.log.end - now.log.last_stable)} behind {_who(now)}")
+        tail = now.log.end - now.position
+        why = f"only markers and aborted records are left ({_offsets(tail)})" if tail else "at the end"
+        return Told(State.IDLE, why)
+    return _behind(before, now, now_ms)
+
+
+def _offsets(count: int) -> str:
+    return f"{count:,} offset{'s' * (count != 1)}"
+
+
+def _outside(now: Look) -> str | None:
+    if now.committed is None or now.log.first <= now.committed.offset <= now.log.end:
+        return None
+    kind = "input-lost" if now.committed.offset < now.log.first else "offset-ahead"
+    return f"{kind}: the position {now.committed.offset} is outside the log [{now.log.first}, {now.log.end}]"
+
+
+def _who(now: Look) -> str:
+    if not now.holders:
+        return "an open transaction; the brokers do not tell whose"
+    first = now.holders[0]
+    age = "" if first.age_s is None else f", open for {first.age_s:.0f} s"
+    more = f" and {len(now.holders) - 1} more" if len(now.holders) > 1 else ""
+    name = repr(first.transactional_id) if first.transactional_id else "an unknown transactional id"
+    return f"{name} (producer {first.producer_id}, epoch {first.producer_epoch}{age}){more}"
+
+
+def _behind(before: Look, now: Look, now_ms: int) -> Told:
+    """There is something to read, and the position did not move."""
+    own = now.own
+    if own is None:
+        return Told(State.STUCK, "nothing moves, and no transaction of the pipeline is known: is it running?")
+    age_s = own.age_s(now_ms)
+    if own.state in ENDING:
+        return Told(State.WORKING, "its transaction is ending")
+    if own.state == ONGOING and age_s is not None and age_s * 1000 <= own.timeout_ms:
+        return Told(State.WORKING, f"a transaction is open for {age_s:.1f} s")
+    if own.state == ONGOING:
+        since = "" if age_s is None else f" for {age_s:.0f} s"
+        return Told(State.STUCK, f"its own transaction is open{since}, longer than its time-out: see `pipeline doctor`")
+    if before.own is not None and _newer(before.own, own):
+        why = f"attempts begin (epoch {before.own.producer_epoch} to {own.producer_epoch}) and none commits"
+        return Told(State.FENCED, f"{why}: two runs fence each other, or each attempt fails")
+    return Told(State.STUCK, "nothing moves and no transaction is open: is it running?")
+
+
+def _newer(before: Coordinated, now: Coordinated) -> bool:
+    return (before.producer_id, before.producer_epoch) != (now.producer_id, now.producer_epoch)

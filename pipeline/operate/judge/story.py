@@ -1,0 +1,127 @@
+"""One order's way, and the answer to "where is it?" and "why twice?"; pure."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from pipeline.operate.judge.fate import Fate, View, Written
+from protocol.position import SourcePosition
+
+
+class Answer(enum.StrEnum):
+    """Where an order is; the last three break the promise."""
+
+    DELIVERED = "delivered"
+    WAITING = "waiting"
+    IN_FLIGHT = "in-flight"
+    NOT_READ = "not-read"
+    NOT_VISIBLE = "not-visible"
+    NOT_FOUND = "not-found"
+    TWICE = "twice"
+    LOST = "lost"
+    GHOST = "ghost"
+
+
+BROKEN = frozenset({Answer.TWICE, Answer.LOST, Answer.GHOST})
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One physical record that came of an order; ``until``: the group's offset that its transaction committed."""
+
+    role: str
+    topic: str
+    partition: int
+    offset: int
+    written: Written
+    view: View
+    transactional_id: str | None = None
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """
+    An input record and all that came of it; ``complete``: no part of the output logs was left out.
+
+    ``position`` is the group's committed offset in that partition; ``source`` is None where retention took the record.
+    """
+
+    at: SourcePosition
+    source: Copy | None
+    copies: tuple[Copy, ...]
+    position: int | None
+    complete: bool = True
+
+    @property
+    def done(self) -> bool:
+        """True when the group stands behind the order."""
+        return self.position is not None and self.position > self.at.offset
+
+    def group_view(self) -> str:
+        """The group's offset against this one."""
+        if self.position is None:
+            return "no committed offset: not read yet"
+        if self.done:
+            return f"done: the group stands at {self.position}"
+        if any(one.written.fate is Fate.OPEN for one in self.copies):
+            return f"in flight: the group stands at {self.position}, and a transaction is open"
+        return f"not read yet: the group stands at {self.position}"
+
+
+def answer(story: Story) -> tuple[Answer, str]:
+    """The answer and one sentence for it."""
+    standing = [one for one in story.copies if one.written.fate in {Fate.COMMITTED, Fate.PLAIN}]
+    aborted = sum(one.written.fate is Fate.ABORTED for one in story.copies)
+    if story.source is not None and story.source.written.fate is Fate.ABORTED:
+        if standing:
+            return Answer.GHOST, "the input record was aborted, and yet it was delivered"
+        return Answer.NOT_VISIBLE, "the input record itself was aborted: nobody is to see it"
+    if len(standing) > 1:
+        return Answer.TWICE, _why_twice(standing)
+    if standing:
+        return _delivered(standing[0], aborted)
+    return _nowhere(story, aborted)
+
+
+def _why_twice(standing: list[Copy]) -> str:
+    writers = sorted({one.transactional_id or f"producer {one.written.producer_id}" for one in standing})
+    text = f"{len(standing)} copies were committed, in {len({_transaction(one) for one in standing})} transactions"
+    if any(one.written.fate is Fate.PLAIN for one in standing):
+        return f"{text}; one of them in no transaction at all: somebody else wrote it"
+    if len(writers) > 1:
+        return f"{text} of {' and '.join(writers)}: two groups, or two programs, write to this topic"
+    return (
+        f"{text} of {writers[0]}: the group's position was moved back by hand, or a run was told to start over "
+        "(--on-missing-position start-over)"
+    )
+
+
+def _transaction(one: Copy) -> tuple[int, int]:
+    return one.written.producer_id, one.written.producer_epoch
+
+
+def _delivered(copy: Copy, aborted: int) -> tuple[Answer, str]:
+    more = ""
+    if aborted:
+        plural = "ies" if aborted > 1 else "y"
+        more = f"; {aborted} aborted cop{plural} beside it: read_uncommitted readers see {aborted + 1}"
+    if not copy.view.visible:
+        return Answer.WAITING, f"committed, but readers wait for an older open transaction{more}"
+    return Answer.DELIVERED, f"delivered once, to {copy.topic}[{copy.partition}] offset {copy.offset}{more}"
+
+
+def _nowhere(story: Story, aborted: int) -> tuple[Answer, str]:
+    source = story.source
+    tried = f", {aborted} attempt{'s' * (aborted != 1)} aborted" if aborted else ""
+    if any(one.written.fate is Fate.OPEN for one in story.copies):
+        return Answer.IN_FLIGHT, f"written, and its transaction is still open{tried}"
+    if source is not None and not source.view.visible:
+        return Answer.NOT_VISIBLE, f"not visible on the input: {source.view.rule}"
+    if not story.done:
+        return Answer.NOT_READ, f"nothing committed yet{tried}; the next run reads it again"
+    if source is None or not story.complete:
+        why = "the input record is gone" if source is None else "a part of the output logs is gone or was left out"
+        return Answer.NOT_FOUND, f"the group stands behind it, no copy was found, and {why}"
+    return Answer.LOST, "the group stands behind it, and no committed copy exists: somebody moved the position forward"

@@ -1,0 +1,101 @@
+"""`pipeline preflight`: every check of a run, with what was found, what is needed, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.operate.options import advised, connected, json_option, say_json, show
+from pipeline.options import run_options, settings_of
+from pipeline.preflight.finding import Finding, Severity
+from pipeline.preflight.judge import judge, positions, roles
+from pipeline.settings import PipelineSettings
+from pipeline.survey import Surveyor
+from protocol.deadline import Deadline
+from protocol.errors import BrewError
+from protocol.kafka.cluster import Asked
+from protocol.kafka.transaction import MESSAGE_MAX_BYTES
+from protocol.names import ExitCode
+
+_ASK_S = 30.0
+_MARKS = {
+    Severity.OK: ("✓", "green"),
+    Severity.UNKNOWN: ("?", "cyan"),
+    Severity.WARNING: ("!", "yellow"),
+    Severity.UNSAFE: ("✗", "bold red"),
+}
+
+_EPILOG = """\b
+Examples:
+  python -m pipeline preflight
+  python -m pipeline preflight --output orders.enriched --transaction-timeout 120 --json
+  python -m pipeline run --allow output-replication            run although that check says unsafe
+
+\b
+Exit codes: 0 nothing unsafe, 3 unsafe (a run would refuse) or out of reach, 64 wrong usage."""
+
+
+@click.command("preflight", epilog=_EPILOG)
+@run_options
+@json_option
+@advised()
+def preflight(*, as_json: bool, **option: Any) -> ExitCode:
+    """Check all that the promise needs of the cluster, with the options of a run; writes nothing."""
+    settings = settings_of(option)
+    connected(settings.connection.bootstrap)
+    findings = look(settings)
+    left = [one for one in findings if one.severity is Severity.UNSAFE and one.name not in settings.allow]
+    counts = Counter(one.severity.value for one in findings)
+    if as_json:
+        allowed = sorted(settings.allow)
+        document = {"refuses": bool(left), "counts": counts, "allowed": allowed}
+        say_json(document | {"findings": [one.document() for one in findings]})
+    else:
+        show(table(findings))
+        told = ", ".join(f"{counts[one.value]} {one.value}" for one in Severity if counts[one.value])
+        names = ", ".join(one.name for one in left)
+        click.echo(f"{told}; " + (f"a run refuses: {names}" if left else "a run goes on"))
+    return ExitCode.REFUSED if left else ExitCode.DONE
+
+
+def look(settings: PipelineSettings) -> list[Finding]:
+    """The findings, those about the position included."""
+    deadline = Deadline(_ASK_S)
+    surveyor = Surveyor(settings)
+    try:
+        # The position first: on a new cluster that is what makes the group's coordinator.
+        told = list(_position(surveyor, settings, deadline))
+        asked = Asked(surveyor.admin, roles(settings).values(), settings.group, deadline)
+        return [*judge(settings, asked.answers(), MESSAGE_MAX_BYTES), *told]
+    finally:
+        surveyor.close()
+
+
+def _position(surveyor: Surveyor, settings: PipelineSettings, deadline: Deadline) -> Iterator[Finding]:
+    try:
+        source = surveyor.input_topic(deadline)
+        facts = surveyor.facts(source, range(source.partitions), deadline, {})
+        yield from positions(facts, settings.group)
+    except BrewError as error:
+        setting = f"Read on group {settings.group}"
+        yield Finding("position", "?", "within the log", setting, str(error), Severity.UNKNOWN)
+
+
+def table(findings: list[Finding]) -> Table:
+    """A line or two per check; where something is wrong the setting to change stands below."""
+    drawn = Table.grid(padding=(0, 1))
+    drawn.add_column(no_wrap=True)
+    drawn.add_column(no_wrap=True)
+    drawn.add_column(ratio=1, overflow="fold")
+    for one in findings:
+        mark, style = _MARKS[one.severity]
+        told = Text(f"{one.value}, needs {one.need}: ").append(one.why, "dim" if one.severity is Severity.OK else "")
+        if one.severity is not Severity.OK:
+            told.append(f"\n→ {one.setting}", "bold")
+        drawn.add_row(Text(mark, style), Text(one.name, style), told)
+    return drawn

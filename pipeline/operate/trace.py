@@ -1,0 +1,219 @@
+"""Follow orders through the logs: the input record, every copy in output and dead letters, and their transactions."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pipeline.operate.judge.fate import Finder, view
+from pipeline.operate.judge.story import Copy, Story
+from protocol.batches import OFFSETS_TOPIC
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import BrewError, Refused
+from protocol.kafka import topics
+from protocol.kafka.clients import READ_UNCOMMITTED, admin, consumer
+from protocol.kafka.offset_log import offset_batches, offsets_partition
+from protocol.kafka.offsets import committed, log_offsets
+from protocol.kafka.scan import LogRecord, scan
+from protocol.kafka.times import offsets_at
+from protocol.kafka.transactions import Transactions
+from protocol.position import LogOffsets, SourcePosition
+
+_ASK_S = 60.0
+_MOST_OFFSET_LOG = 200_000
+_CREATE_TIME = 1  # librdkafka's number for a timestamp that the producer set
+
+Progress = Callable[[str, int, int], None]
+"""Told while a log is read: topic, offsets read, offsets in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The topics that an order passes, and the group that reads the first."""
+
+    input: str
+    output: str
+    dead_letter: str
+    group: str
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return self.input, self.output, self.dead_letter
+
+    @property
+    def targets(self) -> dict[str, str]:
+        return {"output": self.output, "dead-letter": self.dead_letter}
+
+
+class Tracer:
+    """One investigation, through one admin client."""
+
+    def __init__(self, connection: Connection, places: Places, told: Transactions, progress: Progress) -> None:
+        self._connection, self._places, self._told, self._progress = connection, places, told, progress
+        self._admin = admin(connection)
+        self._logs: dict[str, dict[int, LogOffsets]] = {}
+        self.not_told: list[str] = []
+
+    def logs(self, topic: str) -> dict[int, LogOffsets]:
+        """The topic's bounds when this investigation began; empty where there is no such topic."""
+        if topic not in self._logs:
+            deadline = Deadline(_ASK_S)
+            found = topics.describe(self._admin, [topic], deadline).get(topic)
+            partitions = range(0 if found is None else found.partitions)
+            self._logs[topic] = log_offsets(self._admin, topic, partitions, deadline) if found else {}
+        return self._logs[topic]
+
+    def origin(self, topic: str, partition: int, offset: int) -> SourcePosition:
+        """
+        Where the record at this place came from; the place itself on the input.
+
+        Raises:
+            Refused: there is no such place, or its record names no source.
+        """
+        log = self.logs(topic).get(partition)
+        if log is None or offset >= log.end:
+            end = "has no such partition" if log is None else f"ends at {log.end}"
+            raise Refused(f"{topic}/{partition}/{offset} is not there: the log {end}; `pipeline lag` shows the ends")
+        record = self._at(topic, partition, offset)
+        if topic == self._places.input and (record is not None or offset < log.first):
+            return SourcePosition(topic, partition, offset)
+        source = None if record is None else SourcePosition.of(record.headers())
+        if source is None:
+            what = "no record is there (a marker, or gone)" if record is None else "it carries no source headers"
+            raise Refused(f"{topic}/{partition}/{offset}: {what}; name a place on {self._places.input}, or a key")
+        return source
+
+    def by_key(self, key: bytes, since_ms: int | None, most: int) -> tuple[list[SourcePosition], int]:
+        """The last ``most`` places of the input with this key, and how many there are in all."""
+        found: deque[SourcePosition] = deque(maxlen=most)
+        count = 0
+        for record in self._records(self._places.input, since_ms):
+            if record.key() == key:
+                found.append(SourcePosition(self._places.input, record.partition(), record.offset()))
+                count += 1
+        return list(found), count
+
+    def stories(self, wanted: Iterable[SourcePosition]) -> list[Story]:
+        """What became of each of these."""
+        asked = list(dict.fromkeys(wanted))
+        sources = {at: self._at(at.topic, at.partition, at.offset) for at in asked}
+        copies: defaultdict[SourcePosition, list[Copy]] = defaultdict(list)
+        # The positions first, then the logs' ends: what was committed before is then inside of them.
+        positions = self._positions({at.partition for at in asked})
+        for topic in self._places.targets.values():
+            self._logs.pop(topic, None)
+        since_ms = self._earliest(sources)
+        found = self._search(sources, since_ms)
+        missing = set(asked) - {at for at, _, _ in found}
+        if since_ms is not None and any((positions.get(at.partition) or 0) > at.offset for at in missing):
+            found = self._search(sources, None)
+        for at, role, record in found:
+            copies[at].append(self._copy(role, self._places.targets[role], record.partition(), record.offset()))
+        named = self._named(copies)
+        complete = all(log.first == 0 for name in self._places.targets.values() for log in self.logs(name).values())
+        return [
+            Story(
+                at,
+                None if sources[at] is None else self._copy("input", at.topic, at.partition, at.offset),
+                tuple(named(at, one) for one in copies[at]),
+                positions.get(at.partition),
+                complete,
+            )
+            for at in asked
+        ]
+
+    def _at(self, topic: str, partition: int, offset: int) -> LogRecord | None:
+        log = self.logs(topic).get(partition)
+        if log is None or not log.first <= offset < log.end:
+            return None
+        span = {partition: (offset, offset + 1)}
+        batches = scan(self._connection, topic, span, READ_UNCOMMITTED, group=self._places.group)
+        return next((one for batch in batches for one in batch if one.offset() == offset), None)
+
+    def _records(self, topic: str, since_ms: int | None) -> Iterator[LogRecord]:
+        logs = self.logs(topic)
+        starts: Mapping[int, int | None] = {p: log.first for p, log in logs.items()}
+        if since_ms is not None and logs:
+            starts = offsets_at(self._admin, topic, logs, since_ms, Deadline(_ASK_S))
+        ranges = {p: (start, logs[p].end) for p, start in starts.items() if start is not None}
+        total, read = sum(until - start for start, until in ranges.values()), 0
+        for batch in scan(self._connection, topic, ranges, READ_UNCOMMITTED, group=self._places.group):
+            yield from batch
+            read += len(batch)
+            self._progress(topic, read, total)
+
+    def _earliest(self, sources: Mapping[SourcePosition, LogRecord | None]) -> int | None:
+        """A copy carries its source's timestamp, so none is older; None where that is not known."""
+        stamps = [None if record is None else record.timestamp() for record in sources.values()]
+        known = [stamp[1] for stamp in stamps if stamp is not None and stamp[0] == _CREATE_TIME]
+        return min(known) if known and len(known) == len(stamps) else None
+
+    def _search(
+        self, sources: Mapping[SourcePosition, LogRecord | None], since_ms: int | None
+    ) -> list[tuple[SourcePosition, str, LogRecord]]:
+        """Every record of output and dead letters that came from one of these, by its headers."""
+        keys = {record.key() for record in sources.values() if record is not None}
+        by_key = all(record is not None for record in sources.values())  # reading headers costs more than a key
+        found = []
+        for role, topic in self._places.targets.items():
+            for record in self._records(topic, since_ms):
+                if not by_key or record.key() in keys:
+                    source = SourcePosition.of(record.headers())
+                    if source is not None and source in sources:
+                        found.append((source, role, record))
+        return found
+
+    def _copy(self, role: str, topic: str, partition: int, offset: int) -> Copy:
+        log, finder = self.logs(topic)[partition], Finder(offset)
+        for batch, _ in self._told.raw.batches(topic, partition, offset, log.end, Deadline(_ASK_S)):
+            if finder.add(batch):
+                break
+        written = finder.written()
+        return Copy(role, topic, partition, offset, written, view(offset, written, log))
+
+    def _named(self, copies: Mapping[SourcePosition, list[Copy]]) -> Callable[[SourcePosition, Copy], Copy]:
+        """Adds what the coordinator and the group's offset log tell of a copy's transaction."""
+        producers = {
+            one.written.producer_id for some in copies.values() for one in some if one.written.producer_id >= 0
+        }
+        names: dict[int, str] = {}
+        try:
+            names = {one.producer_id: one.transactional_id for one in self._told.of_producers(producers)}
+        except BrewError as error:
+            self.not_told.append(str(error))
+        commits = self._commits if producers else {}
+
+        def name(at: SourcePosition, one: Copy) -> Copy:
+            until = commits.get((one.written.producer_id, one.written.producer_epoch), {}).get(at.partition)
+            return replace(one, transactional_id=names.get(one.written.producer_id), until=until)
+
+        return name
+
+    @cached_property
+    def _commits(self) -> dict[tuple[int, int], dict[int, int]]:
+        """(Producer, epoch) -> partition -> the offset that it committed, as far as compaction has left them."""
+        found: defaultdict[tuple[int, int], dict[int, int]] = defaultdict(dict)
+        group, deadline = self._places.group, Deadline(_ASK_S)
+        try:
+            partition = offsets_partition(group, topics.existing(self._admin, OFFSETS_TOPIC, deadline).partitions)
+            log = log_offsets(self._admin, OFFSETS_TOPIC, [partition], deadline)[partition]
+            start = max(log.first, log.end - _MOST_OFFSET_LOG)
+            for batch in offset_batches(self._told.raw, group, self._places.input, partition, start, log.end):
+                for one in batch.commits:
+                    if one.until is not None:
+                        found[batch.raw.producer_id, batch.raw.producer_epoch][one.partition] = one.until
+        except BrewError as error:
+            self.not_told.append(str(error))
+        return dict(found)
+
+    def _positions(self, partitions: Iterable[int]) -> dict[int, int | None]:
+        reader = consumer(self._connection, self._places.group, READ_UNCOMMITTED)
+        try:
+            known = [p for p in partitions if p in self.logs(self._places.input)]
+            told = committed(reader, self._places.input, known, Deadline(_ASK_S))
+        finally:
+            reader.close()
+        return {p: None if one is None else one.offset for p, one in told.items()}

@@ -1,0 +1,84 @@
+"""Runs as columns to draw: one each, or bins of equal width where there are more runs than room; pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from pipeline.xray.clock import Timeline
+from pipeline.xray.model import Kind, Run, Strip
+
+ORDER = (Kind.PLAIN, Kind.COMMITTED, Kind.ABORTED, Kind.OPEN, Kind.COMMIT_MARKER, Kind.ABORT_MARKER)
+_AGO = Timeline((0,), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Offsets of one kind in a column, from when they lie there and from when their fate is known (moments)."""
+
+    kind: Kind
+    offsets: int
+    written: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The offsets `[start, end)`, drawn as one; ``run`` is there where it is all of it."""
+
+    start: int
+    end: int
+    pieces: tuple[Piece, ...]
+    runs: int
+    run: Run | None = None
+
+    @property
+    def offsets(self) -> Counter[Kind]:
+        found: Counter[Kind] = Counter()
+        for piece in self.pieces:
+            found[piece.kind] += piece.offsets
+        return found
+
+
+def columns(strip: Strip, most: int, line: Timeline = _AGO) -> list[Column]:
+    """The strip in offset order, in at most ``most`` columns; offsets that hold nothing are left out of the pieces."""
+    if len(strip.runs) <= most:
+        return [_alone(run, line) for run in strip.runs]
+    return binned(strip, most, line)
+
+
+def _alone(run: Run, line: Timeline) -> Column:
+    piece = Piece(run.kind, run.offsets, line.written(run), line.ended(run))
+    return Column(run.start, run.end, (piece,), 1, run)
+
+
+def binned(strip: Strip, most: int, line: Timeline = _AGO) -> list[Column]:
+    """Bins of equal width over the whole strip; those that hold nothing are left out."""
+    span = strip.until - strip.start
+    width = max(1, -(-span // most))
+    held: list[Counter[tuple[Kind, int, int]]] = [Counter() for _ in range(-(-span // width))]
+    begun = [0] * len(held)
+    for run in strip.runs:
+        key = (run.kind, line.written(run), line.ended(run))
+        at = (run.start - strip.start) // width
+        begun[at] += 1
+        here = run.start
+        while here < run.end:
+            edge = min(run.end, strip.start + (at + 1) * width)
+            held[at][key] += edge - here
+            here, at = edge, at + 1
+    return [
+        Column(
+            strip.start + at * width,
+            min(strip.until, strip.start + (at + 1) * width),
+            tuple(Piece(kind, n, w, e) for (kind, w, e), n in sorted(some.items(), key=_place)),
+            begun[at],
+        )
+        for at, some in enumerate(held)
+        if some
+    ]
+
+
+def _place(item: tuple[tuple[Kind, int, int], int]) -> tuple[int, int, int]:
+    kind, written, ended = item[0]
+    return ORDER.index(kind), written, ended

@@ -1,0 +1,210 @@
+"""An X-ray as SVG: strips in offset order, patterns with a legend, lines where readers wait and where the log ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from pipeline.xray import words
+from pipeline.xray.columns import ORDER, Column, columns
+from pipeline.xray.model import Kind, Strip
+from pipeline.xray.picture import Xray
+from protocol.markup import Markup, tag
+
+WIDTH = 1000
+LEFT = 128
+PLOT = 762
+MOST_COLUMNS = PLOT // 2
+HIGH = 18
+_ABOVE, _BELOW, _GAP = 15, 15, 10
+_TOP = 62
+_LEAST = 1.5
+_GLYPH = 9
+_LONGEST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Where a strip is drawn: its top, and how wide an offset is."""
+
+    strip: Strip
+    top: float
+    unit: float
+
+    def x(self, offset: int) -> float:
+        """Clamped to the window."""
+        return LEFT + self.unit * (min(max(offset, self.strip.start), self.strip.until) - self.strip.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All rows by the strips' order, the partitions' headings, and the height of it all."""
+
+    rows: tuple[Row, ...]
+    heads: tuple[tuple[int, float], ...]
+    height: float
+
+
+def layout(xray: Xray) -> Layout:
+    """Strips of a topic share one scale; those of a partition stand above each other."""
+    widest: dict[str, int] = {}
+    for strip in xray.strips:
+        widest[strip.topic] = max(1, strip.until - strip.start, widest.get(strip.topic, 0))
+    rows: dict[int, Row] = {}
+    heads, top = [], float(_TOP)
+    for partition, indices in xray.by_partition().items():
+        heads.append((partition, top + 12))
+        top += 16
+        for at in indices:
+            strip = xray.strips[at]
+            rows[at] = Row(strip, top + _ABOVE, PLOT / widest[strip.topic])
+            top += _ABOVE + HIGH + _BELOW
+        top += _GAP
+    return Layout(tuple(rows[at] for at in range(len(xray.strips))), tuple(heads), top)
+
+
+def document(xray: Xray) -> str:
+    """A file of its own; nothing is fetched."""
+    style = tag("style", asset("strips.css"))
+    return f"{drawing(xray, style, moving=False)}\n"
+
+
+def drawing(xray: Xray, *first: Markup, moving: bool) -> Markup:
+    """The picture; ``moving`` adds to each piece from when it lies there and from when its fate is known."""
+    plan = layout(xray)
+    strips = [
+        tag("g", _strip(xray, at, row, moving=moving), role="img", aria_label=words.of_strip(row.strip))
+        for at, row in enumerate(plan.rows)
+    ]
+    heads = [tag("text", f"partition {partition}", x=12, y=f"{y:g}", class_="head") for partition, y in plan.heads]
+    paper = tag("rect", class_="paper", width=WIDTH, height=f"{plan.height:g}", rx=6)
+    size = {"viewBox": f"0 0 {WIDTH} {plan.height:g}", "xmlns": "http://www.w3.org/2000/svg"}
+    title = tag("title", f"X-ray of {', '.join(xray.roles)}, {words.date(xray.taken_ms)}")
+    return tag("svg", title, first, _patterns(), paper, _legend(xray), heads, strips, class_="xray", **size)
+
+
+@cache
+def asset(name: str) -> Markup:
+    """A file of this package; it is ours, so it is markup."""
+    return Markup(files(__package__).joinpath(name).read_text("utf-8"))
+
+
+def _patterns() -> Markup:
+    """Shapes tell the kinds apart where colours do not."""
+
+    def pattern(kind: Kind, *shapes: Markup) -> Markup:
+        under = tag("rect", width=6, height=6, class_=f"under on-{kind}")
+        return tag("pattern", under, shapes, id=kind, width=6, height=6, patternUnits="userSpaceOnUse")
+
+    lines = tag("path", d="M0 1.5H6M0 4.5H6", class_="draw on-plain")
+    hatch = tag("path", d="M-1 1L1 -1M-1 7L7 -1M5 7L7 5", class_="draw on-aborted")
+    dots = [tag("circle", cx=x, cy=x, r="1.1", class_="dot") for x in ("1.5", "4.5")]
+    drawn = [pattern(Kind.PLAIN, lines), pattern(Kind.ABORTED, hatch), pattern(Kind.OPEN, *dots)]
+    return tag("defs", drawn)
+
+
+def _legend(xray: Xray) -> Markup:
+    at, found = 12.0, []
+    for kind in ORDER:
+        swatch = tag("rect", x=f"{at:g}", y=10, width=14, height=14, class_=f"{kind} edge")
+        glyph = _glyph(kind, at + 7, 17) if kind.marker else None
+        label = tag("text", kind.words, x=f"{at + 20:g}", y=21)
+        found.append(tag("g", tag("title", words.MEANINGS[kind]), swatch, glyph, label))
+        at += 46 + 6.6 * len(kind.words)
+    topics = ", ".join(f"{role} {topic}" if role != topic else topic for topic, role in xray.roles.items())
+    lines = [
+        f"LSO: last stable offset, read_committed stops there · HW: high watermark · ▲ position of {xray.group}",
+        f"{topics} · {words.date(xray.taken_ms)}",
+    ]
+    told = [tag("text", text, x=12, y=38 + 14 * n, class_="small soft") for n, text in enumerate(lines)]
+    return tag("g", found, told)
+
+
+def _strip(xray: Xray, at: int, row: Row, *, moving: bool) -> list[Markup | None]:
+    strip, role = row.strip, xray.role(row.strip)
+    name = role if len(role) <= _LONGEST else f"{role[: _LONGEST - 1]}…"
+    begins = f"log start {strip.log.first:,}"
+    if strip.start > strip.log.first:
+        begins = f"from {strip.start:,}; {begins}"
+    middle = row.top + HIGH / 2 + 4
+    width = row.x(strip.until) - LEFT
+    bed = tag("rect", x=LEFT, y=f"{row.top:g}", width=f"{width:.1f}", height=HIGH, class_="bed")
+    drawn = [_column(one, row, moving=moving) for one in columns(strip, MOST_COLUMNS, xray.line)]
+    return [
+        tag("text", name, tag("title", strip.topic), x=12, y=f"{middle:g}"),
+        tag("text", begins, x=12, y=f"{row.top + HIGH + 11:g}", class_="small soft"),
+        bed,
+        tag("g", drawn),
+        _end(row, at),
+        _stable(row, at),
+        _group(row, at),
+    ]
+
+
+def _column(column: Column, row: Row, *, moving: bool) -> Markup:
+    x, width = row.x(column.start), row.unit * (column.end - column.start)
+    wide = max(_LEAST, width)
+    edge = " edge" if column.run is not None and width > 4 * _LEAST else ""
+    shapes = [
+        tag(
+            "rect",
+            x=f"{x:.1f}",
+            y=f"{y:g}",
+            width=f"{wide:.1f}",
+            height=f"{high:g}",
+            class_=f"{kind}{edge}",
+            data_t=f"{written} {ended}" if moving else None,
+        )
+        for kind, written, ended, y, high in _stacked(column, row.top)
+    ]
+    kind = column.pieces[0].kind
+    if column.run is not None and kind.marker and width >= _GLYPH:
+        told = f"{column.pieces[0].written} {column.pieces[0].ended}" if moving else None
+        shapes.append(_glyph(kind, x + width / 2, row.top + HIGH / 2, told))
+    return tag("g", tag("title", words.of_column(column)), shapes)
+
+
+def _stacked(column: Column, top: float) -> Iterator[tuple[Kind, int, int, float, float]]:
+    """Kind, moments, top and height of each piece: by share, and none too low to be seen."""
+    shares = [max(piece.offsets, _LEAST / HIGH * (column.end - column.start)) for piece in column.pieces]
+    whole, y = max(sum(shares), column.end - column.start), top
+    for piece, share in zip(column.pieces, shares, strict=True):
+        high = round(HIGH * share / whole, 2)
+        yield piece.kind, piece.written, piece.ended, round(y, 2), high
+        y += high
+
+
+def _glyph(kind: Kind, x: float, y: float, told: str | None = None) -> Markup:
+    """A tick or a cross."""
+    shape = "m-3 0 2.2 2.6 3.8-5" if kind is Kind.COMMIT_MARKER else "m-2.5-2.5 5 5m0-5-5 5"
+    return tag("path", d=f"M{x:.1f} {y:.1f}{shape}", class_="glyph", data_t=told)
+
+
+def _upright(row: Row) -> Markup:
+    return tag("line", y1=f"{row.top - 4:g}", y2=f"{row.top + HIGH + 4:g}")
+
+
+def _moved(row: Row, at: int, name: str, offset: int, shapes: Iterable[Markup]) -> Markup:
+    return tag("g", shapes, class_=name, id=f"{name}-{at}", transform=f"translate({row.x(offset):.1f})")
+
+
+def _end(row: Row, at: int) -> Markup:
+    label = tag("text", f"HW {row.strip.log.end:,}", x=6, y=f"{row.top + HIGH / 2 + 4:g}", class_="small")
+    return _moved(row, at, "hw", row.strip.log.end, [_upright(row), label])
+
+
+def _stable(row: Row, at: int) -> Markup:
+    offset = row.strip.log.last_stable
+    label = tag("text", f"LSO {offset:,}", y=f"{row.top - 6:g}", text_anchor="middle", class_="small")
+    return _moved(row, at, "lso", offset, [_upright(row), label])
+
+
+def _group(row: Row, at: int) -> Markup | None:
+    """A triangle below the input's strip."""
+    offset, top = row.strip.group, row.top + HIGH
+    if offset is None:
+        return None
+    label = tag("text", f"group {offset:,}", x=7, y=f"{top + 11:g}", class_="small")
+    return _moved(row, at, "group", offset, [tag("path", d=f"M0 {top + 1:g}l-4.5 8h9z"), label])

@@ -1,0 +1,68 @@
+"""What a cluster says about itself, as frozen values: settings, replicas, a group's members, what we may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+TRANSACTIONS_TOPIC = "__transaction_state"
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The brokers did not answer that question; ``reason`` in their words."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """
+    One topic: the least of its partitions' replicas, and of those in sync now.
+
+    ``operations``: what this client may do there, in Kafka's words (`READ`); None where the brokers do not tell.
+    """
+
+    name: str
+    topic_id: str
+    partitions: int
+    replicas: int
+    in_sync: int
+    config: Mapping[str, str] | Unknown
+    operations: frozenset[str] | None = None
+
+    def number(self, setting: str) -> int | None:
+        """A numeric setting; None where it is not told."""
+        return _number(self.config, setting)
+
+    def text(self, setting: str) -> str | None:
+        """A setting as text; None where it is not told."""
+        return None if isinstance(self.config, Unknown) else self.config.get(setting)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A consumer group: its state in the broker's words, and `client-id@host` of each member."""
+
+    state: str
+    members: tuple[str, ...]
+    operations: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """``topics``: None where there is no topic of that name; ``config`` is one broker's."""
+
+    brokers: int | Unknown
+    config: Mapping[str, str] | Unknown
+    group: GroupFacts | Unknown
+    topics: Mapping[str, TopicFacts | Unknown | None] = field(default_factory=dict)
+
+    def number(self, setting: str) -> int | None:
+        """A broker's numeric setting; None where it is not told."""
+        return _number(self.config, setting)
+
+
+def _number(config: Mapping[str, str] | Unknown, setting: str) -> int | None:
+    value = None if isinstance(config, Unknown) else config.get(setting)
+    return int(value) if value is not None and value.removeprefix("-").isdigit() else None

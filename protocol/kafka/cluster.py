@@ -1,0 +1,103 @@
+"""Ask a cluster about itself: all questions at once, each with an answer of its own or the reason for none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+from protocol.cluster import ClusterFacts, GroupFacts, TopicFacts, Unknown
+from protocol.deadline import Deadline
+from protocol.kafka.clients import attempt_s
+
+_T = TypeVar("_T")
+_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART}
+_NO_GROUP = {KafkaError.GROUP_ID_NOT_FOUND}
+_LONGEST_REASON = 160
+
+
+class Asked:
+    """
+    Questions on their way to the brokers, until `answers` is called; whoever asked may do something else meanwhile.
+
+    What is not allowed (ACLs) or not supported (older brokers) becomes `Unknown`, never an error.
+    """
+
+    def __init__(self, client: AdminClient, topics: Iterable[str], group: str, deadline: Deadline) -> None:
+        self._client, self._group, self._deadline = client, group, deadline
+        names = sorted(set(topics))
+        self._timeout = attempt_s(deadline)
+        more: dict[str, Any] = {"request_timeout": self._timeout, "include_authorized_operations": True}
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        self._cluster = client.describe_cluster(request_timeout=self._timeout)
+        self._topics = client.describe_topics(TopicCollection(names), **more)
+        self._groups = client.describe_consumer_groups([group], **more)
+        told = client.describe_configs(resources, request_timeout=self._timeout)
+        self._configs = {resource.name: future for resource, future in told.items()}
+
+    def answers(self) -> ClusterFacts:
+        """All that was told by now, or is within the deadline of one request."""
+        nodes = _told(self._cluster, lambda found: list(found.nodes))
+        broker = nodes if isinstance(nodes, Unknown) else _of_broker(self._client, nodes, self._deadline)
+        return ClusterFacts(
+            nodes if isinstance(nodes, Unknown) else len(nodes),
+            broker,
+            _told(self._groups[self._group], _group, {code: GroupFacts("dead", ()) for code in _NO_GROUP}),
+            {name: self._topic(name, future) for name, future in self._topics.items()},
+        )
+
+    def _topic(self, name: str, future: Future[Any]) -> TopicFacts | Unknown | None:
+        def of(told: Any) -> TopicFacts:
+            return TopicFacts(
+                name,
+                str(told.topic_id),
+                len(told.partitions),
+                min((len(one.replicas) for one in told.partitions), default=0),
+                min((len(one.isr) for one in told.partitions), default=0),
+                _told(self._configs[name], _config),
+                _operations(told),
+            )
+
+        return _told(future, of, dict.fromkeys(_NO_TOPIC))
+
+
+def broker_settings(client: AdminClient, deadline: Deadline) -> Mapping[str, str] | Unknown:
+    """The settings of one broker of the cluster."""
+    nodes = _told(client.describe_cluster(request_timeout=attempt_s(deadline)), lambda found: list(found.nodes))
+    return nodes if isinstance(nodes, Unknown) else _of_broker(client, nodes, deadline)
+
+
+def _of_broker(client: AdminClient, nodes: list[Any], deadline: Deadline) -> Mapping[str, str] | Unknown:
+    if not nodes:
+        return Unknown("no broker is known")
+    resource = ConfigResource(ResourceType.BROKER, str(nodes[0].id))
+    asked = client.describe_configs([resource], request_timeout=attempt_s(deadline))
+    return _told(asked[resource], _config)
+
+
+def _told(future: Future[Any], of: Callable[[Any], _T], else_: Mapping[int, _T] | None = None) -> _T | Unknown:
+    """What a future brings, ``else_`` for codes that are an answer too, `Unknown` for every other failure."""
+    try:
+        return of(future.result())
+    except KafkaException as error:
+        cause = error.args[0]
+        if else_ is not None and cause.code() in else_:
+            return else_[cause.code()]
+        return Unknown(f"{cause.str()} ({cause.name()})"[:_LONGEST_REASON])
+
+
+def _config(entries: Mapping[str, Any]) -> dict[str, str]:
+    return {name: entry.value for name, entry in entries.items() if entry.value is not None}
+
+
+def _group(told: Any) -> GroupFacts:
+    members = tuple(sorted(f"{one.client_id}@{one.host.lstrip('/')}" for one in told.members))
+    return GroupFacts(told.state.name.lower(), members, _operations(told))
+
+
+def _operations(told: Any) -> frozenset[str] | None:
+    found = told.authorized_operations
+    return None if found is None else frozenset(one.name for one in found)

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# The crash story's logs as pictures: right after the crash, and after the run that heals it, on a broker of its own.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES BOOTSTRAP INPUT_TOPIC OUTPUT_TOPIC DLQ_TOPIC GROUP_ID CRASH_PROB CRASH_POINT
+unset CRASH_MODE FOLLOW STAND_BY SHARE READER JOURNAL
+
+into=${XRAY_OUT:-docs/pictures}
+orders=${SEED_COUNT:-30}
+
+mkdir -p .sandbox "$into"
+place=$(mktemp -d .sandbox/xray-XXXXXX)
+clean_up() {
+    .venv/bin/python -m sandbox down --wipe --dir "$place" >/dev/null || true
+    rm -rf "$place"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+.venv/bin/python -m sandbox up --quick --port 0 --dir "$place" | tee "$place/output"
+BOOTSTRAP=$(sed -nE 's/^Kafka is up at ([^ ]+).*/\1/p' "$place/output")
+[[ -n $BOOTSTRAP ]] || { echo "the sandbox did not say where Kafka is" >&2 && exit 1; }
+export BOOTSTRAP
+
+pipeline() { .venv/bin/python -m pipeline "$@"; }
+run() { pipeline run --master none --journal "$place/journal" "$@"; }
+
+.venv/bin/python -m proof topics --partitions 3
+.venv/bin/python -m proof seed --count "$orders"
+code=0
+run --crash-prob 1.0 || code=$?
+[[ $code -eq 2 ]] || { echo "the crash ended with $code instead of 2" >&2 && exit 1; }
+pipeline xray --out "$into/xray-before.svg"
+run
+pipeline xray --out "$into/xray-after.svg"
+pipeline xray --journal "$place/journal" --out "$place/xray.html"
+[[ -z ${XRAY_PAGE:-} ]] || cp "$place/xray.html" "$XRAY_PAGE"
+pipeline xray

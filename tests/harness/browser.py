@@ -1,0 +1,77 @@
+"""A real browser for the tests: what a page looks like to it once its script has run."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_PATIENCE_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An element as the browser holds it."""
+
+    tag: str
+    attributes: dict[str, str]
+
+
+class Page(HTMLParser):
+    """All elements of a page in order, and the text below each id."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.nodes: list[Node] = []
+        self.texts: dict[str, str] = {}
+        self._inside: list[tuple[str, str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        self.nodes.append(Node(tag, found))
+        self._inside.append((tag, found.get("id", "")))
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._inside and self._inside.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        for _, name in self._inside:
+            if name:
+                self.texts[name] = self.texts.get(name, "") + data
+
+    def attribute(self, name: str, which: str) -> str:
+        """One attribute of the element with this id."""
+        return next(one.attributes[which] for one in self.nodes if one.attributes.get("id") == name)
+
+
+def seen(page: Path, fragment: str = "") -> Page:
+    """
+    The page's elements after its script has run, with this fragment in its address.
+
+    Raises:
+        RuntimeError: there is no browser, or it ended with an error; the text names the command that installs one.
+    """
+    browser = next(filter(None, map(shutil.which, _NAMES)), None)
+    if browser is None:
+        raise RuntimeError("this test looks at a page with chromium and none is on PATH: apt-get install chromium")
+    with tempfile.TemporaryDirectory(prefix="brew-browser-", ignore_cleanup_errors=True) as profile:
+        # Root has no sandbox to give; the page's own policy lets nothing in or out.
+        options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--dump-dom"]
+        done = subprocess.run(
+            [browser, *options, page.resolve().as_uri() + fragment],
+            capture_output=True,
+            check=False,
+            timeout=_PATIENCE_S,
+        )
+    if done.returncode:
+        raise RuntimeError(f"{browser} ended with {done.returncode}: {done.stderr.decode(errors='replace')[-400:]}")
+    return Page(done.stdout.decode())
+
+
+__all__ = ["Node", "Page", "seen"]

@@ -1,0 +1,306 @@
+"""Preflight, lag, explain and doctor against a real broker."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from harness.brokers import Broker
+from harness.hanging import hang
+from harness.names import Names
+from harness.pipeline import Stage, until
+
+from pipeline.__main__ import cli
+from pipeline.operate import trace
+from protocol.command import outcome
+from protocol.deadline import Deadline
+from protocol.errors import DeadlineExceeded, Refused
+from protocol.kafka.clients import READ_COMMITTED, Producer, consumer, producer
+from protocol.kafka.introspect import Unsupported
+from protocol.kafka.operate import set_config, set_offsets
+from protocol.kafka.transactions import Transactions
+from protocol.names import ExitCode
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Stage:
+    return Stage(broker, names)
+
+
+def words(stage: Stage, command: str) -> list[str]:
+    given = stage.options()
+    pairs = dict(zip(given[::2], given[1::2], strict=True))
+    wanted = {
+        "lag": ("--bootstrap", "--input", "--group"),
+        "doctor": ("--bootstrap",),
+    }.get(command, tuple(pairs))
+    return [command, *(word for name in wanted for word in (name, pairs[name]))]
+
+
+def pipeline(stage: Stage, command: str, *more: str) -> tuple[int, str]:
+    """One command inside this process: its exit code, and what it said."""
+    told, complaint = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complaint):
+        code = outcome(cli, "pipeline", [*words(stage, command), *more])
+    return code, told.getvalue() + complaint.getvalue()
+
+
+def asked(stage: Stage, command: str, *more: str, code: int = 0) -> Any:
+    """The JSON document of one command that ended with ``code``."""
+    found, told = pipeline(stage, command, *more, "--json")
+    assert found == code, told
+    return json.loads(told)
+
+
+def crash(stage: Stage) -> None:
+    ran = stage.pipeline("--master", "none", "--crash-prob", "1.0", seconds=60)
+    assert ran.code == ExitCode.CRASHED_ON_PURPOSE, ran.text
+
+
+@contextmanager
+def upstream(stage: Stage, name: str) -> Iterator[Producer]:
+    """A transactional writer of somebody else; what it left open is aborted at the end."""
+    writer = producer(stage.connection, stage.names.topic(name), timeout_s=60, message_max_bytes=1_000_000)
+    writer.init_transactions(20)
+    try:
+        yield writer
+    finally:
+        with contextlib.suppress(Exception):
+            writer.abort_transaction(10)
+
+
+def write(stage: Stage, writer: Producer, count: int, partition: int = 0) -> None:
+    writer.begin_transaction()
+    for _ in range(count):
+        writer.produce(stage.names.input, b'{"customer_id":"c-1"}', b"gold-1", partition)
+    assert writer.flush(20) == 0
+
+
+def test_preflight_finds_what_the_sandbox_can_and_can_not_do(stage: Stage) -> None:
+    """One broker: warned of, and not refused; every check has an answer."""
+    stage.create(2)
+    stage.seed(10)
+    stage.drain_alone()
+    told = asked(stage, "preflight")
+    found = {one["name"]: one for one in told["findings"]}
+    assert not told["refuses"]
+    assert {name for name, one in found.items() if one["severity"] == "unsafe"} == set()
+    assert {name for name, one in found.items() if one["severity"] == "unknown"} == set()
+    assert found["transaction-timeout"]["need"] == "at most 900000 ms"
+    assert found["topic-identity"]["value"] == "2 of 2 positions"
+    code, text = pipeline(stage, "preflight")
+    assert (code, "a run goes on" in text) == (0, True)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_an_unsafe_topic_is_refused_and_allowed_by_name_with_a_note(stage: Stage) -> None:
+    """Nothing is written before; after it the note names what was allowed."""
+    stage.create(1, output=1)
+    stage.seed(10)
+    set_config(stage.admin, stage.names.output, {"min.insync.replicas": "2"}, Deadline(20))
+    with pytest.raises(Refused, match=r"output-min-isr is 2, needs 1 .*--allow output-min-isr"):
+        stage.drain_alone()
+    assert stage.records(stage.names.output) == []
+    assert asked(stage, "preflight", code=3)["refuses"]
+
+    set_config(stage.admin, stage.names.output, {"min.insync.replicas": "1", "cleanup.policy": "compact"}, Deadline(20))
+    with pytest.raises(Refused, match="--allow output-cleanup"):
+        stage.drain_alone()
+    ran = stage.drain_alone("--allow", "output-cleanup")
+    assert [note for note in ran.notes if "allowed although unsafe: output-cleanup is compact" in note]
+    assert stage.outputs() == 10
+
+
+def test_a_stranger_in_the_group_is_found(stage: Stage) -> None:
+    """It would commit positions of its own."""
+    stage.create(1)
+    stranger = consumer(stage.connection, stage.names.group, READ_COMMITTED)
+    try:
+        stranger.subscribe([stage.names.input])
+        until(lambda: stranger.poll(0.05) or stranger.assignment(), "the stranger's partitions")
+        told = asked(stage, "preflight", code=3)
+    finally:
+        stranger.close()
+    (found,) = [one for one in told["findings"] if one["name"] == "group-members"]
+    assert (found["severity"], found["value"].startswith("1: ")) == ("unsafe", True)
+
+
+def lag_of(stage: Stage) -> dict[str, Any]:
+    told = asked(stage, "lag", "--interval", "0.1")
+    (row,) = told["partitions"]
+    return dict(row)
+
+
+def test_lag_counts_records_and_tells_who_blocks(stage: Stage) -> None:
+    """A tail of markers and aborted records is no lag; records behind an open transaction wait for its owner."""
+    stage.create(1)
+    stage.seed(5)
+    stage.drain_alone()
+    at_end = lag_of(stage)
+    assert (at_end["state"], at_end["remaining"], at_end["why"]) == ("idle", 0, "at the end")
+    with upstream(stage, "up") as writer, upstream(stage, "late") as late:
+        write(stage, writer, 3)
+        writer.abort_transaction(20)
+        tail = lag_of(stage)
+        assert tail["last_stable"] - tail["committed"] == 4
+        assert (tail["state"], tail["remaining"], tail["exact"]) == ("idle", 0, True)
+        assert "only markers and aborted records" in tail["why"]
+
+        write(stage, late, 2)
+        blocked = lag_of(stage)
+        assert (blocked["state"], blocked["remaining"]) == ("blocked", 0)
+        (holder,) = blocked["held_by"]
+        assert (holder["transactional_id"], holder["first_offset"]) == (stage.names.topic("late"), tail["end"])
+        assert holder["age_s"] >= 0
+
+        write(stage, writer, 3)
+        writer.commit_transaction(20)
+        assert lag_of(stage)["remaining"] == 0
+        late.commit_transaction(20)
+        behind = lag_of(stage)
+        assert (behind["state"], behind["remaining"], behind["exact"]) == ("stuck", 5, True)
+        at_most = asked(stage, "lag", "--interval", "0.1", "--exact", "0")
+        assert (at_most["remaining"], at_most["exact"]) == (11, False)
+    stage.drain_alone()
+    assert lag_of(stage)["state"] == "idle"
+
+
+def test_watching_the_lag_goes_on_until_sigterm(stage: Stage) -> None:
+    """A line per look."""
+    stage.create(1)
+    with stage.python("pipeline", *words(stage, "lag"), "--watch", "--json", "--interval", "0.1") as program:
+        program.await_line(lambda line: '"states":{"idle":1}' in line, times=2)
+        program.terminate()
+        assert program.wait(10).code == 128 + signal.SIGTERM
+
+
+def test_explain_tells_an_orders_way_after_a_crash_and_why_it_came_twice(stage: Stage) -> None:
+    """Open, then aborted beside a committed copy, then a second one because the position was moved back."""
+    stage.create(1)
+    stage.produce(stage.names.input, *((0, b"gold-%d" % n, b'{"customer_id":"c-1"}') for n in range(5)))
+    place = f"{stage.names.input}/0/2"
+    (told,) = asked(stage, "explain", place)["orders"]
+    assert (told["answer"], told["copies"]) == ("not-read", [])
+
+    crash(stage)
+    (told,) = asked(stage, "explain", place)["orders"]
+    assert (told["answer"], [one["fate"] for one in told["copies"]]) == ("in-flight", ["open"])
+
+    stage.drain_alone()
+    (told,) = asked(stage, "explain", "gold-2")["orders"]
+    assert (told["order"], told["answer"]) == (place, "delivered")
+    aborted, committed = told["copies"]
+    assert (aborted["fate"], aborted["visible"], "fence" in aborted["rule"]) == ("aborted", False, True)
+    assert (committed["fate"], committed["visible"]) == ("committed", True)
+    assert committed["transactional_id"] == f"{stage.names.group}:{stage.names.input}:0"
+    assert (committed["committed_until"], told["group"]["committed"]) == (5, 5)
+    assert asked(stage, "explain", committed["at"])["orders"] == [told]
+
+    set_offsets(stage.admin, stage.names.group, stage.names.input, {0: 2}, Deadline(20))
+    stage.drain_alone()
+    (told,) = asked(stage, "explain", "gold-2", "--since", "1h", code=1)["orders"]
+    assert (told["answer"], "moved back by hand" in told["why"]) == ("twice", True)
+    code, text = pipeline(stage, "explain", place)
+    assert (code, max(map(len, text.splitlines())) <= 120) == (1, True)
+
+
+def test_explain_says_what_is_lost_and_refuses_what_is_not_there(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A position moved forward leaves an order behind; every refusal says what to do next."""
+
+    def no_answer(*_arguments: object) -> None:
+        raise DeadlineExceeded("locate: no stable answer")
+
+    stage.create(1)
+    stage.produce(stage.names.input, *((0, b"gold-%d" % n, b'{"customer_id":"c-1"}') for n in range(3)))
+    set_offsets(stage.admin, stage.names.group, stage.names.input, {0: 1}, Deadline(20))
+    stage.drain_alone()
+    (told,) = asked(stage, "explain", f"{stage.names.input}/0/0", code=1)["orders"]
+    assert told["answer"] == "lost"
+    assert asked(stage, "explain", "gold-9")["orders"] == []
+    code, text = pipeline(stage, "explain", f"{stage.names.output}/0/2")
+    assert (code, "no record is there" in text) == (3, True)
+    code, text = pipeline(stage, "explain", f"{stage.names.input}/0/99")
+    assert (code, "ends at 3" in text) == (3, True)
+    assert pipeline(stage, "explain", "other.topic/0/1")[0] == ExitCode.USAGE
+    monkeypatch.setattr(trace, "committed", no_answer)
+    code, text = pipeline(stage, "explain", f"{stage.names.input}/0/0")
+    assert (code, "no stable answer; if a right is missing" in text, "ask again" in text) == (3, True, True)
+
+
+def test_brokers_that_are_too_old_to_tell_of_transactions_stop_only_the_doctor(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others do without names, and say so."""
+
+    def too_old(_self: Transactions, step: str, *_arguments: object) -> None:
+        raise Unsupported(f"{step}: Kafka 3.0 or later can")
+
+    stage.create(1)
+    stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id":"c-1"}'))
+    stage.drain_alone()
+    with upstream(stage, "up") as writer:
+        write(stage, writer, 2)
+        monkeypatch.setattr(Transactions, "_ask", too_old)
+        told = asked(stage, "lag", "--interval", "0.1")
+        (row,) = told["partitions"]
+        assert (row["state"], "do not tell whose" in row["why"], row["held_by"]) == ("blocked", True, [])
+        assert "Kafka 3.0 or later" in told["not_told"]
+        told = asked(stage, "explain", f"{stage.names.input}/0/0")
+        assert [one["answer"] for one in told["orders"]] == ["delivered"]
+        assert [text for text in told["not_told"] if "Kafka 3.0 or later" in text]
+        code, text = pipeline(stage, "doctor", "--topic", stage.names.input)
+        assert (code, "Kafka 3.0 or later" in text) == (3, True)
+
+
+def test_doctor_ends_a_lingering_transaction_and_the_reader_goes_on(stage: Stage) -> None:
+    """It is attributed to its pipeline, and says what is read again."""
+    stage.create(1)
+    stage.seed(10)
+    crash(stage)
+    mine = ("--topic", stage.names.output)
+    assert asked(stage, "doctor", *mine)["sick"] == 0
+    told = asked(stage, "doctor", *mine, "--older-than", "0", code=1)
+    (found,) = told["transactions"]
+    assert (found["kind"], found["pipeline"]) == (
+        "lingering",
+        {"group": stage.names.group, "input": stage.names.input, "partition": 0},
+    )
+    assert (found["holds"][0]["offsets_waiting"], "from its first offset" in found["read_again"]) == (10, True)
+    assert pipeline(stage, "doctor", *mine, "--abort")[0] == ExitCode.USAGE
+
+    stage.produce(stage.names.output, (0, b"k", b"of somebody else"))
+    assert stage.outputs() == 0
+    code, text = pipeline(stage, "doctor", *mine, "--abort", "--yes", "--transaction", "nobody")
+    assert (code, "no open transaction is named 'nobody'" in text) == (3, True)
+    ended = asked(stage, "doctor", *mine, "--abort", "--yes", "--transaction", found["transactional_id"])
+    assert (ended["ended"], ended["sick"]) == ([found["transactional_id"]], 0)
+    assert (stage.outputs(), stage.waiting()) == (1, 0)
+    stage.drain_alone()
+    assert stage.outputs() == 11
+
+
+def test_doctor_ends_a_hanging_transaction_that_no_coordinator_knows(stage: Stage) -> None:
+    """Only a marker by hand ends it; what was in it stays hidden."""
+    stage.create(1, output=1)
+    mine = ("--topic", stage.names.output)
+    producer_id = hang(stage.connection, stage.names.output, stage.names.topic("late"))
+    stage.produce(stage.names.output, (0, b"k", b"waits"))
+    assert stage.outputs() == 1
+    told = asked(stage, "doctor", *mine, code=1)
+    (found,) = told["transactions"]
+    assert (found["kind"], found["producer_id"], "CompleteCommit" in found["why"]) == ("hanging", producer_id, True)
+    command = (
+        f"kafka-transactions.sh --bootstrap-server {stage.broker.bootstrap} abort "
+        f"--topic {stage.names.output} --partition 0 --start-offset 2"
+    )
+    assert (found["ends_by"], found["commands"]) == ("marker", [command])
+    code, text = pipeline(stage, "doctor", *mine, "--abort", "--all", "--yes")
+    assert (code, "hidden for good" in " ".join(text.split())) == (0, True)
+    assert [one.value() for one in stage.records(stage.names.output)] == [b"in good order", b"waits"]
+    assert max(map(len, text.splitlines())) <= 200

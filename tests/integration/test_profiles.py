@@ -1,0 +1,255 @@
+"""Tiers out of customers' profiles on a real broker: loaded first, followed afterwards, named on every output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import READ_UNCOMMITTED, Stage
+from harness.programs import until
+
+from pipeline.profiles import table
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+from protocol.kafka import topics
+from protocol.kafka.clients import producer
+from protocol.kafka.whole import WholeTopic
+from protocol.position import SourcePosition
+from protocol.profiles import PROFILE_OFFSET, profile
+from protocol.records import DISCOUNTS
+
+NONE = ("--master", "none")
+READERS = ["connector", "direct"]
+
+
+@dataclass(frozen=True)
+class Customers:
+    """One test's orders, and the profiles of those who gave them."""
+
+    stage: Stage
+
+    @property
+    def topic(self) -> str:
+        return self.stage.names.topic("customers")
+
+    def make(self, policy: str = "compact", partitions: int = 2) -> None:
+        wanted = topics.Wanted(self.topic, partitions, {topics.CLEANUP_POLICY: policy})
+        topics.create(self.stage.admin, [wanted], Deadline(30))
+        topics.describe_all(self.stage.admin, [self.topic], Deadline(30))
+
+    def write(self, tiers: Mapping[str, str | None]) -> None:
+        """Profiles by customer; None removes one."""
+        records = [(-1, name.encode(), None if tier is None else profile(name, tier)) for name, tier in tiers.items()]
+        self.stage.produce(self.topic, *records)
+
+    def order(self, *names: str) -> None:
+        """An order of each; all keys say gold."""
+        orders = [(0, b"gold-%d" % at, b'{"customer_id":"%b"}' % name.encode()) for at, name in enumerate(names)]
+        self.stage.produce(self.stage.names.input, *orders)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("--tiers", "profiles", "--profiles-topic", self.topic)
+
+    def outputs(self, isolation: str | None = None) -> list[tuple[str, str, bytes]]:
+        """Customer, tier and header of each output, in the order of their sources."""
+        found = self.stage.records(self.stage.names.output, *([isolation] if isolation else []))
+        told = []
+        for record in found:
+            source, order = SourcePosition.of(record.headers()), json.loads(record.value() or b"")
+            assert source is not None
+            assert order["loyalty_discount"] == DISCOUNTS[order["loyalty_tier"]]
+            header = dict(record.headers() or ())[PROFILE_OFFSET] or b""
+            told.append((source.offset, order["customer_id"], order["loyalty_tier"], header))
+        return [(name, tier, header) for _, name, tier, header in sorted(told)]
+
+    def verify(self, *more: str) -> tuple[int, Any]:
+        return self.stage._proof("verify", *self.stage.options(), *self.options, *more)
+
+    def proven(self, **counts: int) -> None:
+        code, report = self.verify()
+        assert (code, report["verdict"] if isinstance(report, dict) else report) == (0, "proven"), report
+        assert {name: report["counts"][name] for name in counts} == counts
+
+
+@pytest.fixture
+def customers(broker: Broker, names: Names) -> Customers:
+    return Customers(Stage(broker, names))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_tiers_come_from_profiles_and_every_output_names_its_own(customers: Customers, reader: str) -> None:
+    """Updates, a removed customer, one that nobody knows; the keys' prefix, gold, has no say."""
+    customers.stage.create(1)
+    customers.make()
+    customers.write({"a": "silver", "b": "gold", "c": "gold"})
+    customers.write({"a": "bronze", "c": None})
+    customers.order("a", "b", "c", "nobody")
+    ran = customers.stage.pipeline(*NONE, "--reader", reader, *customers.options, seconds=60)
+    assert ran.code == 0, ran
+    found = customers.outputs()
+    assert [(name, tier) for name, tier, _ in found] == [
+        ("a", "bronze"),
+        ("b", "gold"),
+        ("c", "standard"),
+        ("nobody", "standard"),
+    ]
+    assert [header.startswith(b"none ") for *_, header in found] == [False, False, True, True]
+    assert "2 customers of" in ran.text
+    customers.proven(profiled=2, unprofiled=2)
+    code, report = customers.stage.verify()
+    assert (code, report["totals"]) == (1, {"corrupt-output": 4}), "the checker has to be told"
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_an_order_meets_every_profile_that_was_written_before_it(customers: Customers, reader: str) -> None:
+    """While the run goes on: the table is read on before each transaction. A transaction's profile counts, too."""
+    customers.stage.create(1)
+    customers.make()
+    customers.write({"a": "silver"})
+    with customers.stage.follow(*NONE, "--reader", reader, "--follow", *customers.options) as program:
+        for number, tier in enumerate(["silver", "gold", None, "bronze"]):
+            if number:
+                customers.write({"a": tier})
+            customers.order("a", "b")
+            end = 2 * (number + 1)
+            until(lambda end=end: customers.stage.committed().get(0) == end, "the orders are out", 30)
+        program.terminate()
+        assert program.wait(10).code == 0
+    assert [tier for name, tier, _ in customers.outputs() if name == "a"] == ["silver", "gold", "standard", "bronze"]
+    customers.proven(profiled=3, unprofiled=5)
+
+
+def test_a_profile_behind_an_open_transaction_holds_nobody_up(customers: Customers) -> None:
+    """Profiles are read up to the last stable offset; what was aborted is none."""
+    customers.stage.create(1)
+    customers.make(partitions=1)
+    customers.write({"a": "silver"})
+    client = producer(
+        customers.stage.connection, f"{customers.topic}-writer", timeout_s=60, message_max_bytes=1_000_000
+    )
+    client.init_transactions(20)
+    client.begin_transaction()
+    client.produce(customers.topic, profile("a", "gold"), b"a", 0)
+    client.flush(20)
+    customers.order("a")
+    customers.stage.drain_alone(*customers.options)
+    client.abort_transaction(20)
+    customers.order("a")
+    customers.stage.drain_alone(*customers.options)
+    assert customers.outputs() == [("a", "silver", b"0/0"), ("a", "silver", b"0/0")]
+    customers.proven(profiled=2, unprofiled=0)
+
+
+def test_a_retry_after_a_crash_meets_the_newer_profile_and_says_so(customers: Customers) -> None:
+    """What the crash left is aborted; each order comes out once, with the profile of the attempt that committed."""
+    customers.stage.create(1)
+    customers.make(partitions=1)
+    customers.write({"a": "silver", "b": "gold"})
+    customers.order("a", "b")
+    crashed = customers.stage.pipeline(*NONE, "--crash-prob", "1.0", *customers.options, seconds=60)
+    assert crashed.code == 2, crashed
+    customers.write({"a": "bronze"})
+    ran = customers.stage.pipeline(*NONE, *customers.options, seconds=60)
+    assert ran.code == 0, ran
+    assert customers.outputs() == [("a", "bronze", b"0/2"), ("b", "gold", b"0/1")]
+    left = customers.outputs(READ_UNCOMMITTED)
+    assert sorted(set(left) - set(customers.outputs())) == [("a", "silver", b"0/0")]
+    values: dict[tuple[int, bytes | None], set[bytes | None]] = {}
+    for one in customers.stage.records(customers.stage.names.output, READ_UNCOMMITTED):
+        source = SourcePosition.of(one.headers())
+        assert source is not None
+        values.setdefault((source.offset, dict(one.headers() or ())[PROFILE_OFFSET]), set()).add(one.value())
+    assert all(len(same) == 1 for same in values.values()), "equal order and header, equal bytes"
+    customers.proven(profiled=2, unprofiled=0)
+
+
+def test_a_missing_topic_and_one_that_forgets_are_refused_with_their_settings(customers: Customers) -> None:
+    customers.stage.create(1)
+    customers.order("a")
+    with pytest.raises(Refused, match=r"is not on .*make seed-customers.*PROFILES_TOPIC \(--profiles-topic\)"):
+        customers.stage.drain_alone(*customers.options)
+    customers.make(policy="delete")
+    with pytest.raises(Refused, match=r"has cleanup.policy=delete.*needs cleanup.policy=compact"):
+        customers.stage.drain_alone(*customers.options)
+    assert customers.stage.committed() == {0: None}
+
+
+def test_malformed_profiles_stop_nobody_and_are_named(customers: Customers, capsys: pytest.CaptureFixture[str]) -> None:
+    customers.stage.create(1)
+    customers.make(partitions=1)
+    customers.write({"a": "silver", "b": "gold"})
+    customers.stage.produce(customers.topic, (0, b"a", b"{"), (0, b"c", b'{"tier":"diamond"}'))
+    customers.order("a", "b", "c")
+    customers.stage.drain_alone(*customers.options)
+    assert [tier for _, tier, _ in customers.outputs()] == ["standard", "gold", "standard"]
+    told = capsys.readouterr().err
+    assert "2 records are no profiles" in told
+    assert f"{customers.topic}[0] offset 2: the value is not JSON" in told
+    customers.proven(profiled=1, unprofiled=2)
+    assert any("2 records of" in note for note in customers.verify()[1]["notes"])
+
+
+def test_a_wrong_tier_is_seen(customers: Customers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that mixes up its tiers gives each customer another one."""
+    customers.stage.create(1)
+    customers.make()
+    customers.write({"a": "silver", "b": "gold"})
+    customers.order("a", "b")
+    monkeypatch.setattr(table, "_TIERS", (*table._TIERS[1:], table._TIERS[0]))
+    customers.stage.drain_alone(*customers.options)
+    code, report = customers.verify()
+    assert (code, report["verdict"], report["totals"]) == (1, "violated", {"corrupt-output": 2})
+    assert "loyalty_" in report["findings"][0]["evidence"]
+
+
+def test_a_table_that_is_not_read_to_its_end_is_caught(customers: Customers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put in on purpose: the first transaction does not wait. The count that was demanded is not reached."""
+    customers.stage.create(1)
+    customers.make()
+    customers.write({"a": "silver", "b": "gold"})
+    customers.order("a", "b")
+    with monkeypatch.context() as broken:
+        broken.setattr(WholeTopic, "ends", lambda self, _deadline: dict(self.positions))
+        customers.stage.drain_alone(*customers.options)
+    assert [tier for _, tier, _ in customers.outputs()] == ["standard", "standard"]
+    code, report = customers.verify("--need", "profiled=2")
+    assert (code, report["totals"]) == (3, {"silent-fault": 1})
+    customers.order("a", "b")
+    customers.stage.drain_alone(*customers.options)
+    assert customers.verify("--need", "profiled=2")[0] == 0
+
+
+def test_spark_workers_hold_the_table_and_keep_it(customers: Customers) -> None:
+    """Two drains of one Spark: its workers are used again, and meet what was written between."""
+    customers.stage.create(2)
+    customers.make()
+    customers.write({"a": "silver"})
+    customers.order("a", "b")
+    customers.stage.drain(*customers.options)
+    customers.write({"b": "gold"})
+    customers.order("a", "b")
+    customers.stage.drain(*customers.options)
+    assert [tier for _, tier, _ in customers.outputs()] == ["silver", "standard", "silver", "gold"]
+    customers.proven(profiled=3, unprofiled=1)
+
+
+def test_the_seeder_makes_a_compacted_topic_that_the_orders_customers_are_found_in(customers: Customers) -> None:
+    customers.stage.create()
+    options = ("--topic", customers.topic, "--customers", "20000", "--updates", "300", "--tombstones", "100")
+    bootstrap = ("--bootstrap", customers.stage.broker.bootstrap)
+    code, told = customers.stage._proof("seed-customers", *bootstrap, *options)
+    assert (code, told["created"], told["customers"], told["tombstones"]) == (0, True, 20000, 100), told
+    assert topics.cleanup_policy(customers.stage.admin, customers.topic, Deadline(20)) == "compact"
+    code, told = customers.stage._proof("seed-customers", *bootstrap, "--topic", customers.topic, "--customers", "1")
+    assert (code, told["created"], told["partitions"]) == (0, False, 4), told
+    customers.stage.seed(300, "--bad-every", "10")
+    customers.stage.drain_alone(*customers.options)
+    code, report = customers.verify()
+    assert (code, report["outputs"], report["dead_letters"]) == (0, 270, 30)
+    assert report["counts"]["profiled"] > 200

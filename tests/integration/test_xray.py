@@ -1,0 +1,136 @@
+"""The X-ray of a real log: a crash between flush and commit, the run that heals it, and the page in a real browser."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.brokers import Broker
+from harness.browser import Page, seen
+from harness.names import Names
+from harness.pipeline import Stage
+
+from pipeline.__main__ import cli
+from protocol.command import outcome
+from protocol.names import ExitCode
+
+ORDERS = 12
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Stage:
+    return Stage(broker, names)
+
+
+def xray(stage: Stage, *more: str) -> tuple[int, str]:
+    """The command inside this process: its exit code, and what it said."""
+    given = stage.options()
+    pairs = dict(zip(given[::2], given[1::2], strict=True))
+    words = [word for name, value in pairs.items() if name != "--dead-letter" for word in (name, value)]
+    told, complaint = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complaint):
+        code = outcome(cli, "pipeline", ["xray", *words, *more])
+    return code, told.getvalue() + complaint.getvalue()
+
+
+def strips(stage: Stage, *more: str) -> dict[str, Any]:
+    """Partition 0 of input and output."""
+    code, told = xray(stage, *more, "--json")
+    assert code == ExitCode.DONE, told
+    return {one["role"]: one for one in json.loads(told)["strips"]}
+
+
+def crash(stage: Stage, journal: Path) -> None:
+    options = ("--master", "none", "--crash-prob", "1.0", "--journal", str(journal))
+    ran = stage.pipeline(*options, seconds=60)
+    assert ran.code == ExitCode.CRASHED_ON_PURPOSE, ran.text
+
+
+def kinds(strip: dict[str, Any]) -> list[tuple[str, int]]:
+    return [(one["kind"], one["records"]) for one in strip["runs"]]
+
+
+def drawn(page: Page) -> dict[str, int]:
+    """What the browser shows, by kind: pieces that are there at its moment, as open where they still are."""
+    found: dict[str, int] = {}
+    for node in page.nodes:
+        if node.tag == "rect" and "data-t" in node.attributes and node.attributes.get("data-s") != "none":
+            kind = node.attributes.get("data-s") or node.attributes["class"].split()[0]
+            found[kind] = found.get(kind, 0) + 1
+    return found
+
+
+def test_a_crash_is_seen_open_then_aborted_and_the_slider_goes_back_to_it(stage: Stage, tmp_path: Path) -> None:
+    """First open records that hold back the LSO, then their abort marker and the commit, and a page that replays it."""
+    stage.create(1)
+    stage.seed(ORDERS)
+    crash(stage, tmp_path / "journal")
+
+    before = strips(stage)
+    output = before["output"]
+    assert kinds(output) == [("open", ORDERS)]
+    assert (output["last_stable"], output["high_watermark"]) == (0, ORDERS)
+    assert output["runs"][0]["source"] == [f"{stage.names.input}/0/0", f"{stage.names.input}/0/{ORDERS - 1}"]
+    assert before["input"]["records"]["plain"] == ORDERS
+    assert before["input"]["group"] is None
+
+    stage.drain_alone("--journal", str(tmp_path / "journal"))
+    after = strips(stage)
+    output = after["output"]
+    assert kinds(output) == [("aborted", ORDERS), ("abort-marker", 1), ("committed", ORDERS), ("commit-marker", 1)]
+    assert output["last_stable"] == output["high_watermark"] == 2 * ORDERS + 2
+    aborted, _, committed, _ = output["runs"]
+    assert aborted["source"] == committed["source"]
+    assert (aborted["producer_id"], aborted["epoch"] < committed["epoch"]) == (committed["producer_id"], True)
+    assert after["input"]["group"] == ORDERS
+
+    page = tmp_path / "xray.html"
+    code, told = xray(stage, "--journal", str(tmp_path / "journal"), "--out", str(page))
+    assert code == ExitCode.DONE, told
+    assert "crashed" in page.read_text()
+    end = seen(page)
+    assert drawn(end) == {"plain": 1, "aborted": 1, "abort-marker": 1, "committed": 1, "commit-marker": 1}
+    assert end.texts["lso-1"] == f"LSO {2 * ORDERS + 2}"
+    last = int(end.attribute("moment-slider", "max"))
+    assert (end.texts["when"].endswith(f"{last + 1} of {last + 1}"), "committed" in end.texts["step"]) == (True, True)
+
+    crashed = next(at for at, one in enumerate(told_moments(end)) if one["lso"] == 0 and one["hw"] == ORDERS)
+    then = seen(page, f"#t={crashed}")
+    assert drawn(then) == {"plain": 1, "open": 1}
+    assert (then.texts["lso-1"], then.texts["hw-1"]) == ("LSO 0", f"HW {ORDERS}")
+    assert then.attribute("group-0", "visibility") == "hidden"
+
+
+def told_moments(page: Page) -> list[dict[str, int]]:
+    """LSO and high watermark of the output at each moment, as the page's data tells them."""
+    data = json.loads(page.texts["told"])
+    return [{"lso": stable, "hw": end} for stable, end, _ in data["strips"][1]["bounds"]]
+
+
+def test_windows_pictures_and_the_terminal(stage: Stage, tmp_path: Path) -> None:
+    """A part of a log keeps its fates though the marker lies behind it; a missing topic is told; a bad name refused."""
+    stage.create(1)
+    stage.seed(ORDERS)
+    code, told = xray(stage)
+    assert (code, f"not told: topic {stage.names.output} does not exist" in told) == (ExitCode.DONE, True), told
+    stage.drain_alone()
+
+    part = strips(stage, "--from", "3", "--to", "7")["output"]
+    assert kinds(part) == [("committed", 4)]
+    assert kinds(strips(stage, "--last", "2")["output"]) == [("committed", 1), ("commit-marker", 1)]
+
+    picture = tmp_path / "xray.svg"
+    code, told = xray(stage, "--out", str(picture))
+    assert (code, "2 partitions, 25 offsets" in told) == (ExitCode.DONE, True), told
+    assert picture.read_text().startswith("<svg")
+    code, told = xray(stage)
+    assert (code, f"{ORDERS} committed · log start 0 · LSO {ORDERS + 1}" in told) == (ExitCode.DONE, True), told
+
+    code, told = xray(stage, "--out", str(tmp_path / "xray.png"))
+    assert (code, "has to end in .html" in told) == (ExitCode.USAGE, True)
+    code, told = xray(stage, "--topic", stage.names.topic("missing"))
+    assert (code, "there is no topic" in told) == (ExitCode.REFUSED, True)

@@ -1,0 +1,173 @@
+"""Drivers that share one topic by claims: each on its part, taken over after a kill, handed over after SIGTERM."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from harness.pipeline import Ran, Running, Stage, until
+
+PARTITIONS = 8
+INTERVAL_S = 1.0
+# Two intervals, a look at the log, a cycle; the rest is for a machine that runs other tests beside this one.
+TAKE_OVER_S = 2 * INTERVAL_S + 3.0
+AT_ONCE_S = 1.5 * INTERVAL_S
+SMALL = {"connector": ("--max-records-per-transaction", "20"), "direct": ("--transaction-bytes", "2048")}
+
+TINY = ("--max-records-per-transaction", "5")
+
+# The pipeline without its look at the claims: it claims, and works on everything.
+BLIND = """
+from pipeline import ownership
+ownership.Claimed.turn = lambda self, idle: ownership.EVERY
+from pipeline.__main__ import main
+main()
+"""
+
+
+def words(stage: Stage, number: int, *options: str) -> list[str]:
+    claims = ["--share", "--claim-interval", str(INTERVAL_S), "--claims", f"{stage.names.stem}.claims"]
+    shared = ["--master", "none", "--progress", "json", "--client-id", f"driver-{number}"]
+    return ["run", *stage.options(), *claims, *shared, *options]
+
+
+def driver(stage: Stage, number: int, *options: str) -> Running:
+    return stage.python("pipeline", *words(stage, number, *options))
+
+
+def works_on(program: Running, count: int, seconds: float = 20) -> None:
+    """Wait until it says that it works on so many partitions."""
+    program.await_line(lambda line: f"works on {count} of {PARTITIONS} partitions" in line, seconds=seconds)
+
+
+@contextmanager
+def two(stage: Stage, *options: str) -> Iterator[tuple[Running, Running]]:
+    """Two drivers that follow, with half of the partitions each."""
+    stage.create(PARTITIONS)
+    with ExitStack() as stack:
+        first = stack.enter_context(driver(stage, 0, "--follow", *options))
+        works_on(first, PARTITIONS)
+        second = stack.enter_context(driver(stage, 1, "--follow", *options))
+        for one in (first, second):
+            works_on(one, PARTITIONS // 2)
+        yield first, second
+
+
+def so_far(program: Running) -> Ran:
+    return Ran(0, program.told(), "", 0.0)
+
+
+def partitions(ran: Ran) -> set[int]:
+    """Where it committed."""
+    return {one["partition"] for one in ran.ranges if one["status"] == "committed"}
+
+
+def fences(*rans: Ran) -> int:
+    return sum(one["status"] == "fenced" for ran in rans for one in ran.ranges)
+
+
+def drained(stage: Stage) -> bool:
+    ends = {p: log.end for p, log in stage.logs(stage.names.input).items()}
+    return {p: at or 0 for p, at in stage.committed().items()} == ends
+
+
+def ended(*programs: Running) -> list[int]:
+    for one in programs:
+        one.terminate()
+    return [one.wait(20).code for one in programs]
+
+
+@pytest.mark.parametrize("reader", ["connector", "direct"])
+def test_two_drivers_divide_the_partitions_and_one_takes_over_when_the_other_is_killed(
+    stage: Stage, reader: str
+) -> None:
+    """Nobody fences anybody; the part of the one that is killed goes on within two intervals and three seconds."""
+    with two(stage, "--reader", reader, *SMALL[reader]) as (first, second):
+        stage.seed(400)
+        until(lambda: drained(stage), "the work of both")
+        assert (len(partitions(so_far(first))), len(partitions(so_far(second)))) == (4, 4)
+        assert partitions(so_far(first)).isdisjoint(partitions(so_far(second)))
+        assert fences(so_far(first), so_far(second)) == 0
+        stage.seed(1_600, "--start", "400")
+        orphaned = partitions(so_far(first))
+        killed = time.monotonic()
+        first.kill_family()
+        until(lambda: orphaned <= partitions(so_far(second)), "commits in what the other one held")
+        seconds = time.monotonic() - killed
+        print(f"{reader}: {seconds:.2f} s from the kill to a commit in each of its partitions, {INTERVAL_S:g} s apart")
+        until(lambda: drained(stage), "the rest")
+        assert ended(second) == [0]
+    assert seconds < TAKE_OVER_S
+    stage.proven(inputs=2_000)
+
+
+def test_a_driver_that_slept_is_fenced_and_takes_a_part_again(stage: Stage) -> None:
+    """SIGSTOP in mid-work past two intervals, then SIGCONT: 0 duplicates, and both work again."""
+    with two(stage, *SMALL["connector"]) as (first, second):
+        stage.seed(4_000)
+        first.await_cycle()
+        first.signal_family(signal.SIGSTOP)
+        works_on(second, PARTITIONS)
+        second.await_cycle(times=4)
+        first.signal_family(signal.SIGCONT)
+        first.await_line(lambda line: "works on 0 of" in line and "lost" in line)
+        first.await_line(lambda line: f"works on {PARTITIONS // 2} of" in line, times=2)
+        stage.seed(800, "--start", "4000")
+        until(lambda: drained(stage), "the work of both")
+        assert ended(first, second) == [0, 0]
+    stage.proven(inputs=4_800)  # each of them once
+
+
+def test_who_ends_hands_over_at_once_and_who_joins_gets_a_part(stage: Stage) -> None:
+    """SIGTERM needs no heartbeat to go stale; a third one is given what the others hold too much of."""
+    with two(stage, *SMALL["connector"]) as (first, second), driver(stage, 2, "--follow") as third:
+        third.await_line(lambda line: "driver-2 works on 2 of" in line)
+        for one in (first, second):
+            works_on(one, 3)
+        stage.seed(800)
+        until(lambda: drained(stage), "the work of all three")
+        rans = [so_far(one) for one in (first, second, third)]
+        assert [len(partitions(one)) for one in rans] == [3, 3, 2]
+        assert fences(*rans) == 0
+        told = time.monotonic()
+        assert ended(first) == [0]
+        second.await_line(lambda line: "driver-1 works on 4 of" in line, times=2)
+        third.await_line(lambda line: "driver-2 works on 4 of" in line)
+        assert time.monotonic() - told < AT_ONCE_S + 1.0
+        assert ended(second, third) == [0, 0]
+    stage.proven(inputs=800)
+
+
+def test_drivers_that_drain_end_when_all_is_drained_whoever_did_it(stage: Stage) -> None:
+    """Also where one of them is killed on the way: the other does its part, and only then ends with 0."""
+    stage.create(PARTITIONS)
+    stage.seed(1_600)
+    with (
+        driver(stage, 0, *TINY) as first,
+        driver(stage, 1, *TINY) as second,
+        driver(stage, 2, *TINY) as third,
+    ):
+        first.await_cycle()
+        first.kill_family()
+        rans = [second.wait(30), third.wait(30)]
+    assert [ran.code for ran in rans] == [0, 0], [ran.text for ran in rans]
+    assert partitions(rans[0]) | partitions(rans[1])
+    stage.proven(inputs=1_600)
+
+
+def test_without_a_look_at_the_claims_drivers_fence_each_other(stage: Stage) -> None:
+    """Nothing comes twice even so; what the tests above count is no empty count."""
+    stage.create(PARTITIONS)
+    stage.seed(1_600)
+    blind = [stage.start([sys.executable, "-c", BLIND, *words(stage, number, *TINY)]) for number in (0, 1)]
+    with blind[0], blind[1]:
+        rans = [one.wait(60) for one in blind]
+    assert [ran.code for ran in rans] == [0, 0], [ran.text for ran in rans]
+    assert fences(*rans) > 0
+    assert partitions(rans[0]) & partitions(rans[1])
+    print(f"without a look at the claims: {fences(*rans)} fences")
+    stage.proven(inputs=1_600)

@@ -1,0 +1,95 @@
+"""What one transaction of the direct reader writes, read while it is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from pipeline.direct import stretch
+from pipeline.direct.stretch import Stretch
+from protocol.kafka.tail import Taken
+
+SIZE = 100
+
+
+@dataclass
+class Record:
+    """As the client hands it out."""
+
+    at: int
+
+    def offset(self) -> int:
+        return self.at
+
+    def key(self) -> bytes:
+        return b"gold-1"
+
+    def value(self) -> bytes:
+        return b"{}"
+
+    def headers(self) -> None:
+        return None
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self.at * 10
+
+
+@dataclass
+class FakeTail:
+    """Offsets up to ``end`` are there; remembers what was asked for."""
+
+    end: int
+    at: int = 0
+    asked: list[tuple[int, int, float]] = field(default_factory=list)
+
+    def take(self, most: int, most_bytes: int, wait_s: float) -> Taken | None:
+        self.asked.append((most, most_bytes, wait_s))
+        start, self.at = self.at, min(self.end, self.at + most, self.at + max(1, most_bytes // SIZE))
+        return taken(start, self.at) if self.at > start else None
+
+
+def taken(start: int, end: int) -> Taken:
+    return Taken([Record(at) for at in range(start, end)], end, (end - start) * SIZE)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stretch, "CHUNK", 10)
+
+
+def read(there: int, most: int, most_bytes: int) -> tuple[Stretch, list[int], FakeTail]:
+    tail = FakeTail(there)
+    first = tail.take(10, most_bytes, 0.05)
+    assert first is not None
+    one = Stretch(tail, first, most, most_bytes)
+    assert one.reached() == first.until, "before the first batch"
+    return one, [offset for rows in one for offset in rows.offsets], tail
+
+
+def test_it_ends_where_nothing_more_is_there_and_never_waits() -> None:
+    """Who waits inside a transaction holds readers back."""
+    one, offsets, tail = read(25, 1000, 1_000_000)
+    assert (one.reached(), offsets) == (25, list(range(25)))
+    assert {wait_s for _most, _bytes, wait_s in tail.asked[1:]} == {0}
+
+
+@pytest.mark.parametrize(
+    ("most", "most_bytes", "until"), [(12, 1_000_000, 12), (1000, 12 * SIZE, 12), (10, SIZE * 10, 10)]
+)
+def test_it_ends_at_either_bound(most: int, most_bytes: int, until: int) -> None:
+    """Records and bytes are counted over the whole transaction, not from one look to the next."""
+    one, offsets, tail = read(1000, most, most_bytes)
+    assert (one.reached(), offsets, tail.at) == (until, list(range(until)), until)
+
+
+def test_markers_alone_move_its_end_without_a_row() -> None:
+    """The position goes on behind them."""
+    one = Stretch(FakeTail(0), Taken([], 7, 0), 10, 1000)
+    assert (list(one), one.reached()) == ([], 7)
+
+
+def test_rows_hold_the_records_columns_in_order() -> None:
+    """Offset, key, value, headers, milliseconds."""
+    (rows,) = Stretch(FakeTail(0), taken(3, 5), 2, 1000)
+    assert rows == ([3, 4], [b"gold-1"] * 2, [b"{}"] * 2, [None] * 2, [30, 40])

@@ -1,0 +1,144 @@
+"""`pipeline doctor` decides from values: what hangs, what lingers, who waits, and what ends it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.operate.judge.cases import (
+    Case,
+    Kind,
+    Patience,
+    chosen,
+    confirmed,
+    diagnose,
+    ends_by_fence,
+    own_command,
+    read_again,
+    unmatched,
+    waiting,
+)
+from protocol.names import TransactionalId
+from protocol.transactions import ONGOING, Bound, Coordinated, Held
+
+NOW_MS = 10_000_000
+PATIENCE = Patience(older_than_s=60)
+HELD = Held("out", 2, 90, 7, 3, NOW_MS - 1000)
+
+
+def known(state: str = ONGOING, age_s: float = 5.0, timeout_s: float = 120.0, **more: object) -> Coordinated:
+    began = int(NOW_MS - age_s * 1000)
+    places = frozenset({("out", 2), ("__consumer_offsets", 5)})
+    one = Coordinated("g:in:2", state, 7, 3, int(timeout_s * 1000), began, places)
+    return replace(one, **more)  # type: ignore[arg-type]
+
+
+OLD = replace(HELD, last_ms=NOW_MS - 900_000 - 300_001)
+
+
+@pytest.mark.parametrize(
+    ("held", "owner", "kind"),
+    [
+        (HELD, known(), Kind.OPEN),
+        (HELD, known(age_s=60.0), Kind.OPEN),
+        (HELD, known(age_s=60.1), Kind.LINGERING),
+        (HELD, known(age_s=30.1, timeout_s=30), Kind.LINGERING),
+        (HELD, known("PrepareAbort", age_s=500), Kind.OPEN),
+        (HELD, known("PrepareEpochFence", producer_epoch=4), Kind.OPEN),
+        (HELD, known("CompleteCommit"), Kind.HANGING),
+        (HELD, known("Empty"), Kind.HANGING),
+        (HELD, known(places=frozenset({("out", 1)})), Kind.HANGING),
+        (HELD, known(producer_epoch=4), Kind.HANGING),
+        (HELD, None, Kind.UNKNOWN),
+        (replace(OLD, last_ms=OLD.last_ms + 1), None, Kind.UNKNOWN),
+        (OLD, None, Kind.HANGING),
+        (OLD, known(producer_id=8), Kind.HANGING),
+    ],
+)
+def test_what_a_leader_holds_is_judged_by_its_coordinator(held: Held, owner: Coordinated | None, kind: Kind) -> None:
+    """Hanging is what the coordinator has ended, or never knew."""
+    cases = diagnose([held], [owner] if owner else [], PATIENCE, NOW_MS)
+    (case,) = [one for one in cases if one.producer_id == held.producer_id and one.holds]
+    assert (case.kind, case.holds) == (kind, (held,))
+
+
+def test_a_transaction_that_holds_nothing_back_yet_is_told_too() -> None:
+    """Its coordinator has it open; pending offsets can wait behind it."""
+    (case,) = diagnose([], [known(age_s=70)], PATIENCE, NOW_MS)
+    assert (case.kind, case.holds, case.transactional_id) == (Kind.LINGERING, (), "g:in:2")
+    assert diagnose([], [known("CompleteAbort")], PATIENCE, NOW_MS) == []
+
+
+def test_partitions_of_one_transaction_make_one_case_and_the_sick_come_first() -> None:
+    """A person ends transactions, not partitions."""
+    other = Held("out", 1, 5, 7, 3, NOW_MS)
+    orphan = Held("out", 3, 5, 9, 0, NOW_MS)
+    owner = known(places=frozenset({("out", 1), ("out", 2)}))
+    ended = known("Empty", transactional_id="x", producer_id=9)
+    cases = diagnose([HELD, other, orphan], [owner, ended], PATIENCE, NOW_MS)
+    assert [(one.kind, one.holds) for one in cases] == [(Kind.HANGING, (orphan,)), (Kind.OPEN, (other, HELD))]
+
+
+def case(kind: Kind = Kind.LINGERING, owner: Coordinated | None = None, *holds: Held) -> Case:
+    return Case(kind, "why", 7, 3, holds or (HELD,), owner)
+
+
+def test_what_only_seemed_to_hang_is_dropped_at_a_second_look() -> None:
+    """A transaction that ended between two questions looks like a hanging one."""
+    hanging, open_one = case(Kind.HANGING), case(Kind.OPEN, known())
+    assert confirmed([hanging, open_one], []) == [open_one]
+    assert confirmed([hanging, open_one], [HELD]) == [hanging, open_one]
+    assert confirmed([hanging], [replace(HELD, first_offset=91)]) == []
+    assert confirmed([hanging], [replace(HELD, last_ms=NOW_MS)]) == [hanging]
+
+
+def test_a_pipelines_id_names_its_group_and_input_partition() -> None:
+    """Others are told as they are."""
+    assert case(Kind.OPEN, known()).owner == TransactionalId("g", "in", 2)
+    assert case(Kind.OPEN, known(transactional_id="flink-7")).owner is None
+    assert case(Kind.UNKNOWN).owner is None
+    assert case(Kind.OPEN, known()).names == ("g:in:2", "out/2/7")
+    assert case(Kind.HANGING, known(producer_epoch=4)).names == ("out/2/7",)
+
+
+def test_who_waits_is_told_by_where_groups_stand() -> None:
+    """A group at the first open offset gets nothing; one before it will come up to it."""
+    groups = {"ledger": {("out", 2): 90}, "audit": {("out", 2): 12}, "other": {("out", 1): 99}}
+    (told,) = waiting(case(), {("out", 2): Bound(90, 130)}, groups)
+    assert (told.offsets, told.at_it, told.on_the_way) == (40, ("ledger",), ("audit",))
+
+
+def test_what_is_ended_is_named_or_sick() -> None:
+    """`--all` never ends a transaction that is within its time."""
+    open_one, sick, unknown = case(Kind.OPEN, known()), case(Kind.HANGING), case(Kind.UNKNOWN)
+    assert chosen([open_one, sick, unknown], [], everything=True) == [sick]
+    assert chosen([open_one], ["g:in:2"], everything=False) == [open_one]
+    assert chosen([unknown], ["out/2/7"], everything=False) == [unknown]
+    assert unmatched([open_one], ["g:in:2", "g:in:3"]) == ["g:in:3"]
+
+
+@pytest.mark.parametrize(
+    ("told", "fence", "text"),
+    [
+        (case(Kind.LINGERING, known()), True, "reads in[2] again from offset 17"),
+        (case(Kind.LINGERING, known(transactional_id="h:in:2")), True, "again from its first offset"),
+        (case(Kind.OPEN, known(transactional_id="flink-7")), True, "its owner is fenced"),
+        (case(Kind.HANGING, known("Empty")), False, "nothing"),
+        (case(Kind.HANGING, known(producer_epoch=4)), False, "nothing"),
+        (case(Kind.UNKNOWN), False, "nothing"),
+    ],
+)
+def test_a_fence_ends_what_a_coordinator_has_open_and_says_what_is_read_again(
+    told: Case, fence: bool, text: str
+) -> None:
+    """The rest takes a marker by hand."""
+    assert ends_by_fence(told) is fence
+    assert text in read_again(told, {"g": {("in", 2): 17}})
+
+
+def test_kafkas_own_command_is_complete() -> None:
+    """For whoever has the rights that this client lacks."""
+    assert own_command("k:9092", HELD) == (
+        "kafka-transactions.sh --bootstrap-server k:9092 abort --topic out --partition 2 --start-offset 90"
+    )

@@ -1,0 +1,133 @@
+"""`pipeline lag` decides from values: records that remain, and what a partition is doing."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.operate.judge.lag import Look, State, tell
+from pipeline.operate.judge.remain import Remainder, Remaining
+from pipeline.operate.lag import document_of, table
+from protocol.batches import OpenTransaction, RawBatch
+from protocol.position import Committed, LogOffsets
+from protocol.transactions import ONGOING, Coordinated
+
+NOW_MS = 1_000_000
+
+
+def data(base: int, count: int, producer: int = 7, *, transactional: bool = True, width: int | None = None) -> RawBatch:
+    last = base + (width or count) - 1
+    return RawBatch(base, last, count, producer, 0, 0, transactional, control=False, marker=None, max_timestamp=0)
+
+
+def marker(base: int, kind: str, producer: int = 7) -> RawBatch:
+    return RawBatch(base, base, 1, producer, 0, -1, transactional=True, control=True, marker=kind, max_timestamp=0)
+
+
+def count(start: int, until: int, *batches: RawBatch) -> Remaining:
+    counter = Remainder(start, until)
+    for batch in batches:
+        counter.add(batch)
+    return counter.remaining()
+
+
+@pytest.mark.parametrize(
+    ("start", "until", "batches", "told"),
+    [
+        (0, 4, [data(0, 3), marker(3, "commit")], Remaining(3)),
+        (0, 4, [data(0, 3), marker(3, "abort")], Remaining(0)),
+        (3, 4, [marker(3, "commit")], Remaining(0)),
+        (3, 6, [marker(3, "abort"), marker(4, "commit", 8), marker(5, "abort", 9)], Remaining(0)),
+        (1, 4, [data(0, 3), marker(3, "commit")], Remaining(2)),
+        (0, 3, [data(0, 3, transactional=False)], Remaining(3)),
+        (0, 2, [data(0, 3, transactional=False)], Remaining(2)),
+        (0, 6, [data(0, 2), data(2, 2, 8), marker(4, "commit", 8), marker(5, "abort")], Remaining(2)),
+        # The marker stands above the last stable offset, behind an older open transaction.
+        (0, 2, [data(0, 2), data(2, 1, 8), marker(3, "abort")], Remaining(0)),
+        (0, 2, [data(0, 2), data(2, 1, 8), marker(3, "commit", 9)], Remaining(2, exact=False)),
+        # Compaction left two of ten, and the header does not tell where they stand.
+        (5, 10, [data(0, 2, transactional=False, width=10)], Remaining(2, exact=False)),
+        (0, 10, [data(0, 2, transactional=False, width=10)], Remaining(2)),
+        # Not looked at to the end: what is left out may all be visible.
+        (0, 100, [data(0, 10, transactional=False)], Remaining(100, exact=False)),
+        (0, 0, [], Remaining(0)),
+    ],
+)
+def test_only_records_that_a_reader_is_given_remain(
+    start: int, until: int, batches: list[RawBatch], told: Remaining
+) -> None:
+    """Markers and aborted records are no lag."""
+    assert count(start, until, *batches) == told
+
+
+def own(epoch: int = 3, state: str = ONGOING, age_s: float = 5.0, timeout_s: float = 60.0) -> Coordinated:
+    began = int(NOW_MS - age_s * 1000)
+    return Coordinated("g:in:0", state, 11, epoch, int(timeout_s * 1000), began, frozenset())
+
+
+def look(
+    at: int | None,
+    remaining: int,
+    *,
+    stable: int = 100,
+    end: int = 100,
+    mine: Coordinated | None = None,
+    holders: tuple[OpenTransaction, ...] = (),
+) -> Look:
+    position = None if at is None else Committed(at, "")
+    return Look(0, LogOffsets(5, stable, end), position, Remaining(remaining), holders, mine)
+
+
+HOLDER = OpenTransaction(0, 42, 6, 90, "upstream-1", 33.3)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "state", "why"),
+    [
+        (look(100, 0), look(100, 0), State.IDLE, "at the end"),
+        (look(90, 0), look(90, 0), State.IDLE, "only markers and aborted"),
+        (look(50, 50), look(60, 40), State.WORKING, "+10 offsets"),
+        (look(50, 50, mine=own()), look(50, 50, mine=own()), State.WORKING, "open for 5.0 s"),
+        (look(50, 50), look(50, 50, mine=own(age_s=60.0)), State.WORKING, "open for 60.0 s"),
+        (look(50, 50), look(50, 50, mine=own(age_s=60.1)), State.STUCK, "longer than its time-out"),
+        (look(50, 50), look(50, 50, mine=own(state="PrepareCommit")), State.WORKING, "is ending"),
+        (
+            look(90, 0, stable=90, end=95),
+            look(90, 0, stable=90, end=95, holders=(HOLDER,)),
+            State.BLOCKED,
+            "upstream-1",
+        ),
+        (look(90, 0, stable=90), look(90, 0, stable=90), State.BLOCKED, "do not tell whose"),
+        (look(50, 40, stable=90), look(50, 40, stable=90, holders=(HOLDER,)), State.STUCK, "is it running"),
+        (
+            look(50, 50, mine=own(3, "CompleteAbort")),
+            look(50, 50, mine=own(4, "CompleteAbort")),
+            State.FENCED,
+            "epoch 3 to 4",
+        ),
+        (
+            look(50, 50, mine=own(4, "CompleteCommit")),
+            look(50, 50, mine=own(4, "CompleteCommit")),
+            State.STUCK,
+            "is it running",
+        ),
+        (look(None, 50), look(None, 50), State.STUCK, "is it running"),
+        (look(4, 96), look(4, 96), State.STUCK, "input-lost"),
+        (look(101, 0), look(101, 0), State.STUCK, "offset-ahead"),
+        (look(60, 40), look(50, 50), State.WORKING, "-10 offsets"),
+    ],
+)
+def test_a_partition_is_doing_what_two_looks_tell(before: Look, now: Look, state: State, why: str) -> None:
+    """The first rule that fits decides, and says why."""
+    told = tell(before, now, NOW_MS)
+    assert (told.state, why in told.why) == (state, True), told
+
+
+def test_the_document_counts_states_and_records() -> None:
+    """One count that is not exact makes the sum `at most`."""
+    held = look(90, 0, stable=90, holders=(HOLDER,))
+    loose = Look(1, LogOffsets(0, 9, 9), None, Remaining(9, exact=False))
+    told = document_of([held], [held, loose], NOW_MS, "brokers are too old")
+    assert (told["remaining"], told["exact"]) == (9, False)
+    assert told["states"] == {"blocked": 1, "stuck": 1}
+    assert told["partitions"][0]["held_by"][0]["transactional_id"] == "upstream-1"
+    assert len(table(told, "in", "g").renderables) == 3

@@ -1,0 +1,229 @@
+"""Preflight's checks are pure: each can be good and bad, and a run refuses what is unsafe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pipeline.plan import Fact, position_metadata
+from pipeline.preflight.finding import NAMES, POSITION_NAMES, Finding, Severity, allowed
+from pipeline.preflight.gate import gate
+from pipeline.preflight.judge import judge, positions
+from pipeline.settings import DirectSettings, PipelineSettings, Reader
+from protocol.batches import OFFSETS_TOPIC
+from protocol.cluster import TRANSACTIONS_TOPIC, ClusterFacts, GroupFacts, TopicFacts, Unknown
+from protocol.connection import Connection
+from protocol.errors import Refused, UsageError
+from protocol.position import Committed, LogOffsets
+
+MOST = 100 * 1024 * 1024
+ALL = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS", "DESCRIBE"})
+CONFIG = {
+    "min.insync.replicas": "2",
+    "unclean.leader.election.enable": "false",
+    "cleanup.policy": "delete",
+    "max.message.bytes": "1048588",
+}
+BROKER = {
+    "transaction.max.timeout.ms": "900000",
+    "offsets.retention.minutes": "10080",
+    "transaction.partition.verification.enable": "true",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "offsets.topic.replication.factor": "3",
+    "min.insync.replicas": "2",
+}
+ROLES = {
+    "input": "in",
+    "output": "out",
+    "dead-letter": "dead",
+    "transactions": TRANSACTIONS_TOPIC,
+    "offsets": OFFSETS_TOPIC,
+}
+Change = Callable[[ClusterFacts], ClusterFacts]
+
+
+def settings(**more: Any) -> PipelineSettings:
+    return PipelineSettings(Connection("k:9092"), "in", "out", "dead", "g", **more)
+
+
+def topic(name: str, **config: str) -> TopicFacts:
+    return TopicFacts(name, f"id-{name}", 4, 3, 3, CONFIG | config, ALL)
+
+
+def cluster() -> ClusterFacts:
+    """Three brokers on which nothing is wrong."""
+    return ClusterFacts(3, BROKER, GroupFacts("empty", (), ALL), {name: topic(name) for name in ROLES.values()})
+
+
+def on(role: str, config: Mapping[str, str] | None = None, **facts: Any) -> Change:
+    """The cluster with one topic changed."""
+
+    def change(found: ClusterFacts) -> ClusterFacts:
+        old = found.topics[ROLES[role]]
+        assert isinstance(old, TopicFacts)
+        assert not isinstance(old.config, Unknown)
+        new = replace(old, **{"config": {**old.config, **(config or {})}, **facts})
+        return replace(found, topics={**found.topics, ROLES[role]: new})
+
+    return change
+
+
+def brokers(**config: str) -> Change:
+    return lambda found: replace(found, config={**BROKER, **{n.replace("_", "."): v for n, v in config.items()}})
+
+
+def without(role: str, told: Unknown | None = None) -> Change:
+    return lambda found: replace(found, topics={**found.topics, ROLES[role]: told})
+
+
+def found(facts: ClusterFacts, given: PipelineSettings | None = None) -> dict[str, Finding]:
+    return {one.name: one for one in judge(given or settings(), facts, MOST)}
+
+
+def one_broker(facts: ClusterFacts) -> ClusterFacts:
+    """As the sandbox is: a single copy of everything."""
+    for role in ROLES:
+        facts = on(role, {"min.insync.replicas": "1"}, replicas=1, in_sync=1)(facts)
+    return replace(facts, brokers=1)
+
+
+def test_nothing_is_wrong_with_a_good_cluster() -> None:
+    """Every check is there, and all are green."""
+    told = found(cluster())
+    assert {one.severity for one in told.values()} == {Severity.OK}
+    assert set(told) == set(NAMES)
+
+
+def test_a_cluster_of_one_broker_is_warned_of_and_not_refused() -> None:
+    """The demo's sandbox can't do better."""
+    told = found(one_broker(cluster()))
+    assert {told[f"{role}-replication"].severity for role in ROLES} == {Severity.WARNING}
+    assert "can't do better" in told["output-replication"].why
+    assert gate(told.values(), frozenset()) == ()
+
+
+RED: list[tuple[str, Severity, Change]] = [
+    ("output-replication", Severity.UNSAFE, on("output", {"min.insync.replicas": "1"}, replicas=1, in_sync=1)),
+    ("output-replication", Severity.WARNING, on("output", {"min.insync.replicas": "1"}, replicas=2, in_sync=2)),
+    ("input-replication", Severity.WARNING, on("input", {"min.insync.replicas": "1"}, replicas=1, in_sync=1)),
+    ("transactions-replication", Severity.UNSAFE, on("transactions", {"min.insync.replicas": "1"}, replicas=1)),
+    ("offsets-replication", Severity.UNSAFE, on("offsets", {"min.insync.replicas": "1"}, replicas=1)),
+    ("output-replication", Severity.UNKNOWN, without("output", Unknown("not allowed"))),
+    ("input-replication", Severity.UNSAFE, without("input")),
+    ("output-min-isr", Severity.UNSAFE, on("output", {"min.insync.replicas": "4"})),
+    ("input-min-isr", Severity.WARNING, on("input", {"min.insync.replicas": "4"})),
+    ("dead-letter-min-isr", Severity.WARNING, on("dead-letter", {"min.insync.replicas": "1"})),
+    ("dead-letter-min-isr", Severity.WARNING, on("dead-letter", {"min.insync.replicas": "3"})),
+    ("output-min-isr", Severity.WARNING, on("output", in_sync=1)),
+    ("output-min-isr", Severity.UNKNOWN, on("output", {"min.insync.replicas": "?"})),
+    ("output-unclean-election", Severity.UNSAFE, on("output", {"unclean.leader.election.enable": "true"})),
+    ("input-unclean-election", Severity.WARNING, on("input", {"unclean.leader.election.enable": "true"})),
+    ("output-cleanup", Severity.UNSAFE, on("output", {"cleanup.policy": "compact,delete"})),
+    ("input-cleanup", Severity.WARNING, on("input", {"cleanup.policy": "compact"})),
+    ("output-access", Severity.UNSAFE, on("output", operations=frozenset({"READ"}))),
+    ("input-access", Severity.UNSAFE, on("input", operations=frozenset({"WRITE"}))),
+    ("input-access", Severity.UNKNOWN, on("input", operations=None)),
+    ("output-message-size", Severity.WARNING, on("output", {"max.message.bytes": "1000000"})),
+    ("dead-letter-message-size", Severity.WARNING, on("dead-letter", {"max.message.bytes": "1048587"})),
+    ("producer-message-size", Severity.WARNING, on("input", {"max.message.bytes": str(MOST + 1)})),
+    ("output-partitions", Severity.WARNING, on("output", partitions=3)),
+    ("transaction-timeout", Severity.UNSAFE, brokers(transaction_max_timeout_ms="59999")),
+    ("transaction-timeout", Severity.UNKNOWN, lambda facts: replace(facts, config=Unknown("not allowed"))),
+    ("offsets-retention", Severity.WARNING, brokers(offsets_retention_minutes="10079")),
+    ("offsets-retention", Severity.UNKNOWN, lambda facts: replace(facts, config=Unknown("not allowed"))),
+    ("transaction-verification", Severity.WARNING, brokers(transaction_partition_verification_enable="false")),
+    ("transaction-verification", Severity.UNKNOWN, lambda facts: replace(facts, config={})),
+    ("group-members", Severity.UNSAFE, lambda facts: replace(facts, group=GroupFacts("stable", ("c@host",), ALL))),
+    ("group-members", Severity.UNKNOWN, lambda facts: replace(facts, group=Unknown("not allowed"))),
+    ("group-access", Severity.UNSAFE, lambda facts: replace(facts, group=GroupFacts("empty", (), frozenset()))),
+]
+
+
+@pytest.mark.parametrize(("name", "severity", "change"), RED)
+def test_what_is_wrong_is_found_by_its_name(name: str, severity: Severity, change: Change) -> None:
+    """And says what is needed, which setting to change, and why."""
+    told = found(change(cluster()))[name]
+    assert told.severity is severity
+    assert all((told.need, told.setting, told.why))
+
+
+GIVEN: list[tuple[str, Severity, PipelineSettings]] = [
+    ("transaction-timeout", Severity.OK, settings(transaction_timeout_s=900)),
+    ("request-timeout", Severity.WARNING, settings(transaction_timeout_s=30)),
+    ("request-timeout", Severity.OK, settings(transaction_timeout_s=30.001)),
+    ("transaction-size", Severity.OK, settings(max_records_per_transaction=1_000_000)),
+    ("transaction-size", Severity.WARNING, settings(max_records_per_transaction=1_000_001)),
+    (
+        "transaction-size",
+        Severity.WARNING,
+        settings(reader=Reader.DIRECT, direct=DirectSettings(transaction_bytes=400_000_001)),
+    ),
+    ("transaction-size", Severity.OK, settings(reader=Reader.DIRECT, max_records_per_transaction=10_000_000)),
+]
+
+
+@pytest.mark.parametrize(("name", "severity", "given"), GIVEN)
+def test_the_runs_own_settings_are_checked_at_their_edges(
+    name: str, severity: Severity, given: PipelineSettings
+) -> None:
+    """The last good value and the first bad one."""
+    assert found(cluster(), given)[name].severity is severity
+
+
+def test_clients_that_read_uncommitted_are_unsafe() -> None:
+    """However that came to be set."""
+    loose = replace(settings(), connection=Connection("k:9092", {"isolation.level": "read_uncommitted"}))
+    assert found(cluster(), loose)["isolation-level"].severity is Severity.UNSAFE
+
+
+def test_topics_that_are_not_there_yet_are_judged_by_what_they_will_be_made_with() -> None:
+    """Kafka makes its own logs at first use, the pipeline makes its own topics."""
+    facts = without("output")(without("offsets")(without("transactions")(cluster())))
+    assert {one.severity for one in judge(settings(), facts, MOST)} == {Severity.OK}
+    poor = replace(facts, config={**BROKER, "transaction.state.log.replication.factor": "1"})
+    assert found(poor)["transactions-replication"].severity is Severity.UNSAFE
+    assert found(replace(facts, config=Unknown("no")))["offsets-replication"].severity is Severity.UNKNOWN
+
+
+def test_a_run_refuses_what_is_unsafe_and_says_how_to_go_on() -> None:
+    """By names, one of which is not enough for two."""
+    facts = on("output", {"cleanup.policy": "compact"})(on("output", {"min.insync.replicas": "4"})(cluster()))
+    told = judge(settings(), facts, MOST)
+    with pytest.raises(Refused, match="--allow output-min-isr --allow output-cleanup"):
+        gate(told, frozenset())
+    with pytest.raises(Refused, match=r"output-cleanup is compact.*with --allow output-cleanup \("):
+        gate(told, frozenset({"output-min-isr"}))
+    notes = gate(told, frozenset({"output-min-isr", "output-cleanup", "group-members"}))
+    assert [note.split()[3] for note in notes] == ["output-min-isr", "output-cleanup"]
+
+
+def test_only_names_of_checks_are_allowed() -> None:
+    """A typo must not pass for an override."""
+    assert allowed(["output-cleanup"]) == {"output-cleanup"}
+    for wrong in ("output-clean", *POSITION_NAMES):
+        with pytest.raises(UsageError, match=f"'{wrong}'"):
+            allowed(["output-cleanup", wrong])
+
+
+def fact(partition: int, offset: int | None, metadata: str = position_metadata("id-in")) -> Fact:
+    at = None if offset is None else Committed(offset, metadata)
+    return Fact("in", partition, "id-in", at, LogOffsets(5, 90, 100))
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ([fact(0, 5), fact(1, None)], {"position": Severity.OK, "topic-identity": Severity.OK}),
+        ([fact(0, 50, "")], {"position": Severity.OK, "topic-identity": Severity.UNKNOWN}),
+        ([fact(0, 4)], {"position": Severity.UNSAFE}),
+        ([fact(0, 101)], {"position": Severity.UNSAFE}),
+        ([fact(0, 50, position_metadata("another" * 3 + "x"))], {"topic-identity": Severity.UNSAFE}),
+    ],
+)
+def test_the_position_has_to_mean_what_it_meant(facts: list[Fact], told: dict[str, Severity]) -> None:
+    """Inside the log, of the topic that it was committed for."""
+    assert {one.name: one.severity for one in positions(facts, "g")} == told
