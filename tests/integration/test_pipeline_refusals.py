@@ -195,7 +195,7 @@ def test_a_drain_gives_up_on_an_upstream_transaction_that_does_not_end(stage: St
     stage.seed(20, "--transactional", "--leave-open", "--transaction-timeout-s", "600")
     here = Here()
     with pytest.raises(Refused, match="held back by an open upstream transaction"):
-        stage.drain("--blocked-patience", "1", here=here)
+        stage.drain("--blocked-patience", "5", here=here)
     hanging = f"seed:{stage.names.input}:open"
     assert any(hanging in note for note in here.notes), here.notes
     assert stage.outputs() == 20

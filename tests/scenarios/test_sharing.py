@@ -114,7 +114,7 @@ def test_a_driver_that_slept_is_fenced_and_takes_a_part_again(stage: Stage) -> N
         works_on(second, PARTITIONS)
         second.await_cycle(times=4)
         first.signal_family(signal.SIGCONT)
-        first.await_line(lambda line: "works on 0 of" in line and "lost" in line)
+        first.await_line(lambda line: "; lost " in line)  # it may have a new part by the same look
         first.await_line(lambda line: f"works on {PARTITIONS // 2} of" in line, times=2)
         stage.seed(800, "--start", "4000")
         until(lambda: drained(stage), "the work of both")
