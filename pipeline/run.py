@@ -21,7 +21,7 @@ from pipeline.survey import Surveyor
 from pipeline.work import Worker, die, work
 from protocol.deadline import Deadline
 from protocol.kafka import topics
-from protocol.kafka.clients import BATCH_BYTES, mapped, reach
+from protocol.kafka.clients import BATCH_BYTES, reach
 from protocol.kafka.cluster import Asked
 from protocol.kafka.topics import Topic
 from protocol.kafka.transaction import MESSAGE_MAX_BYTES, TransactionSettings
@@ -73,11 +73,13 @@ def check(settings: PipelineSettings) -> Ground:
         check_profiles(settings, surveyor.admin, deadline)
         found = {**surveyor.output_topics(source, deadline), source.name: source}
         asked = Asked(surveyor.admin, roles(settings).values(), settings.group, deadline)
-        with mapped("check"):
-            output_max = topics.max_message_bytes(surveyor.admin, settings.output, deadline)
-            dead_letter_max = topics.max_message_bytes(surveyor.admin, settings.dead_letter, deadline)
         facts = surveyor.facts(source, range(source.partitions), deadline, {})
-        notes = gate(judge(settings, asked.answers(), MESSAGE_MAX_BYTES), settings.allow)
+        told = asked.answers()
+        notes = gate(judge(settings, told, MESSAGE_MAX_BYTES), settings.allow)
+        output_max, dead_letter_max = (
+            told.number_of(name, topics.MAX_MESSAGE_BYTES) or topics.max_message_bytes(surveyor.admin, name, deadline)
+            for name in (settings.output, settings.dead_letter)
+        )
     finally:
         surveyor.close()
     # What the output topic can't hold is rejected by name, instead of failing its transaction again and again.

@@ -62,6 +62,11 @@ class ClusterFacts:
         """A broker's numeric setting; None where it is not told."""
         return _number(self.config, setting)
 
+    def number_of(self, topic: str, setting: str) -> int | None:
+        """A topic's numeric setting; None where it, or the topic, is not told."""
+        found = self.topics.get(topic)
+        return found.number(setting) if isinstance(found, TopicFacts) else None
+
 
 def _number(config: Mapping[str, str] | Unknown, setting: str) -> int | None:
     value = None if isinstance(config, Unknown) else config.get(setting)

@@ -1,27 +1,20 @@
-"""Preflight, lag, explain and doctor against a real broker."""
+"""Preflight, lag and explain against a real broker."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from harness.brokers import Broker
-from harness.hanging import hang
 from harness.names import Names
+from harness.operate import asked, crash, pipeline, upstream, words, write
 from harness.pipeline import Stage, until
 
-from pipeline.__main__ import cli
 from pipeline.operate import trace
-from protocol.command import outcome
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, Refused
-from protocol.kafka.clients import READ_COMMITTED, Producer, consumer, producer
+from protocol.kafka.clients import READ_COMMITTED, consumer
 from protocol.kafka.introspect import Unsupported
 from protocol.kafka.operate import set_config, set_offsets
 from protocol.kafka.transactions import Transactions
@@ -31,55 +24,6 @@ from protocol.names import ExitCode
 @pytest.fixture
 def stage(broker: Broker, names: Names) -> Stage:
     return Stage(broker, names)
-
-
-def words(stage: Stage, command: str) -> list[str]:
-    given = stage.options()
-    pairs = dict(zip(given[::2], given[1::2], strict=True))
-    wanted = {
-        "lag": ("--bootstrap", "--input", "--group"),
-        "doctor": ("--bootstrap",),
-    }.get(command, tuple(pairs))
-    return [command, *(word for name in wanted for word in (name, pairs[name]))]
-
-
-def pipeline(stage: Stage, command: str, *more: str) -> tuple[int, str]:
-    """One command inside this process: its exit code, and what it said."""
-    told, complaint = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complaint):
-        code = outcome(cli, "pipeline", [*words(stage, command), *more])
-    return code, told.getvalue() + complaint.getvalue()
-
-
-def asked(stage: Stage, command: str, *more: str, code: int = 0) -> Any:
-    """The JSON document of one command that ended with ``code``."""
-    found, told = pipeline(stage, command, *more, "--json")
-    assert found == code, told
-    return json.loads(told)
-
-
-def crash(stage: Stage) -> None:
-    ran = stage.pipeline("--master", "none", "--crash-prob", "1.0", seconds=60)
-    assert ran.code == ExitCode.CRASHED_ON_PURPOSE, ran.text
-
-
-@contextmanager
-def upstream(stage: Stage, name: str) -> Iterator[Producer]:
-    """A transactional writer of somebody else; what it left open is aborted at the end."""
-    writer = producer(stage.connection, stage.names.topic(name), timeout_s=60, message_max_bytes=1_000_000)
-    writer.init_transactions(20)
-    try:
-        yield writer
-    finally:
-        with contextlib.suppress(Exception):
-            writer.abort_transaction(10)
-
-
-def write(stage: Stage, writer: Producer, count: int, partition: int = 0) -> None:
-    writer.begin_transaction()
-    for _ in range(count):
-        writer.produce(stage.names.input, b'{"customer_id":"c-1"}', b"gold-1", partition)
-    assert writer.flush(20) == 0
 
 
 def test_preflight_finds_what_the_sandbox_can_and_can_not_do(stage: Stage) -> None:
@@ -256,51 +200,3 @@ def test_brokers_that_are_too_old_to_tell_of_transactions_stop_only_the_doctor(
         assert [text for text in told["not_told"] if "Kafka 3.0 or later" in text]
         code, text = pipeline(stage, "doctor", "--topic", stage.names.input)
         assert (code, "Kafka 3.0 or later" in text) == (3, True)
-
-
-def test_doctor_ends_a_lingering_transaction_and_the_reader_goes_on(stage: Stage) -> None:
-    """It is attributed to its pipeline, and says what is read again."""
-    stage.create(1)
-    stage.seed(10)
-    crash(stage)
-    mine = ("--topic", stage.names.output)
-    assert asked(stage, "doctor", *mine)["sick"] == 0
-    told = asked(stage, "doctor", *mine, "--older-than", "0", code=1)
-    (found,) = told["transactions"]
-    assert (found["kind"], found["pipeline"]) == (
-        "lingering",
-        {"group": stage.names.group, "input": stage.names.input, "partition": 0},
-    )
-    assert (found["holds"][0]["offsets_waiting"], "from its first offset" in found["read_again"]) == (10, True)
-    assert pipeline(stage, "doctor", *mine, "--abort")[0] == ExitCode.USAGE
-
-    stage.produce(stage.names.output, (0, b"k", b"of somebody else"))
-    assert stage.outputs() == 0
-    code, text = pipeline(stage, "doctor", *mine, "--abort", "--yes", "--transaction", "nobody")
-    assert (code, "no open transaction is named 'nobody'" in text) == (3, True)
-    ended = asked(stage, "doctor", *mine, "--abort", "--yes", "--transaction", found["transactional_id"])
-    assert (ended["ended"], ended["sick"]) == ([found["transactional_id"]], 0)
-    assert (stage.outputs(), stage.waiting()) == (1, 0)
-    stage.drain_alone()
-    assert stage.outputs() == 11
-
-
-def test_doctor_ends_a_hanging_transaction_that_no_coordinator_knows(stage: Stage) -> None:
-    """Only a marker by hand ends it; what was in it stays hidden."""
-    stage.create(1, output=1)
-    mine = ("--topic", stage.names.output)
-    producer_id = hang(stage.connection, stage.names.output, stage.names.topic("late"))
-    stage.produce(stage.names.output, (0, b"k", b"waits"))
-    assert stage.outputs() == 1
-    told = asked(stage, "doctor", *mine, code=1)
-    (found,) = told["transactions"]
-    assert (found["kind"], found["producer_id"], "CompleteCommit" in found["why"]) == ("hanging", producer_id, True)
-    command = (
-        f"kafka-transactions.sh --bootstrap-server {stage.broker.bootstrap} abort "
-        f"--topic {stage.names.output} --partition 0 --start-offset 2"
-    )
-    assert (found["ends_by"], found["commands"]) == ("marker", [command])
-    code, text = pipeline(stage, "doctor", *mine, "--abort", "--all", "--yes")
-    assert (code, "hidden for good" in " ".join(text.split())) == (0, True)
-    assert [one.value() for one in stage.records(stage.names.output)] == [b"in good order", b"waits"]
-    assert max(map(len, text.splitlines())) <= 200

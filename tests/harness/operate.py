@@ -1,0 +1,65 @@
+"""Commands that look at a cluster, run inside this process; and those who give them something to see."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from harness.pipeline import Stage
+from pipeline.__main__ import cli
+from protocol.command import outcome
+from protocol.kafka.clients import Producer, producer
+from protocol.names import ExitCode
+
+
+def words(stage: Stage, command: str) -> list[str]:
+    given = stage.options()
+    pairs = dict(zip(given[::2], given[1::2], strict=True))
+    wanted = {
+        "lag": ("--bootstrap", "--input", "--group"),
+        "doctor": ("--bootstrap",),
+    }.get(command, tuple(pairs))
+    return [command, *(word for name in wanted for word in (name, pairs[name]))]
+
+
+def pipeline(stage: Stage, command: str, *more: str) -> tuple[int, str]:
+    """One command inside this process: its exit code, and what it said."""
+    told, complaint = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complaint):
+        code = outcome(cli, "pipeline", [*words(stage, command), *more])
+    return code, told.getvalue() + complaint.getvalue()
+
+
+def asked(stage: Stage, command: str, *more: str, code: int = 0) -> Any:
+    """The JSON document of one command that ended with ``code``."""
+    found, told = pipeline(stage, command, *more, "--json")
+    assert found == code, told
+    return json.loads(told)
+
+
+def crash(stage: Stage) -> None:
+    ran = stage.pipeline("--master", "none", "--crash-prob", "1.0", seconds=60)
+    assert ran.code == ExitCode.CRASHED_ON_PURPOSE, ran.text
+
+
+@contextmanager
+def upstream(stage: Stage, name: str) -> Iterator[Producer]:
+    """A transactional writer of somebody else; what it left open is aborted at the end."""
+    writer = producer(stage.connection, stage.names.topic(name), timeout_s=60, message_max_bytes=1_000_000)
+    writer.init_transactions(20)
+    try:
+        yield writer
+    finally:
+        with contextlib.suppress(Exception):
+            writer.abort_transaction(10)
+
+
+def write(stage: Stage, writer: Producer, count: int, partition: int = 0) -> None:
+    writer.begin_transaction()
+    for _ in range(count):
+        writer.produce(stage.names.input, b'{"customer_id":"c-1"}', b"gold-1", partition)
+    assert writer.flush(20) == 0
