@@ -278,8 +278,8 @@ class Stage:
 
 def _environment() -> dict[str, str]:
     """The variables of this process, without those that speak to make or to the programs."""
-    words = ("MAKE", "MFLAGS", "PYSPARK_", "SPARK_", "CRASH_", "SEED_", "STAND_BY", "SHARE", "PROFILES_")
-    named = {*("BOOTSTRAP", "INPUT_TOPIC", "OUTPUT_TOPIC", "DLQ_TOPIC", "GROUP_ID"), *("MASTER", "READER", "FOLLOW", "TIERS")}
+    words = ("MAKE", "MFLAGS", "PYSPARK_", "SPARK_", "CRASH_", "SEED_", "STAND_BY", "SHARE", "PROFILES_", "TIERS")
+    named = {"BOOTSTRAP", "INPUT_TOPIC", "OUTPUT_TOPIC", "DLQ_TOPIC", "GROUP_ID", "MASTER", "READER", "FOLLOW"}
     return {name: value for name, value in os.environ.items() if not name.startswith(words) and name not in named}
 
 
