@@ -10,6 +10,7 @@ from pipeline.attempt import Job, Offer, attempt
 from pipeline.crash import Dice
 from pipeline.direct.stretch import CHUNK, Stretch
 from pipeline.direct.terms import Grant, Terms
+from pipeline.direct.turns import Turns
 from pipeline.outcome import Outcome, Status
 from pipeline.pace import Pace
 from protocol.kafka.tail import Tail
@@ -19,9 +20,18 @@ _WAIT_S = 0.05
 _ON = {Status.COMMITTED, Status.ALREADY_DONE}
 
 
-def work(grant: Grant, terms: Terms, ahead_bytes: int, report: Callable[[Outcome], None], stop: threading.Event) -> int:
+def work(
+    grant: Grant,
+    terms: Terms,
+    ahead_bytes: int,
+    report: Callable[[Outcome], None],
+    stop: threading.Event,
+    turns: Turns,
+) -> int:
     """
     Transact until the goal is reached, or ``stop`` is set, or a transaction does not end well; the position then.
+
+    Each transaction waits for its turn among those of this process.
 
     Raises:
         KafkaFailure: the partition can't be read.
@@ -43,7 +53,8 @@ def work(grant: Grant, terms: Terms, ahead_bytes: int, report: Callable[[Outcome
             offered = OffsetRange(terms.topic, grant.partition, at, first.until)
             crash = None if spared else dice.throw(offered)
             stretch = Stretch(tail, first, more, terms.direct.transaction_bytes)
-            outcome = attempt(Offer(offered, grant.targets, first_time, crash, stretch.reached), stretch, job)
+            with turns.one():
+                outcome = attempt(Offer(offered, grant.targets, first_time, crash, stretch.reached), stretch, job)
             report(outcome)
             if outcome.status not in _ON:
                 break

@@ -17,6 +17,7 @@ from harness.pipeline import READ_UNCOMMITTED, Stage
 from harness.programs import until
 
 from pipeline.direct.line import Line
+from pipeline.direct.turns import AT_ONCE
 from protocol.deadline import Deadline
 from protocol.errors import BrewError
 from protocol.journal import Phase, Step, entries
@@ -65,6 +66,23 @@ def test_it_drains_what_the_connector_would_and_says_so(stage: Stage) -> None:
     stage.proven(inputs=340, outputs=332)
     again = stage.pipeline(*DIRECT, seconds=60)
     assert (again.code, "0 transactions" in again.out) == (0, True), again
+
+
+def test_few_transactions_of_a_process_are_under_way_at_once(stage: Stage, tmp_path: Path) -> None:
+    """64 at once starved each other until their deadlines passed."""
+    stage.create(partitions=24)
+    stage.seed(12_000)
+    ran = stage.pipeline(*DIRECT, "--journal", str(tmp_path), seconds=60)
+    assert ran.code == 0, ran
+    under_way, most = 0, 0
+    for entry in sorted(entries(tmp_path), key=lambda entry: entry.at):
+        if (entry.step, entry.phase) == (Step.FENCE, Phase.INTENT):
+            under_way += 1
+            most = max(most, under_way)
+        elif entry.step is Step.OUTCOME:
+            under_way -= 1
+    assert 1 <= most <= AT_ONCE
+    stage.proven(inputs=12_000, outputs=12_000)
 
 
 @pytest.mark.parametrize("point", list(CrashPoint))

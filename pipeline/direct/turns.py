@@ -1,0 +1,49 @@
+"""Turns of the partitions of one process: a few write at a time, and none waits long for one that is slow."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+AT_ONCE = 4
+"""Measured over 4 and 64 partitions (docs/decisions/0009): more only take the processor from each other."""
+LONGEST_S = 1.0
+"""A turn that lasts longer waits for a broker, and keeps nobody."""
+
+
+class Turns:
+    """
+    Lets ``at_once`` threads work at a time.
+
+    librdkafka's thread spins while a batch waits for the answer to the one before it. 64 transactions at once starve
+    each other until their deadlines pass; a few keep the processor as busy. What has lasted for ``longest_s`` no longer
+    counts, so that a partition whose broker is slow stops no other.
+    """
+
+    def __init__(self, at_once: int = AT_ONCE, longest_s: float = LONGEST_S) -> None:
+        self._at_once, self._longest_s = at_once, longest_s
+        self._changed = threading.Condition()
+        self._since: dict[object, float] = {}
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Wait for a turn, ``longest_s`` at most for each that holds one, and work."""
+        me = object()
+        with self._changed:
+            while (wait_s := self._until_room()) > 0:
+                self._changed.wait(wait_s)
+            self._since[me] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._changed:
+                del self._since[me]
+                self._changed.notify()
+
+    def _until_room(self) -> float:
+        """Seconds until the oldest turn no longer counts; 0 when there is room."""
+        now = time.monotonic()
+        counted = [left for since in self._since.values() if (left := since + self._longest_s - now) > 0]
+        return 0.0 if len(counted) < self._at_once else min(counted)

@@ -1,0 +1,79 @@
+"""Turns: so many work at once and no more, and one that lasts too long keeps nobody."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pipeline.direct.turns import Turns
+from protocol.deadline import Deadline
+
+WAIT_S = 20.0
+
+
+class Workers:
+    """Threads that take a turn and hold it until they are let go."""
+
+    def __init__(self, turns: Turns, count: int) -> None:
+        self._turns, self._changed = turns, threading.Condition()
+        self.working, self.most, self.done = 0, 0, 0
+        self._leave = 0
+        self.threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
+        for thread in self.threads:
+            thread.start()
+
+    def _work(self) -> None:
+        with self._turns.one(), self._changed:
+            self.working += 1
+            self.most = max(self.most, self.working)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._leave > 0, WAIT_S)
+            self._leave -= 1
+            self.working -= 1
+            self.done += 1
+            self._changed.notify_all()
+
+    def until(self, working: int) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self.working == working, WAIT_S)
+
+    def let_go(self, count: int) -> None:
+        with self._changed:
+            self._leave += count
+            self._changed.notify_all()
+
+    def join(self) -> None:
+        deadline = Deadline(WAIT_S)
+        for thread in self.threads:
+            thread.join(deadline.remaining_s())
+
+
+def test_so_many_work_at_once_and_the_next_comes_when_one_leaves() -> None:
+    workers = Workers(Turns(at_once=3, longest_s=WAIT_S), 8)
+    assert workers.until(3)
+    for _ in range(8):
+        workers.let_go(1)
+    workers.join()
+    assert workers.done == 8
+    assert workers.most == 3
+
+
+def test_a_turn_that_lasts_too_long_keeps_nobody() -> None:
+    workers = Workers(Turns(at_once=1, longest_s=0.05), 4)
+    # None is ever let go: they all work only because the turns before theirs have lasted too long.
+    assert workers.until(4)
+    workers.let_go(4)
+    workers.join()
+    assert workers.done == 4
+
+
+def test_a_turn_is_given_back_when_its_work_fails() -> None:
+    turns = Turns(at_once=1, longest_s=WAIT_S)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError), turns.one():
+            1 / 0  # noqa: B018 - work that fails
+    workers = Workers(turns, 1)
+    assert workers.until(1)
+    workers.let_go(1)
+    workers.join()
