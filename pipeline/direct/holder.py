@@ -9,7 +9,7 @@ import traceback
 from pipeline.direct.line import Line
 from pipeline.direct.tenure import work
 from pipeline.direct.terms import Grant, Terms, granted, leaving, telling
-from pipeline.direct.turns import Turns
+from pipeline.direct.turns import Desk
 from pipeline.outcome import Outcome, Status
 from pipeline.profiles import held
 from protocol.deadline import Deadline
@@ -53,7 +53,7 @@ class _Holder:
         self._terms, self._line = terms, line
         self._stops: dict[int, threading.Event] = {}
         self._threads: dict[int, threading.Thread] = {}
-        self._turns = Turns()
+        self._desk = Desk()
 
     def hear(self, message: dict[str, object]) -> None:
         grant = granted(message)
@@ -86,7 +86,7 @@ class _Holder:
             self._line.send(telling(outcome))
 
         try:
-            at = work(grant, self._terms, ahead, report, stop, self._turns)
+            at = work(grant, self._terms, ahead, report, stop, self._desk)
         except BrewError as error:
             why = f"{type(error).__name__}: {error}"
         except Exception:  # noqa: BLE001 - a bug must not kill the other partitions; the driver tells it

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from pipeline.direct.turns import Turns
 from pipeline.ports import Rows
 from protocol.kafka.tail import Taken
 
@@ -25,8 +26,8 @@ class Stretch:
     Ends where nothing more is there now, or a bound is reached.
     """
 
-    def __init__(self, tail: Source, first: Taken, most: int, most_bytes: int) -> None:
-        self._tail, self._taken = tail, first
+    def __init__(self, tail: Source, first: Taken, most: int, most_bytes: int, producing: Turns) -> None:
+        self._tail, self._taken, self._producing = tail, first, producing
         self._most, self._most_bytes = most, most_bytes
 
     def reached(self) -> int:
@@ -34,6 +35,10 @@ class Stretch:
         return self._taken.until
 
     def __iter__(self) -> Iterator[Rows]:
+        with self._producing.one():
+            yield from self._chunks()
+
+    def _chunks(self) -> Iterator[Rows]:
         taken: Taken | None = self._taken
         while taken is not None:
             self._taken = taken

@@ -10,7 +10,7 @@ from pipeline.attempt import Job, Offer, attempt
 from pipeline.crash import Dice
 from pipeline.direct.stretch import CHUNK, Stretch
 from pipeline.direct.terms import Grant, Terms
-from pipeline.direct.turns import Turns
+from pipeline.direct.turns import Desk
 from pipeline.outcome import Outcome, Status
 from pipeline.pace import Pace
 from protocol.kafka.tail import Tail
@@ -26,7 +26,7 @@ def work(
     ahead_bytes: int,
     report: Callable[[Outcome], None],
     stop: threading.Event,
-    turns: Turns,
+    desk: Desk,
 ) -> int:
     """
     Transact until the goal is reached, or ``stop`` is set, or a transaction does not end well; the position then.
@@ -52,8 +52,8 @@ def work(
                 continue
             offered = OffsetRange(terms.topic, grant.partition, at, first.until)
             crash = None if spared else dice.throw(offered)
-            stretch = Stretch(tail, first, more, terms.direct.transaction_bytes)
-            with turns.one():
+            stretch = Stretch(tail, first, more, terms.direct.transaction_bytes, desk.producing)
+            with desk.transactions.one():
                 outcome = attempt(Offer(offered, grant.targets, first_time, crash, stretch.reached), stretch, job)
             report(outcome)
             if outcome.status not in _ON:

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 AT_ONCE = 4
-"""Measured over 4 and 64 partitions (docs/decisions/0009): more only take the processor from each other."""
+"""Transactions; more take the processor from each other (measured over 4 and 64 partitions, docs/decisions/0009)."""
+PRODUCING = 1
+"""Of these, those that read, enrich and produce: Python runs one thread, and changing between them costs a tenth."""
 LONGEST_S = 1.0
 """A turn that lasts longer waits for a broker, and keeps nobody."""
 
@@ -22,7 +24,7 @@ class Turns:
     counts, so that a partition whose broker is slow stops no other.
     """
 
-    def __init__(self, at_once: int = AT_ONCE, longest_s: float = LONGEST_S) -> None:
+    def __init__(self, at_once: int, longest_s: float = LONGEST_S) -> None:
         self._at_once, self._longest_s = at_once, longest_s
         self._changed = threading.Condition()
         self._since: dict[object, float] = {}
@@ -42,8 +44,21 @@ class Turns:
                 del self._since[me]
                 self._changed.notify()
 
+    def taken(self) -> int:
+        """Turns under way, those that no longer count among them."""
+        with self._changed:
+            return len(self._since)
+
     def _until_room(self) -> float:
         """Seconds until the oldest turn no longer counts; 0 when there is room."""
         now = time.monotonic()
         counted = [left for since in self._since.values() if (left := since + self._longest_s - now) > 0]
         return 0.0 if len(counted) < self._at_once else min(counted)
+
+
+class Desk:
+    """What the partitions of one process share: turns of whole transactions, and of the producing in them."""
+
+    def __init__(self) -> None:
+        self.transactions = Turns(AT_ONCE)
+        self.producing = Turns(PRODUCING)

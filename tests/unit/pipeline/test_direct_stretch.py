@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.direct import stretch
 from pipeline.direct.stretch import Stretch
+from pipeline.direct.turns import Turns
 from protocol.kafka.tail import Taken
 
 SIZE = 100
@@ -62,7 +63,7 @@ def read(there: int, most: int, most_bytes: int) -> tuple[Stretch, list[int], Fa
     tail = FakeTail(there)
     first = tail.take(10, most_bytes, 0.05)
     assert first is not None
-    one = Stretch(tail, first, most, most_bytes)
+    one = Stretch(tail, first, most, most_bytes, Turns(1))
     assert one.reached() == first.until, "before the first batch"
     return one, [offset for rows in one for offset in rows.offsets], tail
 
@@ -85,11 +86,22 @@ def test_it_ends_at_either_bound(most: int, most_bytes: int, until: int) -> None
 
 def test_markers_alone_move_its_end_without_a_row() -> None:
     """The position goes on behind them."""
-    one = Stretch(FakeTail(0), Taken([], 7, 0), 10, 1000)
+    one = Stretch(FakeTail(0), Taken([], 7, 0), 10, 1000, Turns(1))
     assert (list(one), one.reached()) == ([], 7)
 
 
 def test_rows_hold_the_records_columns_in_order() -> None:
     """Offset, key, value, headers, milliseconds."""
-    (rows,) = Stretch(FakeTail(0), taken(3, 5), 2, 1000)
+    (rows,) = Stretch(FakeTail(0), taken(3, 5), 2, 1000, Turns(1))
     assert rows == ([3, 4], [b"gold-1"] * 2, [b"{}"] * 2, [None] * 2, [30, 40])
+
+
+def test_only_one_reads_and_writes_at_a_time_and_an_end_in_the_middle_gives_the_turn_back() -> None:
+    turns = Turns(1, 60.0)
+    for _ in range(2):
+        tail = FakeTail(20)
+        rows = iter(Stretch(tail, taken(0, 3), 10, 1000, turns))
+        next(rows)
+        assert turns.taken() == 1
+        rows.close()
+        assert turns.taken() == 0
