@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+import psutil
+
 from protocol.deadline import Deadline
 from protocol.errors import BrewError
 
@@ -43,10 +45,17 @@ class Program:
                 start_new_session=True,
             )
         self.ended_at: float | None = None
+        self._family = {self._process.pid}
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def family(self) -> set[int]:
+        """Pids of it and of all that was found below it, now or when this was asked before."""
+        with contextlib.suppress(psutil.Error):
+            self._family |= {one.pid for one in psutil.Process(self.pid).children(recursive=True)}
+        return self._family
 
     def code(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""

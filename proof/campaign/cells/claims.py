@@ -23,6 +23,7 @@ _ASK_S = 20.0
 _SNAPSHOT_RECORDS = 200
 _DRIVERS = 2
 _DRIVER_S = 1.0
+_START_S = 60.0
 # Two intervals, and on top of them a look at the log, the claim, and (drivers) the first transaction.
 _TAKEN_S, _FIRST_COMMIT_S = 2 * INTERVAL_S + 2.0, 2 * _DRIVER_S + 3.0
 _NEW_LEADER_S = 15.0  # as rows F14 and F17 have it
@@ -110,28 +111,30 @@ def believers(stage: Stage) -> None:
     sleepers(stage, "--believing")
 
 
-def driver(stage: Stage, way: str, number: int) -> Program:
-    """A pipeline that stands by, or that shares."""
+def driver(stage: Stage, way: str, number: int, *spark: str) -> Program:
+    """A pipeline that stands by, or that shares; without Spark unless ``spark`` names a master."""
     words = ["--follow", way, "--claims", f"{stage.names.stem}.claims", "--claim-interval", str(_DRIVER_S)]
-    words += ["--client-id", f"driver-{number}", "--max-records-per-transaction", "100", "--progress", "json"]
+    words += ["--client-id", f"driver-{number}", "--max-records-per-transaction", "100", "--progress", "json", *spark]
     return stage.writer(*words, name=f"driver-{number}")
 
 
 def works(stage: Stage, program: Program) -> set[int]:
     """The input partitions in which it has committed."""
     stage.journals.look()
-    return {e.fields["partition"] for e in stage.journals.entries if is_commit(e) and e.pid == program.pid}
+    family = program.family()
+    return {e.fields["partition"] for e in stage.journals.entries if is_commit(e) and e.pid in family}
 
 
-def drivers(way: str, stage: Stage) -> None:
+def drivers(way: str, spark: tuple[str, ...], stage: Stage) -> None:
     """Of two drivers the one that works (or either, where they share) is killed, and another comes; time after time."""
     with stage.feeding(600):
         stage.orders(1000, "--transactional")
-        running = [driver(stage, way, number) for number in range(_DRIVERS)]
+        running = [driver(stage, way, number, *spark) for number in range(_DRIVERS)]
         wanted = _DRIVERS if way == "--share" else 1
+        at_work = functools.partial(_at_work, stage, running)
         for number in range(_DRIVERS, _DRIVERS + _times(stage)):
-            stage.until(lambda: sum(bool(works(stage, one)) for one in running) >= wanted, f"{wanted} at work", 30.0)
-            victim = stage.random.choice([one for one in running if works(stage, one)])
+            stage.until(lambda: len(at_work()) >= wanted, f"{wanted} at work", _START_S)
+            victim = stage.random.choice(at_work())
             held = _lately(stage, victim)
             victim.kill()
             killed = time.time()
@@ -139,9 +142,13 @@ def drivers(way: str, stage: Stage) -> None:
             _still_there(running)
             stage.fire("kills")
             stage.recovered(killed, held)
-            running.append(driver(stage, way, number))
+            running.append(driver(stage, way, number, *spark))
     stage.stop_writers()
     operate.delete_topics(stage.cluster.admin, [f"{stage.names.stem}.claims"], Deadline(_ASK_S))
+
+
+def _at_work(stage: Stage, running: list[Program]) -> list[Program]:
+    return [one for one in running if works(stage, one)]
 
 
 def _still_there(running: list[Program]) -> None:
@@ -153,7 +160,7 @@ def _still_there(running: list[Program]) -> None:
 
 def _lately(stage: Stage, program: Program) -> set[int]:
     """Where its last commits were: what nobody works on once it is gone."""
-    mine = [e for e in stage.journals.entries if is_commit(e) and e.pid == program.pid]
+    mine = [e for e in stage.journals.entries if is_commit(e) and e.pid in program.family()]
     return {e.fields["partition"] for e in mine if e.at > mine[-1].at - _DRIVER_S}
 
 
@@ -186,14 +193,14 @@ def _claims_cell(
     )
 
 
-def _drivers_cell(way: str, fault: str, *marks: str) -> Cell:
+def _drivers_cell(way: str, fault: str, *marks: str, spark: tuple[str, ...] = ()) -> Cell:
     return Cell(
-        name=f"F08{way[1:]}",
+        name=f"F08{way[1:]}{'-spark' if spark else ''}",
         row="F08",
         fault=fault,
         target="driver",
         moment="under load",
-        play=functools.partial(drivers, way),
+        play=functools.partial(drivers, way, spark),
         needed={"kills": 1},
         bound_s=_FIRST_COMMIT_S,
         limit_s=240.0,
@@ -205,6 +212,11 @@ def _drivers_cell(way: str, fault: str, *marks: str) -> Cell:
 CELLS = (
     _drivers_cell("--stand-by", "the one of two drivers that works is killed, the other stands by"),
     _drivers_cell("--share", "one of two drivers that share by claims is killed", "prove"),
+    _drivers_cell(
+        "--share",
+        "one of two drivers that share by claims is killed",
+        spark=("--master", "local[2]", "--reader", "direct"),
+    ),
     _claims_cell("F34-races", "8 claimants race for 64 partitions", races, needed={"rounds": 1, "winners": 2}),
     _claims_cell(
         "F34-sleepers",
