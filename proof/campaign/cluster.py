@@ -59,12 +59,16 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """How to start a sandbox: nodes, and broker settings on top of its own."""
+    """
+    How to start a sandbox: nodes, and broker settings on top of its own.
+
+    ``disk_mb``: an end to the last broker's disk; an hour of mixtures writes more than 512.
+    """
 
     brokers: int = _ALL
     properties: Mapping[str, str] | None = None
     heap_mb: int = 512
-    disk_mb: int = 512
+    disk_mb: int = 4096
 
 
 class Sandbox(Foreign):
