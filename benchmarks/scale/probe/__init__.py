@@ -1,0 +1,1 @@
+"""Measures single numbers on sandbox brokers, and compares the simulator with real runs."""
