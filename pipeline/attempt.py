@@ -15,6 +15,7 @@ from pipeline.ports import CrashedOnPurposeError, Enrich, Evidence, Rows, Tally,
 from pipeline.profiles import held
 from pipeline.profiles.table import lookup
 from pipeline.settings import Limits, ProfilesSettings
+from pipeline.timed import Timed
 from pipeline.transact import transact
 from pipeline.watchdog import watched
 from protocol.deadline import Deadline
@@ -80,19 +81,20 @@ def _not_begun(job: Job, offered: OffsetRange, detail: str) -> Outcome:
 
 
 def _attempt(offer: Offer, batches: Iterable[Rows], job: Job, enrich: Enrich, evidence: Evidence | None) -> Outcome:
-    began = time.monotonic()
+    began, began_at = time.monotonic(), time.time()
     offered = offer.offered
     failed = Outcome(offered.partition, offered.start, offered.until, Status.FAILED)
-    kafka = None
+    kafka = timed = None
     try:
         kafka = KafkaTransaction(job.transaction, offered.topic, offered.partition)
+        timed = Timed(journaled(kafka, job.journal, offered, job.transaction.group))
         deadline = Deadline(job.transaction.timeout_s)
         outcome = transact(
             batches,
             offered,
             offer.targets,
             enrich,
-            journaled(kafka, job.journal, offered, job.transaction.group),
+            timed,
             deadline,
             first_time=offer.first_time,
             crash=offer.crash,
@@ -115,6 +117,7 @@ def _attempt(offer: Offer, batches: Iterable[Rows], job: Job, enrich: Enrich, ev
     finally:
         if kafka is not None:
             kafka.close()
-    outcome = replace(outcome, seconds=time.monotonic() - began)
+    steps = {} if timed is None else timed.steps
+    outcome = replace(outcome, seconds=time.monotonic() - began, steps=steps, began_at=began_at)
     tell(job.journal, offered, job.transaction.group, outcome)
     return outcome

@@ -45,6 +45,7 @@ class Lane:
                 try:
                     plan, facts = self._plan()
                 except (KafkaFailure, DeadlineExceeded) as error:
+                    shared.board.unanswered(str(error))
                     self._failed("survey", str(error))
                     continue
                 if plan.drained:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 class Status(enum.StrEnum):
@@ -24,7 +25,12 @@ GOOD = {Status.COMMITTED, Status.ALREADY_DONE, Status.AHEAD}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A range and what became of it; ``position`` is the committed offset that *locate* found (-1: none)."""
+    """
+    A range and what became of it; ``position`` is the committed offset that *locate* found (-1: none).
+
+    ``steps``: seconds of each step that was begun. ``began_at``: seconds since the epoch. ``reasons``: why records were
+    rejected -> how many.
+    """
 
     partition: int
     start: int
@@ -35,3 +41,6 @@ class Outcome:
     rejected: int = 0
     seconds: float = 0.0
     detail: str = ""
+    steps: Mapping[str, float] = field(default_factory=dict)
+    began_at: float = 0.0
+    reasons: Mapping[str, int] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from protocol.deadline import Deadline
@@ -52,6 +52,7 @@ class Tally:
 
     enriched: int = 0
     rejected: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
 
 
 class Transaction(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 import orjson
@@ -14,7 +14,9 @@ from rich.live import Live
 from rich.table import Table
 
 from pipeline.outcome import Outcome, Status
+from pipeline.ownership import EVERY
 from pipeline.plan import Fact
+from protocol.observe.liveness import Phase
 
 _REFRESH_PER_S = 4
 
@@ -56,7 +58,7 @@ class Board:
     last_commit_s: float | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def survey(self, facts: Iterable[Fact]) -> None:
+    def survey(self, facts: Iterable[Fact], ours: Container[int] = EVERY) -> None:  # noqa: ARG002 - for who watches
         with self._lock:
             for fact in facts:
                 view = self.partitions.setdefault(fact.partition, PartitionView())
@@ -87,6 +89,17 @@ class Board:
         self.last_commit_s = time.monotonic() - self.started
         if self.first_commit_s is None:
             self.first_commit_s = self.last_commit_s
+
+    # What only those want to know who watch a run from outside (`pipeline.observed`).
+
+    def unanswered(self, why: str) -> None:
+        """The brokers did not say where partitions stand."""
+
+    def phase(self, phase: Phase, detail: str = "") -> None:
+        """What the run as a whole is at."""
+
+    def fatal(self, why: str) -> None:
+        """The run ends over this."""
 
     def rate(self) -> float:
         """Records per second between the first and the last commit (from the start while there is only one)."""

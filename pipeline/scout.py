@@ -60,7 +60,7 @@ class Scout:
             self._may_start |= missing.resolve(settings, unknown, self._topics)
             hold = {f.partition for f in waiting if f.log.end > f.log.first} - self._may_start
             facts = [f for f in facts if f.partition not in hold]
-        self._shared.board.survey(facts)
+        self._shared.board.survey(facts, self.ours)
         return facts, len(facts) == asked
 
     def _notice_step_back(self, partition: int, offset: int) -> None:

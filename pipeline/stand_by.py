@@ -18,6 +18,7 @@ from protocol.claims.stand_by import StandBy
 from protocol.errors import BrewError, DeadlineExceeded, KafkaFailure
 from protocol.kafka.claims_log import ClaimsLog
 from protocol.names import ExitCode
+from protocol.observe.liveness import Phase
 
 if TYPE_CHECKING:
     from pipeline.warm import Warmth
@@ -130,6 +131,7 @@ class Driver:
             if seat.owner not in {None, told, self.name}:
                 told = seat.owner
                 self.view.tell(f"{self.name} stands by, {told} works")
+            self.board.phase(Phase.STANDING_BY, f"{told} works" if told else "")
 
         if not seat.wait(self.stop, meanwhile):
             return False

@@ -107,6 +107,7 @@ def transact(
         run.tally.enriched,
         run.tally.rejected,
         time.monotonic() - began,
+        reasons=run.tally.reasons,
     )
 
 
@@ -204,6 +205,8 @@ def _reject(
     all_headers = [*(headers or ()), *errors, *source.headers()]
     queue(run.kafka, run.deadline, dead_letter, value, key, run.targets.dead_letter_partition, timestamp, all_headers)
     run.tally.rejected += 1
+    reason = why.reason.value
+    run.tally.reasons[reason] = run.tally.reasons.get(reason, 0) + 1
 
 
 def _check_order(run: _Run, offsets: list[int]) -> None:

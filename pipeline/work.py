@@ -20,6 +20,7 @@ from protocol.deadline import Deadline
 from protocol.errors import BrewError
 from protocol.kafka.transaction import KafkaTransaction
 from protocol.names import ExitCode
+from protocol.observe.liveness import Phase
 
 _GRACE_S = 4.0
 _FENCE_S = 1.5
@@ -43,15 +44,18 @@ def work(shared: Shared, carrier: Carrier, workers: Sequence[Worker]) -> None:
         except Exception as error:  # noqa: BLE001 - carried to the main thread
             if not shared.stop.is_set() or isinstance(error, BrewError):
                 errors.append(error)
+                shared.board.fatal(str(error))
             shared.stop.set()
 
     threads = [
         threading.Thread(target=guarded, args=[one], name=f"worker-{i}", daemon=True) for i, one in enumerate(workers)
     ]
+    shared.board.phase(Phase.WORKING)
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads) and not shared.stop.is_set():
         shared.stop.wait(_WATCH_S)
+    shared.board.phase(Phase.STOPPING)
     if shared.stop.is_set() and not errors and not shared.crashed:
         shared.view.tell("stopping: finishing the running transactions")
     if shared.crashed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ from protocol.kafka.ranges import RangeReader
 from protocol.kafka.scan import LogRecord
 from protocol.kafka.topics import Topic
 from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
+from protocol.observe.counts import Ending
+from protocol.observe.liveness import Phase
+from protocol.observe.recorder import Recorder
 from protocol.position import LogOffsets
 
 _REACH_S = 12.0
@@ -65,7 +69,10 @@ class Run:
     One process's totals. A second one on the same group is safe and useless: they fence each other in turn.
 
     ``store_of`` makes a partition's store; all are closed at the end, in good order unless the process is killed.
+    ``patience_s``: how long a partition may fail again and again before the run ends over it.
     """
+
+    patience_s = _PATIENCE_S
 
     def __init__(
         self,
@@ -74,7 +81,9 @@ class Run:
         stop: threading.Event,
         tell: Callable[[str], None] = lambda _text: None,
         crash: Crash | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
+        self._told_to = recorder or Recorder.unheard()
         self._settings, self._store_of, self._stop, self._tell, self._crash = settings, store_of, stop, tell, crash
         self.told = Told()
         self._stores: dict[int, Store] = {}
@@ -98,6 +107,7 @@ class Run:
             if not follow:
                 logs = self._logs(first)
                 first.goal = {p: log.last_stable for p, log in logs.items()}
+            self._told_to.phase(Phase.WORKING)
             with ThreadPoolExecutor(topics.input.partitions, thread_name_prefix="totals") as pool:
                 self._rounds(first, second, pool, follow=follow)
         finally:
@@ -155,6 +165,7 @@ class Run:
             known = committed(self._asking, stage.topic.name, stage.works, Deadline(_ASK_S))
             logs = self._logs(stage)
         except (KafkaFailure, DeadlineExceeded) as error:
+            self._told_to.unanswered(str(error))
             self._failed("failed", stage.topic.name, f"{type(error).__name__}: {error}")
             return 1
         self._patience.pop(stage.topic.name, None)
@@ -164,6 +175,7 @@ class Run:
             hint = known[p]
             start = max(log.first if hint is None else hint.offset, stage.seen.get(p, 0))
             stage.seen[p] = start
+            self._told_to.surveyed((stage.topic.name, p), start, log.last_stable, log.end)
             until = min(log.last_stable, start + self._settings.max_offsets)
             if stage.goal is not None:
                 until = min(until, stage.goal[p])
@@ -181,16 +193,20 @@ class Run:
         partition, work = source.partition, stage.works[source.partition]
         transaction = TransactionSettings(self._settings.connection, self._settings.group, self._settings.timeout_s)
         kafka = KafkaTransaction(transaction, source.topic, partition)
+        tell = partial(self._told_to.attempted, (source.topic, partition), stage.seen[partition], until, time.time())
         try:
             done = transact(
                 source, until, work, partial(self._read, stage, partition), kafka, transaction.timeout_s, self._crash
             )
         except Fenced:
+            tell(Ending.FENCED)
             self._failed("fenced", source, "another process counts in this group")
         except (KafkaFailure, DeadlineExceeded) as error:
+            tell(Ending.ABORTED, detail=str(error))
             self._failed("failed", source, f"{type(error).__name__}: {error}")
         else:
             stage.seen[partition] = done.until
+            tell(Ending.COMMITTED if done.until > done.start else Ending.REFUSED, records=done.records)
             self._succeeded(source, work, done)
         finally:
             kafka.close()

@@ -106,6 +106,7 @@ class Director:
         try:
             facts, all_of_them = self._scout.look(lambda source: range(source.partitions))
         except (KafkaFailure, DeadlineExceeded) as error:
+            self._shared.board.unanswered(str(error))
             self._next_look = time.monotonic() + self._patience.failed("survey", str(error))
             return
         self._facts = {fact.partition: fact for fact in facts}

@@ -1,0 +1,181 @@
+"""A consuming program that can be watched: its handler tells a recorder, and probes are answered from that."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from downstream.consume.handler import Handler, Later, Lease, NotOwned, Seat, Slice
+from downstream.consume.settings import LoopSettings
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import BrewError
+from protocol.kafka.clients import admin
+from protocol.kafka.offsets import log_offsets
+from protocol.observe.liveness import Bounds, Phase
+from protocol.observe.recorder import Recorder, Subject
+from protocol.observe.server import serving
+from protocol.observe.settings import ProbeSettings, probe_settings
+from protocol.observe.status import Topics
+
+_ASK_S = 10.0
+_ASK_EVERY_S = 5.0
+_LEAVE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Watched:
+    """
+    What is watched: a program, its group and topics, and where they are.
+
+    ``longest_work_s``: how long one piece of work may take in good health; ``patience_s``: how long the program waits
+    for servers that are away before it ends.
+    """
+
+    application: str
+    group: str
+    topics: Topics
+    connection: Connection
+    follow: bool
+    longest_work_s: float
+    patience_s: float
+
+    @classmethod
+    def loop(cls, application: str, settings: LoopSettings) -> Watched:
+        """A program that runs on the consume loop."""
+        topics, times = Topics(settings.topic), (settings.max_poll_interval_s, settings.patience_s)
+        return cls(application, settings.group, topics, settings.connection, settings.follow, *times)
+
+
+@contextmanager
+def observed(watched: Watched, given: Mapping[str, Any]) -> Iterator[Recorder]:
+    """
+    The recorder of a program; while the block lasts it is served, unless nobody is to be answered.
+
+    Raises:
+        UsageError: an option that can't be, or the port that was asked for is taken.
+    """
+    probes = probe_settings(given, follow=watched.follow, longest_work_s=watched.longest_work_s)
+    recorder = _recorder(watched, probes or ProbeSettings())
+    if probes is None:
+        yield recorder
+        return
+    with serving(probes, recorder), Ends(watched.connection, recorder):
+        yield recorder
+
+
+def _recorder(watched: Watched, probes: ProbeSettings) -> Recorder:
+    subject = Subject(watched.application, watched.group, watched.topics, watched.connection.bootstrap)
+    away_s = watched.patience_s + watched.longest_work_s
+    return Recorder(subject, Bounds(probes.polling_ttl_s, probes.consuming_ttl_s, away_s))
+
+
+class Ends:
+    """Asks every few seconds where the logs of the recorder's partitions end: a consumer itself is not told the LSO."""
+
+    def __init__(self, connection: Connection, recorder: Recorder, every_s: float = _ASK_EVERY_S) -> None:
+        self._connection, self._recorder, self._every_s = connection, recorder, every_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ends", daemon=True)
+
+    def _run(self) -> None:
+        client = admin(self._connection)
+        while not self._stop.wait(self._every_s):
+            places = self._recorder.places()
+            for topic in sorted({topic for topic, _ in places}):
+                try:
+                    logs = log_offsets(client, topic, [p for t, p in places if t == topic], Deadline(_ASK_S))
+                except BrewError as error:
+                    self._recorder.unanswered(str(error), look=False)
+                    continue
+                for partition, log in logs.items():
+                    self._recorder.told((topic, partition), log.last_stable, log.end)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(_LEAVE_S)
+
+
+class ObservedHandler:
+    """A handler around a pattern's own: the loop sees none of it, and the recorder all that the loop asks."""
+
+    def __init__(self, inner: Handler, recorder: Recorder, topic: str) -> None:
+        self._inner, self._recorder, self._topic = inner, recorder, topic
+
+    def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:
+        """
+        As the pattern's.
+
+        Raises:
+            Later: what the pattern needs is away just now.
+        """
+        self._recorder.phase(Phase.WORKING)
+        with self._telling(seat.partition for seat in seats):
+            positions = self._inner.assigned(seats, deadline)
+        for seat in seats:
+            position = positions.get(seat.partition, seat.first)
+            self._recorder.surveyed((seat.topic, seat.partition), position, seat.last_stable, seat.last_stable)
+        return positions
+
+    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
+        """
+        As the pattern's.
+
+        Raises:
+            Later, NotOwned: as the pattern says.
+        """
+        with self._telling([one.partition for one in slices]):
+            self._inner.handle(slices, self._heard(lease))
+        for one in slices:
+            self._recorder.read((self._topic, one.partition), len(one.records))
+
+    def tick(self, lease: Lease) -> None:
+        """Once per round, which is what polling means."""
+        self._recorder.phase(Phase.WORKING)
+        self._recorder.polled((self._topic, partition) for partition in lease.partitions)
+        with self._telling(lease.partitions):
+            self._inner.tick(self._heard(lease))
+
+    def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
+        try:
+            self._inner.revoked(partitions, deadline)
+        finally:
+            self._recorder.released((self._topic, partition) for partition in partitions)
+
+    def lost(self, partitions: Collection[int]) -> None:
+        self._recorder.released((self._topic, partition) for partition in partitions)
+        self._inner.lost(partitions)
+
+    def close(self, deadline: Deadline) -> None:
+        self._recorder.phase(Phase.STOPPING)
+        self._inner.close(deadline)
+
+    def _heard(self, lease: Lease) -> Lease:
+        """What the pattern reports as done goes to the loop, and to the recorder."""
+        report: Callable[[Mapping[int, int]], None] = lease.report
+
+        def both(positions: Mapping[int, int]) -> None:
+            report(positions)
+            for partition, position in positions.items():
+                self._recorder.moved((self._topic, partition), position)
+
+        return replace(lease, report=both)
+
+    @contextlib.contextmanager
+    def _telling(self, partitions: Iterable[int]) -> Iterator[None]:
+        try:
+            yield
+        except (Later, NotOwned) as error:
+            self._recorder.waits([(self._topic, partition) for partition in partitions], str(error))
+            raise
+        except Exception as error:
+            self._recorder.fatal(f"{type(error).__name__}: {error}")
+            raise

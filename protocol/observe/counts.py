@@ -1,0 +1,134 @@
+"""What a program counts since its start: plain numbers, so that counting costs next to nothing."""
+
+from __future__ import annotations
+
+import bisect
+import enum
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+RATE_OVER_S = 10.0
+_GRAIN_S = 0.25
+_LEAST_S = 1.0
+
+
+class Ending(enum.StrEnum):
+    """How an attempt ended; after `INDEFINITE` only the next attempt's *locate* tells, `REFUSED` wrote nothing."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    FENCED = "fenced"
+    INDEFINITE = "indefinite"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """
+    One attempt at ``start`` to ``until``, and how it ended.
+
+    ``began_at`` is wall-clock seconds, ``steps`` the seconds of each step, ``dead_letters`` reason -> records.
+    """
+
+    topic: str
+    partition: int
+    ending: Ending
+    start: int
+    until: int
+    records: int = 0
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    steps: Mapping[str, float] = field(default_factory=dict)
+    began_at: float | None = None
+    transactional_id: str | None = None
+    detail: str = ""
+
+    @property
+    def place(self) -> Place:
+        return self.topic, self.partition
+
+
+@dataclass(slots=True)
+class Histogram:
+    """How many values fell into each bucket (the last one has no upper end), and their sum."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+    total: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect.bisect_left(BUCKETS_S, seconds)] += 1
+        self.total += seconds
+
+    def copy(self) -> Histogram:
+        return Histogram(list(self.counts), self.total)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counters of the whole program; they outlive the partitions that they count, and never go down."""
+
+    endings: Counter[tuple[Place, Ending]] = field(default_factory=Counter)
+    records: Counter[Place] = field(default_factory=Counter)
+    dead_letters: Counter[str] = field(default_factory=Counter)
+    unanswered: int = 0
+    recoveries: int = 0
+    recovery_s: float | None = None
+    steps: dict[str, Histogram] = field(default_factory=dict)
+    seconds: Histogram = field(default_factory=Histogram)
+
+    def ended(self, end: Ended) -> None:
+        """Count one attempt."""
+        self.endings[end.place, end.ending] += 1
+        self.seconds.add(end.seconds)
+        for step, seconds in end.steps.items():
+            self.steps.setdefault(step, Histogram()).add(seconds)
+        if end.ending is Ending.COMMITTED:
+            self.records[end.place] += end.records
+            self.dead_letters.update(end.dead_letters)
+
+    def recovered(self, seconds: float) -> None:
+        self.recoveries += 1
+        self.recovery_s = seconds
+
+    def copy(self) -> Counts:
+        """Nothing in common with this one."""
+        return Counts(
+            Counter(self.endings),
+            Counter(self.records),
+            Counter(self.dead_letters),
+            self.unanswered,
+            self.recoveries,
+            self.recovery_s,
+            {step: one.copy() for step, one in self.steps.items()},
+            self.seconds.copy(),
+        )
+
+
+@dataclass(slots=True)
+class Rate:
+    """Records per second over the last ten; ``since`` is when the counting began."""
+
+    since: float
+    _grains: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def add(self, records: int, now: float) -> None:
+        if self._grains and now - self._grains[-1][0] < _GRAIN_S:
+            at, before = self._grains.pop()
+            self._grains.append((at, before + records))
+        else:
+            self._grains.append((now, records))
+        self._forget(now)
+
+    def per_s(self, now: float) -> float:
+        self._forget(now)
+        span = min(RATE_OVER_S, max(_LEAST_S, now - self.since))
+        return sum(records for _, records in self._grains) / span
+
+    def _forget(self, now: float) -> None:
+        while self._grains and now - self._grains[0][0] > RATE_OVER_S:
+            self._grains.popleft()

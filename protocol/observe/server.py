@@ -1,0 +1,162 @@
+"""The HTTP server of probes: `/livez /readyz /startupz /metrics /status`; every answer comes from memory at once."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import click
+import orjson
+
+from protocol.errors import UsageError
+from protocol.observe.liveness import Phase
+from protocol.observe.recorder import Recorder
+from protocol.observe.settings import ProbeSettings
+from protocol.observe.status import ILL, Answer, Status
+
+_JSON = "application/json"
+_REQUEST_S = 5.0
+_LOOK_S = 0.25
+_OK, _NOT_FOUND, _ERROR, _ILL = 200, 404, 500, 503
+_PAGES = ("/livez", "/readyz", "/startupz", "/metrics", "/status")
+
+
+class Reply(NamedTuple):
+    """What a request is answered with."""
+
+    code: int
+    kind: str
+    body: bytes
+
+
+def respond(path: str, recorder: Recorder) -> Reply:
+    """The answer for one path; whatever stands behind a question mark is passed over."""
+    page = path.partition("?")[0].rstrip("/")
+    if page == "/metrics":
+        from protocol.observe import exposition  # noqa: PLC0415 - who is never scraped needs no client library
+
+        return Reply(_OK, exposition.CONTENT_TYPE, exposition.text(*recorder.look()))
+    if page == "/status":
+        return Reply(_OK, _JSON, recorder.status().to_json())
+    if page in _PAGES:
+        status = recorder.status()
+        answer = {"/livez": status.live, "/readyz": status.ready, "/startupz": status.started}[page]
+        return Reply(_OK if answer.ok else _ILL, _JSON, _probe(answer, status))
+    return Reply(_NOT_FOUND, _JSON, orjson.dumps({"pages": _PAGES}, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def _probe(answer: Answer, status: Status) -> bytes:
+    """Short on purpose: kubelets log it; all of it is in `/status`."""
+    document = {
+        "ok": answer.ok,
+        "reason": answer.reason,
+        "application": status.application,
+        "state": status.state,
+        "now": status.now,
+        "ill": [
+            {"topic": one.topic, "partition": one.partition, "state": one.state, "reason": one.reason}
+            for one in status.partitions
+            if one.state in ILL
+        ],
+    }
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], recorder: Recorder) -> None:
+        self.recorder = recorder
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Without the base class's look-up of the host's name, which may wait for a name server."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    timeout = _REQUEST_S
+    server: _Server
+
+    def do_GET(self) -> None:
+        try:
+            reply = respond(self.path, self.server.recorder)
+        except Exception as error:  # noqa: BLE001 - a bug here must not look like a program that has ended
+            reply = Reply(_ERROR, _JSON, orjson.dumps({"ok": False, "reason": f"{type(error).__name__}: {error}"}))
+        with contextlib.suppress(OSError):  # whoever asked has gone
+            self.send_response(reply.code)
+            self.send_header("Content-Type", reply.kind)
+            self.send_header("Content-Length", str(len(reply.body)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(reply.body)
+
+    do_HEAD = do_GET  # noqa: N815 - the library's name
+
+    def log_message(self, _format: str, *args: object) -> None:
+        """Say nothing: probes come every few seconds."""
+
+
+class Probes:
+    """The server, in a thread of its own; ``url`` is where it answers."""
+
+    def __init__(self, settings: ProbeSettings, recorder: Recorder) -> None:
+        """
+        Raises:
+            UsageError: the port that was asked for is taken, or the address is none of this machine's.
+            OSError: nobody asked for this port by number, and yet none can be had.
+        """
+        self.taken = False
+        try:
+            self._server = _Server((settings.host, settings.port), recorder)
+        except OSError as error:
+            if settings.asked:
+                raise UsageError(
+                    f"no probes at {settings.host}:{settings.port} (--probe-host, --probe-port): {error.strerror}; "
+                    "name another port, 0 for any free one, or --no-probes"
+                ) from error
+            # Nobody asked for the default port by number: another program on it must not stop this one.
+            self._server, self.taken = _Server((settings.host, 0), recorder), True
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        self.url = f"http://{host}:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=[_LOOK_S], name="probes", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@contextlib.contextmanager
+def serving(settings: ProbeSettings, recorder: Recorder) -> Iterator[None]:
+    """
+    Answer while the block lasts, and say on stderr where; without a place for the default the program goes on unprobed.
+
+    Raises:
+        UsageError: as `Probes` says.
+    """
+    try:
+        server = Probes(settings, recorder)
+    except OSError as error:
+        click.echo(f"no probes at {settings.host}: {error.strerror}; set --probe-host, or --no-probes", err=True)
+        yield
+        return
+    taken = f" ({settings.port} is taken)" if server.taken else ""
+    click.echo(f"probes at {server.url}{taken}", err=True)
+    try:
+        yield
+    finally:
+        recorder.phase(Phase.STOPPED)
+        server.close()

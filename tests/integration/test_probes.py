@@ -1,0 +1,269 @@
+"""Programs as an orchestrator sees them: started, ready, alive, blocked, stuck, and well again; on a real broker."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import re
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from confluent_kafka import TopicPartition
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import Stage
+from harness.programs import Running, until
+
+from protocol.kafka.clients import READ_UNCOMMITTED, consumer, producer
+from protocol.names import STEPS, TransactionalId
+from protocol.observe.status import PartitionState, Status, from_json
+
+FOLLOW = ("--master", "none", "--follow", "--probe-port", "0")
+ORDER = b'{"order_id":"1","customer_id":"gold-1","item":"x","quantity":1,"total_cents":5,"store":"s","created_at":"t"}'
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Stage:
+    return Stage(broker, names)
+
+
+@dataclass
+class Probed:
+    """A running program, and the place where it answers."""
+
+    program: Running
+
+    def url(self) -> str:
+        found: list[str] = []
+
+        def told() -> bool:
+            found[:] = re.findall(r"probes at (http://\S+)", self.program.told())
+            assert self.program.alive(), self.program.told()
+            return bool(found)
+
+        until(told, "probes are announced")
+        return found[0]
+
+    def ask(self, page: str) -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(self.url() + page, timeout=5) as reply:
+                return reply.status, reply.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    def code(self, page: str) -> int:
+        return self.ask(page)[0]
+
+    def status(self) -> Status:
+        return from_json(self.ask("/status")[1])
+
+    def metric(self, line: str) -> float:
+        """The sum of all samples whose name and labels hold that."""
+        lines = [one for one in self.ask("/metrics")[1].decode().splitlines() if re.match(line, one)]
+        return sum(float(one.rpartition(" ")[2]) for one in lines)
+
+    def until(self, condition: Callable[[Status], bool], what: str, seconds: float = 20) -> Status:
+        seen: list[Status] = []
+
+        def holds() -> bool:
+            seen.append(self.status())
+            return condition(seen[-1])
+
+        try:
+            until(holds, what, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; last told: {seen[-1]}") from None
+        return seen[-1]
+
+    def ends(self) -> None:
+        self.program.terminate()
+        assert self.program.wait(20).code == 0
+
+
+@contextlib.contextmanager
+def started(stage: Stage, *arguments: str) -> Iterator[Probed]:
+    with stage.python(*arguments) as program:
+        yield Probed(program)
+
+
+@contextlib.contextmanager
+def following(stage: Stage, *options: str) -> Iterator[Probed]:
+    """`python -m pipeline run --follow` without Spark."""
+    with started(stage, "pipeline", "run", *stage.options(), *FOLLOW, *options) as probed:
+        yield probed
+
+
+@pytest.mark.parametrize("reader", ["connector", "direct"])
+def test_a_pipeline_tells_what_it_does_and_what_it_did(stage: Stage, reader: str) -> None:
+    """All five pages over the life of a run; numbers are those of the brokers."""
+    stage.create()
+    stage.seed(40, "--bad-every", "4")
+    with following(stage, "--reader", reader) as run:
+        until(lambda: run.code("/startupz") == 200, "it has started")
+        status = run.until(lambda s: s.totals.records == 40, "all are done")
+        assert (status.application, status.reader, status.group) == ("pipeline", reader, stage.names.group)
+        assert (status.totals.dead_letters, status.totals.fences) == (10, 0)
+        assert {one.partition: one.position for one in status.partitions} == stage.committed()
+        worked = [one for one in status.partitions if one.records]
+        for one in worked:
+            assert one.last_transaction is not None
+            assert tuple(one.last_transaction.steps) == STEPS
+            assert one.last_transaction.transactional_id == str(
+                TransactionalId(stage.names.group, stage.names.input, one.partition)
+            )
+            assert one.transactions.committed >= 1
+        run.until(lambda s: all(one.state is PartitionState.IDLE for one in s.partitions), "nothing is left")
+        assert (run.code("/livez"), run.code("/readyz"), run.code("/nothing")) == (200, 200, 404)
+        assert run.metric(r'brew_txn_total{.*outcome="committed"') == status.totals.transactions
+        assert run.metric(r'brew_dlq_total{reason="no') + run.metric(r'brew_dlq_total{reason="[^n]') == 10
+        assert run.metric(r"brew_consumer_lag{") == 0
+        assert run.metric(r'brew_txn_phase_seconds_count{phase="commit"}') == status.totals.transactions
+        run.ends()
+
+
+def test_what_stands_behind_an_upstreams_transaction_is_blocked_and_alive(stage: Stage) -> None:
+    """A restart would change nothing, so none is asked for."""
+    stage.create(2)
+    upstream = producer(stage.connection, f"{stage.names.stem}-up", timeout_s=60, message_max_bytes=1_000_000)
+    upstream.init_transactions(20)
+    upstream.begin_transaction()
+    upstream.produce(stage.names.input, ORDER, b"gold-1", 1)
+    upstream.flush(20)
+    with following(stage, "--reader", "direct") as run:
+        states = [PartitionState.IDLE, PartitionState.BLOCKED]
+        status = run.until(lambda s: [one.state for one in s.partitions] == states, "one is blocked")
+        assert (status.partitions[1].held_back, status.partitions[1].lag) == (1, 0)
+        assert (run.code("/livez"), run.code("/readyz")) == (200, 200)
+        assert run.metric(r'brew_partition_state{partition="1",state="blocked"') == 1
+        upstream.commit_transaction(20)
+        run.until(lambda s: s.totals.records == 1, "it goes on by itself")
+        run.ends()
+
+
+@pytest.mark.parametrize("reader", ["connector", "direct"])
+def test_a_partition_that_stands_still_with_work_turns_livez_red_until_it_moves(stage: Stage, reader: str) -> None:
+    """Somebody's open transaction holds the group's offset of one partition: locate fails again and again."""
+    stage.create(2)
+    foreign = producer(stage.connection, f"{stage.names.stem}-foreign", timeout_s=60, message_max_bytes=1_000_000)
+    foreign.init_transactions(20)
+    foreign.begin_transaction()
+    member = consumer(stage.connection, stage.names.group, READ_UNCOMMITTED)
+    held = [TopicPartition(stage.names.input, 1, 0)]
+    foreign.send_offsets_to_transaction(held, member.consumer_group_metadata(), 20)
+    member.close()
+    stage.produce(stage.names.input, (0, b"gold-1", ORDER), (1, b"gold-2", ORDER))
+    short = ("--transaction-timeout", "1", "--consuming-ttl", "2", "--polling-ttl", "60")
+    with following(stage, "--reader", reader, *short) as run:
+        run.until(lambda s: s.totals.records == 1, "the other partition is done")
+        until(lambda: run.code("/livez") == 503, "it is stuck")
+        told = json.loads(run.ask("/livez")[1])
+        assert [(one["partition"], one["state"]) for one in told["ill"]] == [(1, "stuck")]
+        assert "locate" in told["reason"]
+        assert "--consuming-ttl 2" in told["reason"]
+        assert (run.code("/readyz"), run.code("/startupz")) == (503, 200)
+        foreign.abort_transaction(20)
+        run.until(lambda s: s.totals.records == 2 and s.live.ok, "it moves, and is well")
+        assert (run.code("/livez"), run.code("/readyz")) == (200, 200)
+        recovered = run.status().totals.recovery_s
+        assert recovered is not None
+        assert recovered > 2
+        run.ends()
+    stage.proven(inputs=2, outputs=2)
+
+
+def test_drivers_that_share_tell_each_of_its_own(stage: Stage) -> None:
+    """Sums over all of them are right: no partition is told twice."""
+    stage.create()
+    share = ("--share", "--claim-interval", "0.5", "--claims", stage.names.topic("claims"))
+    with following(stage, *share) as one:
+        one.until(lambda s: len(s.partitions) == 4, "the first one has all")
+        with following(stage, *share) as other:
+            both = [one, other]
+
+            def divided() -> bool:
+                told = [p.partition for run in both for p in run.status().partitions]
+                return sorted(told) == [0, 1, 2, 3] and len(other.status().partitions) == 2
+
+            until(divided, "each has two")
+            other.ends()
+        one.ends()
+
+
+def test_a_driver_that_stands_by_is_alive_and_ready(stage: Stage) -> None:
+    """It has no partition, and could work at once."""
+    stage.create(2)
+    options = ("--stand-by", "--claim-interval", "0.5", "--claims", stage.names.topic("claims"))
+    with following(stage, *options, "--client-id", "first") as first:
+        first.until(lambda s: len(s.partitions) == 2 and s.ready.ok, "the first one works")
+        with following(stage, *options, "--client-id", "second") as second:
+            status = second.until(lambda s: "first works" in s.ready.reason, "the second one stands by")
+            assert (status.ready.ok, status.live.ok, status.started.ok) == (True, True, True)
+            assert list(status.partitions) == []
+            first.ends()
+            second.until(lambda s: len(s.partitions) == 2, "the second one works")
+            second.ends()
+
+
+class _Service(http.server.BaseHTTPRequestHandler):
+    """Takes every POST."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_downstream_programs_tell_the_same(stage: Stage) -> None:
+    """One on the consume loop, one with rounds of its own; the ledger has the loop in common with the first."""
+    stage.create()
+    stage.seed(20)
+    assert stage.pipeline("--master", "none", seconds=60).code == 0
+    service = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Service)
+    threading.Thread(target=service.serve_forever, daemon=True).start()
+    place = stage.names.output
+    both = ("--bootstrap", stage.broker.bootstrap, "--topic", place, "--follow", "--probe-port", "0")
+    programs = {
+        "call": ("--url", f"http://127.0.0.1:{service.server_port}/", "--dead-letter", stage.names.topic("calls")),
+        "totals": ("--store", "memory", "--output", stage.names.topic("totals")),
+    }
+    with contextlib.ExitStack() as running:
+        runs = {
+            name: running.enter_context(
+                started(stage, "downstream", name, *both, "--group", stage.names.topic(name), *more)
+            )
+            for name, more in programs.items()
+        }
+        for name, run in runs.items():
+            status = run.until(lambda s: sum(one.records for one in s.partitions if one.topic == place) == 20, "read")
+            assert (status.application, status.reader) == (f"downstream {name}", None)
+            run.until(lambda s: all(one.state is PartitionState.IDLE for one in s.partitions), "all is done")
+            assert (run.code("/livez"), run.code("/readyz"), run.code("/startupz")) == (200, 200, 200)
+            assert run.metric(rf'brew_records_total{{.*topic="{re.escape(place)}"') == 20
+            run.ends()
+    service.shutdown()
+    service.server_close()
+
+
+def test_a_traces_context_travels_with_its_record(stage: Stage) -> None:
+    """`traceparent` and all others of the input stand first, bytes unchanged; with Spark: `test_pipeline_inputs.py`."""
+    stage.create(1)
+    trace = [
+        ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ("odd", b"\xff"),
+        ("no", None),
+    ]
+    stage.produce(stage.names.input, (0, b"gold-1", ORDER, trace), (0, b"gold-2", b"{", trace), (0, b"gold-3", ORDER))
+    assert stage.pipeline("--master", "none", "--reader", "direct", seconds=60).code == 0
+    out = [one.headers() or [] for one in stage.records(stage.names.output)]
+    (dead,) = [one.headers() or [] for one in stage.records(stage.names.dead_letter)]
+    assert out[0][:3] == trace
+    assert dead[:3] == trace
+    assert [name for name, _ in out[1]] == ["source.topic", "source.partition", "source.offset"]

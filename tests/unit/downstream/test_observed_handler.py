@@ -1,0 +1,134 @@
+"""What a consuming program tells its watchers: all that the loop asks of its pattern, and nothing is changed by it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from downstream.consume.handler import Later, Lease, LogRecord, NotOwned, Seat, Slice
+from downstream.observed import ObservedHandler
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+from protocol.observe.liveness import Bounds
+from protocol.observe.recorder import Recorder, Subject
+from protocol.observe.status import PartitionState, Topics
+
+
+@dataclass
+class Pattern:
+    """Reads from the committed offset on, and reports what it is given; raises what it is told to."""
+
+    error: Exception | None = None
+    calls: list[str] = field(default_factory=list)
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if self.error is not None:
+            raise self.error
+
+    def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
+        self._called("assigned")
+        return {seat.partition: seat.committed or 0 for seat in seats}
+
+    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
+        self._called("handle")
+        lease.report({one.partition: one.until for one in slices})
+
+    def tick(self, lease: Lease) -> None:  # noqa: ARG002 - the port's shape
+        self._called("tick")
+
+    def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:  # noqa: ARG002 - the port's shape
+        self._called("revoked")
+
+    def lost(self, partitions: Collection[int]) -> None:  # noqa: ARG002 - the port's shape
+        self._called("lost")
+
+    def close(self, deadline: Deadline) -> None:  # noqa: ARG002 - the port's shape
+        self._called("close")
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.pattern, self.reported = Pattern(), []
+        subject = Subject("downstream ledger", "g", Topics("out"), "localhost:1")
+        self.recorder = Recorder(subject, Bounds(300, 300, 120))
+        self.handler = ObservedHandler(self.pattern, self.recorder, "out")
+
+    def lease(self) -> Lease:
+        return Lease(Deadline(5), frozenset({0, 1}), lambda _: None, lambda _: None, self.reported.append)
+
+    def assign(self, last_stable: int = 3) -> Mapping[int, int]:
+        seats = [Seat("out", "id", p, 0, 0, last_stable) for p in (0, 1)]
+        return self.handler.assigned(seats, Deadline(5))
+
+    def read(self, partition: int = 0, until: int = 3) -> None:
+        records = [LogRecord.__new__(LogRecord)] * 2
+        self.handler.handle([Slice(partition, 0, until, records)], self.lease())
+
+    def states(self) -> list[PartitionState]:
+        return [one.state for one in self.recorder.status().partitions]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_positions_and_reports_go_through_unchanged(scene: Scene) -> None:
+    """The loop hears what it would hear without watchers."""
+    assert not scene.recorder.status().started.ok
+    assert scene.assign() == {0: 0, 1: 0}
+    assert scene.states() == [PartitionState.WORKING, PartitionState.WORKING]
+    scene.read()
+    assert scene.reported == [{0: 3}]
+    assert scene.states() == [PartitionState.IDLE, PartitionState.WORKING]
+    status = scene.recorder.status()
+    assert (status.totals.records, status.partitions[0].position, status.ready.ok) == (2, 3, True)
+
+
+def test_a_store_that_is_away_blocks_its_partitions_until_it_is_back(scene: Scene) -> None:
+    """`Later` goes on to the loop, which asks again."""
+    scene.pattern.error = Later("the database is away")
+    with pytest.raises(Later):
+        scene.assign()
+    assert scene.states() == [PartitionState.BLOCKED, PartitionState.BLOCKED]
+    assert "the database is away" in scene.recorder.status().partitions[0].reason
+    assert scene.recorder.status().live.ok
+    scene.pattern.error = None
+    scene.assign()
+    assert scene.states() == [PartitionState.WORKING, PartitionState.WORKING]
+    scene.pattern.error = NotOwned("lost its lock")
+    with pytest.raises(NotOwned):
+        scene.read(1)
+    assert scene.states() == [PartitionState.WORKING, PartitionState.BLOCKED]
+
+
+def test_what_ends_the_loop_is_told_before_it_ends(scene: Scene) -> None:
+    """Between that and the end of the process somebody may ask."""
+    scene.assign()
+    scene.pattern.error = Refused("input-lost: out[0]")
+    with pytest.raises(Refused):
+        scene.handler.tick(scene.lease())
+    assert scene.recorder.status().live.reason == "unrecoverable: Refused: input-lost: out[0]"
+
+
+@pytest.mark.parametrize("how", ["revoked", "lost"])
+def test_partitions_that_leave_are_not_told_any_more(scene: Scene, how: str) -> None:
+    scene.assign()
+    if how == "revoked":
+        scene.handler.revoked([0], Deadline(5))
+    else:
+        scene.handler.lost([0])
+    assert scene.recorder.places() == [("out", 1)]
+    scene.handler.tick(scene.lease())
+    assert scene.pattern.calls == ["assigned", how, "tick"]
+
+
+def test_the_end_is_told(scene: Scene) -> None:
+    """Not ready from then on, and alive: the process ends by itself."""
+    scene.assign()
+    scene.handler.close(Deadline(5))
+    status = scene.recorder.status()
+    assert (status.state.value, status.ready.ok, status.live.ok) == ("stopping", False, True)

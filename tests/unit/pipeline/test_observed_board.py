@@ -1,0 +1,84 @@
+"""What a run tells its watchers: each outcome in the words of all programs, and only what is its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.observed import ObservedBoard, ended, recorder_of
+from pipeline.outcome import Outcome, Status
+from pipeline.plan import Fact
+from pipeline.settings import PipelineSettings
+from protocol.connection import Connection
+from protocol.observe.counts import Ending
+from protocol.observe.liveness import Phase
+from protocol.observe.settings import ProbeSettings
+from protocol.observe.status import PartitionState
+from protocol.position import Committed, LogOffsets
+
+
+@pytest.fixture
+def board() -> ObservedBoard:
+    settings = PipelineSettings(Connection("localhost:1"), "in", "out", "dlq", "g")
+    made = ObservedBoard(recorder_of(settings, ProbeSettings()), settings)
+    made.phase(Phase.WORKING)
+    return made
+
+
+def fact(partition: int, committed: int | None = 0, stable: int = 10, end: int = 10) -> Fact:
+    position = None if committed is None else Committed(committed, "")
+    return Fact("in", partition, "id", position, LogOffsets(0, stable, end))
+
+
+@pytest.mark.parametrize(
+    ("status", "steps", "ending"),
+    [
+        (Status.COMMITTED, ("fence", "commit"), Ending.COMMITTED),
+        (Status.FENCED, ("fence",), Ending.FENCED),
+        (Status.FAILED, ("fence", "abort"), Ending.ABORTED),
+        (Status.FAILED, (), Ending.ABORTED),
+        (Status.FAILED, ("fence", "commit"), Ending.INDEFINITE),
+        (Status.CRASHED, ("fence",), Ending.INDEFINITE),
+        (Status.ALREADY_DONE, ("fence", "locate"), Ending.REFUSED),
+        (Status.AHEAD, ("fence", "locate"), Ending.REFUSED),
+        (Status.OFFSET_GAP, ("fence", "locate"), Ending.REFUSED),
+    ],
+)
+def test_each_status_has_its_ending(status: Status, steps: tuple[str, ...], ending: Ending) -> None:
+    """A commit that failed may have been applied: only the next attempt's locate tells."""
+    told = ended(Outcome(3, 0, 10, status, steps=dict.fromkeys(steps, 0.1)), "in", "g")
+    assert (told.ending, told.transactional_id) == (ending, "g:in:3")
+
+
+def test_no_status_is_without_an_ending() -> None:
+    """A new one must not fall out of the metrics."""
+    assert {ended(Outcome(0, 0, 1, status), "in", "g").ending for status in Status} <= set(Ending)
+
+
+def test_the_boards_own_counters_go_on(board: ObservedBoard) -> None:
+    """The table on the terminal is the same with probes and without."""
+    board.survey([fact(0)])
+    board.outcome(Outcome(0, 0, 10, Status.COMMITTED, enriched=8, rejected=2, reasons={"not-json": 2}))
+    assert (board.totals.enriched, board.totals.rejected, board.partitions[0].position) == (8, 2, 10)
+    status = board.recorder.status()
+    assert (status.totals.records, status.totals.dead_letters) == (10, 2)
+
+
+def test_partitions_of_other_drivers_are_not_told(board: ObservedBoard) -> None:
+    """With --share each driver tells of its own, so that sums over all of them are right."""
+    board.survey([fact(n) for n in range(4)], {0, 1})
+    assert [one.partition for one in board.recorder.status().partitions] == [0, 1]
+    board.survey([fact(n) for n in range(4)], {1, 2})
+    assert [one.partition for one in board.recorder.status().partitions] == [1, 2]
+
+
+def test_a_driver_that_stands_by_has_no_partitions_and_is_ready(board: ObservedBoard) -> None:
+    board.survey([fact(0)])
+    board.phase(Phase.STANDING_BY, "other works")
+    status = board.recorder.status()
+    assert (status.partitions, status.live.ok, status.ready.reason) == ((), True, "standing by: other works")
+
+
+def test_a_partition_behind_an_open_transaction_is_blocked(board: ObservedBoard) -> None:
+    board.survey([fact(0, 10, 10, 15), fact(1, None, 0, 0)])
+    states = [one.state for one in board.recorder.status().partitions]
+    assert states == [PartitionState.BLOCKED, PartitionState.IDLE]

@@ -1,0 +1,101 @@
+"""Spans of transactions: their times and names are those that were measured, and none is made where none is wanted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from pipeline.observed import ended
+from pipeline.outcome import Outcome, Status
+from pipeline.spans import Spans, provider
+from protocol.errors import UsageError
+from protocol.names import STEPS
+from protocol.observe.counts import Ended
+from protocol.observe.recorder import Subject
+from protocol.observe.status import Topics
+
+SUBJECT = Subject("pipeline", "g", Topics("orders", "out", "dlq"), "localhost:1", "direct")
+
+
+def attempt(status: Status = Status.COMMITTED, **more: object) -> Ended:
+    outcome = Outcome(3, 100, 150, status, 100, 40, 10, 0.6, steps=dict.fromkeys(STEPS, 0.1), began_at=1000.5, **more)
+    return ended(outcome, "orders", "g")
+
+
+def spans_of(*attempts: Ended) -> list[ReadableSpan]:
+    exporter, sending = InMemorySpanExporter(), TracerProvider()
+    sending.add_span_processor(SimpleSpanProcessor(exporter))
+    spans = Spans(sending, SUBJECT)
+    for one in attempts:
+        spans.ended(one)
+    spans.close()
+    return list(exporter.get_finished_spans())
+
+
+def test_a_transaction_is_a_span_and_its_steps_lie_within_it_one_after_another() -> None:
+    """The times are the attempt's own, not those of the report."""
+    *steps, whole = spans_of(attempt())
+    assert [one.name for one in steps] == list(STEPS)
+    assert (whole.name, whole.start_time, whole.end_time) == ("transact orders", 1_000_500_000_000, 1_001_100_000_000)
+    at = whole.start_time
+    for one in steps:
+        assert one.parent is not None
+        assert one.parent.span_id == whole.context.span_id
+        assert one.start_time == at
+        assert one.end_time is not None
+        at = one.end_time
+    assert at == whole.end_time
+
+
+def test_attributes_are_those_of_the_conventions_and_ours() -> None:
+    """Conventions know no transactions, so `brew.txn.*` is added."""
+    whole = spans_of(attempt())[-1]
+    assert dict(whole.attributes or {}) == {
+        "messaging.system": "kafka",
+        "messaging.operation.name": "transact",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "orders",
+        "messaging.destination.partition.id": "3",
+        "messaging.consumer.group.name": "g",
+        "messaging.batch.message_count": 50,
+        "messaging.kafka.offset": 100,
+        "brew.txn.outcome": "committed",
+        "brew.txn.start": 100,
+        "brew.txn.until": 150,
+        "brew.txn.id": "g:orders:3",
+    }
+    assert whole.status.status_code is StatusCode.UNSET
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(Status.FENCED, "fenced"), (Status.FAILED, "indefinite"), (Status.OFFSET_GAP, None)]
+)
+def test_what_failed_is_an_error_and_what_was_refused_is_none(status: Status, kind: str | None) -> None:
+    """A range that somebody else has done is nobody's fault."""
+    whole = spans_of(attempt(status, detail="why"))[-1]
+    assert (whole.attributes or {}).get("error.type") == kind
+    assert whole.status.status_code is (StatusCode.UNSET if kind is None else StatusCode.ERROR)
+
+
+def test_an_attempt_that_never_began_has_no_span() -> None:
+    """Spark lost its task: nobody measured anything."""
+    assert spans_of(ended(Outcome(3, 0, 10, Status.FAILED), "orders", "g")) == []
+
+
+def test_an_exporter_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(UsageError, match=r"--spans is 'otlp'.*brew\[otel\]"):
+        provider("otlp")
+
+
+def test_a_run_without_spans_imports_nothing_of_them_nor_of_metrics() -> None:
+    """No cost when off: neither time nor a dependency that has to be there."""
+    code = "import sys, pipeline.__main__, downstream.ledger.command; print([m for m in sys.modules if m in {'opentelemetry', 'prometheus_client'}])"  # noqa: E501
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,73 @@
+"""A transaction's steps are measured, whatever becomes of it, and records cost nothing."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from harness.fakes import Broker, FakeTransaction
+
+from pipeline.outcome import Status
+from pipeline.ports import Rows, Targets
+from pipeline.timed import Timed
+from pipeline.transact import transact
+from protocol.deadline import Deadline
+from protocol.errors import Abortable, Fenced, KafkaFailure
+from protocol.names import STEPS
+from protocol.position import OffsetRange
+from protocol.records import Reason, Rejected
+
+RANGE = OffsetRange("in", 0, 0, 3)
+TARGETS = Targets("out", "dlq", 0, 0)
+ROWS = Rows([0, 1, 2], [None] * 3, [b"a", b"b", b"c"], [None] * 3, [0] * 3)
+
+
+def timed(fake: FakeTransaction) -> Timed:
+    """Each look at the clock is a second later than the one before."""
+    ticks = itertools.count()
+    return Timed(fake, lambda: float(next(ticks)))
+
+
+def attempt(kafka: Timed) -> None:
+    transact([ROWS], RANGE, TARGETS, lambda _key, value: value, kafka, Deadline(5), first_time=True)
+
+
+def test_the_six_steps_are_measured_in_their_order() -> None:
+    """The same six words as everywhere, each with its seconds."""
+    kafka = timed(FakeTransaction(Broker()))
+    attempt(kafka)
+    assert tuple(kafka.steps) == STEPS
+    assert kafka.steps == dict.fromkeys(STEPS, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "measured"),
+    [
+        ("fence", Fenced("x"), ["fence"]),
+        ("produce", Abortable("x"), ["fence", "locate", "begin", "produce", "abort"]),
+        ("send-offsets", Abortable("x"), ["fence", "locate", "begin", "produce", "send-offsets", "abort"]),
+        ("commit", Abortable("x"), [*STEPS]),
+    ],
+)
+def test_a_step_that_fails_is_measured_too(step: str, error: KafkaFailure, measured: list[str]) -> None:
+    """What takes long before it fails is what people look for; the last one told is where it ended."""
+    kafka = timed(FakeTransaction(Broker(), (step, error)))
+    with pytest.raises(type(error)):
+        attempt(kafka)
+    assert list(kafka.steps) == measured
+
+
+def test_a_record_goes_by_unseen() -> None:
+    """The kernel calls the client's own function: nothing of ours stands in the hot loop."""
+    fake = FakeTransaction(Broker())
+    assert timed(fake).produce == fake.produce
+
+
+def test_rejected_records_are_counted_by_reason() -> None:
+    """Reasons are plain words, which JSON takes as names."""
+    kafka = timed(FakeTransaction(Broker()))
+    outcome = transact(
+        [ROWS], RANGE, TARGETS, lambda _key, _value: Rejected(Reason.NOT_JSON, "x"), kafka, Deadline(5), first_time=True
+    )
+    assert (outcome.status, outcome.reasons) == (Status.COMMITTED, {"not-json": 3})
+    assert [type(name) for name in outcome.reasons] == [str]

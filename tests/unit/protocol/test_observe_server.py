@@ -1,0 +1,241 @@
+"""Probes over HTTP: codes, bodies, metrics that a scraper reads, and a port that is taken."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import click
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from protocol.errors import UsageError
+from protocol.names import STEPS
+from protocol.observe import exposition
+from protocol.observe.counts import BUCKETS_S, Ended, Ending
+from protocol.observe.liveness import Bounds, Phase
+from protocol.observe.recorder import Recorder, Subject
+from protocol.observe.server import Probes, respond, serving
+from protocol.observe.settings import HOST, PORT, ProbeSettings, probe_options, probe_settings, probe_words
+from protocol.observe.status import Topics, from_json
+
+ANY_PORT = ProbeSettings(port=0)
+NOTHING_GIVEN = dict.fromkeys(("probe_port", "polling_ttl", "consuming_ttl")) | {"no_probes": False, "probe_host": HOST}
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    subject = Subject("pipeline", "g", Topics("orders", "out", "dlq"), "localhost:1", "direct")
+    made = Recorder(subject, Bounds(300, 300, 180))
+    made.phase(Phase.WORKING)
+    made.surveyed(("orders", 0), 0, 10, 12)
+    steps = dict.fromkeys(STEPS, 0.004)
+    for ending in Ending:
+        made.ended(Ended("orders", 0, ending, 0, 10, 10, {"not-json": 2}, 0.5, steps, 0.0, "g:orders:0", "why"))
+    return made
+
+
+@pytest.fixture
+def probes(recorder: Recorder) -> Iterator[Probes]:
+    server = Probes(ANY_PORT, recorder)
+    yield server
+    server.close()
+
+
+def ask(probes: Probes, path: str, method: str = "GET") -> tuple[int, str, bytes]:
+    connection = http.client.HTTPConnection(probes.url.removeprefix("http://"), timeout=5)
+    connection.request(method, path)
+    reply = connection.getresponse()
+    return reply.status, reply.headers["Content-Type"], reply.read()
+
+
+def test_each_page_answers(probes: Probes) -> None:
+    """As a kubelet, a scraper and a person ask."""
+    for path in ("/livez", "/readyz", "/startupz", "/livez?verbose"):
+        code, kind, body = ask(probes, path)
+        assert (code, kind) == (200, "application/json"), path
+        assert json.loads(body)["ok"] is True
+    assert from_json(ask(probes, "/status")[2]).group == "g"
+    assert ask(probes, "/metrics")[1].startswith("text/plain")
+    assert ask(probes, "/livez", "HEAD")[0::2] == (200, b"")
+    code, _, body = ask(probes, "/health")
+    assert (code, json.loads(body)["pages"]) == (404, ["/livez", "/readyz", "/startupz", "/metrics", "/status"])
+
+
+def test_an_ill_program_answers_503_with_the_reason(recorder: Recorder, probes: Probes) -> None:
+    """The code is for the kubelet, the body for whoever reads its log."""
+    recorder.fatal("input-lost: orders[0]")
+    code, _, body = ask(probes, "/livez")
+    found = json.loads(body)
+    assert (code, found["ok"], found["reason"]) == (503, False, "unrecoverable: input-lost: orders[0]")
+    assert found["ill"] == [
+        {"topic": "orders", "partition": 0, "state": "unrecoverable", "reason": "input-lost: orders[0]"}
+    ]
+    assert (ask(probes, "/readyz")[0], ask(probes, "/startupz")[0]) == (503, 200)
+
+
+def test_a_start_is_not_ready_and_not_over() -> None:
+    fresh = Recorder(Subject("downstream ledger", "g", Topics("orders"), "localhost:1"), Bounds(1, 1, 1))
+    assert [respond(page, fresh).code for page in ("/startupz", "/readyz", "/livez")] == [503, 503, 200]
+
+
+def test_metrics_are_what_was_counted(recorder: Recorder) -> None:
+    """Read back with the library that scrapers share."""
+    text = respond("/metrics", recorder).body.decode()
+    found = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    place = (("partition", "0"), ("topic", "orders"))
+    for ending in Ending:
+        assert found["brew_txn_total", ("outcome", ending.value), *place] == 1
+    assert found["brew_records_total", *place] == 10
+    assert found["brew_dlq_total", ("reason", "not-json")] == 2
+    assert (found["brew_fenced_total",], found["brew_live",], found["brew_ready",]) == (1, 1, 1)
+    assert (found["brew_lso_lag", *place], found["brew_consumer_position", *place]) == (2, 10)
+    for step in STEPS:
+        assert found["brew_txn_phase_seconds_count", ("phase", step)] == 5
+        assert found["brew_txn_phase_seconds_bucket", ("le", "0.005"), ("phase", step)] == 5
+        assert found["brew_txn_phase_seconds_bucket", ("le", "0.002"), ("phase", step)] == 0
+    assert found["brew_txn_seconds_sum",] == pytest.approx(2.5)
+
+
+def test_every_metric_that_is_described_is_told_and_no_other(recorder: Recorder) -> None:
+    """Dashboards and alerts are held against the described ones."""
+    told = {
+        sample.name: set(sample.labels) - {"le"}
+        for family in text_string_to_metric_families(respond("/metrics", recorder).body.decode())
+        for sample in family.samples
+        if sample.name.startswith("brew")
+    }
+    described = {name: set(labels) - {"le"} for name, labels in exposition.stored_names().items()}
+    assert told == described
+
+
+def test_histograms_only_rise(recorder: Recorder) -> None:
+    """Buckets are cumulative, or quantiles come out as nonsense."""
+    (family,) = [
+        one
+        for one in text_string_to_metric_families(respond("/metrics", recorder).body.decode())
+        if one.name == "brew_txn_seconds"
+    ]
+    values = [one.value for one in family.samples if one.name.endswith("_bucket")]
+    assert values == sorted(values)
+    assert len(values) == len(BUCKETS_S) + 1
+
+
+def test_answers_are_quick_with_many_partitions(recorder: Recorder) -> None:
+    """A kubelet gives a second; counted in time at work, since a busy machine is no fault of ours."""
+    for partition in range(1000):
+        recorder.surveyed(("orders", partition), 0, 10, 10)
+    began = time.thread_time()
+    assert respond("/livez", recorder).code == 200
+    assert time.thread_time() - began < 0.5
+
+
+def test_a_bug_in_an_answer_is_an_error_and_no_silence(probes: Probes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recorder, "status", lambda _self: 1 / 0)
+    code, _, body = ask(probes, "/livez")
+    assert (code, json.loads(body)["reason"]) == (500, "ZeroDivisionError: division by zero")
+
+
+def test_one_who_connects_and_says_nothing_holds_up_nobody(probes: Probes) -> None:
+    host, port = probes.url.removeprefix("http://").split(":")
+    silent = [socket.create_connection((host, int(port))) for _ in range(20)]
+    assert ask(probes, "/livez")[0] == 200
+    for one in silent:
+        one.close()
+
+
+def test_the_server_leaves_with_its_thread_and_port(recorder: Recorder) -> None:
+    server = Probes(ANY_PORT, recorder)
+    port = int(server.url.rpartition(":")[2])
+    server.close()
+    assert [one.name for one in threading.enumerate() if one.name == "probes"] == []
+    again = Probes(ProbeSettings(port=port, asked=True), recorder)
+    again.close()
+
+
+# The port.
+
+
+def test_a_default_port_that_is_taken_is_left_to_its_owner(recorder: Recorder) -> None:
+    """Two runs on one machine must not stop each other over it."""
+    with socket.create_server((HOST, 0)) as owner:
+        taken = owner.getsockname()[1]
+        server = Probes(ProbeSettings(port=taken), recorder)
+        assert server.taken
+        assert ask(server, "/readyz")[0] == 200
+        server.close()
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_refused(recorder: Recorder) -> None:
+    """Whoever asks there would hear of somebody else's health."""
+    with socket.create_server((HOST, 0)) as owner:
+        taken = owner.getsockname()[1]
+        with pytest.raises(UsageError, match=f"{taken}.*--probe-port.*--no-probes"):
+            Probes(ProbeSettings(port=taken, asked=True), recorder)
+
+
+def test_an_address_of_another_machine_is_refused_where_a_port_was_asked_for(
+    recorder: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And else told: nothing that nobody asked for stops a program (networks without a loopback address do exist)."""
+    with pytest.raises(UsageError, match="--probe-host"), serving(ProbeSettings("192.0.2.1", 0, asked=True), recorder):
+        raise AssertionError
+    with serving(ProbeSettings("192.0.2.1"), recorder):
+        assert "no probes at 192.0.2.1" in capsys.readouterr().err
+
+
+def test_who_follows_answers_and_who_drains_does_not_unless_asked() -> None:
+    """A program that ends tells with its exit code; nobody is there to probe it twice."""
+    assert probe_settings(NOTHING_GIVEN, follow=False, longest_work_s=1) is None
+    following = probe_settings(NOTHING_GIVEN, follow=True, longest_work_s=1)
+    assert following is not None
+    assert (following.port, following.asked, following.host) == (PORT, False, "127.0.0.1")
+    asked = probe_settings({**NOTHING_GIVEN, "probe_port": 8080}, follow=False, longest_work_s=1)
+    assert asked is not None
+    assert (asked.port, asked.asked) == (8080, True)
+    assert probe_settings({**NOTHING_GIVEN, "no_probes": True, "probe_port": 1}, follow=True, longest_work_s=1) is None
+
+
+@pytest.mark.parametrize(("longest", "ttl"), [(120, 300), (240, 300), (241, 301), (1800, 1860)])
+def test_the_default_time_makes_room_for_the_longest_work(longest: float, ttl: float) -> None:
+    """Nobody is called stuck in the middle of one long transaction."""
+    made = probe_settings(NOTHING_GIVEN, follow=True, longest_work_s=longest)
+    assert made is not None
+    assert (made.polling_ttl_s, made.consuming_ttl_s) == (ttl, ttl)
+
+
+@pytest.mark.parametrize("setting", ["polling_ttl", "consuming_ttl"])
+def test_a_time_shorter_than_the_longest_work_is_refused(setting: str) -> None:
+    """At its edge it is taken."""
+    assert probe_settings({**NOTHING_GIVEN, setting: 120.0}, follow=True, longest_work_s=120) is not None
+    with pytest.raises(UsageError, match=f"--{setting.replace('_', '-')} is 119.9: .*120 s"):
+        probe_settings({**NOTHING_GIVEN, setting: 119.9}, follow=True, longest_work_s=120)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--no-probes"],
+        ["--probe-port", "0", "--probe-host", "0.0.0.0"],
+        ["--probe-port", "8080", "--polling-ttl", "400", "--consuming-ttl", "500.5"],
+    ],
+)
+def test_options_go_on_to_the_program_that_is_submitted(words: list[str]) -> None:
+    """What the driver is told behind spark-submit is what was said before it."""
+    command = probe_options(click.Command("run"))
+    first = command.make_context("run", words).params
+    assert command.make_context("run", probe_words(first)).params == first
+
+
+def test_a_time_that_can_not_be_is_refused() -> None:
+    with pytest.raises(UsageError, match="--polling-ttl is 0"):
+        ProbeSettings(polling_ttl_s=0)
