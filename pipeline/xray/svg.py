@@ -82,7 +82,7 @@ def drawing(xray: Xray, *first: Markup, moving: bool) -> Markup:
     paper = tag("rect", class_="paper", width=WIDTH, height=f"{plan.height:g}", rx=6)
     size = {"viewBox": f"0 0 {WIDTH} {plan.height:g}", "xmlns": "http://www.w3.org/2000/svg"}
     title = tag("title", f"X-ray of {', '.join(xray.roles)}, {words.date(xray.taken_ms)}")
-    return tag("svg", title, first, _patterns(), paper, _legend(xray), heads, strips, class_="xray", **size)
+    return tag("svg", title, first, patterns(), paper, _legend(xray), heads, strips, class_="xray", **size)
 
 
 @cache
@@ -91,7 +91,7 @@ def asset(name: str) -> Markup:
     return Markup(files(__package__).joinpath(name).read_text("utf-8"))
 
 
-def _patterns() -> Markup:
+def patterns() -> Markup:
     """Shapes tell the kinds apart where colours do not."""
 
     def pattern(kind: Kind, *shapes: Markup) -> Markup:

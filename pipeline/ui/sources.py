@@ -1,0 +1,154 @@
+"""Asks Kafka, running programs, and files; writes nothing."""
+
+from __future__ import annotations
+
+import functools
+import time
+from pathlib import Path
+
+import urllib3
+
+from pipeline.operate import preflight
+from pipeline.operate.look import Observer
+from pipeline.preflight.finding import Finding
+from pipeline.settings import PipelineSettings
+from pipeline.ui import proof
+from pipeline.ui.told import Flow, Proof, Tail
+from pipeline.xray.model import Fold, Strip
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import DeadlineExceeded, Refused
+from protocol.kafka import topics
+from protocol.kafka.clients import admin
+from protocol.kafka.log_ends import LogEnds, log_ends
+from protocol.kafka.offsets import log_offsets
+from protocol.kafka.record_ends import sources
+from protocol.observe.status import Status, from_json
+from protocol.position import LogOffsets
+
+_MOST_BYTES = 16 * 1024 * 1024
+_EXACT = 200  # counting records means reading batches; near the end of a log is where it matters
+
+
+class Flows:
+    """The group's partitions, through the clients of `pipeline lag`; made at the first question."""
+
+    def __init__(self, run: PipelineSettings) -> None:
+        self._run = run
+        self._observer: Observer | None = None
+
+    def ask(self, deadline: Deadline) -> Flow:
+        if self._observer is None:
+            self._observer = Observer(self._run.connection, self._run.input, self._run.group, _EXACT)
+        looks = tuple(self._observer.look(deadline))
+        return Flow(int(time.time() * 1000), looks, self._observer.silent)
+
+    def close(self) -> None:
+        if self._observer is not None:
+            self._observer.close()
+
+
+class Tails:
+    """The last offsets of each output partition; only those that have changed are read again."""
+
+    def __init__(self, connection: Connection, topic: str, last: int) -> None:
+        self._connection, self._topic, self._last = connection, topic, last
+        self._admin = admin(connection)
+        self._strips: dict[int, Strip] = {}
+        self._read_s: dict[int, float] = {}
+
+    def ask(self, deadline: Deadline) -> Tail:
+        """Where time runs out, what was read longest ago comes first at the next question."""
+        known = topics.describe(self._admin, [self._topic], deadline).get(self._topic)
+        if known is None:
+            return Tail(self._topic, {}, missing=True)
+        logs = log_offsets(self._admin, self._topic, range(known.partitions), deadline)
+        changed = [p for p, log in logs.items() if p not in self._strips or self._strips[p].log != log]
+        wanted = {p: self._window(logs[p]) for p in sorted(changed, key=lambda p: self._read_s.get(p, 0.0))}
+        if wanted:
+            with log_ends(self._connection, deadline) as ends:
+                self._again(ends, wanted, logs)
+        self._strips = {p: one for p, one in self._strips.items() if p in logs}
+        return Tail(self._topic, dict(self._strips))
+
+    def _window(self, log: LogOffsets) -> tuple[int, int]:
+        return max(log.first, log.end - self._last), log.end
+
+    def _again(self, ends: LogEnds, wanted: dict[int, tuple[int, int]], logs: dict[int, LogOffsets]) -> None:
+        read = 0
+        try:
+            for partition, batches in ends.batches(self._topic, wanted):
+                strip = Strip(self._topic, partition, logs[partition], *wanted[partition])
+                fold = Fold(strip.start, strip.until, max(1, self._last // 100))
+                for batch, content in batches:
+                    fold.add(batch, functools.partial(sources, content))
+                strip.runs = fold.finish()
+                self._strips[partition], self._read_s[partition] = strip, time.monotonic()
+                read += 1
+        except DeadlineExceeded:
+            if not read:
+                raise
+
+
+class StatusOf:
+    """What a running program tells of itself; nothing but the fields of `protocol.observe.status` is kept."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._pool = urllib3.PoolManager(num_pools=1, retries=False)
+
+    def ask(self, deadline: Deadline) -> Status:
+        try:
+            answer = self._pool.request(
+                "GET", self._url, redirect=False, preload_content=False, timeout=max(0.001, deadline.remaining_s())
+            )
+            with answer:
+                body = self._read(answer, deadline)
+        except urllib3.exceptions.HTTPError as error:
+            raise Refused(f"{self._url} does not answer ({type(error).__name__})") from error
+        if answer.status != 200:  # noqa: PLR2004 - HTTP's own number
+            raise Refused(f"{self._url} answers {answer.status}: is it the address of a /status?")
+        try:
+            return from_json(body)
+        except ValueError as error:
+            raise Refused(f"{self._url} answers with something else than a status document") from error
+
+    def _read(self, answer: urllib3.BaseHTTPResponse, deadline: Deadline) -> bytes:
+        """Piece by piece, so that neither a long nor a slow answer holds anybody up."""
+        body = bytearray()
+        for piece in answer.stream(64 * 1024):
+            body += piece
+            if len(body) > _MOST_BYTES:
+                raise Refused(f"{self._url} answers with more than {_MOST_BYTES:,} bytes")
+            if deadline.expired():
+                raise DeadlineExceeded(f"{self._url}: no whole answer within {deadline.budget_s:g} s")
+        return bytes(body)
+
+
+class ProofOf:
+    """A file that `proof verify --json` or a campaign wrote; read again when it changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: tuple[float, int] | None = None
+        self._proof: Proof | None = None
+
+    def ask(self, _deadline: Deadline) -> Proof:
+        try:
+            now = self._path.stat()
+            if self._proof is None or self._known != (now.st_mtime, now.st_size):
+                with self._path.open("rb") as file:
+                    content = file.read(_MOST_BYTES + 1)
+                if len(content) > _MOST_BYTES:
+                    raise Refused(f"{self._path.name} has more than {_MOST_BYTES:,} bytes")
+                self._proof, self._known = proof.read(content, now.st_mtime), (now.st_mtime, now.st_size)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            text = f"{self._path.name}: {why}; write it with `python -m proof verify --json > FILE`"
+            raise Refused(text) from error
+        return self._proof
+
+
+def findings(run: PipelineSettings) -> list[Finding]:
+    """All checks of a run with these topics; their deadline is their own."""
+    return preflight.look(run)

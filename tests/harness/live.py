@@ -1,0 +1,99 @@
+"""The live view's server and its event stream, as a test sees them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from pipeline.ui.command import OWN_NAMES
+from pipeline.ui.server import Live, server
+from protocol.deadline import Deadline
+
+_ANSWER_S = 10.0
+
+
+def get(port: int, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
+    """Status, headers by lower-case name, and body of one request."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_S)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        told = {name.lower(): value for name, value in answer.getheaders()}
+        return answer.status, told, answer.read().decode()
+    finally:
+        connection.close()
+
+
+@dataclass
+class Stream:
+    """An open event stream; `text` is all that came."""
+
+    port: int
+    since: str
+    text: str = ""
+    last: str = ""
+    parts: dict[str, str] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        self._connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_ANSWER_S)
+        self._connection.request("GET", f"/events?since={self.since}")
+        self._answer = self._connection.getresponse()
+        assert self._answer.status == 200
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def event(self) -> tuple[str, Any] | None:
+        """The next event and its data; None when the server ended the stream."""
+        name, data = "", ""
+        while line := self._answer.readline().decode():
+            self.text += line
+            key, _, value = line.rstrip("\n").partition(": ")
+            if key == "event":
+                name = value
+            elif key == "data":
+                data = value
+            elif key == "id":
+                self.last = value
+            elif not key:
+                return name, json.loads(data)
+        return None
+
+    def await_part(self, name: str, wanted: Callable[[str], bool], seconds: float = 20.0) -> str:
+        """The part of that id once it is as wanted; an AssertionError tells what it was last."""
+        deadline = Deadline(seconds)
+        if name in self.parts and wanted(self.parts[name]):
+            return self.parts[name]
+        while not deadline.expired():
+            event = self.event()
+            assert event is not None, "the server ended the stream"
+            if event[0] == "change":
+                self.parts |= event[1]
+                if name in event[1] and wanted(event[1][name]):
+                    return str(event[1][name])
+        raise AssertionError(f"{name} is not as wanted after {seconds:g} s: {self.parts.get(name)}")
+
+
+@contextmanager
+def served(live: Live) -> Iterator[int]:
+    """The port of a server of this view inside this process; it ends with the block."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        running = server(live, OWN_NAMES)
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        try:
+            yield int(listening.getsockname()[1])
+        finally:
+            running.should_exit = True
+            thread.join(_ANSWER_S)
+            assert not thread.is_alive()
+
+
+__all__ = ["Stream", "get", "served"]

@@ -1,0 +1,196 @@
+"""The live view of a real run on a real broker: what it shows, that it keeps itself current, that it ends at once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from harness.brokers import Broker
+from harness.browser import Page
+from harness.devtools import tab
+from harness.live import Stream, get, served
+from harness.names import Names
+from harness.operate import asked, pipeline, upstream, write
+from harness.pipeline import Running, Stage
+
+from pipeline.settings import PipelineSettings
+from pipeline.ui.desk import Desk
+from pipeline.ui.server import Live
+from pipeline.ui.settings import LiveSettings
+from proof.wire.running import WireProxy
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.kafka.operate import set_config
+from protocol.names import ExitCode
+from protocol.secrets import Secret
+
+CANARY = "canary-5f1d0c"
+INTERVAL_S = 0.2
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Stage:
+    return Stage(broker, names)
+
+
+@contextmanager
+def ui(stage: Stage, *more: str) -> Iterator[tuple[Running, int]]:
+    """`pipeline ui` as users start it, and its port."""
+    given = ["ui", *stage.options(), "--port", "0", "--interval", str(INTERVAL_S), *more]
+    with stage.python("pipeline", *given) as program:
+        line = program.await_line(lambda line: line.startswith("live view at http://127.0.0.1:"))
+        yield program, int(line.rstrip("/\n").rpartition(":")[2])
+
+
+@contextmanager
+def shown(run: PipelineSettings, patience_s: float = 5.0) -> Iterator[int]:
+    """The same inside this process."""
+    settings = LiveSettings(run, interval_s=INTERVAL_S, patience_s=patience_s)
+    with Desk(settings) as desk, served(Live(desk.view, INTERVAL_S)) as port:
+        yield port
+
+
+def drained(stage: Stage, partitions: int = 1) -> PipelineSettings:
+    stage.create(partitions)
+    stage.seed(5 * partitions)
+    stage.drain_alone()
+    return stage.settings("--master", "none")
+
+
+def loaded(port: int, *wanted: str, seconds: float = 20.0) -> Page:
+    """The page once it says all that; each look is a reload, as without its script."""
+    deadline = Deadline(seconds)
+    while left := [one for one in wanted if one not in (text := get(port)[2])]:
+        assert not deadline.expired(), f"{left} do not come: {text}"
+    return Page(get(port)[2])
+
+
+def stand(page: Page) -> str:
+    (body,) = [one for one in page.nodes if one.tag == "body"]
+    return body.attributes["data-at"]
+
+
+def test_page_and_stream_show_a_real_run_and_who_blocks_it(stage: Stage, tmp_path: Path) -> None:
+    """Positions, transactions, proof and preflight at the first paint; then what comes, without a reload."""
+    drained(stage, 2)
+    proof = tmp_path / "proof.json"
+    proof.write_text(json.dumps(stage.verify()[1]))
+    with ui(stage, "--proof", str(proof)) as (program, port), upstream(stage, "late") as late:
+        name = f"{stage.names.group}:{stage.names.input}"
+        page = loaded(port, "✓ proven", f">{name}:0<", f">{name}:1<", "in order")
+        for partition, log in stage.logs(stage.names.input).items():
+            assert page.texts[f"r{partition}-position"] == f"{log.end:,} / {log.end:,}"
+            assert "5 committed" in page.texts[f"r{partition}-tail"]
+        assert page.texts["transactions"].count("✓ committed") == 2
+        assert "10 inputs = 10 outputs + 0 dead letters" in page.texts["proof"]
+
+        with Stream(port, stand(page)) as stream:
+            write(stage, late, 3)
+            stream.await_part("ill", lambda text: stage.names.topic("late") in text)
+            assert "▲ partition 0 blocked" in stream.parts["ill"]
+            late.commit_transaction(20)
+            stage.drain_alone()
+            end = stage.logs(stage.names.input)[0].last_stable
+            stream.await_part("r0-position", lambda text: f"{end:,}<" in text)
+            stream.await_part("ill", lambda text: "partition 0" not in text)
+
+            began = time.monotonic()
+            program.terminate()
+            while stream.event() is not None:
+                pass
+            ended = program.wait(10)
+        assert (ended.code, time.monotonic() - began < 2) == (128 + signal.SIGTERM, True), ended.text
+    stage.nobody_left()
+
+
+def test_the_script_puts_new_numbers_in_place_in_a_real_browser(stage: Stage) -> None:
+    """No reload: a mark on the window stays. Then the server goes, and the page says so."""
+    run = drained(stage)
+    with contextlib.ExitStack() as between:
+        port = between.enter_context(shown(run))
+        loaded(port, 'id="r0-position"')
+        with tab(f"http://127.0.0.1:{port}/") as browser:
+            browser.evaluate(_WAIT % "document.getElementById('r0-position')?.textContent === '5 / 5'")
+            browser.evaluate("window.mark = 7; 0")
+            stage.seed(4)
+            stage.drain_alone()
+            browser.evaluate(_WAIT % "document.getElementById('r0-position').textContent === '9 / 9'")
+            assert browser.evaluate("window.mark") == 7
+            browser.evaluate("document.querySelector('button[data-only=ill]').click(); 0")
+            assert browser.evaluate("getComputedStyle(document.getElementById('p0')).display") == "none"
+            between.close()
+            browser.evaluate(_WAIT % "document.body.dataset.link === 'lost'")
+            assert browser.evaluate("getComputedStyle(document.getElementById('lost')).display") == "block"
+
+
+_WAIT = """new Promise((done, failed) => {
+  const end = performance.now() + 15000;
+  const look = () => (%s) ? done(true) : performance.now() > end ? failed("not in time") : requestAnimationFrame(look);
+  look();
+})"""
+
+
+def test_no_secret_is_shown(stage: Stage) -> None:
+    """A planted password is in no page, no stream, no document, whatever the clients make of it."""
+    run = drained(stage)
+    names = ("sasl.password", "ssl.key.password")
+    secrets = {name: Secret(CANARY) for name in names}
+    hidden = Connection(run.connection.bootstrap, {"sasl.username": "somebody"}, secrets)
+    with shown(replace(run, connection=hidden)) as port:
+        page = loaded(port, "in order", "5 committed")
+        with Stream(port, stand(page)) as stream:
+            stream.await_part("when", lambda _: True)
+        texts = [get(port, path)[2] for path in ("/", "/view.json", "/page.js", "/page.css")] + [stream.text]
+    assert page.texts["r0-position"] == "5 / 5"
+    assert all(CANARY not in text for text in texts)
+
+
+def test_brokers_that_are_gone_are_marked_stale(stage: Stage) -> None:
+    """The last numbers stay, with their age and the reason; the page itself goes on."""
+    run = drained(stage)
+    with contextlib.ExitStack() as between:
+        proxy = between.enter_context(WireProxy(stage.broker.bootstrap))
+        with shown(replace(run, connection=Connection(proxy.bootstrap)), patience_s=0.5) as port:
+            page = loaded(port, 'id="r0-position"', "5 committed", "in order")
+            with Stream(port, stand(page)) as stream:
+                between.close()
+                stream.await_part("mark-flow", lambda text: "stale" in text)
+            assert Page(get(port)[2]).texts["r0-position"] == "5 / 5"
+
+
+def test_the_terminal_tells_the_same_once(stage: Stage) -> None:
+    """As JSON, with rates and states that took more than one look."""
+    drained(stage)
+    set_config(stage.admin, stage.names.output, {"cleanup.policy": "compact"}, Deadline(20))
+    told = asked(stage, "top", "--once", "--interval", "0.2")
+    (row,) = told["partitions"]
+    assert (row["state"], row["position"], row["to_read"], row["rate"]) == ("idle", 5, 0, 0.0)
+    assert (row["last_transaction"]["outcome"], row["last_transaction"]["records"]) == ("committed", 5)
+    assert [one["name"] for one in told["preflight"] if one["severity"] == "unsafe"] == ["output-cleanup"]
+    assert (told["sources"]["status"]["asked"], told["sources"]["flow"]["stale"]) == (False, None)
+
+
+def test_the_terminal_goes_on_until_sigterm(stage: Stage) -> None:
+    """A line per interval, and the end at once."""
+    stage.create(1)
+    with stage.python("pipeline", "top", *stage.options(), "--json", "--interval", "0.2") as program:
+        program.await_line(lambda line: '"state":"idle"' in line, times=2)
+        began = time.monotonic()
+        program.terminate()
+        assert (program.wait(10).code, time.monotonic() - began < 2) == (128 + signal.SIGTERM, True)
+
+
+def test_a_host_that_others_reach_is_warned_of_and_a_taken_port_refused(stage: Stage) -> None:
+    """Before anything is served."""
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        code, told = pipeline(stage, "ui", "--host", "0.0.0.0", "--port", str(taken.getsockname()[1]))
+    assert (code, "the port is taken; choose another with --port" in told) == (ExitCode.REFUSED, True), told
+    assert "whoever reaches this machine reads topics" in told

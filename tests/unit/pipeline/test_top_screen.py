@@ -1,0 +1,72 @@
+"""The live view on the terminal, and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import orjson
+from rich.console import Console
+from ui_views import Answers, flow, holder, look, moving, running, seen, status, statuses, strip, tails
+
+from pipeline.ui.document import document
+from pipeline.ui.terminal import screen, spark
+from pipeline.ui.view import View
+
+
+def drawn(view: View, width: int = 140, height: int = 40) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, height=height)
+    console.print(screen(view, width, height))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_a_row_tells_state_step_rate_position_transaction_and_tail() -> None:
+    """The last open records are seen at the strip's right end."""
+    answers, memory = moving(statuses=(statuses(status(running(0))),))
+    lines = drawn(seen(answers, memory))
+    (row,) = [line for line in lines if line.lstrip().startswith("0 ")]
+    for word in ("● working", "produce", "812", "3,650", "1,350", "✓ 20 0.25 s 100:4"):
+        assert word in row
+    assert row.rstrip().endswith("?")
+    assert "not verified yet: make verify" in "\n".join(lines)
+
+
+def test_what_is_ill_comes_first_and_what_does_not_fit_is_counted() -> None:
+    """64 partitions on 24 lines, none of them wider than the terminal."""
+    looks = [look(p, 5, 5) for p in range(63)] + [look(63, 10, 10, 22, holders=holder(63))]
+    for width in (80, 140):
+        lines = drawn(seen(Answers(flow(*looks), tails(*(strip(p) for p in range(64))))), width, 24)
+        assert len(lines) <= 24
+        assert max(map(len, lines)) <= width
+        rows = [line for line in lines if "idle" in line or "blocked" in line]
+        assert any(line.lstrip().startswith("63 ▲ blocked") for line in rows)
+        assert any("more, none of them worse" in line for line in lines)
+        assert any("partition 63 blocked: 12 offsets behind 'billing-7'" in line for line in lines)
+
+
+def test_a_stale_source_is_said() -> None:
+    """In the line of lamps."""
+    answers, memory = moving()
+    text = "\n".join(drawn(seen(answers, memory, 130.0)))
+    assert "✗ Kafka stale, last answer 30 s ago: the question has not come back" in text
+
+
+def test_the_line_of_rates_is_as_high_as_its_highest() -> None:
+    """Blocks from nothing to full."""
+    assert spark((0.0, 5.0, 10.0), 8) == " ▄█"
+    assert spark((1.0, 0.0, 0.0), 2) == "▁▁"
+
+
+def test_the_document_holds_what_the_page_shows() -> None:
+    """As plain JSON values."""
+    answers, memory = moving(statuses=(statuses(status(running(0))),))
+    told = json.loads(orjson.dumps(document(seen(answers, memory))))
+    (row,) = told["partitions"]
+    assert (row["state"], row["position"], row["step"], row["steps_s"]["produce"]) == ("working", 1350, "produce", 0.2)
+    assert row["last_transaction"]["transactional_id"] == "g:in:0"
+    assert told["sources"]["flow"]["stale"] is None
+    assert told["sources"]["proof"] == {"asked": False, "said": "not verified yet: make verify"} | dict.fromkeys(
+        ("age_s", "stale")
+    )
+    assert told["totals"]["transactions"]["open"] == 1

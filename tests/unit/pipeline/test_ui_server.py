@@ -1,0 +1,169 @@
+"""The live view's server, without any cluster: what it answers, to whom, and when it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from harness.browser import Page
+from harness.live import Stream, get, served
+from ui_views import NAMES, T0, moving, seen
+
+from pipeline.settings import PipelineSettings
+from pipeline.ui.server import Live
+from pipeline.ui.settings import LiveSettings, checked_address, loopback
+from pipeline.ui.view import View
+from protocol.connection import Connection
+from protocol.errors import UsageError
+
+TICK_S = 0.05
+
+
+class Made:
+    """A view whose clock goes on by a second each time it is taken."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        answers, memory = moving(partitions=partitions)
+        self._view, self.taken = seen(answers, memory), 0
+        self.hang = threading.Event()
+        self.hang.set()
+
+    def __call__(self) -> View:
+        self.taken += 1
+        self.hang.wait(20)
+        return replace(self._view, now_ms=T0 + 1000 * self.taken)
+
+
+def stand(port: int) -> str:
+    (body,) = [one for one in Page(get(port)[2]).nodes if one.tag == "body"]
+    return body.attributes["data-at"]
+
+
+def test_page_files_and_document_are_answered_with_the_policy() -> None:
+    """Each with the headers that keep it from being anything else."""
+    with served(Live(Made(), TICK_S)) as port:
+        for path, kind in {
+            "/": "text/html",
+            "/page.css": "text/css",
+            "/page.js": "text/javascript",
+            "/icon.svg": "image/svg+xml",
+            "/view.json": "application/json",
+        }.items():
+            code, headers, body = get(port, path)
+            assert (code, headers["content-type"].partition(";")[0], bool(body)) == (200, kind, True)
+            assert headers["content-security-policy"].startswith("default-src 'none'")
+            assert (headers["x-content-type-options"], headers["cache-control"]) == ("nosniff", "no-store")
+            assert "server" not in headers
+        assert NAMES.group in get(port)[2]
+
+
+def test_nothing_but_get_is_answered_and_no_other_sites_page_gets_anything() -> None:
+    """A name that leads to this machine is not enough (DNS rebinding)."""
+    with served(Live(Made(), TICK_S)) as port:
+        for method in ("POST", "PUT", "DELETE", "PATCH"):
+            for path in ("/", "/events", "/view.json"):
+                assert get(port, path, method)[0] == 405
+        assert get(port, "/../pyproject.toml")[0] == 404
+        assert get(port, "/", Host="evil.example")[0] == 400
+        for name in ("127.0.0.1", "localhost", "[::1]"):
+            assert get(port, "/", Host=f"{name}:{port}")[0] == 200
+
+
+def test_readers_share_one_look_and_each_sees_what_changed() -> None:
+    """Twenty streams; the view is taken once per tick for all of them."""
+    made = Made()
+    with served(Live(made, 0.2)) as port:
+        at = stand(port)
+        before, began = made.taken, time.monotonic()
+        streams = [Stream(port, at) for _ in range(20)]
+        for one in streams:
+            with one:
+                one.await_part("when", lambda _: True)
+        ticks = (time.monotonic() - began) / 0.2
+        assert made.taken - before <= ticks + 2
+        assert all(one.parts.keys() == {"when"} for one in streams)
+
+
+def test_a_reader_that_was_away_gets_what_it_missed_and_a_stranger_is_sent_to_load_anew() -> None:
+    """By the number of the last event it saw, as browsers send it."""
+    with served(Live(Made(), TICK_S)) as port:
+        with Stream(port, stand(port)) as first:
+            first.await_part("when", lambda _: True)
+            last = first.last
+        with Stream(port, last) as again:
+            again.await_part("when", lambda text: text != first.parts["when"])
+        with Stream(port, "0123abcd.7") as stranger:
+            assert stranger.event() == ("reload", {})
+            assert stranger.event() is None
+
+
+def test_a_view_that_hangs_leaves_the_page_and_its_beat() -> None:
+    """The numbers stay those of the last look, and the stream still says that the server is there."""
+    made = Made()
+    with served(Live(made, TICK_S)) as port:
+        with Stream(port, stand(port)) as stream:
+            stream.await_part("when", lambda _: True)
+            made.hang.clear()
+            names = []
+            while "beat" not in names:
+                event = stream.event()
+                assert event is not None
+                names.append(event[0])
+            assert get(port)[0] == 200
+        made.hang.set()
+
+
+def test_streams_end_with_the_server_at_once() -> None:
+    """Readers that stay would hold it up for ever; `served` fails when they do."""
+    with served(Live(Made(), 30)) as port:
+        stream = Stream(port, stand(port))
+        stream.__enter__()
+        began = time.monotonic()
+    assert time.monotonic() - began < 2
+    while stream.event() is not None:
+        pass
+    stream.__exit__()
+
+
+def test_what_nobody_foresaw_ends_the_server_instead_of_leaving_old_numbers() -> None:
+    """The break: a view that fails at its third turn."""
+    made = Made()
+
+    def fails() -> View:
+        if made.taken > 1:
+            raise RuntimeError("unforeseen")
+        return made()
+
+    live = Live(fails, TICK_S)
+    with served(live) as port, Stream(port, stand(port)) as stream:
+        while stream.event() is not None:
+            pass
+    assert isinstance(live.failed, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("10.1.2.3", False), ("h", False)],
+)
+def test_loopback_is_told_from_what_others_reach(host: str, own: bool) -> None:
+    """Anything else is warned of."""
+    assert loopback(host) == own
+
+
+def test_addresses_and_numbers_are_refused_with_their_setting() -> None:
+    """And without repeating a password."""
+    assert checked_address("http://h:3000") == "http://h:3000/status"
+    assert checked_address("https://h/x/status?y=1") == "https://h/x/status"
+    for url in ("h:3000", "ftp://h/", "http://", "http://h:x/", "http://h:99999"):
+        with pytest.raises(UsageError, match="--status-url is"):
+            checked_address(url)
+    with pytest.raises(UsageError) as refused:
+        checked_address("http://user:canary-7@h:3000")
+    assert "canary-7" not in str(refused.value)
+    run = PipelineSettings(Connection("k:1"), "in", "out", "dead", "g")
+    wrong = {"--interval": {"interval_s": 0.0}, "--tail": {"tail": 0}, "--patience": {"patience_s": 999}}
+    for setting, given in wrong.items():
+        with pytest.raises(UsageError, match=setting):
+            LiveSettings(run, **given)  # type: ignore[arg-type]

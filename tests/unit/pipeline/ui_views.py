@@ -1,0 +1,99 @@
+"""Made-up sources for the tests of the live view."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from xray_logs import T0, batch, marker
+
+from pipeline.operate.judge.lag import Look
+from pipeline.operate.judge.remain import Remaining
+from pipeline.ui.asking import Answer
+from pipeline.ui.gather import Answers, Memory, gather
+from pipeline.ui.told import Flow, Tail
+from pipeline.ui.view import Names, View
+from pipeline.xray.model import Fold, Strip
+from protocol.batches import OpenTransaction
+from protocol.observe import status as told
+from protocol.position import Committed, LogOffsets, SourcePosition
+from protocol.transactions import Coordinated
+
+NAMES = Names("g", "in", "out", "k:9092")
+TAIL = 100
+EVERY_S, PATIENCE_S = 1.0, 5.0
+
+
+def look(partition: int, position: int, stable: int, end: int | None = None, **more: Any) -> Look:
+    log = LogOffsets(0, stable, stable if end is None else end)
+    return Look(partition, log, Committed(position, ""), Remaining(max(0, stable - position)), **more)
+
+
+def holder(partition: int, name: str = "billing-7") -> tuple[OpenTransaction, ...]:
+    return (OpenTransaction(partition, 3, 0, 10, name, 34.0),)
+
+
+def own(partition: int, state: str = "Ongoing", epoch: int = 4) -> Coordinated:
+    return Coordinated(f"g:in:{partition}", state, 100 + partition, epoch, 60_000, T0 - 400, frozenset())
+
+
+def flow(*looks: Look, at_s: float = 100.0, **more: Any) -> Answer[Flow]:
+    return Answer("flow", EVERY_S, PATIENCE_S, Flow(T0, looks), at_s, at_s - 50, **more)
+
+
+def strip(partition: int = 0) -> Strip:
+    """Twenty records aborted by a fence, twenty committed, five open."""
+    fold = Fold(0, 47)
+    source = (SourcePosition("in", partition, 30), SourcePosition("in", partition, 49))
+    for one in (
+        batch(0, 20, 100 + partition, 3),
+        marker(20, 100 + partition, "abort", 4, at=T0 - 900),
+        batch(21, 20, 100 + partition, 4),
+        marker(41, 100 + partition, "commit", 4, at=T0 - 100),
+        batch(42, 5, 100 + partition, 5),
+    ):
+        fold.add(one, lambda: source)
+    return Strip("out", partition, LogOffsets(0, 42, 47), 0, 47, fold.finish())
+
+
+def tails(*strips: Strip, at_s: float = 100.0, **more: Any) -> Answer[Tail]:
+    value = Tail("out", {one.partition: one for one in strips}, missing=not strips)
+    return Answer("tail", 2 * EVERY_S, PATIENCE_S, value, at_s, at_s - 50, **more)
+
+
+def status(*partitions: told.PartitionStatus, group: str = "g") -> told.Status:
+    fine = told.Answer(ok=True, reason="fine")
+    return told.Status(
+        *("pipeline", "1", group, told.Topics("in"), "k:9092", 7, "h", "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"),
+        *(told.State.WORKING, "direct", partitions, told.Totals(), fine, fine, fine),
+    )
+
+
+def running(partition: int, state: str = "working", **more: Any) -> told.PartitionStatus:
+    last = told.LastTransaction(f"g:in:{partition}", 100 + partition, 4, 20, 0.25, {"fence": 0.01, "produce": 0.2})
+    known = {"position": 50, "rate": 812.0, "step": "produce", "last_transaction": last, "progress_age_s": 0.1}
+    return told.PartitionStatus("in", partition, told.PartitionState(state), "it says so", **(known | more))
+
+
+def statuses(value: told.Status, *, name: str = "http://h:3000/status", at_s: float = 100.0) -> Answer[told.Status]:
+    return Answer(name, EVERY_S, PATIENCE_S, value, at_s, at_s - 50)
+
+
+def seen(answers: Answers, memory: Memory | None = None, now_s: float = 100.2) -> View:
+    return gather(NAMES, answers, memory or Memory(), now_s, T0, TAIL)
+
+
+def moving(*, count: int = 8, partitions: int = 1, each: int = 50, **more: Any) -> tuple[Answers, Memory]:
+    """Several looks, a second apart, at partitions whose position moves; the last one is at 100 s."""
+    memory = Memory()
+    answers = Answers(flow(), tails())
+    for at in range(count):
+        at_s = 100.0 - (count - 1 - at)
+        looks = (look(p, 1000 + each * at, 5000, own=own(p)) for p in range(partitions))
+        answers = Answers(flow(*looks, at_s=at_s), tails(*(strip(p) for p in range(partitions))), **more)
+        seen(answers, memory, at_s)
+    return answers, memory
+
+
+def failed(answer: Answer[Any], why: str) -> Answer[Any]:
+    return replace(answer, failed=why)
