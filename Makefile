@@ -18,9 +18,10 @@ option = $(if $(strip $($2)),$1 '$(subst ','\'',$(strip $($2)))')
 # $(call flag,--name,VARIABLE): the flag, unless the variable is empty, 0, no or false.
 flag = $(if $(filter-out 0 no false,$(strip $($2))),$1)
 
-bootstrap = $(call option,--bootstrap,BOOTSTRAP)
+bootstrap = $(call option,--bootstrap,BOOTSTRAP) $(call option,--client-config,CLIENT_CONFIG)
 topics = $(call option,--input,INPUT_TOPIC) $(call option,--output,OUTPUT_TOPIC) $(call option,--dead-letter,DLQ_TOPIC)
 group = $(call option,--group,GROUP_ID)
+live = $(bootstrap) $(topics) $(group) $(call option,--status-url,STATUS_URL) $(call option,--proof,PROOF)
 consume = $(call option,--topic,OUTPUT_TOPIC) $(group) $(call flag,--follow,FOLLOW)
 database = $(call option,--database,DATABASE_URL)
 crash = $(call option,--crash-prob,CRASH_PROB) $(call option,--crash-point,CRASH_POINT) $(call option,--crash-mode,CRASH_MODE)
@@ -39,7 +40,7 @@ demo: setup ## the crash story, told on a broker of its own      make demo
 setup: ## Python environment, JVM parts; quick when all is there  make setup
 	@scripts/setup.sh
 up: setup ## a real Kafka on localhost:9092                       make up BROKERS=3
-	@exec $(PY) -m sandbox up $(call option,--brokers,BROKERS)
+	@exec $(PY) -m sandbox up $(call option,--brokers,BROKERS) $(call flag,--secure,SECURE)
 down: setup ## stop it                                            make down
 	@exec $(PY) -m sandbox down
 
@@ -90,7 +91,7 @@ bench-virtual: setup ## what 16 workers gain with 5 ms per record     make bench
 	@exec $(PY) benchmarks/virtual.py --json benchmarks/virtual.json
 
 ## Look and prove
-.PHONY: group-describe end-offsets verify prove-report xray-pictures
+.PHONY: group-describe end-offsets verify prove-report xray-pictures ui top ui-picture
 group-describe: setup ## the group's positions, LSO, end, lag     make group-describe GROUP_ID=brew-enricher
 	@exec $(PY) -m proof group-describe $(bootstrap) $(group) $(call option,--topic,INPUT_TOPIC)
 end-offsets: setup ## per partition: visible, aborted, control    make end-offsets
@@ -103,6 +104,13 @@ prove-report: setup ## page and picture of a campaign's results    make prove-re
 	    --summary-md docs/proof/summary.md
 xray-pictures: setup ## the crash story's logs, before and after    make xray-pictures
 	@exec scripts/xray-pictures.sh
+ui: setup ## the live view in a browser                         make ui
+	@exec $(PY) -m pipeline ui $(live)
+top: setup ## the same on the terminal                           make top
+	@exec $(PY) -m pipeline top $(live)
+ui-picture: setup ## a picture of the live view at work              make ui-picture
+	@scripts/setup-packages.sh browser
+	@exec scripts/ui-picture.sh
 
 ## Prove
 .PHONY: demo-torn
@@ -127,7 +135,7 @@ models: ## claims and the six steps, all interleavings (spin)   make models
 	@exec scripts/models.sh
 
 ## Work on the house
-.PHONY: test lint bench bench-peers bench-profiles
+.PHONY: test lint bench bench-growth bench-peers bench-profiles bench-scale
 test: setup ## unit, integration and scenario tests               make test TESTS=tests/unit
 	@scripts/setup-packages.sh stores browser || echo "tests that need what is missing will fail and say so" >&2
 	@exec $(PY) -m pytest --numprocesses $(TEST_WORKERS) $(TESTS)
@@ -138,8 +146,23 @@ bench: setup ## rate, CPU, latency, restart beside peers          make bench CON
 	    $(call option,--repeat,REPEAT) $(call flag,--paired,PAIRED)
 bench-profiles: setup ## a million customers' profiles, beside none   make bench-profiles
 	@exec $(PY) benchmarks/profiles.py --json benchmarks/profiles.json
+bench-scale: setup ## single numbers; the simulator against real runs  make bench-scale
+	@exec $(PY) -m benchmarks.scale bench --partitions 4,64
+bench-growth: setup ## 10 times, 64 partitions, large orders, slots   make bench-growth
+	@exec $(PY) benchmarks/growth.py --json benchmarks/growth.json
 bench-peers: ## build the peers in Java and Go                 make bench-peers
 	@exec benchmarks/peers/build.sh
+
+## Release
+.PHONY: wheel image docs reference
+wheel: setup ## what pip installs, into dist/                     make wheel
+	@exec scripts/wheel.sh
+image: ## a driver's image, where an engine answers            make image ENGINE=podman
+	@ENGINE='$(ENGINE)' exec scripts/image.sh
+docs: setup ## the documentation site, into build/site            make docs
+	@exec scripts/docs.sh
+reference: setup ## every option, into docs/reference               make reference
+	@exec $(PY) scripts/reference.py
 
 # VARIABLES  BOOTSTRAP    brokers, host:port[,...]         INPUT_TOPIC OUTPUT_TOPIC DLQ_TOPIC GROUP_ID
 #            SEED_COUNT   orders                           SEED_TRANSACTIONAL=1  in transactions, every third aborted
@@ -150,11 +173,14 @@ bench-peers: ## build the peers in Java and Go                 make bench-peers
 #            CUSTOMERS SEED UPDATES TOMBSTONES  of make seed-customers
 #            STAND_BY=1   of several drivers one works, the others wait and take over
 #            SHARE=1      several drivers divide the partitions; with FOLLOW=1 they balance as they come and go
+#            CLIENT_CONFIG  a file: user, password, certificates (docs/SECURITY.md)    SECURE=1  of make up: with them
 #            BROKERS      of make up: 1 or 3               TESTS  of make test: files or folders
 #            TEST_WORKERS of make test: how many run at once, each with a broker of its own; 0: one after another
 #            DATABASE_URL REDIS_URL EFFECT_URL  where stores are    STORE  of make run-receive: postgres outbox redis redis-script
 #            KILLS STORES of make kills: how many, on which
 #            RESULTS      of make prove-report: files     PROVE_OUT  of make prove: where results go
+#            STATUS_URL   of make ui and top: a running program's /status    PROOF  file of a verify or a campaign
 #            MUTANTS      of make mutants: names; none: all
 #            RECOMPUTE=1  of make run-totals: compare only   CALL_URL VIRTUAL  of make run-call: where to, how many at a time
 #            ORDERS CONTENDERS REPEAT PAIRED=1  of make bench: backlogs, who runs, rounds, side by side
+#            ENGINE       of make image: docker or podman; none: the first that answers

@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 from pipeline.session import CONNECTOR, package_archive, spark_conf
-from pipeline.settings import PipelineSettings
+from pipeline.settings import PipelineSettings, SparkSettings
+from protocol.errors import Refused
+from protocol.jvm import parts
+from protocol.jvm.parts import Part
 from protocol.profiles import Tiers
+
+_NAME = "spark-submit"
+
+
+def submitter() -> str:
+    """
+    The `spark-submit` of PATH, else the one that pip put beside this Python.
+
+    Raises:
+        Refused: there is neither.
+    """
+    found = shutil.which(_NAME) or shutil.which(_NAME, path=str(Path(sys.executable).parent))
+    if found is None:
+        raise Refused(f"no {_NAME} on PATH; put Spark's bin folder there, or copy the line that --dry-run prints")
+    return found
 
 
 def spark_submit(settings: PipelineSettings) -> list[str]:
-    """`spark-submit ... main.py run ...` with our package as --py-files and the connector as --packages."""
+    """`spark-submit ... submitted.py run ...` with our package as --py-files, and the connector."""
     local_only = {"spark.driver.extraClassPath", "spark.driver.extraJavaOptions", "spark.jars", "spark.app.name"}
-    line = ["spark-submit", "--master", settings.spark.master, "--name", "brew-pipeline", "--packages", CONNECTOR]
+    line = [_NAME, "--master", settings.spark.master, "--name", "brew-pipeline", *_connector(settings.spark)]
     line += ["--py-files", package_archive()]
     for name, value in sorted(spark_conf(settings.spark).items()):
         if name not in local_only and name != "spark.jars.packages":
             line += ["--conf", f"{name}={value}"]
     line += [str(Path(__file__).with_name("submitted.py")), "run", *same_options(settings)]
     return line
+
+
+def _connector(settings: SparkSettings) -> list[str]:
+    """The jars that were set up here; without any, what Spark's own Ivy may find."""
+    jars = parts.jars(Part.SPARK, Path(settings.jvm_dir)) if settings.jvm_dir else []
+    return ["--jars", ",".join(map(str, jars))] if jars else ["--packages", CONNECTOR]
 
 
 def same_options(settings: PipelineSettings) -> list[str]:
@@ -47,6 +73,8 @@ def same_options(settings: PipelineSettings) -> list[str]:
     }
     if settings.journal is not None:
         options["--journal"] = settings.journal
+    if settings.connection.source is not None:
+        options["--client-config"] = settings.connection.source
     if settings.profiles is not None:
         options |= {"--tiers": Tiers.PROFILES.value, "--profiles-topic": settings.profiles.topic}
         options["--profiles-timeout"] = settings.profiles.load_timeout_s

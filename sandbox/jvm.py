@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from protocol.errors import Refused, UsageError
-
-HOME = Path(__file__).resolve().parent.parent / ".jvm"
+from protocol.jvm import parts
+from protocol.jvm.parts import Part
 
 # Kafka's own command line tools, and the class behind each.
 TOOLS: Mapping[str, str] = {
+    "kafka-acls": "org.apache.kafka.tools.AclCommand",
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
@@ -31,9 +32,9 @@ QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 @dataclass(frozen=True, slots=True)
 class Jvm:
-    """The directory that `scripts/setup.sh` fills: `kafka/*.jar`, and `kafka.jsa` when it could be made."""
+    """The directory that `sandbox setup` fills: `kafka/*.jar`, and `kafka.jsa` when it could be made."""
 
-    home: Path = HOME
+    home: Path = field(default_factory=parts.home)
 
     @property
     def archive(self) -> Path:
@@ -41,9 +42,9 @@ class Jvm:
 
     def class_path(self) -> str:
         """Jars in a fixed order: a class-data archive fits one order only."""
-        jars = sorted(str(jar) for jar in (self.home / "kafka").glob("*.jar"))
+        jars = [str(jar) for jar in parts.jars(Part.KAFKA, self.home)]
         if not jars:
-            raise Refused(f"no Kafka jars in {self.home / 'kafka'}; run `make setup`, which fetches them")
+            raise parts.absent(Part.KAFKA, self.home)
         return ":".join(jars)
 
     def command(

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Brings this clone to the state that every other command expects; does nothing, quickly, when it is there already.
 #   .venv/        Python environment (pyproject.toml, constraints.txt)
-#   .jvm/spark/   the Kafka connector for Spark (scripts/ivy.xml)
+#   .jvm/spark/   the Kafka connector for Spark (protocol/jvm/ivy.xml)
 #   .jvm/java-options  how Spark's launcher starts Java
-#   .jvm/kafka/   a Kafka broker and Kafka's own tools (scripts/ivy.xml)
+#   .jvm/kafka/   a Kafka broker and Kafka's own tools (protocol/jvm/ivy.xml)
 # Each part has a stamp with a hash of what it was made from. An interrupted part has none, so it is made again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -17,9 +17,9 @@ python_stamp=.venv/.stamp
 jvm_stamp=.jvm/.stamp
 archive_stamp=.jvm/.archive-stamp
 python_now=$(hash_of pyproject.toml constraints.txt)
-jvm_now=$(hash_of scripts/ivy.xml)
+jvm_now=$(hash_of protocol/jvm/ivy.xml protocol/jvm/sha256sums)
 java_home_now=$(readlink -f "$(command -v java)" 2>/dev/null || true)
-archive_now="$(hash_of constraints.txt scripts/ivy.xml scripts/setup.sh) $java_home_now"
+archive_now="$(hash_of constraints.txt protocol/jvm/sha256sums scripts/setup.sh) $java_home_now"
 
 all_current() {
     is_current $python_stamp "$python_now" && is_current $jvm_stamp "$jvm_now" && is_current $archive_stamp "$archive_now"
@@ -50,42 +50,24 @@ make_python() {
     python=$(find_python)
     say "Python packages into .venv ($("$python" --version))"
     [[ -x .venv/bin/python ]] || "$python" -m venv .venv
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
     printf '%s' "$python_now" >$python_stamp
     say "Python packages are there (${SECONDS} s)"
 }
 
 fetch_jvm() {
     say "Kafka connector, broker and tools into .jvm (about 60 MB on the first run)"
-    local ivy fresh=.jvm/fresh
-    ivy=$(echo .venv/lib/python3*/site-packages/pyspark/jars/ivy-*.jar)
-    rm -rf "$fresh" $jvm_stamp
-    mkdir -p "$fresh"
-    if ! java -cp "$ivy" org.apache.ivy.Main -ivy scripts/ivy.xml -cache .jvm/cache -confs spark kafka \
-        -retrieve "$fresh/[conf]/[artifact]-[revision].[ext]" -types jar bundle >.jvm/ivy.log 2>&1; then
-        tail -n 25 .jvm/ivy.log >&2
-        refuse "the JVM parts could not be fetched; Ivy's whole log is .jvm/ivy.log. Run make setup again to go on from here."
-    fi
-    rm -rf .jvm/spark .jvm/kafka
-    mv "$fresh/spark" "$fresh/kafka" .jvm/
-    rmdir "$fresh"
+    rm -f $jvm_stamp
+    .venv/bin/python -m pipeline setup --jvm-dir .jvm || exit 3
+    .venv/bin/python -m sandbox setup --jvm-dir .jvm || exit 3
     printf '%s' "$jvm_now" >$jvm_stamp
-    say "JVM parts are there: $(find .jvm/spark .jvm/kafka -name '*.jar' | wc -l | tr -d ' ') jars (${SECONDS} s)"
-}
-
-# What Spark's own launcher adds to Java's command line, asked once: a start then needs no launcher, which is a JVM, too.
-ask_launcher() {
-    local spark
-    spark=$(echo .venv/lib/python3*/site-packages/pyspark)
-    SPARK_HOME=$PWD/$spark SPARK_SCALA_VERSION=2.13 java -cp "$spark/jars/*" org.apache.spark.launcher.Main \
-        org.apache.spark.deploy.SparkSubmit pyspark-shell 2>/dev/null | tr '\0' '\n' | grep -E '^-(-|XX|D)' >.jvm/java-options ||
-        rm -f .jvm/java-options
+    say "JVM parts are there (${SECONDS} s)"
 }
 
 # Class-data archives only save start-up time: whoever uses one starts without it when it is missing or does not fit.
 make_archives() {
     rm -f $archive_stamp
-    ask_launcher
+    .venv/bin/python -m pipeline setup --jvm-dir .jvm >/dev/null 2>&1 || true # asks this java's launcher
     say "class-data archive of the broker (${SECONDS} s)"
     .venv/bin/python -m sandbox archive || say "no archive for the broker; it starts without, a little slower"
     if [[ -x scripts/archive.sh ]]; then

@@ -1,0 +1,182 @@
+"""
+What changes when it grows: ten times the records, 64 partitions, large orders, more slots, a backlog of a GiB each.
+
+    python benchmarks/growth.py [--orders 1000000] [--only NAME,...] [--json FILE]
+
+A broker of its own; drains with the direct reader, each right after a base run (the same orders, four partitions,
+160 bytes), so that its rate stands beside one of the same minute. Every output is verified.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+from machine import machine
+from tree import MemoryWatch, Tree
+
+from proof.orders import orders
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.journal import Phase, Step, entries
+from protocol.kafka.clients import admin, producer
+from protocol.kafka.topics import Wanted, create, describe_all
+from sandbox.kafka import Cluster
+from sandbox.launch import Settings
+
+_RUN_S = 600.0
+_ASK_S = 60.0
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Case:
+    """``value_bytes``: of an order's text; 0: as the seeder writes it, about 160. ``master``: none, or Spark's."""
+
+    name: str
+    records: int
+    partitions: int = 4
+    value_bytes: int = 0
+    master: str = "none"
+
+    @property
+    def topic(self) -> str:
+        return f"growth.{self.records}.{self.partitions}.{self.value_bytes}"
+
+
+def cases(count: int) -> list[Case]:
+    """Each with about as many bytes as the base, but for those that are larger on purpose."""
+    return [
+        Case("base", count),
+        Case("10 times the records", 10 * count),
+        Case("64 partitions", count, 64),
+        Case("orders of 1 KiB", count // 5, value_bytes=1024),
+        Case("orders of 10 KiB", count // 50, value_bytes=10 * 1024),
+        Case("1 GiB in each of 4 partitions", 4 * _GIB // (10 * 1024), value_bytes=10 * 1024),
+        *(Case(f"{slots} slots in Spark", count, master=f"local[{slots}]") for slots in (1, 2, 4)),
+    ]
+
+
+@dataclass(frozen=True)
+class Grown:
+    """One run; rates from the first fence to the last commit."""
+
+    name: str
+    records: int
+    partitions: int
+    value_bytes: int
+    master: str
+    records_per_s: float
+    mb_per_s: float
+    cpu_us_per_record: float
+    peak_mib: float
+    process_s: float
+
+
+def seed(connection: Connection, case: Case) -> None:
+    """Orders of the wanted size: a note fills them up."""
+    create(admin(connection), [Wanted(case.topic, case.partitions, {})], Deadline(_ASK_S))
+    describe_all(admin(connection), [case.topic], Deadline(_ASK_S))
+    order = orders(1)
+    out = producer(connection, None, timeout_s=_ASK_S, message_max_bytes=1_000_000)
+    for number in range(case.records):
+        key, value = order(number)
+        assert value is not None
+        if case.value_bytes:
+            value = value[:-1] + b',"note":"' + b"x" * (case.value_bytes - len(value) - 10) + b'"}'
+        while True:
+            try:
+                out.produce(case.topic, value, key, number % case.partitions)
+            except BufferError:
+                out.poll(0.1)
+            else:
+                break
+    if left := out.flush(_RUN_S):
+        raise SystemExit(f"{left} orders of {case.topic} were not taken")
+
+
+def run(bootstrap: str, case: Case, home: Path, number: int) -> Grown:
+    """One drain in a process tree of its own, verified."""
+    name = f"{case.topic}.out{number}"
+    where = ["--bootstrap", bootstrap, "--input", case.topic, "--output", name, "--dead-letter", f"{name}.dlq"]
+    where += ["--group", name]
+    how = ["--master", case.master, "--reader", "direct", "--progress", "none", "--journal", str(home / name)]
+    command = [sys.executable, "-m", "pipeline", "run", *where, *how]
+    with Tree(command, home / f"{name}.tree") as tree, MemoryWatch(tree) as memory:
+        usage = tree.wait(Deadline(_RUN_S))
+    lines = list(entries(home / name))
+    first = min(one.at for one in lines if one.step is Step.FENCE)
+    last = max(one.at for one in lines if one.step is Step.COMMIT and one.phase is Phase.DONE)
+    told = subprocess.run(
+        [sys.executable, "-m", "proof", "verify", *where, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=_RUN_S,
+        check=False,
+    )
+    if told.returncode or (outputs := json.loads(told.stdout)["outputs"]) != case.records:
+        raise SystemExit(f"{case.name}: not proven: {told.stdout}{told.stderr}")
+    size = case.value_bytes or 160
+    rate = outputs / (last - first)
+    cpu = max(usage.cpu_s, memory.cpu_s) / outputs * 1e6
+    facts = (case.name, case.records, case.partitions, size, case.master, rate, rate * size / 1e6, cpu)
+    return Grown(*facts, memory.peak.total / 2**20, usage.wall_s)
+
+
+def measured(count: int, only: set[str]) -> list[dict[str, object]]:
+    """Each case right after a base run."""
+    found: list[dict[str, object]] = []
+    base, *others = cases(count)
+    with tempfile.TemporaryDirectory(prefix="brew-growth-") as place:
+        home = Path(place)
+        with Cluster.start(home / "broker", settings=Settings(heap_mb=1024, quick=False)) as cluster:
+            seeded: set[str] = set()
+            for number, case in enumerate([base, *(one for one in others if not only or one.name in only)]):
+                for one in (base, case):
+                    if one.topic not in seeded:
+                        seed(Connection(cluster.bootstrap), one)
+                        seeded.add(one.topic)
+                beside = run(cluster.bootstrap, base, home, 2 * number)
+                grown = run(cluster.bootstrap, case, home, 2 * number + 1)
+                found.append({"case": asdict(grown), "base": asdict(beside), "load": psutil.getloadavg()[0]})
+                _tell(grown, beside)
+    return found
+
+
+def _tell(grown: Grown, base: Grown) -> None:
+    print(
+        f"{grown.name:32} {grown.records_per_s:9,.0f} records/s {grown.mb_per_s:6.1f} MB/s  "
+        f"{grown.records_per_s / base.records_per_s:5.2f} of the base's records, "
+        f"{grown.mb_per_s / base.mb_per_s:5.2f} of its bytes  {grown.cpu_us_per_record:6.1f} us  "
+        f"{grown.peak_mib:5.0f} MiB (base {base.peak_mib:.0f})",
+        flush=True,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--orders", type=int, default=1_000_000, help="of the base (default: 1000000)")
+    parser.add_argument("--only", default="", help="names of cases, with commas")
+    parser.add_argument("--json", type=Path, help="where results go")
+    asked = parser.parse_args()
+    began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    only = {name.strip() for name in asked.only.split(",") if name.strip()}
+    unknown = only - {one.name for one in cases(asked.orders)}
+    if unknown:
+        parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {[c.name for c in cases(1)]}")
+    found = measured(asked.orders, only)
+    if asked.json:
+        document = {"began": began, "machine": machine(), "command": " ".join(sys.argv), "runs": found}
+        asked.json.write_text(json.dumps(document, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Builds the image brew:VERSION from the Dockerfile, with the first container engine that answers.
+# Usage: scripts/image.sh [NAME[:TAG]]; ENGINE=podman picks one.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { printf 'image: %s\n' "$*" >&2; }
+
+version=$(sed -nE 's/^version = "([^"]+)"$/\1/p' pyproject.toml | head -n 1)
+[[ -n $version ]] || { say "pyproject.toml has no line version = \"...\""; exit 3; }
+name=${1:-brew:$version}
+
+answers() { command -v "$1" >/dev/null && timeout 20 "$1" info >/dev/null 2>&1; }
+
+engine=
+for candidate in ${ENGINE:-docker podman}; do
+    if answers "$candidate"; then
+        engine=$candidate
+        break
+    fi
+done
+if [[ -z $engine ]]; then
+    say "no container engine answers here (asked: ${ENGINE:-docker podman})."
+    say "Start Docker or Podman, or name another one with ENGINE=...; on a machine that has one run:"
+    say "    docker build --tag $name ."
+    exit 3
+fi
+
+revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
+say "$engine builds $name"
+"$engine" build --tag "$name" \
+    --label "org.opencontainers.image.version=$version" --label "org.opencontainers.image.revision=$revision" .
+"$engine" run --rm "$name" --version
+say "$name is there; try: $engine run --rm --network host $name run --master none --bootstrap localhost:9092"

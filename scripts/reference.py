@@ -1,0 +1,285 @@
+"""
+Write docs/reference/configuration.md from the programs' own options and the Makefile: make reference.
+
+A test holds the page equal to what this would write, so nothing on it is written by hand but the two lists here.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from downstream.__main__ import downstream
+from pipeline.__main__ import cli as pipeline
+from pipeline.options import settings_of
+from proof.__main__ import proof
+from protocol.errors import UsageError
+from sandbox.__main__ import cli as sandbox
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/reference/configuration.md"
+PROGRAMS: dict[str, click.Group] = {"pipeline": pipeline, "downstream": downstream, "proof": proof, "sandbox": sandbox}
+
+# Variables of the environment that no option stands for.
+ENVIRONMENT = {
+    "BREW_CLIENT_LOG": "`1`: what the Kafka client says goes to stderr; for whoever looks for a fault",
+    "JAVA_HOME": "which Java runs Spark's JVM and the set-up; else the first `java` of `PATH`",
+    "PYSPARK_PYTHON": "which Python the workers run; with `local` masters the driver's own where it is not set",
+    "XDG_CACHE_HOME": "an installed package keeps the jars below it, else below `~/.cache`; `BREW_JVM_DIR` goes before",
+}
+# Makefile variables that are no option of a program.
+MAKE = {
+    "CONTENDERS": "who runs: names with commas between",
+    "ENGINE": "docker or podman; none: the first that answers",
+    "KILLS": "kills per store",
+    "MUTANTS": "names; none: all",
+    "ORDERS": "backlogs, with commas between",
+    "PAIRED": "`1`: side by side, round by round",
+    "PROVE_OUT": "folder for results",
+    "REPEAT": "rounds",
+    "RESULTS": "result files",
+    "STORES": "which stores; none: all",
+    "TESTS": "files or folders; none: all",
+    "TEST_WORKERS": "how many run at once; `0`: one after another in one process",
+}
+_OWN = {"PY", "SHELL", "MAKEFILE_LIST"}
+_HUGE = 1e300
+
+_INTRODUCTION = """# Configuration
+
+Every option of every program, written by `make reference` from the programs themselves; a test holds it equal to them.
+
+- `python -m pipeline` of a checkout is `brew-pipeline` where pip put it; so with `downstream`, `proof`, `sandbox`.
+- An option goes before its variable of the environment, that before the default.
+- `make` hands on what its command line or the environment gives a value: `make run-pipeline MASTER=none`.
+- A flag's variable is on with `1`, `true`, `yes` or `on`.
+- What is out of its limits is refused with exit code 64, in a sentence that names value, limit and option.
+"""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a make target runs: its text with macros replaced."""
+
+    target: str
+    text: str
+
+    def passed(self) -> dict[str, str]:
+        """Option -> make variable."""
+        return dict(re.findall(r"\$\(call (?:option|flag),(--[\w-]+),(\w+)\)", self.text))
+
+    def variables(self) -> set[str]:
+        """Every variable it reads."""
+        return {*self.passed().values(), *re.findall(r"\$\(([A-Z][A-Z_]+)\)", self.text)} - _OWN
+
+    def commands(self) -> set[str]:
+        """Each `program command` that it calls."""
+        return {f"{program} {command}" for program, command in re.findall(r"-m (\w+) ([a-z][\w-]*)", self.text)}
+
+
+def recipes(makefile: str) -> list[Recipe]:
+    """The targets of a Makefile that say what they are."""
+    text = re.sub(r"\\\n\s*", " ", makefile)
+    macros = {name: value for name, value in re.findall(r"^([a-z]+) = (.*)$", text, re.MULTILINE) if "$1" not in value}
+
+    def replaced(line: str) -> str:
+        while (other := re.sub(r"\$\(([a-z]+)\)", lambda m: macros.get(m[1], ""), line)) != line:
+            line = other
+        return line
+
+    found = re.findall(r"^([a-z-]+):[^=\n]*##[^\n]*\n((?:\t[^\n]*\n?)+)", text, re.MULTILINE)
+    return [Recipe(target, replaced(body)) for target, body in found]
+
+
+def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command below ``group``, by its words."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path} {name}")
+        elif command is not None and not command.hidden:
+            yield f"{path} {name}", command
+
+
+def run_limits() -> dict[str, str]:
+    """Option of a run -> its limits, as the settings tell when they are asked for too much."""
+    found = {}
+    run = pipeline.commands["run"]
+    given = run.make_context("run", [], resilient_parsing=True).params
+    given["tiers"] = "profiles"
+    for option in _shown(run):
+        if option.type not in {click.INT, click.FLOAT} or option.name is None:
+            continue
+        several = {"stand_by": option.name == "claim_interval"}
+        try:
+            settings_of({**given, **several, option.name: _HUGE})
+        except UsageError as error:
+            if told := re.search(r"between (\S+) and (\S+)", str(error)):
+                found[option.opts[0]] = f"{_plain(told[1])} to {_plain(told[2])}"
+    return found
+
+
+def page() -> str:
+    """The whole page."""
+    made = recipes((ROOT / "Makefile").read_text())
+    limits = run_limits()
+    told = {path: command for name, group in PROGRAMS.items() for path, command in commands(group, name)}
+    lines = [_INTRODUCTION]
+    for name, group in PROGRAMS.items():
+        lines.append(f"## {name}\n\n{_first_line(group)}\n")
+        for path, command in told.items():
+            if path.split()[0] == name:
+                lines.append(_section(path, command, told, made, limits))
+    lines += [_environment(told), _make_variables(made)]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _section(
+    path: str, command: click.Command, told: dict[str, click.Command], made: list[Recipe], limits: dict[str, str]
+) -> str:
+    options = list(_shown(command))
+    run = {option.opts[0] for option in _shown(told["pipeline run"])}
+    head = f"### {path}\n\n{_first_line(command)}\n"
+    if path != "pipeline run" and run - {"--progress"} <= {option.opts[0] for option in options}:
+        options = [option for option in options if option.opts[0] not in run]
+        head += "\nTakes the options of `pipeline run`, and these:\n"
+    arguments = [one for one in command.params if isinstance(one, click.Argument)]
+    if arguments:
+        head += f"\nArguments: {', '.join(f'`{one.make_metavar(click.Context(command))}`' for one in arguments)}\n"
+    if not options:
+        return head
+    passed = _passed(path, made)
+    rows = [
+        [
+            ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts)),
+            _kind(option, limits if path.startswith("pipeline ") else {}),
+            _default(option),
+            _code(_variables(option)),
+            _code(passed.get(option.opts[0], [])),
+            _text(option.help or ""),
+        ]
+        for option in options
+    ]
+    return head + "\n" + _table(["option", "value", "default", "environment", "make", "what it is"], rows)
+
+
+def _passed(path: str, made: list[Recipe]) -> dict[str, list[str]]:
+    found: dict[str, set[str]] = {}
+    for recipe in made:
+        if path in recipe.commands():
+            for option, variable in recipe.passed().items():
+                found.setdefault(option, set()).add(variable)
+    return {option: sorted(variables) for option, variables in found.items()}
+
+
+def _environment(told: dict[str, click.Command]) -> str:
+    users: dict[str, dict[str, set[str]]] = {}
+    for path, command in told.items():
+        for option in _shown(command):
+            for variable in _variables(option):
+                users.setdefault(variable, {}).setdefault(option.opts[0], set()).add(path.split()[0])
+    rows = [
+        [
+            f"`{name}`",
+            "; ".join(f"{_code([option])} of {', '.join(sorted(by))}" for option, by in sorted(options.items())),
+        ]
+        for name, options in users.items()
+    ]
+    rows += [[f"`{name}`", text] for name, text in ENVIRONMENT.items()]
+    return "## Environment\n\n" + _table(["variable", "what it is"], sorted(rows))
+
+
+def _make_variables(made: list[Recipe]) -> str:
+    rows = []
+    for name in sorted({variable for recipe in made for variable in recipe.variables()}):
+        users = [recipe for recipe in made if name in recipe.variables()]
+        options = sorted(
+            {option for recipe in users for option, variable in recipe.passed().items() if variable == name}
+        )
+        targets = ", ".join(f"`make {recipe.target}`" for recipe in users)
+        rows.append([f"`{name}`", MAKE.get(name) or _code(options), targets])
+    return "## Make variables\n\n" + _table(["variable", "option, or what it is", "targets"], rows)
+
+
+def _shown(command: click.Command) -> Iterator[click.Option]:
+    return (one for one in command.params if isinstance(one, click.Option) and not one.hidden)
+
+
+def _kind(option: click.Option, limits: dict[str, str]) -> str:
+    kind = option.type
+    if option.is_flag:
+        words = "flag"
+    elif isinstance(kind, click.Choice):
+        words = " ".join(f"`{choice}`" for choice in kind.choices)
+    elif isinstance(kind, click.IntRange | click.FloatRange):
+        words = f"{'integer' if isinstance(kind, click.IntRange) else 'number'}, {_range(kind)}"
+    else:
+        words = {"integer": "integer", "float": "number", "path": "path", "directory": "path"}.get(kind.name, "text")
+        if option.opts[0] in limits:
+            words += f", {limits[option.opts[0]]}"
+    words += ", required" if option.required else ""
+    return words + (", repeatable" if option.multiple else "")
+
+
+def _range(kind: click.IntRange | click.FloatRange) -> str:
+    least = None if kind.min is None else f"{'more than ' if kind.min_open else ''}{_plain(kind.min)}"
+    most = None if kind.max is None else f"{'less than ' if kind.max_open else ''}{_plain(kind.max)}"
+    if least is None:
+        return f"at most {most}"
+    if most is None:
+        return least if kind.min_open else f"{least} or more"
+    return f"{least} to {most}"
+
+
+def _default(option: click.Option) -> str:
+    told = re.search(r"\[default: ([^\]]+)\]", option.help or "")
+    value = option.default
+    if option.is_flag or option.multiple or callable(value) or value is None or "Sentinel" in type(value).__name__:
+        return told[1] if told else ""
+    value = getattr(value, "value", value)
+    return f"`{_plain(value)}`" if value != "" else told[1] if told else ""
+
+
+def _variables(option: click.Option) -> list[str]:
+    given = option.envvar
+    return [given] if isinstance(given, str) else list(given or [])
+
+
+def _first_line(command: click.Command) -> str:
+    text = (command.help or "").strip().partition("\n\n")[0]
+    return _text(" ".join(text.split()))
+
+
+def _plain(value: object) -> str:
+    """A number with all its digits."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        return str(value)
+    return f"{number:.12g}"
+
+
+def _code(words: Iterable[str]) -> str:
+    return " ".join(f"`{word}`" for word in words)
+
+
+def _text(words: str) -> str:
+    words = re.sub(r"\s*\[default: [^\]]+\]", "", words)
+    return " ".join(words.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(cell or " " for cell in line) + " |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(page())
+    sys.stdout.write(f"{PAGE.relative_to(ROOT)} written\n")

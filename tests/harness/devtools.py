@@ -1,0 +1,113 @@
+"""A real browser that stays open: what a page looks like while its script goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from protocol.deadline import Deadline
+
+from .browser import _NAMES
+
+_START_S = 40.0
+_PIECE = 1 << 16
+
+
+class Tab:
+    """One page, through the browser's pipe (Chrome DevTools Protocol: JSON messages with a zero byte behind each)."""
+
+    def __init__(self, into: int, out: int) -> None:
+        self._into, self._out = into, out
+        self._held = b""
+        self._next = 0
+        self._session: str | None = None
+
+    def open(self, url: str) -> None:
+        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.ask("Page.enable")
+        self.ask("Page.navigate", url=url)
+
+    def evaluate(self, script: str, seconds: float = 20.0) -> Any:
+        """What a script's last expression is, or what its promise brings."""
+        told = self.ask(
+            "Runtime.evaluate",
+            seconds,
+            expression=script,
+            awaitPromise=True,
+            returnByValue=True,
+            timeout=seconds * 1000,
+        )
+        assert "exceptionDetails" not in told, told["exceptionDetails"]
+        return told["result"].get("value")
+
+    def ask(self, method: str, seconds: float = _START_S, **parameters: Any) -> Any:
+        """One command and its answer; what the browser says meanwhile is passed over."""
+        self._next += 1
+        message: dict[str, Any] = {"id": self._next, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._into, json.dumps(message).encode() + b"\0")
+        deadline = Deadline(seconds)
+        while not deadline.expired():
+            told = self._message()
+            if told.get("id") == self._next:
+                assert "error" not in told, told["error"]
+                return told["result"]
+        raise AssertionError(f"{method}: no answer within {seconds:g} s")
+
+    def _message(self) -> Any:
+        while b"\0" not in self._held:
+            piece = os.read(self._out, _PIECE)
+            assert piece, "the browser has ended"
+            self._held += piece
+        first, _, self._held = self._held.partition(b"\0")
+        return json.loads(first)
+
+
+@contextmanager
+def tab(url: str) -> Iterator[Tab]:
+    """
+    The page at ``url`` in a browser of its own, which is gone at the end.
+
+    Raises:
+        RuntimeError: there is no browser; the text names the command that installs one.
+    """
+    browser = next(filter(None, map(shutil.which, _NAMES)), None)
+    if browser is None:
+        raise RuntimeError("this test looks at a page with chromium and none is on PATH: apt-get install chromium")
+    their_in, into = os.pipe()
+    out, their_out = os.pipe()
+    with tempfile.TemporaryDirectory(prefix="brew-browser-", ignore_cleanup_errors=True) as profile:
+        options = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={profile}",
+            "--remote-debugging-pipe",
+        ]
+        # The browser reads its commands from descriptor 3 and answers on 4.
+        shell = ["bash", "-c", f'exec "$0" "$@" 3<&{their_in} 4>&{their_out}', browser, *options]
+        process = subprocess.Popen(
+            shell, pass_fds=(their_in, their_out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        os.close(their_in)
+        os.close(their_out)
+        try:
+            found = Tab(into, out)
+            found.open(url)
+            yield found
+        finally:
+            process.terminate()
+            process.wait(_START_S)
+            os.close(into)
+            os.close(out)
+
+
+__all__ = ["Tab", "tab"]

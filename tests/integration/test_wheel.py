@@ -1,0 +1,158 @@
+"""The wheel, as pip installs it: built once, looked into, installed far from the repository, and put to work."""
+
+from __future__ import annotations
+
+import email
+import hashlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pages import ROOT
+from harness.pipeline import Stage
+from packaging.requirements import Requirement
+
+from protocol.jvm import parts
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PACKAGES = ("protocol", "pipeline", "downstream", "proof", "sandbox")
+SECRETS = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/]|\bAKIA[0-9A-Z]{16}\b")
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment of its own that holds the wheel; what the wheel requires is borrowed from the tests' own."""
+
+    wheel: Path
+    place: Path
+
+    def run(
+        self, script: str, *arguments: str, seconds: float = 60.0, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """A console script, started in an empty folder without a trace of the repository in its environment."""
+        elsewhere = self.place / "elsewhere"
+        elsewhere.mkdir(exist_ok=True)
+        given = {
+            "PATH": f"{self.place}/venv/bin:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(elsewhere),
+            **{name: os.environ[name] for name in ("JAVA_HOME", "TMPDIR") if name in os.environ},
+            **environment,
+        }
+        command = [str(self.place / "venv/bin" / script), *arguments]
+        return subprocess.run(
+            command, cwd=elsewhere, env=given, capture_output=True, text=True, check=False, timeout=seconds
+        )
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    place = tmp_path_factory.mktemp("wheel")
+    built = subprocess.run(
+        [str(ROOT / "scripts/wheel.sh"), str(place / "dist")], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    wheel = Path(built.stdout.strip())
+    venv = place / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "--quiet"]
+    subprocess.run([*pip, "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)], check=True)
+    # A path in a .pth file adds that folder alone: the .pth file by which the tests' own environment finds the
+    # repository is not read.
+    site = next(Path(one) for one in sys.path if one.endswith("site-packages"))
+    next(venv.glob("lib/python3*/site-packages")).joinpath("borrowed.pth").write_text(f"{site}\n")
+    return Installed(wheel, place)
+
+
+def content(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_the_wheel_holds_the_packages_and_nothing_else(installed: Installed) -> None:
+    """Every module and data file of the packages, types, licence, four scripts; no test, no state, no secret."""
+    found = content(installed.wheel)
+    tracked = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *PACKAGES]
+    names = subprocess.run(tracked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    wanted = {name for name in names if name and (ROOT / name).exists()}
+    data = f"{PROJECT['name']}-{PROJECT['version']}.dist-info/"
+    assert sorted(wanted ^ {name for name in found if not name.startswith(data)}) == []
+    assert {f"{package}/py.typed" for package in PACKAGES} <= wanted
+    assert data + "licenses/LICENSE" in found
+    scripts = found[data + "entry_points.txt"].decode()
+    assert all(f"{name} = {target}" in scripts for name, target in PROJECT["scripts"].items())
+    assert [name for name, text in found.items() if SECRETS.search(text)] == []
+    assert SECRETS.search(b"-----BEGIN EC PRIVATE KEY-----\nMHcC")
+
+
+def test_the_wheel_says_what_it_needs_and_which_bytes_it_is(installed: Installed) -> None:
+    """Its requirements are those of the project, met by the tests' environment; its checksum stands beside it."""
+    found = content(installed.wheel)
+    told = email.message_from_bytes(found[f"{PROJECT['name']}-{PROJECT['version']}.dist-info/METADATA"])
+    assert (told["Version"], told["Requires-Python"]) == (PROJECT["version"], PROJECT["requires-python"])
+    plain = {str(Requirement(one)) for one in told.get_all("Requires-Dist", []) if "extra ==" not in one}
+    assert plain == {str(Requirement(one)) for one in PROJECT["dependencies"]}
+    digest = hashlib.sha256(installed.wheel.read_bytes()).hexdigest()
+    assert (installed.wheel.parent / "SHA256SUMS").read_text() == f"{digest}  {installed.wheel.name}\n"
+
+
+def test_the_console_scripts_tell_their_version_and_their_own_name(installed: Installed) -> None:
+    for script in PROJECT["scripts"]:
+        told = installed.run(script, "--version")
+        assert (told.returncode, told.stdout) == (0, f"brew {PROJECT['version']}\n"), told.stderr
+    assert "Usage: brew-pipeline run " in installed.run("brew-pipeline", "run", "--help").stdout
+
+
+def test_without_spark_it_needs_nothing_but_kafka(installed: Installed, broker: Broker, names: Names) -> None:
+    """Topics, orders, a drain, the proof: four programs of the package, in an empty folder."""
+    stage = Stage(broker, names)
+    on = ["--bootstrap", broker.bootstrap]
+    three = ["--input", names.input, "--output", names.output, "--dead-letter", names.dead_letter]
+    group = ["--group", names.group]
+    where = installed.place / "venv/bin/python"
+    modules = "import pipeline, protocol.jvm.parts as p; print(pipeline.__file__, p.home())"
+    told = subprocess.run([str(where), "-c", modules], cwd=installed.place, capture_output=True, text=True, check=True)
+    assert str(ROOT) not in told.stdout
+    for command in (
+        ["brew-proof", "topics", *on, *three, "--partitions", "2"],
+        ["brew-proof", "seed", *on, "--topic", names.input, "--count", "60"],
+        ["brew-pipeline", "run", *on, *three, *group, "--master", "none"],
+        ["brew-proof", "verify", *on, *three, *group],
+    ):
+        ran = installed.run(*command)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+    counted = installed.run("brew-downstream", "count", *on, "--topic", names.output)
+    assert "60 records, 60 unique keys, 0 duplicates" in counted.stdout
+    stage.proven(inputs=60, outputs=60)
+
+
+def test_spark_needs_the_set_up_and_says_so(installed: Installed, broker: Broker, names: Names) -> None:
+    """Refused with the command, which makes it ready; a submitted run takes jars and package with it."""
+    stage = Stage(broker, names)
+    stage.create(2)
+    run = ["run", *stage.options(), "--master", "local[2]"]
+    refused = installed.run("brew-pipeline", *run)
+    assert refused.returncode == 3
+    assert "`brew-pipeline setup`" in refused.stderr
+    assert str(installed.place / "elsewhere/.cache/brew") in refused.stderr
+    made = installed.run("brew-pipeline", "setup", "--from", str(parts.home()))
+    assert made.returncode == 0, made.stderr
+    assert f"{len(parts.wanted(parts.Part.SPARK))} jars" in made.stdout
+    line = shlex.split(installed.run("brew-pipeline", "submit", "--dry-run", *run[1:-1], "yarn").stdout)
+    assert all(jar.startswith(str(installed.place)) for jar in line[line.index("--jars") + 1].split(","))
+    with zipfile.ZipFile(line[line.index("--py-files") + 1]) as shipped:
+        assert {"pipeline/task.py", "protocol/kafka/transaction.py"} <= set(shipped.namelist())
+
+
+def test_the_sandbox_of_a_wheel_says_what_fetches_its_broker(installed: Installed) -> None:
+    ran = installed.run("brew-sandbox", "up", "--port", "0")
+    assert ran.returncode == 3
+    assert "`brew-sandbox setup`" in ran.stderr
