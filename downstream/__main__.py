@@ -11,9 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from downstream.count import Count, count, key_of, source_of
 from protocol import names
+from protocol.client_option import client_config_option, connection
 from protocol.command import REACH_S, LazyGroup, run
 from protocol.deadline import Deadline
-from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, Connection, reach
+from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, reach
 from protocol.names import ExitCode, checked_topic
 
 _IDENTITIES = {"key": key_of, "source": source_of}
@@ -40,6 +41,7 @@ def downstream() -> None:
 
 @downstream.command("count")
 @click.option("--bootstrap", default=names.BOOTSTRAP, show_default=True, envvar="BOOTSTRAP", metavar="HOST:PORT")
+@client_config_option
 @click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC")
 @click.option(
     "--isolation",
@@ -70,13 +72,13 @@ def count_command(bootstrap: str, topic: str, isolation: str, unique_by: str, pr
       python -m downstream count --topic brew.orders.enriched --unique-by source --json
     """  # noqa: D301 - click's own mark
     checked_topic(topic, "--topic")
-    connection = Connection(bootstrap)
-    reach(connection, Deadline(REACH_S))
+    cluster = connection(bootstrap)
+    reach(cluster, Deadline(REACH_S))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
         task = bar.add_task(topic, total=None)
         found = count(
-            connection,
+            cluster,
             topic,
             isolation,
             _IDENTITIES[unique_by],

@@ -11,12 +11,16 @@ from typing import Any
 import click
 
 import protocol.command
+from pipeline.observed import observed, probes_of, spans_option
 from pipeline.options import run_options, settings_of
 from pipeline.progress import Board, JsonLines, LiveTable, Silent
 from pipeline.run import run, stop_on_signals
+from pipeline.settings import PipelineSettings
+from protocol.client_option import forget_variables
 from protocol.command import LazyGroup
 from protocol.errors import UsageError
 from protocol.names import ExitCode
+from protocol.observe.settings import probe_options, probe_words
 
 _EPILOG = """\b
 Examples:
@@ -37,6 +41,9 @@ _LATER = {
     "explain": "pipeline.operate.explain:explain",
     "lag": "pipeline.operate.lag:lag",
     "preflight": "pipeline.operate.preflight:preflight",
+    "top": "pipeline.ui.top:top",
+    "ui": "pipeline.ui.command:ui",
+    "setup": "pipeline.setup:setup",
     "xray": "pipeline.xray.command:xray",
 }
 
@@ -48,24 +55,17 @@ def cli() -> None:
 
 @cli.command("run", epilog=_EPILOG)
 @run_options
+@probe_options
+@spans_option
 @click.option("--progress", type=click.Choice(["auto", "table", "json", "none"]), default="auto", show_default=True)
-def run_command(progress: str, **option: Any) -> ExitCode:
+def run_command(progress: str, spans: str, **option: Any) -> ExitCode:
     """Drain the input topic and exit, or follow it."""
     settings = settings_of(option)
-    board = Board()
-    view = _view(progress, board)
+    forget_variables()
     stop = threading.Event()
     stop_on_signals(stop)
-    if settings.stand_by is not None:
-        from pipeline import stand_by  # noqa: PLC0415 - what a run does not use is not imported
-
-        code = stand_by.run(settings, stop, board, view)
-    elif settings.share is not None:
-        from pipeline import sharing  # noqa: PLC0415 - the same
-
-        code = sharing.run(settings, stop, board, view)
-    else:
-        code = run(settings, stop, board, view)
+    with observed(settings, probes_of(option, settings), spans) as board:
+        code = _run(settings, stop, board, _view(progress, board))
     totals = board.totals
     click.echo(
         f"{totals.enriched + totals.rejected} records: {totals.enriched} enriched, {totals.rejected} rejected, "
@@ -75,19 +75,34 @@ def run_command(progress: str, **option: Any) -> ExitCode:
     return code
 
 
+def _run(settings: PipelineSettings, stop: threading.Event, board: Board, view: Silent) -> ExitCode:
+    if settings.stand_by is not None:
+        from pipeline import stand_by  # noqa: PLC0415 - what a run does not use is not imported
+
+        return stand_by.run(settings, stop, board, view)
+    if settings.share is not None:
+        from pipeline import sharing  # noqa: PLC0415 - the same
+
+        return sharing.run(settings, stop, board, view)
+    return run(settings, stop, board, view)
+
+
 @cli.command("submit")
 @run_options
+@probe_options
+@spans_option
 @click.option("--dry-run", is_flag=True, help="Print the spark-submit line instead of running it.")
-def submit_command(*, dry_run: bool, **option: Any) -> ExitCode:
+def submit_command(*, dry_run: bool, spans: str, **option: Any) -> ExitCode:
     """Hand the run to spark-submit (the driver then lives where Spark puts it)."""
-    from pipeline.submit import spark_submit  # noqa: PLC0415 - Spark is slow to import, and a run may need none
+    from pipeline.submit import spark_submit, submitter  # noqa: PLC0415 - Spark is slow to import, and a run may need none
 
     settings = settings_of(option)
     if settings.spark.absent:
         raise UsageError("MASTER (--master) is 'none': there is nothing to submit; use `pipeline run`")
-    line = spark_submit(settings)
+    probes_of(option, settings)  # refused here, and not where Spark puts the driver
+    line = [*spark_submit(settings), *probe_words(option), "--spans", spans]
     if not dry_run:
-        os.execvp(line[0], line)  # noqa: S606 - no shell in between, signals reach spark-submit
+        os.execv(submitter(), line)  # noqa: S606 - no shell in between, signals reach spark-submit
     click.echo(shlex.join(line))
     return ExitCode.DONE
 

@@ -35,7 +35,7 @@ def enricher(limits: Limits, resolve: Resolver = resolve_by_key) -> Enrich:
         if (
             (_BRACKET in value or value.find(b"{", 1) > 0)
             and value.count(b"{") + value.count(b"[") > max_depth
-            and depth(value) > max_depth
+            and depth(value, max_depth) > max_depth
         ):
             return Rejected(Reason.TOO_DEEP, f"nested deeper than {max_depth} (--max-record-depth)")
         try:
@@ -113,13 +113,19 @@ def _members(value: object) -> int:
     return sum(_members(one) for one in value) if type(value) is list else 0
 
 
-def depth(value: bytes) -> int:
-    """How deep objects and arrays nest outside of strings."""
+# A string takes all it can and gives nothing back: a megabyte of \" without an end was read again from each quote on.
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[{\]}]', re.DOTALL)
+
+
+def depth(value: bytes, enough: int | None = None) -> int:
+    """How deep objects and arrays nest outside of strings; looks no further once it is deeper than ``enough``."""
     deepest = level = 0
-    for token in re.finditer(rb'"(?:[^"\\]|\\.)*"|[\[{\]}]', value, re.DOTALL):
+    for token in _TOKENS.finditer(value):
         if token[0] in {b"{", b"["}:
             level += 1
             deepest = max(deepest, level)
+            if enough is not None and level > enough:
+                break
         elif token[0] in {b"}", b"]"}:
             level -= 1
     return deepest

@@ -9,7 +9,8 @@ from hashlib import blake2b
 _KINDS = bytes.maketrans(b"0123456789.E", b"00000000000e")
 _LONG_RUN = b"0" * 16
 _EXPONENT = re.compile(rb"[:,\[]\s*-?[0-9.]+[eE]")
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)', re.DOTALL)
+# Strings as in `pipeline.enrich.depth`: one without an end must not be read again from each of its quotes.
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)', re.DOTALL)
 
 
 def may_round(value: bytes) -> bool:

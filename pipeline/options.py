@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -22,8 +21,9 @@ from pipeline.settings import (
 )
 from protocol import names
 from protocol.claims.member import INTERVAL_S
-from protocol.connection import Connection
+from protocol.client_option import client_config_option, connection
 from protocol.errors import UsageError
+from protocol.jvm import parts
 from protocol.names import CrashMode, CrashPoint
 from protocol.profiles import Tiers
 
@@ -52,6 +52,7 @@ def _name(flag: str, env: str, default: str, text: str) -> Callable[[_F], _F]:
 
 _OPTIONS: list[Callable[[Any], Any]] = [
     _name("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers."),
+    client_config_option,
     _name("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Topic to read, read_committed."),
     _name("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Topic for enriched orders; made when missing."),
     _name("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Topic for rejected records; made when missing."),
@@ -111,7 +112,7 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     click.option("--allow", multiple=True, metavar="NAME", help="Run although this check says unsafe; repeatable."),
     click.option("--conf", "conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated."),
     click.option("--journal", envvar="JOURNAL", metavar="DIR", help="Write down every step there, for `proof verify`."),
-    click.option("--jvm-dir", envvar="BREW_JVM_DIR", default=None, help="Where `make setup` put the JVM parts."),
+    click.option("--jvm-dir", envvar="BREW_JVM_DIR", default=None, help="Where the set-up put the JVM parts."),
     click.option("--make-archive", default=None, hidden=True, help="Write the class-data archive here."),
     click.option("--verbose", is_flag=True, help="Let Spark speak."),
 ]
@@ -125,7 +126,7 @@ def settings_of(option: dict[str, Any]) -> PipelineSettings:
         UsageError: a value that can't be.
     """
     return PipelineSettings(
-        Connection(option["bootstrap"]),
+        connection(option["bootstrap"]),
         option["input"],
         option["output"],
         option["dead_letter"],
@@ -172,8 +173,7 @@ def _spark(option: dict[str, Any]) -> SparkSettings:
         if not equals or not name.startswith("spark."):
             raise UsageError(f"--conf is {pair!r}: write spark.some.name=value")
         conf[name] = value
-    beside = Path(__file__).parent.parent / ".jvm"
-    jvm_dir = option["jvm_dir"] or (str(beside) if beside.is_dir() else None)
+    jvm_dir = str(parts.home(option["jvm_dir"]))
     return SparkSettings(
         option["master"], jvm_dir, conf, verbose=option["verbose"], make_archive=option["make_archive"]
     )

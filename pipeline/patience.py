@@ -7,10 +7,17 @@ import time
 from collections.abc import Mapping, Sequence
 
 from pipeline.settings import PipelineSettings
+from protocol.denied import no
 from protocol.errors import Refused
 
 _BACKOFF_S = 0.1
+_DENIED_S = 10.0
+"""Rights that were taken away do not come back by themselves; one that is on its way takes a second or two."""
 _LONGEST_BACKOFF_S = 5.0
+
+
+def _why(detail: str) -> str:
+    return "" if no(detail) is None else " at most where the brokers say no"
 
 
 class Patience:
@@ -40,9 +47,10 @@ class Patience:
         if self.failures == 0:
             self._failing_since = now  # time spent blocked by others, before the first failure, does not count
         idle = now - max(self._last_progress, self._failing_since)
-        if idle > self._settings.patience_s:
+        patience_s = self._settings.patience_s if no(detail) is None else min(_DENIED_S, self._settings.patience_s)
+        if idle > patience_s:
             raise Refused(
-                f"no progress for {idle:.0f} s (--patience is {self._settings.patience_s:g} s); {what}: "
+                f"no progress for {idle:.0f} s (--patience is {patience_s:g} s{_why(detail)}); {what}: "
                 f"{detail or 'see the lines above'}"
             )
         self.failures += 1

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.headers import COLUMN
 from protocol.connection import Connection
 from protocol.errors import Fatal
+from protocol.java_client import java_settings
 from protocol.position import OffsetRange
 
 # Java's own names. The back-offs are for start-up, the sizes for throughput (benchmarks/RESULTS.md).
@@ -39,6 +40,7 @@ def read(spark: SparkSession, connection: Connection, ranges: Sequence[OffsetRan
     options = {
         **{f"kafka.{name}": value for name, value in _CLIENT.items()},
         "kafka.bootstrap.servers": connection.bootstrap,
+        **{f"kafka.{name}": value for name, value in java_settings(connection).items()},
         "assign": json.dumps({topic: [r.partition for r in ranges]}),
         "startingOffsets": json.dumps({topic: {str(r.partition): r.start for r in ranges}}),
         "endingOffsets": json.dumps({topic: {str(r.partition): r.until for r in ranges}}),

@@ -21,10 +21,15 @@ from pyspark.sql import SparkSession
 from pipeline import gateway
 from pipeline.settings import SparkSettings
 from protocol.errors import Refused
+from protocol.jvm import parts
+from protocol.jvm.parts import Part
 
 PACKAGES = ("protocol", "pipeline")
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 _CONNECT_S = 5.0
+# Spark's own, and what a Kafka client's secrets are called: setting one replaces the default.
+_HIDDEN = "(?i)secret|password|token|access[.]?key|jaas|keystore"
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"  # what spark-submit tells a driver; the jars are its affair
 
 # Measured on two cores (decision 0006): the second compiler alone took a quarter of the JVM's CPU time.
 COLLECTOR = "-XX:+UseSerialGC"
@@ -47,6 +52,8 @@ def spark_conf(settings: SparkSettings, *, short: bool = True) -> dict[str, str]
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
         "spark.python.worker.reuse": "true",
         "spark.speculation": "false",
+        "spark.redaction.regex": _HIDDEN,
+        "spark.sql.redaction.options.regex": f"(?i)url|{_HIDDEN}",
         "spark.task.maxFailures": "4",
         "spark.driver.memory": "1g",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir(), "brew-warehouse")),
@@ -61,7 +68,7 @@ def _java(settings: SparkSettings, *, short: bool) -> dict[str, str]:
     """The connector's jars and the JVM's options; without jars of ours Spark fetches the connector itself."""
     log4j = "file:" + str(Path(__file__).with_name("log4j2.properties"))
     options = [f"-Dlog4j2.configurationFile={log4j}"] if not settings.verbose else []
-    jars = sorted(str(jar) for jar in Path(settings.jvm_dir, "spark").glob("*.jar")) if settings.jvm_dir else []
+    jars = [str(jar) for jar in parts.jars(Part.SPARK, Path(settings.jvm_dir))] if settings.jvm_dir else []
     if not jars:
         return {"spark.jars.packages": CONNECTOR, "spark.driver.extraJavaOptions": " ".join(options)}
     archive = Path(settings.jvm_dir or "", "spark.jsa")
@@ -104,6 +111,7 @@ def start_context(settings: SparkSettings, *, short: bool = True) -> SparkContex
     Raises:
         Refused: the master does not answer.
     """
+    _check_jars(settings)
     _check_master(settings.master)
     if settings.master.startswith("local"):
         # Workers of this machine would else be the first `python3` of PATH.
@@ -165,6 +173,20 @@ def package_archive() -> str:
             for source in sorted((root / package).rglob("*.py")):
                 archive.write(source, source.relative_to(root))
     return str(path)
+
+
+def _check_jars(settings: SparkSettings) -> None:
+    """
+    Without the connector the first read would fail, after all the work of a start.
+
+    Raises:
+        Refused: it is not here, and nobody said that Spark has it.
+    """
+    from_elsewhere = any(name.startswith(("spark.jars", "spark.driver.extraClassPath")) for name in settings.conf)
+    if from_elsewhere or settings.jvm_dir is None or _SUBMITTED in os.environ:
+        return
+    if not parts.jars(Part.SPARK, Path(settings.jvm_dir)):
+        raise parts.absent(Part.SPARK, Path(settings.jvm_dir))
 
 
 def _check_master(master: str) -> None:

@@ -221,4 +221,4 @@ class PipelineSettings:
             limits.append(("--profiles-timeout", self.profiles.load_timeout_s, 1, 3600))
         for setting, value, least, most in limits:
             if not least <= value <= most:
-                raise UsageError(f"{setting} is {value:g}: it has to be between {least:g} and {most:g}")
+                raise UsageError(f"{setting} is {value:.12g}: it has to be between {least:.12g} and {most:.12g}")

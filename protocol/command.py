@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -17,6 +18,7 @@ from protocol.names import ExitCode
 
 STOPPED_EXIT = 128 + signal.SIGTERM
 REACH_S = 12.0
+PACKAGE = "brew"
 
 
 class LazyGroup(click.Group):
@@ -53,15 +55,22 @@ def run(command: click.Command, name: str) -> NoReturn:
     """Run a click command as a program; never returns, never shows a stack trace for what is foreseen."""
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
+    click.version_option(package_name=PACKAGE, prog_name=PACKAGE, message="%(prog)s %(version)s")(command)
     code = outcome(command, name, sys.argv[1:])
     sys.stdout.flush()
     sys.exit(code)
 
 
+def _called(name: str) -> str:
+    """What a user types for program ``name``: the console script where pip installed one and it was called."""
+    script = Path(sys.argv[0]).name
+    return script if script == f"{PACKAGE}-{name}" else f"python -m {name}"
+
+
 def outcome(command: click.Command, name: str, arguments: list[str]) -> int:
     """The exit code of one call: what the command returned, or what its error stands for."""
     try:
-        code = command.main(arguments, prog_name=name, standalone_mode=False)
+        code = command.main(arguments, prog_name=_called(name), standalone_mode=False)
     except Stopped:
         click.echo("stopped", err=True)
         return STOPPED_EXIT

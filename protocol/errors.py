@@ -4,7 +4,8 @@ Everything that can go wrong, drawn once.
 BrewError
 ├── UsageError            the caller asked for something that can't be (exit 64)
 ├── Refused               going on would guess; one sentence with value, need and setting (exit 3)
-│   └── Unreachable       no broker answered in time
+│   ├── Unreachable       no broker answered in time
+│   └── Denied            the brokers, or who poses as one, do not get or give trust; who asked, and what is missing
 ├── DeadlineExceeded      a wait ran out of time
 └── KafkaFailure          what the client library reported, classified
     ├── Retriable         same call again, same arguments, within the deadline
@@ -32,6 +33,10 @@ class Refused(BrewError):
 
 class Unreachable(Refused):
     """No broker answered within the deadline."""
+
+
+class Denied(Refused):
+    """The brokers said no, or are not trusted; the text says who asked, and what is missing."""
 
 
 class DeadlineExceeded(BrewError):

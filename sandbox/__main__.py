@@ -16,7 +16,8 @@ from rich.table import Table
 from protocol.command import run
 from protocol.errors import Refused, UsageError
 from protocol.names import ExitCode
-from sandbox import disk, network
+from sandbox import disk, network, secure
+from sandbox.certify import certify
 from sandbox.directory import alone, directory_option
 from sandbox.faults import COMMANDS
 from sandbox.jvm import TOOLS, Jvm
@@ -24,6 +25,7 @@ from sandbox.kafka import Cluster, Settings, make_archive
 from sandbox.layout import Layout
 from sandbox.network import Network
 from sandbox.ports import HOST
+from sandbox.setup import setup
 from sandbox.stores import stores
 
 FIRST_PORT = 9092
@@ -38,6 +40,7 @@ def cli() -> None:
     Examples:
       python -m sandbox up                     one Kafka broker on localhost:9092
       python -m sandbox up --brokers 3         three, replication 3, min ISR 2
+      python -m sandbox up --secure            TLS, users, rights; prints how to use it (docs/SECURITY.md)
       python -m sandbox status --json
       python -m sandbox logs --follow
       python -m sandbox tool kafka-topics --bootstrap-server localhost:9092 --list
@@ -69,6 +72,7 @@ def cli() -> None:
     help="namespaces: each broker in a network of its own, so that it can be cut off; needs root.",
 )
 @click.option("--data-size-mb", type=click.IntRange(16), help="End of the last broker's disk; needs root.")
+@click.option("--secure", "is_secure", is_flag=True, help="TLS, users with passwords or certificates, and rights.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A broker setting, repeatable.")
 @directory_option
 def up(
@@ -81,6 +85,7 @@ def up(
     directory: Path,
     *,
     quick: bool,
+    is_secure: bool,
 ) -> None:
     """Start Kafka, with the data it had; harmless when it is up."""
     wrong = [text for text in properties if "=" not in text]
@@ -89,8 +94,10 @@ def up(
     more = dict(text.split("=", 1) for text in properties)
     with alone(directory):
         cluster = Cluster.open(directory)
-        if cluster is not None and len(cluster.running()) == len(cluster.layout.nodes) == brokers:
+        up_already = cluster is not None and len(cluster.running()) == len(cluster.layout.nodes) == brokers
+        if cluster is not None and up_already and (cluster.layout.secure or not is_secure):
             click.echo(f"Kafka is already up at {cluster.bootstrap}")
+            _say_how(cluster.layout)
             return
         ports = [port + 2 * n for n in range(brokers)] if port else None
         settings = Settings(
@@ -100,9 +107,11 @@ def up(
             properties=more,
             namespaces=_own_networks(place),
             data_size_mb=_limit(data_size_mb),
+            secure=is_secure,
         )
         cluster = Cluster.start(directory, brokers=brokers, ports=ports, settings=settings)
     click.echo(f"Kafka is up at {cluster.bootstrap} ({directory}/kafka-*/server.log)")
+    _say_how(cluster.layout)
 
 
 @cli.command()
@@ -133,7 +142,8 @@ def status(directory: Path, *, as_json: bool) -> None:
     nodes = [] if layout is None else [_told(layout, number) for number in (n.number for n in layout.nodes)]
     is_up = bool(nodes) and all(node["running"] for node in nodes)
     if as_json:
-        click.echo(json.dumps({"up": is_up, "bootstrap": layout.bootstrap if layout else None, "brokers": nodes}))
+        document = {"up": is_up, "bootstrap": layout.bootstrap if layout else None, "brokers": nodes}
+        click.echo(json.dumps(document | {"secure": secure.document(layout) if layout else None}))
     elif layout is None:
         click.echo(f"nothing was ever started in {directory}")
     else:
@@ -189,6 +199,11 @@ def archive() -> None:
     click.echo(f"{Jvm().archive} written")
 
 
+def _say_how(layout: Layout) -> None:
+    for line in secure.told(layout) if layout.secure else ():
+        click.echo(line)
+
+
 def _own_networks(place: str) -> bool:
     if place == "loopback":
         return False
@@ -230,7 +245,7 @@ def _become(command: Sequence[str]) -> None:
         raise Refused(f"{command[0]} could not be run: {error}") from error
 
 
-for command in (*COMMANDS, stores):
+for command in (*COMMANDS, certify, stores, setup):
     cli.add_command(command)
 
 

@@ -10,15 +10,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import Refused
-from sandbox import disk
+from sandbox import disk, secure
 from sandbox.jvm import Jvm
 from sandbox.launch import Settings, await_answer, await_started, format_data, launch, log_size
-from sandbox.layout import Layout, Node, new_cluster_id, on_ports, server_properties
+from sandbox.layout import Layout, Node, new_cluster_id, on_ports, secured, server_properties
 from sandbox.network import Network
 from sandbox.ports import HOST, require_free
+from sandbox.private import write_private
 from sandbox.process import Started
+from sandbox.secure import Security
 
 __all__ = ["Cluster", "Settings", "make_archive"]
 
@@ -62,9 +65,14 @@ class Cluster:
                 f"{directory} holds a cluster of {len(kept.nodes)} brokers, not {brokers}; "
                 "ask for that number, or remove the old one with `down --wipe`"
             )
-        if kept is None or (ports is not None and not any(node.alive() for node in kept.nodes)):
-            kept = on_ports(directory, kept.cluster_id if kept else new_cluster_id(), brokers, ports)
         settings = settings or Settings()
+        _check_kind(kept, settings)
+        new = kept is None
+        if kept is None or (ports is not None and not any(node.alive() for node in kept.nodes)):
+            was_secure = kept is not None and kept.secure
+            kept = on_ports(directory, kept.cluster_id if kept else new_cluster_id(), brokers, ports)
+            if was_secure or (new and settings.secure):
+                kept = secured(kept)
         if settings.data_size_mb:
             kept = kept.with_size(kept.nodes[-1].number, settings.data_size_mb)
         kept = replace(kept, launched=settings.kept(), nodes=tuple(_placed(n, settings) for n in kept.nodes))
@@ -88,6 +96,11 @@ class Cluster:
     def bootstrap(self) -> str:
         """All brokers' addresses, as clients want them."""
         return self.layout.bootstrap
+
+    @property
+    def connection(self) -> Connection:
+        """As one who may do everything."""
+        return Security.of(self.layout).connection(self.layout) if self.layout.secure else Connection(self.bootstrap)
 
     def running(self) -> list[Node]:
         return [node for node in self.layout.nodes if node.alive()]
@@ -117,6 +130,7 @@ class Cluster:
             disk.release(self.layout.directory)
             for node in self.layout.nodes:
                 shutil.rmtree(self.layout.home(node), ignore_errors=True)
+            shutil.rmtree(Security.of(self.layout).folder, ignore_errors=True)
             (self.layout.directory / "kafka.json").unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
@@ -190,15 +204,19 @@ class Cluster:
         if not nodes:
             return
         self._place()
+        if self.layout.secure:
+            running = self.running()
+            Security.of(self.layout).prepare(self.layout, renew=not running)
         nodes = [self.layout.node(node.number) for node in nodes]
         for node in nodes:
             if not node.namespace:  # a network of its own has all ports free
                 require_free(node.port)
                 require_free(node.controller_port)
+                require_free(node.mutual_port)
         deadline = Deadline(self.settings.start_s)
         for node in nodes:
             self.layout.home(node).mkdir(parents=True, exist_ok=True)
-            self.layout.properties(node).write_text(server_properties(self.layout, node, self.settings.properties))
+            self._write_properties(node)
         format_data(self.layout, nodes, self.settings.jvm, deadline)
         begin = {node.number: log_size(self.layout, node) for node in nodes}
         for node in nodes:
@@ -208,7 +226,16 @@ class Cluster:
             self.layout.write()
         for node in nodes:
             await_started(self.layout, self.layout.node(node.number), begin[node.number], deadline)
-        await_answer(self.bootstrap, len(self.running()), deadline)
+        await_answer(self.connection, len(self.running()), deadline)
+        if self.layout.secure:
+            Security.of(self.layout).introduce(self.layout, deadline)
+
+    def _write_properties(self, node: Node) -> None:
+        more: dict[str, str] = {}
+        if self.layout.secure:
+            more = {name: str(value) for name, value in secure.settings(self.layout, node).items()}
+        text = server_properties(self.layout, node, {**more, **self.settings.properties})
+        write_private(self.layout.properties(node), text.encode())
 
     def _place(self) -> None:
         """See to it that networks and limited disks are there; a `down` or the machine's end took them."""
@@ -217,6 +244,14 @@ class Cluster:
         for node in self.layout.nodes:
             if node.size_mb and not node.alive():
                 disk.limit(self.layout.data(node), node.size_mb)
+
+
+def _check_kind(kept: Layout | None, settings: Settings) -> None:
+    if kept is not None and settings.secure and not kept.secure:
+        raise Refused(
+            f"{kept.directory} holds a cluster that asks nobody who is there; remove it with `down --wipe`, or choose "
+            "another directory (--dir) for a secure one"
+        )
 
 
 def _placed(node: Node, settings: Settings) -> Node:

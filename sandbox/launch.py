@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import Refused
 from protocol.kafka import clients, topics
@@ -29,6 +30,7 @@ class Settings:
     How brokers run: ``quick`` ones start in half the time and are slower under load; leashed ones end with us.
 
     ``namespaces`` gives each a network of its own, ``data_size_mb`` the last one a data directory of that size.
+    ``secure`` brokers ask who is there (`sandbox.secure`); those of a cluster that was made so always do.
     """
 
     heap_mb: int = 512
@@ -39,6 +41,7 @@ class Settings:
     jvm: Jvm = field(default_factory=Jvm)
     namespaces: bool = False
     data_size_mb: int = 0
+    secure: bool = False
 
     def kept(self) -> dict[str, Any]:
         """What a later command needs to start a broker again as this one would."""
@@ -107,9 +110,8 @@ def await_started(layout: Layout, node: Node, begin: int, deadline: Deadline) ->
         time.sleep(_POLL_S)
 
 
-def await_answer(bootstrap: str, brokers: int, deadline: Deadline) -> None:
+def await_answer(connection: Connection, brokers: int, deadline: Deadline) -> None:
     """Return once a client is told of so many brokers."""
-    connection = clients.Connection(bootstrap)
     clients.reach(connection, deadline)
     client = clients.admin(connection)
     while topics.brokers(client, deadline) < brokers:

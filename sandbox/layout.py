@@ -21,6 +21,7 @@ class Node:
     One Kafka process, broker and controller in one; without identity it isn't running.
 
     ``namespace``: it has a network of its own. ``size_mb``: its data directory ends there; 0 when it has no end.
+    ``mutual_port``: where clients show a certificate; 0 in a cluster that is not secure.
     """
 
     number: int
@@ -30,6 +31,7 @@ class Node:
     host: str = HOST
     namespace: bool = False
     size_mb: int = 0
+    mutual_port: int = 0
 
     def alive(self) -> bool:
         return self.identity is not None and self.identity.alive()
@@ -48,6 +50,16 @@ class Layout:
     @property
     def bootstrap(self) -> str:
         return ",".join(f"{node.host}:{node.port}" for node in self.nodes)
+
+    @property
+    def secure(self) -> bool:
+        """Whether it asks who is there."""
+        return any(node.mutual_port for node in self.nodes)
+
+    @property
+    def bootstrap_mutual(self) -> str:
+        """Where clients show a certificate instead of a password."""
+        return ",".join(f"{node.host}:{node.mutual_port}" for node in self.nodes)
 
     def node(self, number: int) -> Node:
         return next(node for node in self.nodes if node.number == number)
@@ -146,6 +158,14 @@ def server_properties(layout: Layout, node: Node, more: Mapping[str, str]) -> st
         **more,
     }
     return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def secured(layout: Layout) -> Layout:
+    """The same cluster, each node with a port for clients with certificates."""
+    taken = [port for node in layout.nodes for port in (node.port, node.controller_port)]
+    ports = free(len(layout.nodes), apart_from=taken)
+    pairs = zip(layout.nodes, ports, strict=True)
+    return replace(layout, nodes=tuple(replace(node, mutual_port=port) for node, port in pairs))
 
 
 def plan(directory: Path, cluster_id: str, ports: Sequence[int], controller_ports: Sequence[int]) -> Layout:

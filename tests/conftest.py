@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from harness.brokers import Broker, any_broker
 from harness.names import Names
+from harness.secure import Secure, secure_broker
 from harness.stores import store
 from harness.workers import Groups
 
@@ -51,6 +52,13 @@ def postgres() -> Iterator[Postgres]:
 def redis() -> Iterator[Redis]:
     """A real Redis server at `redis.url`, shared by the session; a group per test keeps tests apart."""
     with store(Redis) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def secure() -> Iterator[Secure]:
+    """A broker that asks who is there, shared by a worker's tests; each grants rights on its own names."""
+    with secure_broker() as found:
         yield found
 
 

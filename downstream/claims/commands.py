@@ -16,6 +16,7 @@ from rich.live import Live
 from downstream.claims.admin import Filter, Watcher, administrator, pause, set_position
 from downstream.claims.show import document, tables
 from protocol import names
+from protocol.client_option import beside, connection
 from protocol.command import REACH_S
 from protocol.connection import Connection
 from protocol.deadline import Deadline
@@ -30,8 +31,8 @@ _WIDE = 240
 _LOOK_S = 0.2
 _REFRESH_S = 1.0
 
-_bootstrap = click.option(
-    "--bootstrap", default=names.BOOTSTRAP, show_default=True, envvar="BOOTSTRAP", metavar="HOST:PORT"
+_bootstrap = beside(
+    click.option("--bootstrap", default=names.BOOTSTRAP, show_default=True, envvar="BOOTSTRAP", metavar="HOST:PORT")
 )
 _claims = click.option(
     "--claims", default=names.CLAIMS_TOPIC, show_default=True, metavar="TOPIC", help="The log of claims."
@@ -57,9 +58,9 @@ def claims_group() -> None:
 
 def _connected(bootstrap: str, claims: str) -> Connection:
     checked_topic(claims, "--claims")
-    connection = Connection(bootstrap)
-    reach(connection, Deadline(REACH_S))
-    return connection
+    cluster = connection(bootstrap)
+    reach(cluster, Deadline(REACH_S))
+    return cluster
 
 
 def _console() -> Console:
@@ -202,12 +203,12 @@ def set_position_command(
       python -m downstream claims set-position --group brew-ledger --to timestamp --at 2026-01-31T06:00:00Z
       python -m downstream claims set-position --group brew-ledger --to offset --offset 5000 --partitions 0,3
     """  # noqa: D301 - click's own mark
-    connection = _connected(bootstrap, claims)
-    client = admin(connection)
+    cluster = _connected(bootstrap, claims)
+    client = admin(cluster)
     found = topics.existing(client, checked_topic(topic, "--topic"), Deadline(_ASK_S))
     wanted = _partitions(partitions, found.partitions)
-    positions = _target(connection, topic, wanted, **target)
-    with administrator(connection, claims, group, topic, wanted) as member:
+    positions = _target(cluster, topic, wanted, **target)
+    with administrator(cluster, claims, group, topic, wanted) as member:
         moved = set_position(member, positions, Filter(group, topic), wait_s)
     if as_json:
         click.echo(json.dumps([one._asdict() for one in moved], indent=2))

@@ -12,14 +12,16 @@ from downstream.consume.crash import Crash, How, Moment
 from downstream.consume.loop import LoopSettings
 from downstream.postgres import DatabaseSettings
 from protocol import names
-from protocol.connection import Connection
+from protocol.client_option import client_config_option, connection
 from protocol.errors import UsageError
 from protocol.names import checked_topic
+from protocol.observe.settings import PROBE_OPTIONS
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _LOOP = (
     click.option("--bootstrap", default=names.BOOTSTRAP, show_default=True, envvar="BOOTSTRAP", metavar="HOST:PORT"),
+    client_config_option,
     click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC"),
     click.option("--partitions", metavar="N,N", help="Exactly these, without group assignment  [default: the group's]"),
     click.option("--follow", is_flag=True, envvar="FOLLOW", help="Go on until SIGTERM; else until the end as it is."),
@@ -53,6 +55,7 @@ _LOOP = (
         help="Who gives out partitions: Kafka's group coordinator, or claims on a topic of their own.",
     ),
     *CLAIMS,
+    *PROBE_OPTIONS,
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text."),
 )
 _DATABASE = (
@@ -112,7 +115,7 @@ def loop_settings(given: dict[str, Any], group: str) -> LoopSettings:
         UsageError: they can't be.
     """
     return LoopSettings(
-        Connection(given["bootstrap"]),
+        connection(given["bootstrap"]),
         group,
         checked_topic(given["topic"], "--topic"),
         partitions=_partitions(given["partitions"]),

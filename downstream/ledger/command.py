@@ -21,6 +21,7 @@ from downstream.consume.options import (
 from downstream.consume.signals import stop_on_signals
 from downstream.ledger.check import check
 from downstream.ledger.handler import LedgerHandler
+from downstream.observed import ObservedHandler, Watched, observed
 from protocol.names import ExitCode
 
 GROUP = "brew-ledger"
@@ -64,7 +65,9 @@ def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, 
     handler = LedgerHandler(
         database, settings.group, settings.topic, lambda text: click.echo(text, err=True), crash_of(given)
     )
-    told = Loop(settings, handler, stop, lambda text: click.echo(text, err=True)).run()
+    with observed(Watched.loop("downstream ledger", settings), given) as recorder:
+        watched = ObservedHandler(handler, recorder, settings.topic)
+        told = Loop(settings, watched, stop, lambda text: click.echo(text, err=True)).run()
     booked = handler.booked
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(booked) | dataclasses.asdict(told), indent=2))

@@ -19,6 +19,7 @@ from downstream.consume.options import (
     loop_settings,
 )
 from downstream.consume.signals import stop_on_signals
+from downstream.observed import ObservedHandler, Watched, observed
 from downstream.receive.background import Keeping, Kept
 from downstream.receive.check import Effects, PostgresEffects, RedisEffects, check
 from downstream.receive.message import SOURCE, identifier
@@ -32,6 +33,7 @@ from protocol.errors import UsageError
 from protocol.kafka import topics
 from protocol.kafka.clients import AdminClient, admin, reach
 from protocol.names import ExitCode
+from protocol.observe.recorder import Recorder
 
 GROUP = "brew-receive"
 _ASK_S = 15.0
@@ -91,19 +93,23 @@ def receive_command(*, only_check: bool, as_json: bool, **given: Any) -> int:
     ground = Ground(settings.group, settings.topic, identify, again=given["again"], crash=crash_of(given))
     receiver = _receiver(store, ground, keeping, given)
     deliverer = _deliverer(ground, given) if store == "outbox" else None
-    told = _run(settings, receiver, deliverer)
+    with observed(Watched.loop("downstream receive", settings), given) as recorder:
+        told = _run(settings, receiver, deliverer, recorder)
     _tell(receiver, deliverer, told, as_json=as_json)
     return ExitCode.DONE
 
 
-def _run(settings: LoopSettings, receiver: Receiver, deliverer: Deliverer | None) -> Told:
+def _run(
+    settings: LoopSettings, receiver: Receiver, deliverer: Deliverer | None, recorder: Recorder | None = None
+) -> Told:
     stop = threading.Event()
     stop_on_signals(stop)
     if deliverer is not None:
         receiver.beside.append(deliverer)
         deliverer.start()
     try:
-        told = Loop(settings, receiver, stop, lambda text: click.echo(text, err=True)).run()
+        watched = receiver if recorder is None else ObservedHandler(receiver, recorder, settings.topic)
+        told = Loop(settings, watched, stop, lambda text: click.echo(text, err=True)).run()
         if deliverer is not None and not stop.is_set():
             deliverer.drain(Deadline(settings.patience_s))
     finally:

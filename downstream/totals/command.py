@@ -6,10 +6,12 @@ import json
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
 from downstream.consume.signals import stop_on_signals
+from downstream.observed import Watched, observed
 from downstream.totals.crash import KillAt
 from downstream.totals.recompute import recompute
 from downstream.totals.rocks import RocksStore
@@ -17,9 +19,11 @@ from downstream.totals.run import Run, Told
 from downstream.totals.store import MemoryStore, Store
 from downstream.totals.topics import TotalsSettings
 from protocol import names
-from protocol.connection import Connection
+from protocol.client_option import client_config_option, connection
 from protocol.kafka.topics import Topic
 from protocol.names import CrashPoint, ExitCode, checked_topic
+from protocol.observe.settings import probe_options
+from protocol.observe.status import Topics
 
 GROUP = "brew-totals"
 ROCKSDB, MEMORY = "rocksdb", "memory"
@@ -29,6 +33,7 @@ HOME = Path(".brew-state")
 
 @click.command("totals")
 @click.option("--bootstrap", default=names.BOOTSTRAP, show_default=True, envvar="BOOTSTRAP", metavar="HOST:PORT")
+@client_config_option
 @click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC", help="Enriched orders.")
 @click.option("--output", default=names.TOTALS_TOPIC, show_default=True, metavar="TOPIC", help="Results, compacted.")
 @click.option("--group", default=GROUP, show_default=True, help="Also names GROUP.deltas and GROUP.changelog.")
@@ -59,6 +64,7 @@ HOME = Path(".brew-state")
     help="In transactions that read orders, or in those that read deltas and write totals.",
 )
 @click.option("--crash-prob", type=float, default=1.0, show_default=True, help="Per transaction.")
+@probe_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def totals_command(
     bootstrap: str,
@@ -75,6 +81,7 @@ def totals_command(
     crash_in: str,
     crash_prob: float,
     as_json: bool,
+    **probes: Any,
 ) -> int:
     """
     Running totals per customer and per tier: orders, their sum, the discount given; each order counted once.
@@ -91,7 +98,7 @@ def totals_command(
     checked_topic(topic, "--topic")
     checked_topic(output, "--output")
     settings = TotalsSettings(
-        Connection(bootstrap), group, topic, output, timeout_s=transaction_timeout, max_offsets=max_offsets
+        connection(bootstrap), group, topic, output, timeout_s=transaction_timeout, max_offsets=max_offsets
     )
     checked_topic(settings.changelog, "--group")
     if compare:
@@ -112,10 +119,20 @@ def totals_command(
         else KillAt(CrashPoint(crash_point), topic if crash_in == ORDERS else settings.deltas, crash_prob)
     )
     began = time.monotonic()
-    told = Run(settings, store_of, stop, lambda text: click.echo(text, err=True), crash).run(follow=follow)
+    with observed(_watched(settings, follow=follow), probes) as recorder:
+        told = Run(settings, store_of, stop, lambda text: click.echo(text, err=True), crash, recorder).run(
+            follow=follow
+        )
     found = _document(told, time.monotonic() - began)
     click.echo(json.dumps(found) if as_json else _text(found))
     return ExitCode.DONE
+
+
+def _watched(settings: TotalsSettings, *, follow: bool) -> Watched:
+    """An attempt at a partition may restore its state first."""
+    topics = Topics(settings.input, settings.output)
+    work_s = settings.timeout_s + settings.restore_s
+    return Watched("downstream totals", settings.group, topics, settings.connection, follow, work_s, Run.patience_s)
 
 
 def _document(told: Told, seconds: float) -> dict[str, float]:

@@ -14,6 +14,7 @@ import click
 from downstream.consume.loop import Loop
 from downstream.consume.options import loop_options, loop_settings
 from downstream.consume.signals import stop_on_signals
+from downstream.observed import ObservedHandler, Watched, observed
 from downstream.virtual.call import Caller, CallSettings
 from downstream.virtual.member import SpreadingMember
 from downstream.virtual.partitions import VirtualPartitions, VirtualSettings
@@ -103,7 +104,9 @@ def call_command(
     began = time.monotonic()
     handler = SpreadingMember(virtual, stop, follow=loop.follow)
     try:
-        Loop(loop, handler, stop, lambda text: click.echo(text, err=True)).run()
+        with observed(Watched.loop("downstream call", loop), given) as recorder:
+            watched = ObservedHandler(handler, recorder, loop.topic)
+            Loop(loop, watched, stop, lambda text: click.echo(text, err=True)).run()
     finally:
         caller.close()
     told = {

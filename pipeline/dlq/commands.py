@@ -18,7 +18,7 @@ from pipeline.dlq.ground import ASK_S, Ground, ground
 from pipeline.dlq.letter import Choice, Letter
 from pipeline.dlq.replay import CRASH_POINTS, ReplaySettings, Report, replay, replay_group
 from protocol import names
-from protocol.connection import Connection
+from protocol.client_option import client_config_option, connection
 from protocol.deadline import Deadline
 from protocol.errors import Refused, UsageError
 from protocol.kafka import topics
@@ -47,6 +47,7 @@ def _all(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
 
 _place = _all(
     _name("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers."),
+    client_config_option,
     _name("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "The dead-letter topic."),
 )
 _chosen = _all(
@@ -82,7 +83,7 @@ def list_command(bootstrap: str, dead_letter: str, per: str, *, as_json: bool, *
       python -m pipeline dlq list --reason not-json --per hour --json
     """  # noqa: D301 - click's own mark
     choice = _choice(**chosen)
-    place = ground(Connection(bootstrap), dead_letter)
+    place = ground(connection(bootstrap), dead_letter)
     census = show.Census(per)
     partitions = place.partitions(choice.partitions)
     marks = {p: place.marked(p).offsets for p in partitions}
@@ -120,7 +121,7 @@ def inspect_command(
             "name one dead letter: PARTITION/OFFSET on the dead-letter topic, or --source PARTITION/OFFSET"
         )
     partition, offset = _pair(at or source or "")
-    place = ground(Connection(bootstrap), dead_letter)
+    place = ground(connection(bootstrap), dead_letter)
     if source is None:
         letter = _at(place, partition, offset)
     else:
@@ -172,7 +173,7 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
     choice = _choice(**{name: option[name] for name in ("partitions", "reasons", "keys", "offsets")})
     if not 1 <= len(option["group"]) <= _LONGEST_GROUP:
         raise UsageError(f"GROUP_ID (--group) has {len(option['group'])} characters, it needs 1 to {_LONGEST_GROUP}")
-    place = ground(Connection(bootstrap), dead_letter)
+    place = ground(connection(bootstrap), dead_letter)
     settings = _settings(place, target, choice, edit, option)
     report, console = Report(), Console(stderr=True)
 

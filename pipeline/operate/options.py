@@ -11,6 +11,7 @@ import orjson
 from rich.console import Console, RenderableType
 
 from protocol import names
+from protocol.client_option import beside, connection
 from protocol.command import REACH_S
 from protocol.connection import Connection
 from protocol.deadline import Deadline
@@ -29,7 +30,7 @@ def _named(flags: str, env: str, default: str, text: str, **more: Any) -> Callab
     return click.option(*flags.split(), envvar=env, default=default, show_default=True, help=text, **more)
 
 
-bootstrap_option = _named("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers.")
+bootstrap_option = beside(_named("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers."))
 input_option = _named("--input topic", "INPUT_TOPIC", names.INPUT_TOPIC, "What the group reads.", callback=_topic)
 output_option = _named("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Where enriched orders are.", callback=_topic)
 dead_letter_option = _named(
@@ -46,16 +47,16 @@ def advised() -> Iterator[None]:
         yield
     except (KafkaFailure, DeadlineExceeded) as error:
         raise Refused(
-            f"{error}; if a right is missing, docs/OPERATIONS.md (Permissions) has them all; otherwise look after the "
+            f"{error}; if a right is missing, docs/SECURITY.md (Rights) has them all; otherwise look after the "
             "brokers, and ask again"
         ) from error
 
 
 def connected(bootstrap: str) -> Connection:
     """The connection, once a broker has answered."""
-    connection = Connection(bootstrap)
-    reach(connection, Deadline(REACH_S))
-    return connection
+    found = connection(bootstrap)
+    reach(found, Deadline(REACH_S))
+    return found
 
 
 def show(*parts: RenderableType) -> None:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from pipeline.operate.options import advised, connected, json_option, say_json, show
 from pipeline.options import run_options, settings_of
+from pipeline.preflight import rights
 from pipeline.preflight.finding import Finding, Severity
 from pipeline.preflight.judge import judge, positions, roles
 from pipeline.settings import PipelineSettings
@@ -19,8 +20,9 @@ from pipeline.survey import Surveyor
 from protocol.deadline import Deadline
 from protocol.errors import BrewError
 from protocol.kafka.cluster import Asked
+from protocol.kafka.ids import may_describe
 from protocol.kafka.transaction import MESSAGE_MAX_BYTES
-from protocol.names import ExitCode
+from protocol.names import ExitCode, TransactionalId
 
 _ASK_S = 30.0
 _MARKS = {
@@ -69,11 +71,17 @@ def look(settings: PipelineSettings) -> list[Finding]:
     surveyor = Surveyor(settings)
     try:
         # The position first: on a new cluster that is what makes the group's coordinator.
-        told = list(_position(surveyor, settings, deadline))
+        told = [*_position(surveyor, settings, deadline), _ids(settings, deadline)]
         asked = Asked(surveyor.admin, roles(settings).values(), settings.group, deadline)
         return [*judge(settings, asked.answers(), MESSAGE_MAX_BYTES), *told]
     finally:
         surveyor.close()
+
+
+def _ids(settings: PipelineSettings, deadline: Deadline) -> Finding:
+    """Of the id of the first partition: rights on them are given by their common beginning."""
+    first = str(TransactionalId(settings.group, settings.input, 0))
+    return rights.transactional_id(settings.group, may_describe(settings.connection, first, deadline))
 
 
 def _position(surveyor: Surveyor, settings: PipelineSettings, deadline: Deadline) -> Iterator[Finding]:

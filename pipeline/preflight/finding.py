@@ -53,7 +53,7 @@ NAMES = (
     "group-members",
     "group-access",
 )
-POSITION_NAMES = ("position", "topic-identity")
+POSITION_NAMES = ("position", "topic-identity", "transactional-id-access")
 """What only the command looks at: a run refuses that by itself, and can't be told to go on."""
 
 

@@ -27,6 +27,23 @@ def group(name: str, told: GroupFacts | Unknown) -> Iterator[Finding]:
     yield _access("group-access", f"group {name}", frozenset({"READ"}), operations)
 
 
+def transactional_id(group: str, told: bool | Unknown) -> Finding:
+    """
+    The ids `<group>:<topic>:<partition>`.
+
+    ``told``: whether the brokers let this client look at one, which Write brings with it.
+    """
+    name, setting = "transactional-id-access", f"ACLs of this principal on transactional ids {group}:* (prefixed)"
+    if isinstance(told, Unknown):
+        why = f"the brokers do not tell ({told.reason}); a missing right shows at the first fence"
+        return Finding(name, "?", "WRITE", setting, why, Severity.UNKNOWN)
+    if told:
+        why = "they may be looked at, as Write lets us; whether Write is granted shows at the first fence"
+        return Finding(name, "DESCRIBE", "WRITE", setting, why, Severity.OK)
+    why = "WRITE is not granted: no transaction can begin"
+    return Finding(name, "none", "WRITE", setting, why, Severity.UNSAFE)
+
+
 def _access(name: str, resource: str, needed: frozenset[str], told: frozenset[str] | None) -> Finding:
     need, setting = ", ".join(sorted(needed)), f"ACLs of this principal on {resource} (kafka-acls.sh)"
     if told is None:

@@ -20,6 +20,8 @@ from proof.campaign.cell import Cell
 from proof.campaign.cluster import Foreign, Sandbox
 from proof.campaign.result import Result
 from proof.campaign.runner import Terms, run
+from protocol.jvm import parts
+from protocol.jvm.parts import Part
 
 _PACKAGES = ("confluent-kafka", "kafka-python", "pyspark")
 
@@ -185,5 +187,5 @@ def _memory_gib() -> int:
 
 
 def _kafka_version() -> str:
-    jars = sorted((Path(__file__).resolve().parents[2] / ".jvm" / "kafka").glob("kafka_*.jar"))
-    return jars[0].stem.rpartition("-")[2] if jars else "unknown"
+    jars = [jar.stem for jar in parts.jars(Part.KAFKA, parts.home()) if jar.stem.startswith("kafka_")]
+    return jars[0].rpartition("-")[2] if jars else "unknown"

@@ -29,7 +29,8 @@ class Cell:
 
     ``needed`` is how often each thing has to happen (see `Stage.fired`), or the cell shows nothing. ``bound_s`` bounds
     the 95th percentile of the recoveries, ``limit_s`` the whole cell. Marks choose cells: `prove` for the short round.
-    With ``properties`` the cell gets one broker of its own with these settings. Not ``judged``: the play itself tells,
+    With ``properties`` the cell gets one broker of its own with these settings, if ``secure`` one that asks who is
+    there. Not ``judged``: the play itself tells,
     since the logs can't be compared afterwards. An ``experiment`` (brokers, seed, kills) does without stage and play,
     and gives the whole result.
     """
@@ -49,6 +50,7 @@ class Cell:
     marks: frozenset[str] = frozenset()
     partitions: int = 4
     properties: Mapping[str, str] | None = None
+    secure: bool = False
     judged: bool = True
     not_applicable: str = ""
     experiment: Callable[[str, int, int], Mapping[str, Any]] | None = None

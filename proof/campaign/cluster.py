@@ -18,6 +18,8 @@ from typing import Any, Self
 
 from proof.campaign.cell import Need
 from proof.campaign.programs import ROOT
+from protocol.client_config import load
+from protocol.connection import CLIENT_CONFIG
 from protocol.deadline import Deadline
 from protocol.errors import KafkaFailure, Refused
 from protocol.kafka import operate
@@ -69,6 +71,7 @@ class Ground:
     properties: Mapping[str, str] | None = None
     heap_mb: int = 512
     disk_mb: int = 4096
+    secure: bool = False
 
 
 class Sandbox(Foreign):
@@ -83,6 +86,8 @@ class Sandbox(Foreign):
         """Whether something was broken since all was whole."""
         settings = [word for pair in (ground.properties or {}).items() for word in ("--property", "=".join(pair))]
         options = ["--brokers", str(ground.brokers), "--port", "0", "--quick", "--heap-mb", str(ground.heap_mb)]
+        if ground.secure:
+            options.append("--secure")
         if ground.brokers >= _ALL:
             options += ["--network", "namespaces", "--data-size-mb", str(ground.disk_mb)]
         try:
@@ -90,9 +95,34 @@ class Sandbox(Foreign):
             status = self._status()
             self._nodes: list[dict[str, Any]] = status["brokers"]
             super().__init__(str(status["bootstrap"]))
+            self._secure: dict[str, Any] | None = status.get("secure")
         except BaseException:
             self.close()
             raise
+
+    @property
+    def connection(self) -> Connection:
+        """As one who may do everything."""
+        if self._secure is None:
+            return Connection(self.bootstrap)
+        config = load(self.client_config("admin"))
+        return Connection(self.bootstrap, config.properties, config.secrets, config.source)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What programs beside the one under test are told, so that they are let in."""
+        return {} if self._secure is None else {CLIENT_CONFIG: str(self.client_config("admin"))}
+
+    def client_config(self, user: str) -> Path:
+        """Who ``user`` is to a secure cluster: a file for `--client-config`."""
+        if self._secure is None:
+            raise Refused("this sandbox asks nobody who is there")
+        return Path(self._secure["client_configs"][user])
+
+    def certify(self, *words: str) -> float:
+        """`sandbox certify`; return when that was done."""
+        self._sandbox("certify", *words)
+        return time.time()
 
     @property
     def brokers(self) -> list[int]:

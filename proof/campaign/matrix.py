@@ -8,6 +8,7 @@ from types import ModuleType
 
 from proof.campaign.cell import Cell
 from proof.campaign.cells import (
+    access,
     broker,
     claims,
     ground,
@@ -35,6 +36,7 @@ THEMES: Sequence[ModuleType] = (
     spark,
     stores,
     claims,
+    access,
     mixture,
 )
 

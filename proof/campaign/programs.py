@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -31,14 +31,16 @@ class ProgramFailedError(BrewError):
 class Program:
     """A running program; its words go to files, and it ends when the campaign does."""
 
-    def __init__(self, command: Sequence[str], name: str, folder: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], name: str, folder: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         with self._out.open("ab") as out, self._err.open("ab") as err:
             self._process = subprocess.Popen(
                 [*_leash(), *command],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+                env={**os.environ, "PYTHONFAULTHANDLER": "1", **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -121,10 +123,12 @@ class Programs:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.environment: dict[str, str] = {}
+        """On top of ours, for all that are started from now on."""
         self._started: list[Program] = []
 
     def start(self, name: str, *command: str) -> Program:
-        program = Program(command, name, self.folder)
+        program = Program(command, name, self.folder, self.environment)
         self._started.append(program)
         return program
 

@@ -74,13 +74,14 @@ def run(cell: Cell, seed: int, cluster: Foreign, terms: Terms) -> Result:
 @contextlib.contextmanager
 def _ground(cell: Cell, stage: Stage) -> Iterator[None]:
     """One broker of its own for a cell that needs other settings than the rest."""
-    if cell.properties is None:
+    if cell.properties is None and not cell.secure:
         yield
         return
     home = Path(tempfile.mkdtemp(prefix="brew-cell-"))
     try:
-        with Sandbox(home, Ground(brokers=1, properties=cell.properties)) as own:
+        with Sandbox(home, Ground(brokers=1, properties=cell.properties, secure=cell.secure)) as own:
             stage.cluster, stage.bootstrap = own, own.bootstrap
+            stage.programs.environment |= own.environment
             yield
     finally:
         shutil.rmtree(home, ignore_errors=True)

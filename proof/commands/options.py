@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from protocol import names
+from protocol.client_option import beside, connection
 from protocol.command import REACH_S
 from protocol.deadline import Deadline
 from protocol.kafka.clients import Connection, reach
@@ -26,13 +27,15 @@ def topic_option(name: str, default: str, text: str) -> Callable[[_Command], _Co
     return click.option(name, default=default, show_default=True, callback=_topic, metavar="TOPIC", help=text)
 
 
-bootstrap_option = click.option(
-    "--bootstrap",
-    default=names.BOOTSTRAP,
-    show_default=True,
-    envvar="BOOTSTRAP",
-    metavar="HOST:PORT",
-    help="Any broker of the cluster.",
+bootstrap_option = beside(
+    click.option(
+        "--bootstrap",
+        default=names.BOOTSTRAP,
+        show_default=True,
+        envvar="BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="Any broker of the cluster.",
+    )
 )
 input_option = topic_option("--input", names.INPUT_TOPIC, "Where the orders come in.")
 output_option = topic_option("--output", names.OUTPUT_TOPIC, "Where enriched orders go.")
@@ -53,9 +56,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 def connected(bootstrap: str) -> Connection:
     """The connection, once a broker has answered."""
-    connection = Connection(bootstrap)
-    reach(connection, Deadline(REACH_S))
-    return connection
+    found = connection(bootstrap)
+    reach(found, Deadline(REACH_S))
+    return found
 
 
 def say_json(document: object) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,7 +14,8 @@ from confluent_kafka.admin import AdminClient
 
 from protocol.connection import Connection
 from protocol.deadline import Deadline
-from protocol.errors import Retriable, Unreachable, classify
+from protocol.denied import advice
+from protocol.errors import Denied, Retriable, Unreachable, classify
 from protocol.names import READ_COMMITTED, READ_UNCOMMITTED
 
 __all__ = [
@@ -60,10 +63,13 @@ ONE_TRANSACTION = {"metadata.recovery.strategy": "none"}
 # A request is not sent to a partition's new leader while the old one may come back (measured: 30 s of a survey's 30).
 _ATTEMPT_S = 3.0
 _NO_ANSWER = {KafkaError._TIMED_OUT, KafkaError._TRANSPORT}  # noqa: SLF001 - public names
+_NO_TRUST = re.compile("certificate|alert|wrong version", re.IGNORECASE)
+_PAUSE_S = 0.05
+_NOT_LET_IN = {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001 - public names
 
 
 def _base(connection: Connection) -> dict[str, object]:
-    return {"bootstrap.servers": connection.bootstrap, "logger": _log, **_QUICK, **connection.properties}
+    return {"bootstrap.servers": connection.bootstrap, "logger": _log, **_QUICK, **connection.settings()}
 
 
 def producer(
@@ -117,8 +123,8 @@ def consumer(connection: Connection, group: str, isolation: str, **more: str | i
     })  # fmt: skip
 
 
-def admin(connection: Connection) -> AdminClient:
-    settings = _base(connection)
+def admin(connection: Connection, **more: object) -> AdminClient:
+    settings = {**_base(connection), **more}
     # Without it the client holds on to a dead controller for half a minute (measured).
     settings.setdefault("topic.metadata.refresh.interval.ms", 1000)
     return AdminClient(settings)  # type: ignore[arg-type]  # its stub knows no logger
@@ -130,14 +136,55 @@ def reach(connection: Connection, deadline: Deadline) -> None:
 
     Raises:
         Unreachable: none did within the deadline.
+        Denied: one is there, and does not let us in, or is not to be trusted.
     """
+    noes = Noes()
+    client = admin(connection, error_cb=noes)
     try:
-        admin(connection).list_topics(timeout=max(0.001, deadline.remaining_s()))
+        while True:
+            try:
+                client.list_topics(timeout=attempt_s(deadline))
+            except KafkaException:
+                client.poll(0)  # errors of connections are told to the callback, and only here
+                noes.check(connection, f"connect to {connection.bootstrap}")
+                if deadline.expired():
+                    raise
+                time.sleep(min(_PAUSE_S, deadline.remaining_s()))
+            else:
+                return
     except KafkaException as error:
         raise Unreachable(
             f"no Kafka broker answered at {connection.bootstrap!r} within {deadline.budget_s:g} s; "
             "start one with `make up`, or point BOOTSTRAP (--bootstrap) at yours"
         ) from error
+
+
+class Noes:
+    """
+    An `error_cb` that keeps what the brokers' doors said last: librdkafka takes a wrong password, or a certificate that
+    it does not trust, for something that passes, and tries on until time runs out.
+    """
+
+    def __init__(self) -> None:
+        self._last: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        # A broker that is killed in the middle of a handshake is an error of TLS, too, and passes.
+        tls = error.code() == KafkaError._SSL  # noqa: SLF001 - the library's public name
+        if error.code() in _NOT_LET_IN and not (tls and not _NO_TRUST.search(error.str())):
+            self._last = error
+
+    def check(self, connection: Connection, step: str) -> None:
+        """
+        Raises:
+            Denied: a door was shut; the words of the client library, and what to look at.
+        """
+        if self._last is not None:
+            from protocol.kafka.trust import reason  # noqa: PLC0415 - Python's own TLS, only when it went wrong
+
+            why = reason(connection) if self._last.code() == KafkaError._SSL else None  # noqa: SLF001 - as above
+            text = f"{step}: {self._last.str()} ({self._last.name()}{f'; {why}' if why else ''})"
+            raise Denied(f"{text}; {advice(text, connection.user, {}, connection.source)}")
 
 
 @contextmanager

@@ -237,9 +237,8 @@ def plain_admin(connection: Connection, deadline: Deadline) -> Iterator[KafkaAdm
     # librdkafka gives its sockets back when no broker answers; kafka-python leaves that to the garbage collector.
     reach(connection, deadline)
     left_ms = max(1, int(deadline.remaining_s() * 1000))
-    security = {
-        theirs: connection.properties[ours] for ours, theirs in _SECURITY.items() if ours in connection.properties
-    }
+    settings = connection.settings()
+    security = {theirs: settings[ours] for ours, theirs in _SECURITY.items() if ours in settings}
     step = f"connect to {connection.bootstrap}"
     with _told(step):
         admin = _QuietAdmin(

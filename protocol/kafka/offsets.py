@@ -13,6 +13,10 @@ from protocol.kafka.clients import asking, attempt_s, mapped
 from protocol.position import Committed, LogOffsets
 from protocol.retry import again
 
+_FIRST_S = 2.0
+"""Then somebody looks whether the answer is a no."""
+_DENIED = {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED}
+
 __all__ = ["Committed", "LogOffsets", "committed", "log_offsets"]
 
 
@@ -52,14 +56,19 @@ def committed(
         DeadlineExceeded: a pending transaction did not end, or the coordinator did not answer, in time.
     """
     asked = [TopicPartition(topic, p) for p in partitions]
+    first = Deadline(min(_FIRST_S, deadline.remaining_s()))
 
     def ask() -> dict[int, Committed | None]:
         with mapped("locate"):
             try:
-                answers = reader.committed(asked, timeout=max(0.001, deadline.remaining_s()))
+                timeout = deadline.remaining_s() if first.expired() else first.remaining_s()
+                answers = reader.committed(asked, timeout=max(0.001, timeout))
             except KafkaException as error:
                 # librdkafka does not call its own time-out retriable here; the call had all the time there was.
                 if error.args[0].code() == KafkaError._TIMED_OUT:  # noqa: SLF001 - the library's public name
+                    _check_allowed(reader)
+                    if not deadline.expired():
+                        raise Retriable("locate: no stable answer yet") from error
                     raise DeadlineExceeded(f"locate: no stable answer within {deadline.budget_s:g} s") from error
                 raise
             found: dict[int, Committed | None] = {}
@@ -71,6 +80,14 @@ def committed(
             return found
 
     return again(ask, "locate", deadline)
+
+
+def _check_allowed(reader: Consumer) -> None:
+    """A coordinator that may not be asked is a time-out to `committed`, and an error among the reader's messages."""
+    while (message := reader.poll(0)) is not None:
+        error = message.error()
+        if error is not None and error.code() in _DENIED:
+            raise KafkaException(error)
 
 
 def _text(answer: TopicPartition) -> str:

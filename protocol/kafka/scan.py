@@ -10,10 +10,11 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, T
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded
 from protocol.kafka.clients import Connection, consumer, mapped
+from protocol.rights import SCAN_GROUP
 
 _BATCH = 10_000
 _IDLE_S = 60.0
-_GROUP = "brew-scan"
+_GROUP = SCAN_GROUP
 # consume() waits for a full batch or this long: the time that a scan idles at its end.
 _PATIENCE_S = 0.05
 # What librdkafka reports while it connects again by itself.

@@ -10,7 +10,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, Fatal
-from protocol.kafka.clients import BATCH_BYTES, ONE_TRANSACTION, READ_COMMITTED, Connection, consumer, mapped, producer
+from protocol.kafka.clients import (
+    BATCH_BYTES,
+    ONE_TRANSACTION,
+    READ_COMMITTED,
+    Connection,
+    Noes,
+    consumer,
+    mapped,
+    producer,
+)
 from protocol.kafka.offsets import Committed, committed
 from protocol.names import TransactionalId
 from protocol.retry import again
@@ -18,6 +27,7 @@ from protocol.retry import again
 # A rejected record keeps its bytes, so the producer's own limit has to be wider than any topic's.
 MESSAGE_MAX_BYTES = 100 * 1024 * 1024
 _POLL_S = 0.05
+_FENCE_ATTEMPT_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -43,14 +53,15 @@ class KafkaTransaction:
     """
 
     def __init__(self, settings: TransactionSettings, topic: str, partition: int) -> None:
-        self._topic, self._partition = topic, partition
+        self._topic, self._partition, self._connection = topic, partition, settings.connection
+        self._noes = Noes()
         txn_id = str(TransactionalId(settings.group, topic, partition))
         self._producer: Producer = producer(
             settings.connection,
             txn_id,
             timeout_s=settings.timeout_s,
             message_max_bytes=MESSAGE_MAX_BYTES,
-            **{"batch.size": settings.batch_bytes},
+            **{"batch.size": settings.batch_bytes, "error_cb": self._noes},
         )
         self._outcome_unknown = False
         # Stable offsets are only waited for at read_committed.
@@ -71,8 +82,22 @@ class KafkaTransaction:
                 raise
 
     def fence(self, deadline: Deadline) -> None:
-        """End any older holder of the transactional id and abort its open transaction."""
-        self._call("fence", self._producer.init_transactions, deadline)
+        """
+        End any older holder of the transactional id and abort its open transaction.
+
+        Raises:
+            Denied: the brokers do not let us in any more; without this look it would be a time-out after all the time.
+        """
+
+        def fence(timeout: float) -> None:
+            try:
+                self._producer.init_transactions(min(_FENCE_ATTEMPT_S, timeout))  # one that timed out goes on
+            except KafkaException:
+                self._producer.poll(0)
+                self._noes.check(self._connection, "fence")
+                raise
+
+        self._call("fence", fence, deadline)
 
     def locate(self, deadline: Deadline) -> Committed | None:
         """The group's stable committed offset; None when there is none."""
@@ -143,7 +168,9 @@ class KafkaTransaction:
         """
         if self.produce is _closed:
             return
-        with contextlib.suppress(KafkaException):  # what this transaction was about is settled, or the next fence's
+        # What this transaction was about is settled, or the next fence's. A client that has failed for good calls its
+        # `error_cb` while its own exception is pending, which Python takes for a fault of the library.
+        with contextlib.suppress(KafkaException, SystemError):
             self._locator.close()
             if not self._outcome_unknown:
                 self._producer.close()

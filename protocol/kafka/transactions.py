@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
@@ -60,27 +60,32 @@ class Transactions:
         return self._listed(asked, None) if asked else []
 
     def named(self, names: Iterable[str]) -> list[Coordinated]:
-        """The ids of these names that their coordinators know."""
-        found = []
-        for name in names:
-            try:
-                call = self._admin._async_describe_transactions  # noqa: SLF001
-                told = self._ask("describe transactions", call, [name])[name]
-            except NoSuchId:
-                continue
-            began = told.transaction_start_time_ms
-            found.append(
-                Coordinated(
-                    name,
-                    told.state.value,
-                    told.producer_id,
-                    told.producer_epoch,
-                    told.transaction_timeout_ms,
-                    began if began > 0 else None,
-                    frozenset((at.topic, at.partition) for at in told.topic_partitions),
-                )
+        """The ids of these names that their coordinators know; one question for all, unless one is not known."""
+        asked = list(names)
+        try:
+            return self._described(asked) if asked else []
+        except NoSuchId:
+            found = []
+            for name in asked:
+                with suppress(NoSuchId):
+                    found += self._described([name])
+            return found
+
+    def _described(self, names: list[str]) -> list[Coordinated]:
+        call = self._admin._async_describe_transactions  # noqa: SLF001
+        described = self._ask("describe transactions", call, names)
+        return [
+            Coordinated(
+                name,
+                told.state.value,
+                told.producer_id,
+                told.producer_epoch,
+                told.transaction_timeout_ms,
+                told.transaction_start_time_ms if told.transaction_start_time_ms > 0 else None,
+                frozenset((at.topic, at.partition) for at in told.topic_partitions),
             )
-        return found
+            for name, told in ((name, described[name]) for name in names)
+        ]
 
     def _listed(self, producer_ids: list[int] | None, states: list[str] | None) -> list[Coordinated]:
         call = self._admin._async_list_transactions  # noqa: SLF001

@@ -116,7 +116,7 @@ class Stage:
     # Programs, each in a process that carries this stage's mark.
 
     def start(self, command: Sequence[str]) -> Running:
-        return Running(command, {**_environment(), MARK: self.names.stem})
+        return Running(command, environment(self.names.stem))
 
     def run(self, command: Sequence[str], seconds: float = 120.0) -> Ran:
         with self.start(command) as program:
@@ -150,8 +150,8 @@ class Stage:
     # The same pipeline inside this process.
 
     def settings(self, *options: str) -> PipelineSettings:
-        context = run_command.make_context("run", [*self.options(), "--master", "local[2]", *options])
-        return settings_of(context.params)
+        with run_command.make_context("run", [*self.options(), "--master", "local[2]", *options]) as context:
+            return settings_of(context.params)
 
     def drain(self, *options: str, here: Here | None = None) -> Here:
         """Check, plan, read, transact until drained, with `run`'s own parts; errors leave as they are."""
@@ -276,11 +276,12 @@ class Stage:
                     yield f"{process.pid}: {' '.join(process.cmdline())[:120]}"
 
 
-def _environment() -> dict[str, str]:
-    """The variables of this process, without those that speak to make or to the programs."""
+def environment(mark: str) -> dict[str, str]:
+    """The variables of this process, without those that speak to make or to the programs; and a stage's mark."""
     words = ("MAKE", "MFLAGS", "PYSPARK_", "SPARK_", "CRASH_", "SEED_", "STAND_BY", "SHARE", "PROFILES_", "TIERS")
     named = {"BOOTSTRAP", "INPUT_TOPIC", "OUTPUT_TOPIC", "DLQ_TOPIC", "GROUP_ID", "MASTER", "READER", "FOLLOW"}
-    return {name: value for name, value in os.environ.items() if not name.startswith(words) and name not in named}
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(words) and name not in named}
+    return {**ours, MARK: mark}
 
 
 __all__ = [

@@ -18,6 +18,7 @@ GROUPS = {
         "integration/test_receive_redis.py",
         "scenarios/test_store_kills.py",
     ),
+    "secure": ("integration/test_acls.py", "scenarios/test_secure.py", "scenarios/test_secure_canary.py"),
     "sandbox": ("integration/test_sandbox.py", "integration/test_sandbox_faults.py"),
 }
 

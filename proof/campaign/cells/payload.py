@@ -24,7 +24,7 @@ Payload = tuple[bytes | None, bytes | None]
 
 
 def payloads(count: int, seed: int) -> Iterator[Payload]:
-    """So many keys and values, most of them beyond repair, every kind among the first twenty."""
+    """So many keys and values, most of them beyond repair, every kind among the first thirty."""
     dice = random.Random(seed)  # noqa: S311 - dice, no secret
     for number in range(count):
         yield f"gold-{number}".encode(), _value(number % len(_KINDS), dice)
@@ -60,6 +60,8 @@ _KINDS = (
     lambda _dice: b'{"customer_id":"c"}{"customer_id":"d"}',
     lambda dice: b'{"customer_id":"c","x":' + dice.randbytes(12).hex().encode() + b"}",
     lambda _dice: b' \r\n{"customer_id" : "c" }\t',
+    lambda _dice: b"[" * 101 + b'"' + b'\\"' * 2000,  # a string without an end: quadratic for a careless scanner
+    lambda _dice: b'{"customer_id":"c","n":' + b"9" * 30 + b',"x":"' + b'\\"' * 2000,
 )
 
 

@@ -1,0 +1,171 @@
+"""Access is lost in the middle of the work: rights, the password, trust in the brokers' certificate."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+
+from proof.campaign.cell import Cell
+from proof.campaign.programs import Program
+from proof.campaign.stage import Stage
+from protocol import rights
+from protocol.client_config import load
+from protocol.deadline import Deadline
+from protocol.errors import DeadlineExceeded
+from protocol.kafka import access
+from protocol.kafka.introspect import OpenTransaction, open_transactions
+from protocol.names import ExitCode
+from protocol.properties import SCRAM
+from protocol.rights import Kind, Operation, Place, Right
+from protocol.secrets import Secret
+
+_ASK_S = 20.0
+_USER = "pipeline"
+_PRINCIPAL = f"User:{_USER}"
+_BOUND_S = 20.0
+_COMMITS = 10
+_TIMED_OUT_S = 40.0
+"""The writers' transaction time-out (20 s), and how often brokers look for those that are over it (10 s)."""
+
+# What a run needs again and again; the others it needs at its start only.
+_ALWAYS = (Kind.GROUP, Kind.TRANSACTIONAL_ID)
+
+
+def _place(stage: Stage) -> Place:
+    names = stage.names
+    return Place(names.input, names.output, names.dead_letter, names.group)
+
+
+def _grant(stage: Stage, *granted: Right) -> None:
+    access.grant(stage.cluster.admin, granted or rights.of(_USER, _place(stage)), _PRINCIPAL, Deadline(_ASK_S))
+
+
+def _writer(stage: Stage) -> Program:
+    """The program under test, as a user with the least rights."""
+    config = str(stage.sandbox.client_config(_USER))
+    return stage.writer("--follow", "--client-config", config, "--max-records-per-transaction", "100")
+
+
+def _refused(stage: Stage, writer: Program, *words: str) -> None:
+    """The writer ends by itself, soon, with words that name what is missing; and nothing of it stays open."""
+    try:
+        code = writer.wait(Deadline(_BOUND_S * stage.slack))
+    except DeadlineExceeded:
+        _find(stage, "access-unnoticed", f"{writer.name} works on, or waits, {_BOUND_S:g} s after {words[-1]}")
+        writer.abort()
+        return
+    said = writer.last_words()
+    missing = [word for word in words if word not in said]
+    if code != ExitCode.REFUSED or missing:
+        _find(stage, "unnamed-refusal", f"{writer.name} ended with {code}, without {missing}: {said}")
+        return
+    stage.fire("named_errors")
+    topics = (stage.names.output, stage.names.dead_letter)
+
+    def left_open() -> list[OpenTransaction]:
+        asked = stage.cluster.connection, range(stage.cell.partitions)
+        return [one for topic in topics for one in open_transactions(asked[0], topic, asked[1], Deadline(_ASK_S))]
+
+    # Whoever may not use an id, or is not let in, can't abort either: the brokers do it when its time-out is over.
+    wait = Deadline(_TIMED_OUT_S)
+    while (left := left_open()) and not wait.expired():
+        stage.pause(1.0)
+    if left:
+        _find(stage, "left-open", f"{len(left)} transactions behind {words[-1]}, the first {left[0]}")
+
+
+def _find(stage: Stage, name: str, evidence: str) -> None:
+    stage.findings.append({"name": name, "evidence": evidence})
+
+
+def revoked(stage: Stage) -> None:
+    """Each right that a run needs again and again is taken away under load, and given back."""
+    _grant(stage)
+    with stage.feeding():
+        stage.orders(1000, "--transactional")
+        for right in rights.of(_USER, _place(stage)):
+            if not _needed_always(right, stage):
+                continue
+            writer = _writer(stage)
+            stage.await_commits(_COMMITS)
+            taken = access.revoke(stage.cluster.admin, [right], _PRINCIPAL, Deadline(_ASK_S))
+            stage.fire("rights_revoked", taken)
+            _refused(stage, writer, "AUTHORIZATION", _PRINCIPAL, f"{right.operation} on {right.kind} ")
+            _grant(stage, right)
+        _resume(stage)
+
+
+def _needed_always(right: Right, stage: Stage) -> bool:
+    if right.kind in _ALWAYS:
+        return True
+    return right.operation is (Operation.READ if right.name == stage.names.input else Operation.WRITE)
+
+
+def password(stage: Stage) -> None:
+    """An administrator gives the user another password while it works; then gives the old one back."""
+    _grant(stage)
+    old = _password_of(stage)
+    with stage.feeding():
+        stage.orders(1000, "--transactional")
+        writer = _writer(stage)
+        stage.await_commits(_COMMITS)
+        _set_password(stage, Secret(secrets.token_urlsafe()))
+        stage.fire("passwords_changed")
+        _refused(stage, writer, "_AUTHENTICATION", _PRINCIPAL, "sasl.*")
+        _refused(stage, _writer(stage), "_AUTHENTICATION", _PRINCIPAL, "sasl.*")
+        _set_password(stage, old)
+        _resume(stage)
+
+
+def _password_of(stage: Stage) -> Secret:
+    return load(stage.sandbox.client_config(_USER)).secrets["sasl.password"]
+
+
+def _set_password(stage: Stage, word: Secret) -> None:
+    access.set_passwords(stage.cluster.admin, {_USER: word}, SCRAM, Deadline(_ASK_S))
+
+
+def expired(stage: Stage) -> None:
+    """The brokers' certificate expires while a run works; then they get a new one."""
+    _grant(stage)
+    with stage.feeding():
+        stage.orders(1000, "--transactional")
+        writer = _writer(stage)
+        stage.await_commits(_COMMITS)
+        stage.sandbox.certify("--expired")
+        stage.fire("certificates_expired")
+        _refused(stage, writer, "_SSL", "expired", "ssl.*")
+        stage.sandbox.certify()
+        _resume(stage)
+
+
+def _resume(stage: Stage) -> None:
+    """Access is back: a new run goes on where the old one stood."""
+    back = time.time()
+    writer = _writer(stage)
+    stage.recovered(back)
+    stage.await_commits(_COMMITS)
+    stage.stop(writer)
+
+
+def _cell(name: str, fault: str, target: str, play: Callable[[Stage], None], needed: dict[str, int]) -> Cell:
+    return Cell(
+        name=name,
+        row="F36",
+        fault=fault,
+        target=target,
+        moment="under load",
+        play=play,
+        needed=needed,
+        bound_s=_BOUND_S,
+        limit_s=300.0,
+        secure=True,
+    )
+
+
+CELLS = (
+    _cell("F36-acl", "each right revoked in turn", "authorizer", revoked, {"rights_revoked": 5, "named_errors": 5}),
+    _cell("F36-password", "another password", "login", password, {"passwords_changed": 1, "named_errors": 2}),
+    _cell("F36-certificate", "expired certificate", "TLS", expired, {"certificates_expired": 1, "named_errors": 1}),
+)

@@ -1,0 +1,100 @@
+"""
+The one option by which every program is told who it is to the brokers, and the connection that comes of it.
+
+Where the brokers say no, the program that has the option ends with who lacks what, and what to do.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import click
+
+from protocol.client_config import ClientConfig, load
+from protocol.connection import CLIENT_CONFIG, Connection
+from protocol.denied import advice
+from protocol.errors import BrewError, Denied, UsageError
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_META = "brew.client-config"
+
+
+def _loaded(context: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
+    if value is not None:
+        context.meta[_META] = load(value)
+
+
+_option = click.option(
+    "--client-config",
+    envvar=CLIENT_CONFIG,
+    type=click.Path(path_type=Path),
+    callback=_loaded,
+    expose_value=False,
+    metavar="FILE",
+    help="User, password, certificates: librdkafka's names, name=value (docs/SECURITY.md).",
+)
+# A command's parameters that name topics, and a group.
+_TOPICS = ("input", "output", "dead_letter", "topic", "topics", "claims", "profiles_topic")
+
+
+def client_config_option(command: _F) -> _F:
+    """Stands beside every `--bootstrap`; `connection` finds what it loaded."""
+
+    @functools.wraps(command)
+    def guarded(*args: Any, **given: Any) -> Any:
+        try:
+            return command(*args, **given)
+        except (UsageError, Denied):
+            raise
+        except BrewError as error:
+            context = click.get_current_context(silent=True)
+            given_names = _names(context.params if context else {})
+            looks_only = context is not None and "proof" in (context.find_root().info_name or "")
+            told = advice(str(error), connection("").user, given_names, client_config().source, looks_only=looks_only)
+            if told is None:
+                raise
+            raise Denied(f"{error}; {told}") from error
+
+    return _option(cast(_F, guarded))
+
+
+def _names(given: Mapping[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for role in _TOPICS:
+        value = given.get(role)
+        for number, name in enumerate(value if isinstance(value, tuple) else [value]):
+            if isinstance(name, str):
+                found[f"{role}{number or ''}"] = name
+    return found | ({"group": given["group"]} if isinstance(given.get("group"), str) else {})
+
+
+def beside(option: Callable[[_F], _F]) -> Callable[[_F], _F]:
+    """``option`` and `--client-config` behind it, as one decorator."""
+
+    def both(command: _F) -> _F:
+        return option(client_config_option(command))
+
+    return both
+
+
+def client_config() -> ClientConfig:
+    """What the running command was given; empty without a file, or outside of a command."""
+    context = click.get_current_context(silent=True)
+    found = None if context is None else context.meta.get(_META)
+    return found if isinstance(found, ClientConfig) else ClientConfig()
+
+
+def connection(bootstrap: str) -> Connection:
+    """The connection of the running command: its `--bootstrap`, as whom its `--client-config` says."""
+    config = client_config()
+    return Connection(bootstrap, config.properties, config.secrets, config.source)
+
+
+def forget_variables() -> None:
+    """Take the secrets that came from the environment out of it, before JVMs and workers inherit them."""
+    for name in client_config().variables:
+        os.environ.pop(name, None)

@@ -1,0 +1,189 @@
+"""
+A cluster that asks who is there: TLS on every line, users with passwords or certificates, and rights for each.
+
+Two doors for clients: one by password (SCRAM or PLAIN, over TLS), one by certificate; brokers and controllers know
+each other by certificate. Passwords are set over the second door once the brokers are up: Kafka's own way, in the
+arguments of the command that formats the data, shows them to everybody who lists processes.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol import rights
+from protocol.client_config import load
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.java_client import jaas, java_properties, java_settings
+from protocol.kafka import access, clients
+from protocol.properties import SCRAM
+from protocol.secrets import Secret
+from sandbox.layout import Layout, Node
+from sandbox.private import write_private
+
+ADMIN, BROKER = "admin", "broker"
+USERS = (ADMIN, *rights.USERS)
+_RENEW = dt.timedelta(days=2)
+_PASSWORD_BYTES = 24
+_AN_HOUR_AGO = -1 / 24
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """All that a secure cluster keeps beside its data, in a folder that only we may open."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, layout: Layout) -> Security:
+        return cls(layout.directory / "secure")
+
+    def prepare(self, layout: Layout, *, renew: bool) -> None:
+        """Make passwords, certificates and the users' files where they are missing; certificates anew if ``renew``."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
+        if not (self.folder / "passwords.json").exists():
+            made = {user: secrets.token_urlsafe(_PASSWORD_BYTES) for user in USERS}
+            write_private(self.folder / "passwords.json", json.dumps(made).encode())
+        if renew and self._is_old():
+            from sandbox.certificates import Authority  # noqa: PLC0415 - a tenth of a second, for secure clusters
+
+            authority = Authority.fresh()
+            authority.write(self.folder)
+            for user in USERS:
+                key, certificate = authority.issue(user)
+                write_private(self.folder / f"{user}.key", key)
+                write_private(self.folder / f"{user}.pem", certificate)
+            self.certify(layout)
+        for user in USERS:
+            self._write_files(user)
+
+    def certify(self, layout: Layout, *, expired: bool = False) -> Path:
+        """Make the brokers a new certificate; an expired one stands in a file of its own."""
+        from sandbox.certificates import DAYS, Authority  # noqa: PLC0415 - as above
+
+        hosts = sorted({"localhost", "127.0.0.1", *(node.host for node in layout.nodes)})
+        issued = Authority.read(self.folder).issue(BROKER, hosts, days=_AN_HOUR_AGO if expired else DAYS)
+        path = self.folder / ("broker-expired.pem" if expired else "broker.pem")
+        write_private(path, b"".join(issued))
+        return path
+
+    def _is_old(self) -> bool:
+        from sandbox.certificates import ends  # noqa: PLC0415 - as above
+
+        certificate = self.folder / "ca.pem"
+        if not (certificate.exists() and (self.folder / "broker.pem").exists()):
+            return True
+        return ends(certificate) < dt.datetime.now(dt.UTC) + _RENEW
+
+    def passwords(self) -> dict[str, Secret]:
+        kept = json.loads((self.folder / "passwords.json").read_text())
+        return {user: Secret(word) for user, word in kept.items()}
+
+    def config(self, user: str, *, certificate: bool = False) -> Path:
+        """The file for `--client-config`: by password, or by certificate (at the layout's `bootstrap_mutual`)."""
+        return self.folder / f"{user}{'-certificate' if certificate else ''}.properties"
+
+    def java_config(self, user: str) -> Path:
+        """The same for Kafka's own tools (`--command-config`)."""
+        return self.folder / f"{user}.java.properties"
+
+    def connection(self, layout: Layout, user: str = ADMIN) -> Connection:
+        """A connection by certificate, which needs no password to be set."""
+        config = load(self.config(user, certificate=True))
+        return Connection(layout.bootstrap_mutual, config.properties, config.secrets, config.source)
+
+    def _write_files(self, user: str) -> None:
+        password = self.passwords()[user].reveal()
+        by_password = {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": SCRAM[0],
+            "sasl.username": user,
+            "sasl.password": password,
+            "ssl.ca.location": "ca.pem",
+        }
+        by_certificate = {
+            "security.protocol": "SSL",
+            "ssl.ca.location": "ca.pem",
+            "ssl.certificate.location": f"{user}.pem",
+            "ssl.key.location": f"{user}.key",
+        }
+        for path, settings in (
+            (self.config(user), by_password),
+            (self.config(user, certificate=True), by_certificate),
+        ):
+            text = "".join(f"{name}={value}\n" for name, value in settings.items())
+            write_private(
+                path, f"# Who `{user}` is to this cluster: --client-config, docs/SECURITY.md\n{text}".encode()
+            )
+        config = load(self.config(user))
+        java = java_settings(Connection("", config.properties, config.secrets))
+        write_private(self.java_config(user), java_properties(java).encode())
+
+    def introduce(self, layout: Layout, deadline: Deadline) -> None:
+        """Tell a new cluster its users' passwords and rights, once: what is taken away later stays away."""
+        mark = self.folder / "introduced"
+        if mark.exists():
+            return
+        client = clients.admin(self.connection(layout))
+        access.set_passwords(client, self.passwords(), SCRAM, deadline)
+        for user in rights.USERS:
+            access.grant(client, rights.of(user), f"User:{user}", deadline)
+        mark.touch()
+
+
+def settings(layout: Layout, node: Node) -> dict[str, object]:
+    """What a secure node's settings say differently."""
+    home = Security.of(layout)
+    plain = " ".join(f'user_{user}="{password.reveal()}"' for user, password in home.passwords().items())
+    module = jaas("PLAIN", "-", "-").split(" username", maxsplit=1)[0]
+    scram = jaas(SCRAM[0], "-", "-").split(" username", maxsplit=1)[0]
+    spots = {"SECURE": node.port, "MUTUAL": node.mutual_port, "CONTROLLER": node.controller_port}
+    found: dict[str, object] = {
+        "listeners": ",".join(f"{name}://{node.host}:{port}" for name, port in spots.items()),
+        "listener.security.protocol.map": "SECURE:SASL_SSL,MUTUAL:SSL,CONTROLLER:SSL",
+        "inter.broker.listener.name": "MUTUAL",
+        "sasl.enabled.mechanisms": ",".join((*SCRAM, "PLAIN")),
+        "listener.name.secure.plain.sasl.jaas.config": f"{module} {plain};",
+        "listener.name.mutual.ssl.client.auth": "required",
+        "listener.name.controller.ssl.client.auth": "required",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": home.folder / "broker.pem",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": home.folder / "ca.pem",
+        "ssl.principal.mapping.rules": "RULE:^CN=([a-z-]+)$/$1/,DEFAULT",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:{ADMIN};User:{BROKER}",
+        "allow.everyone.if.no.acl.found": "false",
+    }
+    for mechanism in SCRAM:
+        found[f"listener.name.secure.{mechanism.lower()}.sasl.jaas.config"] = f"{scram};"
+    return found
+
+
+def told(layout: Layout) -> Sequence[str]:
+    """How to use it, for people."""
+    home = Security.of(layout)
+    where = home.folder.relative_to(Path.cwd()) if home.folder.is_relative_to(Path.cwd()) else home.folder
+    return (
+        f"by password at {layout.bootstrap}, by certificate at {layout.bootstrap_mutual}",
+        *(f"  {user:<13} --client-config {where}/{user}.properties" for user in USERS),
+        f"  BREW_CLIENT_CONFIG={where}/pipeline.properties make run-pipeline BOOTSTRAP={layout.bootstrap}",
+    )
+
+
+def document(layout: Layout) -> dict[str, object] | None:
+    """The same for programs; None for a cluster that asks nobody."""
+    if not layout.secure:
+        return None
+    home = Security.of(layout)
+    return {
+        "bootstrap_mutual": layout.bootstrap_mutual,
+        "client_configs": {user: str(home.config(user)) for user in USERS},
+        "certificate_configs": {user: str(home.config(user, certificate=True)) for user in USERS},
+    }

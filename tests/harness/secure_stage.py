@@ -1,0 +1,75 @@
+"""A stage on a secure broker: its programs are users with exactly the rights that the page lists."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+import click
+
+from protocol import rights
+from protocol.command import outcome
+from protocol.connection import CLIENT_CONFIG, Connection
+from protocol.rights import Place, Right
+
+from .pipeline import Stage, environment
+from .programs import Running
+from .secure import Secure
+
+PIPELINE, DOWNSTREAM, PROOF = "pipeline", "downstream", "proof-reader"
+
+
+@dataclass(frozen=True)
+class SecureStage(Stage):
+    """Topics and group of one test; programs are ``user``, looks behind the curtain are the administrator's."""
+
+    secure: Secure
+    user: str = PIPELINE
+
+    @property
+    def connection(self) -> Connection:
+        return self.secure.cluster.connection
+
+    @property
+    def place(self) -> Place:
+        names = self.names
+        return Place(names.input, names.output, names.dead_letter, names.group)
+
+    def rights(self, user: str) -> list[Right]:
+        return rights.of(user, self.place)
+
+    def grant_all(self) -> None:
+        """To each user all that the page lists, and nothing else."""
+        for user in rights.USERS:
+            self.secure.grant(user, *self.rights(user))
+
+    def start(self, command: Sequence[str], user: str | None = None) -> Running:
+        return Running(command, {**environment(self.names.stem), CLIENT_CONFIG: str(self._config(user or self.user))})
+
+    def here(self, program: click.Command, *words: str, user: str) -> tuple[int, str]:
+        """A program in this process, as ``user``; its exit code and all that it says."""
+        said = io.StringIO()
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            with self.acting(user), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                code = outcome(program, program.name or "", list(words))
+        finally:  # a run takes these two for itself
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return code, said.getvalue()
+
+    @contextmanager
+    def acting(self, user: str) -> Iterator[None]:
+        """A block in which programs of this process are ``user``."""
+        with patch.dict(os.environ, {CLIENT_CONFIG: str(self._config(user))}):
+            yield
+
+    def _config(self, user: str) -> Path:
+        return self.secure.security.config(user)

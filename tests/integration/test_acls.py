@@ -1,0 +1,140 @@
+"""Each right of docs/SECURITY.md, taken away: the program says which, of whom, how to grant it; nothing comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from harness.names import Names
+from harness.secure import Secure
+from harness.secure_stage import DOWNSTREAM, PIPELINE, PROOF, SecureStage
+
+from downstream.__main__ import downstream
+from pipeline.__main__ import cli as pipeline
+from proof.__main__ import proof
+from protocol import rights
+from protocol.deadline import Deadline
+from protocol.kafka import operate
+from protocol.kafka.clients import READ_UNCOMMITTED
+from protocol.names import ExitCode
+from protocol.rights import Kind, Operation, Right
+
+ORDERS = 20
+PARTITIONS = 2
+_QUICK = ("--patience", "1", "--poll-interval", "0.02", "--transaction-timeout", "20", "--progress", "none")
+
+
+@pytest.fixture
+def stage(secure: Secure, names: Names) -> Iterator[SecureStage]:
+    made = SecureStage(secure.broker, names, secure)
+    made.create(PARTITIONS, output=PARTITIONS, dead_letter=PARTITIONS)
+    made.grant_all()
+    with made.acting("admin"):
+        made.seed(ORDERS, "--bad-every", "5")
+    yield made
+    made.nobody_left()
+
+
+def _run(stage: SecureStage, *options: str) -> tuple[int, str]:
+    words = ("run", *stage.options(), "--master", "none", *_QUICK, *options)
+    return stage.here(pipeline, *words, user=PIPELINE)
+
+
+def _visible(stage: SecureStage) -> int:
+    return sum(len(stage.records(topic)) for topic in (stage.names.output, stage.names.dead_letter))
+
+
+def _named(stage: SecureStage, right: Right, user: str, said: str) -> None:
+    """Operation, resource, user, and where to look or what to type."""
+    assert right.seen in said, said
+    assert f"User:{user}" in said, said
+    name = right.name if right.kind is not Kind.TRANSACTIONAL_ID else f"{stage.names.group}:"
+    assert name in said, said
+    assert right.operation.replace("Configs", "_Configs").upper() in said.upper() or str(right) in said, said
+    assert "docs/SECURITY.md" in said or "kafka-acls" in said, said
+    assert "Traceback" not in said
+
+
+def _name(right: Right) -> str:
+    return f"{right.name.strip('{}:')}-{right.operation}"
+
+
+@pytest.mark.parametrize("row", [right for right in rights.RIGHTS if right.user == PIPELINE], ids=_name)
+def test_a_run_without_one_right_names_it_and_lets_nothing_out(stage: SecureStage, row: Right) -> None:
+    """With it again, the next run does all of it once."""
+    right = row.at(stage.place)
+    options = ("--on-missing-position", "restore") if _is_searched(right) else ()
+    if _is_searched(right):
+        # What came out is looked for only where the group has no position.
+        assert _run(stage)[0] == ExitCode.DONE
+        operate.delete_group(stage.secure.admin, stage.names.group, Deadline(20))
+    before = _visible(stage)
+    assert stage.secure.revoke(PIPELINE, right) == 1
+
+    code, said = _run(stage, *options)
+
+    assert code == ExitCode.REFUSED, said
+    _named(stage, right, PIPELINE, said)
+    assert _visible(stage) == before
+    assert stage.open_transactions() == []
+    assert stage.open_transactions(stage.names.dead_letter) == []
+    assert all(at is None for at in stage.committed().values())
+    stage.secure.grant(PIPELINE, right)
+    code, said = _run(stage, *options)
+    assert code == ExitCode.DONE, said
+    assert _visible(stage) == ORDERS
+    assert sum(len(stage.records(t, READ_UNCOMMITTED)) for t in (stage.names.output, stage.names.dead_letter)) >= ORDERS
+
+
+def _is_searched(right: Right) -> bool:
+    return right.operation is Operation.READ and right.name.endswith((".out", ".dlq"))
+
+
+def test_with_all_rights_each_program_does_its_work(stage: SecureStage) -> None:
+    """The control: exactly the rights of the page, and nothing is refused."""
+    assert _run(stage)[0] == ExitCode.DONE
+    where = ("--bootstrap", stage.broker.bootstrap)
+    code, said = stage.here(downstream, "count", *where, "--topic", stage.names.output, user=DOWNSTREAM)
+    assert code == ExitCode.DONE, said
+    code, said = stage.here(proof, "verify", *stage.options(), user=PROOF)
+    assert code == ExitCode.DONE, said
+    code, said = stage.here(pipeline, "preflight", *stage.options(), "--master", "none", user=PIPELINE)
+    assert code == ExitCode.DONE, said
+
+
+def test_readers_without_their_right_name_it(stage: SecureStage) -> None:
+    assert _run(stage)[0] == ExitCode.DONE
+    where = ("--bootstrap", stage.broker.bootstrap)
+    programs = {
+        DOWNSTREAM: (downstream, "count", *where, "--topic", stage.names.output),
+        PROOF: (proof, "verify", *stage.options()),
+    }
+    for user, (program, *words) in programs.items():
+        for right in stage.rights(user):
+            assert stage.secure.revoke(user, right) == 1
+            code, said = stage.here(program, *words, user=user)
+            assert code == ExitCode.REFUSED, said
+            _named(stage, right, user, said)
+            stage.secure.grant(user, right)
+        code, said = stage.here(program, *words, user=user)
+        assert code == ExitCode.DONE, said
+
+
+def test_a_stranger_is_told_that_he_may_not(stage: SecureStage) -> None:
+    """The reader of the output can't run the pipeline, nor fence it."""
+    words = ("run", *stage.options(), "--master", "none", *_QUICK)
+    code, said = stage.here(pipeline, *words, user=DOWNSTREAM)
+    assert code == ExitCode.REFUSED, said
+    assert _visible(stage) == 0
+
+
+def test_preflight_tells_of_the_transactional_ids_too(stage: SecureStage) -> None:
+    right = next(one for one in stage.rights(PIPELINE) if one.kind is Kind.TRANSACTIONAL_ID)
+    words = ("preflight", *stage.options(), "--master", "none")
+    stage.secure.revoke(PIPELINE, right)
+    code, said = stage.here(pipeline, *words, user=PIPELINE)
+    assert code == ExitCode.REFUSED, said
+    assert "transactional-id-access" in said
+    stage.secure.grant(PIPELINE, right)
+    code, said = stage.here(pipeline, *words, user=PIPELINE)
+    assert code == ExitCode.DONE, said

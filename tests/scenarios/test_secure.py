@@ -1,0 +1,186 @@
+"""The crash story where everybody has to say who he is, each program with the least rights that the page lists."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness.names import Names
+from harness.programs import until
+from harness.secure import Secure, secure_broker
+from harness.secure_stage import DOWNSTREAM, PIPELINE, PROOF, SecureStage
+
+from downstream.__main__ import downstream
+from pipeline.__main__ import cli as pipeline
+from proof.__main__ import proof
+from protocol.client_config import load
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.java_client import java_properties, java_settings
+from protocol.kafka import topics
+from protocol.names import ExitCode
+from sandbox.jvm import Jvm
+from sandbox.private import write_private
+
+CRASH_LINE = re.compile(r"crash before commit: (\d+) records already in output log")
+
+
+@pytest.fixture
+def stage(secure: Secure, names: Names) -> Iterator[SecureStage]:
+    made = SecureStage(secure.broker, names, secure)
+    made.create(2, output=2, dead_letter=2)
+    made.grant_all()
+    yield made
+    made.nobody_left()
+
+
+def _seed(stage: SecureStage, count: int) -> None:
+    with stage.acting("admin"):
+        stage.seed(count)
+
+
+def _proven(stage: SecureStage, **expected: int) -> None:
+    with stage.acting(PROOF):
+        stage.proven(**expected)
+
+
+def _counted(stage: SecureStage, isolation: str) -> int:
+    words = ("count", "--bootstrap", stage.broker.bootstrap, "--topic", stage.names.output, "--json")
+    code, said = stage.here(downstream, *words, "--isolation", isolation, user=DOWNSTREAM)
+    assert code == ExitCode.DONE, said
+    return int(json.loads(said)["records"])
+
+
+@pytest.mark.usefixtures("quick_jvms")
+def test_the_crash_story_with_the_least_rights(stage: SecureStage) -> None:
+    """Spark's Java consumer reads and the run dies; another reads by itself, and all is there once."""
+    _seed(stage, 30)
+    crash = stage.pipeline("--crash-prob", "1.0")
+    assert crash.code == ExitCode.CRASHED_ON_PURPOSE, crash.text
+    found = CRASH_LINE.search(crash.out)
+    assert found is not None, crash.text
+    left = int(found[1])
+    assert left > 0
+    assert len(stage.open_transactions()) == 2
+    assert (_counted(stage, "read_committed"), _counted(stage, "read_uncommitted")) == (0, left)
+
+    healed = stage.pipeline("--reader", "direct")
+    assert healed.code == ExitCode.DONE, healed.text
+    assert (_counted(stage, "read_committed"), _counted(stage, "read_uncommitted")) == (30, 30 + left)
+    _proven(stage, inputs=30, outputs=30)
+
+
+def test_the_tools_of_an_operator_work_with_a_password(stage: SecureStage) -> None:
+    """Raw batches and open transactions go through another client library."""
+    _seed(stage, 10)
+    code, said = stage.here(pipeline, "run", *stage.options(), "--master", "none", user=PIPELINE)
+    assert code == ExitCode.DONE, said
+    where = ("--bootstrap", stage.broker.bootstrap)
+    for words in (
+        ("lag", *where, "--input", stage.names.input, "--group", stage.names.group, "--json"),
+        ("doctor", *where, "--topic", stage.names.output, "--json"),
+    ):
+        code, said = stage.here(pipeline, *words, user="admin")
+        assert code == ExitCode.DONE, said
+        assert json.loads(said)
+    code, said = stage.here(proof, "end-offsets", *where, "--topic", stage.names.output, "--json", user=PROOF)
+    assert sum(one["visible"] for one in json.loads(said)) == 10
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
+def test_the_other_ways_to_log_in_work_too(stage: SecureStage, mechanism: str, tmp_path: Path) -> None:
+    text = stage.secure.security.config(PIPELINE).read_text().replace("SCRAM-SHA-512", mechanism)
+    text = text.replace("ca.pem", str(stage.secure.security.folder / "ca.pem"))
+    write_private(tmp_path / "c.properties", text.encode())
+    words = ("--client-config", str(tmp_path / "c.properties"), "--master", "none", "--progress", "none")
+    code, said = stage.here(pipeline, "run", *stage.options(), *words, user=PIPELINE)
+    assert code == ExitCode.DONE, said
+
+
+def test_certificates_let_the_pipeline_and_java_in(stage: SecureStage, tmp_path: Path) -> None:
+    """Mutual TLS: the certificate's name is the user, with that user's rights."""
+    _seed(stage, 10)
+    layout, security = stage.secure.cluster.layout, stage.secure.security
+    config = security.config(PIPELINE, certificate=True)
+    options = [word.replace(layout.bootstrap, layout.bootstrap_mutual) for word in stage.options()]
+    words = (*options, "--master", "none", "--progress", "none", "--client-config", str(config))
+    code, said = stage.here(pipeline, "run", *words, user=PIPELINE)
+    assert code == ExitCode.DONE, said
+    _proven(stage, inputs=10)
+
+    loaded = load(config)
+    java = java_settings(Connection("", loaded.properties, loaded.secrets))
+    write_private(tmp_path / "java.properties", java_properties(java).encode())
+    where = ["--bootstrap-server", layout.bootstrap_mutual, "--command-config", str(tmp_path / "java.properties")]
+    with stage.start(Jvm().tool("kafka-topics", [*where, "--list"])) as program:
+        ran = program.wait(30)
+    assert stage.names.input in ran.out.split(), ran.text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("sasl.password=", "sasl.password=wrong"), ("_AUTHENTICATION", "User:pipeline", "sasl.*")),
+        (("sasl.username=pipeline", "sasl.username=nobody"), ("_AUTHENTICATION", "User:nobody", "sasl.*")),
+        (("CA", "OTHER"), ("_SSL; ", "unable to get local issuer certificate", "ssl.*")),
+    ],
+)
+def test_who_is_not_let_in_is_told_at_once(
+    stage: SecureStage, tmp_path: Path, change: tuple[str, str], words: tuple[str, ...]
+) -> None:
+    from sandbox.certificates import Authority  # noqa: PLC0415
+
+    Authority.fresh().write(tmp_path)
+    authority = tmp_path if change[0] == "CA" else stage.secure.security.folder
+    text = stage.secure.security.config(PIPELINE).read_text().replace("ca.pem", str(authority / "ca.pem"))
+    write_private(tmp_path / "c.properties", text.replace(*change).encode())
+    with stage.python("pipeline", "run", *stage.options(), "--master", "none", "--client-config",
+                      str(tmp_path / "c.properties")) as program:  # fmt: skip
+        ran = program.wait(30)
+    assert (ran.code, ran.seconds < 10) == (ExitCode.REFUSED, True), ran.text
+    for word in (*words, str(tmp_path / "c.properties")):
+        assert word in ran.err, ran.text
+
+
+def test_a_right_that_is_taken_in_the_middle_ends_the_run_by_name(stage: SecureStage) -> None:
+    """With the right again the next run goes on, and nothing is lost or there twice."""
+    right = next(one for one in stage.rights(PIPELINE) if one.kind == "transactional-id")
+    _seed(stage, 2000)
+    command = ("pipeline", "run", *stage.options(), "--master", "none", "--follow", "--patience", "2",
+               "--transaction-timeout", "10")  # fmt: skip
+    with stage.python(*command, "--max-records-per-transaction", "100") as program:
+        program.await_cycle()
+        stage.secure.revoke(PIPELINE, right)
+        _seed(stage, 200)
+        ran = program.wait(30)
+    assert ran.code == ExitCode.REFUSED, ran.text
+    assert "User:pipeline lacks Write on transactional-id" in ran.err
+    # Whoever may not use the id can't abort either: what was open then is the brokers' to end, by its time-out.
+    until(lambda: stage.open_transactions() == [], "the end of what was open", 40)
+    stage.secure.grant(PIPELINE, right)
+    code, said = stage.here(pipeline, "run", *stage.options(), "--master", "none", user=PIPELINE)
+    assert code == ExitCode.DONE, said
+    _proven(stage, inputs=2200)
+
+
+def test_nobody_else_may_open_what_a_secure_cluster_keeps(secure: Secure) -> None:
+    files = [*secure.security.folder.rglob("*"), *secure.cluster.layout.directory.rglob("server.properties")]
+    assert len(files) > 10
+    open_to_all = [file for file in files if stat.S_IMODE(file.stat().st_mode) & 0o077 and file.stat().st_size]
+    assert open_to_all == []
+
+
+def test_three_brokers_know_each_other_and_their_users(names: Names) -> None:
+    with secure_broker(3) as secure:
+        stage = SecureStage(secure.broker, names, secure)
+        stage.create(3)
+        stage.grant_all()
+        with stage.acting("admin"):
+            stage.seed(10)
+        until(lambda: sum(log.end for log in stage.logs(names.input).values()) == 10, "the orders")
+        described = topics.existing(stage.admin, names.input, Deadline(20))
+        assert (described.replicas, described.partitions) == (3, 3)

@@ -1,0 +1,84 @@
+"""What the brokers' no sounds like, and what is said about it: who lacks what, and what to type."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.denied import No, advice, no
+
+NAMES = {"input": "in.v1", "output": "out", "dead_letter": "out.dlq", "group": "g"}
+ME, FILE = "User:me", "/c.properties"
+
+
+@pytest.mark.parametrize(
+    ("text", "rights"),
+    [
+        (
+            "fence: Broker: Transactional Id authorization failed (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)",
+            ["Write on transactional-id g:*"],
+        ),
+        ("locate: Broker: Group authorization failed (GROUP_AUTHORIZATION_FAILED)", ["Read on group g"]),
+        (
+            "Abortable: produce: Broker: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)",
+            ["Write on topic out", "Write on topic out.dlq"],
+        ),
+        ("scan of out.dlq: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)", ["Read on topic out.dlq"]),
+        (
+            "configuration of out: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)",
+            ["DescribeConfigs on topic out"],
+        ),
+        (
+            "Spark: org.apache.kafka.TopicAuthorizationException: Not authorized to access topics: [in.v1]",
+            ["Read on topic in.v1"],
+        ),
+        (
+            "preflight: x (ACLs of this principal on topic out (kafka-acls.sh)): DESCRIBE_CONFIGS is not granted: y",
+            ["DescribeConfigs on topic out"],
+        ),
+        ("scan of out: Group authorization failed (GROUP_AUTHORIZATION_FAILED)", ["Describe on group brew-scan"]),
+        ("x: Cluster authorization failed (CLUSTER_AUTHORIZATION_FAILED)", ["Create on cluster kafka-cluster"]),
+    ],
+)
+def test_a_missing_right_is_named_with_the_command_that_grants_it(text: str, rights: list[str]) -> None:
+    assert no(text) is No.RIGHT
+    told = advice(text, ME, NAMES, FILE)
+    assert told is not None
+    for right in rights:
+        assert f"{right}: `kafka-acls --add --allow-principal User:me --operation {right.split()[0]} " in told
+    assert told.count("kafka-acls") == len(rights)
+    assert told.startswith("User:me lacks ")
+
+
+def test_who_only_looks_at_a_position_needs_less() -> None:
+    told = advice("locate: x (GROUP_AUTHORIZATION_FAILED)", ME, NAMES, None, looks_only=True)
+    assert told is not None
+    assert "Describe on group g: " in told
+
+
+def test_a_prefix_is_granted_as_one() -> None:
+    told = advice("fence: x (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)", ME, NAMES, None)
+    assert told is not None
+    assert "--operation Write --resource-pattern-type prefixed --transactional-id g:`" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("connect: SASL authentication error: Authentication failed (_AUTHENTICATION)", No.LOGIN),
+        ("Spark: org.apache.kafka.common.errors.SaslAuthenticationException: invalid credentials", No.LOGIN),
+        ("connect: ssl://h:1: SSL handshake failed: certificate has expired (_SSL)", No.TLS),
+        ("Spark: org.apache.kafka.common.errors.SslAuthenticationException: SSL handshake failed", No.TLS),
+    ],
+)
+def test_a_door_that_stays_shut_names_the_user_or_the_file(text: str, kind: No) -> None:
+    assert no(text) is kind
+    told = advice(text, ME, NAMES, FILE)
+    assert told is not None
+    assert FILE in told
+    assert (ME in told) is (kind is No.LOGIN)
+
+
+@pytest.mark.parametrize("text", ["", "survey: timed out (_TIMED_OUT)", "fence: a newer holder (_FENCED)"])
+def test_every_other_error_is_left_alone(text: str) -> None:
+    assert no(text) is None
+    assert advice(text, ME, NAMES, FILE) is None
