@@ -44,7 +44,8 @@ def _exporter(name: str) -> SpanExporter:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(f"--spans is {name!r}, and {error.name} is not installed: pip install 'brew[otel]'") from error
-    return OTLPSpanExporter()
+    exporter: SpanExporter = OTLPSpanExporter()
+    return exporter
 
 
 class Spans:
