@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 
@@ -9,13 +10,14 @@ import pytest
 from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Stage
+from harness.programs import until
 from harness.totals import PARTITIONS, Shop, Strike, abandoned, fail
 
 from downstream.totals import work as working
 from downstream.totals.store import MemoryStore
 from downstream.totals.work import Aggregate
 from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, Refused
+from protocol.errors import DeadlineExceeded, Fatal, Refused
 from protocol.kafka.clients import producer
 from protocol.kafka.operate import delete_records, set_config, set_offsets
 from protocol.names import CrashPoint
@@ -102,7 +104,15 @@ def test_a_changelog_that_lost_records_is_refused(shop: Shop) -> None:
     logs = shop.stage.logs(shop.settings.changelog)
     cut = {p: log.end - 4 for p, log in logs.items()}
     set_config(shop.stage.admin, shop.settings.changelog, {"cleanup.policy": "delete"}, Deadline(20))
-    delete_records(shop.stage.admin, shop.settings.changelog, cut, Deadline(20))
+
+    def deleted() -> bool:
+        # The partition's leader hears of the new policy a moment after the controller has taken it.
+        with contextlib.suppress(Fatal):
+            delete_records(shop.stage.admin, shop.settings.changelog, cut, Deadline(20))
+            return True
+        return False
+
+    until(deleted, "records deleted", 20)
     shop.sell(20)
     with pytest.raises(Refused, match="changelog-damaged"):
         shop.count()

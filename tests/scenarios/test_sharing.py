@@ -154,7 +154,7 @@ def test_drivers_that_drain_end_when_all_is_drained_whoever_did_it(stage: Stage)
     ):
         first.await_cycle()
         first.kill_family()
-        rans = [second.wait(30), third.wait(30)]
+        rans = [second.wait(90), third.wait(90)]
     assert [ran.code for ran in rans] == [0, 0], [ran.text for ran in rans]
     assert partitions(rans[0]) | partitions(rans[1])
     stage.proven(inputs=1_600)
