@@ -47,8 +47,12 @@ def _writer(stage: Stage) -> Program:
     return stage.writer("--follow", "--client-config", config, "--max-records-per-transaction", "100")
 
 
-def _refused(stage: Stage, writer: Program, *words: str) -> None:
-    """The writer ends by itself, soon, with words that name what is missing; and nothing of it stays open."""
+def _refused(stage: Stage, writer: Program, *words: str, heal: Callable[[], object] | None = None) -> None:
+    """
+    The writer ends by itself, soon, with words that name what is missing; and nothing of it stays open.
+
+    ``heal``: called before the look at what stays open, where nobody can look until then.
+    """
     try:
         code = writer.wait(Deadline(_BOUND_S * stage.slack))
     except DeadlineExceeded:
@@ -61,6 +65,8 @@ def _refused(stage: Stage, writer: Program, *words: str) -> None:
         _find(stage, "unnamed-refusal", f"{writer.name} ended with {code}, without {missing}: {said}")
         return
     stage.fire("named_errors")
+    if heal is not None:
+        heal()
     topics = (stage.names.output, stage.names.dead_letter)
 
     def left_open() -> list[OpenTransaction]:
@@ -135,8 +141,7 @@ def expired(stage: Stage) -> None:
         stage.await_commits(_COMMITS)
         stage.sandbox.certify("--expired")
         stage.fire("certificates_expired")
-        _refused(stage, writer, "_SSL", "expired", "ssl.*")
-        stage.sandbox.certify()
+        _refused(stage, writer, "_SSL", "expired", "ssl.*", heal=stage.sandbox.certify)
         _resume(stage)
 
 
