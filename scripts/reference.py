@@ -34,6 +34,7 @@ ENVIRONMENT = {
 }
 # Makefile variables that are no option of a program.
 MAKE = {
+    "CELLS": "cells, rows or marks with spaces between",
     "CONTENDERS": "who runs: names with commas between",
     "ENGINE": "docker or podman; none: the first that answers",
     "KILLS": "kills per store",

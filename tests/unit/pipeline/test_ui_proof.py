@@ -42,9 +42,12 @@ def test_a_verified_run_tells_its_balance() -> None:
 
 def test_the_campaign_of_the_documents_is_read() -> None:
     """Controls and what is not applicable count as their runner said beforehand."""
-    found = proof.read((ROOT / "docs/proof/results.json").read_bytes(), 5.0)
+    document = (ROOT / "docs/proof/results.json").read_bytes()
+    controls = sum(one["expected"] == "violated" for one in json.loads(document)["cells"])
+    found = proof.read(document, 5.0)
     assert (found.mark, found.wrong) == ("proven", ())
-    assert "2 controls broke on purpose and were seen" in found.lines
+    assert controls > 1
+    assert f"{controls} controls broke on purpose and were seen" in found.lines
 
 
 @pytest.mark.parametrize(
