@@ -54,6 +54,8 @@ def work(
             crash = None if spared else dice.throw(offered)
             stretch = Stretch(tail, first, more, terms.direct.transaction_bytes, desk.producing)
             with desk.transactions.one():
+                if stop.is_set():  # many partitions may have waited for their turns: none begins after SIGTERM
+                    break
                 outcome = attempt(Offer(offered, grant.targets, first_time, crash, stretch.reached), stretch, job)
             report(outcome)
             if outcome.status not in _ON:

@@ -44,11 +44,6 @@ class Turns:
                 del self._since[me]
                 self._changed.notify()
 
-    def taken(self) -> int:
-        """Turns under way, those that no longer count among them."""
-        with self._changed:
-            return len(self._since)
-
     def _until_room(self) -> float:
         """Seconds until the oldest turn no longer counts; 0 when there is room."""
         now = time.monotonic()

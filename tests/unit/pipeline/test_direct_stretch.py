@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 
 import pytest
@@ -97,11 +98,16 @@ def test_rows_hold_the_records_columns_in_order() -> None:
 
 
 def test_only_one_reads_and_writes_at_a_time_and_an_end_in_the_middle_gives_the_turn_back() -> None:
-    turns = Turns(1, 60.0)
-    for _ in range(2):
-        tail = FakeTail(20)
-        rows = iter(Stretch(tail, taken(0, 3), 10, 1000, turns))
-        next(rows)
-        assert turns.taken() == 1
-        rows.close()
-        assert turns.taken() == 0
+    turns, other_had_its_turn = Turns(1, 60.0), threading.Event()
+
+    def other() -> None:
+        with turns.one():
+            other_had_its_turn.set()
+
+    rows = iter(Stretch(FakeTail(20), taken(0, 3), 10, 1000, turns))
+    next(rows)
+    thread = threading.Thread(target=other, daemon=True)
+    thread.start()
+    assert not other_had_its_turn.wait(0.05)
+    rows.close()
+    assert other_had_its_turn.wait(20)
