@@ -16,7 +16,8 @@ from protocol.deadline import Deadline
 from protocol.errors import BrewError
 from protocol.kafka.clients import admin
 from protocol.kafka.offsets import log_offsets
-from protocol.observe.liveness import Bounds, Phase
+from protocol.observe.liveness import Bounds
+from protocol.observe.phase import Phase
 from protocol.observe.recorder import Recorder, Subject
 from protocol.observe.server import serving
 from protocol.observe.settings import ProbeSettings, probe_settings

@@ -16,7 +16,7 @@ from rich.table import Table
 from pipeline.outcome import Outcome, Status
 from pipeline.ownership import EVERY
 from pipeline.plan import Fact
-from protocol.observe.liveness import Phase
+from protocol.observe.phase import Phase
 
 _REFRESH_PER_S = 4
 

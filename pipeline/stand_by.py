@@ -18,7 +18,7 @@ from protocol.claims.stand_by import StandBy
 from protocol.errors import BrewError, DeadlineExceeded, KafkaFailure
 from protocol.kafka.claims_log import ClaimsLog
 from protocol.names import ExitCode
-from protocol.observe.liveness import Phase
+from protocol.observe.phase import Phase
 
 if TYPE_CHECKING:
     from pipeline.warm import Warmth

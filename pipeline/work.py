@@ -20,7 +20,7 @@ from protocol.deadline import Deadline
 from protocol.errors import BrewError
 from protocol.kafka.transaction import KafkaTransaction
 from protocol.names import ExitCode
-from protocol.observe.liveness import Phase
+from protocol.observe.phase import Phase
 
 _GRACE_S = 4.0
 _FENCE_S = 1.5

@@ -24,7 +24,7 @@ from protocol.kafka.scan import LogRecord
 from protocol.kafka.topics import Topic
 from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
 from protocol.observe.counts import Ending
-from protocol.observe.liveness import Phase
+from protocol.observe.phase import Phase
 from protocol.observe.recorder import Recorder
 from protocol.position import LogOffsets
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from protocol.observe.phase import Phase
 from protocol.observe.status import ILL, Answer, PartitionState, PartitionStatus, State
 
 _NAMED = 3
@@ -87,16 +87,6 @@ def _with_work(vitals: Vitals, bounds: Bounds, now: float, behind: str) -> Findi
     if vitals.fenced:
         return Finding(PartitionState.FENCED, f"a newer holder took it over, nothing was committed since{behind}")
     return Finding(PartitionState.WORKING, f"{left} offsets to read{behind}")
-
-
-class Phase(enum.StrEnum):
-    """What a program is at as a whole."""
-
-    STARTING = "starting"
-    STANDING_BY = "standing-by"
-    WORKING = "working"
-    STOPPING = "stopping"
-    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from importlib import metadata
 
 from protocol.observe.counts import Counts, Ended, Ending, Place, Rate
-from protocol.observe.liveness import Bounds, Phase, Program, live, ready, started, state_of
+from protocol.observe.liveness import Bounds, Program, live, ready, started, state_of
 from protocol.observe.partition import BROKERS, STORE, Partition
+from protocol.observe.phase import Phase
 from protocol.observe.status import Status, Topics, Totals
 
 

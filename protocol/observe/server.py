@@ -14,7 +14,7 @@ import click
 import orjson
 
 from protocol.errors import UsageError
-from protocol.observe.liveness import Phase
+from protocol.observe.phase import Phase
 from protocol.observe.recorder import Recorder
 from protocol.observe.settings import ProbeSettings
 from protocol.observe.status import ILL, Answer, Status

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+import ast
+import subprocess
+import sys
 
-from pipeline.observed import ObservedBoard, ended, recorder_of
+import pytest
+from harness.pages import ROOT
+
 from pipeline.outcome import Outcome, Status
 from pipeline.plan import Fact
 from pipeline.settings import PipelineSettings
+from pipeline.watching import ObservedBoard, ended, recorder_of
 from protocol.connection import Connection
 from protocol.observe.counts import Ending
-from protocol.observe.liveness import Phase
+from protocol.observe.phase import Phase
 from protocol.observe.settings import ProbeSettings
 from protocol.observe.status import PartitionState
 from protocol.position import Committed, LogOffsets
@@ -82,3 +87,10 @@ def test_a_partition_behind_an_open_transaction_is_blocked(board: ObservedBoard)
     board.survey([fact(0, 10, 10, 15), fact(1, None, 0, 0)])
     states = [one.state for one in board.recorder.status().partitions]
     assert states == [PartitionState.BLOCKED, PartitionState.IDLE]
+
+
+def test_a_run_that_nobody_watches_imports_nothing_of_the_watching() -> None:
+    """It took a tenth of a second of each start."""
+    told = "import sys, pipeline.__main__; print(sorted(n for n in sys.modules if n.startswith('protocol.observe.')))"
+    ran = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert ast.literal_eval(ran.stdout) == ["protocol.observe.phase", "protocol.observe.settings"]

@@ -11,9 +11,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from pipeline.observed import ended
 from pipeline.outcome import Outcome, Status
 from pipeline.spans import Spans, provider
+from pipeline.watching import ended
 from protocol.errors import UsageError
 from protocol.names import STEPS
 from protocol.observe.counts import Ended

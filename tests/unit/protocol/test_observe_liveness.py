@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from protocol.observe.liveness import Bounds, Phase, Program, Vitals, judge, live, ready, started, state_of
+from protocol.observe.liveness import Bounds, Program, Vitals, judge, live, ready, started, state_of
+from protocol.observe.phase import Phase
 from protocol.observe.status import ILL, PartitionState, PartitionStatus, State
 
 BOUNDS = Bounds(polling_ttl_s=300, consuming_ttl_s=200, away_s=180)

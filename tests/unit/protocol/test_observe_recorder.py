@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from protocol.observe.counts import Ended, Ending, Histogram, Rate
-from protocol.observe.liveness import Bounds, Phase
+from protocol.observe.liveness import Bounds
+from protocol.observe.phase import Phase
 from protocol.observe.recorder import Recorder, Subject
 from protocol.observe.status import PartitionState, PartitionStatus, Status, Topics, from_json
 

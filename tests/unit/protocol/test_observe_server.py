@@ -17,7 +17,8 @@ from protocol.errors import UsageError
 from protocol.names import STEPS
 from protocol.observe import exposition
 from protocol.observe.counts import BUCKETS_S, Ended, Ending
-from protocol.observe.liveness import Bounds, Phase
+from protocol.observe.liveness import Bounds
+from protocol.observe.phase import Phase
 from protocol.observe.recorder import Recorder, Subject
 from protocol.observe.server import Probes, respond, serving
 from protocol.observe.settings import HOST, PORT, ProbeSettings, probe_options, probe_settings, probe_words
