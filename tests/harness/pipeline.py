@@ -285,17 +285,6 @@ def environment(mark: str) -> dict[str, str]:
 
 
 __all__ = [
-    "MARK",
-    "PARTITIONS",
-    "READ_UNCOMMITTED",
-    "ROOT",
-    "Broker",
-    "Here",
-    "Names",
-    "Ran",
-    "Running",
-    "Stage",
-    "Status",
-    "spark_here",
-    "until",
-]
+    "MARK", "PARTITIONS", "READ_UNCOMMITTED", "ROOT", "Broker", "Here",
+    "Names", "Ran", "Running", "Stage", "Status", "spark_here", "until",
+]  # fmt: skip
