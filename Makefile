@@ -6,8 +6,10 @@ seed: SEED_COUNT ?= 30
 run-pipeline-crash: CRASH_PROB ?= 1.0
 prove: CELLS ?= prove
 prove-report: RESULTS ?= docs/proof/results.json
-# Most tests wait for brokers and JVMs most of the time: three keep two cores busy.
+# Most tests wait for brokers and JVMs most of the time: three keep two cores busy, four press claims past their heartbeats.
 test: TEST_WORKERS ?= 3
+test-secure: TEST_WORKERS ?= 3
+test-secure: TESTS ?= tests/scenarios
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -127,7 +129,9 @@ soak: setup ## an hour of random mixtures of faults               make soak
 	@exec $(PY) -m proof campaign --cells soak --minutes 60 $(call option,--out,PROVE_OUT)
 mutants: setup ## bugs put in on purpose, each has to be seen   make mutants MUTANTS=no-locate
 	@exec $(PY) -m tests.mutants kill $(call option,--bootstrap,BOOTSTRAP) $(MUTANTS)
-.PHONY: claims-races models bench-claims
+.PHONY: claims-races models bench-claims bench-checker
+bench-checker: setup ## records per second of the checker, memory   make bench-checker
+	@exec $(PY) benchmarks/checker.py
 bench-claims: setup ## fold, newcomer, take-over                  make bench-claims BOOTSTRAP=kafka:9092
 	@exec $(PY) benchmarks/claims.py $(call option,--bootstrap,BOOTSTRAP) --out benchmarks/claims.json
 claims-races: setup ## 8 claimants, 64 partitions, 1,000 rounds      make claims-races BOOTSTRAP=kafka:9092
@@ -136,10 +140,13 @@ models: ## claims and the six steps, all interleavings (spin)   make models
 	@exec scripts/models.sh
 
 ## Work on the house
-.PHONY: test lint bench bench-growth bench-peers bench-profiles bench-scale
+.PHONY: test test-secure lint bench bench-growth bench-peers bench-profiles bench-scale
 test: setup ## unit, integration and scenario tests               make test TESTS=tests/unit
-	@scripts/setup-packages.sh stores browser || echo "tests that need what is missing will fail and say so" >&2
+	@scripts/setup-packages.sh stores browser metrics || echo "tests that need what is missing will fail and say so" >&2
 	@exec $(PY) -m pytest --numprocesses $(TEST_WORKERS) $(TESTS)
+test-secure: setup ## the same with TLS, SCRAM, least rights     make test-secure TESTS=tests/scenarios/test_story.py
+	@scripts/setup-packages.sh stores browser metrics || echo "tests that need what is missing will fail and say so" >&2
+	@exec $(PY) -m pytest --secure --secure-record docs/proof/secure.json --numprocesses $(TEST_WORKERS) $(TESTS)
 lint: setup ## style, types, import arrows, shell files           make lint
 	@exec scripts/lint.sh
 bench: setup ## rate, CPU, latency, restart beside peers          make bench CONTENDERS=pipeline,franz ORDERS=1000000 REPEAT=3
@@ -151,7 +158,7 @@ bench-scale: setup ## single numbers; the simulator against real runs  make benc
 	@exec $(PY) -m benchmarks.scale bench --partitions 4,64
 bench-growth: setup ## 10 times, 64 partitions, large orders, slots   make bench-growth
 	@exec $(PY) benchmarks/growth.py --json benchmarks/growth.json
-bench-peers: ## build the peers in Java and Go                 make bench-peers
+bench-peers: ## build the peers in Java, Go and a venv         make bench-peers
 	@exec benchmarks/peers/build.sh
 
 ## Release
@@ -168,7 +175,7 @@ reference: setup ## every option, into docs/reference               make referen
 # VARIABLES  BOOTSTRAP    brokers, host:port[,...]         INPUT_TOPIC OUTPUT_TOPIC DLQ_TOPIC GROUP_ID
 #            SEED_COUNT   orders                           SEED_TRANSACTIONAL=1  in transactions, every third aborted
 #            CRASH_PROB   0 to 1, per transaction          CRASH_POINT CRASH_MODE  where, and who dies
-#            MASTER       local[*] spark://... yarn k8s:// READER  connector direct
+#            MASTER       local[*] spark://... yarn k8s:// READER  direct connector
 #            FOLLOW=1     until SIGTERM                    PARTITIONS  of new topics
 #            TIERS        prefix profiles; PROFILES_TOPIC  where profiles are, of run-pipeline and verify
 #            CUSTOMERS SEED UPDATES TOMBSTONES  of make seed-customers

@@ -19,6 +19,8 @@ JVM_DIR = Path(os.environ.get("BREW_JVM_DIR", ROOT / ".jvm"))
 PEERS = Path(__file__).with_name("peers")
 STREAMS = PEERS / "build/streams/streams.jar"
 FRANZ = PEERS / "build/franz"
+FLINK = PEERS / "build/flink/flink.jar"
+QUIX = PEERS / "build/quix/bin/python"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
@@ -54,6 +56,8 @@ class Contender:
 
     ``endless``: it never ends by itself; whoever measures ends it once the group stands at the input's end.
     ``exactly_once``: it writes in transactions and keeps its position in them. ``needs`` is what has to be built first.
+    ``position_outside``: its transactions hold records alone; it notes elsewhere what it has read, then in the group.
+    ``stands_by``: a second one waits beside it, and goes on when it is killed.
     """
 
     name: str
@@ -63,6 +67,8 @@ class Contender:
     endless: bool = False
     exactly_once: bool = True
     needs: Path | None = None
+    position_outside: bool = False
+    stands_by: bool = False
 
 
 def _topics(place: Place) -> list[str]:
@@ -79,6 +85,18 @@ def _pipeline(*reader: str) -> Command:
             *_topics(place),
             *("--master", setup.master, "--jvm-dir", str(JVM_DIR)),
             *_confs(setup.conf),
+            *(["--follow"] if follow else []),
+            *setup.pipeline_options,
+        ]
+
+    return command
+
+
+def _alone(*program: str) -> Command:
+    def command(place: Place, setup: Setup, follow: bool) -> list[str]:
+        return [
+            *(sys.executable, *program, "--master", "none", "--reader", "direct", "--progress", "json"),
+            *_topics(place),
             *(["--follow"] if follow else []),
             *setup.pipeline_options,
         ]
@@ -122,7 +140,7 @@ def _peer(program: Sequence[str], *, static: bool, options: Callable[[Place], Se
 
 
 _LOOP = [sys.executable, str(PEERS / "loop.py")]
-_JAVA = ["java", "-Xms1g", "-Xmx1g", "-jar", str(STREAMS)]
+_JAVA = ["java", "-Xms1g", "-Xmx1g", "-jar"]
 
 
 def _state(place: Place) -> list[str]:
@@ -140,7 +158,7 @@ def _peers(*, static: bool) -> Iterable[Contender]:
     yield Contender(
         f"streams{suffix}",
         f"Kafka Streams exactly_once_v2 in Java, 100 ms, 2 threads, {member}",
-        _peer(_JAVA, static=static, options=_state),
+        _peer([*_JAVA, str(STREAMS)], static=static, options=_state),
         endless=True,
         needs=STREAMS,
     )
@@ -151,17 +169,52 @@ def _peers(*, static: bool) -> Iterable[Contender]:
         endless=True,
         needs=FRANZ,
     )
+    if static:  # Flink assigns partitions by itself: it is no member of any kind
+        yield Contender(
+            "flink",
+            "Flink in Java, a checkpoint a second, two-phase-commit sink, 2 slots",
+            _peer([*_JAVA, str(FLINK)], static=False, options=_state),
+            endless=True,
+            position_outside=True,
+            needs=FLINK,
+        )
+    yield Contender(
+        f"quix{suffix}",
+        f"quix-streams in Python, exactly-once, 100 ms, {member}",
+        _peer([str(QUIX), str(PEERS / "quix.py")], static=static, options=_state),
+        endless=True,
+        needs=QUIX,
+    )
 
 
 _SINK = "Spark's Kafka sink, at least once, from_json and to_json"
-PIPELINE = Contender("pipeline", "ours, exactly once, Spark's Kafka source reads", _pipeline(), ours=True)
+PIPELINE = Contender(
+    "pipeline", "ours, exactly once, Spark's Kafka source reads", _pipeline("--reader", "connector"), ours=True
+)
 DIRECT = Contender("direct", "ours, exactly once, tasks read by themselves", _pipeline("--reader", "direct"), ours=True)
+STAND_BY = Contender(
+    "direct-stand-by",
+    "the same with a second driver that stands by, heartbeats of 0.5 s",
+    _pipeline(*("--reader", "direct", "--stand-by", "--claim-interval", "0.5")),
+    ours=True,
+    stands_by=True,
+)
+ALONE = Contender("alone", "ours, exactly once, one process without Spark", _alone("-m", "pipeline", "run"), ours=True)
+PRICE = Contender(
+    "alone-at-least-once",
+    "the same with its transactions taken out, offsets after output",
+    _alone(str(Path(__file__).with_name("at_least_once.py"))),
+    exactly_once=False,
+)
 
 CONTENDERS = {
     contender.name: contender
     for contender in (
         DIRECT,
         PIPELINE,
+        STAND_BY,
+        ALONE,
+        PRICE,
         Contender("spark-sink", f"{_SINK}, the JVM as Spark starts it", _sink(tuned=False), exactly_once=False),
         Contender("spark-sink-tuned", f"{_SINK}, our JVM options", _sink(tuned=True), exactly_once=False),
         Contender(
@@ -188,5 +241,8 @@ def require_built(names: Iterable[str]) -> None:
     unbuilt = [name for name, need in needs.items() if need is not None and not need.exists()]
     if unbuilt:
         raise Refused(f"{', '.join(unbuilt)}: not built; `make bench-peers` builds them, --contenders names others")
-    if any(need == STREAMS for need in needs.values()) and shutil.which("java") is None:
-        raise Refused("streams: no java on PATH; install Java 17 or later, or name others with --contenders")
+    in_java = [name for name, need in needs.items() if need in {STREAMS, FLINK}]
+    if in_java and shutil.which("java") is None:
+        raise Refused(
+            f"{', '.join(in_java)}: no java on PATH; install Java 17 or later, or name others with --contenders"
+        )

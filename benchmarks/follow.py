@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Callable
-from typing import Self
 
+from beside import Beside
 from contenders import Contender, Setup
 from course import place_for, stop, verified
 from figures import delays_ms, percentile
@@ -27,33 +26,23 @@ _ARRIVE_S = 60.0
 _POLL_S = 0.1
 
 
-class Pacer:
-    """Sends orders at a steady rate in a thread of its own; ``sent`` is key -> moment of `produce()`."""
+class Pacer(Beside):
+    """Sends orders at a steady rate; ``sent`` is key -> moment of `produce()`."""
 
     def __init__(self, connection: Connection, topic: str, per_s: int, first: int) -> None:
+        super().__init__()
         self._client = producer(
             connection, None, timeout_s=_ARRIVE_S, message_max_bytes=1_000_000, **{"linger.ms": 0, "acks": "all"}
         )
         self._topic, self._per_s, self._first = topic, per_s, first
         self.sent: dict[bytes, float] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._send, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """No more; returns once all that was sent is in the log."""
-        self._stop.set()
-        self._thread.join()
+    def after(self) -> None:
+        """Return once all that was sent is in the log."""
         with mapped("flush"):
             self._client.flush(_ARRIVE_S)
 
-    def _send(self) -> None:
+    def work(self) -> None:
         order, began = orders(0), time.monotonic()
         for number in itertools.count():
             due = began + number / self._per_s - time.monotonic()
@@ -66,27 +55,20 @@ class Pacer:
             self._client.produce(self._topic, value, key, partition=number % PARTITIONS)
 
 
-class Receiver:
-    """Reads a topic from its start at `read_committed`, in a thread of its own; ``received`` is key -> moment."""
+class Receiver(Beside):
+    """Reads a topic from its start at `read_committed`; ``received`` is key -> moment."""
 
     def __init__(self, connection: Connection, topic: str, group: str) -> None:
+        super().__init__()
         self._client = consumer(connection, group, READ_COMMITTED, **{"fetch.wait.max.ms": 20})
         self._client.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
         self.received: dict[bytes, float] = {}
         self.duplicates = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    def after(self) -> None:
         self._client.close()
 
-    def _read(self) -> None:
+    def work(self) -> None:
         while not self._stop.is_set():
             message = self._client.poll(_POLL_S)  # one by one: `consume` would wait for a full batch
             if message is None or message.error() is not None:
@@ -115,12 +97,14 @@ def follow(
         with Tree(contender.command(place, setup, True), place.home) as tree, MemoryWatch(tree) as memory:
             _await(lambda: bool(reader.received), tree, _FIRST_S, "the first record")
             first = min(reader.received.values()) - started
+            memory.sparing = True
             with Pacer(ground.connection, source, per_s, _WAITING) as pacer:
                 _pause(tree, warm_s)
                 since, cpu = time.monotonic(), memory.cpu_s
                 _pause(tree, seconds)
                 measured_s, cpu = time.monotonic() - since, memory.cpu_s - cpu
-                pacer.stop()
+                pacer.end()
+            memory.weigh()
             total = _WAITING + len(pacer.sent)
             _await(lambda: len(reader.received) >= total, tree, _ARRIVE_S, f"all of {total} records")
             stop(tree)

@@ -1,6 +1,8 @@
 """
 What changes when it grows: ten times the records, 64 partitions, large orders, more slots, a backlog of a GiB each.
 
+And what renewals of the lease leave: the longest time in which a process ran no transaction, with a lease of a second.
+
     python benchmarks/growth.py [--orders 1000000] [--only NAME,...] [--json FILE]
 
 A broker of its own; drains with the direct reader, each right after a base run (the same orders, four partitions,
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,7 +28,7 @@ from tree import MemoryWatch, Tree
 from proof.orders import orders
 from protocol.connection import Connection
 from protocol.deadline import Deadline
-from protocol.journal import Phase, Step, entries
+from protocol.journal import Entry, Phase, Step, entries
 from protocol.kafka.clients import admin, producer
 from protocol.kafka.topics import Wanted, create, describe_all
 from sandbox.kafka import Cluster
@@ -38,13 +41,17 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Case:
-    """``value_bytes``: of an order's text; 0: as the seeder writes it, about 160. ``master``: none, or Spark's."""
+    """
+    ``value_bytes``: of an order's text; 0: as the seeder writes it, about 160. ``master``: none, or Spark's.
+    ``lease_s``: how long a task works without a word from the driver, who renews every third of it.
+    """
 
     name: str
     records: int
     partitions: int = 4
     value_bytes: int = 0
     master: str = "none"
+    lease_s: float = 10.0
 
     @property
     def topic(self) -> str:
@@ -61,12 +68,14 @@ def cases(count: int) -> list[Case]:
         Case("orders of 10 KiB", count // 50, value_bytes=10 * 1024),
         Case("1 GiB in each of 4 partitions", 4 * _GIB // (10 * 1024), value_bytes=10 * 1024),
         *(Case(f"{slots} slots in Spark", count, master=f"local[{slots}]") for slots in (1, 2, 4)),
+        Case("lease of 1 s", count, lease_s=1.0),
+        Case("lease of 1 s, 2 slots in Spark", count, master="local[2]", lease_s=1.0),
     ]
 
 
 @dataclass(frozen=True)
 class Grown:
-    """One run; rates from the first fence to the last commit."""
+    """One run; rates from the first fence to the last commit, the pause between two transactions of one process."""
 
     name: str
     records: int
@@ -78,6 +87,7 @@ class Grown:
     cpu_us_per_record: float
     peak_mib: float
     process_s: float
+    longest_pause_ms: float
 
 
 def seed(connection: Connection, case: Case) -> None:
@@ -108,6 +118,7 @@ def run(bootstrap: str, case: Case, home: Path, number: int) -> Grown:
     where = ["--bootstrap", bootstrap, "--input", case.topic, "--output", name, "--dead-letter", f"{name}.dlq"]
     where += ["--group", name]
     how = ["--master", case.master, "--reader", "direct", "--progress", "none", "--journal", str(home / name)]
+    how += ["--lease", str(case.lease_s)]
     command = [sys.executable, "-m", "pipeline", "run", *where, *how]
     with Tree(command, home / f"{name}.tree") as tree, MemoryWatch(tree) as memory:
         usage = tree.wait(Deadline(_RUN_S))
@@ -127,7 +138,23 @@ def run(bootstrap: str, case: Case, home: Path, number: int) -> Grown:
     rate = outputs / (last - first)
     cpu = max(usage.cpu_s, memory.cpu_s) / outputs * 1e6
     facts = (case.name, case.records, case.partitions, size, case.master, rate, rate * size / 1e6, cpu)
-    return Grown(*facts, memory.peak.total / 2**20, usage.wall_s)
+    return Grown(*facts, memory.peak.total / 2**20, usage.wall_s, 1000 * longest_pause_s(lines))
+
+
+def longest_pause_s(lines: Iterable[Entry]) -> float:
+    """The longest time, in seconds, in which one process ran no transaction, between its first and its last."""
+    longest = 0.0
+    running: dict[int, int] = {}
+    idle_since: dict[int, float] = {}
+    for line in sorted(lines, key=lambda one: one.at):
+        if line.step is Step.FENCE and line.phase is Phase.INTENT:
+            if not running.get(line.pid):
+                longest = max(longest, line.at - idle_since.get(line.pid, line.at))
+            running[line.pid] = running.get(line.pid, 0) + 1
+        elif line.step is Step.OUTCOME:
+            running[line.pid] = max(0, running.get(line.pid, 0) - 1)  # an attempt may end before its fence
+            idle_since[line.pid] = line.at
+    return longest
 
 
 def measured(count: int, only: set[str]) -> list[dict[str, object]]:
@@ -155,7 +182,8 @@ def _tell(grown: Grown, base: Grown) -> None:
         f"{grown.name:32} {grown.records_per_s:9,.0f} records/s {grown.mb_per_s:6.1f} MB/s  "
         f"{grown.records_per_s / base.records_per_s:5.2f} of the base's records, "
         f"{grown.mb_per_s / base.mb_per_s:5.2f} of its bytes  {grown.cpu_us_per_record:6.1f} us  "
-        f"{grown.peak_mib:5.0f} MiB (base {base.peak_mib:.0f})",
+        f"{grown.peak_mib:5.0f} MiB (base {base.peak_mib:.0f})  "
+        f"pause {grown.longest_pause_ms:.0f} ms",
         flush=True,
     )
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
-from contenders import JVM_DIR, PEERS, STREAMS
+from contenders import FLINK, JVM_DIR, PEERS, STREAMS
 from ground import ROOT
 
 
@@ -32,6 +32,9 @@ def machine() -> dict[str, str]:
         "kafka-clients of the connector": jar_version(JVM_DIR / "spark", "kafka-clients"),
         "kafka-streams": jar_version(STREAMS.parent / "lib", "kafka-streams"),
         "franz-go": _franz(),
+        "flink": jar_version(FLINK.parent / "lib", "flink-clients"),
+        "flink-connector-kafka": jar_version(FLINK.parent / "lib", "flink-connector-kafka"),
+        "quix-streams": _quix(),
         "commit": _told("git", "describe", "--always", "--dirty") or "none",
     }
 
@@ -53,6 +56,11 @@ def _java() -> str:
 
 def _franz() -> str:
     found = re.search(r"twmb/franz-go v(\S+)", (PEERS / "franz/go.mod").read_text())
+    return found[1] if found else "unknown"
+
+
+def _quix() -> str:
+    found = re.search(r"quixstreams==(\S+)", (PEERS / "quix-requirements.txt").read_text())
     return found[1] if found else "unknown"
 
 

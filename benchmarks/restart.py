@@ -1,8 +1,9 @@
-"""Kill a contender in the middle of its work, start it again, and wait for the first new record."""
+"""Kill a contender in the middle of its work, start it again (or let one that stands by go on), wait for a record."""
 
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 
 from contenders import Contender, Setup
 from course import finish, place_for, verified_after_kill
@@ -16,22 +17,34 @@ from protocol.errors import Refused
 
 _MOMENT_S = 60.0
 _FIRST_S = 150.0  # a dead dynamic member's session lasts 45 s, and its transaction up to 60 s
+_WARM_S = 60.0
+_STANDS_BY, _IS_WARM = " stands by, ", " is warm"
 _LOOK_S = 0.005
 
 
 def restart(ground: Ground, contender: Contender, setup: Setup, records: int, number: int) -> Restart:
-    """Kill all of it inside a transaction (or while it writes, where it has none), and start the same command again."""
+    """
+    Kill all of it inside a transaction (or while it writes, where it has none), and start the same command again.
+
+    Where a second one stands by, the time counts from the kill until that one goes on.
+    """
     place = place_for(ground, contender, ground.input_of(records), f"restart-{number}")
     ends = Ends(ground.connection, place.output, PARTITIONS)
     command = contender.command(place, setup, False)
-    with Tree(command, place.home) as tree:
+    with ExitStack() as ended:
+        tree = ended.enter_context(Tree(command, place.home))
+        if contender.stands_by:
+            tree, other = _roles(tree, ended.enter_context(Tree(command, place.home / "second")))
+            _await_warmth(other)
         waiting = _await_moment(tree, ends, transactions=contender.exactly_once)
+        started = time.monotonic()
         tree.kill()
-    stable = ends.ask()
-    started = time.monotonic()
-    with Tree(command, place.home) as tree:
+        stable = ends.ask()
+        if not contender.stands_by:
+            started = time.monotonic()
+            other = ended.enter_context(Tree(command, place.home))
         first = first_record(ground.connection, place.output, stable, f"{place.group}.reader", Deadline(_FIRST_S))
-        usage = finish(ground, contender, place, tree, patience(records))
+        usage = finish(ground, contender, place, other, patience(records))
     verdict, duplicates = verified_after_kill(ground, contender, place, records)
     ground.drop_topics([place.output, place.dead_letter])
     return Restart(
@@ -45,6 +58,25 @@ def restart(ground: Ground, contender: Contender, setup: Setup, records: int, nu
         duplicates,
         verdict,
     )
+
+
+def _roles(one: Tree, other: Tree) -> tuple[Tree, Tree]:
+    """(who works, who stands by) of two that were started together, once one of them stands by."""
+    deadline = Deadline(_WARM_S)
+    while True:
+        if _STANDS_BY in other.tail():
+            return one, other
+        if _STANDS_BY in one.tail():
+            return other, one
+        deadline.check("one that stands by")
+        time.sleep(_LOOK_S)
+
+
+def _await_warmth(other: Tree) -> None:
+    deadline = Deadline(_WARM_S)
+    while _IS_WARM not in other.tail():
+        deadline.check("one that stands by and is warm")
+        time.sleep(_LOOK_S)
 
 
 def _await_moment(tree: Tree, ends: Ends, *, transactions: bool) -> int:

@@ -150,7 +150,8 @@ def write(results: Results, path: Path) -> None:
 
 
 def _markdown(results: Results) -> str:
-    text = ["# Measured", "", "Written by the benchmark; measure again with", "", f"    {results.command}", ""]
+    commands = [f"    {command}" for command in results.command.splitlines()]
+    text = ["# Measured", "", "Written by the benchmark; measure again with", "", *commands, ""]
     text += _table(["machine", ""], [[name, value] for name, value in results.machine.items()])
     for title, (header, *rows) in sections(results):
         text += ["", f"## {title}", "", *_table(header, rows)]

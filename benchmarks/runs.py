@@ -137,7 +137,7 @@ def save(results: Results, path: Path) -> None:
 
 def load(paths: Iterable[Path]) -> Results:
     """
-    The results of some files taken together; rounds of later files follow those of earlier ones.
+    The results of some files taken together, all commands named; rounds of later files follow those of earlier ones.
 
     Raises:
         Refused: a file holds something else, or was written by an older benchmark.
@@ -151,7 +151,7 @@ def load(paths: Iterable[Path]) -> Results:
         before = max([before, *itertools.chain(*used)])
         more = _results(document, before)
         whole = Results(
-            whole.command,
+            "\n".join(dict.fromkeys([*whole.command.splitlines(), more.command])),
             whole.machine,
             {**whole.contenders, **more.contenders},
             [*whole.ours, *(name for name in more.ours if name not in whole.ours)],

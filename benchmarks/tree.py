@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 import psutil
+from beside import Beside
 
 from protocol.deadline import Deadline
 from protocol.errors import Refused
@@ -125,43 +125,41 @@ class Tree:
         return "\n".join(f"  {line[:400]}" for line in lines[-_LAST_LINES:])
 
 
-class MemoryWatch:
+class MemoryWatch(Beside):
     """
     Samples a tree's memory and CPU time twice a second.
 
-    PSS counts a page shared by n processes as 1/n for each, so the sum counts forked workers' shared pages once.
+    PSS counts a page shared by n processes as 1/n for each, so the sum counts forked workers' shared pages once. While
+    ``sparing``, memory is left out: to read it takes this process long enough to show in a latency measured in it.
     """
 
     def __init__(self, tree: Tree) -> None:
+        super().__init__()
         self._tree = tree
         self.peak = Peak()
+        self.sparing = False
         self._cpu: dict[tuple[int, float], float] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
 
     @property
     def cpu_s(self) -> float:
         """CPU seconds of every process seen, as of its last sample: misses the last half second of each."""
         return sum(self._cpu.values())
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
+    def work(self) -> None:
         while not self._stop.wait(_SAMPLE_S):
             found = self._tree.processes()
             for process in found:
                 with contextlib.suppress(psutil.Error):
                     times = process.cpu_times()
                     self._cpu[process.pid, process.create_time()] = times.user + times.system
-            parts = memory_parts(found)
-            if (total := sum(parts.values())) > self.peak.total:
-                self.peak = Peak(total, parts)
+            if not self.sparing:
+                self.weigh(found)
+
+    def weigh(self, found: Sequence[psutil.Process] | None = None) -> None:
+        """Look at the memory now."""
+        parts = memory_parts(self._tree.processes() if found is None else found)
+        if (total := sum(parts.values())) > self.peak.total:
+            self.peak = Peak(total, parts)
 
 
 def memory_parts(processes: Sequence[psutil.Process]) -> dict[str, int]:

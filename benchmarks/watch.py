@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
 
+from beside import Beside
 from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import OffsetSpec
 
@@ -50,26 +49,19 @@ class Ends:
         return again(once, "look", Deadline(_ASK_S))
 
 
-class VisibilityWatch:
-    """Notes each change of what is visible, in a thread of its own."""
+class VisibilityWatch(Beside):
+    """Notes each change of what is visible; each look costs this process and the broker, more with more partitions."""
 
-    def __init__(self, ends: Ends) -> None:
-        self._ends = ends
+    def __init__(self, ends: Ends, poll_s: float = POLL_S) -> None:
+        super().__init__()
+        self._ends, self._poll_s = ends, poll_s
         self.sights: list[Sight] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    def after(self) -> None:
         self._look()
 
-    def _watch(self) -> None:
-        while not self._stop.wait(POLL_S):
+    def work(self) -> None:
+        while not self._stop.wait(self._poll_s):
             try:
                 self._look()
             except BrewError:

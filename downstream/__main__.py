@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from downstream.count import Count, count, key_of, source_of
 from protocol import names
-from protocol.client_option import client_config_option, connection
+from protocol.client_option import bootstrap_option, connection
 from protocol.command import REACH_S, LazyGroup, run
 from protocol.deadline import Deadline
 from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, reach
@@ -35,14 +35,20 @@ def downstream() -> None:
     """
     Consumers of the output.
 
+    \b
+    Examples:
+      python -m downstream count                                  what a read_committed reader sees
+      python -m downstream ledger --database postgresql://brew@localhost:5432/brew --follow
+      python -m downstream receive --store redis-script --redis redis://localhost:6379/0
+      python -m downstream totals --recompute                     compare totals with the orders
+
     Exit codes: 0 done, 1 duplicates found, 3 refused, 64 wrong usage.
-    """
+    """  # noqa: D301 - click's own mark
 
 
 @downstream.command("count")
-@click.option("--bootstrap", default=names.BOOTSTRAP, show_default=True, envvar="BOOTSTRAP", metavar="HOST:PORT")
-@client_config_option
-@click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC")
+@bootstrap_option
+@click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC", help="What to count.")
 @click.option(
     "--isolation",
     type=click.Choice([READ_COMMITTED, READ_UNCOMMITTED]),

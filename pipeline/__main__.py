@@ -34,6 +34,19 @@ Examples:
 \b
 Exit codes: 0 done, 2 crashed on purpose, 3 refused, 64 wrong usage."""
 
+_SUBMITTED = """\b
+Examples:
+  python -m pipeline submit --dry-run                        print the spark-submit line
+  python -m pipeline submit --master spark://m:7077 --follow --probe-host 0.0.0.0
+  python -m pipeline submit --master yarn --conf spark.submit.deployMode=cluster --input a --output b --group g"""
+
+_COMMANDS = """\b
+Examples:
+  python -m pipeline run                                     drain the sandbox's input and exit
+  python -m pipeline preflight                               what would make a run unsafe, and why
+  python -m pipeline lag                                     what is left, and what each partition is at
+  python -m pipeline explain gold-000017                     where an order is, and why it is visible or not
+  python -m pipeline ui                                      the same in a browser, live"""
 
 _LATER = {
     "dlq": "pipeline.dlq.commands:dlq",
@@ -48,7 +61,7 @@ _LATER = {
 }
 
 
-@click.group(cls=LazyGroup, later=_LATER)
+@click.group(cls=LazyGroup, later=_LATER, epilog=_COMMANDS)
 def cli() -> None:
     """Exactly once from one Kafka topic to another, on Spark."""
 
@@ -57,7 +70,13 @@ def cli() -> None:
 @run_options
 @probe_options
 @spans_option
-@click.option("--progress", type=click.Choice(["auto", "table", "json", "none"]), default="auto", show_default=True)
+@click.option(
+    "--progress",
+    type=click.Choice(["auto", "table", "json", "none"]),
+    default="auto",
+    show_default=True,
+    help="How it tells what it does; auto: a table on a terminal, else a JSON object a line.",
+)
 def run_command(progress: str, spans: str, **option: Any) -> ExitCode:
     """Drain the input topic and exit, or follow it."""
     settings = settings_of(option)
@@ -87,7 +106,7 @@ def _run(settings: PipelineSettings, stop: threading.Event, board: Board, view: 
     return run(settings, stop, board, view)
 
 
-@cli.command("submit")
+@cli.command("submit", epilog=_SUBMITTED)
 @run_options
 @probe_options
 @spans_option

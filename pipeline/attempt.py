@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from pipeline.crash import CrashOrder
@@ -31,6 +32,7 @@ class Offer:
     One range, where its records go, and how it is to be treated.
 
     ``reached``: of a range that is read while it is written, how far it was read by now; it begins as ``offered``.
+    ``aside``: goes around a wait for the brokers while records are produced.
     """
 
     offered: OffsetRange
@@ -38,6 +40,7 @@ class Offer:
     first_time: bool = False
     crash: CrashOrder | None = None
     reached: Callable[[], int] | None = None
+    aside: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ def _attempt(offer: Offer, batches: Iterable[Rows], job: Job, enrich: Enrich, ev
             crash=offer.crash,
             evidence=evidence,
             reached=offer.reached,
+            aside=offer.aside,
         )
         if offer.crash is not None and outcome.status is Status.COMMITTED:
             kafka.close()

@@ -92,6 +92,9 @@ class _Journaled:
     def make_room(self, deadline: Deadline) -> None:
         self._kafka.make_room(deadline)
 
+    def settle(self, deadline: Deadline) -> None:
+        self._kafka.settle(deadline)
+
     def flush(self, deadline: Deadline) -> None:
         with self._step(Step.FLUSH):
             self._kafka.flush(deadline)

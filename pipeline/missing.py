@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from pipeline.plan import Fact, position_metadata
 from pipeline.settings import OnMissingPosition, PipelineSettings
 from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka.clients import admin, consumer
-from protocol.kafka.offsets import committed, log_offsets
+from protocol.errors import BrewError, Refused
+from protocol.kafka.clients import admin
+from protocol.kafka.offsets import committed_by, log_offsets
 from protocol.kafka.scan import LogRecord, scan
 from protocol.kafka.topics import Topic
 from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
@@ -19,7 +19,8 @@ from protocol.names import READ_COMMITTED
 from protocol.position import LogOffsets, SourcePosition
 
 _ASK_S = 30.0
-_SETTLE_S = 30.0
+_LIVE_S = 1.0
+"""A transaction that hides output for longer than this was left by somebody who died, or hangs."""
 _POLL_S = 0.05
 _CREATE_TIME = 1  # librdkafka's number for a timestamp that the producer set
 
@@ -39,15 +40,49 @@ class Trace:
         return record.key() == self.key and self.created_ms in {None, record.timestamp()[1]}
 
 
-def resolve(settings: PipelineSettings, facts: Iterable[Fact], targets: Mapping[str, Topic]) -> set[int]:
+class HiddenError(BrewError):
+    """An open transaction hides what came out already; it ends, or its partition becomes ours to fence."""
+
+
+@dataclass
+class Settling:
     """
-    The partitions that may start without a committed offset.
+    Up to where the output has to become visible, over several looks: a rival's next transaction hides none of that.
+
+    ``deadline``: then somebody has to end what still hides a part of it.
+    """
+
+    deadline: Deadline
+    _partitions: frozenset[int] = frozenset()
+    _logs: Logs = field(default_factory=dict)
+
+    def ends(self, partitions: Iterable[int], ask: Callable[[], Logs]) -> Logs:
+        """The logs as they were when the last of these partitions was fenced."""
+        wanted = frozenset(partitions)
+        if not self._logs or not wanted <= self._partitions:
+            self._partitions, self._logs = wanted, ask()
+        return self._logs
+
+
+def resolve(
+    settings: PipelineSettings,
+    facts: Iterable[Fact],
+    targets: Mapping[str, Topic],
+    others: Iterable[Fact],
+    settling: Settling,
+) -> set[int]:
+    """
+    The partitions of ``facts`` that may start without a committed offset.
+
+    ``others`` are partitions of ours that have one, and in which this run is not at work: a fence may end what a dead
+    run left there. ``settling`` is given again until there is an answer.
 
     With `restore`, partitions whose output tells the position get it committed, and are left out of the answer;
     so are those in which another run has committed meanwhile. The caller asks for both kinds again.
 
     Raises:
         Refused: `offsets-vanished`, the output holds records of a partition whose position is gone.
+        HiddenError: not to be told yet.
     """
     missing = {fact.partition: fact for fact in facts if fact.committed is None and fact.log.end > fact.log.first}
     if not missing or settings.on_missing_position is OnMissingPosition.START_OVER:
@@ -60,7 +95,8 @@ def resolve(settings: PipelineSettings, facts: Iterable[Fact], targets: Mapping[
         # An older run's transaction ends here, one way or the other: what is visible from now on is all there is.
         _behind_a_fence(settings, fact, None)
     restoring = settings.on_missing_position is OnMissingPosition.RESTORE
-    settled = _settled(settings, {name: targets[name] for name in names})
+    wanted = {name: targets[name] for name in names}
+    settled = _settled(settings, wanted, others, settling.ends(missing, lambda: _logs(settings, wanted)))
     traces = _traces(settings, set(missing), settled, first_hit=not restoring)
     # What is visible was committed with its offset: a trace without one now is what another run did not leave.
     begun = _positioned(settings, missing) if traces else set()
@@ -87,11 +123,8 @@ def _vanished(settings: PipelineSettings, traces: Mapping[int, Trace]) -> Refuse
 
 def _positioned(settings: PipelineSettings, partitions: Iterable[int]) -> set[int]:
     """Those in which there is a committed offset by now, pending ones waited for: two runs may begin at once."""
-    reader = consumer(settings.connection, settings.group, READ_COMMITTED)
-    try:
-        found = committed(reader, settings.input, partitions, Deadline(_ASK_S))
-    finally:
-        reader.close()
+    whose = (settings.connection, settings.group, settings.input)
+    found = committed_by(*whose, partitions, READ_COMMITTED, Deadline(_ASK_S))
     return {partition for partition, position in found.items() if position is not None}
 
 
@@ -100,18 +133,29 @@ def _logs(settings: PipelineSettings, targets: Mapping[str, Topic]) -> Logs:
     return {name: log_offsets(client, name, range(topic.partitions), deadline) for name, topic in targets.items()}
 
 
-def _settled(settings: PipelineSettings, targets: Mapping[str, Topic]) -> Logs:
-    """The logs as they are now, once no open transaction hides a part of them."""
-    now = _logs(settings, targets)
-    deadline = Deadline(_SETTLE_S)
-    while hidden := _hidden(now, _logs(settings, targets)):
-        if deadline.expired():
-            raise Refused(
-                f"offsets-vanished: group {settings.group!r} has no committed offset in {settings.input}, and an open "
-                f"transaction of somebody else hides what came out already in {hidden}; end it, then run again"
+def _settled(settings: PipelineSettings, targets: Mapping[str, Topic], others: Iterable[Fact], ends: Logs) -> Logs:
+    """
+    The logs up to these ends, once no open transaction hides a part of them.
+
+    What a killed run left open in one of ``others`` hides output, too; a fence ends it, as its next attempt would.
+
+    Raises:
+        HiddenError: one still does; a rival's, until it ends or its partitions are given to us.
+    """
+    patience, left = Deadline(_LIVE_S), list(others)
+    while hidden := _hidden(ends, _logs(settings, targets)):
+        if not patience.expired():
+            time.sleep(_POLL_S)
+            continue
+        if not left:
+            raise HiddenError(
+                f"group {settings.group!r} has no committed offset in {settings.input}, and an open transaction of "
+                f"somebody else hides what came out already in {hidden}"
             )
-        time.sleep(_POLL_S)
-    return now
+        while left:
+            _behind_a_fence(settings, left.pop(), None)
+        patience = Deadline(_LIVE_S)  # for what these ended to become known
+    return ends
 
 
 def _hidden(before: Logs, later: Logs) -> str | None:

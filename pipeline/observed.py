@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +12,8 @@ import click
 
 from pipeline.progress import Board
 from pipeline.settings import PipelineSettings
+from protocol.connection import Connection
+from protocol.deadline import Deadline
 from protocol.observe.settings import ProbeSettings, probe_settings
 
 NO_SPANS = "none"
@@ -48,12 +51,13 @@ def observed(settings: PipelineSettings, probes: ProbeSettings | None, exporter:
         yield Board()
         return
     from pipeline.watching import ObservedBoard, recorder_of  # noqa: PLC0415 - a tenth of a second, for who is watched
+    from protocol.observe.producers import Producers  # noqa: PLC0415 - the same
     from protocol.observe.server import serving  # noqa: PLC0415 - the same
 
     recorder = recorder_of(settings, probes or ProbeSettings())
     with contextlib.ExitStack() as ending:
         if probes is not None:
-            ending.enter_context(serving(probes, recorder))
+            ending.enter_context(serving(probes, recorder, Producers(functools.partial(_holders, settings.connection))))
         board = ObservedBoard(recorder, settings)
         if exporter != NO_SPANS:
             from pipeline.spans import Spans, provider  # noqa: PLC0415 - an extra dependency, and slow to import
@@ -62,3 +66,11 @@ def observed(settings: PipelineSettings, probes: ProbeSettings | None, exporter:
             ending.callback(spans.close)
             board.spans = spans
         yield board
+
+
+def _holders(connection: Connection, names: Sequence[str], deadline: Deadline) -> Mapping[str, tuple[int, int]]:
+    """Who holds these transactional ids, by their coordinators."""
+    from protocol.kafka.transactions import transactions  # noqa: PLC0415 - a second client, for who asks
+
+    with transactions(connection, deadline) as told:
+        return {one.transactional_id: (one.producer_id, one.producer_epoch) for one in told.named(names)}

@@ -13,9 +13,12 @@ from pipeline.ports import Targets
 from pipeline.shared import Shared
 from pipeline.survey import Surveyor
 from protocol.deadline import Deadline
+from protocol.errors import Refused
 from protocol.kafka.topics import Topic
 
 _SURVEY_S = 30.0
+_SETTLE_S = 30.0
+"""Then a transaction that hides output, and is nobody's whose partitions we were given, has to be ended by people."""
 _BLOCKED_NOTE_S = 5.0
 
 
@@ -30,6 +33,7 @@ class Scout:
         self._surveyor = Surveyor(shared.settings)
         self._topics = shared.targets
         self._may_start: set[int] = set()
+        self._settling: missing.Settling | None = None
         self._next_note = 0.0
         self.known: dict[int, int] = {}
         self.ours: Container[int] = EVERY
@@ -47,6 +51,7 @@ class Scout:
         if source.partitions != self._topics[source.name].partitions:
             self._topics = {**self._surveyor.output_topics(source, deadline), source.name: source}
             self._shared.ownership.cover(range(source.partitions))
+        busy = set(self._shared.running)
         facts = self._surveyor.facts(source, mine(source), deadline, self.known)
         asked = len(facts)
         for fact in facts:
@@ -55,13 +60,29 @@ class Scout:
                 self._may_start.discard(fact.partition)
                 self._notice_step_back(fact.partition, fact.committed.offset)
         waiting = [f for f in facts if f.committed is None and f.partition in self.ours]
-        unknown = [f for f in waiting if f.partition not in self._may_start]
+        # Where this run works its own attempts fence; a fence from here would end one of them.
+        unknown = [f for f in waiting if f.partition not in self._may_start | busy]
         if unknown:
-            self._may_start |= missing.resolve(settings, unknown, self._topics)
-            hold = {f.partition for f in waiting if f.log.end > f.log.first} - self._may_start
+            known = [f for f in facts if f.committed is not None]
+            self._resolve(unknown, [f for f in known if f.partition in self.ours and f.partition not in busy])
+            hold = {f.partition for f in unknown if f.log.end > f.log.first} - self._may_start
             facts = [f for f in facts if f.partition not in hold]
+        else:
+            self._settling = None
         self._shared.board.survey(facts, self.ours)
         return facts, len(facts) == asked
+
+    def _resolve(self, unknown: Iterable[Fact], idle: Iterable[Fact]) -> None:
+        """Learn which of ``unknown`` may start; what an open transaction hides is looked for again, for a while."""
+        settling = self._settling or missing.Settling(Deadline(_SETTLE_S))
+        try:
+            self._may_start |= missing.resolve(self._settings, unknown, self._topics, idle, settling)
+        except missing.HiddenError as hidden:
+            if settling.deadline.expired():
+                raise Refused(f"offsets-vanished: {hidden}; end it, then run again") from hidden
+            self._settling = settling
+        else:
+            self._settling = None
 
     def _notice_step_back(self, partition: int, offset: int) -> None:
         """One truth: a position that somebody moved back is where this run goes on, and it says so."""

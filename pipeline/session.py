@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyspark
@@ -27,6 +28,7 @@ from protocol.jvm.parts import Part
 PACKAGES = ("protocol", "pipeline")
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 _CONNECT_S = 5.0
+_GONE_S = 2.0
 # Spark's own, and what a Kafka client's secrets are called: setting one replaces the default.
 _HIDDEN = "(?i)secret|password|token|access[.]?key|jaas|keystore"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # what spark-submit tells a driver; the jars are its affair
@@ -147,6 +149,31 @@ def check_alive(context: SparkContext) -> None:
             f"Spark's JVM has ended by itself (exit code {process.returncode}; -9 is a kill, often out of memory); "
             "run again: the run goes on where Kafka says it stands"
         )
+
+
+@contextlib.contextmanager
+def asked(context: SparkContext) -> Iterator[None]:
+    """
+    Around a call of the driver's JVM, which may go away under it.
+
+    Raises:
+        Refused: it has ended, or does not answer.
+    """
+    try:
+        yield
+    except (Py4JError, OSError) as error:
+        process = context._gateway.proc  # noqa: SLF001 - pyspark keeps the JVM's process there
+        if process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GONE_S)  # its sockets close a moment before it has ended
+        check_alive(context)
+        raise Refused(f"Spark's JVM does not answer: {error}; try --verbose") from error
+
+
+def cancel_all(context: SparkContext) -> None:
+    """Cancel all jobs; a JVM that is gone has none."""
+    with contextlib.suppress(Py4JError, OSError):
+        context.cancelAllJobs()
 
 
 def end(context: SparkContext, wait_s: float = 10.0) -> None:

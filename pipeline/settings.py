@@ -156,7 +156,7 @@ class PipelineSettings:
     spark: SparkSettings = field(default_factory=SparkSettings)
     crash: CrashSettings = field(default_factory=CrashSettings)
     limits: Limits = field(default_factory=Limits)
-    reader: Reader = Reader.CONNECTOR
+    reader: Reader = Reader.DIRECT
     direct: DirectSettings = field(default_factory=DirectSettings)
     follow: bool = False
     lanes: int = 2

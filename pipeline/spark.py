@@ -41,7 +41,7 @@ class SparkEngine:
             return {r.partition: Outcome(r.partition, r.start, r.until, Status.FAILED, detail=detail) for r in ranges}
 
     def interrupt(self) -> None:
-        self.spark.sparkContext.cancelAllJobs()
+        session.cancel_all(self.spark.sparkContext)
 
     def close(self) -> None:
         if not self._kept:

@@ -123,11 +123,15 @@ class Driver:
     def wait(self, seat: Seat) -> bool:
         """Tell who works until it is this one; False when it was told to stop."""
         told: str | None = None
+        warm = False
 
         def meanwhile() -> None:
-            nonlocal told
+            nonlocal told, warm
             if self.warmth is not None:
                 self.warmth.keep()
+                if self.warmth.warm and told and not warm:
+                    warm = True
+                    self.view.tell(f"{self.name} is warm")
             if seat.owner not in {None, told, self.name}:
                 told = seat.owner
                 self.view.tell(f"{self.name} stands by, {told} works")

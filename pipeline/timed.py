@@ -61,6 +61,9 @@ class Timed:
     def make_room(self, deadline: Deadline) -> None:
         self._kafka.make_room(deadline)
 
+    def settle(self, deadline: Deadline) -> None:
+        self._kafka.settle(deadline)
+
     def flush(self, deadline: Deadline) -> None:
         try:
             self._kafka.flush(deadline)

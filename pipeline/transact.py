@@ -5,10 +5,12 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 
 from pipeline.outcome import Outcome, Status
+from pipeline.pieces import pieces
 from pipeline.ports import Crash, Enrich, Evidence, RecordHeaders, Rows, Tally, Targets, Transaction
 from protocol.deadline import Deadline
 from protocol.errors import Fatal
@@ -42,6 +44,7 @@ class _Run:
     reached: Callable[[], int]
     next_offset: int
     evidence: Evidence | None = None
+    aside: Callable[[], AbstractContextManager[None]] = nullcontext
     tally: Tally = field(default_factory=Tally)
 
     def may_crash(self, point: CrashPoint) -> None:
@@ -65,6 +68,7 @@ def transact(
     crash: Crash | None = None,
     evidence: Evidence | None = None,
     reached: Callable[[], int] | None = None,
+    aside: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Outcome:
     """
     Write one range's records and the offset behind it in one Kafka transaction.
@@ -80,6 +84,7 @@ def transact(
     ``first_time`` says that the driver found no committed offset, and no output from this partition.
     ``reached`` tells of a range that is still being read how far it was read by now: further than ``offered.until``,
     which then only says where its first batch ends.
+    ``aside`` goes around each wait for acknowledgements between two pieces of a batch (`pipeline.pieces`).
     ``evidence`` gives one more header to each enriched record, before those of its source.
 
     Raises:
@@ -88,7 +93,7 @@ def transact(
     """
     began = time.monotonic()
     reached = reached or (lambda: offered.until)
-    run = _Run(offered, targets, enrich, kafka, deadline, crash, reached, offered.start, evidence)
+    run = _Run(offered, targets, enrich, kafka, deadline, crash, reached, offered.start, evidence, aside)
     kafka.fence(deadline)  # 1
     found = kafka.locate(deadline)  # 2
     run.may_crash(CrashPoint.AFTER_FENCE)
@@ -131,9 +136,11 @@ def _write(run: _Run, batches: Iterable[Rows], position: int) -> None:
         if run.crash is not None:
             batches = run.crash.interrupting(batches, run.crash_half_way)
         for rows in batches:  # 4
-            if rows.offsets:
+            for piece in pieces(rows):
                 with kafka.mapped("produce"):
-                    _produce(run, rows, position)
+                    _produce(run, piece, position)
+                with run.aside():
+                    kafka.settle(deadline)
             deadline.check("produce")
         kafka.flush(deadline)
         run.may_crash(CrashPoint.AFTER_FLUSH)

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark import SparkContext
 
 from pipeline import session
+from pipeline.direct.crews import touch_holder
 from pipeline.read import check_one_task_per_range, read
 from pipeline.settings import PipelineSettings, Reader
 from pipeline.survey import Surveyor
@@ -42,6 +43,12 @@ class Warmth:
             self.context = session.start(settings.spark, short=short).sparkContext
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
+        self._done = 0
+
+    @property
+    def warm(self) -> bool:
+        """Whether enough small jobs have run for a start without delay."""
+        return self._done >= _AT_FIRST
 
     def keep(self) -> None:
         """
@@ -78,12 +85,14 @@ class Warmth:
             # A cluster without a free slot, a broker that is away: nothing that a driver who waits has to tell.
             with contextlib.suppress(Exception):
                 self._work_a_little()
+                self._done += 1
             end.wait(_AGAIN_S if again >= _AT_FIRST else _SOON_S)
 
     def _work_a_little(self) -> None:
         """A job for each slot; the connector also reads a record of each partition, as a cycle does."""
         slots = max(1, int(self.context.defaultParallelism))
-        self.context.parallelize(range(slots), slots).mapPartitions(_touch).count()
+        touch = _touch if self._settings.reader is Reader.CONNECTOR else touch_holder
+        self.context.parallelize(range(slots), slots).mapPartitions(touch).count()
         if self._settings.reader is Reader.CONNECTOR and (ranges := self._ranges()):
             frame = read(session.on(self.context), self._settings.connection, ranges)
             frame = frame.mapInArrow(_touch, OUTCOME_SCHEMA)

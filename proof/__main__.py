@@ -33,8 +33,16 @@ def proof() -> None:
     """
     Prepare topics and orders, look at logs and groups, verify that every order came out exactly once.
 
+    \b
+    Examples:
+      python -m proof topics                      make the topics that are missing
+      python -m proof seed --count 300            orders to work on
+      python -m proof end-offsets                 what lies in every partition
+      python -m proof verify                      every visible order exactly once, or why not
+      python -m proof campaign --list             what can be broken on purpose
+
     Exit codes: 0 done or proven, 1 violation found, 3 refused or inconclusive, 64 wrong usage.
-    """
+    """  # noqa: D301 - click's own mark
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from proof.log_fold import LogCounts, fold
 from protocol.batches import OpenTransaction
 from protocol.deadline import Deadline
 from protocol.kafka import groups, offsets, topics
-from protocol.kafka.clients import READ_UNCOMMITTED, Connection, admin, consumer
+from protocol.kafka.clients import READ_UNCOMMITTED, Connection, admin
 from protocol.kafka.introspect import open_transactions, raw_batches
 from protocol.position import Committed, LogOffsets
 
@@ -88,8 +88,4 @@ def group_position(connection: Connection, group: str, topic: str, deadline: Dea
 def committed_now(
     connection: Connection, group: str, topic: str, partitions: range, deadline: Deadline
 ) -> dict[int, Committed | None]:
-    reader = consumer(connection, group, READ_UNCOMMITTED)
-    try:
-        return offsets.committed(reader, topic, partitions, deadline)
-    finally:
-        reader.close()
+    return offsets.committed_by(connection, group, topic, partitions, READ_UNCOMMITTED, deadline)

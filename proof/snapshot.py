@@ -9,7 +9,7 @@ from protocol.batches import OFFSETS_TOPIC
 from protocol.deadline import Deadline
 from protocol.errors import BrewError, DeadlineExceeded, Refused
 from protocol.kafka import offsets, topics
-from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, AdminClient, Connection, admin, consumer
+from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, AdminClient, Connection, admin
 from protocol.kafka.offset_log import offsets_partition
 from protocol.position import LogOffsets
 
@@ -104,11 +104,8 @@ def _committed(connection: Connection, claim: Claim, partitions: range, *, settl
 
 
 def _asked(connection: Connection, claim: Claim, partitions: range, isolation: str) -> dict[int, int | None]:
-    reader = consumer(connection, claim.group, isolation)
-    try:
-        found = offsets.committed(reader, claim.input, partitions, Deadline(_COMMITTED_S))
-    finally:
-        reader.close()
+    deadline = Deadline(_COMMITTED_S)
+    found = offsets.committed_by(connection, claim.group, claim.input, partitions, isolation, deadline)
     return {p: None if one is None else one.offset for p, one in found.items()}
 
 

@@ -18,6 +18,7 @@ from proof.profiles import Profiles
 from proof.snapshot import Claim, Snapshot, snapshot
 from protocol.batches import OFFSETS_TOPIC
 from protocol.deadline import Deadline
+from protocol.denied import No, no
 from protocol.errors import BrewError
 from protocol.journal import Entry, entries
 from protocol.kafka import offsets, topics
@@ -25,6 +26,7 @@ from protocol.kafka.clients import READ_COMMITTED, Connection, admin
 from protocol.kafka.introspect import RawLogs, open_transactions, raw_logs
 from protocol.kafka.offset_log import offset_batches
 from protocol.kafka.scan import scan_rows
+from protocol.rights import COMMITS_READ
 
 __all__ = ["Asked", "Claim", "verify"]
 
@@ -129,7 +131,7 @@ def _read(connection: Connection, claim: Claim, logs: Snapshot, checker: Checker
         raw, notes = _raw(connection, stack, deadline)
         others: list[Feed] = []
         if raw is not None:
-            others, more = _offsets(raw, claim, logs, checker)
+            others, more = _offsets(raw, claim, logs, checker, connection.user)
             notes += more
 
         def downstream(topic: str) -> Records:
@@ -151,16 +153,17 @@ def _raw(connection: Connection, stack: ExitStack, deadline: Deadline) -> tuple[
         return None, [f"raw batches could not be read, so transactions were not looked at: {error}"]
 
 
-def _offsets(raw: RawLogs, claim: Claim, logs: Snapshot, checker: Checker) -> tuple[list[Feed], list[str]]:
+def _offsets(raw: RawLogs, claim: Claim, logs: Snapshot, checker: Checker, user: str) -> tuple[list[Feed], list[str]]:
     """A feed of the group's offset commits, once one batch of them could be read."""
     unreadable = "the group's offset commits could not be read, so regressions and gaps were not looked for: "
+    lacks = f"{user} lacks {COMMITS_READ} (`{COMMITS_READ.command(user)}`)"
     if logs.offset_log is None:
-        return [], [unreadable + "allow Read and Describe on __consumer_offsets to see them"]
+        return [], [f"{unreadable}no group has committed yet, or {lacks}"]
     partition, log = logs.offset_log
     try:
         next(raw.batches(OFFSETS_TOPIC, partition, log.first, min(log.end, log.first + 1)), None)
     except BrewError as error:
-        return [], [f"{unreadable}{error}"]
+        return [], [f"{unreadable}{error}{f'; {lacks}' if no(str(error)) is No.RIGHT else ''}"]
     batches = offset_batches(raw, claim.group, claim.input, partition, log.first, log.end)
     checker.offsets.begin(partition)
     return [Offsets(batches, log, checker.offsets.take)], []

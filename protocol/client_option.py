@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from protocol import names
 from protocol.client_config import ClientConfig, load
 from protocol.connection import CLIENT_CONFIG, Connection
 from protocol.denied import advice
@@ -79,6 +80,18 @@ def beside(option: Callable[[_F], _F]) -> Callable[[_F], _F]:
         return option(client_config_option(command))
 
     return both
+
+
+bootstrap_option = beside(
+    click.option(
+        "--bootstrap",
+        default=names.BOOTSTRAP,
+        show_default=True,
+        envvar="BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="Any broker of the cluster.",
+    )
+)
 
 
 def client_config() -> ClientConfig:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from protocol.errors import DeadlineExceeded
 
+_MOMENT_S = 0.001
+
 
 class Deadline:
     """A point in monotonic time; `remaining_s()` never goes below zero, since negative time-outs block for ever."""
@@ -24,6 +26,10 @@ class Deadline:
 
     def expired(self) -> bool:
         return self.remaining_s() == 0.0
+
+    def part(self, seconds: float) -> Deadline:
+        """So much of what is left, and a moment where nothing is: whoever asks then runs out of time, and says so."""
+        return Deadline(max(_MOMENT_S, min(seconds, self.remaining_s())), self._now)
 
     def check(self, step: str) -> None:
         """

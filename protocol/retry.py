@@ -11,12 +11,12 @@ from protocol.errors import DeadlineExceeded, Retriable
 
 _T = TypeVar("_T")
 
-_PAUSE_S = 0.02
+PAUSE_S = 0.02
 
 
-def again(call: Callable[[], _T], step: str, deadline: Deadline) -> _T:
+def again(call: Callable[[], _T], step: str, deadline: Deadline, pause_s: float = PAUSE_S) -> _T:
     """
-    Call until it returns, or raises something that is not `Retriable`.
+    Call until it returns, or raises something that is not `Retriable`; ``pause_s`` lies between two calls.
 
     Raises:
         DeadlineExceeded: it was still retriable when time ran out.
@@ -25,6 +25,6 @@ def again(call: Callable[[], _T], step: str, deadline: Deadline) -> _T:
         try:
             return call()
         except Retriable as error:
-            if deadline.remaining_s() <= _PAUSE_S:
+            if deadline.remaining_s() <= pause_s:
                 raise DeadlineExceeded(f"{step}: still failing after {deadline.budget_s:g} s: {error}") from error
-            time.sleep(_PAUSE_S)
+            time.sleep(pause_s)

@@ -8,14 +8,33 @@ program then says (tests/integration/test_acls.py, `proof campaign --cells F36*`
 from __future__ import annotations
 
 import enum
+import re
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protocol import names
+from protocol.batches import OFFSETS_TOPIC
 
 SCAN_GROUP = "brew-scan"
 """Under this name logs are read; nothing is committed, but librdkafka asks who coordinates it."""
+CLAIMS_GROUP = "brew-claims"
+"""The same for claims topics."""
+
+
+class Purpose(enum.StrEnum):
+    """What needs more rights than `RIGHTS`; the words of docs/SECURITY.md."""
+
+    MAKE = "missing topics made by the run itself"
+    PROFILES = "`TIERS=profiles`"
+    SHARE = "several drivers (`--stand-by`, `--share`)"
+    OWNERSHIP = "`downstream ... --ownership claims`"
+    OTHER_GROUP = "`downstream` with a `--group` that does not begin with `brew-`"
+    TOTALS = "`downstream totals`"
+    CALL = "`downstream call`"
+    RECEIVE = "`downstream receive`"
+    UPSTREAM = "naming who upstream holds back the input"
+    COMMITS = "commits of the group, checked by `proof verify`"
 
 
 class Kind(enum.StrEnum):
@@ -42,7 +61,8 @@ class Right:
     """
     One row: ``name`` is what `Place` fills in; ``prefix`` says that it begins the names meant.
 
-    ``seen``: words of the message when it is missing; empty where nothing is missed but an answer.
+    ``seen``: words of the message when it is missing; empty where nothing is missed but an answer. ``purpose``: what
+    needs it; None where every run of the program does.
     """
 
     user: str
@@ -52,11 +72,12 @@ class Right:
     why: str
     seen: str = ""
     prefix: bool = False
+    purpose: Purpose | None = None
 
     def at(self, place: Place) -> Right:
         """The row with the place's own names."""
         filled = self.name.format_map(place.fields())
-        return Right(self.user, self.kind, filled, self.operation, self.why, self.seen, self.prefix)
+        return replace(self, name=filled)
 
     def command(self, principal: str) -> str:
         """The words of Kafka's own tool that grant it."""
@@ -71,7 +92,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The names that one pipeline and its readers use."""
+    """The names that one pipeline and its readers use; ``downstream`` and ``upstream`` are what theirs begin with."""
 
     input: str = names.INPUT_TOPIC
     output: str = names.OUTPUT_TOPIC
@@ -81,6 +102,7 @@ class Place:
     claims: str = names.CLAIMS_TOPIC
     totals: str = names.TOTALS_TOPIC
     downstream: str = "brew-"
+    upstream: str = "seed:"
 
     def fields(self) -> dict[str, str]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -127,6 +149,74 @@ RIGHTS = (
 )
 """Every right, in the order of docs/SECURITY.md."""
 
+
+def _more(purpose: Purpose, user: str, *rows: tuple[Kind, str, str, str]) -> Iterator[Right]:
+    """Rows of (kind, name, operations with commas, why); a star behind the name makes it a prefix."""
+    for kind, name, operations, why in rows:
+        for operation in operations.split(","):
+            prefix = name.endswith("*")
+            yield Right(user, kind, name.removesuffix("*"), Operation(operation), why, "", prefix, purpose)
+
+
+_CLAIMS = (
+    (Kind.TOPIC, "{claims}", "Read,Write", "claims, heartbeats, releases"),
+    (Kind.TOPIC, "{claims}", "Create", "only where the program is to make it"),
+    (Kind.GROUP, CLAIMS_GROUP, "Describe", "its reader's group; no commits"),
+)
+_MADE = "only where the program is to make it"
+COMMITS_READ = Right(
+    _PROOF,
+    Kind.TOPIC,
+    OFFSETS_TOPIC,
+    Operation.READ,
+    "compares each commit with the records before it; without it that check says that it could not look",
+    f"lacks Read on topic {OFFSETS_TOPIC}",
+    purpose=Purpose.COMMITS,
+)
+
+MORE = (
+    *_more(
+        Purpose.MAKE,
+        _PIPELINE,
+        (Kind.TOPIC, "{output}", "Create", "makes it"),
+        (Kind.TOPIC, "{dead_letter}", "Create", "makes it"),
+        (Kind.TOPIC, "{input}", "DescribeConfigs", "with room for what the input takes"),
+    ),
+    *_more(
+        Purpose.PROFILES,
+        _PIPELINE,
+        (Kind.TOPIC, "{profiles}", "Read", "reads the profiles"),
+        (Kind.TOPIC, "{profiles}", "DescribeConfigs", "whether old ones are kept"),
+    ),
+    *_more(Purpose.SHARE, _PIPELINE, *_CLAIMS),
+    *_more(Purpose.OWNERSHIP, _DOWNSTREAM, *_CLAIMS),
+    *_more(Purpose.OTHER_GROUP, _DOWNSTREAM, (Kind.GROUP, SCAN_GROUP, "Describe", "looks at whole logs; no commits")),
+    *_more(
+        Purpose.TOTALS,
+        _DOWNSTREAM,
+        (Kind.TOPIC, "{totals}", "Read,Write", "results, and their comparison"),
+        (Kind.TOPIC, "{totals}", "Create", _MADE),
+        (Kind.TOPIC, "{downstream}*", "Read,Write", "deltas and changelog"),
+        (Kind.TOPIC, "{downstream}*", "Create", _MADE),
+        (Kind.TRANSACTIONAL_ID, "{downstream}*", "Write", "one transaction per range"),
+    ),
+    *_more(
+        Purpose.CALL,
+        _DOWNSTREAM,
+        (Kind.TOPIC, "{dead_letter}", "Write", "writes what nobody takes"),
+        (Kind.TOPIC, "{dead_letter}", "Create", _MADE),
+        (Kind.TOPIC, "{output}", "DescribeConfigs", "how large a record may be"),
+    ),
+    *_more(Purpose.RECEIVE, _DOWNSTREAM, (Kind.TOPIC, "{output}", "DescribeConfigs", "how long ids have to be kept")),
+    *_more(
+        Purpose.UPSTREAM,
+        _PIPELINE,
+        (Kind.TRANSACTIONAL_ID, "{upstream}*", "Describe", "its id; without it an open transaction has a number only"),
+    ),
+    COMMITS_READ,
+)
+"""What `Purpose` needs on top."""
+
 USERS = tuple(dict.fromkeys(right.user for right in RIGHTS))
 
 
@@ -135,13 +225,32 @@ def of(user: str, place: Place | None = None) -> list[Right]:
     return [right.at(place or Place()) for right in RIGHTS if right.user == user]
 
 
+def more(user: str, purposes: Iterable[Purpose], place: Place | None = None) -> list[Right]:
+    """What one user needs on top for ``purposes``."""
+    wanted = frozenset(purposes)
+    return [right.at(place or Place()) for right in MORE if right.user == user and right.purpose in wanted]
+
+
 def _rows(rights: Iterable[Right]) -> Iterator[str]:
     for right in rights:
-        name = right.name.replace("{", "<").replace("}", ">").replace("_", "-") + ("*" if right.prefix else "")
         seen = f"`{right.seen}`" if right.seen else "-"
-        yield f"| `{right.user}` | {right.kind} `{name}` | {right.operation} | {right.why} | {seen} |"
+        yield f"| `{right.user}` | {_resource(right)} | {right.operation} | {right.why} | {seen} |"
+
+
+def _resource(right: Right) -> str:
+    name = re.sub(r"\{(\w+)\}", lambda found: f"<{found[1].replace('_', '-')}>", right.name)
+    return f"{right.kind} `{name}{'*' if right.prefix else ''}`"
 
 
 def table() -> str:
     """The rows as docs/SECURITY.md has them."""
     return "\n".join(_rows(RIGHTS))
+
+
+def more_table() -> str:
+    """The rows of `MORE` as docs/SECURITY.md has them, those of one name together."""
+    found: dict[tuple[Purpose | None, str, str, str], list[str]] = {}
+    for right in MORE:
+        found.setdefault((right.purpose, right.user, _resource(right), right.why), []).append(right.operation)
+    rows = ((purpose, user, what, ", ".join(each), why) for (purpose, user, what, why), each in found.items())
+    return "\n".join(f"| {purpose} | `{user}` | {what} | {told} | {why} |" for purpose, user, what, told, why in rows)

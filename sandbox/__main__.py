@@ -87,7 +87,15 @@ def up(
     quick: bool,
     is_secure: bool,
 ) -> None:
-    """Start Kafka, with the data it had; harmless when it is up."""
+    """
+    Start Kafka, with the data it had; harmless when it is up.
+
+    \b
+    Examples:
+      python -m sandbox up
+      python -m sandbox up --brokers 3 --port 0     free ports; `status` tells them
+      python -m sandbox up --secure --dir other
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     wrong = [text for text in properties if "=" not in text]
     if wrong:
         raise UsageError(f"--property {wrong[0]!r}: a setting is written NAME=VALUE")
@@ -118,7 +126,14 @@ def up(
 @click.option("--wipe", is_flag=True, help="Remove the data too.")
 @directory_option
 def down(directory: Path, *, wipe: bool) -> None:
-    """Stop Kafka; harmless when nothing is up."""
+    """
+    Stop Kafka; harmless when nothing is up.
+
+    \b
+    Examples:
+      python -m sandbox down            the data stays
+      python -m sandbox down --wipe
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     if not directory.exists():
         click.echo("nothing is up")
         return
@@ -137,7 +152,14 @@ def down(directory: Path, *, wipe: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 @directory_option
 def status(directory: Path, *, as_json: bool) -> None:
-    """Tell what runs where; exit code 3 when something does not."""
+    """
+    Tell what runs where; exit code 3 when something does not.
+
+    \b
+    Examples:
+      python -m sandbox status
+      python -m sandbox status --json
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     layout = Layout.read(directory.resolve())
     nodes = [] if layout is None else [_told(layout, number) for number in (n.number for n in layout.nodes)]
     is_up = bool(nodes) and all(node["running"] for node in nodes)
@@ -165,7 +187,14 @@ def status(directory: Path, *, as_json: bool) -> None:
 )
 @directory_option
 def logs(broker: int, lines: int, directory: Path, *, follow: bool) -> None:
-    """Print the last lines of a broker's log."""
+    """
+    Print the last lines of a broker's log.
+
+    \b
+    Examples:
+      python -m sandbox logs --lines 20
+      python -m sandbox logs --broker 2 --follow
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     layout = Layout.read(directory.resolve())
     if layout is None or broker not in {node.number for node in layout.nodes}:
         raise Refused(f"there is no broker {broker} in {directory}; `python -m sandbox status` tells what there is")
@@ -193,7 +222,13 @@ def tool(name: str, arguments: Sequence[str]) -> None:
 
 @cli.command()
 def archive() -> None:
-    """Make the file that halves the brokers' start (make setup does)."""
+    """
+    Make the file that halves the brokers' start (make setup does).
+
+    \b
+    Example:
+      python -m sandbox archive
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     with tempfile.TemporaryDirectory(prefix="brew-archive-") as directory:
         make_archive(Jvm(), Path(directory))
     click.echo(f"{Jvm().archive} written")

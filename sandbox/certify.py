@@ -21,7 +21,14 @@ _KEYSTORE = "listener.name.secure.ssl.keystore.location"
 @click.option("--expired", is_flag=True, help="Break it: they ended an hour ago, until the next `certify`.")
 @directory_option
 def certify(directory: Path, *, expired: bool) -> None:
-    """Give brokers of a secure cluster new certificates while they run; new connections by password see them."""
+    """
+    Give brokers of a secure cluster new certificates while they run; new connections by password see them.
+
+    \b
+    Examples:
+      python -m sandbox certify
+      python -m sandbox certify --expired     clients are refused from now on
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     with alone(directory):
         cluster = Cluster.open(directory)
         if cluster is None or not cluster.layout.secure:

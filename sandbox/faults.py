@@ -41,7 +41,14 @@ def _each(directory: Path, numbers: Sequence[int], what: Callable[[Cluster, int]
 @_brokers
 @directory_option
 def kill(numbers: Sequence[int], directory: Path) -> None:
-    """SIGKILL brokers, as when their machines lose power."""
+    """
+    SIGKILL brokers, as when their machines lose power.
+
+    \b
+    Examples:
+      python -m sandbox kill 2
+      python -m sandbox kill 1 2 3
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     _each(directory, numbers, Cluster.kill, "is killed")
 
 
@@ -49,7 +56,13 @@ def kill(numbers: Sequence[int], directory: Path) -> None:
 @_brokers
 @directory_option
 def pause(numbers: Sequence[int], directory: Path) -> None:
-    """SIGSTOP brokers: connections stay open, nothing answers."""
+    """
+    SIGSTOP brokers: connections stay open, nothing answers.
+
+    \b
+    Example:
+      python -m sandbox pause 2
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     _each(directory, numbers, Cluster.pause, "is paused")
 
 
@@ -57,7 +70,13 @@ def pause(numbers: Sequence[int], directory: Path) -> None:
 @_brokers
 @directory_option
 def resume(numbers: Sequence[int], directory: Path) -> None:
-    """SIGCONT to paused brokers."""
+    """
+    SIGCONT to paused brokers.
+
+    \b
+    Example:
+      python -m sandbox resume 2
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     _each(directory, numbers, Cluster.resume, "goes on")
 
 
@@ -65,7 +84,13 @@ def resume(numbers: Sequence[int], directory: Path) -> None:
 @_brokers
 @directory_option
 def restart(numbers: Sequence[int], directory: Path) -> None:
-    """Start brokers again with their data, all together; what runs is ended in good order before."""
+    """
+    Start brokers again with their data, all together; what runs is ended in good order before.
+
+    \b
+    Example:
+      python -m sandbox restart 1 2 3
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     with alone(directory):
         _cluster(directory, numbers).restart(*numbers)
     click.echo(f"brokers {', '.join(map(str, numbers))} are up")
@@ -107,7 +132,13 @@ def cut(number: int, others: Sequence[str], directory: Path) -> None:
 @_broker
 @directory_option
 def fill(number: int, directory: Path) -> None:
-    """Fill a broker's disk; needs `up --data-size-mb`, which limits the last broker's."""
+    """
+    Fill a broker's disk; needs `up --data-size-mb`, which limits the last broker's.
+
+    \b
+    Example:
+      python -m sandbox fill 3
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     with alone(directory):
         used = _cluster(directory, [number]).fill(number)
     click.echo(f"broker {number}'s disk is full at {used} bytes")
@@ -116,7 +147,13 @@ def fill(number: int, directory: Path) -> None:
 @click.command()
 @directory_option
 def heal(directory: Path) -> None:
-    """Take all cuts away and give full disks their room again; brokers that ended need `restart`."""
+    """
+    Take all cuts away and give full disks their room again; brokers that ended need `restart`.
+
+    \b
+    Example:
+      python -m sandbox heal
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     with alone(directory):
         cuts = _cluster(directory, []).heal()
     click.echo(f"healed: {cuts} routes given back")

@@ -48,7 +48,14 @@ def stores() -> None:
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A server setting, repeatable.")
 @directory_option
 def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Path) -> None:
-    """Start servers, with the data they had; harmless when they are up."""
+    """
+    Start servers, with the data they had; harmless when they are up.
+
+    \b
+    Examples:
+      python -m sandbox stores up
+      python -m sandbox stores up postgres --port 5432 --property max_connections=50
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     wrong = [text for text in properties if "=" not in text]
     if wrong:
         raise UsageError(f"--property {wrong[0]!r}: a setting is written NAME=VALUE")
@@ -66,7 +73,14 @@ def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Pa
 @click.option("--wipe", is_flag=True, help="Remove the data too.")
 @directory_option
 def down(names: Sequence[str], directory: Path, *, wipe: bool) -> None:
-    """Stop servers; harmless when nothing is up."""
+    """
+    Stop servers; harmless when nothing is up.
+
+    \b
+    Examples:
+      python -m sandbox stores down redis
+      python -m sandbox stores down --wipe
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     if not directory.exists():
         click.echo("nothing is up")
         return
@@ -83,7 +97,13 @@ def down(names: Sequence[str], directory: Path, *, wipe: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 @directory_option
 def status(directory: Path, *, as_json: bool) -> None:
-    """Tell what runs where; exit code 3 when something that was started does not."""
+    """
+    Tell what runs where; exit code 3 when something that was started does not.
+
+    \b
+    Example:
+      python -m sandbox stores status --json
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     found = [store for kind in STORES.values() if (store := kind.open(directory)) is not None]
     told = {
         store.name: {
@@ -126,7 +146,13 @@ def _each(names: Sequence[str], directory: Path, what: str, done: str) -> None:
 @_named
 @directory_option
 def kill(names: Sequence[str], directory: Path) -> None:
-    """SIGKILL servers with all their children, as when their machine loses power."""
+    """
+    SIGKILL servers with all their children, as when their machine loses power.
+
+    \b
+    Example:
+      python -m sandbox stores kill postgres
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     _each(names, directory, "kill", "is killed")
 
 
@@ -134,7 +160,13 @@ def kill(names: Sequence[str], directory: Path) -> None:
 @_named
 @directory_option
 def pause(names: Sequence[str], directory: Path) -> None:
-    """SIGSTOP servers: connections stay open, nothing answers."""
+    """
+    SIGSTOP servers: connections stay open, nothing answers.
+
+    \b
+    Example:
+      python -m sandbox stores pause redis
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     _each(names, directory, "pause", "is paused")
 
 
@@ -142,7 +174,13 @@ def pause(names: Sequence[str], directory: Path) -> None:
 @_named
 @directory_option
 def resume(names: Sequence[str], directory: Path) -> None:
-    """SIGCONT to paused servers."""
+    """
+    SIGCONT to paused servers.
+
+    \b
+    Example:
+      python -m sandbox stores resume redis
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     _each(names, directory, "resume", "goes on")
 
 
@@ -150,5 +188,11 @@ def resume(names: Sequence[str], directory: Path) -> None:
 @_named
 @directory_option
 def restart(names: Sequence[str], directory: Path) -> None:
-    """Start servers again with their data; what runs is ended in good order before."""
+    """
+    Start servers again with their data; what runs is ended in good order before.
+
+    \b
+    Example:
+      python -m sandbox stores restart postgres redis
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
     _each(names, directory, "restart", "is up")

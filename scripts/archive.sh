@@ -16,6 +16,7 @@ bootstrap=$($python -m sandbox up --quick --port 0 --dir "$place" | sed -nE 's/^
 {
     $python -m proof topics --bootstrap "$bootstrap"
     $python -m proof seed --bootstrap "$bootstrap" --count 40
-    $python -m pipeline run --bootstrap "$bootstrap" --master 'local[2]' --make-archive "$place/spark.jsa"
+    $python -m pipeline run --bootstrap "$bootstrap" --master 'local[2]' --reader connector \
+        --make-archive "$place/spark.jsa"
 } >"$place/log" 2>&1 || { cat "$place/log" >&2; exit 1; }
 mv "$place/spark.jsa" .jvm/spark.jsa

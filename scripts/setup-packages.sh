@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Debian's packages: `stores` are PostgreSQL and Redis, for the sandbox; `browser` is chromium, which looks at our pages.
-# Usage: scripts/setup-packages.sh stores [browser]. Does nothing, quickly, when all is there already.
+# Debian's packages: `stores` are PostgreSQL and Redis, for the sandbox; `browser` is chromium, which looks at our pages;
+# `metrics` is Prometheus, which reads our metrics, rules and queries.
+# Usage: scripts/setup-packages.sh stores [browser] [metrics]. Does nothing, quickly, when all is there already.
 # It takes root and apt-get; elsewhere it says what to install. Services that the packages bring are not used.
 set -euo pipefail
 
@@ -16,12 +17,15 @@ for wanted in "$@"; do
         browser)
             command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
             ;;
-        *) say "$wanted is neither 'stores' nor 'browser'"; exit 64 ;;
+        metrics)
+            { command -v prometheus && command -v promtool; } >/dev/null || missing+=(prometheus)
+            ;;
+        *) say "$wanted is neither 'stores' nor 'browser' nor 'metrics'"; exit 64 ;;
     esac
 done
 [[ ${#missing[@]} -gt 0 ]] || exit 0
 
-by_hand="install ${missing[*]} with your system's packages, so that initdb, postgres, redis-server, chromium are on PATH"
+by_hand="install ${missing[*]} with your system's packages, so that initdb, postgres, redis-server, chromium, prometheus, promtool are on PATH"
 command -v apt-get >/dev/null || { say "there is no apt-get here; $by_hand"; exit 3; }
 as_root=()
 if [[ $EUID -ne 0 ]]; then
@@ -30,7 +34,14 @@ if [[ $EUID -ne 0 ]]; then
 fi
 say "installing ${missing[*]}"
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+policy=/usr/sbin/policy-rc.d made_policy=
+trap 'rm -f "$log"; [[ -z $made_policy ]] || "${as_root[@]}" rm -f "$policy"' EXIT
+# Debian's way to say that an installation starts no service.
+if [[ ! -e $policy ]]; then
+    made_policy=yes
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+    "${as_root[@]}" chmod 755 "$policy"
+fi
 install() {
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
         apt-get install --yes --quiet --no-install-recommends "${missing[@]}" >"$log" 2>&1

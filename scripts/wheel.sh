@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the wheel into dist/ (or the folder given), from a copy of the sources that git knows or would know: what an
-# earlier build left behind can't get in. The same sources give the same bytes. SHA256SUMS tells what was built.
+# earlier build left behind can't get in. The same sources give the same bytes. SHA256SUMS tells what was built, and
+# NAME-VERSION.cdx.json what it is made of: the packages it needs, in the versions that were tested (CycloneDX).
 # Usage: scripts/wheel.sh [FOLDER]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -42,6 +43,9 @@ if ! "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-i
     say "the wheel could not be built; run make setup, which brings the pinned setuptools"
     exit 3
 fi
-mv "$place"/built/*.whl "$out/"
-(cd "$out" && sha256sum ./*.whl | sed 's# \./# #' >SHA256SUMS)
+name=$(basename "$place"/built/*.whl)
+"$python" scripts/sbom.py "$place/built/$(cut -d- -f1,2 <<<"$name").cdx.json" || exit 3
+rm -f "$out"/*.cdx.json
+mv "$place"/built/*.whl "$place"/built/*.cdx.json "$out/"
+(cd "$out" && sha256sum ./*.whl ./*.cdx.json | sed 's# \./# #' >SHA256SUMS)
 for wheel in "$out"/*.whl; do printf '%s\n' "$wheel"; done

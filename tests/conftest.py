@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,22 +12,40 @@ from harness.brokers import Broker, any_broker
 from harness.names import Names
 from harness.secure import Secure, secure_broker
 from harness.stores import store
-from harness.workers import Groups
+from harness.workers import Groups, by_turns
+from hypothesis import settings
 
 from sandbox.postgres import Postgres
 from sandbox.redis import Redis
 
-_LONGEST_FIRST = ("scenarios", "integration", "unit")
+# Hundreds of programs start from these sources; a machine that keeps no bytecode would compile them each time.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# A test that names no reader is there for both: `make test READER=direct` runs it with the other one.
+os.environ.setdefault("READER", "connector")
+# An example's time is the machine's: 200 ms are over whenever brokers start beside it. With CI set that is the default.
+settings.register_profile("without a clock", settings(), deadline=None)
+settings.load_profile("without a clock")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--secure`: see `harness.secure_mode`."""
+    secure = parser.getgroup("secure brokers")
+    secure.addoption("--secure", action="store_true", help="TLS, SCRAM and ACLs; each program with its least rights")
+    secure.addoption("--secure-record", metavar="FILE", help="keep what a --secure session found in FILE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--secure"):
+        from harness.secure_mode import SecureMode  # noqa: PLC0415 - it changes what a connection is
+
+        config.pluginmanager.register(SecureMode(config), "secure-mode")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Folders with long tests come first, so that the workers of `make test` are busy to the end."""
-    here = config.rootpath / "tests"
-
-    def folder(item: pytest.Item) -> str:
-        return item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
-
-    items.sort(key=lambda item: _LONGEST_FIRST.index(name) if (name := folder(item)) in _LONGEST_FIRST else -1)
+    """In the order that keeps the workers of `make test` busy to the end, see `harness.workers`."""
+    if hasattr(config, "workerinput"):
+        by_turns(items, config.rootpath / "tests")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -18,20 +18,13 @@ from types import FrameType
 from typing import Any, cast
 
 import click
-import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from enrichment import enrich
 
 from protocol.kafka.scan import LogRecord
 from protocol.names import ExitCode
 from protocol.position import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
-from protocol.records import (
-    DISCOUNT_FIELD,
-    DISCOUNTS,
-    ERROR_REASON,
-    TIER_FIELD,
-    Reason,
-    tier_of_key,
-)
+from protocol.records import ERROR_REASON
 
 _POLL_S = 0.1
 _PATIENCE_S = 30.0
@@ -50,25 +43,6 @@ class Options:
     instance: str
     commit_s: float
     batch: int
-
-
-def enrich(key: bytes | None, value: bytes | None) -> bytes | Reason:
-    """The enriched order's JSON, or why it is rejected."""
-    if value is None:
-        return Reason.NO_VALUE
-    try:
-        order = orjson.loads(value)
-    except orjson.JSONDecodeError:
-        return Reason.NOT_JSON
-    if not isinstance(order, dict):
-        return Reason.NOT_AN_OBJECT
-    customer = order.get("customer_id")
-    if customer is None or customer == "":
-        return Reason.NO_CUSTOMER_ID
-    tier = tier_of_key(key)
-    order[TIER_FIELD] = tier
-    order[DISCOUNT_FIELD] = DISCOUNTS[tier]
-    return orjson.dumps(order)
 
 
 class _Source(dict[int, list[tuple[str, bytes | None]]]):

@@ -10,7 +10,7 @@ from typing import Any
 
 from protocol.errors import Refused
 
-FORMAT = 2
+FORMAT = 3
 FILE = Path(__file__).with_name("numbers.json")
 STEPS = ("open", "fence", "locate", "begin", "produce", "flush", "send-offsets", "commit", "close")
 """What a transaction's time goes to; `open` and `close` are those of its two clients."""
@@ -80,7 +80,7 @@ class Sockets:
     """
     TCP connections of one client: ``at_one`` with one broker, ``per_broker`` more with each other one.
 
-    A transaction opens and closes those of a producer and of a locator; a tail keeps its own.
+    A transaction opens and closes those of a producer; a tail keeps its own, and a process its locator's.
     """
 
     at_one: float
@@ -88,6 +88,17 @@ class Sockets:
 
     def at(self, brokers: int) -> float:
         return self.at_one + self.per_broker * (brokers - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """
+    A fetch that a broker keeps until its time is over, since nothing has come: CPU microseconds of the broker, and of
+    the program that waits (the looks of the partition's thread meanwhile among them).
+    """
+
+    client_us: float
+    broker_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +129,9 @@ class Numbers:
     ``take``, ``produce``: CPU of the Python thread per record. ``fetch``, ``send``: CPU of the client's own threads.
     ``broker_fetch``, ``broker_append``: of the broker. ``coordinator_us``: of the group coordinator's threads per
     transaction. ``..._per_broker``: what each further broker adds to a transaction; ``..._per_partition``: what each
-    further partition of the output does, by its metadata. ``connection_us``: CPU of a broker for a
-    connection, opened and closed. ``tail_open``: of a partition's reader, up to its first
-    fetch. ``survey``: the driver's look at where partitions stand, and what each of them adds to it.
+    further partition of the output does, by its metadata. ``connection_us``: CPU of a broker for a connection, opened
+    and closed. ``tail_open``: of a partition's reader, to its first fetch; ``idle``: of a fetch with nothing to take.
+    ``survey``: the driver's look at where partitions stand, and what each of them adds to it.
     ``flush_mib_per_s``: one producer into one partition. ``start_s``: process start to the first grant, no Spark;
     ``spark_start_s``: what Spark adds. ``requests``: of one transaction, by API.
     """
@@ -128,6 +139,7 @@ class Numbers:
     steps: Mapping[str, StepCost]
     tail_open: StepCost
     tail_close: StepCost
+    idle: Idle
     survey: StepCost
     survey_partition: StepCost
     take: Line
@@ -168,6 +180,7 @@ _PARTS: dict[str, type] = {
     **dict.fromkeys(("tail_open", "tail_close", "survey", "survey_partition"), StepCost),
     **dict.fromkeys(("take", "produce", "fetch", "send", "broker_fetch", "broker_append"), Line),
     **dict.fromkeys(("tail", "transaction"), Sockets),
+    "idle": Idle,
     "logs": Logs,
     "memory": Memory,
     "connector": Connector,

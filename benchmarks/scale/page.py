@@ -83,6 +83,9 @@ def _rest(numbers: Numbers) -> dict[str, str]:
             )
             for name, cost in around.items()
         },
+        "a fetch that finds nothing: program, broker": (
+            f"{numbers.idle.client_us:.0f} us, {numbers.idle.broker_us:.0f} us"
+        ),
         "group coordinator's threads, a transaction": f"{numbers.coordinator_us:.0f} us",
         "a broker's CPU for a connection, opened and closed": f"{numbers.connection_us:.0f} us",
         "each further broker adds to a transaction: client, brokers": (

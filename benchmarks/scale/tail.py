@@ -6,6 +6,8 @@ import contextlib
 
 import simpy
 
+from pipeline.direct.tenure import IDLE_FOLLOWING_MS
+from protocol.kafka.tail import IDLE_MS
 from scale.log import Log
 from scale.resources import Steps
 from scale.transaction import call
@@ -24,6 +26,7 @@ class Tail:
         self.fetched = self.taken = log.committed
         self._news, self._room = world.env.event(), world.env.event()
         self._waits = False
+        self._idle_s = (IDLE_FOLLOWING_MS if log.per_s else IDLE_MS) / 1000
 
     def run(self) -> Steps:
         world, size, env = self._world, self._world.scenario.record_bytes, self._world.env
@@ -36,7 +39,7 @@ class Tail:
                 there = self._log.arrived(env.now) - self.fetched
                 least = 1 if self._waits or not self._log.per_s else self._chunk
                 if there < least:
-                    yield self._more(least)
+                    yield from self._until(least, idle=there <= 0)
                     continue
                 count = min(there, self._chunk)
                 yield env.timeout(world.scenario.network_ms / 1000)
@@ -46,16 +49,22 @@ class Tail:
                 news, self._news = self._news, env.event()
                 news.succeed()
 
-    def _more(self, count: int) -> simpy.Event:
+    def _until(self, count: int, *, idle: bool) -> Steps:
         """
-        So many records have arrived, or somebody waits for one.
+        So many records have arrived, or somebody waits for one; ``idle``: one fetch after another is kept meanwhile.
 
         While a transaction runs, small fetches are put off to its end: nobody asks for them, and each is an event.
         """
-        env = self._world.env
+        env, cost = self._world.env, self._world.numbers.idle
         at = self._log.arrives_at(self.fetched + count - 1)
-        timer = env.timeout(max(1e-6, at - env.now)) if at < float("inf") else None
-        return env.any_of([one for one in (timer, self._room) if one is not None])
+        while True:
+            timers = [env.timeout(max(1e-6, at - env.now))] if at < float("inf") else []
+            kept = env.timeout(self._idle_s)
+            yield env.any_of([*timers, self._room, *([kept] if idle else [])])
+            if not (idle and kept.processed):
+                return
+            self._slot.cores.work(1e-6 * cost.client_us)
+            self._world.leader(self._log.partition).work(1e-6 * cost.broker_us)
 
     def take(self, most: int) -> Steps:
         """Wait for records, then hold as many as are there; returns how many."""

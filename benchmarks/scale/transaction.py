@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import simpy
-
+from pipeline.pieces import piece_of
 from scale.numbers import STEPS, Line, StepCost
 from scale.resources import Cores, Steps
 from scale.world import Slot, World
@@ -66,27 +65,25 @@ def call(world: World, slot: Slot, broker: Cores, cost: StepCost, appends: int =
 def _produce(
     world: World, slot: Slot, partition: int, first: int, python: Line, beside: Line, more: Callable[[], Steps] | None
 ) -> Steps:
-    """Enrich and queue in the interpreter while the client's threads send and the broker writes; returns how many."""
-    records, sending = 0, world.env.event().succeed()
-
-    def queueing() -> Steps:
-        nonlocal records, sending
-        count = first
-        while count:
-            sending = world.env.process(_send(world, slot, partition, count, beside, sending))
-            yield from slot.interpreter.run(count * python.seconds(world.scenario.record_bytes))
-            records += count
-            count = 0 if more is None else (yield from more())
-
-    yield from slot.producing.one(queueing())
-    yield sending
+    """
+    Enrich and queue a piece in the interpreter, then wait until it is written, while others have the interpreter;
+    returns how many.
+    """
+    records, count, size = 0, first, world.scenario.record_bytes
+    most = piece_of(size)
+    while count:
+        for queued in range(0, count, most):
+            piece = min(most, count - queued)
+            yield from slot.producing.one(slot.interpreter.run(piece * python.seconds(size)))
+            yield from _send(world, slot, partition, piece, beside)
+        records += count
+        count = 0 if more is None else (yield from slot.producing.one(more()))
     return records
 
 
-def _send(world: World, slot: Slot, partition: int, records: int, beside: Line, before: simpy.Event) -> Steps:
-    """One chunk on its way, after the one before it; followers fetch it from the leader and append it, too."""
+def _send(world: World, slot: Slot, partition: int, records: int, beside: Line) -> Steps:
+    """One request and its answer; followers fetch it from the leader and append it, too."""
     numbers, size = world.numbers, world.scenario.record_bytes
-    yield before
     append_s, fetch_s = (records * line.seconds(size) for line in (numbers.broker_append, numbers.broker_fetch))
     copies = world.scenario.copies
     for further in range(1, copies):
@@ -97,3 +94,5 @@ def _send(world: World, slot: Slot, partition: int, records: int, beside: Line, 
         world.leader(partition).work(append_s + (copies - 1) * fetch_s),
         world.env.timeout(written / (numbers.flush_mib_per_s * 2**20)),
     ])  # fmt: skip
+    if far := world.scenario.network_ms + world.scenario.replication_ms:
+        yield world.env.timeout(far / 1000)

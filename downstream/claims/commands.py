@@ -16,7 +16,7 @@ from rich.live import Live
 from downstream.claims.admin import Filter, Watcher, administrator, pause, set_position
 from downstream.claims.show import document, tables
 from protocol import names
-from protocol.client_option import beside, connection
+from protocol.client_option import bootstrap_option, connection
 from protocol.command import REACH_S
 from protocol.connection import Connection
 from protocol.deadline import Deadline
@@ -31,9 +31,6 @@ _WIDE = 240
 _LOOK_S = 0.2
 _REFRESH_S = 1.0
 
-_bootstrap = beside(
-    click.option("--bootstrap", default=names.BOOTSTRAP, show_default=True, envvar="BOOTSTRAP", metavar="HOST:PORT")
-)
 _claims = click.option(
     "--claims", default=names.CLAIMS_TOPIC, show_default=True, metavar="TOPIC", help="The log of claims."
 )
@@ -52,8 +49,14 @@ def claims_group() -> None:
     """
     Who owns which partition, by claim (docs/CLAIMS.md).
 
+    \b
+    Examples:
+      python -m downstream claims status                          who owns what
+      python -m downstream claims watch --group brew-ledger       the same, live
+      python -m downstream claims release --group brew-ledger     pause all members
+
     Exit codes: 0 done, 3 refused, 64 wrong usage.
-    """
+    """  # noqa: D301 - click's own mark
 
 
 def _connected(bootstrap: str, claims: str) -> Connection:
@@ -68,7 +71,7 @@ def _console() -> Console:
 
 
 @claims_group.command("status")
-@_bootstrap
+@bootstrap_option
 @_claims
 @click.option("--group", metavar="GROUP", help="Only this group.")
 @click.option("--topic", metavar="TOPIC", help="Only partitions of this topic.")
@@ -97,7 +100,7 @@ def status_command(bootstrap: str, claims: str, group: str | None, topic: str | 
 
 
 @claims_group.command("watch")
-@_bootstrap
+@bootstrap_option
 @_claims
 @click.option("--group", metavar="GROUP", help="Only this group.")
 @click.option("--topic", metavar="TOPIC", help="Only partitions of this topic.")
@@ -145,9 +148,9 @@ def _pass(watcher: Watcher, seconds: float) -> None:
 
 
 @claims_group.command("release")
-@_bootstrap
+@bootstrap_option
 @_claims
-@click.option("--group", required=True, metavar="GROUP")
+@click.option("--group", required=True, metavar="GROUP", help="Whose members pause.")
 @click.option("--for-s", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="How long.")
 @click.option("--end", is_flag=True, help="End a pause before its time.")
 @_wait
@@ -173,12 +176,17 @@ def release_command(bootstrap: str, claims: str, group: str, for_s: float, wait_
 
 
 @claims_group.command("set-position")
-@_bootstrap
+@bootstrap_option
 @_claims
-@click.option("--group", required=True, metavar="GROUP")
+@click.option("--group", required=True, metavar="GROUP", help="Whose positions.")
 @click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC", help="The topic worked on.")
 @click.option("--partitions", metavar="N,N", help="Only these.  [default: all]")
-@click.option("--to", type=click.Choice(["earliest", "latest", "timestamp", "offset"]), required=True)
+@click.option(
+    "--to",
+    type=click.Choice(["earliest", "latest", "timestamp", "offset"]),
+    required=True,
+    help="The log's start, its last stable offset, the first record from --at on, or --offset.",
+)
 @click.option("--at", metavar="TIME", help="For --to timestamp: 2026-01-31T06:00:00Z.")
 @click.option("--offset", type=click.IntRange(0), help="For --to offset.")
 @_wait

@@ -15,7 +15,7 @@ from downstream.consume.settings import LoopSettings
 from protocol.deadline import Deadline
 from protocol.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
 from protocol.kafka import offsets, topics
-from protocol.kafka.clients import READ_UNCOMMITTED, AdminClient, admin, consumer, reach
+from protocol.kafka.clients import READ_UNCOMMITTED, AdminClient, admin, reach
 from protocol.kafka.members import NOWHERE, Member, MemberSettings, Polled
 from protocol.kafka.topics import Topic
 
@@ -196,7 +196,7 @@ class Loop:
         if not partitions:
             return {}
         try:
-            seats = self._seats(partitions, Deadline(min(_ASK_S, deadline.remaining_s())))
+            seats = self._seats(partitions, deadline.part(_ASK_S))
         except (KafkaFailure, DeadlineExceeded) as error:
             return self._unseated(partitions, error)
         patience = {p: place.patience for p, place in self._places.items()}
@@ -221,11 +221,8 @@ class Loop:
     def _seats(self, partitions: Collection[int], deadline: Deadline) -> list[Seat]:
         settings = self._settings
         logs = offsets.log_offsets(self._admin, settings.topic, partitions, deadline)
-        asking = consumer(settings.connection, settings.group, READ_UNCOMMITTED)
-        try:
-            known = offsets.committed(asking, settings.topic, partitions, deadline)
-        finally:
-            asking.close()
+        whose = (settings.connection, settings.group, settings.topic)
+        known = offsets.committed_by(*whose, partitions, READ_UNCOMMITTED, deadline)
         seats = []
         for p in sorted(partitions):
             at, log = known[p], logs[p]

@@ -12,7 +12,7 @@ from downstream.consume.crash import Crash, How, Moment
 from downstream.consume.loop import LoopSettings
 from downstream.postgres import DatabaseSettings
 from protocol import names
-from protocol.client_option import client_config_option, connection
+from protocol.client_option import bootstrap_option, connection
 from protocol.errors import UsageError
 from protocol.names import checked_topic
 from protocol.observe.settings import PROBE_OPTIONS
@@ -20,9 +20,8 @@ from protocol.observe.settings import PROBE_OPTIONS
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _LOOP = (
-    click.option("--bootstrap", default=names.BOOTSTRAP, show_default=True, envvar="BOOTSTRAP", metavar="HOST:PORT"),
-    client_config_option,
-    click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC"),
+    bootstrap_option,
+    click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC", help="What to read."),
     click.option("--partitions", metavar="N,N", help="Exactly these, without group assignment  [default: the group's]"),
     click.option("--follow", is_flag=True, envvar="FOLLOW", help="Go on until SIGTERM; else until the end as it is."),
     click.option("--batch", type=click.IntRange(1), default=5000, show_default=True, help="Records per transaction."),

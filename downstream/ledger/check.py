@@ -12,16 +12,16 @@ from typing import Any, NamedTuple, NoReturn, TypeGuard
 import psycopg
 
 from downstream.consume.loop import LoopSettings
+from downstream.findings import Findings
 from downstream.postgres import Connection, DatabaseSettings
 from protocol.deadline import Deadline
 from protocol.errors import Refused
 from protocol.kafka import offsets, topics
-from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, admin, consumer, reach
+from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, admin, reach
 from protocol.kafka.scan import LogRecord, scan
 from protocol.records import DISCOUNTS
 
 _ASK_S = 30.0
-_EXAMPLES = 5
 _PRECISION = 400  # digits: products of the longest amounts, summed without rounding
 
 DUPLICATE, MISSING, DRIFT, ROLLBACK = "ledger-duplicate", "ledger-missing", "ledger-drift", "ledger-rollback"
@@ -66,7 +66,7 @@ class Money(NamedTuple):
 
 
 @dataclass
-class Checked:
+class Checked(Findings):
     """What the comparison found; ``waiting`` records lie above the ledger's position and are no fault."""
 
     records: int = 0
@@ -74,33 +74,22 @@ class Checked:
     waiting: int = 0
     total: Money = field(default_factory=Money)
     booked: Money = field(default_factory=Money)
-    findings: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    examples: list[str] = field(default_factory=list)
-
-    def found(self, name: str, what: str) -> None:
-        self.findings[name] += 1
-        if self.findings[name] <= _EXAMPLES:
-            self.examples.append(f"{name}: {what}")
 
     def document(self) -> dict[str, Any]:
-        return {
-            "verdict": "violated" if self.findings else "proven",
-            "records": self.records,
-            "rows": self.rows,
-            "waiting": self.waiting,
-            "cents": str(self.total.cents),
-            "booked_cents": str(self.booked.cents),
-            "discount_cents": str(self.total.discount),
-            "booked_discount_cents": str(self.booked.discount),
-            "findings": dict(self.findings),
-            "examples": self.examples,
-        }
+        return self.judged(
+            records=self.records,
+            rows=self.rows,
+            waiting=self.waiting,
+            cents=str(self.total.cents),
+            booked_cents=str(self.booked.cents),
+            discount_cents=str(self.total.discount),
+            booked_discount_cents=str(self.booked.discount),
+        )
 
     def text(self) -> str:
         head = f"{self.records} records below the ledger's position, {self.rows} rows, {self.waiting} records waiting"
         sums = f"{self.total.cents} cents in the topic, {self.booked.cents} in the balances"
-        names = ", ".join(f"{count} {name}" for name, count in self.findings.items())
-        return "\n".join([head, sums, *self.examples, names or "proven: every output one row, money to the cent"])
+        return "\n".join([head, sums, *self.lines("every output one row, money to the cent")])
 
 
 def check(settings: LoopSettings, database: DatabaseSettings) -> Checked:
@@ -115,11 +104,8 @@ def check(settings: LoopSettings, database: DatabaseSettings) -> Checked:
     client = admin(settings.connection)
     partitions = range(topics.existing(client, settings.topic, deadline).partitions)
     logs = offsets.log_offsets(client, settings.topic, partitions, deadline)
-    asking = consumer(settings.connection, settings.group, READ_UNCOMMITTED)
-    try:
-        known = offsets.committed(asking, settings.topic, partitions, deadline)
-    finally:
-        asking.close()
+    whose = (settings.connection, settings.group, settings.topic)
+    known = offsets.committed_by(*whose, partitions, READ_UNCOMMITTED, deadline)
     checked, balances = Checked(), defaultdict[tuple[str, str], Money](Money)
     try:
         with (

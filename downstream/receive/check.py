@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import psycopg
 import redis
 
 from downstream.consume.loop import LoopSettings
+from downstream.findings import Findings
 from downstream.postgres import DatabaseSettings
 from downstream.receive.message import Identify, gift_of
 from downstream.receive.redis import Keys, RedisSettings
 from protocol.deadline import Deadline
 from protocol.errors import Refused
 from protocol.kafka import offsets, topics
-from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, admin, consumer, reach
+from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, admin, reach
 from protocol.kafka.scan import LogRecord, scan
 
 DUPLICATE, LOST = "receiver-duplicate", "receiver-lost"
 
 _ASK_S = 30.0
-_EXAMPLES = 5
 _CHUNK = 1000
 
 
@@ -41,7 +41,7 @@ class Effects(Protocol):
 
 
 @dataclass
-class Checked:
+class Checked(Findings):
     """
     What the comparison found; ``waiting`` messages lie above the group's position and may be done or not.
 
@@ -52,30 +52,16 @@ class Checked:
     waiting: int = 0
     effects: int = 0
     duplicates: int = 0
-    findings: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    examples: list[str] = field(default_factory=list)
-
-    def found(self, name: str, count: int, what: str) -> None:
-        self.findings[name] += count
-        if len(self.examples) < _EXAMPLES:
-            self.examples.append(f"{name}: {what}")
 
     def document(self) -> dict[str, Any]:
-        return {
-            "verdict": "violated" if self.findings else "proven",
-            "messages": self.messages,
-            "waiting": self.waiting,
-            "effects": self.effects,
-            "duplicates": self.duplicates,
-            "findings": dict(self.findings),
-            "examples": self.examples,
-        }
+        return self.judged(
+            messages=self.messages, waiting=self.waiting, effects=self.effects, duplicates=self.duplicates
+        )
 
     def text(self) -> str:
         head = f"{self.messages} messages below the group's position, {self.waiting} waiting, {self.effects} effects, "
         head += f"{self.duplicates} of them duplicates"
-        names = ", ".join(f"{count} {name}" for name, count in self.findings.items())
-        return "\n".join([head, *self.examples, names or "proven: one effect for every message"])
+        return "\n".join([head, *self.lines("one effect for every message")])
 
 
 def check(settings: LoopSettings, identify: Identify, effects: Effects) -> Checked:
@@ -85,11 +71,8 @@ def check(settings: LoopSettings, identify: Identify, effects: Effects) -> Check
     client = admin(settings.connection)
     partitions = range(topics.existing(client, settings.topic, deadline).partitions)
     logs = offsets.log_offsets(client, settings.topic, partitions, deadline)
-    asking = consumer(settings.connection, settings.group, READ_UNCOMMITTED)
-    try:
-        known = offsets.committed(asking, settings.topic, partitions, deadline)
-    finally:
-        asking.close()
+    whose = (settings.connection, settings.group, settings.topic)
+    known = offsets.committed_by(*whose, partitions, READ_UNCOMMITTED, deadline)
     positions = {p: logs[p].first if at is None else at.offset for p, at in known.items()}
     ends = {p: (log.first, log.last_stable) for p, log in logs.items()}
     checked = Checked()
@@ -121,7 +104,7 @@ def _compare_points(checked: Checked, gifts: Iterable[tuple[str, int]], points: 
         has = points.get(customer, 0)
         if has != expected[customer]:
             name = DUPLICATE if has > expected[customer] else LOST
-            checked.found(name, 1, f"customer {customer} has {has} points instead of {expected[customer]}")
+            checked.found(name, f"customer {customer} has {has} points instead of {expected[customer]}")
 
 
 def _records(settings: LoopSettings, ends: dict[int, tuple[int, int]]) -> Iterator[LogRecord]:
@@ -135,9 +118,9 @@ def _judge(checked: Checked, name: str, count: int, *, below: bool) -> None:
     checked.waiting += not below
     if count > 1:
         checked.duplicates += count - 1
-        checked.found(DUPLICATE, count - 1, f"message {name} had {count} effects")
+        checked.found(DUPLICATE, f"message {name} had {count} effects", count - 1)
     elif below and count == 0:
-        checked.found(LOST, 1, f"message {name} had none")
+        checked.found(LOST, f"message {name} had none")
 
 
 class PostgresEffects:

@@ -90,7 +90,7 @@ def receive_command(*, only_check: bool, as_json: bool, **given: Any) -> int:
         click.echo(json.dumps(found.document(), indent=2) if as_json else found.text())
         return ExitCode.VIOLATION if found.findings else ExitCode.DONE
     keeping = _keeping(settings, given)
-    ground = Ground(settings.group, settings.topic, identify, again=given["again"], crash=crash_of(given))
+    ground = Ground(settings.group, settings.topic, identify, given["again"], crash_of(given), _tell_aside)
     receiver = _receiver(store, ground, keeping, given)
     deliverer = _deliverer(ground, given) if store == "outbox" else None
     with observed(Watched.loop("downstream receive", settings), given) as recorder:
@@ -106,10 +106,9 @@ def _run(
     stop_on_signals(stop)
     if deliverer is not None:
         receiver.beside.append(deliverer)
-        deliverer.start()
     try:
         watched = receiver if recorder is None else ObservedHandler(receiver, recorder, settings.topic)
-        told = Loop(settings, watched, stop, lambda text: click.echo(text, err=True)).run()
+        told = Loop(settings, watched, stop, _tell_aside).run()
         if deliverer is not None and not stop.is_set():
             deliverer.drain(Deadline(settings.patience_s))
     finally:
@@ -134,18 +133,15 @@ def _tell(receiver: Receiver, deliverer: Deliverer | None, told: Told, *, as_jso
 def _receiver(store: str, ground: Ground, keeping: Keeping, given: dict[str, Any]) -> Receiver:
     if store in {"postgres", "outbox"}:
         settings = database_settings(given, given["schema"])
-        receiver = PostgresReceiver(ground, settings, keeping, outbox=store == "outbox")
-        receiver.prepare()
-        return receiver
+        return PostgresReceiver(ground, settings, keeping, outbox=store == "outbox")
     redis = _redis(given, keeping)
-    claiming: RedisReceiver | RedisScriptReceiver
     if store == "redis":
-        claiming = RedisReceiver(ground, redis)
-    else:
-        claiming = RedisScriptReceiver(ground, redis, accept_weaker=given["accept_weaker"])
-    for warning in claiming.warnings():
-        click.echo(f"at least once only: {warning}", err=True)
-    return claiming
+        return RedisReceiver(ground, redis)
+    return RedisScriptReceiver(ground, redis, accept_weaker=given["accept_weaker"])
+
+
+def _tell_aside(text: str) -> None:
+    click.echo(text, err=True)
 
 
 def _deliverer(ground: Ground, given: dict[str, Any]) -> Deliverer:

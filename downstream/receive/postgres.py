@@ -79,9 +79,7 @@ class PostgresReceiver(Receiver):
         self.beside.append(self._clean_up)
 
     def prepare(self) -> None:
-        """Make the tables and begin to clean up; before the loop starts."""
         make_tables(self._database, self._settings.schema, TABLES)
-        self._clean_up.start()
 
     def claim(self, found: Sequence[Message], lease: Lease) -> int:
         if not found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from downstream.consume.crash import Crash
@@ -24,13 +24,18 @@ class Received:
 
 @dataclass(frozen=True)
 class Ground:
-    """What a receiver is told: who it is, what makes an id, whether to read all again, and whether to die."""
+    """
+    What a receiver is told: who it is, what makes an id, whether to read all again, and whether to die.
+
+    ``tell`` hears what weakens the promise.
+    """
 
     group: str
     topic: str
     identify: Identify
     again: bool = False
     crash: Crash = field(default_factory=Crash)
+    tell: Callable[[str], None] = lambda _text: None
 
 
 class Receiver:
@@ -39,9 +44,13 @@ class Receiver:
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
         self._begun: set[int] = set()
+        self._ready = False
         self.received = Received()
         self.beside: list[Background] = []
-        """Threads that work for this receiver; what ends one ends the loop."""
+        """Threads that work for this receiver, once its store is ready; what ends one ends the loop."""
+
+    def prepare(self) -> None:
+        """Look at the store, and make what is missing there. Raises `Later` to be asked again: it is away."""
 
     def claim(self, found: Sequence[Message], lease: Lease) -> int:
         """Bring about the effect of each message that is new; return of how many. Raises `Later` to be asked again."""
@@ -49,7 +58,16 @@ class Receiver:
 
     def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:
         deadline.check("taking partitions over")
+        self._get_ready()
         return {seat.partition: self._start(seat) for seat in seats}
+
+    def _get_ready(self) -> None:
+        if self._ready:
+            return
+        self.prepare()
+        for one in self.beside:
+            one.start()
+        self._ready = True
 
     def _start(self, seat: Seat) -> int:
         if self.ground.again and seat.partition not in self._begun:
@@ -69,6 +87,7 @@ class Receiver:
         lease.report({one.partition: one.until for one in slices})
 
     def tick(self, lease: Lease) -> None:  # noqa: ARG002 - the handler's shape
+        self._get_ready()  # also who is given no partition has work beside
         for one in self.beside:
             one.check()
 

@@ -115,9 +115,11 @@ class RedisReceiver(Receiver):
         self._effect = effect or self._give_points
         self._give_back = self._session.client.register_script(_GIVE_BACK)
 
-    def warnings(self) -> list[str]:
+    def prepare(self) -> None:
         with self._session.mapped():
-            return self._session.unsafe()
+            unsafe = self._session.unsafe()
+        for one in unsafe:
+            self.ground.tell(f"at least once only: {one}")
 
     def claim(self, found: Sequence[Message], lease: Lease) -> int:
         fresh = 0
@@ -174,9 +176,9 @@ class RedisScriptReceiver(Receiver):
         self._session = _Session(settings)
         self._script = self._session.client.register_script(_CLAIM_AND_EFFECT)
 
-    def warnings(self) -> list[str]:
+    def prepare(self) -> None:
         """
-        What weakens the promise.
+        Tell what weakens the promise.
 
         Raises:
             Refused: something does, and nobody has accepted that.
@@ -187,7 +189,8 @@ class RedisScriptReceiver(Receiver):
             raise Refused(
                 f"redis can forget claims: {'; '.join(unsafe)}. Change it, or accept duplicates with --accept-weaker"
             )
-        return unsafe
+        for one in unsafe:
+            self.ground.tell(f"at least once only: {one}")
 
     def claim(self, found: Sequence[Message], lease: Lease) -> int:
         fresh = 0

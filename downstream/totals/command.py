@@ -19,7 +19,7 @@ from downstream.totals.run import Run, Told
 from downstream.totals.store import MemoryStore, Store
 from downstream.totals.topics import TotalsSettings
 from protocol import names
-from protocol.client_option import client_config_option, connection
+from protocol.client_option import bootstrap_option, connection
 from protocol.kafka.topics import Topic
 from protocol.names import CrashPoint, ExitCode, checked_topic
 from protocol.observe.settings import probe_options
@@ -32,13 +32,18 @@ HOME = Path(".brew-state")
 
 
 @click.command("totals")
-@click.option("--bootstrap", default=names.BOOTSTRAP, show_default=True, envvar="BOOTSTRAP", metavar="HOST:PORT")
-@client_config_option
+@bootstrap_option
 @click.option("--topic", default=names.OUTPUT_TOPIC, show_default=True, metavar="TOPIC", help="Enriched orders.")
 @click.option("--output", default=names.TOTALS_TOPIC, show_default=True, metavar="TOPIC", help="Results, compacted.")
 @click.option("--group", default=GROUP, show_default=True, help="Also names GROUP.deltas and GROUP.changelog.")
 @click.option("--follow", is_flag=True, help="Go on until SIGTERM; else stop at the end that the log has now.")
-@click.option("--store", type=click.Choice([ROCKSDB, MEMORY]), default=ROCKSDB, show_default=True)
+@click.option(
+    "--store",
+    type=click.Choice([ROCKSDB, MEMORY]),
+    default=ROCKSDB,
+    show_default=True,
+    help="Where totals are between transactions; both are restored from the changelog.",
+)
 @click.option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),

@@ -14,8 +14,8 @@ from downstream.totals.total import Total, deltas
 from downstream.totals.work import add
 from protocol.deadline import Deadline
 from protocol.errors import Refused
-from protocol.kafka.clients import READ_COMMITTED, AdminClient, admin, consumer, reach
-from protocol.kafka.offsets import committed, log_offsets
+from protocol.kafka.clients import READ_COMMITTED, AdminClient, admin, reach
+from protocol.kafka.offsets import committed_by, log_offsets
 from protocol.kafka.scan import scan
 from protocol.kafka.topics import Topic
 from protocol.position import LogOffsets
@@ -130,11 +130,8 @@ def recompute(settings: TotalsSettings, home: Path | None) -> Comparison:
 def _stand(settings: TotalsSettings, client: AdminClient, topic: Topic) -> _Stand:
     partitions = range(topic.partitions)
     logs = log_offsets(client, topic.name, partitions, Deadline(_ASK_S))
-    reader = consumer(settings.connection, settings.group, READ_COMMITTED)
-    try:
-        known = committed(reader, topic.name, partitions, Deadline(_ASK_S))
-    finally:
-        reader.close()
+    whose = (settings.connection, settings.group, topic.name)
+    known = committed_by(*whose, partitions, READ_COMMITTED, Deadline(_ASK_S))
     positions = {p: position(f"{topic.name}[{p}]", topic.topic_id, known[p], logs[p]) for p in partitions}
     return _Stand(positions, logs)
 

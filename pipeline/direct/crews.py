@@ -37,7 +37,8 @@ class SparkCrew:
         self._failures: dict[int, str] = {}
 
     def slots(self) -> int:
-        return max(1, int(self._context.defaultParallelism))
+        with session.asked(self._context):
+            return max(1, int(self._context.defaultParallelism))
 
     def open(self, count: int) -> None:
         """As `Crew` says; a slot that gave up is tried again as long as another one works (`check` looks at that)."""
@@ -72,7 +73,7 @@ class SparkCrew:
     def interrupt(self) -> None:
         self.dismiss()
         self.office.close()
-        self._context.cancelAllJobs()
+        session.cancel_all(self._context)
 
     def close(self) -> None:
         """Let the jobs end first: py4j prints a trace where a JVM goes away under a call."""
@@ -83,6 +84,11 @@ class SparkCrew:
             job.join(deadline.remaining_s())
         if not self._kept:
             session.end(self._context, self._end_s)
+
+
+def touch_holder(_rows: Iterable[int]) -> Iterator[int]:
+    """Does nothing; that it is found in this module makes a worker import what a holder needs."""
+    return iter(())
 
 
 def _hold_in_task(terms: Terms, slot: int, _rows: Iterable[int]) -> Iterator[int]:

@@ -225,7 +225,7 @@ class Director:
         self._roster.outcome(outcome)
         if outcome.status is Status.CRASHED:
             self._shared.crashed.append(outcome)
-            self._shared.running.pop(outcome.partition, None)
+            self._ended(outcome.partition)
             self._shared.stop.set()
         elif outcome.status is Status.COMMITTED:
             self._scout.known[outcome.partition] = outcome.until
@@ -241,11 +241,17 @@ class Director:
 
     def _left(self, left: Mapping[str, object]) -> None:
         partition, position, why = int(str(left["partition"])), int(str(left["position"])), str(left["why"])
-        self._shared.running.pop(partition, None)
+        self._ended(partition)
         self._roster.left(partition, position)
         self._next_look = 0.0
         if why:
             self._failed(partition, f"partition {partition} was left", why)
+
+    def _ended(self, partition: int) -> None:
+        """A run that crashes on purpose dies as soon as nothing is running: what is known is told before."""
+        if self._shared.crashed:
+            self._roster.tell()
+        self._shared.running.pop(partition, None)
 
     def _failed(self, partition: int, what: str, detail: str) -> None:
         self._roster.rest(partition, time.monotonic() + self._patience.failed(what, detail))

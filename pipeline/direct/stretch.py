@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from pipeline.direct.turns import Turns
@@ -29,13 +30,18 @@ class Stretch:
     def __init__(self, tail: Source, first: Taken, most: int, most_bytes: int, producing: Turns) -> None:
         self._tail, self._taken, self._producing = tail, first, producing
         self._most, self._most_bytes = most, most_bytes
+        self._turn: object = None
 
     def reached(self) -> int:
         """One past the last offset that was read so far."""
         return self._taken.until
 
+    def aside(self) -> AbstractContextManager[None]:
+        """Around a wait between two pieces: another partition of this process produces meanwhile."""
+        return self._producing.aside(self._turn)
+
     def __iter__(self) -> Iterator[Rows]:
-        with self._producing.one():
+        with self._producing.one() as self._turn:
             yield from self._chunks()
 
     def _chunks(self) -> Iterator[Rows]:

@@ -19,9 +19,8 @@ class Turns:
     """
     Lets ``at_once`` threads work at a time.
 
-    librdkafka's thread spins while a batch waits for the answer to the one before it. 64 transactions at once starve
-    each other until their deadlines pass; a few keep the processor as busy. What has lasted for ``longest_s`` no longer
-    counts, so that a partition whose broker is slow stops no other.
+    64 transactions of a process at once take the processor from each other; a few keep it as busy. What has lasted for
+    ``longest_s`` no longer counts, so that a partition whose broker is slow stops no other.
     """
 
     def __init__(self, at_once: int, longest_s: float = LONGEST_S) -> None:
@@ -30,19 +29,34 @@ class Turns:
         self._since: dict[object, float] = {}
 
     @contextmanager
-    def one(self) -> Iterator[None]:
-        """Wait for a turn, ``longest_s`` at most for each that holds one, and work."""
-        me = object()
-        with self._changed:
-            while (wait_s := self._until_room()) > 0:
-                self._changed.wait(wait_s)
-            self._since[me] = time.monotonic()
+    def one(self) -> Iterator[object]:
+        """Wait for a turn, ``longest_s`` at most for each that holds one, and work; what `aside` wants to have."""
+        turn = object()
+        self._take(turn)
+        try:
+            yield turn
+        finally:
+            self._give(turn)
+
+    @contextmanager
+    def aside(self, turn: object) -> Iterator[None]:
+        """Within a turn: wait for somebody, while others have it."""
+        self._give(turn)
         try:
             yield
         finally:
-            with self._changed:
-                del self._since[me]
-                self._changed.notify()
+            self._take(turn)
+
+    def _take(self, turn: object) -> None:
+        with self._changed:
+            while (wait_s := self._until_room()) > 0:
+                self._changed.wait(wait_s)
+            self._since[turn] = time.monotonic()
+
+    def _give(self, turn: object) -> None:
+        with self._changed:
+            del self._since[turn]
+            self._changed.notify()
 
     def _until_room(self) -> float:
         """Seconds until the oldest turn no longer counts; 0 when there is room."""

@@ -64,8 +64,14 @@ def dlq() -> None:
     """
     Dead letters: count them, look at one, write them back to the input, each at most once.
 
+    \b
+    Examples:
+      python -m pipeline dlq list                              how many, and why
+      python -m pipeline dlq inspect 0/17                      one of them
+      python -m pipeline dlq replay --reason not-json --dry-run
+
     Exit codes: 0 done, 3 refused, 64 wrong usage.
-    """
+    """  # noqa: D301 - click's own mark
 
 
 @dlq.command("list")

@@ -60,7 +60,7 @@ class Marks:
             return log.first, log.end
 
         try:
-            first, end = again(ask, "marks", Deadline(min(_SETTLED_S, deadline.remaining_s())))
+            first, end = again(ask, "marks", deadline.part(_SETTLED_S))
         except DeadlineExceeded as error:
             raise Refused(
                 f"{self.topic}[{self.partition}] has an open transaction that is not this group's: "

@@ -14,9 +14,9 @@ from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import BrewError, Refused
 from protocol.kafka import topics
-from protocol.kafka.clients import READ_UNCOMMITTED, admin, consumer
+from protocol.kafka.clients import READ_UNCOMMITTED, admin
 from protocol.kafka.offset_log import offset_batches, offsets_partition
-from protocol.kafka.offsets import committed, log_offsets
+from protocol.kafka.offsets import committed_by, log_offsets
 from protocol.kafka.scan import LogRecord, scan
 from protocol.kafka.times import offsets_at
 from protocol.kafka.transactions import Transactions
@@ -210,10 +210,7 @@ class Tracer:
         return dict(found)
 
     def _positions(self, partitions: Iterable[int]) -> dict[int, int | None]:
-        reader = consumer(self._connection, self._places.group, READ_UNCOMMITTED)
-        try:
-            known = [p for p in partitions if p in self.logs(self._places.input)]
-            told = committed(reader, self._places.input, known, Deadline(_ASK_S))
-        finally:
-            reader.close()
+        known = [p for p in partitions if p in self.logs(self._places.input)]
+        whose = (self._connection, self._places.group, self._places.input)
+        told = committed_by(*whose, known, READ_UNCOMMITTED, Deadline(_ASK_S))
         return {p: None if one is None else one.offset for p, one in told.items()}

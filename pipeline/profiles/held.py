@@ -18,7 +18,6 @@ from protocol.kafka.whole import WholeTopic
 _TELL_S = 2.0
 _LEAVE_S = 1.0
 _ASK_S = 5.0
-_LEAST_S = 0.01
 
 
 class Held:
@@ -63,7 +62,7 @@ class Held:
         if self._stop.is_set():
             raise DeadlineExceeded("profiles: left because the run stops")
         began = time.monotonic()
-        asking = Deadline(min(_ASK_S, max(_LEAST_S, deadline.remaining_s())))  # a stop is not heard meanwhile
+        asking = deadline.part(_ASK_S)  # a stop is not heard meanwhile
         if self._source is None:
             self._source = WholeTopic(self._connection, self._settings.topic, self._group, asking)
         source, table = self._source, self._table

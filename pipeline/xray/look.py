@@ -18,10 +18,10 @@ from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import BrewError, Refused
 from protocol.kafka import topics
-from protocol.kafka.clients import READ_UNCOMMITTED, AdminClient, admin, consumer
+from protocol.kafka.clients import READ_UNCOMMITTED, AdminClient, admin
 from protocol.kafka.introspect import RawLogs, raw_logs
 from protocol.kafka.offset_log import offset_batches, offsets_partition
-from protocol.kafka.offsets import committed, log_offsets
+from protocol.kafka.offsets import committed_by, log_offsets
 from protocol.kafka.record_ends import sources
 from protocol.position import LogOffsets
 
@@ -115,14 +115,12 @@ class Viewer:
         return fold.finish()
 
     def _positions(self, partitions: Sequence[int]) -> dict[int, int]:
-        reader = consumer(self._connection, self._wanted.group, READ_UNCOMMITTED)
+        whose = (self._connection, self._wanted.group, self._wanted.input)
         try:
-            told = committed(reader, self._wanted.input, partitions, Deadline(_ASK_S))
+            told = committed_by(*whose, partitions, READ_UNCOMMITTED, Deadline(_ASK_S))
         except BrewError as error:
             self._not_told.append(f"positions of group {self._wanted.group}: {error}")
             return {}
-        finally:
-            reader.close()
         return {partition: at.offset for partition, at in told.items() if at is not None}
 
     def _commits(self, raw: RawLogs) -> dict[int, list[tuple[int, int]]]:

@@ -20,6 +20,7 @@ from proof.campaign.cell import Cell
 from proof.campaign.cluster import Foreign, Sandbox
 from proof.campaign.result import Result
 from proof.campaign.runner import Terms, run
+from protocol.deadline import Deadline
 from protocol.jvm import parts
 from protocol.jvm.parts import Part
 
@@ -34,7 +35,7 @@ class Plan:
     Which cells with which seeds, where; without ``bootstrap`` on sandboxes of its own.
 
     ``at_once`` cells run at the same time, each on a cluster that no other cell uses meanwhile: a verdict tells of its
-    own faults only.
+    own faults only. ``begin_within_s``: no cell begins later than that.
     """
 
     cells: Sequence[Cell]
@@ -44,10 +45,16 @@ class Plan:
     bootstrap: str | None = None
     resume: bool = False
     at_once: int = 1
+    begin_within_s: float | None = None
 
     def rounds(self) -> list[Round]:
         """Every cell with the first seed, then with the next: an interrupted campaign has seen most of the matrix."""
         return [(cell, seed) for seed in self.seeds for cell in self.cells]
+
+    def missing_in(self, done: Sequence[Result]) -> list[str]:
+        """Cells and seeds without a result, as `NAME with seed N`."""
+        known = {(one.cell, one.seed) for one in done}
+        return [f"{cell.name} with seed {seed}" for cell, seed in self.rounds() if (cell.name, seed) not in known]
 
 
 def carry_out(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable[[Result], None]) -> list[Result]:
@@ -94,10 +101,11 @@ class _Todo:
         self.plan, self.left, self.done = plan, deque(left), done
         self._starts, self._ends = starts, ends
         self._lock = threading.Lock()
+        self._time = None if plan.begin_within_s is None else Deadline(plan.begin_within_s)
 
     def take(self, *, last: bool) -> Round | None:
         with self._lock:
-            if not self.left:
+            if not self.left or (self._time is not None and self._time.expired()):
                 return None
             cell, seed = self.left.pop() if last else self.left.popleft()
             self._starts(cell, seed)

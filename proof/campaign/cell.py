@@ -29,10 +29,10 @@ class Cell:
 
     ``needed`` is how often each thing has to happen (see `Stage.fired`), or the cell shows nothing. ``bound_s`` bounds
     the 95th percentile of the recoveries, ``limit_s`` the whole cell. Marks choose cells: `prove` for the short round.
-    With ``properties`` the cell gets one broker of its own with these settings, if ``secure`` one that asks who is
-    there. Not ``judged``: the play itself tells,
-    since the logs can't be compared afterwards. An ``experiment`` (brokers, seed, kills) does without stage and play,
-    and gives the whole result.
+    ``reader`` is handed to the program under test; empty: as the campaign starts it. With ``properties`` the cell gets
+    one broker of its own with these settings, if ``secure`` one that asks who is there. Not ``judged``: the play itself
+    tells, since the logs can't be compared afterwards. An ``experiment`` (brokers, seed, kills) does without stage and
+    play, and gives the whole result.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Cell:
     moment: str
     play: Callable[[Stage], None]
     path: str = "writer"
+    reader: str = ""
     needs: frozenset[Need] = frozenset()
     needed: Mapping[str, int] = field(default_factory=dict)
     bound_s: float | None = None

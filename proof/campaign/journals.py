@@ -1,21 +1,30 @@
-"""Follow the journals of a cell while they are written."""
+"""Follow the journals of a cell while they are written, and read them again when it is over."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
 
-from protocol.journal import SUFFIX, Entry, Phase, Step
+from protocol.journal import SUFFIX, Entry, Phase, Step, entries
 
 
 class Journals:
-    """All lines of a folder so far; `look` adds what has come since."""
+    """
+    The lines of a folder: `look` takes what has come since, and iterating reads all of them from disk, file by file.
+
+    ``entries`` are the lines since `forget` was last called, ``commits`` counts the acknowledged ones of all.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.entries: list[Entry] = []
+        self.commits = 0
         self._read: dict[Path, int] = {}
+
+    def __iter__(self) -> Iterator[Entry]:
+        return entries(self.folder)
 
     def look(self) -> list[Entry]:
         """The whole lines that are new, each file in its order."""
@@ -31,7 +40,13 @@ class Journals:
             self._read[path] = begin + len(whole)
             fresh += [_entry(orjson.loads(line)) for line in whole.splitlines()]
         self.entries += fresh
+        self.commits += sum(map(is_commit, fresh))
         return fresh
+
+    def forget(self) -> None:
+        """Keep none of the lines so far: an hour of mixtures writes half a gigabyte of them."""
+        self.look()
+        self.entries.clear()
 
 
 def is_commit(entry: Entry) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,8 +67,7 @@ def check(stage: Stage, judged: Judgement, *, settled: bool) -> None:
 
 def count(stage: Stage, judged: Judgement) -> None:
     """What the journals and the logs' markers tell; `fired` gets what happened without anybody's hand."""
-    found = stage.journals.entries
-    commits = sum(map(is_commit, found))
+    seen = Counter(kind for entry in stage.journals for kind in kinds(entry))
     aborted = 0
     try:
         topics = [stage.names.output, stage.names.dead_letter]
@@ -75,9 +75,11 @@ def count(stage: Stage, judged: Judgement) -> None:
         aborted = sum(one.counts.aborted for one in logged)
     except BrewError as error:
         judged.doubts.append(f"aborted records could not be counted: {error}")
-    ended = _ended_by_others(found)
-    judged.counts |= {"committed_transactions": commits, "aborted_transactions": ended, "aborted_records": aborted}
-    stage.fired["fences"] += sum(_was_fenced(entry) for entry in found)
+    # Begun and neither committed nor known: their own writer aborted them, or a fence did.
+    ended = max(0, seen["begun"] - seen["committed"])
+    done = {"committed_transactions": seen["committed"], "aborted_transactions": ended, "aborted_records": aborted}
+    judged.counts |= done
+    stage.fired["fences"] += seen["fenced"]
     stage.fired["aborted_records"] += aborted
 
 
@@ -96,11 +98,11 @@ def needed_of(stage: Stage) -> dict[str, int]:
     return {what: number or stage.kills for what, number in stage.cell.needed.items()}
 
 
-def _was_fenced(entry: Entry) -> bool:
-    return entry.phase is Phase.FAILED and str(entry.fields.get("detail", "")).startswith("Fenced")
-
-
-def _ended_by_others(entries: list[Entry]) -> int:
-    """Transactions that were begun and neither committed nor known: their own writer aborted them, or a fence did."""
-    begun = sum(entry.step is Step.BEGIN and entry.phase is Phase.DONE for entry in entries)
-    return max(0, begun - sum(map(is_commit, entries)))
+def kinds(entry: Entry) -> Iterator[str]:
+    """What a journal's line counts as."""
+    if is_commit(entry):
+        yield "committed"
+    if entry.step is Step.BEGIN and entry.phase is Phase.DONE:
+        yield "begun"
+    if entry.phase is Phase.FAILED and str(entry.fields.get("detail", "")).startswith("Fenced"):
+        yield "fenced"

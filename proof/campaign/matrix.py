@@ -11,6 +11,7 @@ from proof.campaign.cells import (
     access,
     broker,
     claims,
+    direct,
     ground,
     kafka,
     late,
@@ -38,6 +39,7 @@ THEMES: Sequence[ModuleType] = (
     claims,
     access,
     mixture,
+    direct,
 )
 
 

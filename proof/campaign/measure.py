@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import math
+from bisect import bisect_left
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from proof.campaign.journals import is_commit
@@ -27,58 +29,66 @@ def first_commit(entries: Iterable[Entry], after: float, partitions: Collection[
     return min(times, default=None)
 
 
-def recoveries(entries: Sequence[Entry], kills: Sequence[Kill]) -> list[float]:
+def recoveries(entries: Iterable[Entry], kills: Iterable[Kill]) -> list[float]:
     """Seconds from each kill to the first commit after it; kills with another one in between are left out."""
-    commits = sorted(entry.at for entry in entries if is_commit(entry))
-    return [found - kill.at for kill, found in _answered(kills, commits)]
+    moments = sorted(kill.at for kill in kills)
+    found: list[float | None] = [None] * len(moments)
+    for entry in filter(is_commit, entries):
+        latest = bisect_left(moments, entry.at) - 1
+        if latest >= 0:
+            found[latest] = min(found[latest] or math.inf, entry.at - moments[latest])
+    return [took for took in found if took is not None]
 
 
-def stalls(entries: Sequence[Entry], kills: Sequence[Kill]) -> list[float]:
+def stalls(entries: Iterable[Entry], kills: Collection[Kill]) -> list[float]:
     """
     Seconds for which a kill held readers back: to the first record of its open ranges that a reader was given.
 
-    Kills without an open transaction, and those with another kill in between, are left out.
+    Kills without an open transaction, and those with another kill in between, are left out. ``entries`` are gone
+    through twice.
     """
-    found = []
     moments = sorted(kill.at for kill in kills)
-    reads = [entry for entry in entries if entry.step is Step.READ]
+    held: dict[tuple[Kill, int, int], float] = {
+        (kill, *place): math.inf for kill, places in _open(entries, kills).items() for place in places.items()
+    }
+    for entry in entries:
+        if entry.step is not Step.READ or not held:
+            continue
+        for kill, partition, start in held:
+            place = kill, partition, start
+            if kill.at < entry.at < held[place] and _holds(entry, partition, start):
+                held[place] = entry.at
+    found = []
     for kill in kills:
-        ranges = open_ranges(entries, kill)
-        seen = [_first_read(reads, kill.at, partition, start) for partition, start in ranges.items()]
-        held = max((at for at in seen if at is not None), default=None)
-        if held is not None and not any(kill.at < at < held for at in moments):
-            found.append(held - kill.at)
+        last = max((at for (one, *_), at in held.items() if one == kill and at < math.inf), default=None)
+        if last is not None and not any(kill.at < at < last for at in moments):
+            found.append(last - kill.at)
     return found
 
 
 def open_ranges(entries: Iterable[Entry], kill: Kill) -> dict[int, int]:
     """The input partitions, with the range's start, in which the killed process had begun and not ended."""
-    begun: dict[int, int] = {}
+    return _open(entries, [kill]).get(kill, {})
+
+
+def _open(entries: Iterable[Entry], kills: Iterable[Kill]) -> dict[Kill, dict[int, int]]:
+    begun: dict[Kill, dict[int, int]] = {kill: {} for kill in kills}
+    by_pid: dict[int, list[Kill]] = {}  # an hour is long enough for a process number to come again
+    for kill in begun:
+        by_pid.setdefault(kill.pid, []).append(kill)
     for entry in entries:
-        if entry.pid != kill.pid or entry.at > kill.at:
-            continue
-        if entry.step is Step.BEGIN and entry.phase is Phase.DONE:
-            begun[entry.fields["partition"]] = entry.fields["start"]
-        elif entry.step in {Step.COMMIT, Step.ABORT} and entry.phase is Phase.DONE:
-            begun.pop(entry.fields["partition"], None)
+        for kill in by_pid.get(entry.pid, ()):
+            if entry.at > kill.at:
+                continue
+            if entry.step is Step.BEGIN and entry.phase is Phase.DONE:
+                begun[kill][entry.fields["partition"]] = entry.fields["start"]
+            elif entry.step in {Step.COMMIT, Step.ABORT} and entry.phase is Phase.DONE:
+                begun[kill].pop(entry.fields["partition"], None)
     return begun
 
 
-def _first_read(reads: Iterable[Entry], after: float, partition: int, start: int) -> float | None:
-    for entry in reads:
-        if entry.at <= after:
-            continue
-        for _offset, source_partition, source_offset, count in entry.fields["runs"]:
-            if source_partition == partition and source_offset + count > start:
-                return entry.at
-    return None
-
-
-def _answered(kills: Sequence[Kill], commits: Sequence[float]) -> list[tuple[Kill, float]]:
-    pairs = []
-    ordered = sorted(kills, key=lambda kill: kill.at)
-    for this, following in zip(ordered, [*ordered[1:], None], strict=True):
-        found = next((at for at in commits if at > this.at), None)
-        if found is not None and (following is None or found < following.at):
-            pairs.append((this, found))
-    return pairs
+def _holds(read: Entry, partition: int, start: int) -> bool:
+    """Whether a reader was given a record of that partition, from ``start`` on."""
+    return any(
+        source == partition and offset + count > start for _, source, offset, count in read.fields.get("runs", ())
+    )

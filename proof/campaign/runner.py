@@ -15,6 +15,7 @@ from pathlib import Path
 from proof.campaign import judge
 from proof.campaign.cell import Cell
 from proof.campaign.cluster import Foreign, Ground, Sandbox
+from proof.campaign.holders import HOLDERS, witnessed
 from proof.campaign.measure import stalls
 from proof.campaign.programs import Programs
 from proof.campaign.result import INCONCLUSIVE, PROVEN, Result
@@ -90,7 +91,7 @@ def _ground(cell: Cell, stage: Stage) -> Iterator[None]:
 def _play(stage: Stage, judged: judge.Judgement) -> None:
     """The acts of a cell; each later one is tried whatever became of the earlier ones."""
     opened = _act(lambda: _open(stage), judged)
-    played = opened and _act(lambda: stage.cell.play(stage), judged)
+    played = opened and _act(lambda: break_it(stage), judged)
     if opened and not played:
         stage.abort_writers()
     whole = _act(lambda: stage.cluster.make_whole(Deadline(_WHOLE_S), stage.names.topics()), judged)
@@ -107,7 +108,7 @@ def _play(stage: Stage, judged: judge.Judgement) -> None:
     judged.doubts += stage.doubts
     judged.anomalies += stage.findings
     judged.counts |= stage.counts
-    stage.stall_s += stalls(stage.journals.entries, stage.killed)
+    stage.stall_s += stalls(stage.journals, stage.killed)
     judge.guard(stage, judged)
 
 
@@ -115,6 +116,20 @@ def _open(stage: Stage) -> None:
     stage.cluster.make_whole(Deadline(_WHOLE_S))
     stage.make_topics()
     stage.reader()
+
+
+def break_it(stage: Stage) -> None:
+    """The cell's play; over the direct reader it counts the writers that were seen with what only that one has."""
+    if not stage.cell.reader:
+        stage.cell.play(stage)
+        return
+
+    def tell(seen: int, started: int) -> None:
+        stage.fire(HOLDERS, seen)
+        stage.notes.append(f"{seen} of {started} writers were seen with a line from holder to driver")
+
+    with witnessed(lambda: stage.writers, tell):
+        stage.cell.play(stage)
 
 
 def _close(stage: Stage) -> None:

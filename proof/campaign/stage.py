@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 from proof.campaign.cell import Cell
 from proof.campaign.cluster import Foreign, Sandbox
 from proof.campaign.feed import Feeder
-from proof.campaign.journals import Journals, is_commit
+from proof.campaign.journals import Journals
 from proof.campaign.measure import Kill, first_commit
 from proof.campaign.names import Names
 from proof.campaign.programs import Program, ProgramFailedError, Programs
@@ -28,7 +28,8 @@ from protocol.names import TransactionalId
 
 _POLL_S = 0.005
 _ASK_S = 30.0
-WRITER = (sys.executable, "-m", "pipeline", "run")
+WRITER = (sys.executable, "-m", "pipeline", "run", "--reader", "connector")
+"""Cells with a ``reader`` say so again, behind it."""
 FEED_RATE = 300
 
 
@@ -110,8 +111,9 @@ class Stage:
     # Programs.
 
     def writer(self, *options: str, name: str = "writer") -> Program:
-        """The program under test, without Spark unless ``options`` name a master."""
+        """The program under test with the cell's reader, without Spark unless ``options`` name a master."""
         words = [*self.program, "--bootstrap", self.bootstrap, *self.names.options()]
+        words += ["--reader", self.cell.reader] if self.cell.reader else []
         words += ["--master", "none", "--journal", str(self.journals.folder), "--transaction-timeout", "20"]
         program = self.programs.start(self._numbered(name), *words, "--poll-interval", "0.05", *options)
         self._writers.append(program)
@@ -137,6 +139,11 @@ class Stage:
             program.abort()
             self.notes.append(f"{program.name} did not end within {seconds:g} s of SIGTERM")
             return -signal.SIGKILL
+
+    @property
+    def writers(self) -> Sequence[Program]:
+        """All that were started, also those that have ended."""
+        return self._writers
 
     def stop_writers(self) -> None:
         """End every writer that still runs."""
@@ -216,7 +223,7 @@ class Stage:
     def commits(self) -> int:
         """How many transactions the journals know as committed."""
         self.journals.look()
-        return sum(map(is_commit, self.journals.entries))
+        return self.journals.commits
 
     def await_commits(self, count: int, seconds: float = 60.0) -> None:
         """Wait for so many more commits."""

@@ -44,13 +44,24 @@ class _SkewedLog(ClaimsLog):
 
 
 class _Believing(Member):
-    """The control: it never hears that the log gave to others what it once had."""
+    """The control: it never hears that the log gave to others what it once had, and tells so where it should have."""
 
     def _take(self, entries: Sequence[Entry]) -> dict[tuple[int, int], Answer]:
         had = dict(self.holdings)
         answers = super()._take(entries)
+        lost = had.keys() - self.holdings.keys()
         self.holdings = had | self.holdings
+        if lost:  # at its next turn it may own all of it again
+            _tell(self)
         return answers
+
+
+def _tell(member: Member) -> dict[int, int]:
+    """One line of what is held, by partition and token."""
+    held = {p: one.token for p, one in member.holdings.items()}
+    sys.stdout.write(json.dumps([member.who.client_id, member.world.tables[0].next, held]) + "\n")
+    sys.stdout.flush()
+    return held
 
 
 def take_part(
@@ -88,9 +99,7 @@ def take_part(
                 stop.wait(_AGAIN_S)  # brokers are killed on purpose; what is held now counts all the same
             held = {p: one.token for p, one in member.holdings.items()}
             if held != told or time.monotonic() > tell_at:
-                told, tell_at = held, time.monotonic() + who.interval_s
-                sys.stdout.write(json.dumps([who.client_id, member.world.tables[0].next, held]) + "\n")
-                sys.stdout.flush()
+                told, tell_at = _tell(member), time.monotonic() + who.interval_s
         member.leave(Deadline(_LEAVE_S))
     finally:
         log.close()

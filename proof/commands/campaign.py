@@ -57,6 +57,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -
 @_out
 @_bootstrap
 @_writer
+@click.option("--begin-within-s", type=click.FloatRange(1), help="Begin no cell later than that.")
 @click.option("--resume", is_flag=True, help="Leave out what the results there hold already.")
 @click.option("--keep", is_flag=True, help="Keep logs and journals of proven cells, too.")
 @click.option("--list", "as_list", is_flag=True, help="Show the cells and run none.")
@@ -71,6 +72,7 @@ def campaign(
     out: Path,
     bootstrap: str | None,
     writer: str | None,
+    begin_within_s: float | None,
     *,
     resume: bool,
     keep: bool,
@@ -95,8 +97,11 @@ def campaign(
         return ExitCode.DONE
     terms = Terms(out.resolve(), kills, _program(writer), keep=keep, minutes=minutes, slack=slack)
     command = shlex.join(["proof", *sys.argv[1:]])
-    plan = Plan(cells, seeds, terms, command, bootstrap, resume=resume, at_once=at_once)
-    return _code(_carried_out(plan, as_json=as_json))
+    plan = Plan(cells, seeds, terms, command, bootstrap, resume=resume, at_once=at_once, begin_within_s=begin_within_s)
+    done = _carried_out(plan, as_json=as_json)
+    if begin_within_s is not None and (late := plan.missing_in(done)):
+        click.echo(f"not begun within {begin_within_s:g} s: {', '.join(late)}; --resume goes on with them", err=True)
+    return _code(done)
 
 
 @click.command()

@@ -12,9 +12,10 @@ from rich.progress import Progress
 
 from proof.claims.claimant import take_part
 from proof.claims.races import Races, race
-from proof.commands.options import bootstrap_option, connected, json_option, say_json
+from proof.commands.options import connected, json_option, say_json
 from protocol.claims.member import INTERVAL_S, Membership
 from protocol.claims.table import SNAPSHOT_RECORDS
+from protocol.client_option import bootstrap_option
 from protocol.names import ExitCode
 
 _SHOWN = 10
@@ -22,9 +23,9 @@ _SHOWN = 10
 
 @click.command("claims-races")
 @bootstrap_option
-@click.option("--rounds", type=click.IntRange(1), default=100, show_default=True)
-@click.option("--claimants", type=click.IntRange(2, 64), default=8, show_default=True)
-@click.option("--partitions", type=click.IntRange(1, 1000), default=64, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=100, show_default=True, help="So many races.")
+@click.option("--claimants", type=click.IntRange(2, 64), default=8, show_default=True, help="Who race, a process each.")
+@click.option("--partitions", type=click.IntRange(1, 1000), default=64, show_default=True, help="What they race for.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the jitter between the claimants.")
 @json_option
 def claims_races(bootstrap: str, rounds: int, claimants: int, partitions: int, seed: int, *, as_json: bool) -> int:
@@ -61,12 +62,18 @@ def claims_races(bootstrap: str, rounds: int, claimants: int, partitions: int, s
 @click.command("claims-member")
 @bootstrap_option
 @click.option("--claims", required=True, metavar="TOPIC", help="The log of claims; made if missing.")
-@click.option("--client-id", required=True, metavar="NAME")
-@click.option("--partitions", type=click.IntRange(1, 1000), default=64, show_default=True)
-@click.option("--interval-s", type=float, default=INTERVAL_S, show_default=True)
+@click.option("--client-id", required=True, metavar="NAME", help="The claimant's name.")
+@click.option("--partitions", type=click.IntRange(1, 1000), default=64, show_default=True, help="To be divided.")
+@click.option("--interval-s", type=float, default=INTERVAL_S, show_default=True, help="Between two heartbeats.")
 @click.option("--skew-s", type=float, default=0.0, show_default=True, help="Its wall clock is wrong by so much.")
 @click.option("--rate", type=click.FloatRange(0.1, 10), default=1.0, show_default=True, help="How fast its clock runs.")
-@click.option("--snapshot-records", type=click.IntRange(10), default=SNAPSHOT_RECORDS, show_default=True)
+@click.option(
+    "--snapshot-records",
+    type=click.IntRange(10),
+    default=SNAPSHOT_RECORDS,
+    show_default=True,
+    help="Messages of the log between two snapshots.",
+)
 @click.option("--believing", is_flag=True, help="Never hear of a loss: a control that has to be caught.")
 def claims_member(
     bootstrap: str,

@@ -6,11 +6,12 @@ import dataclasses
 
 import click
 
-from proof.commands.options import bootstrap_option, connected, json_option, say_json, topic_option
+from proof.commands.options import connected, json_option, say_json, topic_option
 from proof.commands.prepare import progress
 from proof.customers import Customers
 from proof.seed_customers import seed_customers as carry_out
 from protocol import names
+from protocol.client_option import bootstrap_option
 from protocol.deadline import Deadline
 
 _WAIT_S = 60.0
@@ -20,7 +21,9 @@ _MOST = 100_000_000
 @click.command("seed-customers")
 @bootstrap_option
 @topic_option("--topic", names.CUSTOMERS_TOPIC, "Where the profiles go; made, compacted, when missing.")
-@click.option("--customers", "count", type=click.IntRange(0, _MOST), default=20_000, show_default=True)
+@click.option(
+    "--customers", "count", type=click.IntRange(0, _MOST), default=20_000, show_default=True, help="A profile for each."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Equal seeds give equal profiles.")
 @click.option("--updates", type=click.IntRange(0, _MOST), default=0, help="Afterwards so many profiles change.")
 @click.option("--tombstones", type=click.IntRange(0, _MOST), default=0, help="At last so many customers are removed.")

@@ -11,8 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from proof import logs
-from proof.commands.options import bootstrap_option, connected, group_option, json_option, say_json, topic_option
+from proof.commands.options import connected, group_option, json_option, say_json, topic_option
 from protocol import names
+from protocol.client_option import bootstrap_option
 from protocol.deadline import Deadline
 from protocol.names import checked_topic
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from protocol import names
-from protocol.client_option import beside, connection
+from protocol.client_option import connection
 from protocol.command import REACH_S
 from protocol.deadline import Deadline
 from protocol.kafka.clients import Connection, reach
@@ -27,16 +27,6 @@ def topic_option(name: str, default: str, text: str) -> Callable[[_Command], _Co
     return click.option(name, default=default, show_default=True, callback=_topic, metavar="TOPIC", help=text)
 
 
-bootstrap_option = beside(
-    click.option(
-        "--bootstrap",
-        default=names.BOOTSTRAP,
-        show_default=True,
-        envvar="BOOTSTRAP",
-        metavar="HOST:PORT",
-        help="Any broker of the cluster.",
-    )
-)
 input_option = topic_option("--input", names.INPUT_TOPIC, "Where the orders come in.")
 output_option = topic_option("--output", names.OUTPUT_TOPIC, "Where enriched orders go.")
 dead_letter_option = topic_option("--dead-letter", names.DEAD_LETTER_TOPIC, "Where rejected records go.")

@@ -12,7 +12,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from proof import seed as seeder
 from proof import topics as making
 from proof.commands.options import (
-    bootstrap_option,
     connected,
     dead_letter_option,
     input_option,
@@ -23,6 +22,7 @@ from proof.commands.options import (
 )
 from proof.seeding import Seeding
 from protocol import names
+from protocol.client_option import bootstrap_option
 from protocol.deadline import Deadline
 
 _WAIT_S = 60.0
@@ -66,7 +66,13 @@ def topics(bootstrap: str, partitions: int, as_json: bool, **named: str) -> None
     "--abort-every", type=click.IntRange(0), default=3, show_default=True, help="Abort every Nth transaction."
 )
 @click.option("--transaction-size", type=click.IntRange(0), default=0, help="Orders in each  [default: 100, or fewer]")
-@click.option("--transaction-timeout-s", type=click.FloatRange(1, 900), default=60.0, show_default=True)
+@click.option(
+    "--transaction-timeout-s",
+    type=click.FloatRange(1, 900),
+    default=60.0,
+    show_default=True,
+    help="How long the brokers let a transaction stay open.",
+)
 @click.option("--markers-only-partition", type=click.IntRange(0), help="A partition for aborted transactions only.")
 @click.option("--leave-open", is_flag=True, help="At the end open one more transaction, and leave it so.")
 @json_option

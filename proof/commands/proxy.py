@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from proof.commands.options import bootstrap_option
 from proof.wire.proxy import HOST
 from proof.wire.rules import Rule, Trap
 from proof.wire.running import WireProxy
 from proof.wire.shape import Shape
+from protocol.client_option import bootstrap_option
 from protocol.errors import BrewError, UsageError
 from protocol.names import ExitCode
 

@@ -6,21 +6,31 @@ from pathlib import Path
 
 import click
 
-from proof.commands.options import bootstrap_option, connected
+from proof.commands.options import connected
 from proof.read import read as read_along
 from protocol import names
+from protocol.client_option import bootstrap_option
 from protocol.command import Stopped
 from protocol.names import checked_topic
 
 
 @click.command("read")
 @bootstrap_option
-@click.option("--topic", "topics", multiple=True, default=[names.OUTPUT_TOPIC], show_default=True, metavar="TOPIC")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    default=[names.OUTPUT_TOPIC],
+    show_default=True,
+    metavar="TOPIC",
+    help="What to read; repeatable.",
+)
 @click.option(
     "--isolation",
     type=click.Choice([names.READ_COMMITTED, names.READ_UNCOMMITTED]),
     default=names.READ_COMMITTED,
     show_default=True,
+    help="Which kind of reader to be.",
 )
 @click.option(
     "--journal", type=click.Path(path_type=Path, file_okay=False), required=True, help="Where to write it down."

@@ -8,12 +8,13 @@ from typing import Any
 import click
 from rich.console import Console
 
-from proof.commands.options import bootstrap_option, connected, json_option, say_json
+from proof.commands.options import connected, json_option, say_json
 from proof.wire.cells import BELIEVED_FROM, CELLS
 from proof.wire.late import SCRIPTS
 from proof.wire.product import against_pipeline
 from proof.wire.show import STORIES, conclusion, seen_by_reader, timelines
 from proof.wire.torn import F11, Result, experiment
+from protocol.client_option import bootstrap_option
 from protocol.connection import Connection
 from protocol.errors import UsageError
 from protocol.names import ExitCode
@@ -25,7 +26,13 @@ _WIDE = 144
 @click.command()
 @bootstrap_option
 @click.option("--tries", type=click.IntRange(1), default=30, show_default=True, help="Tries of each writer.")
-@click.option("--writer", type=click.Choice(["reuse", "strict", "both", "pipeline"]), default="both", show_default=True)
+@click.option(
+    "--writer",
+    type=click.Choice(["reuse", "strict", "both", "pipeline"]),
+    default="both",
+    show_default=True,
+    help="See above; both: reuse and strict take turns.",
+)
 @click.option(
     "--script",
     "scripts",
@@ -116,7 +123,7 @@ def _exit_code(results: Sequence[Result]) -> int:
 @click.command("wire-cell")
 @click.argument("name", type=click.Choice(sorted(CELLS)))
 @bootstrap_option
-@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Equal seeds do the same.")
 @json_option
 def wire_cell(name: str, bootstrap: str, seed: int, *, as_json: bool) -> int:
     """

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from proof.commands.options import (
-    bootstrap_option,
     connected,
     dead_letter_option,
     group_option,
@@ -24,6 +23,7 @@ from proof.commands.options import (
 from proof.findings import Report
 from proof.verify import Asked, Claim
 from proof.verify import verify as judge
+from protocol.client_option import bootstrap_option
 from protocol.deadline import Deadline
 from protocol.errors import UsageError
 from protocol.profiles import Tiers

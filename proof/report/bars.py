@@ -13,6 +13,7 @@ from proof.report.times import Times, say_seconds
 from protocol.names import CrashPoint
 
 _KILL = "SIGKILL"
+_DIRECT = "direct "
 _LATE_TRIES = 1000
 
 
@@ -37,8 +38,8 @@ class Bar:
 def bars(results: Sequence[Result]) -> list[Bar]:
     """Judge every bar from the results that bear on it; positive controls bear on none."""
     mine = [result for result in results if not result.is_control]
-    writer = [result for result in mine if _struck(result, "writer", "writer")]
-    spark = [result for result in mine if result.path == "spark" and result.fault == _KILL]
+    writer, spark = _killed(mine, "")
+    direct_writer, direct_spark = _killed(mine, _DIRECT)
     coordinator = [result for result in mine if result.fault == _KILL and "coordinator" in result.target]
     return [
         _within("Writer killed, until the first new commit", 2.0, Times.recoveries(writer)),
@@ -50,7 +51,17 @@ def bars(results: Sequence[Result]) -> list[Bar]:
         _each_point("Kills at each crash point, writer", 100, writer),
         _each_point("Kills at each crash point, Spark", 10, spark),
         *_late_end_txn(results),
+        _within("Direct reader: writer killed, until the first new commit", 2.0, Times.recoveries(direct_writer)),
+        _within("Direct reader: Spark killed and restarted", 15.0, Times.recoveries(direct_spark)),
+        _each_point("Direct reader: kills at each crash point, Spark", 10, direct_spark),
     ]
+
+
+def _killed(results: Iterable[Result], reader: str) -> tuple[list[Result], list[Result]]:
+    """The writers, and what belongs to Spark, that were killed while they read that way."""
+    some = [result for result in results if result.fault == _KILL]
+    writer = [result for result in some if result.path == f"{reader}writer" and result.target == "writer"]
+    return writer, [result for result in some if result.path == f"{reader}spark"]
 
 
 def _late_end_txn(results: Sequence[Result]) -> list[Bar]:
@@ -74,10 +85,6 @@ def _late_end_txn(results: Sequence[Result]) -> list[Bar]:
 def _broken(results: Iterable[Result]) -> tuple[int, int]:
     some = list(results)
     return sum(one.fired.get("broken", 0) for one in some), sum(one.fired.get("late_frames", 0) for one in some)
-
-
-def _struck(result: Result, path: str, target: str) -> bool:
-    return result.path == path and result.target == target and result.fault == _KILL
 
 
 def _judge(title: str, wanted: str, measured: str, *, met: bool) -> Bar:

@@ -56,7 +56,8 @@ _QUICK = {
 # half of this); a topic takes 1,048,588 bytes unless told otherwise. `flush` sends what is there, whatever the linger.
 BATCH_BYTES = 1_000_000
 # With re-bootstrapping a cut connection could leave send_offsets_to_transaction waiting past its time-out for good
-# (seen with librdkafka 2.16, docs/decisions/0007); clients made for one transaction have no use for it.
+# (seen with librdkafka 2.16, docs/decisions/0007); clients made for one transaction have no use for it, and the one
+# that is kept (`locator`) is given up when it fails.
 ONE_TRANSACTION = {"metadata.recovery.strategy": "none"}
 
 
@@ -193,14 +194,22 @@ def mapped(step: str) -> Iterator[None]:
     try:
         yield
     except (KafkaException, SystemError) as error:
-        # The client runs callbacks (our logger) with its own exception pending; Python then hangs that one on as cause.
-        told = error if isinstance(error, KafkaException) else error.__cause__
-        if not isinstance(told, KafkaException):
+        # No local here may hold the exception: it holds this frame, and with it each caller's, a producer among them.
+        cause = _cause(error)
+        if cause is None:
             raise
-        cause = told.args[0]
-        if not isinstance(cause, KafkaError):
-            cause = KafkaError(KafkaError._FAIL, str(cause), True)  # noqa: SLF001 - the library's name for "local failure"
         raise classify(cause, step) from error
+
+
+def _cause(error: KafkaException | SystemError) -> KafkaError | None:
+    """The client's own error; None where another program's is pending."""
+    # The client runs callbacks (our logger) with its own exception pending; Python then hangs that one on as cause.
+    told = error if isinstance(error, KafkaException) else error.__cause__
+    if not isinstance(told, KafkaException):
+        return None
+    cause = told.args[0]
+    # `_FAIL` is the library's name for "local failure".
+    return cause if isinstance(cause, KafkaError) else KafkaError(KafkaError._FAIL, str(cause), True)  # noqa: SLF001
 
 
 def attempt_s(deadline: Deadline) -> float:

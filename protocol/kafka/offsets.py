@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
+from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, Retriable
-from protocol.kafka.clients import asking, attempt_s, mapped
+from protocol.kafka.clients import asking, attempt_s, consumer, mapped
 from protocol.position import Committed, LogOffsets
 from protocol.retry import again
 
@@ -17,7 +18,7 @@ _FIRST_S = 2.0
 """Then somebody looks whether the answer is a no."""
 _DENIED = {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED}
 
-__all__ = ["Committed", "LogOffsets", "committed", "log_offsets"]
+__all__ = ["Committed", "LogOffsets", "committed", "committed_by", "log_offsets"]
 
 
 def log_offsets(
@@ -56,7 +57,7 @@ def committed(
         DeadlineExceeded: a pending transaction did not end, or the coordinator did not answer, in time.
     """
     asked = [TopicPartition(topic, p) for p in partitions]
-    first = Deadline(min(_FIRST_S, deadline.remaining_s()))
+    first = deadline.part(_FIRST_S)
 
     def ask() -> dict[int, Committed | None]:
         with mapped("locate"):
@@ -80,6 +81,17 @@ def committed(
             return found
 
     return again(ask, "locate", deadline)
+
+
+def committed_by(
+    connection: Connection, group: str, topic: str, partitions: Iterable[int], isolation: str, deadline: Deadline
+) -> dict[int, Committed | None]:
+    """As `committed`, through a client for this one question."""
+    reader = consumer(connection, group, isolation)
+    try:
+        return committed(reader, topic, partitions, deadline)
+    finally:
+        reader.close()
 
 
 def _check_allowed(reader: Consumer) -> None:

@@ -14,6 +14,7 @@ from protocol.kafka.scan import TRANSIENT, LogRecord
 _FIRST_GUESS_BYTES = 4096
 _RECORD_OVERHEAD = 64
 _LEAST_FETCH = 1024 * 1024
+IDLE_MS = 100
 
 
 class Taken(NamedTuple):
@@ -34,18 +35,26 @@ class Tail:
     The visible records of one partition from ``start`` on, each given out once.
 
     Used by one thread, in the process that made it. ``ahead_bytes`` bounds what is fetched before it is asked for.
+    ``idle_ms``: a broker keeps a fetch that finds nothing for so long, and until it answers no end is told.
     Nothing is ever committed under ``group``.
     """
 
     def __init__(
-        self, connection: Connection, group: str, topic: str, partition: int, start: int, ahead_bytes: int
+        self,
+        connection: Connection,
+        group: str,
+        topic: str,
+        partition: int,
+        start: int,
+        ahead_bytes: int,
+        idle_ms: int = IDLE_MS,
     ) -> None:
         self._place = f"{topic}[{partition}]"
         ahead: dict[str, str | int | bool] = {
             "queued.max.messages.kbytes": max(1, ahead_bytes // 1024),
             "queued.min.messages": 1_000_000,  # the bytes above are the bound
             "fetch.message.max.bytes": min(ahead_bytes, _LEAST_FETCH),
-            "fetch.wait.max.ms": 100,
+            "fetch.wait.max.ms": idle_ms,
             **ONE_TRANSACTION,
         }
         self._consumer: Consumer = consumer(connection, group, READ_COMMITTED, **ahead)

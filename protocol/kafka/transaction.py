@@ -6,28 +6,29 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from protocol import retry
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, Fatal
 from protocol.kafka.clients import (
     BATCH_BYTES,
-    ONE_TRANSACTION,
-    READ_COMMITTED,
     Connection,
     Noes,
-    consumer,
     mapped,
     producer,
 )
-from protocol.kafka.offsets import Committed, committed
+from protocol.kafka.locator import locator
+from protocol.kafka.offsets import Committed
 from protocol.names import TransactionalId
-from protocol.retry import again
 
 # A rejected record keeps its bytes, so the producer's own limit has to be wider than any topic's.
 MESSAGE_MAX_BYTES = 100 * 1024 * 1024
 _POLL_S = 0.05
 _FENCE_ATTEMPT_S = 3.0
+_FENCE_FIRST_S = 0.01
+_FENCE_GROWTH = 1.25
+_FENCE_PAUSE_S = 0.001
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class TransactionSettings:
 
 class KafkaTransaction:
     """
-    A producer made for one transaction, and the group's position beside it.
+    A producer made for one transaction, and the group's position beside it; who asks for that is kept.
 
     It may be used by the process that made it and for one transaction only: with one transaction per producer epoch
     a delayed EndTxn finds a newer epoch and is refused (docs/decisions/0002).
@@ -64,8 +65,7 @@ class KafkaTransaction:
             **{"batch.size": settings.batch_bytes, "error_cb": self._noes},
         )
         self._outcome_unknown = False
-        # Stable offsets are only waited for at read_committed.
-        self._locator: Consumer = consumer(settings.connection, settings.group, READ_COMMITTED, **ONE_TRANSACTION)
+        self._locator = locator(settings.connection, settings.group)
         self.produce: Callable[..., None] = self._producer.produce
         """Queue one record: (topic, value, key, partition, callback, its alias, timestamp_ms, headers)."""
 
@@ -88,20 +88,25 @@ class KafkaTransaction:
         Raises:
             Denied: the brokers do not let us in any more; without this look it would be a time-out after all the time.
         """
+        attempt_s = _FENCE_FIRST_S
 
         def fence(timeout: float) -> None:
+            nonlocal attempt_s
+            within, attempt_s = min(attempt_s, timeout), min(_FENCE_ATTEMPT_S, attempt_s * _FENCE_GROWTH)
             try:
-                self._producer.init_transactions(min(_FENCE_ATTEMPT_S, timeout))  # one that timed out goes on
+                # Where a connection is not up yet, or the transaction before is still being completed, librdkafka looks
+                # again after 500 ms; called again, it looks at once (librdkafka 2.16: rd_kafka_idemp_start).
+                self._producer.init_transactions(within)
             except KafkaException:
                 self._producer.poll(0)
                 self._noes.check(self._connection, "fence")
                 raise
 
-        self._call("fence", fence, deadline)
+        self._call("fence", fence, deadline, _FENCE_PAUSE_S)
 
     def locate(self, deadline: Deadline) -> Committed | None:
         """The group's stable committed offset; None when there is none."""
-        return committed(self._locator, self._topic, [self._partition], deadline)[self._partition]
+        return self._locator.committed(self._topic, self._partition, deadline)
 
     def begin(self) -> None:
         with mapped("begin"):
@@ -111,6 +116,10 @@ class KafkaTransaction:
         """Let the full queue drain a little."""
         deadline.check("produce")
         self._producer.poll(min(_POLL_S, deadline.remaining_s()))
+
+    def settle(self, deadline: Deadline) -> None:
+        """Return once what is queued was acknowledged, so that no batch gets ready while another one is on its way."""
+        self.flush(deadline)
 
     def flush(self, deadline: Deadline) -> None:
         """
@@ -137,7 +146,8 @@ class KafkaTransaction:
         offsets = [TopicPartition(self._topic, self._partition, until, metadata)]
 
         def send(timeout: float) -> None:
-            self._producer.send_offsets_to_transaction(offsets, self._locator.consumer_group_metadata(), timeout)
+            group = self._locator.client().consumer_group_metadata()
+            self._producer.send_offsets_to_transaction(offsets, group, timeout)
 
         self._call("send-offsets", send, deadline)
 
@@ -171,18 +181,19 @@ class KafkaTransaction:
         # What this transaction was about is settled, or the next fence's. A client that has failed for good calls its
         # `error_cb` while its own exception is pending, which Python takes for a fault of the library.
         with contextlib.suppress(KafkaException, SystemError):
-            self._locator.close()
             if not self._outcome_unknown:
                 self._producer.close()
         self.produce = _closed
         del self._producer
 
-    def _call(self, step: str, call: Callable[[float], None], deadline: Deadline) -> None:
+    def _call(
+        self, step: str, call: Callable[[float], None], deadline: Deadline, pause_s: float = retry.PAUSE_S
+    ) -> None:
         def once() -> None:
             with mapped(step):
                 call(max(0.001, deadline.remaining_s()))
 
-        again(once, step, deadline)
+        retry.again(once, step, deadline, pause_s)
 
 
 def _closed(*_args: object) -> None:

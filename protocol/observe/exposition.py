@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from protocol.names import STEPS
 from protocol.observe.counts import BUCKETS_S, Counts, Ending, Histogram
 from protocol.observe.status import PartitionState, PartitionStatus, Status
+from protocol.records import Reason
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _PLACE = ("topic", "partition")
@@ -101,9 +102,14 @@ class _Snapshot(Collector):
     def collect(self) -> Iterator[Metric]:
         status, counts = self._status, self._counts
         yield self._info(status)
-        yield _filled("brew_txn_total", [([*_place(p), e], n) for (p, e), n in sorted(counts.endings.items())])
-        yield _filled("brew_records_total", [(_place(place), n) for place, n in sorted(counts.records.items())])
-        yield _filled("brew_dlq_total", [([reason], n) for reason, n in sorted(counts.dead_letters.items())])
+        # From 0 on, or Prometheus sees no increase where a series begins with its first count.
+        ours = [(one.topic, one.partition) for one in status.partitions]
+        endings = {(place, ending): 0 for place in ours for ending in Ending} | counts.endings
+        reasons: dict[str, int] = dict.fromkeys(Reason if status.reader else (), 0) | counts.dead_letters
+        yield _filled("brew_txn_total", [([*_place(p), e], n) for (p, e), n in sorted(endings.items())])
+        records = dict.fromkeys(ours, 0) | counts.records
+        yield _filled("brew_records_total", [(_place(place), n) for place, n in sorted(records.items())])
+        yield _filled("brew_dlq_total", [([reason], n) for reason, n in sorted(reasons.items())])
         yield from self._singles()
         yield _histogram(
             "brew_txn_phase_seconds", {step: counts.steps.get(step, Histogram()) for step in _steps(counts)}

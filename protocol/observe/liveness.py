@@ -121,12 +121,18 @@ def live(program: Program, partitions: Sequence[PartitionStatus], bounds: Bounds
     return Answer(True, told or "no partition is ours now")
 
 
-def ready(program: Program, alive: Answer) -> Answer:
-    """True when it does its work, or could at once: the checks have passed, and the brokers answer."""
+def ready(program: Program, alive: Answer, waits: str = "") -> Answer:
+    """
+    True when it does its work, or could at once: the checks have passed, and brokers and stores answer.
+
+    ``waits``: why none of its partitions can be worked on, where each of them waits for a store.
+    """
     if program.phase not in {Phase.WORKING, Phase.STANDING_BY}:
         return Answer(False, _words(program))
     if program.away_since is not None:
         return Answer(False, f"the brokers do not answer: {program.away_why}")
+    if waits and alive.ok:
+        return Answer(False, f"every partition waits: {waits}")
     return Answer(alive.ok, alive.reason if not alive.ok else _words(program))
 
 

@@ -106,11 +106,12 @@ class Recorder:
             now = self._clock()
             new = place not in self._partitions
             one = self._taken(place, now)
-            one.back(STORE, now)
             if one.position is not None and position > one.position:
                 self._recovered(one.moved(position, now))
             one.position = position
             one.stands(last_stable, end, now)
+            if not one.lag:
+                one.back(STORE, now)  # who has something to read hears from the store only when that is worked on
             if new and one.lag and one.trouble_since is None:
                 one.trouble_since = self._began  # what was left over: until the next commit this recovers
             self._answered(now)
@@ -211,6 +212,13 @@ class Recorder:
         with self._lock:
             return self._status(self._clock())
 
+    def _waits(self) -> str:
+        """Why no partition can be worked on, where each waits for what it needs besides brokers."""
+        partitions = list(self._partitions.values())
+        if not partitions or any(STORE not in one.away for one in partitions):
+            return ""
+        return partitions[0].trouble or "its store does not answer"
+
     def _status(self, now: float) -> Status:
         subject, program = self.subject, self._program
         partitions = tuple(
@@ -232,7 +240,7 @@ class Recorder:
             partitions,
             _totals(self._counts, self._rate.per_s(now)),
             alive,
-            ready(program, alive),
+            ready(program, alive, self._waits()),
             started(program),
         )
 

@@ -1,4 +1,8 @@
-"""The HTTP server of probes: `/livez /readyz /startupz /metrics /status`; every answer comes from memory at once."""
+"""
+The HTTP server of probes: `/livez /readyz /startupz /metrics /status`; every answer comes from memory at once.
+
+But `/status?producers`: it asks the brokers, too, within two seconds.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ import orjson
 
 from protocol.errors import UsageError
 from protocol.observe.phase import Phase
+from protocol.observe.producers import Producers
 from protocol.observe.recorder import Recorder
 from protocol.observe.settings import ProbeSettings
 from protocol.observe.status import ILL, Answer, Status
@@ -34,15 +39,19 @@ class Reply(NamedTuple):
     body: bytes
 
 
-def respond(path: str, recorder: Recorder) -> Reply:
-    """The answer for one path; whatever stands behind a question mark is passed over."""
-    page = path.partition("?")[0].rstrip("/")
+def respond(path: str, recorder: Recorder, producers: Producers | None = None) -> Reply:
+    """The answer for one path; behind a question mark only `producers` means anything."""
+    page, _, query = path.partition("?")
+    page = page.rstrip("/")
     if page == "/metrics":
         from protocol.observe import exposition  # noqa: PLC0415 - who is never scraped needs no client library
 
         return Reply(_OK, exposition.CONTENT_TYPE, exposition.text(*recorder.look()))
     if page == "/status":
-        return Reply(_OK, _JSON, recorder.status().to_json())
+        status = recorder.status()
+        if producers is not None and query.partition("=")[0] == "producers":
+            status = producers.filled(status)
+        return Reply(_OK, _JSON, status.to_json())
     if page in _PAGES:
         status = recorder.status()
         answer = {"/livez": status.live, "/readyz": status.ready, "/startupz": status.started}[page]
@@ -72,8 +81,8 @@ class _Server(http.server.ThreadingHTTPServer):
     request_queue_size = 64
     allow_reuse_address = True
 
-    def __init__(self, address: tuple[str, int], recorder: Recorder) -> None:
-        self.recorder = recorder
+    def __init__(self, address: tuple[str, int], recorder: Recorder, producers: Producers | None) -> None:
+        self.recorder, self.producers = recorder, producers
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, _Handler)
@@ -90,7 +99,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         try:
-            reply = respond(self.path, self.server.recorder)
+            reply = respond(self.path, self.server.recorder, self.server.producers)
         except Exception as error:  # noqa: BLE001 - a bug here must not look like a program that has ended
             reply = Reply(_ERROR, _JSON, orjson.dumps({"ok": False, "reason": f"{type(error).__name__}: {error}"}))
         with contextlib.suppress(OSError):  # whoever asked has gone
@@ -111,7 +120,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 class Probes:
     """The server, in a thread of its own; ``url`` is where it answers."""
 
-    def __init__(self, settings: ProbeSettings, recorder: Recorder) -> None:
+    def __init__(self, settings: ProbeSettings, recorder: Recorder, producers: Producers | None = None) -> None:
         """
         Raises:
             UsageError: the port that was asked for is taken, or the address is none of this machine's.
@@ -119,7 +128,7 @@ class Probes:
         """
         self.taken = False
         try:
-            self._server = _Server((settings.host, settings.port), recorder)
+            self._server = _Server((settings.host, settings.port), recorder, producers)
         except OSError as error:
             if settings.asked:
                 raise UsageError(
@@ -127,7 +136,7 @@ class Probes:
                     "name another port, 0 for any free one, or --no-probes"
                 ) from error
             # Nobody asked for the default port by number: another program on it must not stop this one.
-            self._server, self.taken = _Server((settings.host, 0), recorder), True
+            self._server, self.taken = _Server((settings.host, 0), recorder, producers), True
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"http://{host}:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=[_LOOK_S], name="probes", daemon=True)
@@ -140,7 +149,7 @@ class Probes:
 
 
 @contextlib.contextmanager
-def serving(settings: ProbeSettings, recorder: Recorder) -> Iterator[None]:
+def serving(settings: ProbeSettings, recorder: Recorder, producers: Producers | None = None) -> Iterator[None]:
     """
     Answer while the block lasts, and say on stderr where; without a place for the default the program goes on unprobed.
 
@@ -148,7 +157,7 @@ def serving(settings: ProbeSettings, recorder: Recorder) -> Iterator[None]:
         UsageError: as `Probes` says.
     """
     try:
-        server = Probes(settings, recorder)
+        server = Probes(settings, recorder, producers)
     except OSError as error:
         click.echo(f"no probes at {settings.host}: {error.strerror}; set --probe-host, or --no-probes", err=True)
         yield

@@ -63,7 +63,12 @@ class Transactions:
 
 @dataclass(frozen=True, slots=True)
 class LastTransaction:
-    """The last one that ended; ``steps`` maps the names of protocol.names.STEPS to seconds, as far as known."""
+    """
+    The last one that ended; ``steps`` maps the names of protocol.names.STEPS to seconds, as far as known.
+
+    ``producer_id`` and ``epoch`` are the id's newest holder's, told where they were asked for; one that has begun since
+    has a newer epoch. ``producer_unknown`` says why they are null.
+    """
 
     transactional_id: str | None = None
     producer_id: int | None = None
@@ -71,6 +76,7 @@ class LastTransaction:
     records: int | None = None
     seconds: float | None = None
     steps: Mapping[str, float] = field(default_factory=dict)
+    producer_unknown: str | None = "not asked; /status?producers asks the brokers"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from downstream.claims.admin import Filter, Row, Watcher
 from harness.names import Names
 from harness.programs import ROOT, Running
+from protocol.claims import layout
 from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.kafka import topics
@@ -47,10 +48,17 @@ class ClaimsStage:
     def connection(self) -> Connection:
         return Connection(self.bootstrap)
 
-    def seed(self, per_partition: int) -> None:
+    def create(self) -> None:
+        """Make both topics, so that the claims can be watched from before the first of them."""
         client = admin(self.connection)
-        topics.create(client, [topics.Wanted(self.topic, PARTITIONS, {})], Deadline(30))
-        topics.describe_all(client, [self.topic], Deadline(30))
+        wanted = [
+            topics.Wanted(self.topic, PARTITIONS, {}),
+            topics.Wanted(self.claims, layout.PARTITIONS, layout.CONFIG),
+        ]
+        topics.create(client, wanted, Deadline(30))
+        topics.describe_all(client, [one.name for one in wanted], Deadline(30))
+
+    def seed(self, per_partition: int) -> None:
         writer = producer(self.connection, None, timeout_s=30, message_max_bytes=1_000_000)
         for number in range(per_partition * PARTITIONS):
             writer.produce(self.topic, b"%d" % number, b"k", number % PARTITIONS)

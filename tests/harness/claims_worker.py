@@ -19,8 +19,8 @@ from downstream.claims.settings import ClaimsSettings, Flow
 from downstream.consume.handler import Lease, Seat, Slice
 from downstream.consume.loop import Loop, LoopSettings
 from downstream.consume.signals import stop_on_signals
+from protocol.client_option import client_config_option, connection
 from protocol.command import run
-from protocol.connection import Connection
 from protocol.deadline import Deadline
 
 
@@ -36,7 +36,7 @@ class Scribe:
 
     def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
         for one in slices:
-            time.sleep(self._work_s)
+            time.sleep(self._work_s)  # the work itself, which kills have to meet
             lines = [f"{self._client} {one.partition} {record.offset()}\n" for record in one.records]
             os.write(self._file, "".join(lines).encode())
             lease.report({one.partition: one.until})
@@ -53,6 +53,7 @@ class Scribe:
 
 @click.command()
 @click.option("--bootstrap", required=True)
+@client_config_option
 @click.option("--topic", required=True)
 @click.option("--group", required=True)
 @click.option("--claims", required=True)
@@ -76,7 +77,7 @@ def worker(
 ) -> None:
     """Work until SIGTERM."""
     settings = LoopSettings(
-        Connection(bootstrap),
+        connection(bootstrap),
         group,
         topic,
         follow=True,

@@ -107,12 +107,13 @@ class LedgerStage:
     def check(self) -> Checked:
         return check(self.loop(), self.database)
 
-    def proven(self, records: int) -> None:
+    def proven(self, records: int) -> Checked:
         found = self.check()
         assert (dict(found.findings), found.records, found.rows, found.waiting) == ({}, records, records, 0), (
             found.text()
         )
         assert found.booked == found.total
+        return found
 
     def command(self, *options: str) -> list[str]:
         names = ["--topic", self.topic, "--group", self.group, "--schema", self.schema]
@@ -121,7 +122,7 @@ class LedgerStage:
 
 
 def run(command: Sequence[str], seconds: float = PROGRAM_S) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds, env=_plain())
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds, env=plain())
 
 
 def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -130,7 +131,7 @@ def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
-def _plain() -> dict[str, str]:
+def plain() -> dict[str, str]:
     named = {"BOOTSTRAP", "DATABASE_URL", "REDIS_URL", "FOLLOW"}
     return {name: value for name, value in os.environ.items() if name not in named}
 
@@ -150,8 +151,8 @@ class ReceiveStage:
     def database(self) -> DatabaseSettings:
         return DatabaseSettings(self.url, self.schema)
 
-    def ground(self, *, again: bool = False, message_id: str = "source") -> Ground:
-        return Ground(self.group, self.topic, identifier(message_id), again=again)
+    def ground(self, *, message_id: str = "source", **more: Any) -> Ground:
+        return Ground(self.group, self.topic, identifier(message_id), **more)
 
     def loop(self, **more: Any) -> LoopSettings:
         return settings(self.bootstrap, self.group, self.topic, **more)
@@ -161,9 +162,7 @@ class ReceiveStage:
         return receiver.received
 
     def in_postgres(self, keep_s: float | None = None, *, outbox: bool = False, **more: Any) -> PostgresReceiver:
-        receiver = PostgresReceiver(self.ground(**more), self.database, Keeping(keep_s, 0.05), outbox=outbox)
-        receiver.prepare()
-        return receiver
+        return PostgresReceiver(self.ground(**more), self.database, Keeping(keep_s, 0.05), outbox=outbox)
 
     def in_redis(self, effect: Effect | None = None, *, keep_s: float = 60.0, **more: Any) -> RedisReceiver:
         return RedisReceiver(self.ground(**more), RedisSettings(self.redis, keep_s, claim_s=0.5), effect)

@@ -13,6 +13,8 @@ from protocol.kafka.clients import Connection, admin, producer
 from protocol.position import SourcePosition
 from protocol.records import DISCOUNTS
 
+from .waiting import markers_written
+
 TIERS = list(DISCOUNTS)
 SOURCE = "orders"
 
@@ -59,6 +61,7 @@ def write(bootstrap: str, topic: str, count: int, *, partitions: int = 4, seed: 
         assert writer.flush(30) == 0
         (writer.abort_transaction if phantom else writer.commit_transaction)(30)
     writer.close()
+    markers_written(Connection(bootstrap), topic)  # who drains goes up to the last stable offset that it begins with
 
 
 def write_raw(bootstrap: str, topic: str, *values: bytes | None) -> None:

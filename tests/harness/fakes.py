@@ -60,6 +60,7 @@ class FakeTransaction:
         self._epoch = -1
         self._queued: list[Record] = []
         self.waits = 0
+        self.settled: list[int] = []
 
     @contextmanager
     def mapped(self, step: str) -> Iterator[None]:
@@ -105,6 +106,10 @@ class FakeTransaction:
     def _send(self) -> None:
         self.broker.log.extend(self._queued)
         self._queued.clear()
+
+    def settle(self, deadline: Deadline) -> None:
+        self.settled.append(len(self._queued))
+        self._send()
 
     def flush(self, deadline: Deadline) -> None:
         with self._step("flush"):

@@ -15,6 +15,8 @@ from protocol.kafka.clients import admin, producer
 from protocol.kafka.introspect import AdminPartition, ask, plain_admin, raw_batches
 from protocol.kafka.offsets import log_offsets
 
+from .waiting import markers_written
+
 with warnings.catch_warnings():
     # The library reads its message schemas with a deprecated function while it is imported.
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -36,6 +38,7 @@ def hang(connection: Connection, topic: str, transactional_id: str) -> int:
     writer.begin_transaction()
     writer.produce(topic, b"in good order", partition=0)
     writer.commit_transaction(20)
+    markers_written(connection, topic)  # the marker has to lie before the late record, or it would commit that, too
     end = log_offsets(admin(connection), topic, [0], Deadline(20))[0].end
     (batch,) = [one for one in raw_batches(connection, topic, 0, end - 2, end, Deadline(20)) if not one.control]
     with _unverified(admin(connection)):

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,15 +32,16 @@ from protocol.command import outcome
 from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.kafka import topics
-from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, AdminClient, admin, consumer, producer
+from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, AdminClient, admin, producer
 from protocol.kafka.introspect import OpenTransaction, open_transactions
-from protocol.kafka.offsets import LogOffsets, committed, log_offsets
+from protocol.kafka.offsets import LogOffsets, committed_by, log_offsets
 from protocol.kafka.scan import LogRecord, scan
 from sandbox.jvm import Jvm
 
 from .brokers import Broker
 from .names import Names
-from .programs import POLL_S, ROOT, Ran, Running, until
+from .programs import ROOT, Ran, Running, until
+from .waiting import await_ends, markers_written
 
 MARK = "BREW_TEST_STAGE"
 PARTITIONS = 4
@@ -210,17 +210,21 @@ class Stage:
 
     def records(self, topic: str, isolation: str = READ_COMMITTED) -> list[LogRecord]:
         committed_only = isolation == READ_COMMITTED
+        if committed_only and self.waiting(topic):
+            markers_written(self.connection, topic)
         ends = {p: (log.first, log.last_stable if committed_only else log.end) for p, log in self.logs(topic).items()}
         return [one for batch in scan(self.connection, topic, ends, isolation) for one in batch]
 
     def committed(self) -> dict[int, int | None]:
         """The group's stable position per input partition."""
-        reader = consumer(self.connection, self.names.group, READ_COMMITTED)
-        try:
-            found = committed(reader, self.names.input, self.logs(self.names.input), Deadline(20))
-        finally:
-            reader.close()
+        whose = (self.connection, self.names.group, self.names.input)
+        found = committed_by(*whose, self.logs(self.names.input), READ_COMMITTED, Deadline(20))
         return {p: None if one is None else one.offset for p, one in found.items()}
+
+    def drained(self) -> bool:
+        """The group stands at the input's end."""
+        ends = {p: log.end for p, log in self.logs(self.names.input).items()}
+        return {p: at or 0 for p, at in self.committed().items()} == ends
 
     def open_transactions(self, topic: str | None = None) -> list[OpenTransaction]:
         topic = topic or self.names.output
@@ -230,9 +234,9 @@ class Stage:
         """Visible records of the output."""
         return len(self.records(self.names.output))
 
-    def waiting(self) -> int:
-        """Offsets of the output behind its last stable offset, as a cheap look at what is open."""
-        return sum(log.end - log.last_stable for log in self.logs(self.names.output).values())
+    def waiting(self, topic: str | None = None) -> int:
+        """Offsets (of the output) behind the last stable offset, as a cheap look at what is open."""
+        return sum(log.end - log.last_stable for log in self.logs(topic or self.names.output).values())
 
     # The proof.
 
@@ -257,23 +261,22 @@ class Stage:
         assert {name: report[name] for name in expected} == expected
         assert self.open_transactions() == []
         assert self.open_transactions(self.names.dead_letter) == []
-        ends = {p: log.end for p, log in self.logs(self.names.input).items()}
-        assert {p: at or 0 for p, at in self.committed().items()} == ends
+        assert self.drained()
         self.nobody_left()
         return report
 
     def nobody_left(self, seconds: float = _LEAVE_S) -> None:
         """Assert that all processes which this stage started are gone, JVMs and workers included."""
         deadline = Deadline(seconds)
-        while (left := list(self._left())) and not deadline.expired():
-            time.sleep(POLL_S)
-        assert left == [], f"still there after {seconds:g} s: {left}"
+        while (left := dict(self._left())) and not deadline.expired():
+            await_ends(left, deadline)
+        assert left == {}, f"still there after {seconds:g} s: {left}"
 
-    def _left(self) -> Iterator[str]:
+    def _left(self) -> Iterator[tuple[int, str]]:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if process.environ().get(MARK) == self.names.stem and process.status() != psutil.STATUS_ZOMBIE:
-                    yield f"{process.pid}: {' '.join(process.cmdline())[:120]}"
+                    yield process.pid, " ".join(process.cmdline())[:120]
 
 
 def environment(mark: str) -> dict[str, str]:

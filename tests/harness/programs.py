@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -19,8 +20,11 @@ import psutil
 
 from protocol.deadline import Deadline
 
+from .waiting import until
+
 ROOT = Path(__file__).resolve().parents[2]
-POLL_S = 0.02
+
+__all__ = ["ROOT", "Ran", "Running", "until"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Running:
 
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
         self._began = time.monotonic()
-        self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
+        self._err = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self._process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -114,8 +118,12 @@ class Running:
 
     def told(self) -> str:
         """All it has said up to now."""
-        self._err.seek(0)
-        return "".join(self._lines) + self._err.read()
+        return "".join(self._lines) + self._errors()
+
+    def _errors(self) -> str:
+        """What stands in stderr; read at its place, as a seek would move the program's own writing, too."""
+        said = os.pread(self._err.fileno(), os.fstat(self._err.fileno()).st_size, 0)
+        return said.decode(errors="replace")
 
     def family(self) -> list[psutil.Process]:
         """The process and all that descend from it: the driver's JVM, executors, Python workers."""
@@ -166,8 +174,7 @@ class Running:
             raise AssertionError(f"no end within {seconds:g} s; it said:\n{self.told()}") from None
         took = self.seconds
         self._reader.join(10)
-        self._err.seek(0)
-        return Ran(code, "".join(self._lines), self._err.read(), took)
+        return Ran(code, "".join(self._lines), self._errors(), took)
 
     def __enter__(self) -> Self:
         return self
@@ -179,11 +186,3 @@ class Running:
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._err.close()
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    """Wait for an event that only the broker or the system can tell."""
-    deadline = Deadline(seconds)
-    while not condition():
-        assert not deadline.expired(), f"{what}: not within {seconds:g} s"
-        time.sleep(POLL_S)

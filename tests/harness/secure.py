@@ -5,10 +5,19 @@ from __future__ import annotations
 import functools
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from protocol.deadline import Deadline
 from protocol.kafka import access
@@ -18,6 +27,7 @@ from sandbox.kafka import Cluster, Settings
 from sandbox.secure import Security
 
 from .brokers import Broker
+from .waiting import until
 
 ASK_S = 20.0
 
@@ -42,10 +52,24 @@ class Secure:
         return admin(self.cluster.connection)
 
     def grant(self, user: str, *granted: Right) -> None:
+        """Returns once the broker lets the user."""
         access.grant(self.admin, granted, f"User:{user}", Deadline(ASK_S))
+        until(lambda: self._lacks(user, granted) == set(), f"{user}'s new rights on the broker", ASK_S)
 
     def revoke(self, user: str, *taken: Right) -> int:
-        return access.revoke(self.admin, taken, f"User:{user}", Deadline(ASK_S))
+        """Returns once the broker does not let the user any more; how many rights were taken."""
+        count = access.revoke(self.admin, taken, f"User:{user}", Deadline(ASK_S))
+        until(lambda: self._lacks(user, taken) == set(taken), f"the end of {user}'s rights on the broker", ASK_S)
+        return count
+
+    def _lacks(self, user: str, rights: Iterable[Right]) -> set[Right]:
+        """Which of them the broker does not know; a broker hears of a change a moment after the controller took it."""
+        principal = f"User:{user}"
+        of_user = AclBindingFilter(
+            ResourceType.ANY, None, ResourcePatternType.ANY, principal, None, AclOperation.ANY, AclPermissionType.ANY
+        )
+        known = set(self.admin.describe_acls(of_user, request_timeout=ASK_S).result())
+        return {right for right in rights if access._acl(AclBinding, right, principal) not in known}
 
 
 @contextmanager

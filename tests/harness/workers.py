@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
+import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# The tests of a group run in one worker: its Spark (`harness.pipeline.spark_here`), its databases start once; and each
-# `sandbox up` sweeps away the networks that another test leaves behind on purpose.
+# The tests of a group run in one worker: its Spark (`harness.pipeline.spark_here`), its databases start once, its wheel
+# is built once; and each `sandbox up` sweeps away the networks that another test leaves behind on purpose.
 GROUPS = {
     "spark": (
         "integration/test_pipeline_heals.py",
         "integration/test_pipeline_inputs.py",
         "integration/test_pipeline_refusals.py",
+        "integration/test_profiles.py::test_spark_workers_hold_the_table_and_keep_it",
     ),
     "stores": (
+        "integration/test_claims_ledger.py",
+        "integration/test_durability.py",
         "integration/test_ledger.py",
         "integration/test_receive.py",
         "integration/test_receive_redis.py",
+        "scenarios/test_brokers_away.py",
         "scenarios/test_store_kills.py",
     ),
     "secure": ("integration/test_acls.py", "scenarios/test_secure.py", "scenarios/test_secure_canary.py"),
     "sandbox": ("integration/test_sandbox.py", "integration/test_sandbox_faults.py"),
+    "wheel": ("integration/test_wheel.py",),
 }
 
 
@@ -28,4 +37,29 @@ class Groups(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return next((name for name, files in GROUPS.items() if file.endswith(files)), nodeid)
+        return next(
+            (name for name, members in GROUPS.items() if (nodeid.endswith(members) or file.endswith(members))), nodeid
+        )
+
+
+_LONG = ("scenarios", "integration")
+
+
+def by_turns(items: list[pytest.Item], tests: Path) -> None:
+    """
+    Put scenarios, which start JVMs, and integration tests, which wait, by turns, and all short tests behind them.
+
+    Scenarios beside each other alone would starve, and the cores would idle afterwards.
+    """
+
+    def folder(item: pytest.Item) -> str:
+        return item.path.relative_to(tests).parts[0] if item.path.is_relative_to(tests) else ""
+
+    members, seen = Counter(map(folder, items)), Counter[str]()
+
+    def place(item: pytest.Item) -> float:
+        name = folder(item)
+        seen[name] += 1
+        return seen[name] / members[name] + (name not in _LONG)
+
+    items.sort(key=place)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from harness.names import Names
@@ -17,7 +20,7 @@ from protocol.deadline import Deadline
 from protocol.kafka import operate
 from protocol.kafka.clients import READ_UNCOMMITTED
 from protocol.names import ExitCode
-from protocol.rights import Kind, Operation, Right
+from protocol.rights import Kind, Operation, Purpose, Right
 
 ORDERS = 20
 PARTITIONS = 2
@@ -55,24 +58,11 @@ def _named(stage: SecureStage, right: Right, user: str, said: str) -> None:
     assert "Traceback" not in said
 
 
-def _name(right: Right) -> str:
-    return f"{right.name.strip('{}:')}-{right.operation}"
-
-
-@pytest.mark.parametrize("row", [right for right in rights.RIGHTS if right.user == PIPELINE], ids=_name)
-def test_a_run_without_one_right_names_it_and_lets_nothing_out(stage: SecureStage, row: Right) -> None:
-    """With it again, the next run does all of it once."""
-    right = row.at(stage.place)
-    options = ("--on-missing-position", "restore") if _is_searched(right) else ()
-    if _is_searched(right):
-        # What came out is looked for only where the group has no position.
-        assert _run(stage)[0] == ExitCode.DONE
-        operate.delete_group(stage.secure.admin, stage.names.group, Deadline(20))
+def _refused_without(stage: SecureStage, right: Right, *options: str) -> None:
+    """A run that lacks ``right`` says so; nothing comes out, stays open or is committed. Then it has it back."""
     before = _visible(stage)
     assert stage.secure.revoke(PIPELINE, right) == 1
-
     code, said = _run(stage, *options)
-
     assert code == ExitCode.REFUSED, said
     _named(stage, right, PIPELINE, said)
     assert _visible(stage) == before
@@ -80,8 +70,25 @@ def test_a_run_without_one_right_names_it_and_lets_nothing_out(stage: SecureStag
     assert stage.open_transactions(stage.names.dead_letter) == []
     assert all(at is None for at in stage.committed().values())
     stage.secure.grant(PIPELINE, right)
-    code, said = _run(stage, *options)
-    assert code == ExitCode.DONE, said
+
+
+def test_a_run_without_one_right_names_it_and_lets_nothing_out(stage: SecureStage) -> None:
+    """Each right in turn; with all of them again the next run does all of it once."""
+    every = stage.rights(PIPELINE)
+    searched = [right for right in every if _is_searched(right)]
+    assert (len(every), len(searched)) == (9, 2)
+    for right in every:
+        if right not in searched:
+            _refused_without(stage, right)
+    assert _run(stage)[0] == ExitCode.DONE
+    assert _visible(stage) == ORDERS
+
+    # What came out is looked for only where the group has no position.
+    operate.delete_group(stage.secure.admin, stage.names.group, Deadline(20))
+    restored = ("--on-missing-position", "restore")
+    for right in searched:
+        _refused_without(stage, right, *restored)
+    assert _run(stage, *restored)[0] == ExitCode.DONE
     assert _visible(stage) == ORDERS
     assert sum(len(stage.records(t, READ_UNCOMMITTED)) for t in (stage.names.output, stage.names.dead_letter)) >= ORDERS
 
@@ -138,3 +145,39 @@ def test_preflight_tells_of_the_transactional_ids_too(stage: SecureStage) -> Non
     stage.secure.grant(PIPELINE, right)
     code, said = stage.here(pipeline, *words, user=PIPELINE)
     assert code == ExitCode.DONE, said
+
+
+def test_commits_are_checked_where_kafkas_own_log_may_be_read(stage: SecureStage) -> None:
+    """
+    `verify` has the group's commits with Read on `__consumer_offsets` alone.
+
+    Without it names who lacks what and proves the rest; with Describe it names it, too, and with `--settled`, which
+    says that all was looked at, nothing is proven.
+    """
+    assert _run(stage)[0] == ExitCode.DONE
+    [read] = rights.more(PROOF, [Purpose.COMMITS])
+    describe = replace(read, operation=Operation.DESCRIBE)
+
+    def verified(*options: str) -> tuple[int, str]:
+        return stage.here(proof, "verify", *stage.options(), "--json", *options, user=PROOF)
+
+    def blind(*options: str, code: int = ExitCode.DONE) -> bool:
+        ended, said = verified(*options)
+        assert ended == code, said
+        lacks = [note for note in (one for some in _texts(json.loads(said)) for one in some) if read.seen in note]
+        assert all(f"User:{PROOF} {read.seen}" in note and read.command(f"User:{PROOF}") in note for note in lacks)
+        return bool(lacks)
+
+    assert blind()
+    stage.secure.grant(PROOF, describe)
+    assert blind()
+    assert blind("--settled", code=ExitCode.REFUSED)
+    stage.secure.grant(PROOF, read)
+    assert not blind()
+    assert not blind("--settled")
+    assert stage.secure.revoke(PROOF, read, describe) == 2
+
+
+def _texts(report: dict[str, Any]) -> list[list[str]]:
+    """Notes and doubts of a report."""
+    return [report["notes"], report["doubts"]]

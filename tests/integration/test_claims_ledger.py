@@ -50,7 +50,7 @@ def test_two_ledgers_share_a_topic_by_claim_and_each_order_is_booked_once(stage:
             a.done()
             until(lambda: owners() == ["b"] * 4, "the other one has all")
         watcher.close()
-    stage.proven(2 * ORDERS)
+    assert stage.proven(2 * ORDERS).rows == 2 * ORDERS
 
 
 def test_a_draining_member_ends_also_where_others_hold_everything(stage: LedgerStage, names: Names) -> None:

@@ -15,6 +15,7 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Stage
 from harness.programs import Ran
+from harness.waiting import markers_written, until
 
 from pipeline.__main__ import cli
 from pipeline.dlq.edit import Edit
@@ -48,6 +49,7 @@ def poisoned(stage: Stage, good: int = 20) -> None:
         (1, b"silver-2", None),
     )
     stage.drain_alone()
+    markers_written(stage.connection, stage.names.dead_letter)
 
 
 def options(stage: Stage, command: str) -> list[str]:
@@ -199,6 +201,7 @@ def test_a_value_that_stayed_on_the_input_is_fetched_from_there(stage: Stage) ->
     large = b'{"customer_id":"c-1","note":"%s"}' % (b"x" * 20_000)
     stage.produce(stage.names.input, (0, b"gold-1", large), (0, b"gold-2", large))
     stage.drain_alone("--max-record-bytes", "5000")
+    markers_written(stage.connection, stage.names.dead_letter)
     assert dlq(stage, "inspect", "0/0")["value_omitted"]
     assert dlq(stage, "replay", "--key", "gold-1")["replayed"] == 1
     assert [r.value() for r in stage.records(stage.names.input) if r.key() == b"gold-1"] == [large, large]
@@ -215,6 +218,7 @@ def test_marks_count_for_one_group_only_and_are_missed(stage: Stage) -> None:
     assert (code, "another" in text, stage.names.group in text) == (3, True, True)
     marks = stage.names.dead_letter + MARKS_TOPIC
     stage.admin.delete_topics([marks], operation_timeout=20)[marks].result(20)
+    until(lambda: not topics.describe(stage.admin, [marks], Deadline(20)), "the marks' end on the broker", 20)
     code, text = refused(stage, "replay")
     assert (code, "are gone" in text) == (3, True)
     assert sorted(came_back(stage).values()) == [1, 1]

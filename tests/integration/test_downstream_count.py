@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
+from harness.waiting import markers_written
 
 from downstream.__main__ import downstream
 from proof.__main__ import proof
@@ -64,6 +65,7 @@ def test_aborted_records_and_markers_are_no_records_for_a_committed_reader(
 ) -> None:
     """Each reader ends at its own end, also where markers are the last thing in the log."""
     filled(broker, names, "--count", "20", "--transactional")
+    markers_written(Connection(broker.bootstrap), names.output)
     committed = document(broker, names, capsys)
     everything = document(broker, names, capsys, "--isolation", "read_uncommitted")
     assert (committed["records"], committed["waiting"]) == (20, 0)

@@ -18,14 +18,15 @@ from protocol.kafka.offsets import log_offsets
 
 
 def topic_with_transactions(broker: Broker, names: Names, compression: str = "none") -> Connection:
-    """Three plain records, two committed, four aborted, one open."""
+    """Three plain records, two committed, four aborted, one open; each flush is a batch, however slow the loop is."""
     connection = Connection(broker.bootstrap)
     topics.create(admin(connection), [topics.Wanted(names.input, 1, {})], Deadline(20))
-    plain = producer(connection, None, timeout_s=30, message_max_bytes=1_000_000)
+    unhurried = {"linger.ms": 20_000}
+    plain = producer(connection, None, timeout_s=30, message_max_bytes=1_000_000, **unhurried)
     for _ in range(3):
         plain.produce(names.input, b"plain" * 50, partition=0)
     assert plain.flush(20) == 0
-    more = {"compression.type": compression}
+    more = {"compression.type": compression, **unhurried}
     writer = producer(connection, names.topic("tx"), timeout_s=60, message_max_bytes=1_000_000, **more)
     writer.init_transactions(20)
     for records, end in ((2, writer.commit_transaction), (4, writer.abort_transaction), (1, None)):

@@ -15,7 +15,7 @@ from harness import enriched
 from harness.brokers import Broker
 from harness.downstream import LedgerStage, document, following, run
 from harness.names import Names
-from harness.programs import ROOT
+from harness.programs import ROOT, until
 
 from downstream.consume.handler import Later, Lease, Seat, Slice
 from downstream.ledger import handler as ledger_handler
@@ -172,36 +172,42 @@ def test_members_that_come_and_go_while_working_leave_no_double_row(stage: Ledge
     first, second = Member(), Member()
     loop = stage.loop(partitions=None, batch=3, follow=True)
     with following(loop, first) as one:
-        _until(lambda: first.booked.entries > 0)
+        until(lambda: first.booked.entries > 0, "the first one books")
         with following(loop, second) as two:
             assert second.seated.wait(30)
             enriched.write(stage.bootstrap, stage.topic, ORDERS, seed=2, first=1000)
-            _until(lambda: second.booked.entries >= 20)
+            until(lambda: second.booked.entries >= 20, "the second one books")
             two.stop.set()
             two.done()
-        _until(lambda: first.booked.entries + second.booked.entries == 2 * ORDERS)
+        until(lambda: first.booked.entries + second.booked.entries == 2 * ORDERS, "all are booked")
         one.stop.set()
         one.done()
     stage.proven(2 * ORDERS)
-
-
-def _until(reached: object, seconds: float = 30.0) -> None:
-    deadline = Deadline(seconds)
-    while not reached():
-        deadline.check("the test's condition")
-        time.sleep(0.01)
 
 
 def test_a_stopped_member_holds_its_lock_for_a_while_and_overlaps_with_nobody(stage: LedgerStage) -> None:
     """SIGSTOP inside the transaction: the next member waits for the lock and goes on; the zombie books nothing."""
     times = ["--batch", "50", "--idle-timeout-s", "3", "--lock-timeout-s", "0.5"]
     dying = ["--partitions", "0,1,2,3", "--crash-point", "before-commit", "--crash-how", "stop", "--json"]
-    with subprocess.Popen(stage.command(*times, *dying), cwd=ROOT, stdout=subprocess.PIPE, text=True) as stopped:
+    asleep = threading.Event()
+
+    class Next(LedgerHandler):
+        """Has joined before the other one sleeps, so that it comes while the lock is held, however slow its start."""
+
+        def assigned(self, seats: list[ledger_handler.Seat], deadline: Deadline) -> dict[int, int]:
+            assert asleep.wait(60)
+            return dict(super().assigned(seats, deadline))
+
+    database = dataclasses.replace(stage.database, lock_s=0.5)
+    handler = Next(database, stage.group, stage.topic, lambda _: None, ledger_handler.Crash())
+    with (
+        following(stage.loop(), handler) as running,
+        subprocess.Popen(stage.command(*times, *dying), cwd=ROOT, stdout=subprocess.PIPE, text=True) as stopped,
+    ):
         try:
             os.waitpid(stopped.pid, os.WUNTRACED)  # returns once it has stopped
-            handler = stage.handler(database=dataclasses.replace(stage.database, lock_s=0.5))
-            with following(stage.loop(), handler) as running:
-                assert running.done().postponed >= 1
+            asleep.set()
+            assert running.done().postponed >= 1
             assert handler.booked.entries == ORDERS
             os.kill(stopped.pid, signal.SIGCONT)
             out, _ = stopped.communicate(timeout=30)
@@ -254,7 +260,7 @@ def test_the_command_ends_cleanly_on_sigterm_and_checks_itself(stage: LedgerStag
         stage.command("--follow", "--json"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as program:
         try:
-            _until(lambda: _rows(stage) == ORDERS)
+            until(lambda: _rows(stage) == ORDERS, "all are booked")
             program.terminate()
             program.wait(10)
         finally:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import signal
+import time
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import ConfigResource, ResourceType
 from harness.brokers import Broker
 from harness.names import Names
 from harness.operate import asked, crash, pipeline, upstream, words, write
 from harness.pipeline import Stage, until
+from harness.waiting import markers_written
 
 from pipeline.operate import trace
+from pipeline.operate.judge.lag import State, tell
+from pipeline.operate.look import Observer
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, Refused
 from protocol.kafka.clients import READ_COMMITTED, consumer
 from protocol.kafka.introspect import Unsupported
 from protocol.kafka.operate import set_config, set_offsets
-from protocol.kafka.transactions import Transactions
-from protocol.names import ExitCode
+from protocol.kafka.transactions import Transactions, fence
+from protocol.names import ExitCode, TransactionalId
 
 
 @pytest.fixture
@@ -43,17 +48,29 @@ def test_preflight_finds_what_the_sandbox_can_and_can_not_do(stage: Stage) -> No
     assert max(map(len, text.splitlines())) <= 80
 
 
+def configure(stage: Stage, config: dict[str, str]) -> None:
+    """Set the output up, and return when the broker says so, too: the controller takes it a moment before."""
+    topic = ConfigResource(ResourceType.TOPIC, stage.names.output)
+    set_config(stage.admin, stage.names.output, config, Deadline(20))
+
+    def known() -> bool:
+        found = stage.admin.describe_configs([topic], request_timeout=20)[topic].result()
+        return all(found[name].value == value for name, value in config.items())
+
+    until(known, f"{config} on the broker", 20)
+
+
 def test_an_unsafe_topic_is_refused_and_allowed_by_name_with_a_note(stage: Stage) -> None:
     """Nothing is written before; after it the note names what was allowed."""
     stage.create(1, output=1)
     stage.seed(10)
-    set_config(stage.admin, stage.names.output, {"min.insync.replicas": "2"}, Deadline(20))
+    configure(stage, {"min.insync.replicas": "2"})
     with pytest.raises(Refused, match=r"output-min-isr is 2, needs 1 .*--allow output-min-isr"):
         stage.drain_alone()
     assert stage.records(stage.names.output) == []
     assert asked(stage, "preflight", code=3)["refuses"]
 
-    set_config(stage.admin, stage.names.output, {"min.insync.replicas": "1", "cleanup.policy": "compact"}, Deadline(20))
+    configure(stage, {"min.insync.replicas": "1", "cleanup.policy": "compact"})
     with pytest.raises(Refused, match="--allow output-cleanup"):
         stage.drain_alone()
     ran = stage.drain_alone("--allow", "output-cleanup")
@@ -91,6 +108,7 @@ def test_lag_counts_records_and_tells_who_blocks(stage: Stage) -> None:
     with upstream(stage, "up") as writer, upstream(stage, "late") as late:
         write(stage, writer, 3)
         writer.abort_transaction(20)
+        markers_written(stage.connection, stage.names.input)
         tail = lag_of(stage)
         assert tail["last_stable"] - tail["committed"] == 4
         assert (tail["state"], tail["remaining"], tail["exact"]) == ("idle", 0, True)
@@ -105,14 +123,33 @@ def test_lag_counts_records_and_tells_who_blocks(stage: Stage) -> None:
 
         write(stage, writer, 3)
         writer.commit_transaction(20)
+        markers_written(stage.connection, stage.names.input)
         assert lag_of(stage)["remaining"] == 0
         late.commit_transaction(20)
+        markers_written(stage.connection, stage.names.input)
         behind = lag_of(stage)
         assert (behind["state"], behind["remaining"], behind["exact"]) == ("stuck", 5, True)
         at_most = asked(stage, "lag", "--interval", "0.1", "--exact", "0")
         assert (at_most["remaining"], at_most["exact"]) == (11, False)
     stage.drain_alone()
     assert lag_of(stage)["state"] == "idle"
+
+
+def test_a_partition_whose_attempts_end_each_other_is_fenced(stage: Stage) -> None:
+    """Between two looks somebody took the id over, and committed nothing; before that it only stands still."""
+    stage.create(1)
+    stage.seed(5)
+    own = str(TransactionalId(stage.names.group, stage.names.input, 0))
+    fence(stage.connection, own, Deadline(20))
+    with Observer(stage.connection, stage.names.input, stage.names.group, exact=100) as observer:
+        (before,), (still,) = observer.look(Deadline(20)), observer.look(Deadline(20))
+        fence(stage.connection, own, Deadline(20))
+        (after,) = observer.look(Deadline(20))
+    now_ms = int(time.time() * 1000)
+    assert tell(before, still, now_ms).state is State.STUCK
+    told = tell(still, after, now_ms)
+    assert (told.state, "two runs fence each other" in told.why) == (State.FENCED, True)
+    assert after.remaining.records == 5
 
 
 def test_watching_the_lag_goes_on_until_sigterm(stage: Stage) -> None:
@@ -172,7 +209,7 @@ def test_explain_says_what_is_lost_and_refuses_what_is_not_there(stage: Stage, m
     code, text = pipeline(stage, "explain", f"{stage.names.input}/0/99")
     assert (code, "ends at 3" in text) == (3, True)
     assert pipeline(stage, "explain", "other.topic/0/1")[0] == ExitCode.USAGE
-    monkeypatch.setattr(trace, "committed", no_answer)
+    monkeypatch.setattr(trace, "committed_by", no_answer)
     code, text = pipeline(stage, "explain", f"{stage.names.input}/0/0")
     assert (code, "no stable answer; if a right is missing" in text, "ask again" in text) == (3, True, True)
 

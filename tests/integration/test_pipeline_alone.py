@@ -90,8 +90,8 @@ def test_a_kept_reader_gives_each_range_its_records_and_no_other(stage: Stage) -
     """Ranges that follow each other, that end in markers, that hold nothing visible, and one read again."""
     stage.create(1)
     stage.seed(30, "--transactional", "--transaction-size", "10")
+    visible = [one.offset() for one in stage.records(stage.names.input)]  # which waits for the last marker
     end = stage.logs(stage.names.input)[0].last_stable
-    visible = [one.offset() for one in stage.records(stage.names.input)]
     assert len(visible) == 30
     assert visible[-1] + 1 < end, "it has to end in markers"
     reader = RangeReader(stage.connection, stage.names.input, 0, stage.names.group)

@@ -7,21 +7,23 @@ import http.server
 import json
 import re
 import threading
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
 from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Stage
-from harness.programs import Running, until
+from harness.probed import Probed
+from harness.programs import until
 
+from protocol.deadline import Deadline
 from protocol.kafka.clients import READ_UNCOMMITTED, consumer, producer
+from protocol.kafka.introspect import raw_batches
+from protocol.kafka.offsets import log_offsets
 from protocol.names import STEPS, TransactionalId
-from protocol.observe.status import PartitionState, Status, from_json
+from protocol.observe.status import PartitionState, from_json
 
 FOLLOW = ("--master", "none", "--follow", "--probe-port", "0")
 ORDER = b'{"order_id":"1","customer_id":"gold-1","item":"x","quantity":1,"total_cents":5,"store":"s","created_at":"t"}'
@@ -30,60 +32,6 @@ ORDER = b'{"order_id":"1","customer_id":"gold-1","item":"x","quantity":1,"total_
 @pytest.fixture
 def stage(broker: Broker, names: Names) -> Stage:
     return Stage(broker, names)
-
-
-@dataclass
-class Probed:
-    """A running program, and the place where it answers."""
-
-    program: Running
-
-    def url(self) -> str:
-        found: list[str] = []
-
-        def told() -> bool:
-            found[:] = re.findall(r"probes at (http://\S+)", self.program.told())
-            assert self.program.alive(), self.program.told()
-            return bool(found)
-
-        until(told, "probes are announced")
-        return found[0]
-
-    def ask(self, page: str) -> tuple[int, bytes]:
-        try:
-            with urllib.request.urlopen(self.url() + page, timeout=5) as reply:
-                return reply.status, reply.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read()
-
-    def code(self, page: str) -> int:
-        return self.ask(page)[0]
-
-    def status(self) -> Status:
-        return from_json(self.ask("/status")[1])
-
-    def metric(self, line: str) -> float:
-        """The sum of all samples whose name and labels hold that."""
-        lines = [one for one in self.ask("/metrics")[1].decode().splitlines() if re.match(line, one)]
-        return sum(float(one.rpartition(" ")[2]) for one in lines)
-
-    def until(self, condition: Callable[[Status], bool], what: str, seconds: float = 20) -> Status:
-        seen: list[Status] = []
-
-        def holds() -> bool:
-            seen.append(self.status())
-            return condition(seen[-1])
-
-        try:
-            until(holds, what, seconds)
-        except AssertionError as error:
-            raise AssertionError(f"{error}; last told: {seen[-1]}") from None
-        return seen[-1]
-
-    def ends(self) -> None:
-        self.program.terminate()
-        assert self.program.wait(20).code == 0
 
 
 @contextlib.contextmanager
@@ -120,11 +68,24 @@ def test_a_pipeline_tells_what_it_does_and_what_it_did(stage: Stage, reader: str
             assert one.transactions.committed >= 1
         run.until(lambda s: all(one.state is PartitionState.IDLE for one in s.partitions), "nothing is left")
         assert (run.code("/livez"), run.code("/readyz"), run.code("/nothing")) == (200, 200, 404)
+        asked = from_json(run.ask("/status?producers")[1])
+        told = {p.partition: (last.producer_id, last.epoch) for p in asked.partitions if (last := p.last_transaction)}
+        assert len(told) == 4
+        assert _last_writers(stage).items() <= told.items(), "but for the partition whose orders are all rejected"
         assert run.metric(r'brew_txn_total{.*outcome="committed"') == status.totals.transactions
         assert run.metric(r'brew_dlq_total{reason="no') + run.metric(r'brew_dlq_total{reason="[^n]') == 10
         assert run.metric(r"brew_consumer_lag{") == 0
         assert run.metric(r'brew_txn_phase_seconds_count{phase="commit"}') == status.totals.transactions
         run.ends()
+
+
+def _last_writers(stage: Stage) -> dict[int, tuple[int, int]]:
+    """Partition of the output -> producer id and epoch of its last batch; the input's partition of the same number."""
+    deadline, found = Deadline(20), {}
+    for partition, log in log_offsets(stage.admin, stage.names.output, range(4), deadline).items():
+        for batch in raw_batches(stage.connection, stage.names.output, partition, log.first, log.end, deadline):
+            found[partition] = (batch.producer_id, batch.producer_epoch)
+    return found
 
 
 def test_what_stands_behind_an_upstreams_transaction_is_blocked_and_alive(stage: Stage) -> None:
@@ -160,15 +121,20 @@ def test_a_partition_that_stands_still_with_work_turns_livez_red_until_it_moves(
     stage.produce(stage.names.input, (0, b"gold-1", ORDER), (1, b"gold-2", ORDER))
     short = ("--transaction-timeout", "1", "--consuming-ttl", "2", "--polling-ttl", "60")
     with following(stage, "--reader", reader, *short) as run:
-        run.until(lambda s: s.totals.records == 1, "the other partition is done")
-        until(lambda: run.code("/livez") == 503, "it is stuck")
-        told = json.loads(run.ask("/livez")[1])
+        run.until(lambda s: [p.lag for p in s.partitions] == [0, 1], "the other partition is done")
+
+        def stuck() -> Any:
+            """What it says once an attempt came as far as that; in its second a fence may take all of it."""
+            code, told = run.ask("/livez")
+            return json.loads(told) if code == 503 and b"locate" in told else None
+
+        told = until(stuck, "it is stuck")
         assert [(one["partition"], one["state"]) for one in told["ill"]] == [(1, "stuck")]
         assert "locate" in told["reason"]
         assert "--consuming-ttl 2" in told["reason"]
         assert (run.code("/readyz"), run.code("/startupz")) == (503, 200)
         foreign.abort_transaction(20)
-        run.until(lambda s: s.totals.records == 2 and s.live.ok, "it moves, and is well")
+        run.until(lambda s: [p.lag for p in s.partitions] == [0, 0] and s.live.ok, "it moves, and is well")
         assert (run.code("/livez"), run.code("/readyz")) == (200, 200)
         recovered = run.status().totals.recovery_s
         assert recovered is not None
@@ -191,6 +157,7 @@ def test_drivers_that_share_tell_each_of_its_own(stage: Stage) -> None:
                 return sorted(told) == [0, 1, 2, 3] and len(other.status().partitions) == 2
 
             until(divided, "each has two")
+            assert [len(run.status().partitions) for run in both] == [2, 2]
             other.ends()
         one.ends()
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
+from harness.waiting import markers_written
 
 from proof.__main__ import proof
 from protocol.command import STOPPED_EXIT, outcome
@@ -74,6 +75,7 @@ def test_aborted_transactions_come_on_top_of_the_count(broker: Broker, names: Na
     make(broker, names, capsys)
     options = ("--transactional", "--markers-only-partition", "2")
     done = call(broker, capsys, "seed", "--topic", names.input, "--count", "40", *options)
+    markers_written(Connection(broker.bootstrap), names.input)
     found = totals(broker, names, capsys)
     assert (found["visible"], found["aborted"], found["open"]) == (40, done["aborted"], 0)
     assert found["aborted"] > 0

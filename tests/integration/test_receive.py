@@ -93,7 +93,6 @@ def test_a_claim_that_is_not_in_the_effects_transaction_is_caught(stage: Receive
             raise RuntimeError("died between claim and effect")
 
     torn = Torn(stage.ground(), stage.database, Keeping(None))
-    torn.prepare()
     with pytest.raises(RuntimeError, match="between"):
         stage.receive(torn, batch=30)
     stage.receive(stage.in_postgres())
@@ -213,9 +212,9 @@ def test_a_request_that_is_refused_for_good_stops_no_other(stage: ReceiveStage, 
 def test_a_receiver_that_never_answers_does_not_keep_the_rows_behind_from_their_turn(stage: ReceiveStage) -> None:
     """What hangs longer than a transaction may take is still noted, and waits for its next try while others pass."""
     stage.receive(stage.in_postgres(outbox=True))
-    quick = dataclasses.replace(stage.database, lock_s=0.2, statement_s=0.3)  # 2.5 s in all, and ten calls take 3 s
+    quick = dataclasses.replace(stage.database, lock_s=0.2, statement_s=1.0)  # 3.2 s in all, and ten calls take 4 s
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
-        calls = CallSettings(f"http://127.0.0.1:{silent.getsockname()[1]}/", timeout_s=0.3)
+        calls = CallSettings(f"http://127.0.0.1:{silent.getsockname()[1]}/", timeout_s=0.4)
         deliverer = Deliverer(stage.group, quick, calls, Crash())
         assert deliverer.round()
         deliverer.stop(Deadline(1))

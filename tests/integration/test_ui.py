@@ -20,6 +20,7 @@ from harness.live import Stream, get, served
 from harness.names import Names
 from harness.operate import asked, pipeline, upstream, write
 from harness.pipeline import Running, Stage
+from harness.waiting import markers_written, until
 
 from pipeline.settings import PipelineSettings
 from pipeline.ui.desk import Desk
@@ -29,11 +30,14 @@ from proof.wire.running import WireProxy
 from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.kafka.operate import set_config
+from protocol.kafka.topics import cleanup_policy
 from protocol.names import ExitCode
 from protocol.secrets import Secret
 
 CANARY = "canary-5f1d0c"
 INTERVAL_S = 0.2
+_DONE = "> / 5<"
+"""Of the position beside the end: Kafka has told where the group stands; what else is shown may come before."""
 
 
 @pytest.fixture
@@ -62,6 +66,7 @@ def drained(stage: Stage, partitions: int = 1) -> PipelineSettings:
     stage.create(partitions)
     stage.seed(5 * partitions)
     stage.drain_alone()
+    markers_written(stage.connection, stage.names.output)
     return stage.settings("--master", "none")
 
 
@@ -84,8 +89,8 @@ def test_page_and_stream_show_a_real_run_and_who_blocks_it(stage: Stage, tmp_pat
     proof = tmp_path / "proof.json"
     proof.write_text(json.dumps(stage.verify()[1]))
     with ui(stage, "--proof", str(proof)) as (program, port), upstream(stage, "late") as late:
-        name = f"{stage.names.group}:{stage.names.input}"
-        page = loaded(port, "✓ proven", f">{name}:0<", f">{name}:1<", "in order")
+        started_s, name = program.seconds, f"{stage.names.group}:{stage.names.input}"
+        page = loaded(port, "✓ proven", f">{name}:0<", f">{name}:1<", "in order", _DONE)
         for partition, log in stage.logs(stage.names.input).items():
             assert page.texts[f"r{partition}-position"] == f"{log.end:,} / {log.end:,}"
             assert "5 committed" in page.texts[f"r{partition}-tail"]
@@ -107,7 +112,8 @@ def test_page_and_stream_show_a_real_run_and_who_blocks_it(stage: Stage, tmp_pat
             while stream.event() is not None:
                 pass
             ended = program.wait(10)
-        assert (ended.code, time.monotonic() - began < 2) == (128 + signal.SIGTERM, True), ended.text
+        at_once = time.monotonic() - began < max(2, started_s)  # the machine's own yardstick
+        assert (ended.code, at_once) == (128 + signal.SIGTERM, True), ended.text
     stage.nobody_left()
 
 
@@ -145,7 +151,7 @@ def test_no_secret_is_shown(stage: Stage) -> None:
     secrets = {name: Secret(CANARY) for name in names}
     hidden = Connection(run.connection.bootstrap, {"sasl.username": "somebody"}, secrets)
     with shown(replace(run, connection=hidden)) as port:
-        page = loaded(port, "in order", "5 committed")
+        page = loaded(port, "in order", "5 committed", _DONE)
         with Stream(port, stand(page)) as stream:
             stream.await_part("when", lambda _: True)
         texts = [get(port, path)[2] for path in ("/", "/view.json", "/page.js", "/page.css")] + [stream.text]
@@ -159,7 +165,7 @@ def test_brokers_that_are_gone_are_marked_stale(stage: Stage) -> None:
     with contextlib.ExitStack() as between:
         proxy = between.enter_context(WireProxy(stage.broker.bootstrap))
         with shown(replace(run, connection=Connection(proxy.bootstrap)), patience_s=0.5) as port:
-            page = loaded(port, 'id="r0-position"', "5 committed", "in order")
+            page = loaded(port, _DONE, "5 committed", "in order")
             with Stream(port, stand(page)) as stream:
                 between.close()
                 stream.await_part("mark-flow", lambda text: "stale" in text)
@@ -170,6 +176,8 @@ def test_the_terminal_tells_the_same_once(stage: Stage) -> None:
     """As JSON, with rates and states that took more than one look."""
     drained(stage)
     set_config(stage.admin, stage.names.output, {"cleanup.policy": "compact"}, Deadline(20))
+    output = (stage.admin, stage.names.output)
+    until(lambda: cleanup_policy(*output, Deadline(20)) == "compact", "the broker has heard of it")
     told = asked(stage, "top", "--once", "--interval", "0.2")
     (row,) = told["partitions"]
     assert (row["state"], row["position"], row["to_read"], row["rate"]) == ("idle", 5, 0, 0.0)
@@ -182,10 +190,12 @@ def test_the_terminal_goes_on_until_sigterm(stage: Stage) -> None:
     """A line per interval, and the end at once."""
     stage.create(1)
     with stage.python("pipeline", "top", *stage.options(), "--json", "--interval", "0.2") as program:
+        program.await_line(lambda line: line.startswith("{"))
+        started_s = program.seconds
         program.await_line(lambda line: '"state":"idle"' in line, times=2)
         began = time.monotonic()
         program.terminate()
-        assert (program.wait(10).code, time.monotonic() - began < 2) == (128 + signal.SIGTERM, True)
+        assert (program.wait(10).code, time.monotonic() - began < max(2, started_s)) == (128 + signal.SIGTERM, True)
 
 
 def test_a_host_that_others_reach_is_warned_of_and_a_taken_port_refused(stage: Stage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -20,6 +21,7 @@ from harness.names import Names
 from harness.pages import ROOT
 from harness.pipeline import Stage
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from protocol.jvm import parts
 
@@ -100,8 +102,33 @@ def test_the_wheel_says_what_it_needs_and_which_bytes_it_is(installed: Installed
     assert (told["Version"], told["Requires-Python"]) == (PROJECT["version"], PROJECT["requires-python"])
     plain = {str(Requirement(one)) for one in told.get_all("Requires-Dist", []) if "extra ==" not in one}
     assert plain == {str(Requirement(one)) for one in PROJECT["dependencies"]}
-    digest = hashlib.sha256(installed.wheel.read_bytes()).hexdigest()
-    assert (installed.wheel.parent / "SHA256SUMS").read_text() == f"{digest}  {installed.wheel.name}\n"
+    files = [installed.wheel, bill_of_materials(installed.wheel)]
+    sums = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files)
+    assert (installed.wheel.parent / "SHA256SUMS").read_text() == sums
+
+
+def bill_of_materials(wheel: Path) -> Path:
+    return wheel.parent / f"{PROJECT['name']}-{PROJECT['version']}.cdx.json"
+
+
+def test_what_the_wheel_is_made_of_stands_beside_it(installed: Installed) -> None:
+    """CycloneDX: each package that it needs in the version that was tested, and none that only we need."""
+    told = json.loads(bill_of_materials(installed.wheel).read_text())
+    assert (told["bomFormat"], told["specVersion"]) == ("CycloneDX", "1.6")
+    root = told["metadata"]["component"]
+    assert (root["name"], root["version"]) == (PROJECT["name"], PROJECT["version"])
+    lines = [line.split("==") for line in (ROOT / "constraints.txt").read_text().split()]
+    pinned = {canonicalize_name(name): version for name, version in lines}
+    found = {canonicalize_name(one["name"]): one for one in told["components"]}
+    assert {name: pinned.get(name) for name in found} == {name: one["version"] for name, one in found.items()}
+    assert all(one["purl"].startswith(f"pkg:pypi/{name}@") for name, one in found.items())
+    direct = {canonicalize_name(Requirement(one).name) for one in PROJECT["dependencies"]}
+    assert direct | {"py4j", "numpy", "psycopg-binary"} <= found.keys()
+    assert not found.keys() & {"pytest", "ruff", "mypy", "cyclonedx-bom", "mkdocs", "opentelemetry-sdk"}
+    edges = {one["ref"]: one["dependsOn"] for one in told["dependencies"]}
+    assert sorted(edges[root["bom-ref"]]) == sorted(found[name]["bom-ref"] for name in direct)
+    assert found["py4j"]["bom-ref"] in edges[found["pyspark"]["bom-ref"]]
+    assert str(ROOT) not in json.dumps(told)
 
 
 def test_the_console_scripts_tell_their_version_and_their_own_name(installed: Installed) -> None:

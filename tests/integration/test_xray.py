@@ -13,6 +13,7 @@ from harness.brokers import Broker
 from harness.browser import Page, seen
 from harness.names import Names
 from harness.pipeline import Stage
+from harness.waiting import markers_written
 
 from pipeline.__main__ import cli
 from protocol.command import outcome
@@ -79,6 +80,7 @@ def test_a_crash_is_seen_open_then_aborted_and_the_slider_goes_back_to_it(stage:
     assert before["input"]["group"] is None
 
     stage.drain_alone("--journal", str(tmp_path / "journal"))
+    markers_written(stage.connection, stage.names.output)
     after = strips(stage)
     output = after["output"]
     assert kinds(output) == [("aborted", ORDERS), ("abort-marker", 1), ("committed", ORDERS), ("commit-marker", 1)]
@@ -118,6 +120,7 @@ def test_windows_pictures_and_the_terminal(stage: Stage, tmp_path: Path) -> None
     code, told = xray(stage)
     assert (code, f"not told: topic {stage.names.output} does not exist" in told) == (ExitCode.DONE, True), told
     stage.drain_alone()
+    markers_written(stage.connection, stage.names.output)
 
     part = strips(stage, "--from", "3", "--to", "7")["output"]
     assert kinds(part) == [("committed", 4)]

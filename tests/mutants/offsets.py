@@ -24,13 +24,15 @@ def flush_left_out(change: Changes) -> None:
     """The commit is sent while records are still queued, before their errors can be seen."""
 
     class Unflushed:
-        """The port without its flush."""
+        """The port without its waits for acknowledgements."""
 
         def __init__(self, kafka: Any) -> None:
             self._kafka = kafka
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._kafka, name)
+
+        def settle(self, deadline: Deadline) -> None: ...
 
         def flush(self, deadline: Deadline) -> None: ...
 
@@ -96,7 +98,7 @@ def offset_by_plain_consumer_commit(change: Changes) -> None:
 
     def send(self: KafkaTransaction, until: int, metadata: str, _deadline: Deadline) -> None:
         place = TopicPartition(self._topic, self._partition, until, metadata)
-        self._locator.commit(offsets=[place], asynchronous=False)
+        self._locator.client().commit(offsets=[place], asynchronous=False)
 
     change.set(KafkaTransaction, "send_offsets", lambda _: send)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from pipeline.attempt import Job, Offer
 from pipeline.outcome import Outcome, Status
 from pipeline.ports import Rows
 from protocol.deadline import Deadline
-from protocol.kafka import transaction
+from protocol.kafka import locator
 from protocol.kafka.clients import READ_UNCOMMITTED
 from protocol.kafka.transaction import KafkaTransaction
 from protocol.names import TransactionalId
@@ -140,7 +141,8 @@ def first_time_ignored(change: Changes) -> None:
 @mutant("D4", on="pending-under-another-id", named="duplicate-output")
 def unstable_locate(change: Changes) -> None:
     """The position is read without waiting for pending offset commits."""
-    change.set(transaction, "READ_COMMITTED", lambda _: READ_UNCOMMITTED)
+    change.set(locator, "READ_COMMITTED", lambda _: READ_UNCOMMITTED)
+    change.set(locator, "_known", lambda _: deque())  # those that are kept were made without the bug
 
 
 @mutant("D12", on="lost-answer", named="duplicate-output")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -39,9 +38,8 @@ def test_members_go_on_after_their_broker_was_killed_and_no_token_has_two_holder
     stop = threading.Event()
 
     def watch(keeper: Keeper) -> None:
-        while not stop.is_set():
+        while not stop.wait(0.01):
             beliefs.update(Belief(keeper.membership.client_id, p, one.token) for p, one in keeper.held().items())
-            time.sleep(0.01)
 
     with ExitStack() as stack:
         keepers = [

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from harness.brokers import Broker
-from harness.claims_stage import INTERVAL_S, PARTITIONS, ClaimsStage, ended
+from harness.claims_stage import INTERVAL_S, PARTITIONS, ClaimsStage, Watching, ended
 from harness.names import Names
-from harness.programs import until
+from harness.programs import Running, until
 
 RECORDS = 300
 WORK_S = 0.03  # the worker's, per slice
@@ -21,8 +23,19 @@ BATCH = 20
 @pytest.fixture
 def claims(broker: Broker, names: Names, tmp_path: Path) -> ClaimsStage:
     stage = ClaimsStage(broker.bootstrap, names, tmp_path)
-    stage.seed(RECORDS)
+    stage.create()
     return stage
+
+
+@contextmanager
+def two(stage: ClaimsStage, *more: str) -> Iterator[tuple[Running, Running, Watching]]:
+    """Workers a and b in mid-work, which is there once each has its half: the first to be up would do it alone."""
+    a, b = (stage.worker(name, *more) for name in "ab")
+    with ended(a, b), stage.watching() as log:
+        until(lambda: sorted(row.owner or "" for row in log.rows()) == ["a", "a", "b", "b"], "each has its half")
+        stage.seed(RECORDS)
+        until(lambda: by(stage, "a") > 100 and by(stage, "b") > 100, "both work")
+        yield a, b, log
 
 
 def by(stage: ClaimsStage, client: str) -> int:
@@ -31,9 +44,7 @@ def by(stage: ClaimsStage, client: str) -> int:
 
 def test_a_killed_workers_partitions_go_on_elsewhere_and_at_most_an_interval_is_repeated(claims: ClaimsStage) -> None:
     """At-least-once: nothing is left out; what comes twice was done since the last heartbeat."""
-    a, b = claims.worker("a"), claims.worker("b")
-    with ended(a, b):
-        until(lambda: by(claims, "a") > 100 and by(claims, "b") > 100, "both work")
+    with two(claims) as (a, b, _):
         before = claims.counts()
         killed = time.monotonic()
         a.kill_family()
@@ -55,12 +66,9 @@ def test_a_killed_workers_partitions_go_on_elsewhere_and_at_most_an_interval_is_
 
 def test_a_killed_worker_drops_what_it_had_claimed_and_nothing_comes_twice(claims: ClaimsStage) -> None:
     """At-most-once: the batch at hand is lost, nothing else, and no record is worked on twice."""
-    a, b = (claims.worker(name, "--flow", "at-most-once") for name in "ab")
-    with ended(a, b):
-        until(lambda: by(claims, "a") > 100 and by(claims, "b") > 100, "both work")
+    with two(claims, "--flow", "at-most-once") as (a, b, log):
         a.kill_family()
-        with claims.watching() as log:
-            until(lambda: log.positions() == {RECORDS}, "all is claimed")
+        until(lambda: log.positions() == {RECORDS}, "all is claimed")
         b.terminate()
         assert b.wait().code == 0
 
@@ -73,37 +81,31 @@ def test_a_killed_worker_drops_what_it_had_claimed_and_nothing_comes_twice(claim
 
 def test_a_worker_that_ends_cleanly_repeats_and_drops_nothing(claims: ClaimsStage) -> None:
     """SIGTERM: it finishes the batch, releases at its position, and the next one goes on there at once."""
-    a, b = claims.worker("a"), claims.worker("b")
-    with ended(a, b):
-        until(lambda: by(claims, "a") > 100 and by(claims, "b") > 100, "both work")
-        with claims.watching() as log:
-            a.terminate()
-            until(lambda: log.owners() == {"b"}, "the other one has all", 2 * INTERVAL_S + 10)
-            assert a.wait().code == 0
-            until(lambda: len(claims.counts()) == RECORDS * PARTITIONS, "all is done")
-            b.terminate()
-            assert b.wait().code == 0
-            assert {(row.owner, row.position) for row in log.rows()} == {(None, RECORDS)}
+    with two(claims, "--interval-s", "3") as (a, b, log):  # whoever is starved for two of them repeats something
+        a.terminate()
+        until(lambda: log.owners() == {"b"}, "the other one has all", 11)
+        assert a.wait().code == 0
+        until(lambda: len(claims.counts()) == RECORDS * PARTITIONS, "all is done")
+        b.terminate()
+        assert b.wait().code == 0
+        until(lambda: {(row.owner, row.position) for row in log.rows()} == {(None, RECORDS)}, "the release is told")
     assert set(claims.counts().values()) == {1}
 
 
 def test_a_worker_that_slept_past_two_heartbeats_writes_nothing_that_counts(claims: ClaimsStage) -> None:
     """SIGSTOP, the other takes over, SIGCONT: what it owned has other tokens, and it works on with new ones."""
-    a, b = claims.worker("a"), claims.worker("b")
-    with ended(a, b):
-        until(lambda: by(claims, "a") > 100 and by(claims, "b") > 100, "both work")
-        with claims.watching() as log:
-            os.kill(a.pid, signal.SIGSTOP)
-            until(lambda: log.owners() == {"b"}, "b has all")
-            tokens = {row.partition: row.token for row in log.rows()}
-            os.kill(a.pid, signal.SIGCONT)
-            until(lambda: log.owners() == {"a", "b"}, "a works again")
-            later = log.rows()
-            until(lambda: len(claims.counts()) == RECORDS * PARTITIONS, "all is done")
-            until(lambda: log.positions() == {RECORDS}, "and told")
-            for one in (a, b):
-                one.terminate()
-            assert [one.wait().code for one in (a, b)] == [0, 0]
+    with two(claims) as (a, b, log):
+        os.kill(a.pid, signal.SIGSTOP)
+        until(lambda: log.owners() == {"b"}, "b has all")
+        tokens = {row.partition: row.token for row in log.rows()}
+        os.kill(a.pid, signal.SIGCONT)
+        until(lambda: log.owners() == {"a", "b"}, "a works again")
+        later = log.rows()
+        until(lambda: len(claims.counts()) == RECORDS * PARTITIONS, "all is done")
+        until(lambda: log.positions() == {RECORDS}, "and told")
+        for one in (a, b):
+            one.terminate()
+        assert [one.wait().code for one in (a, b)] == [0, 0]
 
     assert all(row.token > tokens[row.partition] for row in later if row.owner == "a")
     assert max(claims.counts().values()) <= 2
@@ -111,16 +113,22 @@ def test_a_worker_that_slept_past_two_heartbeats_writes_nothing_that_counts(clai
 
 def test_a_restarted_worker_takes_its_partitions_back_without_waiting(claims: ClaimsStage) -> None:
     """Under its stable name, while it still counts as the owner: every token is one of a heartbeat, not of a claim."""
-    a = claims.worker("a", "--interval-s", "5")
+    long_s = 20.0  # a start of Python is far shorter
+    claims.seed(RECORDS)
+    a = claims.worker("a", "--interval-s", str(long_s))
     with ended(a):
         until(lambda: by(claims, "a") > 100, "it works")
         with claims.watching() as log:
             owned = {row.partition: row.token for row in log.rows()}
             a.kill_family()
+            a.wait()
             done = by(claims, "a")
-            again = claims.worker("a", "--interval-s", "5")
+            claims.seed(RECORDS)  # it may have been through
+            again = claims.worker("a", "--interval-s", str(long_s))
             with ended(again):
-                until(lambda: all(row.token > owned[row.partition] for row in log.rows()), "it has all back", 9)
+                until(
+                    lambda: all(row.token > owned[row.partition] for row in log.rows()), "it has all back", 1.8 * long_s
+                )
                 until(lambda: by(claims, "a") > done, "it works again")
                 again.terminate()
                 assert again.wait().code == 0

@@ -31,10 +31,12 @@ def test_kill_9_of_a_worker_a_driver_and_all_of_them(stage: Stage) -> None:
         victim = max(program.members("pyspark.daemon"), key=lambda one: one.create_time())
         victim.kill()
         before = stage.committed()
+        stage.seed(4_000)  # a partition may have been drained before the look
         until(lambda: all((at or 0) > (before[p] or 0) for p, at in stage.committed().items()), "all go on", 30)
         psutil.Process(program.pid).kill()
         program.wait()
         stage.nobody_left()
+    stage.seed(16_000)
     with stage.follow(*DIRECT, *small, "--follow") as program:
         program.await_cycle()
         program.kill_family()
@@ -42,7 +44,7 @@ def test_kill_9_of_a_worker_a_driver_and_all_of_them(stage: Stage) -> None:
     stage.nobody_left()
     ran = stage.pipeline(*DIRECT)
     assert ran.code == 0, ran.text
-    stage.proven(inputs=20_000, outputs=20_000)
+    stage.proven(inputs=40_000, outputs=40_000)
 
 
 @pytest.mark.usefixtures("quick_jvms")
@@ -51,13 +53,16 @@ def test_an_executor_that_is_killed_costs_its_lease_only(stage: Stage) -> None:
     stage.create()
     stage.seed(16_000)
     options = ("--master", "local-cluster[2,1,1024]", "--max-records-per-transaction", "500")
-    with stage.follow(*DIRECT, *options) as program:
+    with stage.follow(*DIRECT, *options, "--follow") as program:
         program.await_cycle(seconds=120)
         until(lambda: len(program.members(EXECUTOR)) == 2, "both executors", 30)
         program.members(EXECUTOR)[0].kill()
-        ran = program.wait(180)
+        stage.seed(4_000)  # all may have been drained before the kill
+        until(stage.drained, "the rest", 120)
+        program.terminate()
+        ran = program.wait(60)
     assert ran.code == 0, ran.text
-    stage.proven(inputs=16_000, outputs=16_000)
+    stage.proven(inputs=20_000, outputs=20_000)
 
 
 def test_sigterm_ends_a_following_run_within_ten_seconds(stage: Stage) -> None:

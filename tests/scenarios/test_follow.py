@@ -27,7 +27,7 @@ def done(stage: Stage, count: int) -> bool:
 def test_sigterm_ends_a_following_run_within_ten_seconds(stage: Stage, to: str, load: str) -> None:
     """Running transactions are finished or aborted; exit 0, no reader has to wait for a time-out."""
     stage.create()
-    options = () if load == "idle" else ("--max-records-per-transaction", "1000")
+    options = () if load == "idle" else ("--max-records-per-transaction", "100")
     stage.seed(20 if load == "idle" else 60_000)
     command = stage.make_command("run-pipeline", FOLLOW="1")
     with stage.start(command) if to == "make" else stage.follow("--follow", *options) as program:

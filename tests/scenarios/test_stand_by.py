@@ -51,11 +51,6 @@ def ended(*programs: Running) -> list[int]:
     return [one.wait(20).code for one in programs]
 
 
-def drained(stage: Stage) -> bool:
-    ends = {p: log.end for p, log in stage.logs(stage.names.input).items()}
-    return {p: at or 0 for p, at in stage.committed().items()} == ends
-
-
 @pytest.mark.parametrize("reader", ["connector", "direct"])
 def test_after_kill_9_the_next_one_takes_over_within_two_intervals_and_three_seconds(stage: Stage, reader: str) -> None:
     """In the middle of its work, transactions open; what comes out is proven."""
@@ -66,12 +61,13 @@ def test_after_kill_9_the_next_one_takes_over_within_two_intervals_and_three_sec
         worker.await_line(committed)
         killed = time.monotonic()
         worker.kill_family()
+        stage.seed(40)  # it may have been through
         seconds = took(waiter, killed)
         print(f"{reader}: {seconds:.2f} s from the kill to the first commit, interval {INTERVAL_S:g} s")
-        until(lambda: drained(stage), "the rest")
+        until(stage.drained, "the rest")
         assert ended(waiter) == [0]
     assert seconds < TAKE_OVER_S
-    stage.proven(inputs=1_600)
+    stage.proven(inputs=1_640)
 
 
 def test_after_sigterm_the_next_one_takes_over_at_once_and_waiting_is_ended_at_once(stage: Stage) -> None:
@@ -84,7 +80,7 @@ def test_after_sigterm_the_next_one_takes_over_at_once_and_waiting_is_ended_at_o
         assert time.monotonic() - told < AT_ONCE_S
         assert worker.wait(20).code == 0
         stage.seed(40)
-        until(lambda: drained(stage), "the work of the next one")
+        until(stage.drained, "the work of the next one")
         [third] = drivers(stage, 3)[2:]
         with stage.python(*third) as idle:
             idle.await_line(lambda line: "driver-2 stands by" in line)
@@ -102,16 +98,17 @@ def test_a_driver_that_slept_is_fenced_and_stands_by_again(stage: Stage) -> None
         stage.seed(1_600)
         worker.await_line(committed)
         worker.signal_family(signal.SIGSTOP)
+        stage.seed(40)  # it may have been through
         waiter.await_line(committed)
         worker.signal_family(signal.SIGCONT)
         worker.await_line(lambda line: "driver-0 stands by, driver-1 works" in line)
-        until(lambda: drained(stage), "the work of both")
+        until(stage.drained, "the work of both")
         waiter.kill_family()
         stage.seed(40)
         worker.await_line(lambda line: "driver-0 works, after driver-1" in line)
-        until(lambda: drained(stage), "its second turn")
+        until(stage.drained, "its second turn")
         assert ended(worker) == [0]
-    stage.proven(inputs=1_640)  # each of them once
+    stage.proven(inputs=1_680)  # each of them once
 
 
 def test_drivers_that_drain_end_one_after_the_other(stage: Stage) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from proof.campaign import result
+from proof.campaign import campaign, result
 from proof.campaign.campaign import Plan, carry_out
 from proof.campaign.cell import Cell
 from proof.campaign.result import Result
@@ -47,6 +49,18 @@ def test_one_lane_keeps_the_order(tmp_path: Path) -> None:
     cells = [_cell(name, bool) for name in "abc"]
     done = carry_out(_plan(tmp_path, cells, 1), lambda _cell, _seed: None, lambda _result: None)
     assert [one.cell for one in done] == list("abc")
+
+
+def test_no_cell_begins_when_time_is_up_and_those_left_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has begun is finished, and counts."""
+    up = threading.Event()
+    monkeypatch.setattr(campaign, "Deadline", lambda _seconds: SimpleNamespace(expired=up.is_set))
+    cells = [_cell("a", up.set), _cell("b", bool)]
+    plan = replace(_plan(tmp_path, cells, 1), begin_within_s=60.0)
+    done = carry_out(plan, lambda _cell, _seed: None, lambda _result: None)
+    assert ([one.cell for one in done], plan.missing_in(done)) == (["a"], ["b with seed 1"])
 
 
 @pytest.mark.parametrize("at_once", [1, 2])

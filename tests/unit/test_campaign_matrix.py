@@ -45,6 +45,7 @@ def test_cells_are_chosen_by_name_row_or_mark() -> None:
     assert [cell.name for cell in matrix.chosen(["F01-after-flush-w*", "F01-after-f*-writer"])] == [
         "F01-after-fence-writer",
         "F01-after-flush-writer",
+        "F01-after-flush-writer-direct",
     ]
     assert {cell.row for cell in matrix.chosen(["F14"])} == {"F14"}
     assert all("prove" in cell.marks for cell in matrix.chosen(["prove"]))

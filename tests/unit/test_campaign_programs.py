@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from harness.waiting import await_ends, has_ended, until
 
 from proof.campaign.programs import ProgramFailedError, Programs
 from protocol.deadline import Deadline
@@ -27,11 +27,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _until_there(path: Path) -> str:
-    deadline = Deadline(10)
-    while not (path.exists() and path.read_text().strip()):
-        deadline.check(f"{path}")
-        time.sleep(0.01)
-    return path.read_text()
+    return until(lambda: path.exists() and path.read_text().strip(), f"{path}", 10)
 
 
 def test_a_program_and_its_children_end_with_the_block(tmp_path: Path) -> None:
@@ -41,9 +37,8 @@ def test_a_program_and_its_children_end_with_the_block(tmp_path: Path) -> None:
         child = int(_until_there(tmp_path / "family.out"))
         assert psutil.pid_exists(child)
     assert program.code() == -9
-    deadline = Deadline(10)
-    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
-        deadline.check("the child's end")
+    await_ends([child], Deadline(10))
+    assert has_ended(child)
 
 
 def test_a_program_that_ends_badly_is_told_with_its_last_words(tmp_path: Path) -> None:
@@ -61,7 +56,7 @@ def test_a_program_that_ends_badly_is_told_with_its_last_words(tmp_path: Path) -
 def test_an_aborted_program_tells_where_its_threads_stand(tmp_path: Path) -> None:
     """A stall without a stack can't be explained afterwards; a program that was stopped wakes up for it."""
     with Programs(tmp_path) as programs:
-        words = "import time; print('up', flush=True); time.sleep(600)"
+        words = "import signal; print('up', flush=True); signal.alarm(600); signal.pause()"
         program = programs.start("stuck", sys.executable, "-c", words)
         _until_there(tmp_path / "stuck.out")
         program.abort()
@@ -75,8 +70,5 @@ def test_a_killed_campaign_takes_its_brokers_down(tmp_path: Path) -> None:
     folder.mkdir()
     done = subprocess.run([sys.executable, "-c", KILLED, str(folder), str(mark)], cwd=ROOT, check=False, timeout=30)
     assert done.returncode == -9
-    deadline = Deadline(10)
-    while folder.exists():
-        deadline.check("the directory being removed")
-        time.sleep(0.01)
+    until(lambda: not folder.exists(), "the directory being removed", 10)
     assert mark.exists()

@@ -10,12 +10,12 @@ from mutants.mutant import Changes
 
 from pipeline import alone, missing, transact
 from proof.findings import Name
-from protocol.kafka import ranges, transaction
+from protocol.kafka import locator, ranges, transaction
 from protocol.kafka.transaction import KafkaTransaction
 from protocol.names import TransactionalId
 
 PAGE = (ROOT / "docs/proof/mutants.md").read_text()
-CHANGED = [alone, missing, transact, ranges, transaction, KafkaTransaction, TransactionalId]
+CHANGED = [alone, missing, transact, ranges, locator, transaction, KafkaTransaction, TransactionalId]
 
 
 def product() -> list[dict[str, object]]:

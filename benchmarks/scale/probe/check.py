@@ -32,7 +32,7 @@ def drains(
     drain(here, names(here, seeded(here, 4, _WARM), 4), 4, _WARM, WITHOUT_SPARK)
     few = seeded(here, 4, _FEW)
     starts = [drain(here, names(here, few, 4), 4, _FEW, WITHOUT_SPARK) for _ in range(3)]
-    start_s = max(0.0, min(one.pace.first_visible_s for one in starts) - transaction_s)
+    start_s = max(0.0, min(one.committed_s[0] for one in starts) - transaction_s)
     start_cpu_s = min(one.cpu_s for one in starts)
     console.print(f"start-up, which does not count: {start_s:.2f} s")
     for count in partitions:
@@ -44,7 +44,7 @@ def drains(
             broker_s = here.broker_cpu_s()
             runs.append(drain(here, place, count, orders, WITHOUT_SPARK))
             cpu.append(1e6 * (runs[-1].cpu_s - start_cpu_s + here.broker_cpu_s() - broker_s) / orders)
-            rates.append(orders / max(0.001, runs[-1].pace.last_visible_s - start_s))
+            rates.append(orders / max(0.001, runs[-1].committed_s[1] - start_s))
             console.print(f"{count} partitions: {rates[-1]:,.0f} records/s")
         _prove(here, place, orders)
         cores, size = len(os.sched_getaffinity(0)), _record_bytes(here, source)

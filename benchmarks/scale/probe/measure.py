@@ -13,7 +13,16 @@ from scale.numbers import Numbers, Sockets
 from scale.probe.around import surveys, tails
 from scale.probe.place import Sandbox, sandbox
 from scale.probe.records import lines
-from scale.probe.runs import WITH_SPARK, WITHOUT_SPARK, Standing, connector, first_commit_s, memory, standing
+from scale.probe.runs import (
+    WITH_SPARK,
+    WITHOUT_SPARK,
+    Standing,
+    connector,
+    first_commit_s,
+    idle,
+    memory,
+    standing,
+)
 from scale.probe.single import empty_transactions, flush_mib_per_s, logs, steps, trips
 from scale.probe.sockets import connection_us, count, sockets
 from scale.probe.timed import Laps
@@ -85,6 +94,7 @@ def _on_one_broker(console: Console, here: Sandbox, few: int, *, quick: bool) ->
         steps=each,
         tail_open=tail_open,
         tail_close=tail_close,
+        idle=idle(stood[0], stood[1]),
         survey=survey,
         survey_partition=survey_partition,
         **cpu,

@@ -8,24 +8,31 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from contenders import JVM_DIR
 from ground import patience, program
+from psutil import Process
 from tree import MemoryWatch, Tree, memory_parts
 from watch import Ends, Pace, VisibilityWatch, pace
 
+from pipeline.direct.tenure import IDLE_FOLLOWING_MS
 from protocol.deadline import Deadline
 from protocol.errors import Refused
-from scale.numbers import Connector, Memory
+from protocol.kafka.introspect import raw_batches
+from scale.numbers import Connector, Idle, Memory
 from scale.probe.place import Sandbox
 from scale.probe.sockets import connections
 
 _FEW = 40
 _STAND_S = 3.0
+_IDLE_S, _STRETCHES = 5.0, 4
 _LOOK_S = 0.1
+# Looking at 64 partitions every 20 ms made a run about a fifth slower; the last look comes late by this at most.
+_WATCH_S = 0.1
+_ASK_S = 30.0
 _GOODBYE_S = 30.0
 _CYCLE = ('{"event":"cycle"', '{"event": "cycle"')
 WITHOUT_SPARK = ("--reader", "direct", "--master", "none")
@@ -35,9 +42,14 @@ CONNECTOR = ("--reader", "connector", "--master", "local[2]")
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A run over a backlog: its pace as a reader saw it, CPU seconds of its tree, and where its output went."""
+    """
+    A run over a backlog: its pace as a reader saw it, CPU seconds of its tree, and where its output went.
+
+    ``committed_s``: from process start to the earliest and to the latest of the partitions' last commit markers.
+    """
 
     pace: Pace
+    committed_s: tuple[float, float]
     cpu_s: float
     peak_mib: float
     folder: Path
@@ -83,10 +95,10 @@ def drain(here: Sandbox, place: Names, partitions: int, orders: int, options: Se
     """
     ends, folder = Ends(here.connection, place.output, partitions), here.home / place.output
     ends.ask()
-    started = time.monotonic()
+    started, began_ms = time.monotonic(), 1000 * time.time()
     with (
         Tree(_command(here, place, options), folder) as tree,
-        VisibilityWatch(ends) as seen,
+        VisibilityWatch(ends, _WATCH_S) as seen,
         MemoryWatch(tree) as memory,
     ):
         try:
@@ -96,7 +108,17 @@ def drain(here: Sandbox, place: Names, partitions: int, orders: int, options: Se
     going = pace(seen.sights, started, orders)
     if going is None:
         raise Refused(f"a run ended, and nothing is visible in {place.output}")
-    return Drain(going, max(usage.cpu_s, memory.cpu_s), memory.peak.total / 2**20, folder)
+    marked = [(one - began_ms) / 1000 for one in _last_markers_ms(here, place.output, ends.ask())]
+    return Drain(going, (min(marked), max(marked)), max(usage.cpu_s, memory.cpu_s), memory.peak.total / 2**20, folder)
+
+
+def _last_markers_ms(here: Sandbox, topic: str, ends: Mapping[int, int]) -> list[float]:
+    """When the last transaction of each partition ended, by its marker: nobody has to look on for that."""
+    found, deadline = [], Deadline(_ASK_S)
+    for partition, end in ends.items():
+        *_, last = raw_batches(here.connection, topic, partition, end - 1, end, deadline)
+        found.append(float(last.max_timestamp))
+    return found
 
 
 def _kept(folder: Path) -> Path:
@@ -132,11 +154,13 @@ def _cycles(folder: Path) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A following run that has nothing to do."""
+    """A following run that has nothing to do; CPU microseconds per second of it, and of the brokers."""
 
     mib: float
     threads: int
     connections: int
+    client_us: float
+    broker_us: float
 
 
 def standing(here: Sandbox, partitions: int) -> Standing:
@@ -150,10 +174,34 @@ def standing(here: Sandbox, partitions: int) -> Standing:
         time.sleep(_STAND_S)  # until the last transactions' clients are gone
         found = tree.processes()
         mib = sum(memory_parts(found).values()) / 2**20
-        told = Standing(mib, sum(one.num_threads() for one in found), connections(here, {one.pid for one in found}))
+        spent = _idle_us(here, found)
+        threads = sum(one.num_threads() for one in found)
+        told = Standing(mib, threads, connections(here, {one.pid for one in found}), *spent)
         tree.terminate()
         tree.wait(Deadline(_GOODBYE_S), stopped=True)
     return told
+
+
+def _idle_us(here: Sandbox, found: Sequence[Process]) -> tuple[float, float]:
+    """CPU microseconds per second, of the processes and of the brokers: the calmest of some stretches."""
+    spent = []
+    for _ in range(_STRETCHES):
+        began, client, broker = time.monotonic(), _cpu_s(found), here.broker_cpu_s()
+        time.sleep(_IDLE_S)
+        seconds = time.monotonic() - began
+        spent.append((1e6 * (_cpu_s(found) - client) / seconds, 1e6 * (here.broker_cpu_s() - broker) / seconds))
+    return min(spent, key=sum)
+
+
+def _cpu_s(found: Sequence[Process]) -> float:
+    return sum(sum(one.cpu_times()[:2]) for one in found)
+
+
+def idle(few: tuple[int, Standing], many: tuple[int, Standing]) -> Idle:
+    """From two runs, each (partitions, what stood there): what each further partition's fetches take."""
+    fetches = (many[0] - few[0]) * 1000 / IDLE_FOLLOWING_MS
+    client, broker = many[1].client_us - few[1].client_us, many[1].broker_us - few[1].broker_us
+    return Idle(max(0.0, client) / fetches, max(0.0, broker) / fetches)
 
 
 def memory(few: tuple[int, Standing], many: tuple[int, Standing]) -> Memory:

@@ -64,6 +64,11 @@ class Claimants:
     def any_owner(self) -> str:
         return self.stage.random.choice(sorted(name for name in self.programs if self.has(name)))
 
+    def await_rest(self, name: str) -> None:
+        """Wait until a member has told once more what it holds: it does so at the end of a turn, and rests then."""
+        program, told = self.programs[name], len(self.programs[name].printed())
+        self.stage.until(lambda: len(program.printed()) > told, f"a word of {name}", _SPREAD_S)
+
     def taken_over(self, victim: str, since: float, what: set[int]) -> None:
         """Wait until others own all that the victim had; keep the seconds since its last sign of life."""
         self.stage.until(lambda: not what & self.has(victim), f"others own what {victim} had", _SPREAD_S)

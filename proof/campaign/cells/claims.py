@@ -58,6 +58,7 @@ def sleepers(stage: Stage, *options: str) -> None:
     with claimants(stage, *options) as members:
         for _ in range(_times(stage)):
             victim = members.any_owner()
+            members.await_rest(victim)  # caught in a turn it could wake up to others' claims, and write nothing late
             had, asleep = members.has(victim), time.time()
             members.programs[victim].signal(signal.SIGSTOP)
             members.taken_over(victim, asleep, had)

@@ -51,11 +51,8 @@ def _visible(logs: dict[str, dict[int, LogOffsets]], only: int | None) -> list[i
 
 def _position(stage: Stage) -> dict[int, int]:
     """Where the group stands; partitions without a position are left out."""
-    reader = consumer(stage.cluster.connection, stage.names.group, READ_COMMITTED)
-    try:
-        found = offsets.committed(reader, stage.names.input, range(stage.cell.partitions), Deadline(_ASK_S))
-    finally:
-        reader.close()
+    whose = (stage.cluster.connection, stage.names.group, stage.names.input)
+    found = offsets.committed_by(*whose, range(stage.cell.partitions), READ_COMMITTED, Deadline(_ASK_S))
     return {p: one.offset for p, one in found.items() if one is not None}
 
 

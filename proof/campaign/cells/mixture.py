@@ -145,6 +145,7 @@ def mixture(minutes: float, stage: Stage) -> None:
             writers.calm()
             writers.keep_up()
             stage.recovered(time.time())
+            stage.journals.forget()
             stage.fire("rounds")
 
 

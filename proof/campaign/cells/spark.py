@@ -13,6 +13,7 @@ import psutil
 
 from proof.campaign.cell import Cell, Need
 from proof.campaign.cells.writer import ROWS
+from proof.campaign.holders import holders
 from proof.campaign.programs import Program
 from proof.campaign.stage import Stage, StalledError
 from protocol.journal import Step
@@ -29,6 +30,10 @@ _SPECULATION = {
 }
 _NO_DISK = "/proc/brew-no-such-disk"
 _KILLS = 10
+# A direct reader's task that Spark repeats spares itself, so a run has a death for each slot.
+_EACH_TIME = {"": ("local[2]", "0.5", 8000), "direct": ("local[4]", "1", 2000)}
+STRUCK = "holders_struck"
+"""What fires where processes are killed or stopped: those of them that hold partitions by a lease."""
 _MEETINGS = {"fenced", "ahead", "already-done", "offset-gap"}
 _START_S = 120.0
 _EXECUTOR, _DRIVER, _WORKER = "CoarseGrainedExecutorBackend", "SparkSubmit", "pyspark.daemon"
@@ -51,26 +56,41 @@ def _conf(settings: dict[str, str]) -> list[str]:
 
 def _started(stage: Stage, *options: str, name: str = "writer") -> Program:
     writer = stage.writer(*options, "--follow", "--max-records-per-transaction", "500", name=name)
-    stage.await_commits(4, _START_S)
+    stage.await_commits(4, _START_S * stage.slack)
     return writer
 
 
 def workers_crash(point: CrashPoint, stage: Stage) -> None:
     """Python workers kill themselves at ``point``; the run heals itself each time, with the JVM that it has."""
-    stage.orders(8000, "--transactional")
-    crash = ("--crash-prob", "0.5", "--crash-point", point, "--crash-mode", "worker", "--crash-seed", str(stage.seed))
-    writer = stage.writer(*_LOCAL, *crash, "--max-records-per-transaction", "200")
-    if (code := writer.wait(stage.deadline)) != 0:
-        raise StalledError(f"the run did not heal itself, it ended with {code}: {writer.last_words()}")
-    stage.fire("kills", deaths(stage))
+    master, probability, orders = _EACH_TIME[stage.cell.reader]
+    crash = ("--crash-prob", probability, "--crash-point", point, "--crash-mode", "worker")
+    before = -1
+    while before < (died := deaths(stage)) < _KILLS:
+        before = died
+        stage.orders(orders, "--transactional")
+        seed = ("--crash-seed", str(stage.seed))
+        writer = stage.writer("--master", master, *crash, *seed, "--max-records-per-transaction", "200")
+        if (code := writer.wait(stage.deadline)) != 0:
+            raise StalledError(f"the run did not heal itself, it ended with {code}: {writer.last_words()}")
+    stage.fire("kills", died)
 
 
 def deaths(stage: Stage) -> int:
-    """Writer processes whose last attempt has no outcome: they died in it."""
+    """Writer processes in which a partition's last attempt has no outcome: they died in it."""
     stage.journals.look()
-    lines = sorted((e for e in stage.journals.entries if e.step is not Step.READ), key=lambda e: (e.pid, e.at))
-    last = {pid: [*some][-1] for pid, some in groupby(lines, key=lambda e: e.pid)}
-    return sum(line.step is not Step.OUTCOME for line in last.values())
+    written = [e for e in stage.journals.entries if e.step is not Step.READ]
+    lines = sorted(written, key=lambda e: (e.pid, e.fields["partition"], e.at))
+    last = {place: [*some][-1] for place, some in groupby(lines, key=lambda e: (e.pid, e.fields["partition"]))}
+    return len({pid for (pid, _), line in last.items() if line.step is not Step.OUTCOME})
+
+
+def _leases(writer: Program, victims: Sequence[psutil.Process]) -> int:
+    """How many processes hold partitions by a lease among these and those below them."""
+    among: set[int] = set()
+    for victim in victims:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            among |= {victim.pid, *(one.pid for one in victim.children(recursive=True))}
+    return sum(one.pid in among for one in holders(writer))
 
 
 def executor_killed(stage: Stage) -> None:
@@ -82,7 +102,9 @@ def executor_killed(stage: Stage) -> None:
         if not victims:
             stage.doubts.append("no executor was found to kill")
             return
-        victims[0].kill()
+        victim = max(victims, key=lambda one: _leases(writer, [one]))
+        stage.fire(STRUCK, _leases(writer, [victim]))
+        victim.kill()
         stage.fire("kills")
         stage.recovered(time.time())
         stage.await_commits(8)
@@ -94,6 +116,7 @@ def driver_killed(stage: Stage) -> None:
         stage.orders(2000, "--transactional")
         writer = _started(stage, *_LOCAL)
         victims = [*family(writer, _DRIVER), *family(writer, _WORKER)]
+        stage.fire(STRUCK, _leases(writer, victims))
         for victim in victims:
             with contextlib.suppress(psutil.NoSuchProcess):
                 victim.kill()
@@ -110,6 +133,7 @@ def orphan(stage: Stage) -> None:
         stage.orders(2000, "--transactional")
         writer = _started(stage, *_LOCAL)
         workers = family(writer, _WORKER)
+        stage.fire(STRUCK, _leases(writer, workers))
         try:
             for worker in workers:
                 worker.suspend()
@@ -143,7 +167,7 @@ def two_drivers(stage: Stage) -> None:
         stage.orders(2000)
         first = _started(stage, *_LOCAL, name="first")
         second = stage.writer(*_LOCAL, "--follow", name="second")
-        stage.until(functools.partial(_met, stage), "the drivers meet", _START_S)
+        stage.until(functools.partial(_met, stage), "the drivers meet", _START_S * stage.slack)
         stage.fire("meetings")
         stage.pause(20.0)
         for writer in (first, second):

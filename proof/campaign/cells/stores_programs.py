@@ -17,7 +17,7 @@ from proof.campaign.stage import Stage, StalledError
 from protocol.deadline import Deadline
 from protocol.errors import BrewError
 from protocol.kafka import offsets, operate
-from protocol.kafka.clients import READ_UNCOMMITTED, consumer
+from protocol.kafka.clients import READ_UNCOMMITTED
 from protocol.names import ExitCode
 
 _POLL_S = 0.02
@@ -80,11 +80,8 @@ class Consumer:
     def position(self, topic: str | None = None) -> int:
         """The sum of the group's committed offsets in Kafka; grows with every commit that is told."""
         topic = topic or self.stage.names.output
-        asking = consumer(self.stage.cluster.connection, self.group, READ_UNCOMMITTED)
-        try:
-            found = offsets.committed(asking, topic, range(self.stage.cell.partitions), Deadline(_ASK_S))
-        finally:
-            asking.close()
+        whose = (self.stage.cluster.connection, self.group, topic)
+        found = offsets.committed_by(*whose, range(self.stage.cell.partitions), READ_UNCOMMITTED, Deadline(_ASK_S))
         return sum(one.offset for one in found.values() if one is not None)
 
     def forget(self) -> None:

@@ -34,8 +34,7 @@ def crash_loop(point: CrashPoint, stage: Stage) -> None:
         else:
             raise StalledError(f"the writer ended with {code} instead of crashing: {writer.last_words()}")
     stage.drain()  # recovers the last death, with what is left to commit
-    stage.journals.look()
-    stage.recovery_s += recoveries(stage.journals.entries, stage.killed)
+    stage.recovery_s += recoveries(stage.journals, stage.killed)
 
 
 def died(stage: Stage, writer: Program) -> None:

@@ -12,6 +12,7 @@ sys.path.insert(0, str(BENCHMARKS))
 from scale.numbers import (  # noqa: E402 - the benchmarks are programs, no package
     STEPS,
     Connector,
+    Idle,
     Line,
     Logs,
     Memory,
@@ -27,6 +28,7 @@ NUMBERS = Numbers(
     steps=dict.fromkeys(STEPS, STEP),
     tail_open=STEP,
     tail_close=STEP,
+    idle=Idle(20.0, 40.0),
     survey=STEP,
     survey_partition=StepCost(0.02, 0.01, 0.005, 0.005, 0.0),
     take=Line(0.5, 0.1),
@@ -56,6 +58,7 @@ WAITING = replace(
     NUMBERS,
     steps=dict.fromkeys(STEPS, StepCost(2.0, 0.0, 0.0, 0.0, 0.0)),
     **dict.fromkeys(("tail_open", "tail_close", "survey", "survey_partition"), NOTHING),
+    idle=Idle(0.0, 0.0),
     coordinator_us=0.0,
     native_us_per_broker=0.0,
     broker_us_per_broker=0.0,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -27,6 +29,7 @@ from protocol.records import Reason, Rejected  # noqa: E402
 
 PLACE = Place("b:1", "in", "out", "dead", "group", Path("home"))
 PEERS = ("loop", "streams", "franz")
+MEMBERS = (*PEERS, "quix")
 
 
 def _options(command: list[str]) -> dict[str, str]:
@@ -46,16 +49,15 @@ def test_the_direct_reader_is_the_pipeline_with_another_reader() -> None:
     """Everything else is equal, and both take our own options and follow."""
     setup = Setup("local[3]", ["spark.a=b"], ["--lanes", "4"])
     direct, pipeline = (CONTENDERS[name].command(PLACE, setup, True) for name in ("direct", "pipeline"))
-    at = direct.index("--reader")
-    assert direct[at : at + 2] == ["--reader", "direct"]
-    assert direct[:at] + direct[at + 2 :] == pipeline
+    assert (_options(direct)["--reader"], _options(pipeline)["--reader"]) == ("direct", "connector")
+    assert [word for word in direct if word != "direct"] == [word for word in pipeline if word != "connector"]
     assert direct[1:4] == ["-m", "pipeline", "run"]
     assert _options(direct)["--master"] == "local[3]"
     assert direct[-3:] == ["--follow", "--lanes", "4"]
     assert "--follow" not in CONTENDERS["direct"].command(PLACE, setup, False)
 
 
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", MEMBERS)
 def test_peers_are_static_members_unless_asked_otherwise(name: str) -> None:
     """A static member is the peer's better case after a kill; the default of its library is a contender, too."""
     static = CONTENDERS[name].command(PLACE, Setup(), False)
@@ -63,6 +65,27 @@ def test_peers_are_static_members_unless_asked_otherwise(name: str) -> None:
     assert CONTENDERS[name].endless
     assert CONTENDERS[name].exactly_once
     assert not CONTENDERS[name].ours
+
+
+def test_flink_has_one_state_directory_for_all_starts_and_no_membership() -> None:
+    """The second start after a kill finds the first one's checkpoints; Flink's readers never join the group."""
+    flink = CONTENDERS["flink"]
+    command = flink.command(PLACE, Setup(), False)
+    assert _options(command)["--state-dir"] == str(PLACE.home / "state")
+    assert "--instance" not in command
+    assert "flink-dynamic" not in CONTENDERS
+    assert (flink.endless, flink.exactly_once, flink.ours) == (True, True, False)
+
+
+@pytest.mark.parametrize("name", ["streams", "flink"])
+def test_peers_in_java_ask_for_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    """Before a broker is started; the others don't."""
+    monkeypatch.setattr(contenders, name.upper(), tmp_path)
+    made = {name: contenders.Contender(name, "", lambda *_: [], needs=tmp_path)}
+    monkeypatch.setattr(contenders, "CONTENDERS", made)
+    monkeypatch.setattr("shutil.which", lambda _name: None)
+    with pytest.raises(Refused, match=rf"^{name}: no java on PATH"):
+        require_built([name])
 
 
 def test_what_is_not_built_is_named_with_the_way_to_build_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -124,6 +147,34 @@ def test_every_output_is_proven_and_no_order_may_be_missing(
     assert _options(asked)["--need"] == "outputs=1000"
 
 
+@pytest.mark.parametrize(
+    ("name", "totals", "doubts", "good"),
+    [
+        ("flink", {"torn-txn": 9}, [], True),
+        ("flink", {"torn-txn": 9, "duplicate": 1}, [], False),
+        ("flink", {"torn-txn": 9}, ["outputs: 7 of 1000"], False),
+        ("flink", {"duplicate": 1}, [], False),
+        ("franz", {"torn-txn": 9}, [], False),
+    ],
+)
+def test_only_positions_outside_of_transactions_are_forgiven(
+    monkeypatch: pytest.MonkeyPatch, name: str, totals: dict[str, int], doubts: list[str], *, good: bool
+) -> None:
+    """Flink keeps them in its checkpoints; a record that is lost, comes twice or is wrong stops the benchmark still."""
+
+    def program(*_arguments: str, good: Sequence[int] = (0,), **_more: object) -> str:
+        if 1 not in good:
+            raise Refused("ended with 1")
+        return json.dumps({"verdict": "violated", "totals": totals, "doubts": doubts, "findings": []})
+
+    monkeypatch.setattr(course, "program", program)
+    if good:
+        assert course.verified(None, CONTENDERS[name], PLACE, 1000) == "proven but for positions"  # type: ignore[arg-type]
+    else:
+        with pytest.raises(Refused):
+            course.verified(None, CONTENDERS[name], PLACE, 1000)  # type: ignore[arg-type]
+
+
 def test_a_verdict_other_than_proven_stops_the_benchmark() -> None:
     """The checker says it with its exit code; only who asks for that code gets the text."""
     failing = ["timeit", "-n1", "-r1", "print('violated'); raise SystemExit(1)"]
@@ -181,7 +232,7 @@ def test_the_default_runs_ours_beside_the_peers_that_users_would_pick(monkeypatc
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["--contenders", "direct,flink"], "flink: there are direct, pipeline"),
+        (["--contenders", "direct,storm"], "storm: there are direct, pipeline"),
         (["--orders", "many"], "write numbers of orders"),
         (["--contenders", "franz", "--paired"], "name at least two"),
     ],

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from harness.waiting import await_ends, until
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -99,14 +99,12 @@ def test_the_cpu_of_an_orphan_is_counted(tmp_path: Path) -> None:
 
 def test_killing_a_tree_leaves_none_of_it(tmp_path: Path) -> None:
     """A grandchild in a session of its own goes too."""
-    script = "import subprocess\nsubprocess.Popen(['sleep', '60'], start_new_session=True)\nimport time\ntime.sleep(60)"
+    script = "import subprocess\nsubprocess.Popen(['sleep', '60'], start_new_session=True).wait()"
     with Tree([sys.executable, "-c", script], tmp_path) as tree:
-        deadline = Deadline(10)
-        while len(found := tree.processes()) < 2:
-            deadline.check("two processes")
-            time.sleep(0.02)
+        until(lambda: len(tree.processes()) == 2, "two processes", 10)
+        found = tree.processes()
         tree.kill()
-    assert not [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert not [p for p in found if _lives(p)]
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -123,15 +121,11 @@ def test_a_tree_ends_with_the_program_that_started_it(tmp_path: Path) -> None:
         stdin=subprocess.PIPE,
     )
     assert launcher.stdin is not None
-    deadline = Deadline(10)
-    while not (found := psutil.Process(launcher.pid).children()):
-        deadline.check("the command")
-        time.sleep(0.02)
+    found = until(psutil.Process(launcher.pid).children, "the command", 10)
     launcher.stdin.close()
     launcher.wait(10)
-    while [p for p in found if _lives(p)]:  # a kill is not yet a death
-        deadline.check("the end of the command")
-        time.sleep(0.02)
+    await_ends([p.pid for p in found], Deadline(10))  # a kill is not yet a death
+    assert not [p for p in found if _lives(p)]
 
 
 def test_a_failed_command_is_refused_with_its_last_words(tmp_path: Path) -> None:
@@ -142,11 +136,12 @@ def test_a_failed_command_is_refused_with_its_last_words(tmp_path: Path) -> None
 
 
 _ENDLESS = """
-import signal, sys, time
+import signal, sys
 if {polite}:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit({code}))
 print("up", flush=True)
-time.sleep(60)
+signal.alarm(60)
+signal.pause()
 """
 
 
@@ -156,10 +151,7 @@ time.sleep(60)
 def test_a_command_that_is_told_to_stop_may_say_so(tmp_path: Path, polite: bool, code: int, fine: bool) -> None:
     """0, 143 and the signal itself are the same answer; anything else is a failure."""
     with Tree([sys.executable, "-c", _ENDLESS.format(polite=polite, code=code)], tmp_path) as tree:
-        deadline = Deadline(20)
-        while "up" not in tree.tail():
-            deadline.check("the command")
-            time.sleep(0.01)
+        until(lambda: "up" in tree.tail(), "the command", 20)
         tree.terminate()
         if fine:
             assert tree.wait(Deadline(20), stopped=True).wall_s < 20

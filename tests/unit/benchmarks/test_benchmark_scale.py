@@ -11,7 +11,7 @@ import simpy
 from made_up import NUMBERS, STEP, WAITING  # first: it says where the benchmarks are
 from scale.costs import costs
 from scale.direct import Holders
-from scale.numbers import STEPS, StepCost
+from scale.numbers import STEPS, Idle, StepCost
 from scale.resources import Cores, Interpreter, Steps, Turns
 from scale.scenario import Scenario
 from scale.simulate import Report, simulate
@@ -51,22 +51,31 @@ def test_one_partition_without_cpu_has_the_rate_of_the_formula() -> None:
 
 
 def test_one_partition_on_one_slot_has_the_rate_of_the_formula() -> None:
-    """Take, steps, and the slower of Python and the client's threads: with cores to spare nothing waits for CPU."""
+    """Take, steps, Python, and then the slower of the client's threads and what one partition can be written."""
     scenario = Scenario(partitions=1, executors=1, cores=4, brokers=1, slots_per_executor=1, max_records=1_000, **QUIET)
     size = scenario.record_bytes
     records_s = 1_000 * (NUMBERS.take.seconds(size) + NUMBERS.produce.seconds(size))
+    written_s = 1_000 * (size + NUMBERS.logs.record_overhead) / (NUMBERS.flush_mib_per_s * 2**20)
+    records_s += max(written_s, 1_000 * NUMBERS.send.seconds(size))
     whole_s = records_s + len(STEPS) * STEP.wall_ms / 1000 + NUMBERS.coordinator_us / 1e6
     assert simulate(scenario, NUMBERS).records_per_s == pytest.approx(1_000 / whole_s, rel=0.01)
 
 
 def test_round_trips_and_replicas_take_what_they_take() -> None:
-    """Nine steps of two trips each, and six appends."""
+    """Nine steps of two trips each, and six appends; the records' own request is one more of both."""
     numbers = replace(WAITING, steps=dict.fromkeys(STEPS, StepCost(2.0, 0.0, 0.0, 0.0, 2.0)))
     scenario = Scenario(
         partitions=1, executors=1, cores=1, brokers=1, max_records=500, network_ms=1.0, replication_ms=3.0
     )
     took = 500 / simulate(scenario, numbers).records_per_s
-    assert took == pytest.approx(0.018 + 18 * 0.001 + 6 * 0.003, rel=0.1)
+    assert took == pytest.approx(0.018 + 19 * 0.001 + 7 * 0.003, rel=0.02)
+
+
+def test_a_reader_with_nothing_to_take_has_its_broker_keep_one_fetch_after_another() -> None:
+    """Eight partitions with a record in ten seconds each, for ten seconds: two fetches a second each."""
+    seldom = Scenario(partitions=8, executors=1, rate=0.8, seconds=10.0, warm_up_s=0.0)
+    free, paid = (simulate(seldom, replace(WAITING, idle=Idle(us, 2 * us))).cpu_s for us in (0.0, 1000.0))
+    assert paid - free == pytest.approx(8 * 10 * 2 * 0.003, rel=0.15)
 
 
 def test_more_slots_are_never_slower_where_cpu_is_free() -> None:

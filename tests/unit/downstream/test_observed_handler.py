@@ -96,13 +96,19 @@ def test_a_store_that_is_away_blocks_its_partitions_until_it_is_back(scene: Scen
     assert scene.states() == [PartitionState.BLOCKED, PartitionState.BLOCKED]
     assert "the database is away" in scene.recorder.status().partitions[0].reason
     assert scene.recorder.status().live.ok
+    assert scene.recorder.status().ready.reason == "every partition waits: the database is away"
     scene.pattern.error = None
     scene.assign()
-    assert scene.states() == [PartitionState.WORKING, PartitionState.WORKING]
+    assert scene.states() == [PartitionState.BLOCKED, PartitionState.BLOCKED], "a look at Kafka asks no store"
+    scene.read()
+    assert scene.states() == [PartitionState.IDLE, PartitionState.BLOCKED]
+    scene.read(1, 2)
+    assert scene.states() == [PartitionState.IDLE, PartitionState.WORKING]
     scene.pattern.error = NotOwned("lost its lock")
     with pytest.raises(NotOwned):
         scene.read(1)
-    assert scene.states() == [PartitionState.WORKING, PartitionState.BLOCKED]
+    assert scene.states() == [PartitionState.IDLE, PartitionState.BLOCKED]
+    assert scene.recorder.status().ready.ok, "the other one can be worked on"
 
 
 def test_what_ends_the_loop_is_told_before_it_ends(scene: Scene) -> None:

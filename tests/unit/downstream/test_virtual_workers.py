@@ -174,21 +174,25 @@ def test_a_dead_letter_that_can_not_be_written_stops_the_workers() -> None:
 
 def test_a_revoked_partition_closes_its_holes_and_begins_nothing_more() -> None:
     """What lies below the last record begun is finished, so that nothing is repeated; the rest is the next holder's."""
-    begun, held = threading.Event(), threading.Event()
+    begun, held = set[int](), threading.Event()
 
     def slow(order: Order) -> None:
         if order.number in {0, 5}:
-            begun.set()
+            begun.add(order.number)
             held.wait(20)
+
+    class AskedFor(Deadline):
+        """Lets both go on as soon as `revoked` waits for them."""
+
+        def remaining_s(self) -> float:
+            held.set()
+            return super().remaining_s()
 
     effects = Effects(slow)
     with working(effects, count=2) as virtual:
         virtual.add(HERE, [Order(n, b"a" if n in {0, 3, 9} else b"b") for n in range(10)])
-        until(lambda: len(effects.done) == 3, "orders 1, 2 and 4; 0 and 5 wait, 3 waits behind 0")
-        timer = threading.Timer(0.05, held.set)
-        timer.start()
-        assert virtual.revoked(HERE, Deadline(10)) == 6
-        timer.join()
+        until(lambda: begun == {0, 5} and len(effects.done) == 3, "orders 1, 2 and 4; 0 and 5 wait, 3 behind 0")
+        assert virtual.revoked(HERE, AskedFor(10)) == 6
         assert virtual.positions() == {}
     assert sorted(order.number for order in effects.done) == [0, 1, 2, 3, 4, 5]
 

@@ -211,6 +211,29 @@ def test_a_crash_on_purpose_calls_everyone_back_before_it_is_told(play: Play) ->
     assert play.shared.running == {}
 
 
+def test_what_a_crash_leaves_is_told_before_nothing_runs_any_more(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies by itself as soon as nothing is running."""
+    told: list[Outcome] = []
+    told_at_the_end: dict[int, int] = {}
+
+    class Running(dict[int, Any]):
+        def pop(self, partition: int, *_: Any) -> Any:
+            told_at_the_end.setdefault(partition, len(told))
+            return super().pop(partition, None)
+
+    one, two = both(play)
+    crashing, other = grants(one, 2)
+    monkeypatch.setattr(play.shared.view, "cycle", lambda _lane, outcomes, _seconds: told.extend(outcomes))
+    monkeypatch.setattr(play.shared, "running", Running(play.shared.running))
+    play.says(one, telling(Outcome(crashing, 0, 50, Status.CRASHED, enriched=50)))
+    play.says(one, telling(Outcome(other, 0, 50, Status.COMMITTED, enriched=50)))
+    play.says(one, leaving(other, 50))
+    for desk in (one, two):
+        play.says(desk, None)
+    assert play.ended()
+    assert {partition: told_at_the_end[partition] for partition in (crashing, other)} == {crashing: 1, other: 2}
+
+
 def test_a_partition_moves_when_one_slot_has_two_and_the_other_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slot that came late gets its share."""
     play = Play(monkeypatch, direct=DirectSettings(lease_s=1.0))

@@ -155,8 +155,8 @@ GIVEN: list[tuple[str, Severity, PipelineSettings]] = [
     ("transaction-timeout", Severity.OK, settings(transaction_timeout_s=900)),
     ("request-timeout", Severity.WARNING, settings(transaction_timeout_s=30)),
     ("request-timeout", Severity.OK, settings(transaction_timeout_s=30.001)),
-    ("transaction-size", Severity.OK, settings(max_records_per_transaction=1_000_000)),
-    ("transaction-size", Severity.WARNING, settings(max_records_per_transaction=1_000_001)),
+    ("transaction-size", Severity.OK, settings(reader=Reader.CONNECTOR, max_records_per_transaction=1_000_000)),
+    ("transaction-size", Severity.WARNING, settings(reader=Reader.CONNECTOR, max_records_per_transaction=1_000_001)),
     (
         "transaction-size",
         Severity.WARNING,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from pipeline.__main__ import run_command
 from pipeline.crash import Dice, message
 from pipeline.options import settings_of
 from pipeline.pace import Pace
-from pipeline.settings import CrashSettings, Limits, PipelineSettings, SparkSettings
+from pipeline.settings import CrashSettings, Limits, PipelineSettings, Reader, SparkSettings
 from protocol.connection import Connection
 from protocol.errors import UsageError
 from protocol.names import CrashMode, CrashPoint
@@ -34,6 +35,17 @@ def test_a_value_that_cannot_be_names_itself_and_its_limit(wrong: dict[str, obje
     """Before anything starts."""
     with pytest.raises(UsageError, match=says):
         settings(**wrong)
+
+
+def test_a_run_that_names_no_reader_reads_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the command line as in code (docs/decisions/0011); the environment and the option name another."""
+    monkeypatch.delenv("READER", raising=False)
+    chosen = []
+    for words in ([], ["--reader", "connector"]):
+        with run_command.make_context("run", words) as context:
+            chosen.append(settings_of(context.params).reader)
+    assert chosen == [Reader.DIRECT, Reader.CONNECTOR]
+    assert settings().reader is Reader.DIRECT
 
 
 @pytest.mark.parametrize("probability", [-0.1, 1.1, 7, float("nan")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
@@ -221,6 +222,20 @@ def test_who_waits_tells_once_who_works(scene: _Scene) -> None:
     thread.join(5)
     assert answers == [True]
     assert scene.view.notes[1:] == ["me stands by, second works", "me works, after second"]
+
+
+def test_who_waits_tells_once_that_it_is_warm(scene: _Scene) -> None:
+    """From then on a take-over needs no time of Spark's."""
+    warmth: Any = SimpleNamespace(warm=False, keep=lambda: None, leave=lambda: None)
+    scene.driver.warmth = warmth
+    scene.seat.held, scene.seat.owner = False, "first"
+    thread, _ = in_background(lambda: scene.driver.wait(scene.seat))
+    until(lambda: scene.view.notes == ["me stands by, first works"], "the first note")
+    warmth.warm = True
+    until(lambda: len(scene.view.notes) == 2, "the second note")
+    scene.seat.held = True
+    thread.join(5)
+    assert scene.view.notes[1:] == ["me is warm", "me works, after first"]
 
 
 def test_turns_are_taken_until_the_work_is_done() -> None:

@@ -77,3 +77,26 @@ def test_a_turn_is_given_back_when_its_work_fails() -> None:
     assert workers.until(1)
     workers.let_go(1)
     workers.join()
+
+
+def test_who_waits_aside_lets_another_one_in_and_has_its_turn_again() -> None:
+    turns, inside, done = Turns(1, 60.0), threading.Event(), threading.Event()
+
+    def other() -> None:
+        with turns.one():
+            inside.set()
+        done.set()
+
+    thread = threading.Thread(target=other, daemon=True)
+    with turns.one() as turn:
+        thread.start()
+        assert not inside.is_set()
+        with turns.aside(turn):
+            assert done.wait(20)
+        inside.clear()
+        late = threading.Thread(target=other, daemon=True)
+        late.start()
+        late.join(0.1)
+        assert not inside.is_set(), "it works again, so others wait"
+    late.join(20)
+    assert inside.is_set()

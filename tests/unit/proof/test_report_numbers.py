@@ -153,6 +153,9 @@ COORDINATOR = {"target": "group-coordinator"}
         (5, _volume(10**6, 10**4, 3000), [*_volume(10**6, 10**4, 3000), _result(anomalies=[ANOMALY])]),
         (6, _kills("writer", 100), [*_kills("writer", 100)[1:], *_kills("writer", 99)[:1]]),
         (7, _kills("spark", 10), _kills("spark", 10)[1:]),
+        (10, _kills("direct writer", 1, recovery_s=[2.0]), _kills("direct writer", 1, recovery_s=[2.01])),
+        (11, _kills("direct spark", 1, recovery_s=[15.0]), _kills("direct spark", 1, recovery_s=[15.1])),
+        (12, _kills("direct spark", 10), _kills("direct spark", 10)[1:]),
     ],
 )
 def test_a_bar_is_met_at_its_number_and_missed_beyond(at: int, met: list[Result], missed: list[Result]) -> None:

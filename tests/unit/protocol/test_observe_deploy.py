@@ -1,4 +1,4 @@
-"""Dashboard, alerts, runbooks and manifests against the programs: every name in them exists, and every form holds."""
+"""Dashboard, alerts and runbooks against the programs: every name in them exists, and every form holds."""
 
 from __future__ import annotations
 
@@ -9,21 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import click
-import kubernetes_validate
 import promql_parser
 import pytest
 import yaml
 from harness.pages import ROOT, tables
 
-from downstream.ledger.command import ledger_command
-from pipeline.__main__ import run_command
 from protocol.observe.counts import Ending
 from protocol.observe.exposition import METRICS, stored_names
-from protocol.observe.settings import PORT, probe_options
+from protocol.observe.settings import probe_options
 from protocol.observe.status import PartitionState
 
 DEPLOY, RUNBOOKS = ROOT / "deploy", ROOT / "docs/runbooks"
-KUBERNETES = "1.31"
 PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
 SCRAPED = {"job", "instance"}
 """Labels that Prometheus itself puts on every series."""
@@ -40,11 +36,6 @@ RULES = [
     for rule in group["rules"]
 ]
 DASHBOARD = json.loads((DEPLOY / "grafana/brew.json").read_text())
-MANIFESTS = [
-    pytest.param(document, id=f"{file.name}-{document['kind']}")
-    for file in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
-    for document in yaml.safe_load_all(file.read_text())
-]
 
 
 def queries() -> Iterator[tuple[str, str]]:
@@ -161,11 +152,9 @@ def test_a_page_says_what_it_means_how_to_look_and_what_to_do(page: Path) -> Non
         assert verb in known.list_commands(click.Context(known)), (program, verb)
 
 
-def test_rules_hold_what_prometheus_takes() -> None:
-    """These are (promtool is not here) the fields of its format, and durations of its form."""
+def test_every_alert_says_how_bad_it_is_and_names_what_it_has() -> None:
+    """The rest of their form, and when they fire, Prometheus itself says: `test_prometheus.py`."""
     for rule in RULES:
-        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
-        assert re.fullmatch(r"\d+[smh]", rule.get("for", "1m"))
         assert rule["labels"]["severity"] in {"critical", "warning"}
         used = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
         assert used <= set(re.findall(r"\w+", rule["expr"])), rule["alert"]
@@ -195,80 +184,3 @@ def test_every_metric_is_on_the_dashboard_or_in_an_alert() -> None:
         re.sub(r"_(bucket|sum|count)$", "", name) for name in asked
     }
     assert left == {"brew_started", "brew_consumer_position"}
-
-
-# Kubernetes.
-
-
-def pods_of(document: dict[str, Any]) -> dict[str, Any] | None:
-    """The pod template in a manifest."""
-    spec = document.get("spec", {})
-    found: dict[str, Any] | None = spec.get("driver", {}).get("template") or spec.get("template")
-    return found
-
-
-@pytest.mark.parametrize("document", MANIFESTS)
-def test_manifests_hold_their_schemas(document: dict[str, Any]) -> None:
-    """
-    Strictly: a field that Kubernetes does not know is a mistake.
-
-    The operator's own schema is in no package registry that can be asked from here: of a SparkApplication the pod
-    template is checked as Kubernetes takes it, and the rest against the fields that its types name.
-    """
-    if document["kind"] != "SparkApplication":
-        kubernetes_validate.validate(document, KUBERNETES, strict=True)
-        return
-    template = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "driver"}}
-    kubernetes_validate.validate({**template, "template": pods_of(document)}, KUBERNETES, strict=True)
-    spec = document["spec"]
-    assert document["apiVersion"] == "sparkoperator.k8s.io/v1beta2"
-    assert set(spec) <= {
-        *("type", "pythonVersion", "mode", "sparkVersion", "image", "mainApplicationFile", "arguments"),
-        *("restartPolicy", "driver", "executor"),
-    }
-    pod = {"cores", "memory", "memoryOverhead", "serviceAccount", "annotations", "env", "envFrom", "template"}
-    assert set(spec["driver"]) <= {*pod, "terminationGracePeriodSeconds"}
-    assert set(spec["executor"]) <= {*pod, "instances"}
-    assert spec["restartPolicy"]["type"] in {"Never", "Always", "OnFailure"}
-
-
-def test_a_manifest_with_a_wrong_field_is_caught() -> None:
-    """The validator validates."""
-    document = next(one.values[0] for one in MANIFESTS if one.values[0]["kind"] == "Deployment")
-    broken = json.loads(json.dumps(document))
-    broken["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]["httpGett"] = {}
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(broken, KUBERNETES, strict=True)
-
-
-@pytest.mark.parametrize("document", [one for one in MANIFESTS if pods_of(one.values[0])])
-def test_each_pod_is_probed_where_the_program_answers(document: dict[str, Any]) -> None:
-    """Paths, port and address, and a start that is given its time before liveness counts."""
-    template = pods_of(document)
-    assert template is not None
-    (container,) = template["spec"]["containers"]
-    (port,) = container["ports"]
-    assert port == {"name": "probes", "containerPort": PORT}
-    paths = {"startupProbe": "/startupz", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
-    for probe, path in paths.items():
-        assert container[probe]["httpGet"] == {"path": path, "port": "probes"}
-    told = yaml.safe_load((DEPLOY / "kubernetes/settings.yaml").read_text())["data"]
-    assert (told["PROBE_HOST"], told["PROBE_PORT"]) == ("0.0.0.0", str(PORT))
-
-
-@pytest.mark.parametrize("document", [one for one in MANIFESTS if pods_of(one.values[0])])
-def test_each_command_line_is_one_that_the_program_takes(document: dict[str, Any]) -> None:
-    """Read by the program's own options; `$(NAME)` is what Kubernetes puts in."""
-    spec = document["spec"]
-    container = spec["template"]["spec"]["containers"][0] if "template" in spec else {}
-    verb, *words = spec.get("arguments") or container["args"]
-    command = {"run": run_command, "ledger": ledger_command}[verb]
-    context = command.make_context(verb, [re.sub(r"\$\((\w+)\)", r"\1", word) for word in words])
-    assert context.params["follow"] is True
-
-
-def test_environment_names_are_those_of_the_options() -> None:
-    """A name that no program reads sets nothing."""
-    told = yaml.safe_load((DEPLOY / "kubernetes/settings.yaml").read_text())["data"]
-    read = {one.envvar for one in run_command.params}
-    assert set(told) <= read

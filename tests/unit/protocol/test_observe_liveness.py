@@ -120,6 +120,16 @@ def test_brokers_that_are_away_make_a_program_unready_and_leave_it_alive() -> No
     assert ready(program, alive).reason == "the brokers do not answer: no answer"
 
 
+def test_a_store_that_is_away_makes_a_program_unready_and_leaves_it_alive() -> None:
+    """A rollout whose new pods can't reach the database must stop; killing them brings no database back."""
+    program = Program(Phase.WORKING, 1000)
+    alive = live(program, [partition(0, PartitionState.BLOCKED)], BOUNDS, 1000)
+    assert alive.ok
+    assert ready(program, alive, "no route").reason == "every partition waits: no route"
+    ill = live(program, [partition(0, PartitionState.STUCK)], BOUNDS, 1000)
+    assert ready(program, ill, "no route").reason == ill.reason
+
+
 def test_what_is_fatal_is_told_in_every_phase() -> None:
     """It ends by itself, or hangs while it ends."""
     for phase in Phase:

@@ -84,6 +84,22 @@ def test_a_deadline_never_hands_out_a_negative_time_out() -> None:
         deadline.check("commit")
 
 
+def test_a_part_of_a_deadline_that_is_over_runs_out_and_is_no_error_of_its_own() -> None:
+    """The clock may pass the end between two lines: who asks then is told of the time, in the step's words."""
+    clock = [0.0]
+    deadline = Deadline(10.0, now=lambda: clock[0])
+    assert deadline.part(3.0).remaining_s() == 3.0
+    assert deadline.part(30.0).remaining_s() == 10.0
+
+    clock[0] = 11.0
+    part = deadline.part(3.0)
+
+    assert 0 < part.remaining_s() < 0.1
+    clock[0] = 12.0
+    with pytest.raises(DeadlineExceeded, match="locate"):
+        part.check("locate")
+
+
 @pytest.mark.parametrize(
     ("error", "leaf"),
     [

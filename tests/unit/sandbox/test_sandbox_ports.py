@@ -29,6 +29,8 @@ def test_a_port_is_free_again_once_its_holder_has_closed_it() -> None:
         with socket.create_connection((ports.HOST, port)), server.accept()[0]:
             pass
     ports.require_free(port)
+    with socket.create_server((ports.HOST, port)) as again:
+        assert again.getsockname()[1] == port
 
 
 def test_free_ports_are_different_and_below_the_outgoing_range() -> None:

@@ -4,22 +4,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
+from harness.waiting import await_ends, has_ended, until
 
 from protocol.deadline import Deadline
 from sandbox.process import Identity, Started
 
-SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+WAITS = "signal.alarm(600); signal.pause()"
+IDLE = [sys.executable, "-c", f"import signal; {WAITS}"]
 STUBBORN = [
     sys.executable,
     "-uc",
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); time.sleep(600)",
+    f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); {WAITS}",
 ]
 
 
 def test_a_process_number_given_to_another_process_is_not_ours(tmp_path: Path) -> None:
     """A state file from before a reboot must not make `down` end somebody else's program."""
-    started = Started(SLEEP, tmp_path / "log", leashed=True)
+    started = Started(IDLE, tmp_path / "log", leashed=True)
     older = Identity(started.identity.pid, started.identity.created - 3600)
     assert not older.alive()
     assert not older.stop(Deadline(1))
@@ -41,9 +42,7 @@ def test_what_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
     """`down` ends, whatever state a server is in."""
     log = tmp_path / "log"
     started = Started(STUBBORN, log, leashed=True)
-    patience = Deadline(10)
-    while b"ready" not in log.read_bytes():
-        patience.check("the process getting ready")
+    until(lambda: b"ready" in log.read_bytes(), "the process getting ready", 10)
     assert started.identity.stop(Deadline(0.05))
     assert not started.identity.alive()
     started.ended()
@@ -53,23 +52,21 @@ def test_a_leashed_server_ends_when_its_starter_is_killed(tmp_path: Path) -> Non
     """A test run that is killed with SIGKILL cleans nothing up itself, and still leaves no broker behind."""
     script = (
         "import os, pathlib, signal, sys; from sandbox.process import Started;"
-        f"s = Started({SLEEP!r}, pathlib.Path({str(tmp_path / 'log')!r}), leashed=True);"
+        f"s = Started({IDLE!r}, pathlib.Path({str(tmp_path / 'log')!r}), leashed=True);"
         "print(s.identity.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     root = Path(__file__).resolve().parents[3]
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False, cwd=root, text=True)
-    try:
-        left = psutil.Process(int(told.stdout))
-    except psutil.NoSuchProcess:
-        return
-    left.wait(timeout=10)
+    left = int(told.stdout)
+    await_ends([left], Deadline(10))
+    assert has_ended(left)
 
 
 def test_a_server_without_leash_outlives_its_starter(tmp_path: Path) -> None:
     """`python -m sandbox up` returns, and the broker stays."""
     script = (
         "import pathlib; from sandbox.process import Started;"
-        f"s = Started({SLEEP!r}, pathlib.Path({str(tmp_path / 'log')!r}), leashed=False);"
+        f"s = Started({IDLE!r}, pathlib.Path({str(tmp_path / 'log')!r}), leashed=False);"
         "print(s.identity.pid, s.identity.created, flush=True)"
     )
     root = Path(__file__).resolve().parents[3]

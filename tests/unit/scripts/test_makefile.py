@@ -37,7 +37,17 @@ def python(tmp_path: Path) -> Path:
 
 
 def _environment(**more: str) -> dict[str, str]:
-    foreign = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "BOOTSTRAP", "GROUP_ID", "CRASH_PROB", "FOLLOW", "SEED_COUNT")
+    foreign = (
+        "MAKEFLAGS",
+        "MFLAGS",
+        "MAKELEVEL",
+        "BOOTSTRAP",
+        "GROUP_ID",
+        "CRASH_PROB",
+        "FOLLOW",
+        "READER",
+        "SEED_COUNT",
+    )
     return {name: value for name, value in os.environ.items() if name not in foreign} | more
 
 

@@ -1,0 +1,93 @@
+"""
+Our pipeline with its transactions taken out: the same command line, offsets committed after the output was flushed.
+
+    python benchmarks/at_least_once.py --master none --reader direct --bootstrap ... (as `pipeline run`)
+
+What remains is at least once as long as no record fails for good: nobody looks at delivery reports, and the proof would
+see the loss. The difference in time is what exactly-once costs. Only for `--master none`: Spark's
+workers are other processes, and would load the real transaction.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pipeline.attempt
+from pipeline.__main__ import main
+from protocol.deadline import Deadline
+from protocol.kafka.clients import READ_COMMITTED, Consumer, Producer, TopicPartition, consumer, mapped, producer
+from protocol.kafka.offsets import Committed, committed
+from protocol.kafka.transaction import MESSAGE_MAX_BYTES, TransactionSettings
+
+
+class OutputThenOffsets:
+    """
+    The port of `KafkaTransaction`, without transactions: an idempotent producer and a consumer for each partition.
+
+    Both are kept from one range to the next, as anyone would who needs no fence.
+    """
+
+    _kept: dict[tuple[str, int], tuple[Producer, Consumer]] = {}  # noqa: RUF012 - shared by all ranges on purpose
+
+    def __init__(self, settings: TransactionSettings, topic: str, partition: int) -> None:
+        place = self._topic, self._partition = topic, partition
+        if place not in self._kept:
+            made = producer(
+                settings.connection,
+                None,
+                timeout_s=settings.timeout_s,
+                message_max_bytes=MESSAGE_MAX_BYTES,
+                **{"batch.size": settings.batch_bytes},
+            )
+            self._kept[place] = made, consumer(settings.connection, settings.group, READ_COMMITTED)
+        self._producer, self._positions = self._kept[place]
+        self.produce: Callable[..., None] = self._producer.produce
+
+    def mapped(self, step: str) -> AbstractContextManager[None]:
+        return mapped(step)
+
+    def fence(self, deadline: Deadline) -> None:
+        deadline.check("fence")
+
+    def locate(self, deadline: Deadline) -> Committed | None:
+        return committed(self._positions, self._topic, [self._partition], deadline)[self._partition]
+
+    def begin(self) -> None:
+        self._producer.poll(0)
+
+    def make_room(self, deadline: Deadline) -> None:
+        self._producer.poll(min(0.05, deadline.remaining_s()))
+
+    def settle(self, deadline: Deadline) -> None:
+        self.flush(deadline)
+
+    def flush(self, deadline: Deadline) -> None:
+        with mapped("produce"):
+            while self._producer.flush(min(1.0, deadline.remaining_s())) > 0:
+                deadline.check("produce")
+
+    def send_offsets(self, until: int, metadata: str, _deadline: Deadline) -> None:
+        with mapped("send-offsets"):
+            self._positions.commit(
+                offsets=[TopicPartition(self._topic, self._partition, until, metadata)], asynchronous=False
+            )
+
+    def commit(self, deadline: Deadline) -> None:
+        deadline.check("commit")
+
+    def commit_without_waiting(self) -> None:
+        raise NotImplementedError("there is no commit to turn away from")
+
+    def abort(self, _deadline: Deadline) -> None:
+        self._producer.purge()
+
+    def close(self) -> None:
+        """Nothing: the clients are kept."""
+
+
+if __name__ == "__main__":
+    pipeline.attempt.KafkaTransaction = OutputThenOffsets  # type: ignore[misc,assignment]
+    sys.argv[1:1] = ["run"]
+    main()

@@ -1,0 +1,154 @@
+"""
+Records per second of `proof verify`, its CPU and its peak memory, over logs of two sizes; `make bench-checker`.
+
+    python benchmarks/checker.py [--orders 500000,2000000] [--runs 3] [--out FILE]
+
+A broker of its own, four partitions: orders are seeded (one in fifty is rejected), the pipeline drains them, and the
+command runs as users run it. A record is one input, output or dead letter; seconds are the whole process's, its start
+included. Peak memory beside the smaller log shows what grows with the log. Exit 1 below the bar.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from machine import machine
+
+from protocol import command
+from protocol.errors import Refused, UsageError
+from protocol.names import ExitCode
+from sandbox.kafka import Cluster
+
+ROOT = Path(__file__).resolve().parents[1]
+BAR = 200_000
+_RUN_S = 900
+
+
+def write(bootstrap: str, orders: int) -> list[str]:
+    """A log of so many orders and what the pipeline makes of it; the options that name it."""
+    stem = f"bench.checker.{orders}"
+    names = ["--input", f"{stem}.in", "--output", f"{stem}.out", "--dead-letter", f"{stem}.dlq"]
+    _run("proof", "topics", "--bootstrap", bootstrap, *names)
+    seeding = ("--topic", f"{stem}.in", "--count", str(orders), "--bad-every", "50")
+    _run("proof", "seed", "--bootstrap", bootstrap, *seeding)
+    named = ["--bootstrap", bootstrap, *names, "--group", stem]
+    _run("pipeline", "run", *named, "--master", "none", "--reader", "direct")
+    return named
+
+
+def check(named: list[str], orders: int) -> dict[str, Any]:
+    """One run of the checker, which has to prove it: records, seconds, CPU seconds, and the most memory it held."""
+    load, began = os.getloadavg()[0], time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "proof", "verify", *named, "--json"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    watch = threading.Timer(_RUN_S, process.kill)
+    watch.start()
+    try:
+        told = process.stdout.read()
+        _, status, used = os.wait4(process.pid, 0)
+    finally:
+        watch.cancel()
+    seconds, process.returncode = time.monotonic() - began, os.waitstatus_to_exitcode(status)
+    if process.returncode != ExitCode.DONE:
+        raise Refused(f"the checker ended with {process.returncode}, so its speed means nothing: {told[-300:]}")
+    report = json.loads(told)
+    records, cpu_s = sum(report[name] for name in ("inputs", "outputs", "dead_letters")), used.ru_utime + used.ru_stime
+    if report["inputs"] != orders:
+        raise Refused(f"the checker saw {report['inputs']} inputs of {orders}; run the benchmark again")
+    found = {
+        "orders": orders,
+        "records": records,
+        "seconds": seconds,
+        "records_per_s": records / seconds,
+        "cpu_s": cpu_s,
+        "cpu_us_per_record": cpu_s / records * 1e6,
+        "peak_mib": used.ru_maxrss / 1024,
+        "load_before": load,
+    }
+    click.echo(
+        f"{records:,} records in {seconds:.1f} s, {records / seconds:,.0f} records/s, {cpu_s:.1f} CPU s, "
+        f"peak {found['peak_mib']:.0f} MiB, load {load:.1f}"
+    )
+    return found
+
+
+def _run(*words: str) -> None:
+    line = [sys.executable, "-m", *words]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, timeout=_RUN_S)
+    if done.returncode != 0:
+        raise Refused(f"{' '.join(words[:2])} ended with {done.returncode}: {(done.stderr or done.stdout)[-500:]}")
+
+
+def summed(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The medians of the runs over the largest log, and how much more memory it took than the smallest; pure."""
+    sizes = sorted({one["orders"] for one in runs})
+    small, large = ([one for one in runs if one["orders"] == size] for size in (sizes[0], sizes[-1]))
+
+    def median(some: list[dict[str, Any]], name: str) -> float:
+        return statistics.median(one[name] for one in some)
+
+    return {
+        "records": large[0]["records"],
+        **{name: median(large, name) for name in ("records_per_s", "cpu_s", "cpu_us_per_record", "peak_mib")},
+        "times_the_records": large[0]["records"] / small[0]["records"],
+        "times_the_memory": median(large, "peak_mib") / median(small, "peak_mib"),
+    }
+
+
+def sizes_of(text: str) -> list[int]:
+    """
+    `500000,2000000` as numbers.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    try:
+        sizes = [int(one) for one in text.split(",")]
+    except ValueError as error:
+        raise UsageError(f"--orders is {text!r}: write numbers with commas, as 500000,2000000") from error
+    if min(sizes) < 1 or len(set(sizes)) < len(sizes):
+        raise UsageError(f"--orders is {text!r}: each size once, and 1 at least")
+    return sizes
+
+
+@click.command()
+@click.option("--orders", default="500000,2000000", show_default=True, help="Sizes of the logs, with commas.")
+@click.option("--runs", type=click.IntRange(1), default=3, show_default=True, help="Of each size.")
+@click.option("--out", type=click.Path(path_type=Path), default=ROOT / "benchmarks/checker.json", show_default=True)
+def main(orders: str, runs: int, out: Path) -> int:
+    """Measure; exit 1 when the median over the largest log is below 200,000 records/s."""
+    sizes, about = sizes_of(orders), machine()
+    home = Path(tempfile.mkdtemp(prefix="brew-bench-checker-"))
+    try:
+        with Cluster.start(home / "kafka") as kafka:
+            logs = {size: write(kafka.bootstrap, size) for size in sizes}
+            found = [check(logs[size], size) for _ in range(runs) for size in sizes]
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    told = summed(found)
+    command_line = shlex.join(["python", "benchmarks/checker.py", *sys.argv[1:]])
+    document = {"machine": about, "command": command_line, "bar_records_per_s": BAR, **told, "runs": found}
+    out.write_text(json.dumps(document, indent=2) + "\n")
+    click.echo(
+        f"median {told['records_per_s']:,.0f} records/s over {told['records']:,} records; "
+        f"{told['times_the_memory']:.2f} times the memory for {told['times_the_records']:.2f} times the records"
+    )
+    return ExitCode.DONE if told["records_per_s"] >= BAR else ExitCode.VIOLATION
+
+
+if __name__ == "__main__":
+    command.run(main, "checker benchmark")

@@ -1,0 +1,113 @@
+"""
+The quix-streams peer: an application with the exactly-once guarantee that commits every 100 ms, until SIGTERM.
+
+Runs in a venv of its own (`build.sh`), which has its libraries and not ours; `protocol` comes from the repository.
+`to_topic` leaves the partition to a hash of the key, so records go out through the application's own producer, in the
+same transaction. A stable transactional id, which is not the default, fences what a dead run left open.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from quixstreams import Application, message_context
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from enrichment import enrich
+
+from protocol.names import ExitCode
+from protocol.position import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
+from protocol.records import ERROR_REASON
+
+_POLL_S = 0.02
+
+Headers = list[tuple[str, bytes | None]] | None
+Step = Callable[[bytes | None, bytes | None, int, Headers], None]
+
+
+def application(bootstrap: str, group: str, instance: str, commit_s: float, home: str) -> Application:
+    """Consumer and producer have the sizes of the other contenders'."""
+    static = {"group.instance.id": instance} if instance else {}
+    return Application(
+        broker_address=bootstrap,
+        consumer_group=group,
+        auto_offset_reset="earliest",
+        processing_guarantee="exactly-once",
+        commit_interval=commit_s,
+        consumer_poll_timeout=_POLL_S,  # an idle application commits only after its poll
+        auto_create_topics=False,
+        use_changelog_topics=False,
+        state_dir=home,
+        loglevel="WARNING",
+        consumer_extra_config={
+            "isolation.level": "read_committed",
+            "fetch.queue.backoff.ms": 10,
+            "queued.max.messages.kbytes": 64 * 1024,
+            "retry.backoff.ms": 2,
+            "retry.backoff.max.ms": 20,
+            **static,
+        },
+        producer_extra_config={
+            "transactional.id": group,
+            "transaction.timeout.ms": 60_000,
+            "linger.ms": 5,
+            "batch.size": 512 * 1024,
+            "queue.buffering.max.messages": 200_000,
+            "queue.buffering.max.kbytes": 64 * 1024,
+            "compression.type": "none",
+            "retry.backoff.ms": 2,
+            "retry.backoff.max.ms": 20,
+        },
+    )
+
+
+def step(producer: Any, source: str, output: str, dead_letter: str) -> Step:
+    """What happens to each order."""
+    topic = source.encode()
+
+    def place(value: bytes | None, key: bytes | None, timestamp: int, headers: Headers) -> None:
+        order = message_context()
+        made = enrich(key, value)
+        marked = list(headers or [])
+        if type(made) is bytes:
+            target, value = output, made
+        else:
+            target = dead_letter
+            marked.append((ERROR_REASON, str(made).encode()))
+        marked += (
+            (HEADER_TOPIC, topic),
+            (HEADER_PARTITION, b"%d" % order.partition),
+            (HEADER_OFFSET, b"%d" % order.offset),
+        )
+        producer.produce(target, value, key, marked, order.partition, timestamp)
+
+    return place
+
+
+@click.command()
+@click.option("--bootstrap", required=True)
+@click.option("--input", "source", required=True)
+@click.option("--output", required=True)
+@click.option("--dead-letter", required=True)
+@click.option("--group", required=True, help="Consumer group, and transactional id.")
+@click.option("--state-dir", "home", required=True, help="Where stores would be, if there were any.")
+@click.option("--instance", default="", help="Id of a static member; none: a dynamic one.")
+@click.option("--commit-s", type=float, default=0.1, show_default=True, help="Length of a transaction.")
+def main(
+    bootstrap: str, source: str, output: str, dead_letter: str, group: str, home: str, instance: str, commit_s: float
+) -> None:
+    """Enrich with quix-streams, for comparison."""
+    app = application(bootstrap, group, instance, commit_s, home)
+    orders = app.dataframe(app.topic(source, key_deserializer="bytes", value_deserializer="bytes"))
+    orders.update(step(orders.processing_context.producer, source, output, dead_letter), metadata=True)
+    app.run()  # stops by itself on SIGTERM
+
+
+if __name__ == "__main__":
+    main(standalone_mode=False)
+    sys.exit(ExitCode.DONE)

@@ -1,0 +1,68 @@
+"""A running program, asked as an orchestrator asks it."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from protocol.observe.status import Status, from_json
+
+from .programs import Running
+from .waiting import until
+
+
+@dataclass
+class Probed:
+    """A running program, and the place where it answers."""
+
+    program: Running
+
+    def url(self) -> str:
+        found: list[str] = []
+
+        def told() -> bool:
+            found[:] = re.findall(r"probes at (http://\S+)", self.program.told())
+            assert self.program.alive(), self.program.told()
+            return bool(found)
+
+        until(told, "probes are announced")
+        return found[0]
+
+    def ask(self, page: str) -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(self.url() + page, timeout=5) as reply:
+                return reply.status, reply.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    def code(self, page: str) -> int:
+        return self.ask(page)[0]
+
+    def status(self) -> Status:
+        return from_json(self.ask("/status")[1])
+
+    def metric(self, line: str) -> float:
+        """The sum of all samples whose name and labels hold that."""
+        lines = [one for one in self.ask("/metrics")[1].decode().splitlines() if re.match(line, one)]
+        return sum(float(one.rpartition(" ")[2]) for one in lines)
+
+    def until(self, condition: Callable[[Status], bool], what: str, seconds: float = 20) -> Status:
+        seen: list[Status] = []
+
+        def holds() -> bool:
+            seen.append(self.status())
+            return condition(seen[-1])
+
+        try:
+            until(holds, what, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; last told: {seen[-1]}") from None
+        return seen[-1]
+
+    def ends(self) -> None:
+        self.program.terminate()
+        assert self.program.wait(20).code == 0

@@ -1,0 +1,181 @@
+"""
+`pytest --secure`: the tests on brokers that ask who is there, each program a user with the rights of its role.
+
+Tests say nowhere who they are, so it is said for them, at the doors through which everything passes. What a test asks
+by itself, it asks as the cluster's administrator (`Connection`), but for the loops of `harness.downstream`; a program
+inside the test's process is whom its command line makes it (`client_config`); a program in a process of its own gets
+its user's file in the environment, and Kafka's own tools get the administrator's as an option (`Popen`). Rights are
+those of docs/SECURITY.md, granted per test on that test's own names.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import click
+import pytest
+
+from protocol import client_option, rights
+from protocol.client_config import ClientConfig, load
+from protocol.connection import CLIENT_CONFIG, Connection
+
+from . import brokers, downstream, secure_roles
+from .brokers import Broker
+from .names import Names
+from .secure import Secure, secure_broker
+from .secure_needs import Needs, left_out, needs
+from .secure_record import Record
+
+TESTS = Path(__file__).resolve().parents[1]
+_loaded = functools.cache(load)
+
+
+def file_of(item: pytest.Item) -> str:
+    """The test's file, below tests/."""
+    return item.path.relative_to(TESTS).as_posix() if item.path.is_relative_to(TESTS) else item.path.name
+
+
+class SecureMode:
+    """The plugin; it exists in sessions with `--secure` alone."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        if os.environ.get("KAFKA_BOOTSTRAP") or os.environ.get("BREW_TEST_CONTAINERS") == "1":
+            raise pytest.UsageError("--secure has its own brokers; unset KAFKA_BOOTSTRAP and BREW_TEST_CONTAINERS")
+        self.record = Record(config)
+        self._clusters: dict[str, Secure] = {}
+        self._names: list[Names] = []
+        self._needs = Needs()
+        self._patches = ExitStack()
+        for target, name, ours in (
+            (brokers, "sandbox_broker", self._sandbox_broker),
+            (Names, "fresh", self._fresh(Names.fresh)),
+            (Connection, "__init__", self._connection(Connection.__init__)),
+            (downstream, "Connection", self._as(secure_roles.DOWNSTREAM)),
+            (client_option, "client_config", self._client_config(client_option.client_config)),
+            (subprocess.Popen, "__init__", self._popen(subprocess.Popen.__init__)),
+        ):
+            self._patches.enter_context(patch.object(target, name, ours))
+
+    def pytest_unconfigure(self) -> None:
+        self._patches.close()
+
+    # Which tests, and with which rights.
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Take out what is listed; the session's end tells how many, and why."""
+        there = [item for item in items if isinstance(item, pytest.Function)]
+        out = {item: why for item in there if (why := left_out(file_of(item), item.originalname)) is not None}
+        config.hook.pytest_deselected(items=list(out))
+        items[:] = [item for item in items if item not in out]
+        self.record.left_out({f"{file_of(item)}::{item.name}": why for item, why in out.items()})
+
+    @pytest.fixture(autouse=True)
+    def _test_of_its_own(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Names that are made from here on are this test's, with the rights that its file needs."""
+        self._needs = needs(file_of(request.node))
+        if self._needs.inherited is not None and "broker" in request.fixturenames:
+            security = self._clusters[request.getfixturevalue("broker").bootstrap].security
+            monkeypatch.setenv(CLIENT_CONFIG, str(security.config(self._needs.inherited)))
+        yield
+        self._names.clear()
+
+    def _fresh(self, original: Any) -> Any:
+        def fresh(_kind: type[Names], test: str, seed: int | None = None) -> Names:
+            made: Names = original(test, seed)
+            self._names.append(made)
+            for cluster in self._clusters.values():
+                self._introduce(cluster, made)
+            return made
+
+        return classmethod(fresh)
+
+    @contextmanager
+    def _sandbox_broker(self, brokers: int = 1) -> Iterator[Broker]:
+        with secure_broker(brokers) as cluster:
+            self.knows(cluster)
+            try:
+                yield cluster.broker
+            finally:
+                del self._clusters[cluster.cluster.bootstrap]
+
+    def knows(self, cluster: Secure) -> None:
+        """From here on whoever asks these brokers is somebody."""
+        self._clusters[cluster.cluster.bootstrap] = cluster
+        for names in self._names:
+            self._introduce(cluster, names)
+
+    def _introduce(self, cluster: Secure, names: Names) -> None:
+        """To each user what the page lists, on these names."""
+        place = self._needs.place(names)
+        for user in rights.USERS:
+            cluster.grant(user, *rights.of(user, place), *rights.more(user, self._needs.purposes, place))
+
+    # Who asks.
+
+    def _connection(self, original: Any) -> Any:
+        """A connection that says nothing but where is the administrator's."""
+
+        def init(made: Connection, bootstrap: str, *told: Any, **named: Any) -> None:
+            cluster = self._clusters.get(bootstrap)
+            if cluster is not None and not told and not named:
+                config = _loaded(cluster.security.config(secure_roles.ADMIN))
+                told = config.properties, config.secrets, config.source
+            original(made, bootstrap, *told, **named)
+
+        return init
+
+    def _as(self, user: str) -> Any:
+        """What makes connections as ``user``."""
+
+        def connection(bootstrap: str) -> Connection:
+            if (cluster := self._clusters.get(bootstrap)) is None:
+                return Connection(bootstrap)
+            config = _loaded(cluster.security.config(user))
+            return Connection(bootstrap, config.properties, config.secrets, config.source)
+
+        return connection
+
+    def _client_config(self, original: Any) -> Any:
+        """A command in this process without a file has the one of its role."""
+
+        def config() -> ClientConfig:
+            found: ClientConfig = original()
+            context = click.get_current_context(silent=True)
+            cluster = None if context is None else self._clusters.get(str(context.params.get("bootstrap")))
+            if found.source is not None or context is None or cluster is None:
+                return found
+            user = secure_roles.user(context.command_path.split()) or secure_roles.PIPELINE
+            return _loaded(cluster.security.config(user))
+
+        return config
+
+    def _popen(self, original: Any) -> Any:
+        def init(made: Any, args: Any, *more: Any, **given: Any) -> None:
+            words = [str(word) for word in args] if isinstance(args, list | tuple) else []
+            at = secure_roles.place(words, self._clusters)
+            if at is not None:
+                args, given["env"] = self._introduced(words, self._clusters[at], given.get("env"))
+            original(made, args, *more, **given)
+
+        return init
+
+    @staticmethod
+    def _introduced(
+        words: list[str], cluster: Secure, environment: Mapping[str, str] | None
+    ) -> tuple[list[str], Mapping[str, str] | None]:
+        """A command and its environment with what says who it is."""
+        security = cluster.security
+        if secure_roles.is_kafkas_own(words):
+            return [*words, "--command-config", str(security.java_config(secure_roles.ADMIN))], environment
+        user = secure_roles.user(words)
+        if user is None:
+            return words, environment
+        inherited = dict(os.environ if environment is None else environment)
+        return words, {CLIENT_CONFIG: str(security.config(user)), **inherited}

@@ -1,0 +1,74 @@
+"""What tests need on secure brokers beyond the rights of a plain run, and which can't run there, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from protocol.rights import Place, Purpose
+
+from .names import Names
+
+# Tests' groups do not begin with `brew-`, and most leave output and dead letters to the run.
+_USUAL = (Purpose.MAKE, Purpose.OTHER_GROUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """
+    One file's.
+
+    ``more``: on top of what nearly all need. ``topics``: roles whose names are others than usual, with the suffix
+    (`downstream`: what its groups begin with).
+    ``inherited``: the user whom processes are that no command line starts, such as forks.
+    """
+
+    more: Sequence[Purpose] = ()
+    topics: Mapping[str, str] = field(default_factory=dict)
+    inherited: str | None = None
+
+    @property
+    def purposes(self) -> tuple[Purpose, ...]:
+        return (*_USUAL, *self.more)
+
+    def place(self, names: Names) -> Place:
+        """The names of one test."""
+        named = {role: names.topic(suffix) for role, suffix in {**_TOPICS, **self.topics}.items()}
+        return Place(group=names.group, upstream=f"seed:{names.input}", **named)
+
+
+_TOPICS = {
+    "downstream": "group",
+    "input": "in",
+    "output": "out",
+    "dead_letter": "dlq",
+    "claims": "claims",
+    "profiles": "customers",
+    "totals": "totals",
+}
+NEEDS: Mapping[str, Needs] = {
+    "scenarios/test_claims_flows.py": Needs((Purpose.OWNERSHIP,), {"output": "worked"}),
+    "scenarios/test_sharing.py": Needs((Purpose.SHARE,)),
+    "scenarios/test_stand_by.py": Needs((Purpose.SHARE,)),
+    "scenarios/test_store_kills.py": Needs((Purpose.RECEIVE,), inherited="downstream"),
+    "scenarios/test_totals.py": Needs((Purpose.TOTALS,)),
+    "scenarios/test_upstream.py": Needs((Purpose.UPSTREAM,)),
+    "scenarios/test_virtual_partitions.py": Needs((Purpose.CALL,)),
+}
+"""By file below tests/; those that are not here need the usual."""
+
+_FRAMES = "the wire proxy reads and changes frames, and TLS hides them from it"
+LEFT_OUT: Mapping[str, str] = {
+    "integration/test_wire_proxy.py": _FRAMES,
+    "integration/test_wire_torn.py": _FRAMES,
+}
+"""Test, or file of tests, that can't run on secure brokers -> why."""
+
+
+def needs(file: str) -> Needs:
+    return NEEDS.get(file, Needs())
+
+
+def left_out(file: str, test: str) -> str | None:
+    """Why a test is not run on secure brokers; None when it is. ``test``: its function's name."""
+    return LEFT_OUT.get(f"{file}::{test}", LEFT_OUT.get(file))

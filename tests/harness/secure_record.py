@@ -1,0 +1,88 @@
+"""What a session with `--secure` found: what passed, what was left out and why; told at its end, kept in a file."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import platform
+import time
+from collections import Counter
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_SENT = "secure_left_out"
+
+
+class Record:
+    """
+    A plugin of its own in the process that started the session; workers tell it what they left out.
+
+    With `--secure-record FILE` the file's entries for the test files of this session are replaced, the others stay: the
+    whole may be run in parts.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._out: dict[str, str] = {}
+        self._files: dict[str, Counter[str]] = {}
+        self._seconds: Counter[str] = Counter()
+        self._began = time.monotonic()
+        config.pluginmanager.register(self, "secure-record")
+
+    def left_out(self, tests: Mapping[str, str]) -> None:
+        self._out |= tests
+        if (told := getattr(self._config, "workeroutput", None)) is not None:
+            told[_SENT] = dict(tests)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:  # noqa: ARG002 - the hook's shape
+        self._out |= getattr(node, "workeroutput", {}).get(_SENT, {})
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = report.nodeid.partition("::")[0].removeprefix("tests/")
+        self._seconds[file] += report.duration
+        if report.when == "call" or not report.passed:
+            self._files.setdefault(file, Counter())[report.outcome] += 1
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        passed = sum(counts["passed"] for counts in self._files.values())
+        terminalreporter.section("secure brokers: TLS, SCRAM, least rights")
+        terminalreporter.line(f"{passed} tests passed there; {len(self._out)} left out by name:")
+        for test, why in sorted(self._out.items()):
+            terminalreporter.line(f"  {test}: {why}")
+
+    def pytest_sessionfinish(self) -> None:
+        given: str | None = self._config.getoption("--secure-record")
+        if given is None or hasattr(self._config, "workerinput") or not (self._files or self._out):
+            return
+        path = Path(given)
+        kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        seconds = round(time.monotonic() - self._began, 1)
+        files: dict[str, Any] = kept.get("files", {})
+        for file in {*self._files, *(test.partition("::")[0] for test in self._out)}:
+            counts = self._files.get(file, Counter())
+            files[file] = {
+                "passed": counts["passed"],
+                "failed": counts["failed"],
+                "left_out": {test: why for test, why in sorted(self._out.items()) if test.startswith(f"{file}::")},
+                "seconds": round(self._seconds[file], 1),
+                "at": f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC",
+            }
+        rows = files.values()
+        document = {
+            "command": "make test-secure",
+            "passed": sum(row["passed"] for row in rows),
+            "failed": sum(row["failed"] for row in rows),
+            "left_out": sum(len(row["left_out"]) for row in rows),
+            "last_part_wall_seconds": seconds,
+            "machine": {"cores": os.cpu_count(), "system": platform.system(), "python": platform.python_version()},
+            "versions": {name: version(name) for name in ("pyspark", "confluent-kafka", "kafka-python", "pytest")},
+            "files": dict(sorted(files.items())),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document, indent=2) + "\n")

@@ -1,0 +1,56 @@
+"""Who a command is to secure brokers, told by its words as a person would tell; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ADMIN, PIPELINE, DOWNSTREAM, PROOF = "admin", "pipeline", "downstream", "proof-reader"
+
+_OPERATORS = {"lag", "doctor", "explain", "xray", "ui", "top", "dlq"}
+_CHECKS = {"verify", "end-offsets", "group-describe", "read"}
+_MODULES = {"harness.claims_worker": DOWNSTREAM, "downstream": DOWNSTREAM}
+_TARGETS = {
+    "topic-create-all": ADMIN,
+    "seed": ADMIN,
+    "run-pipeline": PIPELINE,
+    "run-pipeline-crash": PIPELINE,
+    "run-downstream": DOWNSTREAM,
+    "run-downstream-ru": DOWNSTREAM,
+    "verify": PROOF,
+    "end-offsets": PROOF,
+    "group-describe": PROOF,
+}
+
+
+def user(words: Sequence[str]) -> str | None:
+    """
+    The user for a command line; None where it is no program of ours.
+
+    Who makes topics, writes orders, ends others' transactions or operates a cluster is its administrator.
+    """
+    if words and Path(words[0]).name == "make":
+        return next((_TARGETS[word] for word in words[1:] if word in _TARGETS), None)
+    if "-c" in words:
+        return PIPELINE if "from pipeline.__main__ import main" in words[words.index("-c") + 1] else None
+    if words and Path(words[0]).name.startswith("brew-"):
+        words = ["-m", Path(words[0]).name.removeprefix("brew-"), *words[1:]]
+    if "-m" not in words:
+        return None
+    module, *rest = words[words.index("-m") + 1 :]
+    command = rest[0] if rest else ""
+    if module == "pipeline":
+        return ADMIN if command in _OPERATORS else PIPELINE
+    if module == "proof":
+        return PROOF if command in _CHECKS else ADMIN
+    return _MODULES.get(module)
+
+
+def is_kafkas_own(words: Sequence[str]) -> bool:
+    """Kafka's own tools take a file of Java's settings beside the brokers' address."""
+    return "--bootstrap-server" in words and "--command-config" not in words
+
+
+def place(words: Sequence[str], known: Mapping[str, object]) -> str | None:
+    """Which of the ``known`` addresses a command is about."""
+    return next((one for word in words for one in [word.rpartition("=")[2]] if one in known), None)

@@ -1,0 +1,67 @@
+"""Waits with an end: for what only a look can tell, and for processes' ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import psutil
+
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.kafka.transactions import transactions
+from protocol.transactions import ENDING
+
+POLL_S = 0.02
+
+_Found = TypeVar("_Found")
+
+
+def until(condition: Callable[[], _Found], what: str, seconds: float = 30.0) -> _Found:
+    """
+    Look until there is something to see, and return it: for what the broker or the system tell nobody by themselves.
+
+    Half of the time at most is spent looking; an AssertionError names ``what`` when it does not come in time.
+    """
+    deadline = Deadline(seconds)
+    while True:
+        began = time.monotonic()
+        if found := condition():
+            return found
+        assert not deadline.expired(), f"{what}: not within {seconds:g} s"
+        time.sleep(max(POLL_S, min(time.monotonic() - began, deadline.remaining_s())))
+
+
+def await_ends(processes: Iterable[int], deadline: Deadline) -> None:
+    """Return when these have ended, children that nobody waited for yet included, or with the deadline."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            handle = os.pidfd_open(process)
+            try:
+                poller = select.poll()
+                poller.register(handle, select.POLLIN)
+                poller.poll(deadline.remaining_s() * 1000)
+            finally:
+                os.close(handle)
+
+
+def has_ended(process: int) -> bool:
+    """Whether it is gone, or waits for nothing but to be asked for its end; it may go between two looks."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+def markers_written(connection: Connection, topic: str) -> None:
+    """Return when what is decided shows in ``topic``: a commit is answered before its markers are written (KIP-98)."""
+    with transactions(connection, Deadline(20)) as coordinators:
+
+        def written() -> bool:
+            ending = [one for one in coordinators.going_on() if one.state in ENDING]
+            return topic not in {name for one in ending for name, _ in one.places}
+
+        until(written, f"the markers of what is decided in {topic}", 15)

@@ -1,0 +1,71 @@
+"""The second step: who is asked for the committed offset, one transaction after another, and when a client hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+
+from proof.wire.apis import Api
+from proof.wire.rules import Rule, Side
+from proof.wire.running import WireProxy
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import DeadlineExceeded
+from protocol.kafka import locator as locating
+from protocol.kafka import topics
+from protocol.kafka.clients import admin
+from protocol.kafka.locator import Locator, locator
+
+
+@pytest.fixture
+def proxy(broker: Broker, names: Names) -> Iterator[WireProxy]:
+    client = admin(Connection(broker.bootstrap))
+    topics.create(client, [topics.Wanted(names.input, 1, {})], Deadline(20))
+    topics.describe_all(client, [names.input], Deadline(20))
+    with WireProxy(broker.bootstrap) as running:
+        yield running
+
+
+def test_transactions_of_one_process_ask_through_one_client(broker: Broker, names: Names) -> None:
+    """Another group, and another way to the brokers, have another."""
+    connection = Connection(broker.bootstrap)
+    mine = locator(connection, names.group)
+    assert locator(Connection(broker.bootstrap), names.group) is mine
+    assert locator(connection, names.group + "x") is not mine
+    assert locator(Connection(broker.bootstrap, {"client.id": "me"}), names.group) is not mine
+    assert mine.client() is mine.client()
+
+
+def test_a_forked_process_asks_through_its_own(broker: Broker, names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client's threads do not live on in a fork."""
+    mine = locator(Connection(broker.bootstrap), names.group)
+    monkeypatch.setattr("os.getpid", lambda: mine.process + 1)
+    assert locator(Connection(broker.bootstrap), names.group) is not mine
+
+
+def test_a_kept_client_that_hangs_is_given_up_for_a_new_one(proxy: WireProxy, names: Names) -> None:
+    """The answer comes while the kept one still waits for its own."""
+    asking = Locator(proxy.connection, names.group)
+    assert asking.committed(names.input, 0, Deadline(20)) is None
+    kept = asking.client()
+    trap = proxy.add(Rule(Api.OFFSET_FETCH, side=Side.REPLY))
+    assert asking.committed(names.input, 0, Deadline(20)) is None
+    assert trap.is_caught()
+    assert asking.client() is not kept
+    trap.drop()
+
+
+def test_the_deadline_is_the_callers_and_the_next_one_gets_its_answer(
+    proxy: WireProxy, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that was new when it failed is not kept either: nothing waits behind its answer that never comes."""
+    asking = Locator(proxy.connection, names.group)
+    trap = proxy.add(Rule(Api.OFFSET_FETCH, side=Side.REPLY))
+    with pytest.raises(DeadlineExceeded, match="locate"):
+        asking.committed(names.input, 0, Deadline(0.3))
+    monkeypatch.setattr(locating, "_KEPT_S", 20.0)  # one that was kept would take all the time there is
+    assert asking.committed(names.input, 0, Deadline(20)) is None
+    trap.drop()

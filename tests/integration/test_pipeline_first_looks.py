@@ -1,0 +1,118 @@
+"""A run's looks before it has a position everywhere: what they wait for, what they fence, and when they give up."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from confluent_kafka import Producer
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import Here, Stage
+
+from pipeline import run as running
+from pipeline import scout
+from pipeline.progress import Board
+from pipeline.scout import Scout
+from protocol.errors import Refused
+from protocol.kafka.clients import producer
+from protocol.position import OffsetRange
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Stage:
+    return Stage(broker, names)
+
+
+def begun(stage: Stage) -> Producer:
+    """A transaction of partition 0, with a record in the output."""
+    txn_id = f"{stage.names.group}:{stage.names.input}:0"
+    writer = producer(stage.connection, txn_id, timeout_s=60, message_max_bytes=1_000_000)
+    writer.init_transactions(20)
+    writer.begin_transaction()
+    writer.produce(stage.names.output, b"of a transaction", partition=0)
+    assert writer.flush(20) == 0
+    return writer
+
+
+def die_in_partition_0_before_partition_1_has_a_position(stage: Stage) -> Producer:
+    """Leave an open transaction, which hides what came out of both; whoever is killed there does not go on with it."""
+    stage.create(2)
+    order = (b"gold-1", b'{"customer_id": "c-1"}')
+    stage.produce(stage.names.input, (0, *order))
+    stage.drain_alone()
+    stage.produce(stage.names.input, (0, *order), (1, *order))
+    return begun(stage)
+
+
+def test_a_dead_run_elsewhere_does_not_hold_back_a_partition_that_has_no_position_yet(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The output has to be looked through; the dead one's next attempt would fence it."""
+    die_in_partition_0_before_partition_1_has_a_position(stage)
+    monkeypatch.setattr(scout, "_SETTLE_S", 1e-9)  # who had to look again would be refused
+    stage.drain_alone()
+    assert stage.committed() == {0: 2, 1: 1}
+    assert len(stage.records(stage.names.output)) == 3
+
+
+def test_a_rival_that_died_is_waited_for_look_by_look_until_its_partition_is_ours(stage: Stage) -> None:
+    """Each look ends soon, so that claims are followed meanwhile; a fence may strike only in what is ours."""
+    die_in_partition_0_before_partition_1_has_a_position(stage)
+    ground = running.check(stage.settings("--master", "none"))
+    one = Scout(running.share(ground, threading.Event(), Board(), Here()))
+    one.ours = {1}
+    for _ in range(2):
+        facts, all_of_them = one.look(lambda _source: range(2))
+        assert (1 in {fact.partition for fact in facts}, all_of_them) == (False, False)
+    assert len(stage.open_transactions()) == 1
+    one.ours = {0, 1}
+    facts, all_of_them = one.look(lambda _source: range(2))
+    one.close()
+    assert ({fact.partition for fact in facts}, all_of_them) == ({0, 1}, True)
+    assert stage.open_transactions() == []
+
+
+def test_a_rival_that_works_on_and_on_is_waited_for_no_longer_than_its_transaction(stage: Stage) -> None:
+    """At each look it has another one open; what they hide came later than what has to be seen."""
+    rival = die_in_partition_0_before_partition_1_has_a_position(stage)
+    one = Scout(running.share(running.check(stage.settings("--master", "none")), threading.Event(), Board(), Here()))
+    one.ours = {1}
+    assert one.look(lambda _source: range(2))[1] is False
+    rival.commit_transaction(20)
+    rival.begin_transaction()
+    rival.produce(stage.names.output, b"of the next one", partition=0)
+    assert rival.flush(20) == 0
+    facts, all_of_them = one.look(lambda _source: range(2))
+    one.close()
+    assert ({fact.partition for fact in facts}, all_of_them) == ({0, 1}, True)
+    rival.abort_transaction(20)
+
+
+def test_a_look_does_not_fence_what_this_run_is_at_work_on(stage: Stage) -> None:
+    """A partition is given out while it is empty; its first transaction may outlast the next look."""
+    stage.create(1)
+    stage.drain_alone()
+    shared = running.share(running.check(stage.settings("--master", "none")), threading.Event(), Board(), Here())
+    one = Scout(shared)
+    one.look(lambda _source: range(1))
+    shared.running[0] = OffsetRange(stage.names.input, 0, 0, 1)
+    stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id": "c-1"}'))
+    first = begun(stage)
+    facts, all_of_them = one.look(lambda _source: range(1))
+    one.close()
+    assert ([fact.committed for fact in facts], all_of_them) == ([None], True)
+    first.commit_transaction(20)
+    assert stage.outputs() == 1
+
+
+def test_what_hides_the_output_for_too_long_is_refused_by_name(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody gives us the partition of whoever hangs there; to begin would be a guess."""
+    die_in_partition_0_before_partition_1_has_a_position(stage)
+    monkeypatch.setattr(scout, "_SETTLE_S", 1e-9)
+    ground = running.check(stage.settings("--master", "none"))
+    one = Scout(running.share(ground, threading.Event(), Board(), Here()))
+    one.ours = {1}
+    with pytest.raises(Refused, match="an open transaction of somebody else hides what came out"):
+        one.look(lambda _source: range(2))
+    one.close()

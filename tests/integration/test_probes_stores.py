@@ -1,0 +1,136 @@
+"""What programs tell of themselves whose work needs a store beside Kafka: while it answers, is away, or says no."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import psycopg
+import pytest
+from harness import enriched
+from harness.brokers import Broker
+from harness.downstream import LedgerStage, ReceiveStage, plain
+from harness.names import Names
+from harness.probed import Probed
+from harness.programs import Running
+
+from protocol.observe.status import PartitionState, Status
+from sandbox.ports import free
+from sandbox.postgres import Postgres
+from sandbox.redis import Redis
+
+FIRST, MORE = 40, 12
+STATIC = ("--partitions", "0,1,2,3", "--probe-port", "0", "--follow")
+"""Without a group's assignment, which takes seconds."""
+
+
+@pytest.fixture
+def ledger(broker: Broker, postgres: Postgres, names: Names) -> LedgerStage:
+    """Orders on a topic, and nothing booked yet."""
+    enriched.make_topic(broker.bootstrap, names.output)
+    enriched.write(broker.bootstrap, names.output, FIRST)
+    schema = "p_" + names.stem.rsplit("-", 1)[1]
+    return LedgerStage(broker.bootstrap, postgres.url, names.output, names.group, schema)
+
+
+@contextlib.contextmanager
+def probed(command: list[str]) -> Iterator[Probed]:
+    with Running([*command, *STATIC], plain()) as program:
+        yield Probed(program)
+
+
+def done(records: int) -> Callable[[Status], bool]:
+    return lambda status: status.totals.records == records and all(p.lag == 0 for p in status.partitions)
+
+
+def waits(status: Status) -> bool:
+    """All of it stands still for a store."""
+    return {one.state for one in status.partitions} == {PartitionState.BLOCKED}
+
+
+def test_who_loses_its_store_is_alive_and_not_ready_until_it_is_back(
+    ledger: LedgerStage, postgres: Postgres, redis: Redis, names: Names
+) -> None:
+    """The ledger, and both kinds of receivers; a restart of theirs would bring no store back."""
+    place = (ledger.bootstrap, ledger.topic)
+    in_postgres = ReceiveStage(*place, names.topic("postgres"), postgres.url, ledger.schema + "_r")
+    in_redis = ReceiveStage(*place, names.topic("redis"), redis=redis.url)
+    commands = [
+        (ledger.command(), "database:"),
+        (in_postgres.command("postgres"), "database:"),
+        (in_redis.command("redis-script"), "redis:"),
+    ]
+    with contextlib.ExitStack() as running:
+        runs = [(running.enter_context(probed(command)), server) for command, server in commands]
+        for run, _ in runs:
+            status = run.until(done(FIRST), "all is worked on")
+            assert {one.state for one in status.partitions} == {PartitionState.IDLE}
+            assert (run.code("/livez"), run.code("/readyz"), run.code("/startupz")) == (200, 200, 200)
+            assert run.metric(r"brew_records_total{") == FIRST
+            assert run.metric("brew_consumer_lag{") == 0
+        assert {p.partition: p.position for p in runs[0][0].status().partitions} == _booked(ledger)
+        for store in (postgres, redis):
+            store.kill()
+        enriched.write(*place, MORE, first=FIRST)
+        for run, server in runs:
+            run.until(waits, "all of it waits")
+            assert (run.code("/livez"), run.code("/readyz")) == (200, 503)
+            told = json.loads(run.ask("/readyz")[1])
+            assert server in told["reason"], told
+            assert told["ill"] == []
+            assert "waits for a server" in run.status().partitions[0].reason
+            assert run.metric(r'brew_partition_state{.*state="blocked"') == 4
+            assert (run.metric("brew_live"), run.metric("brew_ready")) == (1, 0)
+        for store in (postgres, redis):
+            store.restart()
+        for run, _ in runs:
+            status = run.until(done(FIRST + MORE), "all is worked on again")
+            assert (status.live.ok, status.ready.ok) == (True, True)
+            assert status.totals.recovery_s is not None
+            assert run.metric("brew_recoveries_total") >= 1
+            run.ends()
+    ledger.proven(FIRST + MORE)
+
+
+def test_who_is_told_no_by_its_store_ends_by_itself(ledger: LedgerStage) -> None:
+    """Waiting would help nobody: the table is gone."""
+    with probed(ledger.command()) as run:
+        run.until(done(FIRST), "all is booked")
+        with psycopg.connect(ledger.url) as session:
+            session.execute(f"DROP TABLE {ledger.schema}.ledger_entries".encode())
+        enriched.write(ledger.bootstrap, ledger.topic, MORE, first=FIRST)
+        ended = run.program.wait(20)
+    assert ended.code == 3
+    assert "refused, and would again" in ended.err
+
+
+@pytest.mark.parametrize("kind", ["ledger", "postgres", "redis", "redis-script"])
+def test_who_never_reaches_its_store_is_not_ready_and_gives_up(ledger: LedgerStage, kind: str) -> None:
+    """A rollout with a wrong address stops there, and does not take the old ones down."""
+    (port,) = free(1)
+    database = f"postgresql://brew@127.0.0.1:{port}/brew"
+    receive = ReceiveStage(ledger.bootstrap, ledger.topic, ledger.group, database, ledger.schema)
+    in_redis = replace(receive, redis=f"redis://127.0.0.1:{port}/0")
+    commands = {
+        "ledger": replace(ledger, url=database).command,
+        "postgres": partial(receive.command, kind),
+        "redis": partial(in_redis.command, kind),
+        "redis-script": partial(in_redis.command, kind),
+    }
+    command = commands[kind]()
+    with probed([*command, "--patience-s", "2"]) as run:
+        run.until(waits, "all of it waits")
+        assert (run.code("/livez"), run.code("/readyz")) == (200, 503)
+        assert str(port) in run.status().ready.reason
+        ended = run.program.wait(20)
+    assert ended.code == 3
+    assert "--patience-s" in ended.err
+
+
+def _booked(stage: LedgerStage) -> dict[int, int]:
+    with psycopg.connect(stage.url) as session:
+        found = session.execute(f"SELECT partition, next_offset FROM {stage.schema}.kafka_offsets".encode())
+        return dict(found.fetchall())

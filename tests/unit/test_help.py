@@ -1,0 +1,90 @@
+"""Whoever asks a command for help gets it: each option told, each command shown at work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from downstream.__main__ import downstream
+from pipeline.__main__ import cli as pipeline
+from proof.__main__ import proof
+from sandbox.__main__ import cli as sandbox
+
+PROGRAMS: dict[str, click.Group] = {"pipeline": pipeline, "downstream": downstream, "proof": proof, "sandbox": sandbox}
+
+
+def _below(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """``command`` and all that it groups, by the words that call them."""
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from _below(f"{path} {name}", found)
+
+
+def _untold(command: click.Command) -> list[str]:
+    """Options without a word."""
+    return [one.opts[0] for one in command.params if isinstance(one, click.Option) and not (one.help or one.hidden)]
+
+
+def _shown(path: str, command: click.Command) -> list[list[str]]:
+    """The words behind ``path`` in each example that calls it; remarks stand three spaces behind."""
+    told = command.get_help(click.Context(command, info_name=path))
+    calls = re.findall(r"^ *(?:\w+=\S+ )*(?:python -m |brew-)(.*?)(?: {3,}.*)?$", told, re.MULTILINE)
+    name = path.split()
+    return [words[len(name) :] for call in calls if (words := call.split())[: len(name)] == name]
+
+
+COMMANDS = {path: command for name, group in PROGRAMS.items() for path, command in _below(name, group)}
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_option_of_a_command_says_what_it_is(path: str) -> None:
+    """A flag's name alone tells neither unit nor meaning."""
+    assert _untold(COMMANDS[path]) == []
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_command_shows_a_call_of_itself(path: str) -> None:
+    """And of a group: a call of one of its commands."""
+    assert _shown(path, COMMANDS[path])
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_the_options_of_every_example_are_there(path: str) -> None:
+    """An example that is refused is worse than none."""
+    for words in _shown(path, COMMANDS[path]):
+        command = COMMANDS[path]
+        while isinstance(command, click.Group):
+            found = command.get_command(click.Context(command), words.pop(0))
+            assert found is not None
+            command = found
+        if command.context_settings.get("ignore_unknown_options"):
+            continue  # it hands its words on to another program
+        known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+        assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known
+
+
+def test_what_is_not_told_is_seen() -> None:
+    """The checks themselves: an option without help, a command that shows a call of another one only."""
+
+    @click.command()
+    @click.option("--told", help="With words.")
+    @click.option("--untold")
+    def bare(told: str, untold: str) -> None:
+        """
+        Say nothing of how to call it.
+
+        \b
+        Example:
+          python -m it bare-bones --told x
+        """  # noqa: D301 - click's own mark
+
+    assert _untold(bare) == ["--untold"]
+    assert _shown("it bare", bare) == []
+    assert _shown("it bare-bones", bare) == [["--told", "x"]]

@@ -1,0 +1,137 @@
+"""The switch `pytest --secure`: who a command is, what each file of tests needs, and what is left out."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from harness import secure_roles
+from harness.names import Names
+from harness.secure_needs import LEFT_OUT, NEEDS, left_out, needs
+from harness.secure_record import Record
+from harness.secure_roles import ADMIN, DOWNSTREAM, PIPELINE, PROOF
+
+from protocol import rights
+from protocol.rights import Purpose
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "user"),
+    [
+        ("python -m pipeline run --bootstrap h:1", PIPELINE),
+        ("python -m pipeline preflight", PIPELINE),
+        ("python -m pipeline doctor", ADMIN),
+        ("python -m downstream count", DOWNSTREAM),
+        ("python -m harness.claims_worker --bootstrap h:1", DOWNSTREAM),
+        ("python -m proof verify", PROOF),
+        ("python -m proof seed", ADMIN),
+        ("/usr/bin/make --no-print-directory run-pipeline-crash BOOTSTRAP=h:1", PIPELINE),
+        ("make run-downstream-ru", DOWNSTREAM),
+        ("make end-offsets", PROOF),
+        ("make topic-create-all", ADMIN),
+        ("/opt/venv/bin/brew-downstream count --bootstrap h:1", DOWNSTREAM),
+        ("make lint", None),
+        ("python -m pytest", None),
+        ("java kafka.Kafka server.properties", None),
+    ],
+)
+def test_a_command_is_whom_its_words_make_it(line: str, user: str | None) -> None:
+    assert secure_roles.user(line.split()) == user
+
+
+def test_a_program_from_text_is_whom_it_imports() -> None:
+    assert secure_roles.user(["python", "-c", "from pipeline.__main__ import main\nmain()", "run"]) == PIPELINE
+    assert secure_roles.user(["python", "-c", "print(1)"]) is None
+
+
+def test_a_command_is_about_the_brokers_that_it_names() -> None:
+    known = {"h:1": None}
+    assert secure_roles.place(["make", "seed", "BOOTSTRAP=h:1"], known) == "h:1"
+    assert secure_roles.place(["python", "-m", "pipeline", "run", "--bootstrap", "h:1"], known) == "h:1"
+    assert secure_roles.place(["python", "-m", "pipeline", "run", "--bootstrap", "other:1"], known) is None
+
+
+def test_kafkas_own_tools_are_known_by_their_option() -> None:
+    assert secure_roles.is_kafkas_own(["java", "--bootstrap-server", "h:1"])
+    assert not secure_roles.is_kafkas_own(["java", "--bootstrap-server", "h:1", "--command-config", "f"])
+
+
+def test_no_test_has_a_right_outside_its_own_names() -> None:
+    """Each row stands on names of this test, or is one that the page gives a fixed name."""
+    names = Names("it-x-1234")
+    own = (names.stem, f"seed:{names.stem}")
+    for file in [*NEEDS, "other.py"]:
+        wanted = needs(file)
+        place = wanted.place(names)
+        for user in rights.USERS:
+            for right in [*rights.of(user, place), *rights.more(user, wanted.purposes, place)]:
+                assert right.name.startswith(own) or right.name in {"brew-scan", "brew-claims"}, str(right)
+
+
+def test_what_is_left_out_is_there_and_has_its_reason() -> None:
+    """A test that is renamed or removed has to leave the list, too."""
+    for place, why in LEFT_OUT.items():
+        file, _, name = place.partition("::")
+        tree = ast.parse((TESTS / file).read_text())
+        there = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        assert not name or name in there, f"{place} is no test"
+        assert len(why.split()) >= 4, place
+        assert left_out(file, name) == why
+    assert left_out("scenarios/test_story.py", "test_a") is None
+
+
+def test_the_page_has_the_rows_that_are_granted() -> None:
+    assert rights.more_table() in (TESTS.parent / "docs/SECURITY.md").read_text()
+
+
+def test_every_file_with_needs_is_there_and_needs_more_than_others() -> None:
+    for file, wanted in NEEDS.items():
+        assert (TESTS / file).exists(), file
+        assert wanted != needs("other.py")
+    assert Purpose.MAKE in needs("other.py").purposes
+
+
+class _Session:
+    """As much of pytest's configuration as a record looks at."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.pluginmanager = path, self
+
+    def register(self, plugin: object, name: str) -> None: ...
+
+    def getoption(self, _name: str) -> str:
+        return str(self.path)
+
+
+def _told(path: Path, outcomes: Mapping[str, str], out: Mapping[str, str] | None = None) -> Any:
+    """What a session with these reports leaves in the file."""
+    record = Record(cast("pytest.Config", _Session(path)))
+    record.left_out(out or {})
+    for nodeid, outcome in outcomes.items():
+        report: dict[str, Any] = {
+            "nodeid": f"tests/{nodeid}",
+            "outcome": outcome,
+            "when": "call",
+            "keywords": {},
+            "longrepr": None,
+        }
+        record.pytest_runtest_logreport(pytest.TestReport(**report, location=("", 0, ""), duration=1.0))
+    record.pytest_sessionfinish()
+    return json.loads(path.read_text())
+
+
+def test_a_record_keeps_the_files_of_other_sessions_and_counts_all(tmp_path: Path) -> None:
+    """The whole may be run in parts; a part that is run again takes the place of its old self."""
+    path = tmp_path / "record.json"
+    _told(path, {"a/test_a.py::test_1": "passed", "a/test_a.py::test_2": "failed"})
+    told = _told(path, {"b/test_b.py::test_1": "passed"}, {"b/test_b.py::test_2": "why not"})
+    assert (told["passed"], told["failed"], told["left_out"]) == (2, 1, 1)
+    assert told["files"]["b/test_b.py"]["left_out"] == {"b/test_b.py::test_2": "why not"}
+    told = _told(path, {"a/test_a.py::test_1": "passed", "a/test_a.py::test_2": "passed"})
+    assert (told["passed"], told["failed"], told["left_out"]) == (3, 0, 1)
