@@ -29,6 +29,8 @@ from protocol.errors import Refused, Unreachable
 HOST = "127.0.0.1"
 _BUFFER = 4 * 1024 * 1024
 _CONNECT_S = 30.0
+# An accepted connection is with its handler in the loop's third turn; an aborted one gives its socket back in the next.
+_CLOSING_TURNS = 8
 # Metadata, version 4, of no topics: brokers have answered it since 0.11, and 4.x still does.
 _ASK_BROKERS = Head(Api.METADATA, 4, 1, "brew-proxy", 0)
 
@@ -48,6 +50,7 @@ class Proxy:
         self._stands_for: dict[Address, Address] = {}
         self._opening = asyncio.Lock()
         self._links: set[asyncio.Task[None]] = set()
+        self._closing = False
 
     @property
     def bootstrap(self) -> str:
@@ -78,12 +81,18 @@ class Proxy:
         trap.release()
 
     async def close(self) -> None:
-        """Stop listening and end all connections."""
+        """Stop listening and end all connections, those with them that have just come."""
+        self._closing = True
+        for listener in (listener for server in self._servers for listener in server.sockets):
+            asyncio.get_running_loop().remove_reader(listener)
+        for _ in range(_CLOSING_TURNS):
+            for link in self._links:
+                link.cancel()
+            await asyncio.gather(*self._links, return_exceptions=True)
+            await asyncio.sleep(0)
+        # Not before: Python 3.11's server drops what it has accepted and not yet handed on when it is closed.
         for server in self._servers:
             server.close()
-        for link in self._links:
-            link.cancel()
-        await asyncio.gather(*self._links, return_exceptions=True)
 
     async def __aenter__(self) -> Self:
         return self
@@ -133,16 +142,9 @@ class Proxy:
             self._links.add(task)
             task.add_done_callback(self._links.discard)
         number = next(self._numbers)
-        chance = random.Random(f"{self._seed}:{number}")  # noqa: S311 - a network's moods, no secret
         try:
-            async with asyncio.timeout(_CONNECT_S):
-                broker = await asyncio.open_connection(*address, limit=_BUFFER)
-        except OSError:  # a time-out is one, too
-            writer.transport.abort()
-            return
-        link = Link(self, number, node, (reader, writer), broker, lambda side: Line(side, chance))
-        try:
-            await link.run()
+            if not self._closing:
+                await self._link(number, node, address, (reader, writer))
         except Malformed as error:
             # Passing on what could not be read would let the client see the brokers' own addresses.
             self.failures.append(f"connection {number} ended: {error}")
@@ -150,6 +152,17 @@ class Proxy:
             return  # the proxy closes; Python 3.11 would print a cancelled handler as an error
         finally:
             writer.transport.abort()
+
+    async def _link(
+        self, number: int, node: int, address: Address, client: tuple[asyncio.StreamReader, asyncio.StreamWriter]
+    ) -> None:
+        chance = random.Random(f"{self._seed}:{number}")  # noqa: S311 - a network's moods, no secret
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                broker = await asyncio.open_connection(*address, limit=_BUFFER)
+        except OSError:  # a time-out is one, too
+            return
+        await Link(self, number, node, client, broker, lambda side: Line(side, chance)).run()
 
 
 async def _brokers(bootstrap: str, deadline: Deadline) -> list[Spot]:
