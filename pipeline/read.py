@@ -29,9 +29,11 @@ _CLIENT = {
 }
 
 
-def read(spark: SparkSession, connection: Connection, ranges: Sequence[OffsetRange]) -> DataFrame:
+def read(spark: SparkSession, connection: Connection, group: str, ranges: Sequence[OffsetRange]) -> DataFrame:
     """
     The visible records of ``ranges``: offset, partition, key, value, headers (`pipeline.headers`), timestamp (ms).
+
+    Executors keep their consumers by group and partition; ``group`` is never joined, and nothing is committed.
 
     Raises:
         Fatal: Spark planned other than one task per range; a task that saw half a range would commit all of it.
@@ -40,6 +42,8 @@ def read(spark: SparkSession, connection: Connection, ranges: Sequence[OffsetRan
     options = {
         **{f"kafka.{name}": value for name, value in _CLIENT.items()},
         "kafka.bootstrap.servers": connection.bootstrap,
+        # By default each query has a group of its own: its consumers serve no other, and live on for minutes.
+        "kafka.group.id": group,
         **{f"kafka.{name}": value for name, value in java_settings(connection).items()},
         "assign": json.dumps({topic: [r.partition for r in ranges]}),
         "startingOffsets": json.dumps({topic: {str(r.partition): r.start for r in ranges}}),

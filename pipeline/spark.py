@@ -29,7 +29,7 @@ class SparkEngine:
     def execute(self, ranges: Sequence[OffsetRange], job: Job) -> Mapping[int, Outcome]:
         """Run one job; a job that fails leaves every one of its ranges failed."""
         try:
-            frame = read(self.spark, job.transaction.connection, ranges)
+            frame = read(self.spark, job.transaction.connection, job.transaction.group, ranges)
             frame = frame.mapInArrow(task(job), OUTCOME_SCHEMA)
             check_one_task_per_range(frame, ranges)
             return {o.partition: o for o in (read_outcome(bytes(row[0])) for row in frame.collect())}

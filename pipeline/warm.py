@@ -94,7 +94,7 @@ class Warmth:
         touch = _touch if self._settings.reader is Reader.CONNECTOR else touch_holder
         self.context.parallelize(range(slots), slots).mapPartitions(touch).count()
         if self._settings.reader is Reader.CONNECTOR and (ranges := self._ranges()):
-            frame = read(session.on(self.context), self._settings.connection, ranges)
+            frame = read(session.on(self.context), self._settings.connection, self._settings.group, ranges)
             frame = frame.mapInArrow(_touch, OUTCOME_SCHEMA)
             check_one_task_per_range(frame, ranges)
             frame.collect()

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 from confluent_kafka import KafkaException
 from harness.brokers import Broker
@@ -145,7 +146,7 @@ def test_a_plan_that_cuts_a_range_in_two_is_refused_before_it_runs(stage: Stage)
     stage.create(1)
     stage.seed(100)
     ranges = [OffsetRange(stage.names.input, 0, 0, 100)]
-    frame = read(spark_here(), stage.connection, ranges)
+    frame = read(spark_here(), stage.connection, stage.names.group, ranges)
     check_one_task_per_range(frame, ranges)
     for wrong in (frame.repartition(2), frame.orderBy("offset")):
         with pytest.raises(Fatal, match="Spark planned"):
@@ -153,3 +154,21 @@ def test_a_plan_that_cuts_a_range_in_two_is_refused_before_it_runs(stage: Stage)
     two = frame.union(frame)
     with pytest.raises(Fatal, match="Spark planned 2 tasks for 1 ranges"):
         check_one_task_per_range(two, ranges)
+
+
+def test_the_next_job_reads_with_the_consumers_of_the_one_before(stage: Stage) -> None:
+    """A following run would else open connections with each cycle, and close them minutes later."""
+    stage.create(2)
+    stage.seed(40)
+    spark, port = spark_here(), int(stage.broker.bootstrap.rpartition(":")[2])
+    jvm = psutil.Process(spark.sparkContext._gateway.proc.pid)
+
+    def connections() -> int:
+        """The JVM has to the broker, after one more read."""
+        offsets = [log.end for _, log in sorted(stage.logs(stage.names.input).items())]
+        ranges = [OffsetRange(stage.names.input, number, 0, end) for number, end in enumerate(offsets)]
+        assert len(read(spark, stage.connection, stage.names.group, ranges).collect()) == 40
+        return sum(1 for one in jvm.net_connections("tcp") if one.raddr and one.raddr.port == port)
+
+    first = connections()
+    assert [connections() for _ in range(3)] == [first] * 3

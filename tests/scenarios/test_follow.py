@@ -44,6 +44,7 @@ def test_sigterm_ends_a_following_run_within_ten_seconds(stage: Stage, to: str, 
         assert ran.code in {0, -signal.SIGTERM}, ran.text
     assert "Traceback" not in ran.text
     assert any("stopping" in note for note in ran.notes), ran.text
+    print(f"SIGTERM took {took:.2f} s")
     assert took < LONGEST_STOP_S
     assert stage.open_transactions() == []
     stage.nobody_left()

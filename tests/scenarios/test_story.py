@@ -48,7 +48,8 @@ def test_a_certain_crash_leaves_what_it_says_and_the_next_run_fences_it_at_once(
     assert told is not None, crash.text
     left = int(told[1])
     assert left > 0
-    assert len(stage.open_transactions()) == PARTITIONS
+    opened = len(stage.open_transactions())
+    assert 1 <= opened <= PARTITIONS, "the run ends with its first crash; others may not have had their turn"
 
     committed = stage.make("run-downstream")
     assert (committed.code, counted(committed)) == (0, (0, 0, 0))
@@ -77,7 +78,7 @@ def test_a_certain_crash_leaves_what_it_says_and_the_next_run_fences_it_at_once(
         log = json.loads(program.wait().out)
     assert sum(one["visible"] for one in log) == 30
     assert sum(one["aborted"] for one in log) == left
-    assert sum(one["control"] for one in log) == 2 * PARTITIONS
+    assert sum(one["control"] for one in log) == opened + PARTITIONS
     assert sum(one["open"] + one["waiting"] for one in log) == 0
 
     verified = stage.make("verify")
