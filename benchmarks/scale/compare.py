@@ -24,7 +24,7 @@ class Measured:
     Real runs over ``partitions`` beside one broker on a machine of ``cores``: rates, memory of the program.
 
     ``start_s``: of each run, from process start to the first grant; it does not count. ``cpu_us``: of a
-    record, in program and broker, without the start and the broker's compilers.
+    record, in program and broker, without the start and the broker's compilers. ``speeds``: the machine's, at each.
     """
 
     partitions: int
@@ -33,6 +33,7 @@ class Measured:
     cores: int
     start_s: float
     records_per_s: tuple[float, ...]
+    speeds: tuple[float, ...]
     cpu_us: float
     peak_mib: float
     load: float
@@ -40,6 +41,10 @@ class Measured:
     @property
     def middle(self) -> float:
         return median(self.records_per_s)
+
+    def at(self, speed: float) -> float:
+        """The rate in the middle, had the machine been as fast as that at each run."""
+        return median(rate * speed / own for rate, own in zip(self.records_per_s, self.speeds, strict=True))
 
     def scenario(self) -> Scenario:
         """The same run, to be simulated."""
@@ -63,20 +68,21 @@ class Compared:
     """What was measured, and what the simulator says of it."""
 
     measured: Measured
+    speed: float
     simulated_per_s: float
     simulated_cpu_us: float = 0.0
 
     @property
     def off(self) -> float:
-        """The simulated rate over the measured one, less 1."""
-        return self.simulated_per_s / self.measured.middle - 1
+        """The simulated rate over the measured one, less 1, both at the speed of the single numbers."""
+        return self.simulated_per_s / self.measured.at(self.speed) - 1
 
 
 def compare(measured: Sequence[Measured], numbers: Numbers) -> list[Compared]:
     found = []
     for one in measured:
         report = simulate(one.scenario(), numbers)
-        found.append(Compared(one, report.records_per_s, 1e6 * report.cpu_s / report.records_out))
+        found.append(Compared(one, numbers.speed, report.records_per_s, 1e6 * report.cpu_s / report.records_out))
     return found
 
 
@@ -93,7 +99,8 @@ def kept(path: Path = FILE) -> list[Measured]:
     """
     try:
         return [
-            Measured(**{**one, "records_per_s": tuple(one["records_per_s"])}) for one in json.loads(path.read_text())
+            Measured(**{name: tuple(value) if isinstance(value, list) else value for name, value in one.items()})
+            for one in json.loads(path.read_text())
         ]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise Refused(
@@ -110,6 +117,7 @@ def verdict(found: Sequence[Compared], tolerance: float) -> tuple[Table, int]:
         "partitions",
         "orders",
         "measured, records/s",
+        "at the same speed",
         "simulated, records/s",
         "off by",
         "CPU us, measured / simulated",
@@ -127,9 +135,10 @@ def verdict(found: Sequence[Compared], tolerance: float) -> tuple[Table, int]:
             f"{real.partitions}",
             f"{real.orders:,}",
             f"{real.middle:,.0f} ({low:,.0f}-{high:,.0f})",
+            f"{real.at(one.speed):,.0f}",
             f"{one.simulated_per_s:,.0f}",
             f"{one.off:+.1%}",
-            f"{real.cpu_us:.1f} / {one.simulated_cpu_us:.1f}",
+            f"{real.cpu_us * median(real.speeds) / one.speed:.1f} / {one.simulated_cpu_us:.1f}",
             f"{real.load:.1f}",
             "ok" if good else f"more than {tolerance:.0%} off",
         )

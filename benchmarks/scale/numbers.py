@@ -10,7 +10,7 @@ from typing import Any
 
 from protocol.errors import Refused
 
-FORMAT = 3
+FORMAT = 4
 FILE = Path(__file__).with_name("numbers.json")
 STEPS = ("open", "fence", "locate", "begin", "produce", "flush", "send-offsets", "commit", "close")
 """What a transaction's time goes to; `open` and `close` are those of its two clients."""
@@ -127,12 +127,14 @@ class Numbers:
     Everything measured, each number by itself: nothing here comes from a run that the simulator is compared with.
 
     ``take``, ``produce``: CPU of the Python thread per record. ``fetch``, ``send``: CPU of the client's own threads.
-    ``broker_fetch``, ``broker_append``: of the broker. ``coordinator_us``: of the group coordinator's threads per
+    ``broker_fetch``, ``broker_append``: of the broker. ``change_us``: by the clock, from one partition's turn
+    to that of another which waited for it. ``coordinator_us``: of the group coordinator's threads per
     transaction. ``..._per_broker``: what each further broker adds to a transaction; ``..._per_partition``: what each
     further partition of the output does, by its metadata. ``connection_us``: CPU of a broker for a connection, opened
     and closed. ``tail_open``: of a partition's reader, to its first fetch; ``idle``: of a fetch with nothing to take.
     ``survey``: the driver's look at where partitions stand, and what each of them adds to it.
-    ``flush_mib_per_s``: one producer into one partition. ``start_s``: process start to the first grant, no Spark;
+    ``flush_mib_per_s``: one producer into one partition. ``speed``: orders that one thread enriched in a second then:
+    how fast the machine was. ``start_s``: process start to the first grant, no Spark;
     ``spark_start_s``: what Spark adds. ``requests``: of one transaction, by API.
     """
 
@@ -148,6 +150,7 @@ class Numbers:
     send: Line
     broker_fetch: Line
     broker_append: Line
+    change_us: float
     coordinator_us: float
     connection_us: float
     native_us_per_broker: float
@@ -155,6 +158,7 @@ class Numbers:
     native_us_per_partition: float
     broker_us_per_partition: float
     flush_mib_per_s: float
+    speed: float
     start_s: float
     spark_start_s: float
     requests: Mapping[str, float]

@@ -86,6 +86,7 @@ def _rest(numbers: Numbers) -> dict[str, str]:
         "a fetch that finds nothing: program, broker": (
             f"{numbers.idle.client_us:.0f} us, {numbers.idle.broker_us:.0f} us"
         ),
+        "from one partition's turn to another's": f"{numbers.change_us:.0f} us",
         "group coordinator's threads, a transaction": f"{numbers.coordinator_us:.0f} us",
         "a broker's CPU for a connection, opened and closed": f"{numbers.connection_us:.0f} us",
         "each further broker adds to a transaction: client, brokers": (
@@ -94,6 +95,7 @@ def _rest(numbers: Numbers) -> dict[str, str]:
         "each further partition of the output adds: client, brokers": (
             f"{numbers.native_us_per_partition:.2f} us, {numbers.broker_us_per_partition:.2f} us"
         ),
+        "orders that one thread enriches meanwhile": f"{numbers.speed:,.0f} a second",
         "one producer into one partition": f"{numbers.flush_mib_per_s:.0f} MiB/s",
         "connections of a tail, n brokers": f"{tail.at_one:.0f} + {tail.per_broker:.1f} (n - 1)",
         "connections of a transaction, n brokers": f"{transaction.at_one:.0f} + {transaction.per_broker:.1f} (n - 1)",

@@ -93,16 +93,26 @@ class Interpreter:
 
 
 class Turns:
-    """`pipeline.direct.turns`, simulated: a few of a process work at a time; what takes too long no longer counts."""
+    """
+    `pipeline.direct.turns`, simulated: a few of a process work at a time; what takes too long no longer counts.
 
-    def __init__(self, env: simpy.Environment, at_once: int, longest_s: float = LONGEST_S) -> None:
+    ``change_s``: until a thread goes on that had to wait for the one before.
+    """
+
+    def __init__(
+        self, env: simpy.Environment, at_once: int, longest_s: float = LONGEST_S, change_s: float = 0.0
+    ) -> None:
         self._env, self._room, self._longest_s = env, simpy.Resource(env, at_once), longest_s
+        self._change_s = change_s
         self._working = self.most = 0
 
     def one(self, work: Steps) -> Steps:
         """Wait for a turn, then do ``work``; returns what it returns."""
         with self._room.request() as turn:
+            waits = not turn.triggered
             yield turn
+            if waits and self._change_s:
+                yield self._env.timeout(self._change_s)
             late = self._env.timeout(self._longest_s)
             late.callbacks.append(lambda _: self._room.release(turn))  # type: ignore[union-attr]
             self._working += 1

@@ -57,8 +57,10 @@ class World:
         self._coordinators = [dice.randrange(TRANSACTION_PARTITIONS) for _ in self.logs]
 
     def _slot(self, number: int, executor: int, cores: Cores) -> Slot:
+        scenario, change_s = self.scenario, 1e-6 * self.numbers.change_us
         turns = [
-            Turns(self.env, one or self.scenario.partitions) for one in (self.scenario.turns, self.scenario.producing)
+            Turns(self.env, one or scenario.partitions, change_s=change_s)
+            for one in (scenario.turns, scenario.producing)
         ]
         return Slot(number, executor, cores, Interpreter(self.env, cores), *turns)
 

@@ -14,6 +14,7 @@ from protocol.kafka.tail import Tail
 from scale.compare import Measured
 from scale.probe.place import Sandbox
 from scale.probe.runs import WITHOUT_SPARK, Names, drain, names, seeded
+from scale.probe.speed import speed
 
 _SAMPLE_S = 30.0
 _WARM, _FEW = 20_000, 40
@@ -38,18 +39,19 @@ def drains(
     for count in partitions:
         source = seeded(here, count, orders)
         drain(here, names(here, source, count), count, orders, WITHOUT_SPARK)  # the broker's compilers and caches
-        runs, rates, cpu, load = [], [], [], os.getloadavg()[0]
+        runs, rates, cpu, fast, load = [], [], [], [], os.getloadavg()[0]
         for _ in range(repeat):
-            place = names(here, source, count)
+            place, before = names(here, source, count), speed()
             broker_s = here.broker_cpu_s()
             runs.append(drain(here, place, count, orders, WITHOUT_SPARK))
             cpu.append(1e6 * (runs[-1].cpu_s - start_cpu_s + here.broker_cpu_s() - broker_s) / orders)
             rates.append(orders / max(0.001, runs[-1].committed_s[1] - start_s))
-            console.print(f"{count} partitions: {rates[-1]:,.0f} records/s")
+            fast.append((before + speed()) / 2)
+            console.print(f"{count} partitions: {rates[-1]:,.0f} records/s at speed {fast[-1]:,.0f}")
         _prove(here, place, orders)
         cores, size = len(os.sched_getaffinity(0)), _record_bytes(here, source)
         peak = max(run.peak_mib for run in runs)
-        found.append(Measured(count, orders, size, cores, start_s, tuple(rates), median(cpu), peak, load))
+        found.append(Measured(count, orders, size, cores, start_s, tuple(rates), tuple(fast), median(cpu), peak, load))
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from statistics import fmean
 
 from machine import machine
 from rich.console import Console
@@ -25,6 +26,7 @@ from scale.probe.runs import (
 )
 from scale.probe.single import empty_transactions, flush_mib_per_s, logs, steps, trips
 from scale.probe.sockets import connection_us, count, sockets
+from scale.probe.speed import speed
 from scale.probe.timed import Laps
 
 _WIDE = 1_000
@@ -63,6 +65,7 @@ def _on_one_broker(console: Console, here: Sandbox, few: int, *, quick: bool) ->
     conditions = {**machine(), "command": " ".join(["python -m benchmarks.scale", *sys.argv[1:]])}
     console.print(f"one broker: connections; load {os.getloadavg()[0]:.2f}")
     held, more = count(here)
+    fast = [speed()]
     console.print("transactions of one record")
     laps, broker_s, coordinator_s = empty_transactions(here, few, 8 * few)
     console.print(f"  {1e6 * coordinator_s:.0f} us of the group coordinator each; the same into {_WIDE:,} partitions")
@@ -71,8 +74,9 @@ def _on_one_broker(console: Console, here: Sandbox, few: int, *, quick: bool) ->
     whole_s = sum(laps.wall_s(step) for step in laps.laps)
     console.print(f"  {1000 * whole_s:.1f} ms each; records")
     each = steps(laps, broker_s, in_a_row)
-    cpu, told = lines(here, (60_000, 20_000) if quick else (240_000, 60_000), each)
+    cpu, change_us, told = lines(here, (8_000, 2_000) if quick else (60_000, 15_000), each)
     conditions |= told
+    fast.append(speed())
     console.print("readers and surveys")
     tail_open, tail_close = tails(here, few // 2)
     survey, survey_partition = surveys(here, few // 4)
@@ -89,6 +93,7 @@ def _on_one_broker(console: Console, here: Sandbox, few: int, *, quick: bool) ->
         )
     start_s = first_commit_s(here, WITHOUT_SPARK, 1 if quick else 3)
     spark_s = first_commit_s(here, WITH_SPARK, 1)
+    fast.append(speed())
     conditions["load at the end of single numbers"] = f"{os.getloadavg()[0]:.2f}"
     numbers = Numbers(
         steps=each,
@@ -98,6 +103,7 @@ def _on_one_broker(console: Console, here: Sandbox, few: int, *, quick: bool) ->
         survey=survey,
         survey_partition=survey_partition,
         **cpu,
+        change_us=change_us,
         coordinator_us=1e6 * coordinator_s,
         native_us_per_broker=0.0,
         broker_us_per_broker=0.0,
@@ -105,6 +111,7 @@ def _on_one_broker(console: Console, here: Sandbox, few: int, *, quick: bool) ->
         native_us_per_partition=1e6 * max(0.0, _native_s(wide) - _native_s(laps)) / (_WIDE - 1),
         broker_us_per_partition=1e6 * max(0.0, wide_broker_s - broker_s) / (_WIDE - 1),
         flush_mib_per_s=bandwidth,
+        speed=fmean(fast),
         start_s=max(0.0, start_s - whole_s),
         spark_start_s=max(0.0, spark_s - start_s),
         requests=requests,

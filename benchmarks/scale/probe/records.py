@@ -1,15 +1,17 @@
-"""CPU of a record: one partition, one thread, read while it is written, as the direct reader does it."""
+"""CPU of a record: partitions of one process, read while they are written, as the direct reader does it."""
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from statistics import fmean
 
 from pipeline.attempt import Job, Offer, attempt
 from pipeline.direct.stretch import CHUNK, Stretch
-from pipeline.direct.turns import PRODUCING, Turns
+from pipeline.direct.turns import PRODUCING, Desk, Turns
 from pipeline.outcome import Status
 from pipeline.ports import Targets
 from pipeline.settings import DirectSettings, Limits
@@ -24,85 +26,139 @@ from scale.probe.place import LARGE, SMALL, Read, Sandbox, read
 _TIMEOUT_S = 60.0
 _MOST = 40_000
 _GC_AFTER = 500_000
+TOGETHER = 8
+"""Partitions of one process: their threads have colder caches than one alone, and wait for each other."""
 _DIRECT = DirectSettings()
 
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """Seconds of a whole partition: of this thread's CPU, of the client's threads, of the brokers; by the clock."""
+    """
+    Seconds of all partitions: CPU of the threads that work on them, of the client's threads, of brokers; the clock's.
+
+    ``change_s``: on average, from the end of one partition's turn to the beginning of another's that waited for it.
+    """
 
     python_s: float
     native_s: float
     broker_s: float
     wall_s: float
     transactions: int
+    change_s: float
+
+
+class _Timed(Turns):
+    """The product's turns, and how long each took to be handed on."""
+
+    def __init__(self) -> None:
+        super().__init__(PRODUCING)
+        self.changes: list[float] = []
+        self._given = 0.0
+
+    def _take(self, turn: object) -> None:
+        asked = time.perf_counter()
+        super()._take(turn)
+        if asked < self._given:
+            self.changes.append(time.perf_counter() - self._given)
+
+    def _give(self, turn: object) -> None:
+        self._given = time.perf_counter()
+        super()._give(turn)
 
 
 def lines(
     here: Sandbox, counts: tuple[int, int], steps: Mapping[str, StepCost]
-) -> tuple[dict[str, Line], dict[str, str]]:
+) -> tuple[dict[str, Line], float, dict[str, str]]:
     """
-    Lines through small and large orders, without what ``steps`` of their transactions cost; and what to remember of it.
+    Lines through small and large orders, without what ``steps`` of their transactions cost; microseconds between the
+    turns of two partitions; what to remember of it. ``counts``: orders of each of the partitions, small and large ones.
 
     Raises:
         Refused: a transaction was not committed.
     """
-    found, told = [], {}
+    found, told, change_s = [], {}, 0.0
     for size, count in zip((SMALL, LARGE), counts, strict=True):
-        topic = here.orders(count, size)
-        read(here, topic, count)  # the broker's caches and compilers
-        worked(here, topic, count, "warm")
-        taken, done = read(here, topic, count), worked(here, topic, count, "counted")
-        found.append(_per_record(taken, done, steps, count))
-        told[f"one partition, {size} bytes, one thread"] = f"{count / done.wall_s:,.0f} records/s"
+        topics = [here.orders(count, size) for _ in range(TOGETHER)]
+        reads = [read(here, topic, count) for topic in topics]  # also: the broker's caches and compilers
+        worked(here, topics, count, "warm")
+        done = worked(here, topics, count, "counted")
+        found.append(_per_record(reads, done, steps, TOGETHER * count))
+        change_s = change_s or done.change_s
+        told[f"{TOGETHER} partitions of one process, {size} bytes"] = f"{TOGETHER * count / done.wall_s:,.0f} records/s"
     small, large = found
     kib = (LARGE - SMALL) / 1024
-    return {name: _line(small[name], (large[name] - small[name]) / kib) for name in small}, told
+    return {name: _line(small[name], (large[name] - small[name]) / kib) for name in small}, 1e6 * change_s, told
 
 
-def worked(here: Sandbox, topic: str, count: int, group: str) -> Worked:
-    """All of partition 0 in transactions of 40,000 records."""
-    output, group = here.topic(), f"{topic}.{group}"
+def worked(here: Sandbox, topics: Sequence[str], count: int, group: str) -> Worked:
+    """Partition 0 of all ``topics`` side by side, in transactions of 40,000 records."""
+    desk, turns = Desk(), _Timed()
+    desk.producing = turns
+    outputs = [here.topic() for _ in topics]
+    collect = gc.get_threshold()
+    gc.set_threshold(_GC_AFTER)  # as a holder does
+    began, broker, process = time.monotonic(), here.broker_cpu_s(), time.process_time()
+    try:
+        with ThreadPoolExecutor(len(topics)) as pool:
+            places = zip(topics, outputs, strict=True)
+            each = [pool.submit(_partition, here, place, count, f"{place[0]}.{group}", desk) for place in places]
+            found = [one.result() for one in each]
+        process, wall = time.process_time() - process, time.monotonic() - began
+        broker = here.broker_cpu_s() - broker
+    finally:
+        gc.set_threshold(*collect)
+    python = sum(one.cpu_s for one in found)
+    change_s = fmean(turns.changes or [0.0])
+    transactions = sum(one.transactions for one in found)
+    return Worked(python, max(0.0, process - python), broker, wall, transactions, change_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    cpu_s: float
+    transactions: int
+
+
+def _partition(here: Sandbox, place: tuple[str, str], count: int, group: str, desk: Desk) -> _Done:
+    """One partition from its start to its end, in a thread of its own."""
+    topic, output = place
     job = Job({}, TransactionSettings(here.connection, group, _TIMEOUT_S), Limits())
     targets, at, transactions = Targets(output, output, 0, 0), 0, 0
-    turns = Turns(PRODUCING)
-    collect, deadline = gc.get_threshold(), Deadline(2 * _TIMEOUT_S)
-    gc.set_threshold(_GC_AFTER)  # as a holder does
-    tail = Tail(here.connection, group, topic, 0, 0, _DIRECT.read_ahead_bytes)
-    began, broker, thread, process = time.monotonic(), here.broker_cpu_s(), time.thread_time(), time.process_time()
+    deadline, began = Deadline(2 * _TIMEOUT_S), time.thread_time()
+    tail = Tail(here.connection, group, topic, 0, 0, _DIRECT.read_ahead_bytes // TOGETHER)
     try:
         while at < count:
             deadline.check(f"transactions over {topic}")
             first = tail.take(CHUNK, _DIRECT.transaction_bytes, 0.05)
             if first is None:
                 continue
-            stretch = Stretch(tail, first, _MOST, _DIRECT.transaction_bytes, turns)
+            stretch = Stretch(tail, first, _MOST, _DIRECT.transaction_bytes, desk.producing)
             offered = OffsetRange(topic, 0, at, first.until)
-            outcome = attempt(Offer(offered, targets, at == 0, None, stretch.reached), stretch, job)
+            with desk.transactions.one():
+                offer = Offer(offered, targets, at == 0, None, stretch.reached, stretch.aside)
+                outcome = attempt(offer, stretch, job)
             if outcome.status is not Status.COMMITTED:
                 raise Refused(f"a measured transaction ended {outcome.status.value}: {outcome.detail}")
             at, transactions = outcome.until, transactions + 1
-        thread, process = time.thread_time() - thread, time.process_time() - process
-        wall, broker = time.monotonic() - began, here.broker_cpu_s() - broker
     finally:
         tail.close()
-        gc.set_threshold(*collect)
-    return Worked(thread, max(0.0, process - thread), broker, wall, transactions)
+    return _Done(time.thread_time() - began, transactions)
 
 
-def _per_record(taken: Read, done: Worked, steps: Mapping[str, StepCost], count: int) -> dict[str, float]:
+def _per_record(reads: Sequence[Read], done: Worked, steps: Mapping[str, StepCost], count: int) -> dict[str, float]:
     """In microseconds."""
     fixed = {
         name: 1e-3 * done.transactions * sum(getattr(step, name) for step in steps.values())
         for name in ("python_ms", "native_ms", "broker_ms")
     }
+    take_s, fetch_s, broker_s = (sum(getattr(one, name) for one in reads) for name in ("take_s", "fetch_s", "broker_s"))
     all_of_it = {
-        "take": taken.take_s,
-        "fetch": taken.fetch_s,
-        "broker_fetch": taken.broker_s,
-        "produce": done.python_s - fixed["python_ms"] - taken.take_s,
-        "send": done.native_s - fixed["native_ms"] - taken.fetch_s,
-        "broker_append": done.broker_s - fixed["broker_ms"] - taken.broker_s,
+        "take": take_s,
+        "fetch": fetch_s,
+        "broker_fetch": broker_s,
+        "produce": done.python_s - fixed["python_ms"] - take_s,
+        "send": done.native_s - fixed["native_ms"] - fetch_s,
+        "broker_append": done.broker_s - fixed["broker_ms"] - broker_s,
     }
     return {name: 1e6 * max(0.0, value) / count for name, value in all_of_it.items()}
 

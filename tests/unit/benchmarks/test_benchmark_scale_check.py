@@ -20,7 +20,7 @@ from scale.simulate import simulate
 
 from protocol.errors import Refused, UsageError
 
-RUN = Measured(64, 64 * 7_500, 160, 2, 0.5, (1.0,), 5.0, 100.0, 0.1)
+RUN = Measured(64, 64 * 7_500, 160, 2, 0.5, (1.0,), (NUMBERS.speed,), 5.0, 100.0, 0.1)
 
 
 def machine_with(numbers: Numbers) -> Measured:
@@ -45,18 +45,32 @@ def test_a_simulator_that_forgets_a_part_fails_its_check(broken: str, commit_ms:
         numbers = replace(numbers, tail_open=NOTHING)
     elif broken:
         numbers = numbers.without(broken)
-    table, code = verdict([Compared(real, simulate(scenario, numbers).records_per_s)], 0.15)
+    table, code = verdict([Compared(real, numbers.speed, simulate(scenario, numbers).records_per_s)], 0.15)
     assert code == red
     assert table.row_count == 1
 
 
 def test_the_check_takes_the_median_and_both_directions() -> None:
     """15 % more is near enough, 16 % less is not."""
-    more = Compared(replace(RUN, records_per_s=(100.0, 90.0, 500.0)), 114.0)
+    runs = replace(RUN, records_per_s=(100.0, 90.0, 500.0), speeds=(RUN.speeds[0],) * 3)
+    more = Compared(runs, RUN.speeds[0], 114.0)
     less = replace(more, simulated_per_s=84.0)
     assert (verdict([more], 0.15)[1], verdict([less], 0.15)[1], verdict([more, less], 0.15)[1]) == (0, 1, 1)
     with pytest.raises(Refused, match="nothing was compared"):
         verdict([], 0.15)
+
+
+def test_a_machine_that_has_become_slower_is_no_fault_of_the_simulator() -> None:
+    """Each run counts at the speed that the machine had when the single numbers were taken."""
+    slow = replace(RUN, records_per_s=(50.0, 100.0, 50.0), speeds=(1.0, 2.0, 1.0))
+    assert Compared(slow, 2.0, 110.0).off == pytest.approx(0.1)
+
+
+def test_turns_that_are_handed_on_slowly_make_it_slower() -> None:
+    """Not where a partition is alone."""
+    slow, alone = replace(NUMBERS, change_us=5_000.0), replace(RUN, partitions=1).scenario()
+    assert simulate(RUN.scenario(), slow).records_per_s < 0.9 * simulate(RUN.scenario(), NUMBERS).records_per_s
+    assert simulate(alone, slow).records_per_s == simulate(alone, NUMBERS).records_per_s
 
 
 def test_measured_runs_are_kept_and_compared_again(tmp_path: Path) -> None:
