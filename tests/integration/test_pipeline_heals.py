@@ -168,7 +168,8 @@ def test_the_next_job_reads_with_the_consumers_of_the_one_before(stage: Stage) -
         offsets = [log.end for _, log in sorted(stage.logs(stage.names.input).items())]
         ranges = [OffsetRange(stage.names.input, number, 0, end) for number, end in enumerate(offsets)]
         assert len(read(spark, stage.connection, stage.names.group, ranges).collect()) == 40
-        return sum(1 for one in jvm.net_connections("tcp") if one.raddr and one.raddr.port == port)
+        up = [one for one in jvm.net_connections("tcp") if one.status == psutil.CONN_ESTABLISHED]
+        return sum(1 for one in up if one.raddr.port == port)
 
     first = connections()
-    assert [connections() for _ in range(3)] == [first] * 3
+    assert max(connections() for _ in range(3)) <= first, "fewer when those of an earlier test are closed meanwhile"
