@@ -92,15 +92,16 @@ def test_a_run_whose_workers_die_in_mid_transaction_heals_itself(stage: Stage) -
 
 def stands_in_a_transaction(stage: Stage, program: Running) -> bool:
     """
-    Stop the whole family once it seems to be in one; it stays stopped when a transaction on the output is open that has
-    no offsets yet: of any other one the commit may be on its way, and end it after this look.
+    Stop the whole family once it seems to be in one; it stays stopped when one holds back the output and has no offsets
+    yet: of any other the commit may be on its way, or the first record, and what is seen now would not be seen later.
     """
     if not stage.waiting():
         return False
     program.signal_family(signal.SIGSTOP)
     with transactions(stage.connection, Deadline(20)) as coordinators:
-        going_on = [{topic for topic, _ in one.places} for one in coordinators.going_on() if one.state == ONGOING]
-    if any(stage.names.output in topics and OFFSETS not in topics for topics in going_on):
+        going_on = [one for one in coordinators.going_on() if one.state == ONGOING]
+    without_offsets = {one.transactional_id for one in going_on if OFFSETS not in {topic for topic, _ in one.places}}
+    if without_offsets & {one.transactional_id for one in stage.open_transactions()}:
         return True
     program.signal_family(signal.SIGCONT)
     return False
