@@ -230,6 +230,10 @@ class Stage:
         topic = topic or self.names.output
         return open_transactions(self.connection, topic, self.logs(topic), Deadline(20))
 
+    def nothing_open(self, topic: str | None = None) -> None:
+        """Assert that no transaction stays open; an end is answered before its markers are written (KIP-98)."""
+        until(lambda: not self.open_transactions(topic), "the end of all transactions", 15)
+
     def outputs(self) -> int:
         """Visible records of the output."""
         return len(self.records(self.names.output))

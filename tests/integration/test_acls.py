@@ -66,8 +66,8 @@ def _refused_without(stage: SecureStage, right: Right, *options: str) -> None:
     assert code == ExitCode.REFUSED, said
     _named(stage, right, PIPELINE, said)
     assert _visible(stage) == before
-    assert stage.open_transactions() == []
-    assert stage.open_transactions(stage.names.dead_letter) == []
+    stage.nothing_open()
+    stage.nothing_open(stage.names.dead_letter)
     assert all(at is None for at in stage.committed().values())
     stage.secure.grant(PIPELINE, right)
 

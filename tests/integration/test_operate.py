@@ -158,7 +158,7 @@ def test_watching_the_lag_goes_on_until_sigterm(stage: Stage) -> None:
     with stage.python("pipeline", *words(stage, "lag"), "--watch", "--json", "--interval", "0.1") as program:
         program.await_line(lambda line: '"states":{"idle":1}' in line, times=2)
         program.terminate()
-        assert program.wait(10).code == 128 + signal.SIGTERM
+        assert program.wait(30).code == 128 + signal.SIGTERM
 
 
 def test_explain_tells_an_orders_way_after_a_crash_and_why_it_came_twice(stage: Stage) -> None:

@@ -82,7 +82,7 @@ def test_sigterm_ends_a_following_run_in_good_order(stage: Stage) -> None:
     with stage.follow("--master", "none", "--follow") as program:
         until(lambda: sum(at or 0 for at in stage.committed().values()) == 20, "all is committed", 30)
         program.terminate()
-        assert program.wait(10).code == 0
+        assert program.wait(30).code == 0
     stage.proven(inputs=20, outputs=20)
 
 

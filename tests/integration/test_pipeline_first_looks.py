@@ -70,7 +70,7 @@ def test_a_rival_that_died_is_waited_for_look_by_look_until_its_partition_is_our
     facts, all_of_them = one.look(lambda _source: range(2))
     one.close()
     assert ({fact.partition for fact in facts}, all_of_them) == ({0, 1}, True)
-    assert stage.open_transactions() == []
+    stage.nothing_open()
 
 
 def test_a_rival_that_works_on_and_on_is_waited_for_no_longer_than_its_transaction(stage: Stage) -> None:

@@ -201,7 +201,7 @@ def test_a_drain_gives_up_on_an_upstream_transaction_that_does_not_end(stage: St
     hanging = f"seed:{stage.names.input}:open"
     assert any(hanging in note for note in here.notes), here.notes
     assert stage.outputs() == 20
-    assert stage.open_transactions() == []
+    stage.nothing_open()
     resolve(stage.connection, hanging, Deadline(20))
     stage.drain()
     stage.proven(inputs=20)

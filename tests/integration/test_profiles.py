@@ -120,7 +120,7 @@ def test_an_order_meets_every_profile_that_was_written_before_it(customers: Cust
             end = 2 * (number + 1)
             until(lambda end=end: customers.stage.committed().get(0) == end, "the orders are out", 30)
         program.terminate()
-        assert program.wait(10).code == 0
+        assert program.wait(30).code == 0
     assert [tier for name, tier, _ in customers.outputs() if name == "a"] == ["silver", "gold", "standard", "bronze"]
     customers.proven(profiled=3, unprofiled=5)
 

@@ -111,8 +111,8 @@ def test_page_and_stream_show_a_real_run_and_who_blocks_it(stage: Stage, tmp_pat
             program.terminate()
             while stream.event() is not None:
                 pass
-            ended = program.wait(10)
-        at_once = time.monotonic() - began < max(2, started_s)  # the machine's own yardstick
+            ended = program.wait(30)
+        at_once = time.monotonic() - began < max(10, started_s)  # the machine's own yardstick
         assert (ended.code, at_once) == (128 + signal.SIGTERM, True), ended.text
     stage.nobody_left()
 
@@ -195,7 +195,7 @@ def test_the_terminal_goes_on_until_sigterm(stage: Stage) -> None:
         program.await_line(lambda line: '"state":"idle"' in line, times=2)
         began = time.monotonic()
         program.terminate()
-        assert (program.wait(10).code, time.monotonic() - began < max(2, started_s)) == (128 + signal.SIGTERM, True)
+        assert (program.wait(30).code, time.monotonic() - began < max(10, started_s)) == (128 + signal.SIGTERM, True)
 
 
 def test_a_host_that_others_reach_is_warned_of_and_a_taken_port_refused(stage: Stage) -> None:

@@ -46,7 +46,7 @@ def test_sigterm_ends_a_following_run_within_ten_seconds(stage: Stage, to: str, 
     assert any("stopping" in note for note in ran.notes), ran.text
     print(f"SIGTERM took {took:.2f} s")
     assert took < LONGEST_STOP_S
-    assert stage.open_transactions() == []
+    stage.nothing_open()
     stage.nobody_left()
     if load == "under-load":
         assert not done(stage, 60_000), "the load ended before the signal came"
