@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import struct
@@ -23,6 +24,7 @@ from protocol.errors import Refused
 OPTIONS = "java-options"
 """In the directory of the JVM parts: what Spark's launcher adds to Java's command line, an option a line."""
 
+_BROKEN_CALL = "Exception while sending command."
 _SERVER = "org.apache.spark.api.python.PythonGatewayServer"
 _START_S = 120.0
 _LOOK_S = 0.005
@@ -39,6 +41,7 @@ def start(conf: SparkConf, settings: SparkSettings) -> Any:
     """
     if settings.verbose:
         return launch_gateway(conf)
+    logging.getLogger().addFilter(_is_no_broken_call)
     # JVM flags print a warning or two on stderr that no log setting reaches.
     with tempfile.TemporaryFile() as words:
         try:
@@ -50,6 +53,11 @@ def start(conf: SparkConf, settings: SparkSettings) -> Any:
             words.seek(0)
             said = [line for line in words.read().decode("utf-8", "replace").splitlines() if line.strip()]
             raise Refused(f"Spark's JVM did not start: {said[-1] if said else error}; try --verbose") from error
+
+
+def _is_no_broken_call(record: logging.LogRecord) -> bool:
+    """Leave out py4j's trace of a call that broke off, as when a run is refused while Spark starts; it raises, too."""
+    return record.msg != _BROKEN_CALL
 
 
 def _command(conf: SparkConf, settings: SparkSettings) -> list[str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,20 @@ def test_a_java_home_without_java_is_one_sentence(jvm_dir: str, monkeypatch: pyt
     assert words is not None
     with pytest.raises(Refused, match="set JAVA_HOME"):
         gateway._launched(words, io.BytesIO())
+
+
+def test_a_call_that_breaks_off_leaves_no_trace_but_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """py4j logs it to the root logger, and raises. What others log there stays, and with --verbose all of it."""
+    monkeypatch.setattr(gateway, "launch_gateway", lambda *_: None)
+    root, nowhere = logging.getLogger(), str(tmp_path)
+    for settings, kept in ((SparkSettings(verbose=True), 2), (SparkSettings(jvm_dir=nowhere), 1)):
+        caplog.clear()
+        try:
+            gateway.start(SparkConf(loadDefaults=False), settings)
+            root.error("Exception while sending command.")
+            root.error("something else")
+        finally:
+            root.removeFilter(gateway._is_no_broken_call)
+        assert len(caplog.records) == kept
