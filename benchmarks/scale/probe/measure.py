@@ -61,6 +61,17 @@ def _native_s(laps: Laps) -> float:
     return sum(laps.mean_s(step, lambda lap: lap.native_s) for step in laps.laps)
 
 
+def _stood(console: Console, here: Sandbox) -> tuple[list[tuple[int, Standing]], dict[str, str]]:
+    """Runs that hold 4 and 64 partitions with nothing to do, and what to remember of them."""
+    stood = [(partitions, standing(here, partitions)) for partitions in (4, 64)]
+    told = {}
+    for partitions, one in stood:
+        what = f"{one.mib:.0f} MiB, {one.threads} threads, {one.connections} connections"
+        console.print(f"  {partitions} partitions held: {what}")
+        told[f"standing run over {partitions} partitions"] = what
+    return stood, told
+
+
 def _on_one_broker(console: Console, here: Sandbox, few: int, *, quick: bool) -> tuple[Numbers, Laps]:
     conditions = {**machine(), "command": " ".join(["python -m benchmarks.scale", *sys.argv[1:]])}
     console.print(f"one broker: connections; load {os.getloadavg()[0]:.2f}")
@@ -83,14 +94,8 @@ def _on_one_broker(console: Console, here: Sandbox, few: int, *, quick: bool) ->
     console.print("bytes in Kafka's own logs, flush bandwidth")
     written, bandwidth = logs(here, few), flush_mib_per_s(here)
     console.print("programs: start-up, memory, the connector")
-    stood: list[tuple[int, Standing]] = [(partitions, standing(here, partitions)) for partitions in (4, 64)]
-    for partitions, one in stood:
-        console.print(
-            f"  {partitions} partitions held: {one.mib:.0f} MiB, {one.threads} threads, {one.connections} connections"
-        )
-        conditions[f"standing run over {partitions} partitions"] = (
-            f"{one.mib:.0f} MiB, {one.threads} threads, {one.connections} connections"
-        )
+    stood, told = _stood(console, here)
+    conditions |= told
     start_s = first_commit_s(here, WITHOUT_SPARK, 1 if quick else 3)
     spark_s = first_commit_s(here, WITH_SPARK, 1)
     fast.append(speed())

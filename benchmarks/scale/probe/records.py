@@ -26,7 +26,7 @@ from scale.probe.place import LARGE, SMALL, Read, Sandbox, read
 _TIMEOUT_S = 60.0
 _MOST = 40_000
 _GC_AFTER = 500_000
-TOGETHER = 8
+_TOGETHER = 8
 """Partitions of one process: their threads have colder caches than one alone, and wait for each other."""
 _DIRECT = DirectSettings()
 
@@ -78,13 +78,15 @@ def lines(
     """
     found, told, change_s = [], {}, 0.0
     for size, count in zip((SMALL, LARGE), counts, strict=True):
-        topics = [here.orders(count, size) for _ in range(TOGETHER)]
+        topics = [here.orders(count, size) for _ in range(_TOGETHER)]
         reads = [read(here, topic, count) for topic in topics]  # also: the broker's caches and compilers
         worked(here, topics, count, "warm")
         done = worked(here, topics, count, "counted")
-        found.append(_per_record(reads, done, steps, TOGETHER * count))
+        found.append(_per_record(reads, done, steps, _TOGETHER * count))
         change_s = change_s or done.change_s
-        told[f"{TOGETHER} partitions of one process, {size} bytes"] = f"{TOGETHER * count / done.wall_s:,.0f} records/s"
+        told[f"{_TOGETHER} partitions of one process, {size} bytes"] = (
+            f"{_TOGETHER * count / done.wall_s:,.0f} records/s"
+        )
     small, large = found
     kib = (LARGE - SMALL) / 1024
     return {name: _line(small[name], (large[name] - small[name]) / kib) for name in small}, 1e6 * change_s, told
@@ -125,7 +127,7 @@ def _partition(here: Sandbox, place: tuple[str, str], count: int, group: str, de
     job = Job({}, TransactionSettings(here.connection, group, _TIMEOUT_S), Limits())
     targets, at, transactions = Targets(output, output, 0, 0), 0, 0
     deadline, began = Deadline(2 * _TIMEOUT_S), time.thread_time()
-    tail = Tail(here.connection, group, topic, 0, 0, _DIRECT.read_ahead_bytes // TOGETHER)
+    tail = Tail(here.connection, group, topic, 0, 0, _DIRECT.read_ahead_bytes // _TOGETHER)
     try:
         while at < count:
             deadline.check(f"transactions over {topic}")
