@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ground import ROOT
 
-from pipeline.session import COLLECTOR, LONG_RUN, SHORT_RUN, spark_conf
-from pipeline.settings import SparkSettings
+from pipeline.session import COLLECTOR, COMPILERS, spark_conf
+from pipeline.settings import Compilers, SparkSettings
 from protocol.errors import Refused
 
 JVM_DIR = Path(os.environ.get("BREW_JVM_DIR", ROOT / ".jvm"))
@@ -124,8 +124,13 @@ def _confs(pairs: Sequence[str]) -> list[str]:
 
 def java_options(setup: Setup, *, tuned: bool, given: str | None = None) -> str:
     """Java options as a long run of ours has them (``tuned``), or without our choice of compilers and collector."""
-    long = spark_conf(SparkSettings(setup.master, str(JVM_DIR)), short=False)[_JAVA_OPTIONS] if given is None else given
-    words = [word for word in long.split() if tuned or word not in {COLLECTOR, *SHORT_RUN, *LONG_RUN}]
+    long = (
+        spark_conf(SparkSettings(setup.master, str(JVM_DIR)), Compilers.SECOND_LATE)[_JAVA_OPTIONS]
+        if given is None
+        else given
+    )
+    ours = {COLLECTOR, *(word for words in COMPILERS.values() for word in words)}
+    words = [word for word in long.split() if tuned or word not in ours]
     return f"{_JAVA_OPTIONS}={' '.join(words)}"
 
 

@@ -15,7 +15,7 @@ from pipeline.preflight.gate import gate
 from pipeline.preflight.judge import judge, roles
 from pipeline.profiles.ground import check as check_profiles
 from pipeline.progress import Board, Silent
-from pipeline.settings import PipelineSettings, Reader
+from pipeline.settings import Compilers, PipelineSettings, Reader
 from pipeline.shared import Shared
 from pipeline.survey import Surveyor
 from pipeline.work import Worker, die, work
@@ -53,9 +53,13 @@ class Ground:
     notes: tuple[str, ...] = ()
 
     @property
-    def short(self) -> bool:
-        """True when the run will read little."""
-        return not self.settings.follow and self.backlog < _LONG_RUN
+    def compilers(self) -> Compilers:
+        """What pays for this run's JVM (docs/decisions/0006); under the direct reader it does next to nothing."""
+        if self.settings.reader is Reader.DIRECT:
+            return Compilers.FIRST
+        if self.settings.follow:
+            return Compilers.BOTH
+        return Compilers.FIRST if self.backlog < _LONG_RUN else Compilers.SECOND_LATE
 
 
 def check(settings: PipelineSettings) -> Ground:
@@ -127,7 +131,7 @@ def employ(ground: Ground, shared: Shared, kept: SparkContext | None = None) -> 
     if settings.reader is Reader.DIRECT:
         from pipeline.direct import hire  # noqa: PLC0415
 
-        crew = hire.crew(settings, ground.transaction, short=ground.short, kept=kept)
+        crew = hire.crew(settings, ground.transaction, ground.compilers, kept=kept)
         return crew, [hire.director(shared, crew)]
     engine: Engine
     if settings.spark.absent:
@@ -137,7 +141,7 @@ def employ(ground: Ground, shared: Shared, kept: SparkContext | None = None) -> 
     else:
         from pipeline import session, spark  # noqa: PLC0415 - a third of a second
 
-        started = session.on(kept) if kept is not None else session.start(settings.spark, short=ground.short)
+        started = session.on(kept) if kept is not None else session.start(settings.spark, ground.compilers)
         engine = spark.SparkEngine(started, settings.spark, kept=kept is not None)
     return engine, [Lane(shared, engine, index) for index in range(settings.lanes)]
 

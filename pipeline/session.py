@@ -20,7 +20,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from pipeline import gateway
-from pipeline.settings import SparkSettings
+from pipeline.settings import Compilers, SparkSettings
 from protocol.errors import Refused
 from protocol.jvm import parts
 from protocol.jvm.parts import Part
@@ -35,23 +35,28 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # what spark-submit tells a driver; the jar
 
 # Measured on two cores (decision 0006): the second compiler alone took a quarter of the JVM's CPU time.
 COLLECTOR = "-XX:+UseSerialGC"
-SHORT_RUN = ("-XX:TieredStopAtLevel=1",)
-LONG_RUN = (
-    "-XX:Tier4InvocationThreshold=100000",
-    "-XX:Tier4MinInvocationThreshold=20000",
-    "-XX:Tier4CompileThreshold=300000",
-    "-XX:Tier4BackEdgeThreshold=1000000",
-)
+COMPILERS = {
+    Compilers.FIRST: ("-XX:TieredStopAtLevel=1",),
+    Compilers.SECOND_LATE: (
+        "-XX:Tier4InvocationThreshold=100000",
+        "-XX:Tier4MinInvocationThreshold=20000",
+        "-XX:Tier4CompileThreshold=300000",
+        "-XX:Tier4BackEdgeThreshold=1000000",
+    ),
+    Compilers.BOTH: (),
+}
 
 
-def spark_conf(settings: SparkSettings, *, short: bool = True) -> dict[str, str]:
-    """Every Spark setting of a run, the caller's own last; a ``short`` run starts with the first compiler only."""
+def spark_conf(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> dict[str, str]:
+    """Every Spark setting of a run, the caller's own last."""
     conf = {
         "spark.app.name": "brew-pipeline",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        # Spark's own list less kafka: read the first way, each row becomes objects and a row again (decision 0006).
+        "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
         "spark.python.worker.reuse": "true",
         "spark.speculation": "false",
         "spark.redaction.regex": _HIDDEN,
@@ -59,14 +64,14 @@ def spark_conf(settings: SparkSettings, *, short: bool = True) -> dict[str, str]
         "spark.task.maxFailures": "4",
         "spark.driver.memory": "1g",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir(), "brew-warehouse")),
-        **_java(settings, short=short),
+        **_java(settings, compilers),
     }
     if settings.master.startswith("local"):
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return conf | dict(settings.conf)
 
 
-def _java(settings: SparkSettings, *, short: bool) -> dict[str, str]:
+def _java(settings: SparkSettings, compilers: Compilers) -> dict[str, str]:
     """The connector's jars and the JVM's options; without jars of ours Spark fetches the connector itself."""
     log4j = "file:" + str(Path(__file__).with_name("log4j2.properties"))
     options = [f"-Dlog4j2.configurationFile={log4j}"] if not settings.verbose else []
@@ -75,7 +80,7 @@ def _java(settings: SparkSettings, *, short: bool) -> dict[str, str]:
         return {"spark.jars.packages": CONNECTOR, "spark.driver.extraJavaOptions": " ".join(options)}
     archive = Path(settings.jvm_dir or "", "spark.jsa")
     if settings.local:
-        options += [COLLECTOR, *(SHORT_RUN if short else LONG_RUN)]
+        options += [COLLECTOR, *COMPILERS[compilers]]
         if settings.make_archive:
             options.append(f"-XX:ArchiveClassesAtExit={settings.make_archive}")
         elif archive.exists():
@@ -85,14 +90,14 @@ def _java(settings: SparkSettings, *, short: bool) -> dict[str, str]:
     return conf if settings.local else conf | {"spark.jars": ",".join(jars)}
 
 
-def start(settings: SparkSettings, *, short: bool = True) -> SparkSession:
+def start(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> SparkSession:
     """
-    Start the driver's JVM; ``short`` says that the run will read little.
+    Start the driver's JVM.
 
     Raises:
         Refused: the master does not answer.
     """
-    spark = SparkSession(start_context(settings, short=short))
+    spark = SparkSession(start_context(settings, compilers))
     try:
         spark.conf.get("spark.sql.session.timeZone")  # builds the session's state: a bad --conf shows itself here
     except Exception as error:
@@ -106,7 +111,7 @@ def on(context: SparkContext) -> SparkSession:
     return SparkSession(context)
 
 
-def start_context(settings: SparkSettings, *, short: bool = True) -> SparkContext:
+def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> SparkContext:
     """
     As `start`, without Spark's SQL.
 
@@ -118,7 +123,7 @@ def start_context(settings: SparkSettings, *, short: bool = True) -> SparkContex
     if settings.master.startswith("local"):
         # Workers of this machine would else be the first `python3` of PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings, short=short).items()))
+    conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings, compilers).items()))
     jvm = gateway.start(conf, settings)
     try:
         context = SparkContext(conf=conf, gateway=jvm)

@@ -110,6 +110,14 @@ class OnMissingPosition(enum.StrEnum):
     START_OVER = "start-over"
 
 
+class Compilers(enum.StrEnum):
+    """Which of Java's compilers a run has: the second one's code is quicker, and costs more than a short run wins."""
+
+    FIRST = "first"
+    SECOND_LATE = "second-late"
+    BOTH = "both"
+
+
 @dataclass(frozen=True)
 class SparkSettings:
     """Where tasks run; ``conf`` are Spark's own dotted names, on top of ours."""

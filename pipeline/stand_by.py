@@ -77,7 +77,7 @@ def _start_spark(ground: Ground) -> Warmth | None:
         return None
     from pipeline.warm import Warmth  # noqa: PLC0415 - a third of a second
 
-    return Warmth(ground.settings, short=ground.short)
+    return Warmth(ground.settings, ground.compilers)
 
 
 def take_turns(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 
@@ -23,6 +25,7 @@ def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBat
     """The function for `mapInArrow`; a task without a visible row reports nothing: the driver advances its range."""
 
     def run(arrow: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle_in()
         for first in arrow:
             if first.num_rows:
                 partition = first.column("partition")[0].as_py()
@@ -34,6 +37,13 @@ def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBat
                 return
 
     return run
+
+
+@functools.cache
+def settle_in() -> None:
+    """Once in a worker's life: pyspark collects garbage after each task, and would look at every module each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def _rows(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], partition: int) -> Iterator[Rows]:

@@ -12,7 +12,7 @@ from pyspark import SparkContext
 from pipeline import session
 from pipeline.direct.crews import touch_holder
 from pipeline.read import check_one_task_per_range, read
-from pipeline.settings import PipelineSettings, Reader
+from pipeline.settings import Compilers, PipelineSettings, Reader
 from pipeline.survey import Surveyor
 from pipeline.task import OUTCOME_SCHEMA
 from protocol.deadline import Deadline
@@ -35,12 +35,12 @@ class Warmth:
         Refused: Spark did not start.
     """
 
-    def __init__(self, settings: PipelineSettings, *, short: bool) -> None:
+    def __init__(self, settings: PipelineSettings, compilers: Compilers) -> None:
         self._settings = settings
         if settings.reader is Reader.DIRECT:
-            self.context: SparkContext = session.start_context(settings.spark, short=short)
+            self.context: SparkContext = session.start_context(settings.spark, compilers)
         else:
-            self.context = session.start(settings.spark, short=short).sparkContext
+            self.context = session.start(settings.spark, compilers).sparkContext
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
         self._done = 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pipeline.direct.director import Crew, Director
 from pipeline.direct.office import Office
 from pipeline.direct.terms import Terms
-from pipeline.settings import PipelineSettings
+from pipeline.settings import Compilers, PipelineSettings
 from pipeline.shared import Shared
 from protocol.kafka.transaction import TransactionSettings
 
@@ -19,7 +19,7 @@ _ARCHIVE_S = 60.0
 
 
 def crew(
-    settings: PipelineSettings, transaction: TransactionSettings, *, short: bool, kept: SparkContext | None = None
+    settings: PipelineSettings, transaction: TransactionSettings, compilers: Compilers, kept: SparkContext | None = None
 ) -> Crew:
     """The crew of this run; Spark is imported only when it is wanted, and ``kept`` is left as it is at the end."""
     if settings.spark.absent:
@@ -30,7 +30,7 @@ def crew(
     from pipeline import session  # noqa: PLC0415 - a third of a second
     from pipeline.direct.crews import SparkCrew  # noqa: PLC0415
 
-    context = kept or session.start_context(settings.spark, short=short)
+    context = kept or session.start_context(settings.spark, compilers)
     conf = context.getConf()
     host = conf.get("spark.driver.host", _HERE) or _HERE
     office = Office(conf.get("spark.driver.bindAddress", host) or host, settings.direct.lease_s)

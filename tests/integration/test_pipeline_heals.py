@@ -173,3 +173,13 @@ def test_the_next_job_reads_with_the_consumers_of_the_one_before(stage: Stage) -
 
     first = connections()
     assert max(connections() for _ in range(3)) <= first, "fewer when those of an earlier test are closed meanwhile"
+
+
+def test_rows_come_from_the_source_without_being_turned_into_objects(stage: Stage) -> None:
+    """The second kind of Spark source hands them on as they are; the first kind converted each one twice."""
+    stage.create(1)
+    ranges = [OffsetRange(stage.names.input, 0, 0, 1)]
+    frame = read(spark_here(), stage.connection, stage.names.group, ranges)
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert "BatchScan" in plan
+    assert "Scan KafkaRelation" not in plan

@@ -68,6 +68,7 @@ def test_a_call_that_breaks_off_leaves_no_trace_but_its_error(
     """py4j logs it to the root logger, and raises. What others log there stays, and with --verbose all of it."""
     monkeypatch.setattr(gateway, "launch_gateway", lambda *_: None)
     root, nowhere = logging.getLogger(), str(tmp_path)
+    monkeypatch.setattr(root, "filters", [])  # a test before this one may have started Spark in this process
     for settings, kept in ((SparkSettings(verbose=True), 2), (SparkSettings(jvm_dir=nowhere), 1)):
         caplog.clear()
         try:
