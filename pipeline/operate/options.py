@@ -15,7 +15,7 @@ from protocol.client_option import beside, connection
 from protocol.command import REACH_S
 from protocol.connection import Connection
 from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, KafkaFailure, Refused
+from protocol.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
 from protocol.kafka.clients import reach
 from protocol.names import checked_topic
 
@@ -46,10 +46,17 @@ def advised() -> Iterator[None]:
     try:
         yield
     except (KafkaFailure, DeadlineExceeded) as error:
-        raise Refused(
-            f"{error}; if a right is missing, docs/SECURITY.md (Rights) has them all; otherwise look after the "
-            "brokers, and ask again"
-        ) from error
+        raise Refused(advice(error)) from error
+
+
+def advice(error: BrewError) -> str:
+    """An error's sentence; what the brokers said, or left unanswered, with what to do next."""
+    if not isinstance(error, KafkaFailure | DeadlineExceeded):
+        return str(error)
+    return (
+        f"{error}; if a right is missing, docs/SECURITY.md (Rights) has them all; otherwise look after the "
+        "brokers, and ask again"
+    )
 
 
 def connected(bootstrap: str) -> Connection:

@@ -7,7 +7,16 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from pipeline.operate.judge.cases import Case, Patience, confirmed, diagnose, ends_by_fence, own_command
+from pipeline.operate.judge.cases import (
+    Case,
+    Patience,
+    confirmed,
+    diagnose,
+    ends_by_fence,
+    own_command,
+    same_transaction,
+    still_nobodys,
+)
 from protocol.cluster import Unknown
 from protocol.connection import Connection
 from protocol.deadline import Deadline
@@ -15,12 +24,26 @@ from protocol.errors import BrewError, DeadlineExceeded, Refused
 from protocol.kafka.clients import admin
 from protocol.kafka.cluster import broker_settings
 from protocol.kafka.transactions import Transactions, bounds, everywhere, fence, readers, transactions
-from protocol.transactions import Bound, Held, Place
+from protocol.transactions import ONGOING, Bound, Held, Place
 
 _LOOK_S = 0.05
 _LONGEST = "transaction.max.timeout.ms"
 _LONGEST_MS = 900_000  # Kafka's default
 _END_S = 30.0
+
+
+@dataclass(frozen=True)
+class Scope:
+    """
+    Where to look: ``topics`` (none: all), and a pipeline's ``group`` (None: everybody's transactions).
+
+    ``older_than_s`` makes a transaction lingering; so many groups are asked for their positions at most.
+    """
+
+    topics: Collection[str] = ()
+    group: str | None = None
+    older_than_s: float = 60.0
+    most_groups: int = 500
 
 
 @dataclass(frozen=True)
@@ -37,38 +60,38 @@ class Ward:
     not_told: tuple[str, ...]
 
 
-def examine(
-    connection: Connection, topics: Collection[str], older_than_s: float, most_groups: int, deadline: Deadline
-) -> Ward:
+def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Ward:
     """
-    Look at all partitions of ``topics`` (of everything, when none is named) and at all coordinators.
+    Look at all partitions in ``scope``, and at all coordinators.
 
     Raises:
         Unsupported: the brokers are older than Kafka 3.0.
     """
     client = admin(connection)
-    found, silent = bounds(client, everywhere(client, topics, deadline), deadline)
+    found, silent = bounds(client, everywhere(client, scope.topics, deadline), deadline)
     held_back = sorted(place for place, bound in found.items() if bound.held)
     not_told = [f"{topic}[{partition}]: {reason}" for (topic, partition), reason in sorted(silent.items())]
     settings = broker_settings(client, deadline)
     longest = _LONGEST_MS if isinstance(settings, Unknown) else int(settings.get(_LONGEST, _LONGEST_MS))
     with transactions(connection, deadline) as told:
-        cases = _diagnosed(told, held_back, Patience(older_than_s, longest))
-    if topics:
-        cases = [one for one in cases if one.holds or _touches(one, topics)]
+        cases = _diagnosed(told, held_back, Patience(scope.older_than_s, longest))
+    cases = [one for one in cases if _within(one, scope)]
     places = {held.place for one in cases for held in one.holds}
     places |= {(owner.topic, owner.partition) for one in cases if (owner := one.owner) is not None}
     groups: Mapping[str, Mapping[Place, int]] = {}
     if places:
         try:
-            groups = readers(client, sorted(places), most_groups, deadline)
+            groups = readers(client, sorted(places), scope.most_groups, deadline)
         except BrewError as error:
             not_told.append(str(error))
     return Ward(tuple(cases), found, groups, tuple(not_told))
 
 
-def _touches(case: Case, topics: Collection[str]) -> bool:
-    return case.known is not None and any(topic in topics for topic, _ in case.known.places)
+def _within(case: Case, scope: Scope) -> bool:
+    if scope.group is not None and (case.owner is None or case.owner.group != scope.group):
+        return False
+    touched = case.known is not None and any(topic in scope.topics for topic, _ in case.known.places)
+    return not scope.topics or bool(case.holds) or touched
 
 
 def _diagnosed(told: Transactions, held_back: list[Place], patience: Patience) -> list[Case]:
@@ -80,21 +103,34 @@ def _diagnosed(told: Transactions, held_back: list[Place], patience: Patience) -
     return confirmed(cases, told.held(held_back) if held_back else [])
 
 
-def end(connection: Connection, case: Case, deadline: Deadline) -> None:
+def end(connection: Connection, case: Case, deadline: Deadline) -> bool:
     """
     End one transaction, and return once no partition is held back by it any more.
+
+    The brokers are asked again first: False when it has ended by itself, or its owner has begun another since; nothing
+    is ended then. Between that answer and the fence lie milliseconds.
 
     Raises:
         Refused: it could not be ended from here; the text has Kafka's own command.
         DeadlineExceeded: it was still open when time ran out.
     """
     with transactions(connection, deadline) as told:
-        if ends_by_fence(case) and case.transactional_id is not None:
-            fence(connection, case.transactional_id, deadline)
+        if ends_by_fence(case):
+            name = str(case.transactional_id)
+            now = next(iter(told.named([name])), None)
+            if now is None or not same_transaction(case, now):
+                return False
+            ours = now.state == ONGOING
+            if ours:  # one that is ending needs no fence, which would only strike its owner
+                fence(connection, name, deadline)
         else:
-            for held in case.holds:
-                _mark(told, held, connection)
+            held = told.held(sorted({one.place for one in case.holds}))
+            left = still_nobodys(case, held, told.of_producers([case.producer_id]))
+            for one in left:
+                _mark(told, one, connection)
+            ours = bool(left)
         _await_end(told, case, deadline)
+    return ours
 
 
 def _mark(told: Transactions, held: Held, connection: Connection) -> None:

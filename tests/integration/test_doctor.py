@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import KafkaException
 from harness.brokers import Broker
 from harness.hanging import hang
 from harness.names import Names
-from harness.operate import asked, crash, pipeline
+from harness.operate import asked, crash, pipeline, upstream, write
 from harness.pipeline import Stage
+from harness.waiting import markers_written
 
+from pipeline.operate import doctor, ward
+from pipeline.operate.ward import Scope, end, examine
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import Fatal
+from protocol.kafka import transactions
 from protocol.names import ExitCode
 
 
@@ -37,6 +45,8 @@ def test_doctor_ends_a_lingering_transaction_and_the_reader_goes_on(stage: Stage
     assert stage.outputs() == 0
     code, text = pipeline(stage, "doctor", *mine, "--abort", "--yes", "--transaction", "nobody")
     assert (code, "no open transaction is named 'nobody'" in text) == (3, True)
+    ours = ("--older-than", "0", "--abort", "--yes", "--all")
+    assert asked(stage, "doctor", *mine, "--group", "of.nobody", *ours)["transactions"] == []
     ended = asked(stage, "doctor", *mine, "--abort", "--yes", "--transaction", found["transactional_id"])
     assert (ended["ended"], ended["sick"]) == ([found["transactional_id"]], 0)
     assert (stage.outputs(), stage.waiting()) == (1, 0)
@@ -63,3 +73,67 @@ def test_doctor_ends_a_hanging_transaction_that_no_coordinator_knows(stage: Stag
     assert (code, "hidden for good" in " ".join(text.split())) == (0, True)
     assert [one.value() for one in stage.records(stage.names.output)] == [b"in good order", b"waits"]
     assert max(map(len, text.splitlines())) <= 200
+
+
+def test_doctor_lets_a_transaction_live_that_is_within_its_own_time_out(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--all` leaves it to its owner, who commits; whoever says where and how old may end it, too."""
+    stage.create(1)
+    monkeypatch.setattr(doctor, "_OLDER_THAN_S", 0.0)
+    mine, everything = ("--topic", stage.names.input), ("--abort", "--all", "--yes")
+    with upstream(stage, "up") as writer:
+        write(stage, writer, 2)
+        told = asked(stage, "doctor", *mine, *everything, code=1)
+        assert (told["ended"], told["left"], told["sick"]) == ([], [stage.names.topic("up")], 1)
+        code, text = pipeline(stage, "doctor", *mine, *everything)
+        assert (code, "within its own time-out" in text) == (1, True)
+        writer.commit_transaction(20)
+    with upstream(stage, "up") as writer:
+        write(stage, writer, 2)
+        told = asked(stage, "doctor", *mine, "--older-than", "0", *everything)
+        assert (told["ended"], told["left"], told["sick"]) == ([stage.names.topic("up")], [], 0)
+        with pytest.raises(KafkaException):
+            writer.commit_transaction(20)
+
+
+def test_doctor_asks_again_before_it_ends_a_transaction(stage: Stage) -> None:
+    """Its owner has committed meanwhile and begun anew, under the same id and epoch: that one is not ended."""
+    stage.create(1)
+    name = stage.names.topic("up")
+    scope = Scope((stage.names.input,), older_than_s=0)
+    with upstream(stage, "up") as writer:
+        write(stage, writer, 2)
+        (looked_at,) = examine(stage.connection, scope, Deadline(20)).cases
+        assert looked_at.transactional_id == name
+        writer.commit_transaction(20)
+        markers_written(stage.connection, stage.names.input)
+        assert not end(stage.connection, looked_at, Deadline(20))
+        write(stage, writer, 3)
+        assert not end(stage.connection, looked_at, Deadline(20))
+        writer.commit_transaction(20)
+        markers_written(stage.connection, stage.names.input)
+    assert len(stage.records(stage.names.input)) == 5
+
+
+def test_doctor_tells_what_it_ended_and_what_it_could_not(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The brokers refuse one of two; the other is ended and told, also with --json."""
+    stage.create(1)
+    first, second = stage.names.topic("a"), stage.names.topic("b")
+
+    def fence(connection: Connection, transactional_id: str, deadline: Deadline) -> None:
+        if transactional_id == first:
+            raise Fatal("fence: TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+        transactions.fence(connection, transactional_id, deadline)
+
+    monkeypatch.setattr(ward, "fence", fence)
+    with upstream(stage, "a") as one, upstream(stage, "b") as other:
+        write(stage, one, 1)
+        write(stage, other, 1)
+        mine = ("--topic", stage.names.input, "--older-than", "0")
+        told = asked(stage, "doctor", *mine, "--abort", "--all", "--yes", code=3)
+        (failed,) = told["failed"]
+        assert (told["ended"], failed["transaction"], told["sick"]) == ([second], first, 1)
+        assert "docs/SECURITY.md" in failed["error"]
+        (left,) = asked(stage, "doctor", *mine, code=1)["transactions"]
+        assert left["transactional_id"] == first

@@ -58,6 +58,12 @@ class Case:
             return None
 
     @property
+    def overdue(self) -> bool:
+        """True when its own time-out is over, by this machine's clock; others linger by a person's patience."""
+        known = self.known
+        return known is not None and self.age_s is not None and self.age_s * 1000 > known.timeout_ms
+
+    @property
     def names(self) -> tuple[str, ...]:
         """
         How a person may name it for `--abort`: by id, or by `topic/partition/producer-id`.
@@ -174,14 +180,38 @@ def waiting(case: Case, bounds: Mapping[Place, Bound], groups: Mapping[str, Mapp
     return found
 
 
-def chosen(cases: Iterable[Case], names: Collection[str], *, everything: bool) -> list[Case]:
+def chosen(cases: Iterable[Case], names: Collection[str], *, everything: bool, young: bool = False) -> list[Case]:
     """
-    Those to end: the named ones whatever they are, or all that are sick.
+    Those to end: the named ones whatever they are, or all that hang or are past their own time-out.
 
+    ``young``: lingering ones within their time-out, too; whoever asks has said whose, and how old is too old.
     A name that fits nothing is left to the caller: see `unmatched`.
     """
     wanted = set(names)
-    return [one for one in cases if wanted & set(one.names) or (everything and one.kind in SICK)]
+    return [one for one in cases if wanted & set(one.names) or (everything and _ill(one, young=young))]
+
+
+def _ill(case: Case, *, young: bool) -> bool:
+    return case.kind is Kind.HANGING or (case.kind is Kind.LINGERING and (young or case.overdue))
+
+
+def same_transaction(case: Case, now: Coordinated | None) -> bool:
+    """True while it is open at its coordinator; what its owner has begun since is another, under the same id."""
+    was = case.known
+    if was is None or now is None or not now.open:
+        return False
+    return (now.producer_id, now.producer_epoch, now.began_ms) == (was.producer_id, was.producer_epoch, was.began_ms)
+
+
+def still_nobodys(case: Case, held: Iterable[Held], known: Iterable[Coordinated]) -> list[Held]:
+    """What partitions still hold of a transaction without a coordinator, and no coordinator tells of by now."""
+    owners = {one.producer_id: one for one in known}
+    ours = {_identity(one) for one in case.holds}
+    return [
+        one
+        for one in held
+        if _identity(one) in ours and (one.producer_id not in owners or _orphaned(one, owners[one.producer_id]))
+    ]
 
 
 def unmatched(cases: Iterable[Case], names: Iterable[str]) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pipeline.operate import ending
 from pipeline.operate.judge.cases import (
     Case,
     Kind,
@@ -16,9 +17,14 @@ from pipeline.operate.judge.cases import (
     ends_by_fence,
     own_command,
     read_again,
+    same_transaction,
+    still_nobodys,
     unmatched,
     waiting,
 )
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import DeadlineExceeded
 from protocol.names import TransactionalId
 from protocol.transactions import ONGOING, Bound, Coordinated, Held
 
@@ -110,12 +116,82 @@ def test_who_waits_is_told_by_where_groups_stand() -> None:
 
 
 def test_what_is_ended_is_named_or_sick() -> None:
-    """`--all` never ends a transaction that is within its time."""
+    """A name ends anything; `--all` what hangs."""
     open_one, sick, unknown = case(Kind.OPEN, known()), case(Kind.HANGING), case(Kind.UNKNOWN)
     assert chosen([open_one, sick, unknown], [], everything=True) == [sick]
     assert chosen([open_one], ["g:in:2"], everything=False) == [open_one]
     assert chosen([unknown], ["out/2/7"], everything=False) == [unknown]
     assert unmatched([open_one], ["g:in:2", "g:in:3"]) == ["g:in:3"]
+
+
+def test_all_ends_no_transaction_that_is_within_its_own_time_out() -> None:
+    """A minute is nothing to somebody whose time-out is fifteen; whoever says whose and how old may end it, too."""
+    young = diagnose([HELD], [known(age_s=61, timeout_s=900)], PATIENCE, NOW_MS)
+    assert [one.kind for one in young] == [Kind.LINGERING]
+    assert chosen(young, [], everything=True) == []
+    assert chosen(young, [], everything=True, young=True) == young
+    at_its_end = diagnose([HELD], [known(age_s=900, timeout_s=900)], PATIENCE, NOW_MS)
+    assert chosen(at_its_end, [], everything=True) == []
+    overdue = diagnose([HELD], [known(age_s=900.1, timeout_s=900)], PATIENCE, NOW_MS)
+    assert chosen(overdue, [], everything=True) == overdue
+    healthy = diagnose([HELD], [known(age_s=59, timeout_s=900)], PATIENCE, NOW_MS)
+    assert chosen(healthy, [], everything=True, young=True) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "same"),
+    [
+        (known(), True),
+        (known("PrepareAbort"), True),
+        (known("CompleteCommit"), False),
+        (known(producer_epoch=4), False),
+        (known(producer_id=8), False),
+        (known(age_s=4.999), False),
+        (None, False),
+    ],
+)
+def test_a_transaction_is_the_same_while_producer_epoch_and_start_are(now: Coordinated | None, *, same: bool) -> None:
+    """An owner that has committed and begun anew goes on under the same id, and often under the same epoch."""
+    assert same_transaction(case(Kind.LINGERING, known()), now) is same
+
+
+def test_a_marker_is_written_only_for_what_still_is_nobodys() -> None:
+    """A coordinator that has it open by now will end it; another first offset is another transaction."""
+    hanging, ended = case(Kind.HANGING, known("Empty")), known("Empty")
+    assert still_nobodys(hanging, [HELD], [ended]) == [HELD]
+    assert still_nobodys(hanging, [HELD], []) == [HELD]
+    assert still_nobodys(hanging, [HELD], [known()]) == []
+    assert still_nobodys(hanging, [replace(HELD, first_offset=91)], [ended]) == []
+    assert still_nobodys(hanging, [], [ended]) == []
+    newer = replace(HELD, last_ms=NOW_MS, coordinator_epoch=9)
+    assert still_nobodys(hanging, [newer], [ended]) == [newer]
+
+
+def test_one_that_can_not_be_ended_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is accounted for: ended, over by itself, left alone, or failed with what to do next."""
+    refused = "no answer"
+    first, second, third, fourth = (case(Kind.LINGERING, known(transactional_id=name)) for name in "abcd")
+
+    def end(_connection: Connection, one: Case, _deadline: Deadline) -> bool:
+        if one is second:
+            raise DeadlineExceeded(refused)
+        return one is first
+
+    monkeypatch.setattr(ending, "end", end)
+    said: list[tuple[str, str]] = []
+    cases = [first, second, third, fourth]
+    account = ending.end_each(
+        Connection("nowhere:1"),
+        cases,
+        lambda one: one is not fourth,
+        lambda one, what: said.append((one.names[0], what)),
+    )
+    assert [name for name, _ in said] == ["a", "b", "c"]
+    told = account.document()
+    assert (told["ended"], told["over"], told["left"]) == (["a"], ["c"], ["d"])
+    (failed,) = told["failed"]
+    assert (failed["transaction"], refused in failed["error"], "ask again" in failed["error"]) == ("b", True, True)
+    assert account.sick(cases) == [second, fourth]
 
 
 @pytest.mark.parametrize(
