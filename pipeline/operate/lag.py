@@ -29,7 +29,7 @@ from pipeline.operate.options import (
     show,
 )
 from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, KafkaFailure
+from protocol.errors import DeadlineExceeded, KafkaFailure, UsageError
 from protocol.names import ExitCode
 
 _ASK_S = 30.0
@@ -57,9 +57,25 @@ _STYLES = {
     show_default=True,
     help="Count records in a lag of up to so many offsets; a longer one is told as 'at most'.",
 )
+@click.option(
+    "--fail-on",
+    type=click.Choice([one.value for one in State]),
+    multiple=True,
+    help="Exit 1 where a partition is in this state; repeatable.  [default: none]",
+)
 @json_option
 @advised()
-def lag(bootstrap: str, topic: str, group: str, *, interval: float, exact: int, watch: bool, as_json: bool) -> ExitCode:
+def lag(
+    bootstrap: str,
+    topic: str,
+    group: str,
+    *,
+    interval: float,
+    exact: int,
+    watch: bool,
+    fail_on: tuple[str, ...],
+    as_json: bool,
+) -> ExitCode:
     """
     Tell per partition how many records are left to read, and what it is doing.
 
@@ -71,16 +87,19 @@ def lag(bootstrap: str, topic: str, group: str, *, interval: float, exact: int, 
       python -m pipeline lag
       python -m pipeline lag --group brew-enricher --interval 5 --json
       python -m pipeline lag --watch
+      python -m pipeline lag --fail-on stuck --fail-on fenced --interval 30
 
     \b
-    Exit codes: 0 told, 3 refused or out of reach, 64 wrong usage.
+    Exit codes: 0 told, 1 a partition is as --fail-on says, 3 refused or out of reach, 64 wrong usage.
     """  # noqa: D301 - click's own mark
+    if watch and fail_on:
+        raise UsageError("--watch has no end to fail at: say --fail-on without it, and a longer --interval")
     with Observer(connected(bootstrap), topic, group, exact) as observer:
         before = observer.look(Deadline(_ASK_S))
         if not watch:
             document = _next(observer, before, interval)[1]
             say_json(document | {"topic": topic, "group": group}) if as_json else show(table(document, topic, group))
-            return ExitCode.DONE
+            return ExitCode.VIOLATION if set(fail_on) & document["states"].keys() else ExitCode.DONE
         _watch(observer, before, interval, topic, group, as_json=as_json)
     return ExitCode.DONE
 

@@ -129,10 +129,16 @@ def test_lag_counts_records_and_tells_who_blocks(stage: Stage) -> None:
         markers_written(stage.connection, stage.names.input)
         behind = lag_of(stage)
         assert (behind["state"], behind["remaining"], behind["exact"]) == ("stuck", 5, True)
+        stuck = ("--interval", "0.1", "--fail-on", "stuck")
+        assert asked(stage, "lag", *stuck, "--fail-on", "fenced", code=1)["states"] == {"stuck": 1}
+        assert pipeline(stage, "lag", *stuck)[0] == ExitCode.VIOLATION
+        assert asked(stage, "lag", "--interval", "0.1", "--fail-on", "fenced")["states"] == {"stuck": 1}
+        assert pipeline(stage, "lag", *stuck, "--watch")[0] == ExitCode.USAGE
         at_most = asked(stage, "lag", "--interval", "0.1", "--exact", "0")
         assert (at_most["remaining"], at_most["exact"]) == (11, False)
     stage.drain_alone()
     assert lag_of(stage)["state"] == "idle"
+    assert asked(stage, "lag", *stuck)["states"] == {"idle": 1}
 
 
 def test_a_partition_whose_attempts_end_each_other_is_fenced(stage: Stage) -> None:
