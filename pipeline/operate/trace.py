@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from pipeline.dlq.letter import Letter
 from pipeline.operate.judge.fate import Finder, view
+from pipeline.operate.judge.order import Order
+from pipeline.operate.judge.ranges import Spans, spans
 from pipeline.operate.judge.story import Copy, Story
 from protocol.batches import OFFSETS_TOPIC
 from protocol.connection import Connection
@@ -25,6 +28,7 @@ from protocol.position import LogOffsets, SourcePosition
 _ASK_S = 60.0
 _MOST_OFFSET_LOG = 200_000
 _CREATE_TIME = 1  # librdkafka's number for a timestamp that the producer set
+DEAD_LETTER = "dead-letter"
 
 Progress = Callable[[str, int, int], None]
 """Told while a log is read: topic, offsets read, offsets in all."""
@@ -45,16 +49,17 @@ class Places:
 
     @property
     def targets(self) -> dict[str, str]:
-        return {"output": self.output, "dead-letter": self.dead_letter}
+        return {"output": self.output, DEAD_LETTER: self.dead_letter}
 
 
 class Tracer:
     """One investigation, through one admin client."""
 
     def __init__(self, connection: Connection, places: Places, told: Transactions, progress: Progress) -> None:
-        self._connection, self._places, self._told, self._progress = connection, places, told, progress
+        self._connection, self.places, self._told, self._progress = connection, places, told, progress
         self._admin = admin(connection)
         self._logs: dict[str, dict[int, LogOffsets]] = {}
+        self._sources: dict[SourcePosition, LogRecord | None] = {}
         self.not_told: list[str] = []
 
     def logs(self, topic: str) -> dict[int, LogOffsets]:
@@ -78,42 +83,51 @@ class Tracer:
             end = "has no such partition" if log is None else f"ends at {log.end}"
             raise Refused(f"{topic}/{partition}/{offset} is not there: the log {end}; `pipeline lag` shows the ends")
         record = self._at(topic, partition, offset)
-        if topic == self._places.input and (record is not None or offset < log.first):
+        if topic == self.places.input and (record is not None or offset < log.first):
             return SourcePosition(topic, partition, offset)
         source = None if record is None else SourcePosition.of(record.headers())
         if source is None:
             what = "no record is there (a marker, or gone)" if record is None else "it carries no source headers"
-            raise Refused(f"{topic}/{partition}/{offset}: {what}; name a place on {self._places.input}, or a key")
+            raise Refused(f"{topic}/{partition}/{offset}: {what}; name a place on {self.places.input}, or a key")
         return source
 
-    def by_key(self, key: bytes, since_ms: int | None, most: int) -> tuple[list[SourcePosition], int]:
-        """The last ``most`` places of the input with this key, and how many there are in all."""
+    def source(self, at: SourcePosition) -> LogRecord | None:
+        """The input record there; None where it is gone."""
+        if at not in self._sources:
+            self._sources[at] = self._at(at.topic, at.partition, at.offset)
+        return self._sources[at]
+
+    def matching(
+        self, fits: Callable[[LogRecord], bool], since_ms: int | None, most: int | None = None
+    ) -> tuple[list[SourcePosition], int]:
+        """The last ``most`` places of the input whose record fits, and how many there are in all."""
         found: deque[SourcePosition] = deque(maxlen=most)
         count = 0
-        for record in self._records(self._places.input, since_ms):
-            if record.key() == key:
-                found.append(SourcePosition(self._places.input, record.partition(), record.offset()))
+        for record in self._records(self.places.input, since_ms):
+            if fits(record):
+                found.append(SourcePosition(self.places.input, record.partition(), record.offset()))
                 count += 1
         return list(found), count
 
     def stories(self, wanted: Iterable[SourcePosition]) -> list[Story]:
         """What became of each of these."""
         asked = list(dict.fromkeys(wanted))
-        sources = {at: self._at(at.topic, at.partition, at.offset) for at in asked}
+        sources = {at: self.source(at) for at in asked}
         copies: defaultdict[SourcePosition, list[Copy]] = defaultdict(list)
         # The positions first, then the logs' ends: what was committed before is then inside of them.
         positions = self._positions({at.partition for at in asked})
-        for topic in self._places.targets.values():
+        for topic in self.places.targets.values():
             self._logs.pop(topic, None)
-        since_ms = self._earliest(sources)
+        since_ms = earliest(sources.values())
         found = self._search(sources, since_ms)
         missing = set(asked) - {at for at, _, _ in found}
         if since_ms is not None and any((positions.get(at.partition) or 0) > at.offset for at in missing):
             found = self._search(sources, None)
         for at, role, record in found:
-            copies[at].append(self._copy(role, self._places.targets[role], record.partition(), record.offset()))
+            one = self._copy(role, self.places.targets[role], record.partition(), record.offset())
+            copies[at].append(_rejected(one, record) if role == DEAD_LETTER else one)
         named = self._named(copies)
-        complete = all(log.first == 0 for name in self._places.targets.values() for log in self.logs(name).values())
+        complete = all(log.first == 0 for name in self.places.targets.values() for log in self.logs(name).values())
         return [
             Story(
                 at,
@@ -121,6 +135,7 @@ class Tracer:
                 tuple(named(at, one) for one in copies[at]),
                 positions.get(at.partition),
                 complete,
+                None if (source := sources[at]) is None else Order.of(source.value(), source.headers()),
             )
             for at in asked
         ]
@@ -130,7 +145,7 @@ class Tracer:
         if log is None or not log.first <= offset < log.end:
             return None
         span = {partition: (offset, offset + 1)}
-        batches = scan(self._connection, topic, span, READ_UNCOMMITTED, group=self._places.group)
+        batches = scan(self._connection, topic, span, READ_UNCOMMITTED, group=self.places.group)
         return next((one for batch in batches for one in batch if one.offset() == offset), None)
 
     def _records(self, topic: str, since_ms: int | None) -> Iterator[LogRecord]:
@@ -140,16 +155,10 @@ class Tracer:
             starts = offsets_at(self._admin, topic, logs, since_ms, Deadline(_ASK_S))
         ranges = {p: (start, logs[p].end) for p, start in starts.items() if start is not None}
         total, read = sum(until - start for start, until in ranges.values()), 0
-        for batch in scan(self._connection, topic, ranges, READ_UNCOMMITTED, group=self._places.group):
+        for batch in scan(self._connection, topic, ranges, READ_UNCOMMITTED, group=self.places.group):
             yield from batch
             read += len(batch)
             self._progress(topic, read, total)
-
-    def _earliest(self, sources: Mapping[SourcePosition, LogRecord | None]) -> int | None:
-        """A copy carries its source's timestamp, so none is older; None where that is not known."""
-        stamps = [None if record is None else record.timestamp() for record in sources.values()]
-        known = [stamp[1] for stamp in stamps if stamp is not None and stamp[0] == _CREATE_TIME]
-        return min(known) if known and len(known) == len(stamps) else None
 
     def _search(
         self, sources: Mapping[SourcePosition, LogRecord | None], since_ms: int | None
@@ -158,7 +167,7 @@ class Tracer:
         keys = {record.key() for record in sources.values() if record is not None}
         by_key = all(record is not None for record in sources.values())  # reading headers costs more than a key
         found = []
-        for role, topic in self._places.targets.items():
+        for role, topic in self.places.targets.items():
             for record in self._records(topic, since_ms):
                 if not by_key or record.key() in keys:
                     source = SourcePosition.of(record.headers())
@@ -184,33 +193,46 @@ class Tracer:
             names = {one.producer_id: one.transactional_id for one in self._told.of_producers(producers)}
         except BrewError as error:
             self.not_told.append(str(error))
-        commits = self._commits if producers else {}
+        known = self._spans if producers else {}
 
         def name(at: SourcePosition, one: Copy) -> Copy:
-            until = commits.get((one.written.producer_id, one.written.producer_epoch), {}).get(at.partition)
-            return replace(one, transactional_id=names.get(one.written.producer_id), until=until)
+            span = known.get((one.written.producer_id, one.written.producer_epoch), {}).get(at.partition)
+            return replace(one, transactional_id=names.get(one.written.producer_id), span=span)
 
         return name
 
     @cached_property
-    def _commits(self) -> dict[tuple[int, int], dict[int, int]]:
-        """(Producer, epoch) -> partition -> the offset that it committed, as far as compaction has left them."""
-        found: defaultdict[tuple[int, int], dict[int, int]] = defaultdict(dict)
-        group, deadline = self._places.group, Deadline(_ASK_S)
+    def _spans(self) -> Spans:
+        """The ranges of the group's transactions, as far as the offset log still tells them."""
+        group, deadline = self.places.group, Deadline(_ASK_S)
         try:
             partition = offsets_partition(group, topics.existing(self._admin, OFFSETS_TOPIC, deadline).partitions)
             log = log_offsets(self._admin, OFFSETS_TOPIC, [partition], deadline)[partition]
             start = max(log.first, log.end - _MOST_OFFSET_LOG)
-            for batch in offset_batches(self._told.raw, group, self._places.input, partition, start, log.end):
-                for one in batch.commits:
-                    if one.until is not None:
-                        found[batch.raw.producer_id, batch.raw.producer_epoch][one.partition] = one.until
+            batches = offset_batches(self._told.raw, group, self.places.input, partition, start, log.end)
+            return spans(batches, {p: one.first for p, one in self.logs(self.places.input).items()})
         except BrewError as error:
             self.not_told.append(str(error))
-        return dict(found)
+            return {}
 
     def _positions(self, partitions: Iterable[int]) -> dict[int, int | None]:
-        known = [p for p in partitions if p in self.logs(self._places.input)]
-        whose = (self._connection, self._places.group, self._places.input)
+        known = [p for p in partitions if p in self.logs(self.places.input)]
+        whose = (self._connection, self.places.group, self.places.input)
         told = committed_by(*whose, known, READ_UNCOMMITTED, Deadline(_ASK_S))
         return {p: None if one is None else one.offset for p, one in told.items()}
+
+
+def earliest(sources: Iterable[LogRecord | None]) -> int | None:
+    """A copy carries its source's timestamp, so none is older; None where that is not known."""
+    stamps = [None if record is None else record.timestamp() for record in sources]
+    known = [stamp[1] for stamp in stamps if stamp is not None and stamp[0] == _CREATE_TIME]
+    return min(known) if known and len(known) == len(stamps) else None
+
+
+def _rejected(one: Copy, record: LogRecord) -> Copy:
+    letter = Letter(one.partition, one.offset, None, None, record.headers() or [], 0)
+    return replace(one, reason=_printable(letter.reason), message=_printable(letter.message))
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)

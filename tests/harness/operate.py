@@ -22,8 +22,9 @@ def words(stage: Stage, command: str) -> list[str]:
     wanted = {
         "lag": ("--bootstrap", "--input", "--group"),
         "doctor": ("--bootstrap",),
+        "dlq replay": ("--bootstrap", "--input", "--dead-letter", "--group"),
     }.get(command, tuple(pairs))
-    return [command, *(word for name in wanted for word in (name, pairs[name]))]
+    return [*command.split(), *(word for name in wanted for word in (name, pairs[name]))]
 
 
 def pipeline(stage: Stage, command: str, *more: str) -> tuple[int, str]:

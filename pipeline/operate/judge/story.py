@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from pipeline.operate.judge.fate import Fate, View, Written
+from pipeline.operate.judge.order import Order
+from pipeline.operate.judge.ranges import Span
 from protocol.position import SourcePosition
 
 
@@ -13,6 +17,7 @@ class Answer(enum.StrEnum):
     """Where an order is; the last three break the promise."""
 
     DELIVERED = "delivered"
+    REJECTED = "rejected"
     WAITING = "waiting"
     IN_FLIGHT = "in-flight"
     NOT_READ = "not-read"
@@ -24,11 +29,16 @@ class Answer(enum.StrEnum):
 
 
 BROKEN = frozenset({Answer.TWICE, Answer.LOST, Answer.GHOST})
+_STANDING = frozenset({Fate.COMMITTED, Fate.PLAIN})
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One physical record that came of an order; ``until``: the group's offset that its transaction committed."""
+    """
+    One physical record that came of an order.
+
+    ``span``: the input range of its transaction, where that is known. ``reason``, ``message``: of a dead letter.
+    """
 
     role: str
     topic: str
@@ -37,7 +47,13 @@ class Copy:
     written: Written
     view: View
     transactional_id: str | None = None
-    until: int | None = None
+    span: Span | None = None
+    reason: str | None = None
+    message: str = ""
+
+    @property
+    def place(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +61,8 @@ class Story:
     """
     An input record and all that came of it; ``complete``: no part of the output logs was left out.
 
-    ``position`` is the group's committed offset in that partition; ``source`` is None where retention took the record.
+    ``position`` is the group's committed offset in that partition; ``source`` and ``order`` are None where retention
+    took the record. ``replays``: the input records that its dead letters were written back as.
     """
 
     at: SourcePosition
@@ -53,6 +70,22 @@ class Story:
     copies: tuple[Copy, ...]
     position: int | None
     complete: bool = True
+    order: Order | None = None
+    replays: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        return f"{self.at.topic}/{self.at.partition}/{self.at.offset}"
+
+    @property
+    def seen(self) -> bool:
+        """True when the input record is there and nobody aborted it."""
+        return self.source is not None and self.source.written.fate is not Fate.ABORTED
+
+    @property
+    def letters(self) -> list[Copy]:
+        """The dead letters of it that stand."""
+        return [one for one in self.copies if one.reason is not None and one.written.fate in _STANDING]
 
     @property
     def done(self) -> bool:
@@ -70,9 +103,19 @@ class Story:
         return f"not read yet: the group stands at {self.position}"
 
 
+def linked(stories: Iterable[Story]) -> list[Story]:
+    """The same by place, each with the input records among them that its dead letters were written back as."""
+    told = sorted(stories, key=lambda one: one.at)
+    back: defaultdict[str, list[str]] = defaultdict(list)
+    for one in told:
+        if one.seen and one.order is not None and one.order.replay_of is not None:
+            back[str(one.order.replay_of)].append(one.place)
+    return [replace(one, replays=tuple(at for letter in one.letters for at in back[letter.place])) for one in told]
+
+
 def answer(story: Story) -> tuple[Answer, str]:
     """The answer and one sentence for it."""
-    standing = [one for one in story.copies if one.written.fate in {Fate.COMMITTED, Fate.PLAIN}]
+    standing = [one for one in story.copies if one.written.fate in _STANDING]
     aborted = sum(one.written.fate is Fate.ABORTED for one in story.copies)
     if story.source is not None and story.source.written.fate is Fate.ABORTED:
         if standing:
@@ -81,7 +124,7 @@ def answer(story: Story) -> tuple[Answer, str]:
     if len(standing) > 1:
         return Answer.TWICE, _why_twice(standing)
     if standing:
-        return _delivered(standing[0], aborted)
+        return _delivered(story, standing[0], aborted)
     return _nowhere(story, aborted)
 
 
@@ -102,13 +145,17 @@ def _transaction(one: Copy) -> tuple[int, int]:
     return one.written.producer_id, one.written.producer_epoch
 
 
-def _delivered(copy: Copy, aborted: int) -> tuple[Answer, str]:
+def _delivered(story: Story, copy: Copy, aborted: int) -> tuple[Answer, str]:
     more = ""
     if aborted:
         plural = "ies" if aborted > 1 else "y"
         more = f"; {aborted} aborted cop{plural} beside it: read_uncommitted readers see {aborted + 1}"
     if not copy.view.visible:
         return Answer.WAITING, f"committed, but readers wait for an older open transaction{more}"
+    if copy.reason is not None:
+        why = f"{copy.reason}: {copy.message}" if copy.message else copy.reason
+        back = "".join(f"; written back as {one}" for one in story.replays)
+        return Answer.REJECTED, f"{why}; dead letter {copy.place}{back}{more}"
     return Answer.DELIVERED, f"delivered once, to {copy.topic}[{copy.partition}] offset {copy.offset}{more}"
 
 

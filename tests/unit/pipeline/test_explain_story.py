@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pipeline.operate.explain import since
 from pipeline.operate.judge.fate import Fate, Finder, View, Written, view
-from pipeline.operate.judge.story import BROKEN, Answer, Copy, Story, answer
+from pipeline.operate.judge.order import Order, Place
+from pipeline.operate.judge.story import BROKEN, Answer, Copy, Story, answer, linked
 from protocol.batches import RawBatch
 from protocol.errors import UsageError
 from protocol.position import LogOffsets, SourcePosition
@@ -76,6 +79,9 @@ def copy(fate: Fate, epoch: int = 3, name: str | None = "g:in:0", *, visible: bo
 PLAIN = copy(Fate.PLAIN)
 
 
+LETTER = replace(copy(Fate.COMMITTED), role="dead-letter", topic="dlq", reason="not-json", message="not JSON: line 1")
+
+
 def story(*copies: Copy, at: int | None = 50, source: Copy | None = PLAIN, complete: bool = True) -> Story:
     return Story(SourcePosition("in", 0, 40), source, copies, at, complete)
 
@@ -86,6 +92,10 @@ def story(*copies: Copy, at: int | None = 50, source: Copy | None = PLAIN, compl
         (story(copy(Fate.COMMITTED)), Answer.DELIVERED, "delivered once, to out[0] offset 13"),
         (story(copy(Fate.ABORTED, 2), copy(Fate.COMMITTED)), Answer.DELIVERED, "1 aborted copy beside it"),
         (story(copy(Fate.COMMITTED, visible=False)), Answer.WAITING, "older open transaction"),
+        (story(LETTER), Answer.REJECTED, "not-json: not JSON: line 1; dead letter dlq/0/13"),
+        (story(copy(Fate.ABORTED, 2), LETTER), Answer.REJECTED, "1 aborted copy beside it"),
+        (story(replace(LETTER, view=View(visible=False, rule=""))), Answer.WAITING, "older open transaction"),
+        (story(LETTER, copy(Fate.COMMITTED, 5)), Answer.TWICE, "2 copies were committed"),
         (story(copy(Fate.OPEN), at=40), Answer.IN_FLIGHT, "still open"),
         (story(at=40), Answer.NOT_READ, "nothing committed yet"),
         (story(copy(Fate.ABORTED), at=None), Answer.NOT_READ, "1 attempt aborted"),
@@ -105,6 +115,15 @@ def test_an_order_has_one_answer(told: Story, verdict: Answer, why: str) -> None
     """Where it is, or why it is there twice."""
     found, text = answer(told)
     assert (found, why in text) == (verdict, True), (found, text)
+
+
+def test_a_replay_is_linked_to_the_dead_letter_that_it_was() -> None:
+    """The record says from which; its dead letter's record learns where to. Those that stand first are told first."""
+    replay = replace(story(), at=SourcePosition("in", 1, 2), order=Order("o-1", b"x", Place("dlq", 0, 13)))
+    stranger = replace(story(), at=SourcePosition("in", 1, 3), order=Order("o-1", b"x", Place("dlq", 0, 99)))
+    first, second, third = linked([replay, stranger, story(LETTER)])
+    assert (first.replays, second.replays, third.replays) == (("in/1/2",), (), ())
+    assert "written back as in/1/2" in answer(first)[1]
 
 
 def test_the_answers_that_break_the_promise_are_three() -> None:

@@ -1,0 +1,138 @@
+"""`pipeline explain` holds several input records against each other: who wrote twice, upstream or the pipeline?"""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.operate.judge.fate import Fate, View, Written
+from pipeline.operate.judge.order import Order, Place, order_id
+from pipeline.operate.judge.ranges import Span, spans
+from pipeline.operate.judge.story import Copy, Story
+from pipeline.operate.judge.verdict import Verdict, verdict
+from protocol.batches import OffsetBatch, OffsetCommit, RawBatch
+from protocol.position import SourcePosition
+from protocol.records import REPLAYED_FROM
+
+LETTER = Place("dlq", 0, 5)
+
+
+def copy(fate: Fate = Fate.COMMITTED, offset: int = 0) -> Copy:
+    return Copy("output", "out", 0, offset, Written(fate, 7, 3), View(visible=True, rule="a rule"))
+
+
+def story(offset: int, order: Order | None, *copies: Copy, source: Fate = Fate.PLAIN) -> Story:
+    return Story(SourcePosition("in", 0, offset), copy(source), copies or (copy(),), 50, order=order)
+
+
+ONE, SAME, OTHER = Order("o-1", b"a"), Order("o-1", b"b"), Order("o-2", b"a")
+
+
+@pytest.mark.parametrize(
+    ("stories", "found", "why"),
+    [
+        ([story(1, ONE), story(2, ONE)], Verdict.WRITTEN_TWICE, "'o-1' 2 times, with the same bytes, at in/0/1"),
+        ([story(1, ONE), story(2, SAME)], Verdict.WRITTEN_TWICE, "with different values"),
+        ([story(1, Order(None, b"a")), story(2, Order(None, b"a"))], Verdict.WRITTEN_TWICE, "a record 2 times"),
+        ([story(1, Order(None, b"a")), story(2, Order(None, b"b"))], Verdict.DIFFERENT, "by itself"),
+        ([story(1, Order(None, b"a")), story(2, ONE)], Verdict.DIFFERENT, "by itself"),
+        ([story(1, ONE), story(2, OTHER)], Verdict.DIFFERENT, "2 records, no order twice"),
+        ([story(1, ONE), story(2, OTHER), story(3, ONE)], Verdict.WRITTEN_TWICE, "at in/0/1 and in/0/3"),
+        ([story(1, ONE), story(2, ONE, source=Fate.ABORTED)], Verdict.DIFFERENT, "by itself"),
+        ([story(1, ONE), story(2, Order("o-1", b"a", LETTER))], Verdict.REPLAYED, "in/0/2 is dead letter dlq/0/5"),
+        ([story(1, ONE), story(2, Order("o-1", b"a", LETTER), source=Fate.ABORTED)], Verdict.DIFFERENT, "by itself"),
+        ([story(1, ONE, copy(), copy(offset=1)), story(2, ONE)], Verdict.DELIVERED_TWICE, "in/0/1 more than once"),
+        ([story(1, ONE, copy(), copy(offset=1))], Verdict.DELIVERED_TWICE, "2 copies were committed"),
+    ],
+)  # fmt: skip
+def test_what_upstream_wrote_twice_is_not_what_was_delivered_twice(
+    stories: list[Story], found: Verdict, why: str
+) -> None:
+    """One order's records, by id or by bytes; replays are our own, and what upstream aborted nobody sees."""
+    told = verdict(stories)
+    assert told is not None
+    assert (told[0], why in told[1]) == (found, True), told
+
+
+def test_one_record_stands_for_itself() -> None:
+    """There is nothing to hold it against."""
+    assert verdict([]) is None
+    assert verdict([story(1, ONE)]) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (b'{"order_id":"o-1"}', "o-1"),
+        (b'{"order_id":17}', "17"),
+        (b'{"order_id":true}', None),
+        (b'{"order_id":["o-1"]}', None),
+        (b'["order_id"]', None),
+        (b"broken", None),
+        (None, None),
+        (b'{"order_id":"o-1","item":"' + b"x" * 1_000_000 + b'"}', None),
+    ],
+)
+def test_an_order_id_is_read_where_there_is_one(value: bytes | None, found: str | None) -> None:
+    """Values that no run would take tell none."""
+    assert order_id(value) == found
+
+
+def test_a_replay_tells_the_dead_letter_that_it_was() -> None:
+    """What is no place is no link."""
+    assert Order.of(b"{}", [(REPLAYED_FROM, b"dlq/0/5")]).replay_of == LETTER
+    assert Order.of(b"{}", [(REPLAYED_FROM, b"elsewhere")]).replay_of is None
+    assert Order.of(None, None).replay_of is None
+
+
+def batch(offset: int, producer: int, *commits: OffsetCommit, marker: str | None = None, epoch: int = 3) -> OffsetBatch:
+    raw = RawBatch(
+        offset,
+        offset,
+        1,
+        producer,
+        epoch,
+        0,
+        transactional=producer >= 0,
+        control=marker is not None,
+        marker=marker,
+        max_timestamp=0,
+    )
+    return OffsetBatch(raw, commits)
+
+
+def test_a_range_begins_where_the_group_stood_before() -> None:
+    """An aborted commit moves nothing; one by hand does."""
+    log = [
+        batch(0, 7, OffsetCommit(0, 5)),
+        batch(1, 7, marker="commit"),
+        batch(2, 8, OffsetCommit(0, 9)),
+        batch(3, 8, marker="abort"),
+        batch(4, 9, OffsetCommit(0, 9)),
+        batch(5, 9, marker="commit"),
+        batch(6, -1, OffsetCommit(0, 2)),
+        batch(7, 9, OffsetCommit(0, 4), epoch=4),
+    ]
+    found = spans(log, {0: 0})
+    assert found == {
+        (7, 3): {0: Span(0, 5)},
+        (8, 3): {0: Span(5, 9)},
+        (9, 3): {0: Span(5, 9)},
+        (9, 4): {0: Span(2, 4)},
+    }
+
+
+@pytest.mark.parametrize(
+    ("at", "first", "start"),
+    [(0, 0, 0), (1, 0, None), (0, 3, None)],
+)
+def test_a_first_range_has_a_beginning_only_where_nothing_can_be_missing(
+    at: int, first: int, start: int | None
+) -> None:
+    """Compaction leaves gaps in the offset log, retention a log start that is another by now."""
+    assert spans([batch(at, 7, OffsetCommit(0, 5))], {0: first}) == {(7, 3): {0: Span(start, 5)}}
+
+
+def test_a_range_after_the_positions_were_deleted_has_no_known_beginning() -> None:
+    """What the run was told to do then is written nowhere."""
+    log = [batch(0, -1, OffsetCommit(0, 2)), batch(1, -1, OffsetCommit(0, None)), batch(2, 7, OffsetCommit(0, 5))]
+    assert spans(log, {0: 0}) == {(7, 3): {0: Span(None, 5)}}
