@@ -75,6 +75,8 @@ class Lane:
             for offered in ranges:
                 shared.running.pop(offered.partition, None)
             return
+        for offered in ranges:
+            shared.board.begun(offered.partition)
         told = self._engine.execute(ranges, job)
         outcomes = [told.get(r.partition) or self._advance(r, job) for r in ranges]
         # Before ``running`` says that they have ended: the number that a crash announces is told right then.

@@ -92,6 +92,12 @@ class Board:
 
     # What only those want to know who watch a run from outside (`pipeline.observed`).
 
+    watched = False
+    """Whether `begun` is worth telling: from a task that is a message for each transaction."""
+
+    def begun(self, partition: int) -> None:
+        """A transaction of this partition may be open from now on; `outcome` tells of its end."""
+
     def unanswered(self, why: str) -> None:
         """The brokers did not say where partitions stand."""
 

@@ -131,7 +131,7 @@ def employ(ground: Ground, shared: Shared, kept: SparkContext | None = None) -> 
     if settings.reader is Reader.DIRECT:
         from pipeline.direct import hire  # noqa: PLC0415
 
-        crew = hire.crew(settings, ground.transaction, ground.compilers, kept=kept)
+        crew = hire.crew(settings, ground.transaction, ground.compilers, watched=shared.board.watched, kept=kept)
         return crew, [hire.director(shared, crew)]
     engine: Engine
     if settings.spark.absent:

@@ -37,6 +37,8 @@ def recorder_of(settings: PipelineSettings, probes: ProbeSettings) -> Recorder:
 class ObservedBoard(Board):
     """The run's counters, and a recorder that hears all that they hear."""
 
+    watched = True
+
     def __init__(self, recorder: Recorder, settings: PipelineSettings) -> None:
         super().__init__()
         self.recorder, self._topic, self._group = recorder, settings.input, settings.group
@@ -49,6 +51,9 @@ class ObservedBoard(Board):
         for one in told:
             if one.partition in ours:
                 self.recorder.surveyed((one.topic, one.partition), one.position, one.log.last_stable, one.log.end)
+
+    def begun(self, partition: int) -> None:
+        self.recorder.begun((self._topic, partition))
 
     def outcome(self, outcome: Outcome) -> None:
         super().outcome(outcome)

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from downstream.consume.handler import Handler
 from downstream.consume.loop import Loop, LoopSettings, Told
 from downstream.consume.options import (
     crash_of,
@@ -107,14 +108,21 @@ def _run(
     if deliverer is not None:
         receiver.beside.append(deliverer)
     try:
-        watched = receiver if recorder is None else ObservedHandler(receiver, recorder, settings.topic)
-        told = Loop(settings, watched, stop, _tell_aside).run()
+        told = Loop(settings, _watched(receiver, settings.topic, recorder), stop, _tell_aside).run()
         if deliverer is not None and not stop.is_set():
             deliverer.drain(Deadline(settings.patience_s))
     finally:
         if deliverer is not None:
             deliverer.stop(Deadline(_ASK_S))
     return told
+
+
+def _watched(receiver: Receiver, topic: str, recorder: Recorder | None) -> Handler:
+    if recorder is None:
+        return receiver
+    recorder.skipped(0)
+    receiver.skipped = recorder.skipped
+    return ObservedHandler(receiver, recorder, topic)
 
 
 def _tell(receiver: Receiver, deliverer: Deliverer | None, told: Told, *, as_json: bool) -> None:

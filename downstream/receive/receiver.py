@@ -48,6 +48,8 @@ class Receiver:
         self.received = Received()
         self.beside: list[Background] = []
         """Threads that work for this receiver, once its store is ready; what ends one ends the loop."""
+        self.skipped: Callable[[int], None] = lambda _records: None
+        """Hears how many records of a batch were known already."""
 
     def prepare(self) -> None:
         """Look at the store, and make what is missing there. Raises `Later` to be asked again: it is away."""
@@ -84,6 +86,7 @@ class Receiver:
         self.received.messages += len(records)
         self.received.effects += effects
         self.received.repeated += len(records) - effects
+        self.skipped(len(records) - effects)
         lease.report({one.partition: one.until for one in slices})
 
     def tick(self, lease: Lease) -> None:  # noqa: ARG002 - the handler's shape

@@ -194,6 +194,7 @@ class Run:
         transaction = TransactionSettings(self._settings.connection, self._settings.group, self._settings.timeout_s)
         kafka = KafkaTransaction(transaction, source.topic, partition)
         tell = partial(self._told_to.attempted, (source.topic, partition), stage.seen[partition], until, time.time())
+        self._told_to.begun((source.topic, partition))
         try:
             done = transact(
                 source, until, work, partial(self._read, stage, partition), kafka, transaction.timeout_s, self._crash

@@ -206,6 +206,8 @@ class Director:
             self._welcome(desk)
         if self._roster.desks.get(desk.slot) is not desk:
             return  # its successor speaks for the slot
+        if "begun" in message:
+            self._shared.board.begun(int(message["begun"]))
         outcome = told(message)
         if outcome is not None:
             self._outcome(outcome)

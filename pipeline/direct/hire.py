@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.direct.director import Crew, Director
@@ -19,14 +20,19 @@ _ARCHIVE_S = 60.0
 
 
 def crew(
-    settings: PipelineSettings, transaction: TransactionSettings, compilers: Compilers, kept: SparkContext | None = None
+    settings: PipelineSettings,
+    transaction: TransactionSettings,
+    compilers: Compilers,
+    *,
+    watched: bool,
+    kept: SparkContext | None = None,
 ) -> Crew:
     """The crew of this run; Spark is imported only when it is wanted, and ``kept`` is left as it is at the end."""
     if settings.spark.absent:
         from pipeline.direct.here import LoneCrew  # noqa: PLC0415
 
         office = Office(_HERE, settings.direct.lease_s)
-        return LoneCrew(office, _terms(settings, transaction, _HERE, office))
+        return LoneCrew(office, replace(_terms(settings, transaction, _HERE, office), watched=watched))
     from pipeline import session  # noqa: PLC0415 - a third of a second
     from pipeline.direct.crews import SparkCrew  # noqa: PLC0415
 
@@ -35,7 +41,8 @@ def crew(
     host = conf.get("spark.driver.host", _HERE) or _HERE
     office = Office(conf.get("spark.driver.bindAddress", host) or host, settings.direct.lease_s)
     more = {"end_s": _ARCHIVE_S} if settings.spark.make_archive else {}
-    return SparkCrew(context, office, _terms(settings, transaction, host, office), **more, kept=kept is not None)
+    terms = replace(_terms(settings, transaction, host, office), watched=watched)
+    return SparkCrew(context, office, terms, **more, kept=kept is not None)
 
 
 def director(shared: Shared, hired: Crew) -> Director:

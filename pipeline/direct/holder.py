@@ -8,7 +8,7 @@ import traceback
 
 from pipeline.direct.line import Line
 from pipeline.direct.tenure import work
-from pipeline.direct.terms import Grant, Terms, granted, leaving, telling
+from pipeline.direct.terms import Grant, Terms, beginning, granted, leaving, telling
 from pipeline.direct.turns import Desk
 from pipeline.outcome import Outcome, Status
 from pipeline.profiles import held
@@ -80,13 +80,17 @@ class _Holder:
         at, why = grant.start, ""
         crashed = threading.Event()
 
+        def begun() -> None:
+            if self._terms.watched:
+                self._line.send(beginning(grant.partition))
+
         def report(outcome: Outcome) -> None:
             if outcome.status is Status.CRASHED:
                 crashed.set()
             self._line.send(telling(outcome))
 
         try:
-            at = work(grant, self._terms, ahead, report, stop, self._desk)
+            at = work(grant, self._terms, ahead, begun, report, stop, self._desk)
         except BrewError as error:
             why = f"{type(error).__name__}: {error}"
         except Exception:  # noqa: BLE001 - a bug must not kill the other partitions; the driver tells it

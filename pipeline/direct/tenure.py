@@ -27,6 +27,7 @@ def work(
     grant: Grant,
     terms: Terms,
     ahead_bytes: int,
+    begun: Callable[[], None],
     report: Callable[[Outcome], None],
     stop: threading.Event,
     desk: Desk,
@@ -34,7 +35,7 @@ def work(
     """
     Transact until the goal is reached, or ``stop`` is set, or a transaction does not end well; the position then.
 
-    Each transaction waits for its turn among those of this process.
+    Each transaction waits for its turn among those of this process; ``begun`` hears of it then, ``report`` of its end.
 
     Raises:
         KafkaFailure: the partition can't be read.
@@ -60,6 +61,7 @@ def work(
                 if stop.is_set():  # many partitions may have waited for their turns: none begins after SIGTERM
                     break
                 offer = Offer(offered, grant.targets, first_time, crash, stretch.reached, stretch.aside)
+                begun()
                 outcome = attempt(offer, stretch, job)
             report(outcome)
             if outcome.status not in _ON:

@@ -15,7 +15,11 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Terms:
-    """All that a holder needs before its first grant; travels to the executors, so it holds values only."""
+    """
+    All that a holder needs before its first grant; travels to the executors, so it holds values only.
+
+    ``watched``: somebody wants to hear of each transaction when it begins, too.
+    """
 
     host: str
     port: int
@@ -28,6 +32,7 @@ class Terms:
     max_records: int
     journal: str | None = None
     profiles: ProfilesSettings | None = None
+    watched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,11 @@ def granted(message: Message) -> Grant | None:
     """The grant that a message holds, if it holds one."""
     found = message.get("grant")
     return None if found is None else Grant(**{**found, "targets": Targets(**found["targets"])})
+
+
+def beginning(partition: int) -> Message:
+    """A transaction begins."""
+    return {"begun": partition}
 
 
 def telling(outcome: Outcome) -> Message:

@@ -198,7 +198,9 @@ def _totals(
         outcomes = Counter({"open": still})
         for one in (partition for status in known for partition in status.partitions):
             made = one.transactions
-            outcomes += Counter(committed=made.committed, aborted=made.aborted, fenced=made.fenced)
+            outcomes += Counter(
+                committed=made.committed, aborted=made.aborted, fenced=made.fenced, indefinite=made.indefinite
+            )
     return Totals(
         sum(rates) if rates else None,
         "records" if told else "offsets",

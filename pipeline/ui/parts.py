@@ -14,6 +14,7 @@ _MARKS = {Severity.OK: "✓", Severity.UNKNOWN: "?", Severity.WARNING: "!", Seve
 _PROOF_MARKS = {"proven": "✓", "violated": "✗", "inconclusive": "?"}
 _NUMBERED = 256
 _SHOWN_ILL = 12
+_RARE = ("fenced", "indefinite")
 
 
 def parts(view: View) -> dict[str, Markup]:
@@ -68,8 +69,8 @@ def _tiles(view: View) -> Iterator[tuple[str, Markup]]:
     yield _tile("states", f"Partitions: {len(view.rows):,}", _counts(view), _squares(view), source="flow", wide=True)
     told = [
         tag("li", tag("b", f"{totals.outcomes.get(name, 0):,}"), f" {name}", class_=name)
-        for name in ("committed", "aborted", "open", "fenced")
-        if name in totals.outcomes or name != "fenced"
+        for name in ("committed", "aborted", "open", *_RARE)
+        if name in totals.outcomes or name not in _RARE
     ]
     counted = tag("p", totals.counted, class_="soft")
     yield _tile("outcomes", "Transactions", tag("ul", told, class_="counts"), counted, source="tail")

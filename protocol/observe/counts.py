@@ -70,7 +70,11 @@ class Histogram:
 
 @dataclass(slots=True)
 class Counts:
-    """Counters of the whole program; they outlive the partitions that they count, and never go down."""
+    """
+    Counters of the whole program; they outlive the partitions that they count, and never go down.
+
+    ``duplicates``: records that came again and were skipped; None where a program does not look for such.
+    """
 
     endings: Counter[tuple[Place, Ending]] = field(default_factory=Counter)
     records: Counter[Place] = field(default_factory=Counter)
@@ -78,6 +82,7 @@ class Counts:
     unanswered: int = 0
     recoveries: int = 0
     recovery_s: float | None = None
+    duplicates: int | None = None
     steps: dict[str, Histogram] = field(default_factory=dict)
     seconds: Histogram = field(default_factory=Histogram)
 
@@ -104,6 +109,7 @@ class Counts:
             self.unanswered,
             self.recoveries,
             self.recovery_s,
+            self.duplicates,
             {step: one.copy() for step, one in self.steps.items()},
             self.seconds.copy(),
         )

@@ -43,11 +43,12 @@ METRICS = {
         HistogramMetricFamily, ("phase",), "Seconds of one step of a transaction, failed ones too"
     ),
     "brew_txn_seconds": Described(HistogramMetricFamily, (), "Seconds of a whole attempt, failed ones too"),
-    "brew_txn_open": Described(
-        GaugeMetricFamily, (), "Partitions that have something to read: a transaction may be open"
-    ),
+    "brew_txn_open": Described(GaugeMetricFamily, (), "Transactions that were begun, and of whose end nobody told yet"),
     "brew_records_total": Described(CounterMetricFamily, _PLACE, "Records of the input that are done"),
     "brew_dlq_total": Described(CounterMetricFamily, ("reason",), "Records that were rejected"),
+    "brew_duplicates_total": Described(
+        CounterMetricFamily, (), "Records that came again and were skipped; absent where nobody looks for such"
+    ),
     "brew_fenced_total": Described(CounterMetricFamily, (), "Transactions that a newer holder of the id ended"),
     "brew_unanswered_total": Described(CounterMetricFamily, (), "Looks that brokers or stores did not answer"),
     "brew_recoveries_total": Described(CounterMetricFamily, (), "Commits that ended a partition's trouble"),
@@ -131,13 +132,13 @@ class _Snapshot(Collector):
     def _singles(self) -> Iterator[Metric]:
         status, counts = self._status, self._counts
         fenced = sum(n for (_, ending), n in counts.endings.items() if ending is Ending.FENCED)
-        busy = {PartitionState.WORKING, PartitionState.FENCED, PartitionState.STUCK}
         singles: dict[str, float | None] = {
+            "brew_duplicates_total": counts.duplicates,
             "brew_fenced_total": fenced,
             "brew_unanswered_total": counts.unanswered,
             "brew_recoveries_total": counts.recoveries,
             "brew_recovery_seconds": counts.recovery_s,
-            "brew_txn_open": sum(one.state in busy for one in status.partitions),
+            "brew_txn_open": sum(one.open_s is not None for one in status.partitions),
             "brew_live": status.live.ok,
             "brew_ready": status.ready.ok,
             "brew_started": status.started.ok,

@@ -17,7 +17,11 @@ _BAD = {Ending.ABORTED, Ending.FENCED, Ending.INDEFINITE}
 
 @dataclass(slots=True)
 class Partition:
-    """Times by the recorder's clock; ``trouble_since`` is when the row of failures began that a commit will end."""
+    """
+    Times by the recorder's clock; ``trouble_since`` is when the row of failures began that a commit will end.
+
+    ``begun_at``: when the transaction began of whose end nobody told yet.
+    """
 
     polled_at: float
     rate: Rate
@@ -28,6 +32,7 @@ class Partition:
     blocked_since: float | None = None
     away: dict[str, float] = field(default_factory=dict)
     progress_at: float | None = None
+    begun_at: float | None = None
     trouble_since: float | None = None
     trouble: str = ""
     fenced: bool = False
@@ -76,7 +81,7 @@ class Partition:
 
     def ended(self, end: Ended, now: float) -> float | None:
         """An attempt ended; the seconds that a recovery took, where it ended one."""
-        self.polled_at = now
+        self.polled_at, self.begun_at = now, None
         self.endings[end.ending] = self.endings.get(end.ending, 0) + 1
         self.step = list(end.steps)[-1] if end.steps else self.step
         self.last = LastTransaction(
@@ -124,10 +129,12 @@ class Partition:
             None if self.progress_at is None else round(now - self.progress_at, 3),
             Transactions(
                 count(Ending.COMMITTED, 0),
-                count(Ending.ABORTED, 0) + count(Ending.INDEFINITE, 0),
+                count(Ending.ABORTED, 0),
                 count(Ending.FENCED, 0),
                 count(Ending.REFUSED, 0),
+                count(Ending.INDEFINITE, 0),
             ),
             self.last,
             None if self.end is None else self.held_back,
+            None if self.begun_at is None else round(now - self.begun_at, 3),
         )

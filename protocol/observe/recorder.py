@@ -148,6 +148,17 @@ class Recorder:
             if one is not None and (one.position is None or position > one.position):
                 self._recovered(one.moved(position, self._clock()))
 
+    def begun(self, place: Place) -> None:
+        """An attempt began: its transaction is open until it ends, or another one of the partition does."""
+        with self._lock:
+            if place in self._partitions:
+                self._partitions[place].begun_at = self._clock()
+
+    def skipped(self, records: int) -> None:
+        """So many records came again, and what they ask for is done already; 0 tells that somebody looks for such."""
+        with self._lock:
+            self._counts.duplicates = (self._counts.duplicates or 0) + records
+
     def ended(self, end: Ended) -> None:
         """An attempt ended, one way or another."""
         with self._lock:

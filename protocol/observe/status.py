@@ -53,12 +53,17 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Transactions:
-    """How attempts ended: ``refused`` are those that wrote nothing, since the position was elsewhere."""
+    """
+    How attempts ended: ``refused`` are those that wrote nothing, since the position was elsewhere.
+
+    ``indefinite``: whether they were committed the next attempt's *locate* tells.
+    """
 
     committed: int = 0
     aborted: int = 0
     fenced: int = 0
     refused: int = 0
+    indefinite: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,8 @@ class PartitionStatus:
 
     ``position`` is the offset that is committed, ``end`` the last stable offset, ``lag`` what lies between them,
     ``held_back`` the offsets behind ``end``, which wait for somebody's open transaction;
-    ``rate`` is in records per second over the last ten seconds; ``step`` is the last step that was told.
+    ``rate`` is in records per second over the last ten seconds; ``step`` is the last step that was told;
+    ``open_s`` seconds since a transaction began of whose end nobody told yet.
     """
 
     topic: str
@@ -104,6 +110,7 @@ class PartitionStatus:
     transactions: Transactions = Transactions()
     last_transaction: LastTransaction | None = None
     held_back: int | None = None
+    open_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

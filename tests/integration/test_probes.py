@@ -18,6 +18,9 @@ from harness.pipeline import Stage
 from harness.probed import Probed
 from harness.programs import until
 
+from proof.wire.apis import Api
+from proof.wire.rules import Rule
+from proof.wire.running import WireProxy
 from protocol.deadline import Deadline
 from protocol.kafka.clients import READ_UNCOMMITTED, consumer, producer
 from protocol.kafka.introspect import raw_batches
@@ -86,6 +89,46 @@ def _last_writers(stage: Stage) -> dict[int, tuple[int, int]]:
         for batch in raw_batches(stage.connection, stage.names.output, partition, log.first, log.end, deadline):
             found[partition] = (batch.producer_id, batch.producer_epoch)
     return found
+
+
+@pytest.mark.parametrize("reader", ["connector", "direct"])
+def test_a_transaction_is_counted_as_open_from_its_begin_to_its_end(stage: Stage, reader: str) -> None:
+    """A proxy holds one partition's commit: that one is open, and it alone, though another has nothing to read."""
+    stage.create(2)
+    name = str(TransactionalId(stage.names.group, stage.names.input, 1))
+    with WireProxy(stage.broker.bootstrap) as proxy:
+        held = proxy.add(Rule(Api.END_TXN, transactional_id=name, committed=True))
+        with following(Stage(Broker(proxy.bootstrap), stage.names), "--reader", reader) as run:
+            run.until(lambda s: [one.lag for one in s.partitions] == [0, 0], "it has looked")
+            assert run.metric("brew_txn_open ") == 0
+            stage.produce(stage.names.input, (1, b"gold-1", ORDER))
+            held.caught(Deadline(20))
+            status = run.until(lambda s: s.partitions[1].open_s is not None, "the commit is under way")
+            assert (status.partitions[0].open_s, run.metric("brew_txn_open ")) == (None, 1)
+            assert stage.open_transactions(), "so do the brokers say"
+            held.release()
+            run.until(lambda s: s.totals.records == 1, "it is committed")
+            assert (run.status().partitions[1].open_s, run.metric("brew_txn_open ")) == (None, 0)
+            run.ends()
+    stage.proven(inputs=1, outputs=1)
+
+
+def test_an_open_transaction_of_the_totals_is_counted_too(stage: Stage) -> None:
+    """Two topics' partitions, each with transactions of its own; the first one's commit is held."""
+    stage.create(1)
+    stage.seed(5)
+    assert stage.pipeline("--master", "none", seconds=60).code == 0
+    with WireProxy(stage.broker.bootstrap) as proxy:
+        held = proxy.add(Rule(Api.END_TXN, committed=True))
+        told = ("--topic", stage.names.output, "--store", "memory", "--output", stage.names.topic("totals"))
+        command = ("totals", "--bootstrap", proxy.bootstrap, *told, "--group", stage.names.topic("totals"))
+        with started(stage, "downstream", *command, "--follow", "--probe-port", "0") as run:
+            held.caught(Deadline(20))
+            assert run.metric("brew_txn_open ") == 1
+            held.release()
+            done = PartitionState.IDLE, None
+            run.until(lambda s: s.totals.records > 5 and {(p.state, p.open_s) for p in s.partitions} == {done}, "all")
+            run.ends()
 
 
 def test_what_stands_behind_an_upstreams_transaction_is_blocked_and_alive(stage: Stage) -> None:

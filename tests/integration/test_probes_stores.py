@@ -95,6 +95,22 @@ def test_who_loses_its_store_is_alive_and_not_ready_until_it_is_back(
     ledger.proven(FIRST + MORE)
 
 
+def test_messages_that_come_again_are_counted(ledger: LedgerStage, postgres: Postgres, redis: Redis) -> None:
+    """Read from the log's start by a group that knows all of them; the first time there were none."""
+    place, group = (ledger.bootstrap, ledger.topic), ledger.group
+    for stage, store in (
+        (ReceiveStage(*place, f"{group}-postgres", postgres.url, ledger.schema + "_r"), "postgres"),
+        (ReceiveStage(*place, f"{group}-redis", redis=redis.url), "redis-script"),
+    ):
+        for again, repeated in ((), 0), (("--again",), FIRST):
+            with probed(stage.command(store, *again)) as run:
+                run.until(done(FIRST), "all is worked on")
+                assert run.metric(r"brew_duplicates_total ") == repeated
+                assert ("brew_duplicates_total 0.0" in run.ask("/metrics")[1].decode()) == (repeated == 0)
+                run.ends()
+        stage.proven(FIRST)
+
+
 def test_who_is_told_no_by_its_store_ends_by_itself(ledger: LedgerStage) -> None:
     """Waiting would help nobody: the table is gone."""
     with probed(ledger.command()) as run:

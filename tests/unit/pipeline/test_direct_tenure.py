@@ -55,7 +55,7 @@ def test_who_is_told_to_stop_while_it_waits_for_its_turn_begins_nothing(monkeypa
     grant = Grant(0, START, Targets("out", "dlq", 0, 0))
 
     def hold() -> None:
-        positions.append(tenure.work(grant, TERMS, 1024, attempts.append, stop, desk))
+        positions.append(tenure.work(grant, TERMS, 1024, lambda: None, attempts.append, stop, desk))
 
     with desk.transactions.one():
         thread = threading.Thread(target=hold, daemon=True)

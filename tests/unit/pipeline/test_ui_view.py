@@ -27,9 +27,11 @@ from ui_views import (
 
 from pipeline.ui.asking import Answer, Asker
 from pipeline.ui.gather import Answers, Memory
+from pipeline.ui.parts import parts
 from pipeline.ui.told import Flow
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded
+from protocol.observe.status import Transactions
 
 
 def test_kafka_alone_tells_rates_and_that_it_works() -> None:
@@ -110,6 +112,15 @@ def test_transactions_are_those_of_the_log_with_their_source_and_the_coordinator
     assert committed.seconds == pytest.approx(0.3)
     assert view.transactions[2].seconds is None
     assert view.totals.outcomes == {"open": 1, "committed": 1, "aborted": 1}
+
+
+def test_what_programs_count_is_told_by_its_own_name() -> None:
+    """An unknown commit is not an abort."""
+    made = Transactions(committed=7, aborted=2, fenced=1, refused=5, indefinite=3)
+    view = seen(Answers(flow(look(0, 5, 9)), tails(strip()), (statuses(status(running(0, transactions=made))),)))
+    assert view.totals.counted == "since the start of what runs"
+    assert view.totals.outcomes == {"open": 1, "committed": 7, "aborted": 2, "fenced": 1, "indefinite": 3}
+    assert "indefinite" in str(parts(view)["tile-outcomes"])
 
 
 def test_a_source_that_fails_is_stale_at_once_and_the_last_answer_stays() -> None:

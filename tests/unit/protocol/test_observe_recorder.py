@@ -132,6 +132,27 @@ def test_a_loop_that_hangs_while_brokers_are_away_is_found(scene: Scene) -> None
     assert not scene.recorder.status().live.ok
 
 
+def test_each_ending_is_told_as_itself(scene: Scene) -> None:
+    """A commit without an answer may have been applied: who calls it aborted looks for an abort that never was."""
+    scene.recorder.surveyed(PLACE, 0, 10, 10)
+    for times, ending in enumerate(Ending, 1):
+        for _ in range(times):
+            scene.end(ending)
+    told = scene.partition().transactions
+    assert {ending: getattr(told, ending) for ending in Ending} == {one: n for n, one in enumerate(Ending, 1)}
+
+
+def test_an_open_transaction_has_an_age(scene: Scene) -> None:
+    scene.recorder.begun(PLACE)
+    scene.recorder.surveyed(PLACE, 0, 10, 10)
+    assert scene.partition().open_s is None, "nobody has the partition then"
+    scene.recorder.begun(PLACE)
+    scene.after(2.5)
+    assert scene.partition().open_s == 2.5
+    scene.end(Ending.INDEFINITE)
+    assert scene.partition().open_s is None
+
+
 def test_recovery_is_from_the_first_failure_in_a_row_to_the_commit(scene: Scene) -> None:
     scene.recorder.surveyed(PLACE, 0, 0, 0)
     scene.after(5)

@@ -34,6 +34,7 @@ def recorder() -> Recorder:
     made = Recorder(subject, Bounds(300, 300, 180))
     made.phase(Phase.WORKING)
     made.surveyed(("orders", 0), 0, 10, 12)
+    made.skipped(3)
     steps = dict.fromkeys(STEPS, 0.004)
     for ending in Ending:
         made.ended(Ended("orders", 0, ending, 0, 10, 10, {"not-json": 2}, 0.5, steps, 0.0, "g:orders:0", "why"))
@@ -104,6 +105,34 @@ def test_metrics_are_what_was_counted(recorder: Recorder) -> None:
         assert found["brew_txn_phase_seconds_bucket", ("le", "0.005"), ("phase", step)] == 5
         assert found["brew_txn_phase_seconds_bucket", ("le", "0.002"), ("phase", step)] == 0
     assert found["brew_txn_seconds_sum",] == pytest.approx(2.5)
+    assert (found["brew_duplicates_total",], found["brew_txn_open",]) == (3, 0)
+
+
+def test_who_does_not_look_for_duplicates_tells_of_none(recorder: Recorder) -> None:
+    """0 would say that it had looked."""
+    assert b"brew_duplicates_total 3.0" in respond("/metrics", recorder).body
+    assert b"brew_duplicates_total 0.0" not in respond("/metrics", Recorder.unheard()).body
+
+
+def test_open_transactions_are_those_that_were_begun_and_not_ended(recorder: Recorder) -> None:
+    """Something to read opens none: 0 while a partition waits for its turn."""
+
+    def told() -> float:
+        lines = respond("/metrics", recorder).body.decode().splitlines()
+        return float(next(line for line in lines if line.startswith("brew_txn_open ")).split()[1])
+
+    recorder.surveyed(("orders", 0), 10, 30, 30)
+    recorder.surveyed(("orders", 1), 0, 10, 10)
+    assert told() == 0
+    recorder.begun(("orders", 0))
+    recorder.begun(("orders", 1))
+    assert told() == 2
+    recorder.ended(Ended("orders", 0, Ending.ABORTED, 10, 20))
+    assert told() == 1
+    recorder.begun(("orders", 1))
+    assert told() == 1, "its id has one open transaction at most"
+    recorder.released([("orders", 1)])
+    assert told() == 0
 
 
 def test_every_metric_that_is_described_is_told_and_no_other(recorder: Recorder) -> None:
