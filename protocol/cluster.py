@@ -51,16 +51,26 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """``topics``: None where there is no topic of that name; ``config`` is one broker's."""
+    """
+    ``topics``: None where there is no topic of that name.
+
+    ``config``: broker id -> its settings, of all brokers that told.
+    """
 
     brokers: int | Unknown
-    config: Mapping[str, str] | Unknown
+    config: Mapping[int, Mapping[str, str]] | Unknown
     group: GroupFacts | Unknown
     topics: Mapping[str, TopicFacts | Unknown | None] = field(default_factory=dict)
 
     def number(self, setting: str) -> int | None:
-        """A broker's numeric setting; None where it is not told."""
-        return _number(self.config, setting)
+        """The least that a broker has of a numeric setting; None where it is not told."""
+        told = () if isinstance(self.config, Unknown) else self.config.values()
+        return min((number for one in told if (number := _number(one, setting)) is not None), default=None)
+
+    def texts(self, setting: str) -> frozenset[str]:
+        """What the brokers have of a setting; empty where it is not told."""
+        told = () if isinstance(self.config, Unknown) else self.config.values()
+        return frozenset(one[setting] for one in told if setting in one)
 
     def number_of(self, topic: str, setting: str) -> int | None:
         """A topic's numeric setting; None where it, or the topic, is not told."""

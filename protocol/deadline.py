@@ -8,6 +8,12 @@ from collections.abc import Callable
 from protocol.errors import DeadlineExceeded
 
 _MOMENT_S = 0.001
+_DELIVERY = 0.9
+
+
+def delivery_ms(transaction_s: float) -> int:
+    """How long a record of a transaction may be on its way: less than brokers wait for the transaction's end."""
+    return int(transaction_s * 1000 * _DELIVERY)
 
 
 class Deadline:

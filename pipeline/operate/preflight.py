@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pipeline.operate.options import advised, connected, json_option, say_json, show
 from pipeline.options import run_options, settings_of
-from pipeline.preflight import rights
+from pipeline.preflight import brokers, rights
 from pipeline.preflight.finding import Finding, Severity
 from pipeline.preflight.judge import judge, positions, roles
 from pipeline.settings import PipelineSettings
@@ -20,11 +20,13 @@ from pipeline.survey import Surveyor
 from protocol.deadline import Deadline
 from protocol.errors import BrewError
 from protocol.kafka.cluster import Asked
+from protocol.kafka.features import level
 from protocol.kafka.ids import may_describe
 from protocol.kafka.transaction import MESSAGE_MAX_BYTES
 from protocol.names import ExitCode, TransactionalId
 
 _ASK_S = 30.0
+_FEATURE = "transaction.version"
 _MARKS = {
     Severity.OK: ("✓", "green"),
     Severity.UNKNOWN: ("?", "cyan"),
@@ -72,6 +74,7 @@ def look(settings: PipelineSettings) -> list[Finding]:
     try:
         # The position first: on a new cluster that is what makes the group's coordinator.
         told = [*_position(surveyor, settings, deadline), _ids(settings, deadline)]
+        told.append(brokers.transaction_version(level(settings.connection, _FEATURE, deadline)))
         asked = Asked(surveyor.admin, roles(settings).values(), settings.group, deadline)
         return [*judge(settings, asked.answers(), MESSAGE_MAX_BYTES), *told]
     finally:

@@ -26,7 +26,7 @@ class Chain:
 
 
 def chain(found: Chain) -> Iterator[Finding]:
-    """`request < delivery <= transaction <= the brokers' maximum`, link by link."""
+    """`request < delivery < transaction < the brokers' maximum`, link by link; what is equal is warned of."""
     ok = found.request_ms < found.delivery_ms
     yield Finding(
         "request-timeout",
@@ -38,16 +38,16 @@ def chain(found: Chain) -> Iterator[Finding]:
         else "a lost request is not sent again before the record's time is over: the transaction is aborted instead",
         Severity.OK if ok else Severity.WARNING,
     )
-    ok = found.delivery_ms <= found.transaction_ms
+    ok = found.delivery_ms < found.transaction_ms
     yield Finding(
         "delivery-timeout",
         f"{found.delivery_ms} ms",
-        f"at most {found.transaction_ms} ms",
-        "message.timeout.ms",
+        f"less than {found.transaction_ms} ms",
+        "message.timeout.ms (--transaction-timeout sets it)",
         "the writer gives up before the brokers abort it, and the next attempt knows why"
         if ok
         else "the brokers abort the transaction while its records are still on their way",
-        Severity.OK if ok else Severity.UNSAFE,
+        _severity(found.delivery_ms, found.transaction_ms),
     )
     yield _transaction(found)
 
@@ -56,13 +56,19 @@ def _transaction(found: Chain) -> Finding:
     value, setting = f"{found.transaction_ms} ms", f"--transaction-timeout, or the brokers' {MAX_TRANSACTION_MS}"
     if found.broker_ms is None:
         why = "the brokers do not tell their maximum (DescribeConfigs on the cluster); a longer one is refused at once"
-        return Finding("transaction-timeout", value, "at most the brokers' maximum", setting, why, Severity.UNKNOWN)
-    ok = found.transaction_ms <= found.broker_ms
+        return Finding("transaction-timeout", value, "less than the brokers' maximum", setting, why, Severity.UNKNOWN)
+    severity = _severity(found.transaction_ms, found.broker_ms)
     why = "a dead run holds readers back for that long, unless the next one fences it"
-    if not ok:
+    if severity is Severity.WARNING:
+        why = "the brokers take just that: once their maximum is lowered they refuse every transaction"
+    elif severity is Severity.UNSAFE:
         why = "the brokers refuse every transaction (INVALID_TRANSACTION_TIMEOUT)"
-    need = f"at most {found.broker_ms} ms"
-    return Finding("transaction-timeout", value, need, setting, why, Severity.OK if ok else Severity.UNSAFE)
+    return Finding("transaction-timeout", value, f"less than {found.broker_ms} ms", setting, why, severity)
+
+
+def _severity(ms: int, limit_ms: int) -> Severity:
+    """Below is good, above fails; equal works, and has no room."""
+    return Severity.OK if ms < limit_ms else Severity.WARNING if ms == limit_ms else Severity.UNSAFE
 
 
 def size(records: int, transaction_bytes: int | None, transaction_ms: int) -> Finding:

@@ -49,12 +49,13 @@ NAMES = (
     "transaction-size",
     "offsets-retention",
     "transaction-verification",
+    "brokers-alike",
     "isolation-level",
     "group-members",
     "group-access",
 )
-POSITION_NAMES = ("position", "topic-identity", "transactional-id-access")
-"""What only the command looks at: a run refuses that by itself, and can't be told to go on."""
+POSITION_NAMES = ("position", "topic-identity", "transactional-id-access", "transaction-version")
+"""What only the command looks at: what is unsafe of it a run refuses by itself, and can't be told to go on."""
 
 
 def allowed(names: Iterable[str]) -> frozenset[str]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from pipeline.plan import Fact, check, position_metadata
-from pipeline.preflight import clocks, rights
+from pipeline.preflight import brokers, clocks, rights
 from pipeline.preflight.clocks import Chain
 from pipeline.preflight.finding import ROLES, Finding, Severity
 from pipeline.preflight.storage import storage
 from pipeline.settings import PipelineSettings, Reader
 from protocol.batches import OFFSETS_TOPIC
 from protocol.cluster import TRANSACTIONS_TOPIC, ClusterFacts, TopicFacts, Unknown
+from protocol.deadline import delivery_ms
 from protocol.errors import Refused
 from protocol.names import READ_COMMITTED
 
@@ -24,7 +24,19 @@ _MADE_WITH = {  # settings of the brokers by which they make their own logs at f
     "transactions": ("transaction.state.log.replication.factor", "transaction.state.log.min.isr"),
     "offsets": ("offsets.topic.replication.factor", "min.insync.replicas"),
 }
-_VERIFICATION = "transaction.partition.verification.enable"
+_MIN_ISR = "min.insync.replicas"
+_UNCLEAN = "unclean.leader.election.enable"
+_BROKERS = frozenset(
+    {
+        clocks.MAX_TRANSACTION_MS,
+        clocks.OFFSETS_RETENTION_MIN,
+        brokers.VERIFICATION,
+        _MIN_ISR,
+        _UNCLEAN,
+        *(setting for settings in _MADE_WITH.values() for setting in settings),
+    }
+)
+"""What the checks ask brokers for."""
 
 
 def roles(settings: PipelineSettings) -> dict[str, str]:
@@ -37,7 +49,7 @@ def judge(settings: PipelineSettings, facts: ClusterFacts, message_max_bytes: in
     """Every check that needs no look at the position; ``message_max_bytes`` is what our own writer takes."""
     found: list[Finding] = []
     known: dict[str, TopicFacts] = {}
-    brokers = facts.brokers if isinstance(facts.brokers, int) else None
+    count = facts.brokers if isinstance(facts.brokers, int) else None
     for role, name in roles(settings).items():
         told = facts.topics.get(name)
         topic = _as_it_will_be(role, name, facts) if told is None else told
@@ -45,7 +57,7 @@ def judge(settings: PipelineSettings, facts: ClusterFacts, message_max_bytes: in
             gone = role == "input" and told is None
             found.append(_untold(role, name, topic.reason, Severity.UNSAFE if gone else Severity.UNKNOWN))
             continue
-        found += storage(role, topic, brokers)
+        found += storage(role, topic, count)
         if told is not None and role in ROLES[:3]:
             known[role] = topic
             found.append(rights.access(role, topic))
@@ -55,8 +67,9 @@ def judge(settings: PipelineSettings, facts: ClusterFacts, message_max_bytes: in
     amount = settings.direct.transaction_bytes if direct else None
     found.append(clocks.size(settings.max_records_per_transaction, amount, int(settings.transaction_timeout_s * 1000)))
     found.append(clocks.retention(facts.number(clocks.OFFSETS_RETENTION_MIN)))
-    found.append(_verification(facts))
-    found.append(_isolation(settings))
+    found.append(brokers.verification(facts))
+    found.append(brokers.alike(facts, _BROKERS))
+    found.append(_isolation())
     found += rights.group(settings.group, facts.group)
     return found
 
@@ -96,13 +109,13 @@ def _as_it_will_be(role: str, name: str, facts: ClusterFacts) -> TopicFacts | Un
     if role in _MADE_WITH:
         copies, needed = (facts.number(setting) for setting in _MADE_WITH[role])
     else:
-        brokers = facts.brokers if isinstance(facts.brokers, int) else None
-        copies, needed = None if brokers is None else min(_MOST_COPIES, brokers), facts.number("min.insync.replicas")
+        count = facts.brokers if isinstance(facts.brokers, int) else None
+        copies, needed = None if count is None else min(_MOST_COPIES, count), facts.number(_MIN_ISR)
     if copies is None or isinstance(facts.config, Unknown):
         return Unknown("it is made at first use, and the brokers do not tell with what")
     config = {
-        "min.insync.replicas": "?" if needed is None else str(needed),
-        "unclean.leader.election.enable": facts.config.get("unclean.leader.election.enable", "false"),
+        _MIN_ISR: "?" if needed is None else str(needed),
+        _UNCLEAN: "true" if "true" in facts.texts(_UNCLEAN) else "false",
         "cleanup.policy": "delete",
     }
     return TopicFacts(name, "", 0, copies, copies, config)
@@ -115,8 +128,9 @@ def _untold(role: str, name: str, reason: str, severity: Severity) -> Finding:
 def _chain(settings: PipelineSettings, facts: ClusterFacts) -> Chain:
     transaction_ms = int(settings.transaction_timeout_s * 1000)
     request_ms = int(settings.connection.properties.get("request.timeout.ms", _REQUEST_MS))
-    delivery_ms = transaction_ms  # protocol.kafka.clients.producer sets one by the other
-    return Chain(request_ms, delivery_ms, transaction_ms, facts.number(clocks.MAX_TRANSACTION_MS))
+    return Chain(
+        request_ms, delivery_ms(settings.transaction_timeout_s), transaction_ms, facts.number(clocks.MAX_TRANSACTION_MS)
+    )
 
 
 def _sizes(settings: PipelineSettings, known: Mapping[str, TopicFacts], most: int) -> Iterator[Finding]:
@@ -164,32 +178,7 @@ def _size(role: str, topic: TopicFacts, need: int, why: tuple[str, str]) -> Find
     return Finding(f"{role}-message-size", value, f"at least {need} bytes", setting, told, severity)
 
 
-def _verification(facts: ClusterFacts) -> Finding:
-    found = None if isinstance(facts.config, Unknown) else facts.config.get(_VERIFICATION)
-    finding = Finding(
-        "transaction-verification",
-        found or "?",
-        "true",
-        f"the brokers' {_VERIFICATION}",
-        "a late record opens no transaction that nobody ends",
-        Severity.OK,
-    )
-    if found is None:
-        return replace(finding, why="the brokers do not tell (they know it since Kafka 3.6)", severity=Severity.UNKNOWN)
-    if found != "true":
-        why = "a late record can open a transaction that nobody ends (KIP-890); `pipeline doctor` finds those"
-        return replace(finding, why=why, severity=Severity.WARNING)
-    return finding
-
-
-def _isolation(settings: PipelineSettings) -> Finding:
-    found = str(settings.connection.properties.get("isolation.level", READ_COMMITTED))
-    ok = found == READ_COMMITTED
-    return Finding(
-        "isolation-level",
-        found,
-        READ_COMMITTED,
-        "isolation.level of the clients' properties",
-        "aborted orders are never read" if ok else "orders that were aborted would be delivered",
-        Severity.OK if ok else Severity.UNSAFE,
-    )
+def _isolation() -> Finding:
+    """Told for completeness: every reader of ours is made with it, and no setting changes that."""
+    why = "aborted orders are never read; no setting of ours changes that (--client-config refuses the key)"
+    return Finding("isolation-level", READ_COMMITTED, READ_COMMITTED, "isolation.level", why, Severity.OK)

@@ -22,7 +22,7 @@ def access(role: str, topic: TopicFacts) -> Finding:
 
 def group(name: str, told: GroupFacts | Unknown) -> Iterator[Finding]:
     """Members and rights of the group that holds the position."""
-    yield _members(name, told)
+    yield members(name, told)
     operations = None if isinstance(told, Unknown) else told.operations
     yield _access("group-access", f"group {name}", frozenset({"READ"}), operations)
 
@@ -56,7 +56,8 @@ def _access(name: str, resource: str, needed: frozenset[str], told: frozenset[st
     return Finding(name, value, need, setting, "what a run does there is granted", Severity.OK)
 
 
-def _members(name: str, told: GroupFacts | Unknown) -> Finding:
+def members(name: str, told: GroupFacts | Unknown) -> Finding:
+    """Who else is in the group."""
     setting = f"group.id of whoever subscribes with {name}, or --group"
     if isinstance(told, Unknown):
         return Finding(

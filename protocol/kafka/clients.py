@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 
 from protocol.connection import Connection
-from protocol.deadline import Deadline
+from protocol.deadline import Deadline, delivery_ms
 from protocol.denied import advice
 from protocol.errors import Denied, Retriable, Unreachable, classify
 from protocol.names import READ_COMMITTED, READ_UNCOMMITTED
@@ -84,7 +84,8 @@ def producer(
     """
     A producer for one transaction, or an idempotent one when ``transactional_id`` is None.
 
-    ``timeout_s`` is the broker's patience with the open transaction; a message's own time-out stays below it.
+    ``timeout_s`` is the broker's patience with the open transaction; a message's own time-out stays below it. Without
+    one it is the message's.
     """
     settings = {
         **_base(connection),
@@ -103,6 +104,7 @@ def producer(
     }
     if transactional_id is not None:
         settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": int(timeout_s * 1000)}
+        settings |= {"message.timeout.ms": delivery_ms(timeout_s)}
         settings |= ONE_TRANSACTION
     return Producer(settings)
 

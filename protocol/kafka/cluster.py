@@ -16,6 +16,7 @@ from protocol.kafka.clients import attempt_s
 _T = TypeVar("_T")
 _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART}
 _NO_GROUP = {KafkaError.GROUP_ID_NOT_FOUND}
+_DEAD = {code: GroupFacts("dead", ()) for code in _NO_GROUP}
 _LONGEST_REASON = 160
 
 
@@ -41,11 +42,11 @@ class Asked:
     def answers(self) -> ClusterFacts:
         """All that was told by now, or is within the deadline of one request."""
         nodes = _told(self._cluster, lambda found: list(found.nodes))
-        broker = nodes if isinstance(nodes, Unknown) else _of_broker(self._client, nodes, self._deadline)
+        settings = nodes if isinstance(nodes, Unknown) else _of_brokers(self._client, nodes, self._deadline)
         return ClusterFacts(
             nodes if isinstance(nodes, Unknown) else len(nodes),
-            broker,
-            _told(self._groups[self._group], _group, {code: GroupFacts("dead", ()) for code in _NO_GROUP}),
+            settings,
+            _told(self._groups[self._group], _group, _DEAD),
             {name: self._topic(name, future) for name, future in self._topics.items()},
         )
 
@@ -64,18 +65,30 @@ class Asked:
         return _told(future, of, dict.fromkeys(_NO_TOPIC))
 
 
+def group_now(client: AdminClient, group: str, deadline: Deadline) -> GroupFacts | Unknown:
+    """A group's state and members."""
+    return _told(client.describe_consumer_groups([group], request_timeout=attempt_s(deadline))[group], _group, _DEAD)
+
+
 def broker_settings(client: AdminClient, deadline: Deadline) -> Mapping[str, str] | Unknown:
     """The settings of one broker of the cluster."""
     nodes = _told(client.describe_cluster(request_timeout=attempt_s(deadline)), lambda found: list(found.nodes))
-    return nodes if isinstance(nodes, Unknown) else _of_broker(client, nodes, deadline)
+    told = nodes if isinstance(nodes, Unknown) else _of_brokers(client, nodes[:1], deadline)
+    return told if isinstance(told, Unknown) else next(iter(told.values()))
 
 
-def _of_broker(client: AdminClient, nodes: list[Any], deadline: Deadline) -> Mapping[str, str] | Unknown:
-    if not nodes:
-        return Unknown("no broker is known")
-    resource = ConfigResource(ResourceType.BROKER, str(nodes[0].id))
-    asked = client.describe_configs([resource], request_timeout=attempt_s(deadline))
-    return _told(asked[resource], _config)
+def _of_brokers(client: AdminClient, nodes: list[Any], deadline: Deadline) -> Mapping[int, Mapping[str, str]] | Unknown:
+    """All at once, each asked for its own: dynamic settings may differ. The reason of the first where none told."""
+    resources = {one.id: ConfigResource(ResourceType.BROKER, str(one.id)) for one in nodes}
+    within = attempt_s(deadline)
+    asked = {
+        broker: client.describe_configs([resource], request_timeout=within)[resource]
+        for broker, resource in resources.items()
+    }
+    told = {broker: _told(future, _config) for broker, future in asked.items()}
+    found = {broker: config for broker, config in told.items() if not isinstance(config, Unknown)}
+    silent = [config for config in told.values() if isinstance(config, Unknown)]
+    return found or (silent[0] if silent else Unknown("no broker is known"))
 
 
 def _told(future: Future[Any], of: Callable[[Any], _T], else_: Mapping[int, _T] | None = None) -> _T | Unknown:

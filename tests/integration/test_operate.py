@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,9 +22,11 @@ from pipeline.operate.judge.lag import State, tell
 from pipeline.operate.look import Observer
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, Refused
-from protocol.kafka.clients import READ_COMMITTED, consumer
+from protocol.kafka import topics
+from protocol.kafka.clients import READ_COMMITTED, AdminClient, consumer
 from protocol.kafka.introspect import Unsupported
 from protocol.kafka.operate import set_config, set_offsets
+from protocol.kafka.topics import Wanted
 from protocol.kafka.transactions import Transactions, fence
 from protocol.names import ExitCode, TransactionalId
 
@@ -41,7 +46,8 @@ def test_preflight_finds_what_the_sandbox_can_and_can_not_do(stage: Stage) -> No
     assert not told["refuses"]
     assert {name for name, one in found.items() if one["severity"] == "unsafe"} == set()
     assert {name for name, one in found.items() if one["severity"] == "unknown"} == set()
-    assert found["transaction-timeout"]["need"] == "at most 900000 ms"
+    assert found["transaction-timeout"]["need"] == "less than 900000 ms"
+    assert (found["transaction-version"]["value"], found["brokers-alike"]["value"]) == ("2", "1 broker")
     assert found["topic-identity"]["value"] == "2 of 2 positions"
     code, text = pipeline(stage, "preflight")
     assert (code, "a run goes on" in text) == (0, True)
@@ -78,18 +84,67 @@ def test_an_unsafe_topic_is_refused_and_allowed_by_name_with_a_note(stage: Stage
     assert stage.outputs() == 10
 
 
+@contextlib.contextmanager
+def stranger(stage: Stage) -> Iterator[None]:
+    """Somebody who has subscribed with our group."""
+    member = consumer(stage.connection, stage.names.group, READ_COMMITTED)
+    try:
+        member.subscribe([stage.names.input])
+        until(lambda: member.poll(0.05) or member.assignment(), "the stranger's partitions")
+        yield
+    finally:
+        member.close()
+
+
 def test_a_stranger_in_the_group_is_found(stage: Stage) -> None:
     """It would commit positions of its own."""
     stage.create(1)
-    stranger = consumer(stage.connection, stage.names.group, READ_COMMITTED)
-    try:
-        stranger.subscribe([stage.names.input])
-        until(lambda: stranger.poll(0.05) or stranger.assignment(), "the stranger's partitions")
+    with stranger(stage):
         told = asked(stage, "preflight", code=3)
-    finally:
-        stranger.close()
     (found,) = [one for one in told["findings"] if one["name"] == "group-members"]
     assert (found["severity"], found["value"].startswith("1: ")) == ("unsafe", True)
+
+
+def test_a_run_that_is_refused_makes_no_topic(stage: Stage) -> None:
+    """Who is told no finds the cluster as it was."""
+    stage.create(1)
+    stage.seed(10)
+    with stranger(stage), pytest.raises(Refused, match="--allow group-members"):
+        stage.drain_alone()
+    assert topics.describe(stage.admin, [stage.names.output, stage.names.dead_letter], Deadline(20)) == {}
+    stage.drain_alone()
+    assert stage.outputs() == 10
+
+
+def test_topics_that_were_just_made_are_judged_as_they_are(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as they were expected: somebody's policy may make them otherwise."""
+    stage.create(1)
+    stage.seed(10)
+    make = topics.create
+
+    def compacted(client: AdminClient, wanted: list[Wanted], deadline: Deadline) -> None:
+        make(client, [replace(one, config={**one.config, "cleanup.policy": "compact"}) for one in wanted], deadline)
+
+    monkeypatch.setattr(topics, "create", compacted)
+    with pytest.raises(Refused, match="output-cleanup is compact"):
+        stage.drain_alone()
+    assert stage.records(stage.names.output) == []
+
+
+@pytest.mark.parametrize("reader", ["connector", "direct"])
+def test_a_stranger_who_joins_while_a_run_follows_ends_it(stage: Stage, reader: str) -> None:
+    """Its commits would move our position; who allows it goes on."""
+    stage.create(1, output=1)
+    follow = ("pipeline", "run", *stage.options(), "--master", "none", "--reader", reader, "--follow")
+    with stage.python(*follow) as run, stage.python(*follow, "--allow", "group-members") as tolerant:
+        stage.seed(10)
+        until(lambda: stage.outputs() == 10, "both have begun", 30)
+        with stranger(stage):
+            ended = run.wait(60)
+            assert (ended.code, "group-members is 1: " in ended.err) == (ExitCode.REFUSED, True), ended
+            assert tolerant.alive()
+        tolerant.terminate()
+        assert tolerant.wait(20).code == 0
 
 
 def lag_of(stage: Stage) -> dict[str, Any]:

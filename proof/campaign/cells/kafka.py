@@ -150,12 +150,12 @@ def _take(stage: Stage, name: str, times: int) -> None:
 
 
 def foreign_member(stage: Stage) -> None:
-    """Somebody subscribes with our group: the writer's positions stay its own."""
+    """Somebody subscribes with our group, which is allowed by name: the writer's positions stay its own."""
     stranger = consumer(stage.cluster.connection, stage.names.group, READ_COMMITTED)
     try:
         with stage.feeding():
             stage.orders(1000, "--transactional")
-            stage.writer("--follow", "--max-records-per-transaction", "200")
+            stage.writer("--follow", "--max-records-per-transaction", "200", "--allow", "group-members")
             stage.await_commits(10)
             stranger.subscribe([stage.names.input])
             joined = time.time()

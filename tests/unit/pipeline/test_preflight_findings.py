@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from pipeline.plan import Fact, position_metadata
+from pipeline.preflight.brokers import transaction_version
+from pipeline.preflight.clocks import Chain, chain
 from pipeline.preflight.finding import NAMES, POSITION_NAMES, Finding, Severity, allowed
 from pipeline.preflight.gate import gate
 from pipeline.preflight.judge import judge, positions
@@ -16,7 +18,9 @@ from pipeline.settings import DirectSettings, PipelineSettings, Reader
 from protocol.batches import OFFSETS_TOPIC
 from protocol.cluster import TRANSACTIONS_TOPIC, ClusterFacts, GroupFacts, TopicFacts, Unknown
 from protocol.connection import Connection
+from protocol.deadline import delivery_ms
 from protocol.errors import Refused, UsageError
+from protocol.kafka import clients
 from protocol.position import Committed, LogOffsets
 
 MOST = 100 * 1024 * 1024
@@ -56,7 +60,12 @@ def topic(name: str, **config: str) -> TopicFacts:
 
 def cluster() -> ClusterFacts:
     """Three brokers on which nothing is wrong."""
-    return ClusterFacts(3, BROKER, GroupFacts("empty", (), ALL), {name: topic(name) for name in ROLES.values()})
+    return ClusterFacts(
+        3,
+        dict.fromkeys((1, 2, 3), BROKER),
+        GroupFacts("empty", (), ALL),
+        {name: topic(name) for name in ROLES.values()},
+    )
 
 
 def on(role: str, config: Mapping[str, str] | None = None, **facts: Any) -> Change:
@@ -73,7 +82,9 @@ def on(role: str, config: Mapping[str, str] | None = None, **facts: Any) -> Chan
 
 
 def brokers(**config: str) -> Change:
-    return lambda found: replace(found, config={**BROKER, **{n.replace("_", "."): v for n, v in config.items()}})
+    """One of them has other settings; it is neither the first nor the last."""
+    other = {**BROKER, **{n.replace("_", "."): v for n, v in config.items()}}
+    return lambda found: replace(found, config={1: BROKER, 2: other, 3: BROKER})
 
 
 def without(role: str, told: Unknown | None = None) -> Change:
@@ -132,11 +143,17 @@ RED: list[tuple[str, Severity, Change]] = [
     ("producer-message-size", Severity.WARNING, on("input", {"max.message.bytes": str(MOST + 1)})),
     ("output-partitions", Severity.WARNING, on("output", partitions=3)),
     ("transaction-timeout", Severity.UNSAFE, brokers(transaction_max_timeout_ms="59999")),
+    ("transaction-timeout", Severity.WARNING, brokers(transaction_max_timeout_ms="60000")),
     ("transaction-timeout", Severity.UNKNOWN, lambda facts: replace(facts, config=Unknown("not allowed"))),
     ("offsets-retention", Severity.WARNING, brokers(offsets_retention_minutes="10079")),
     ("offsets-retention", Severity.UNKNOWN, lambda facts: replace(facts, config=Unknown("not allowed"))),
     ("transaction-verification", Severity.WARNING, brokers(transaction_partition_verification_enable="false")),
-    ("transaction-verification", Severity.UNKNOWN, lambda facts: replace(facts, config={})),
+    ("transaction-verification", Severity.UNKNOWN, lambda facts: replace(facts, config={1: {}})),
+    ("brokers-alike", Severity.WARNING, brokers(transaction_max_timeout_ms="900001")),
+    ("brokers-alike", Severity.WARNING, brokers(min_insync_replicas="1")),
+    ("brokers-alike", Severity.OK, brokers(log_dirs="/b")),
+    ("brokers-alike", Severity.UNKNOWN, lambda facts: replace(facts, config={1: BROKER, 3: BROKER})),
+    ("brokers-alike", Severity.UNKNOWN, lambda facts: replace(facts, config=Unknown("not allowed"))),
     ("group-members", Severity.UNSAFE, lambda facts: replace(facts, group=GroupFacts("stable", ("c@host",), ALL))),
     ("group-members", Severity.UNKNOWN, lambda facts: replace(facts, group=Unknown("not allowed"))),
     ("group-access", Severity.UNSAFE, lambda facts: replace(facts, group=GroupFacts("empty", (), frozenset()))),
@@ -152,9 +169,10 @@ def test_what_is_wrong_is_found_by_its_name(name: str, severity: Severity, chang
 
 
 GIVEN: list[tuple[str, Severity, PipelineSettings]] = [
-    ("transaction-timeout", Severity.OK, settings(transaction_timeout_s=900)),
-    ("request-timeout", Severity.WARNING, settings(transaction_timeout_s=30)),
-    ("request-timeout", Severity.OK, settings(transaction_timeout_s=30.001)),
+    ("transaction-timeout", Severity.OK, settings(transaction_timeout_s=899.999)),
+    ("transaction-timeout", Severity.WARNING, settings(transaction_timeout_s=900)),
+    ("request-timeout", Severity.WARNING, settings(transaction_timeout_s=33.333)),
+    ("request-timeout", Severity.OK, settings(transaction_timeout_s=33.335)),
     ("transaction-size", Severity.OK, settings(reader=Reader.CONNECTOR, max_records_per_transaction=1_000_000)),
     ("transaction-size", Severity.WARNING, settings(reader=Reader.CONNECTOR, max_records_per_transaction=1_000_001)),
     (
@@ -174,17 +192,71 @@ def test_the_runs_own_settings_are_checked_at_their_edges(
     assert found(cluster(), given)[name].severity is severity
 
 
-def test_clients_that_read_uncommitted_are_unsafe() -> None:
-    """However that came to be set."""
-    loose = replace(settings(), connection=Connection("k:9092", {"isolation.level": "read_uncommitted"}))
-    assert found(cluster(), loose)["isolation-level"].severity is Severity.UNSAFE
+LINKS: list[tuple[str, Severity, Chain]] = [
+    ("request-timeout", Severity.OK, Chain(9, 10, 20, 30)),
+    ("request-timeout", Severity.WARNING, Chain(10, 10, 20, 30)),
+    ("delivery-timeout", Severity.OK, Chain(5, 19, 20, 30)),
+    ("delivery-timeout", Severity.WARNING, Chain(5, 20, 20, 30)),
+    ("delivery-timeout", Severity.UNSAFE, Chain(5, 21, 20, 30)),
+    ("transaction-timeout", Severity.OK, Chain(5, 10, 29, 30)),
+    ("transaction-timeout", Severity.WARNING, Chain(5, 10, 30, 30)),
+    ("transaction-timeout", Severity.UNSAFE, Chain(5, 10, 31, 30)),
+]
+
+
+@pytest.mark.parametrize(("name", "severity", "links"), LINKS)
+def test_each_link_of_the_chain_is_shorter_than_the_next(name: str, severity: Severity, links: Chain) -> None:
+    """The last good value, the one that just works, and the first bad one."""
+    told = {one.name: one for one in chain(links)}
+    assert told[name].severity is severity
+    assert {one.severity for other, one in told.items() if other != name} == {Severity.OK}
+
+
+def test_the_shipped_time_outs_are_a_chain() -> None:
+    """Of Kafka's defaults and ours: request < delivery < transaction < the brokers' maximum."""
+    told = found(cluster())
+    values = [int(told[f"{name}-timeout"].value.split()[0]) for name in ("request", "delivery", "transaction")]
+    assert values == sorted({*values})
+    assert values[-1] < 900_000
+
+
+def test_the_writers_own_time_out_is_the_one_that_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the client library is told; an idempotent writer without a transaction has all of its time."""
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(clients, "Producer", told.append)
+    for name in ("g:in:0", None):
+        clients.producer(Connection("k:9092"), name, timeout_s=60.0, message_max_bytes=MOST)
+    assert [one["message.timeout.ms"] for one in told] == [delivery_ms(60.0), 60_000]
+    assert told[0]["message.timeout.ms"] < told[0]["transaction.timeout.ms"]
+
+
+def test_brokers_that_differ_are_named_with_what_each_has() -> None:
+    """Whoever mends it has to know where."""
+    told = found(brokers(transaction_max_timeout_ms="120000")(cluster()))
+    assert told["brokers-alike"].value == "transaction.max.timeout.ms is 120000 on 2, 900000 on 1 3"
+    assert told["transaction-timeout"].need == "less than 120000 ms"
+
+
+@pytest.mark.parametrize(
+    ("told", "severity"),
+    [
+        (2, Severity.OK),
+        (3, Severity.OK),
+        (1, Severity.WARNING),
+        (0, Severity.WARNING),
+        (Unknown("old"), Severity.UNKNOWN),
+    ],
+)
+def test_brokers_that_let_late_commits_through_are_told(told: int | Unknown, severity: Severity) -> None:
+    """KIP-890's second part came with `transaction.version` 2."""
+    assert transaction_version(told).severity is severity
 
 
 def test_topics_that_are_not_there_yet_are_judged_by_what_they_will_be_made_with() -> None:
     """Kafka makes its own logs at first use, the pipeline makes its own topics."""
     facts = without("output")(without("offsets")(without("transactions")(cluster())))
     assert {one.severity for one in judge(settings(), facts, MOST)} == {Severity.OK}
-    poor = replace(facts, config={**BROKER, "transaction.state.log.replication.factor": "1"})
+    poor = brokers(transaction_state_log_replication_factor="1")(facts)
     assert found(poor)["transactions-replication"].severity is Severity.UNSAFE
     assert found(replace(facts, config=Unknown("no")))["offsets-replication"].severity is Severity.UNKNOWN
 
