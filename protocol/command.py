@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import click
+import orjson
 
 from protocol.errors import BrewError, UsageError
 from protocol.names import ExitCode
@@ -19,6 +20,7 @@ from protocol.names import ExitCode
 STOPPED_EXIT = 128 + signal.SIGTERM
 REACH_S = 12.0
 PACKAGE = "brew"
+_JSON = "--json"
 
 
 class LazyGroup(click.Group):
@@ -67,6 +69,11 @@ def _called(name: str) -> str:
     return script if script == f"{PACKAGE}-{name}" else f"python -m {name}"
 
 
+def _refuse(error: str, following: str) -> None:
+    """A refusal for programs, on stderr: stdout holds whole answers only. Our errors end with what to do next."""
+    click.echo(orjson.dumps({"error": error, "next": following}).decode(), err=True)
+
+
 def outcome(command: click.Command, name: str, arguments: list[str]) -> int:
     """The exit code of one call: what the command returned, or what its error stands for."""
     try:
@@ -77,10 +84,16 @@ def outcome(command: click.Command, name: str, arguments: list[str]) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
-        error.show()
+        if _JSON in arguments:
+            _refuse(error.format_message(), "see --help")
+        else:
+            error.show()
         return ExitCode.USAGE
     except BrewError as error:
-        click.echo(f"{name}: {error}", err=True)
+        if _JSON in arguments:
+            _refuse(str(error), str(error).rpartition("; ")[2])
+        else:
+            click.echo(f"{name}: {error}", err=True)
         return ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.REFUSED
     except BrokenPipeError:
         # The reader of our output (`| head`) has gone; what is left in the buffer has no place to go.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -45,6 +46,21 @@ def test_wrong_usage_of_downstream_exits_64_too(capsys: pytest.CaptureFixture[st
     """Both programs tell usage from refusal."""
     assert outcome(downstream, "downstream", ["count", "--isolation", "maybe"]) == ExitCode.USAGE
     assert "read_committed" in capsys.readouterr().err
+
+
+def test_who_asked_for_json_is_refused_in_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On stderr, one object: whoever parses stdout never takes a refusal for an answer."""
+    monkeypatch.setattr(options, "REACH_S", 0.3)
+    assert outcome(proof, "proof", ["verify", "--bootstrap", "localhost:1", "--json"]) == ExitCode.REFUSED
+    refused = capsys.readouterr()
+    told = json.loads(refused.err)
+    assert (refused.out, "localhost:1" in told["error"]) == ("", True)
+    assert told["next"] == "start one with `make up`, or point BOOTSTRAP (--bootstrap) at yours"
+    assert outcome(proof, "proof", ["verify", "--nonsense", "--json"]) == ExitCode.USAGE
+    told = json.loads(capsys.readouterr().err)
+    assert ("--nonsense" in told["error"], told["next"]) == (True, "see --help")
 
 
 def test_an_unreachable_broker_is_refused_with_what_to_do(
