@@ -15,6 +15,7 @@ from rich.table import Table
 
 from protocol.command import run
 from protocol.errors import Refused, UsageError
+from protocol.jvm.parts import KAFKAS
 from protocol.names import ExitCode
 from sandbox import disk, network, secure
 from sandbox.certify import certify
@@ -61,6 +62,11 @@ def cli() -> None:
     show_default=True,
     help="The first broker's port, each next one's is 2 higher; 0 takes free ones.",
 )
+@click.option(
+    "--kafka",
+    type=click.Choice(list(KAFKAS)),
+    help=f"Version; `setup --kafka` fetches others.  [default: the cluster's own, else {next(iter(KAFKAS))}]",
+)
 @click.option("--heap-mb", type=click.IntRange(128), default=1024, show_default=True, help="Heap of each broker.")
 @click.option("--quick", is_flag=True, help="Start in half the time; slower under load, so not for measurements.")
 @click.option(
@@ -82,6 +88,7 @@ def up(
     place: str,
     data_size_mb: int | None,
     properties: Sequence[str],
+    kafka: str | None,
     directory: Path,
     *,
     quick: bool,
@@ -95,6 +102,7 @@ def up(
       python -m sandbox up
       python -m sandbox up --brokers 3 --port 0     free ports; `status` tells them
       python -m sandbox up --secure --dir other
+      python -m sandbox up --kafka 3.9.2 --dir other
     """  # noqa: D301 - \b is click's mark for "keep these lines"
     wrong = [text for text in properties if "=" not in text]
     if wrong:
@@ -103,7 +111,10 @@ def up(
     with alone(directory):
         cluster = Cluster.open(directory)
         up_already = cluster is not None and len(cluster.running()) == len(cluster.layout.nodes) == brokers
-        if cluster is not None and up_already and (cluster.layout.secure or not is_secure):
+        fits = (
+            cluster is not None and kafka in {None, cluster.layout.kafka} and (cluster.layout.secure or not is_secure)
+        )
+        if cluster is not None and up_already and fits:
             click.echo(f"Kafka is already up at {cluster.bootstrap}")
             _say_how(cluster.layout)
             return
@@ -116,6 +127,7 @@ def up(
             namespaces=_own_networks(place),
             data_size_mb=_limit(data_size_mb),
             secure=is_secure,
+            kafka=kafka,
         )
         cluster = Cluster.start(directory, brokers=brokers, ports=ports, settings=settings)
     click.echo(f"Kafka is up at {cluster.bootstrap} ({directory}/kafka-*/server.log)")
@@ -165,6 +177,7 @@ def status(directory: Path, *, as_json: bool) -> None:
     is_up = bool(nodes) and all(node["running"] for node in nodes)
     if as_json:
         document = {"up": is_up, "bootstrap": layout.bootstrap if layout else None, "brokers": nodes}
+        document |= {"kafka": layout.kafka if layout else None}
         click.echo(json.dumps(document | {"secure": secure.document(layout) if layout else None}))
     elif layout is None:
         click.echo(f"nothing was ever started in {directory}")
@@ -230,8 +243,8 @@ def archive() -> None:
       python -m sandbox archive
     """  # noqa: D301 - \b is click's mark for "keep these lines"
     with tempfile.TemporaryDirectory(prefix="brew-archive-") as directory:
-        make_archive(Jvm(), Path(directory))
-    click.echo(f"{Jvm().archive} written")
+        written = make_archive(Path(directory))
+    click.echo(f"{written} written")
 
 
 def _say_how(layout: Layout) -> None:

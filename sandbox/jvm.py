@@ -32,19 +32,20 @@ QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 @dataclass(frozen=True, slots=True)
 class Jvm:
-    """The directory that `sandbox setup` fills: `kafka/*.jar`, and `kafka.jsa` when it could be made."""
+    """What `sandbox setup` fills: `kafka/*.jar`, and `kafka.jsa` when it could be made; ``part`` may be an older's."""
 
     home: Path = field(default_factory=parts.home)
+    part: Part = Part.KAFKA
 
     @property
     def archive(self) -> Path:
-        return self.home / "kafka.jsa"
+        return self.home / f"{self.part}.jsa"
 
     def class_path(self) -> str:
         """Jars in a fixed order: a class-data archive fits one order only."""
-        jars = [str(jar) for jar in parts.jars(Part.KAFKA, self.home)]
+        jars = [str(jar) for jar in parts.jars(self.part, self.home)]
         if not jars:
-            raise parts.absent(Part.KAFKA, self.home)
+            raise parts.absent(self.part, self.home)
         return ":".join(jars)
 
     def command(

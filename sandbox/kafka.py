@@ -55,7 +55,7 @@ class Cluster:
         ``brokers`` must fit a cluster that exists; without ``ports`` a new one gets free ones, an old one its own.
 
         Raises:
-            Refused: a port is taken, the directory holds a cluster of another size, or a broker did not start.
+            Refused: a port is taken, the directory holds another size or version, or a broker did not start.
         """
         directory = directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
@@ -67,6 +67,8 @@ class Cluster:
             )
         settings = settings or Settings()
         _check_kind(kept, settings)
+        if kept is not None:
+            settings = replace(settings, kafka=kept.kafka)
         new = kept is None
         if kept is None or (ports is not None and not any(node.alive() for node in kept.nodes)):
             was_secure = kept is not None and kept.secure
@@ -252,6 +254,11 @@ def _check_kind(kept: Layout | None, settings: Settings) -> None:
             f"{kept.directory} holds a cluster that asks nobody who is there; remove it with `down --wipe`, or choose "
             "another directory (--dir) for a secure one"
         )
+    if kept is not None and settings.kafka not in {None, kept.kafka}:
+        raise Refused(
+            f"{kept.directory} holds a cluster of Kafka {kept.kafka}, not {settings.kafka}; remove it with "
+            "`down --wipe`, or choose another directory (--dir)"
+        )
 
 
 def _placed(node: Node, settings: Settings) -> Node:
@@ -260,19 +267,20 @@ def _placed(node: Node, settings: Settings) -> Node:
     return replace(node, namespace=settings.namespaces, host=HOST)
 
 
-def make_archive(jvm: Jvm, directory: Path) -> None:
+def make_archive(directory: Path) -> Path:
     """
     Record the classes that a broker loads, in a file that halves the start of later ones.
 
-    A broker starts, answers and ends once, in ``directory``.
+    A broker starts, answers and ends once, in ``directory``; return the file.
     """
+    jvm = Jvm()
     jvm.archive.unlink(missing_ok=True)
     fresh = jvm.archive.with_suffix(".new")
-    with Cluster.start(directory, settings=_Recording(jvm=jvm)) as cluster:
+    with Cluster.start(directory, settings=_Recording()) as cluster:
         cluster.stop()  # in good order: the file is written at the very end
     if not fresh.exists():
         raise Refused("the JVM has written no class-data archive")
-    fresh.replace(jvm.archive)
+    return fresh.replace(jvm.archive)
 
 
 class _Recording(Settings):

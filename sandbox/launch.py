@@ -13,6 +13,7 @@ from typing import Any
 from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import Refused
+from protocol.jvm.parts import KAFKAS, Part
 from protocol.kafka import clients, topics
 from sandbox.jvm import QUICK, Jvm
 from sandbox.layout import Layout, Node
@@ -31,6 +32,7 @@ class Settings:
 
     ``namespaces`` gives each a network of its own, ``data_size_mb`` the last one a data directory of that size.
     ``secure`` brokers ask who is there (`sandbox.secure`); those of a cluster that was made so always do.
+    ``kafka``: their version, a key of `protocol.jvm.parts.KAFKAS`; None: that of the cluster, a new one's is the first.
     """
 
     heap_mb: int = 512
@@ -38,14 +40,23 @@ class Settings:
     leashed: bool = True
     properties: Mapping[str, str] = field(default_factory=dict)
     start_s: float = 60.0
-    jvm: Jvm = field(default_factory=Jvm)
     namespaces: bool = False
     data_size_mb: int = 0
     secure: bool = False
+    kafka: str | None = None
+
+    @property
+    def jvm(self) -> Jvm:
+        return Jvm(part=KAFKAS[self.kafka] if self.kafka else Part.KAFKA)
 
     def kept(self) -> dict[str, Any]:
         """What a later command needs to start a broker again as this one would."""
-        return {"heap_mb": self.heap_mb, "quick": self.quick, "properties": dict(self.properties)}
+        return {
+            "heap_mb": self.heap_mb,
+            "quick": self.quick,
+            "properties": dict(self.properties),
+            "kafka": self.kafka,
+        }
 
     def flags(self) -> list[str]:
         log = "-Dorg.slf4j.simpleLogger."

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import Refused, UsageError
+from protocol.jvm.parts import KAFKAS
 from sandbox.ports import HOST, free
 from sandbox.process import Identity
 
@@ -46,6 +47,11 @@ class Layout:
     nodes: tuple[Node, ...]
     launched: Mapping[str, Any] = field(default_factory=dict)
     """How the brokers were started, for whoever starts one of them again."""
+
+    @property
+    def kafka(self) -> str:
+        """Its brokers' version."""
+        return self.launched.get("kafka") or next(iter(KAFKAS))
 
     @property
     def bootstrap(self) -> str:

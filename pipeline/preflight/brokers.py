@@ -55,7 +55,8 @@ def verification(facts: ClusterFacts) -> Finding:
         Severity.OK,
     )
     if not found:
-        return replace(finding, why="the brokers do not tell (they know it since Kafka 3.6)", severity=Severity.UNKNOWN)
+        why = "not told; on Kafka before 3.6 a late record can open a transaction that nobody ends: `pipeline doctor`"
+        return replace(finding, why=why, severity=Severity.UNKNOWN)
     if found != {"true"}:
         why = "a late record can open a transaction that nobody ends (KIP-890); `pipeline doctor` finds those"
         return replace(finding, why=why, severity=Severity.WARNING)

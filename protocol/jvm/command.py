@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
@@ -15,8 +15,10 @@ from protocol.jvm.parts import VARIABLE, Part, home, jars
 Afterwards = Callable[[Path], None]
 
 
-def setup_command(part: Part, text: str, afterwards: Afterwards) -> click.Command:
-    """A command that puts ``part`` in its place, and then does what else belongs there."""
+def setup_command(
+    usual: Part, text: str, afterwards: Afterwards, versions: Mapping[str, Part] | None = None
+) -> click.Command:
+    """A command that puts ``usual``, or one of ``versions``, in its place, and then does what else belongs there."""
 
     @click.command("setup", help=text)
     @click.option(
@@ -32,7 +34,8 @@ def setup_command(part: Part, text: str, afterwards: Afterwards) -> click.Comman
         help="Take the jars from this folder instead of a Maven repository; their checksums are compared all the same.",
     )
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
-    def command(jvm_dir: Path | None, source: Path | None, *, as_json: bool) -> None:
+    def command(jvm_dir: Path | None, source: Path | None, kafka: str | None = None, *, as_json: bool) -> None:
+        part = versions[kafka] if versions and kafka else usual
         begun = time.monotonic()
         place = home(jvm_dir).absolute()
         if not as_json:
@@ -55,4 +58,7 @@ def setup_command(part: Part, text: str, afterwards: Afterwards) -> click.Comman
         how = f"fetched and checked in {told['seconds']} s" if fetched else "there already, checked"
         click.echo(f"{len(found)} jars, {size / 1e6:.1f} MB, {how}; {place / part}")
 
+    if versions:
+        choice = click.option("--kafka", type=click.Choice(list(versions)), help="Version, for `sandbox up --kafka`.")
+        return choice(command)
     return command

@@ -25,10 +25,20 @@ class Part(enum.StrEnum):
 
     SPARK = "spark"
     KAFKA = "kafka"
+    KAFKA_3_9 = "kafka-3.9.2"
+    KAFKA_3_3 = "kafka-3.3.2"
 
 
-COMMANDS: Mapping[Part, str] = {Part.SPARK: "brew-pipeline setup", Part.KAFKA: "brew-sandbox setup"}
-"""What fetches a part where the package is installed; in a checkout `make setup` fetches both."""
+KAFKAS: Mapping[str, Part] = {"4.1.1": Part.KAFKA, "3.9.2": Part.KAFKA_3_9, "3.3.2": Part.KAFKA_3_3}
+"""The brokers that there are, by version; the first is the one that everybody gets who names none."""
+
+COMMANDS: Mapping[Part, str] = {
+    Part.SPARK: "brew-pipeline setup",
+    Part.KAFKA: "brew-sandbox setup",
+    Part.KAFKA_3_9: "brew-sandbox setup --kafka 3.9.2",
+    Part.KAFKA_3_3: "brew-sandbox setup --kafka 3.3.2",
+}
+"""What fetches a part where the package is installed."""
 
 
 def home(given: str | os.PathLike[str] | None = None) -> Path:
@@ -92,10 +102,19 @@ def sha256(file: Path) -> str:
 def absent(part: Part, place: Path) -> Refused:
     """The refusal of a program that finds no jars."""
     return Refused(
-        f"no jars in {place / part}: `{COMMANDS[part]}` (in a checkout `make setup`) puts them there, "
+        f"no jars in {place / part}: `{COMMANDS[part]}` (in a checkout `{_in_checkout(part)}`) puts them there, "
         f"and {VARIABLE} names another place"
     )
 
 
 def _again(part: Part) -> str:
-    return f"run `{COMMANDS[part]}` (in a checkout `make setup`) again"
+    return f"run `{COMMANDS[part]}` (in a checkout `{_in_checkout(part)}`) again"
+
+
+def _in_checkout(part: Part) -> str:
+    """`make setup` fetches what every command needs; a checkout's other brokers come with the sandbox's own command."""
+    return (
+        "make setup"
+        if part in {Part.SPARK, Part.KAFKA}
+        else COMMANDS[part].replace("brew-sandbox", "python -m sandbox")
+    )

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.kafka import Cluster
+from sandbox.kafka import Cluster, Settings
 
 CONTAINER_IMAGE = "apache/kafka:4.1.1"
 
@@ -37,11 +37,16 @@ def any_broker() -> Iterator[Broker]:
 
 
 @contextmanager
-def sandbox_broker(brokers: int = 1) -> Iterator[Broker]:
-    """A cluster of the sandbox on free ports, gone at the end together with its data."""
+def sandbox_broker(brokers: int = 1, kafka: str | None = None) -> Iterator[Broker]:
+    """
+    A cluster of the sandbox on free ports, gone at the end together with its data.
+
+    ``kafka``: its version; else that of `BREW_TEST_KAFKA`, else the usual one.
+    """
     directory = Path(tempfile.mkdtemp(prefix="brew-test-kafka-"))
     try:
-        with Cluster.start(directory, brokers=brokers) as cluster:
+        settings = Settings(kafka=kafka or os.environ.get("BREW_TEST_KAFKA") or None)
+        with Cluster.start(directory, brokers=brokers, settings=settings) as cluster:
             yield Broker(cluster.bootstrap, cluster)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

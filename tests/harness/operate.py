@@ -23,6 +23,7 @@ def words(stage: Stage, command: str) -> list[str]:
         "lag": ("--bootstrap", "--input", "--group"),
         "doctor": ("--bootstrap",),
         "dlq replay": ("--bootstrap", "--input", "--dead-letter", "--group"),
+        "xray": ("--bootstrap", "--input", "--output", "--group"),
     }.get(command, tuple(pairs))
     return [*command.split(), *(word for name in wanted for word in (name, pairs[name]))]
 

@@ -135,6 +135,18 @@ def test_the_list_names_the_connector_of_pysparks_version() -> None:
     assert f"spark-{pyspark}-kafka-{kafka.removeprefix('kafka_2.13-').removesuffix('.jar')}" == parts.VERSIONS
 
 
+@pytest.mark.parametrize(("version", "part"), parts.KAFKAS.items())
+def test_each_broker_that_can_be_asked_for_is_pinned(version: str, part: Part) -> None:
+    """By Ivy's file and by its checksums, and it is the command with that version that fetches it."""
+    assert f'name="kafka_2.13" rev="{version}" conf="{part}->default"' in parts.IVY.read_text()
+    assert f"kafka_2.13-{version}.jar" in parts.wanted(part)
+    said = str(parts.absent(part, Path("place")))
+    assert ("make setup" in said, f"sandbox setup --kafka {version}" in said) == (
+        part is Part.KAFKA,
+        part is not Part.KAFKA,
+    )
+
+
 def test_where_the_jars_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is given, then the variable, then a checkout, then a folder per version in the user's cache."""
     monkeypatch.delenv(parts.VARIABLE, raising=False)

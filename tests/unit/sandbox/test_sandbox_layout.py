@@ -1,10 +1,13 @@
 """The layout of a sandbox cluster: settings as text, state file there and back."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from protocol.errors import Refused
+from protocol.jvm.parts import Part
+from sandbox.kafka import Cluster, Settings
 from sandbox.layout import Layout, plan, server_properties
 from sandbox.process import Identity
 
@@ -47,6 +50,17 @@ def test_the_state_file_is_read_back_as_written(tmp_path: Path) -> None:
     layout = plan(tmp_path, "c", [1, 2, 3], [11, 12, 13]).with_identity(2, Identity(4711, 1234.5))
     layout.write()
     assert Layout.read(tmp_path) == layout
+
+
+def test_a_cluster_keeps_its_version_and_refuses_another(tmp_path: Path) -> None:
+    """Data that a newer broker wrote can stop an older one; a state file from before versions is the usual one's."""
+    old = plan(tmp_path, "c", [1], [2])
+    assert old.kafka == "4.1.1"
+    replace(old, launched=Settings(kafka="3.9.2").kept()).write()
+    found = Layout.read(tmp_path)
+    assert (found is not None and found.kafka, Settings(kafka="3.9.2").jvm.part) == ("3.9.2", Part.KAFKA_3_9)
+    with pytest.raises(Refused, match=r"holds a cluster of Kafka 3\.9\.2, not 3\.3\.2; .*--wipe"):
+        Cluster.start(tmp_path, settings=Settings(kafka="3.3.2"))
 
 
 def test_a_directory_without_state_holds_no_cluster(tmp_path: Path) -> None:

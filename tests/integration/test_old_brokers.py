@@ -1,0 +1,70 @@
+"""Brokers before Kafka 4.0: a crash, a whole run on Spark, and every command that looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from harness.brokers import Broker, sandbox_broker
+from harness.names import Names
+from harness.operate import asked, crash, pipeline, upstream, write
+from harness.pipeline import Stage
+from harness.waiting import markers_written
+
+from protocol.jvm.fetch import fetch
+from protocol.jvm.parts import KAFKAS, home
+
+ORDERS = 40
+
+
+@pytest.fixture(params=["3.9.2", "3.3.2"])
+def old(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """A broker of that version, whose jars are fetched where they are not there."""
+    fetch(KAFKAS[request.param], home())
+    with sandbox_broker(kafka=request.param) as broker:
+        yield broker
+
+
+def test_a_crash_heals_on_an_old_broker_and_every_command_tells_what_is_there(old: Broker, names: Names) -> None:
+    """Spark's own consumer reads from the older one; what an upstream holds open is named, and ended by `doctor`."""
+    stage = Stage(old, names)
+    assert old.cluster is not None
+    before_3_6 = old.cluster.layout.kafka == "3.3.2"
+    stage.create(1)
+    stage.seed(ORDERS)
+    crash(stage)
+    assert asked(stage, "lag", "--interval", "0.1")["group"] == names.group
+
+    ran = stage.pipeline("--reader", "connector" if before_3_6 else "direct")
+    assert ran.code == 0, ran.text
+    stage.proven(inputs=ORDERS, outputs=ORDERS)
+
+    told = asked(stage, "preflight")
+    found = {one["name"]: one for one in told["findings"]}
+    assert not told["refuses"]
+    unknown = {name for name, one in found.items() if one["severity"] == "unknown"}
+    assert unknown == ({"transaction-verification"} if before_3_6 else set())
+    if before_3_6:
+        assert "on Kafka before 3.6" in found["transaction-verification"]["why"]
+
+    (order,) = asked(stage, "explain", f"{names.input}/0/0")["orders"]
+    assert order["answer"] == "delivered"
+    fates = [copy["fate"] for copy in order["copies"]]
+    assert fates == ["aborted", "committed"]
+
+    strips = {one["role"]: one for one in asked(stage, "xray")["strips"]}
+    kinds = [run["kind"] for run in strips["output"]["runs"]]
+    assert kinds == ["aborted", "abort-marker", "committed", "commit-marker"]
+    assert pipeline(stage, "top", "--once")[0] == 0
+
+    with upstream(stage, "up") as writer:
+        write(stage, writer, 2)
+        (held,) = [row for row in asked(stage, "lag", "--interval", "0.1")["partitions"] if row["held_by"]]
+        assert (held["state"], held["partition"], names.topic("up") in held["why"]) == ("blocked", 0, True)
+        looked = ("--topic", names.input, "--older-than", "0")
+        (sick,) = asked(stage, "doctor", *looked, code=1)["transactions"]
+        assert (sick["transactional_id"], sick["kind"]) == (names.topic("up"), "lingering")
+        told = asked(stage, "doctor", *looked, "--abort", "--yes", "--transaction", names.topic("up"))
+        assert told["sick"] == 0
+    markers_written(stage.connection, names.input)
+    assert [row["held_by"] for row in asked(stage, "lag", "--interval", "0.1")["partitions"]] == [[]]
