@@ -140,7 +140,7 @@ models: ## claims and the six steps, all interleavings (spin)   make models
 	@exec scripts/models.sh
 
 ## Work on the house
-.PHONY: test test-secure lint bench bench-growth bench-peers bench-profiles bench-scale
+.PHONY: test test-secure lint bench bench-growth bench-peers bench-profiles bench-scale bench-xray
 test: setup ## unit, integration and scenario tests               make test TESTS=tests/unit
 	@scripts/setup-packages.sh stores browser metrics || echo "tests that need what is missing will fail and say so" >&2
 	@exec $(PY) -m pytest --numprocesses $(TEST_WORKERS) $(TESTS)
@@ -158,6 +158,8 @@ bench-scale: setup ## single numbers; the simulator against real runs  make benc
 	@exec $(PY) -m benchmarks.scale bench --partitions 4,64
 bench-growth: setup ## 10 times, 64 partitions, large orders, slots   make bench-growth
 	@exec $(PY) benchmarks/growth.py --json benchmarks/growth.json
+bench-xray: setup ## an X-ray of 10,000,000 offsets                   make bench-xray
+	@exec $(PY) benchmarks/xray.py --json benchmarks/xray.json
 bench-peers: ## build the peers in Java, Go and a venv         make bench-peers
 	@exec benchmarks/peers/build.sh
 

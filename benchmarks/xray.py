@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import resource
 import struct
 import sys
@@ -57,6 +58,7 @@ def main() -> None:
     asked.add_argument("--offsets", type=int, default=10_000_000)
     asked.add_argument("--per-batch", type=int, default=100)
     asked.add_argument("--batches", type=int, default=10, help="Of a transaction.")
+    asked.add_argument("--json", type=Path, help="Write the numbers there, too.")
     given = asked.parse_args()
     parts = list(log(given.offsets, given.per_batch, given.batches))
     end = given.offsets * 2
@@ -77,6 +79,20 @@ def main() -> None:
     sizes = len(page.page(xray)), len(svg.document(xray))
     drawn = time.perf_counter()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    if given.json:
+        told = {
+            "offsets": end,
+            "per_batch": given.per_batch,
+            "batches_of_a_transaction": given.batches,
+            "runs": len(runs),
+            "fold_s": round(folded - began, 2),
+            "times_s": round(timed - folded, 2),
+            "draw_s": round(drawn - timed, 2),
+            "page_bytes": sizes[0],
+            "picture_bytes": sizes[1],
+            "most_mib": round(memory),
+        }
+        given.json.write_text(json.dumps(told, indent=2) + "\n")
     print(
         f"{end:,} offsets, {count:,} batches, {len(runs):,} runs: folded in {folded - began:.2f} s, times in "
         f"{timed - folded:.2f} s, page and picture in {drawn - timed:.2f} s; page {sizes[0] / 1000:,.0f} kB, "
