@@ -42,7 +42,18 @@ def _strip(strip: Strip) -> dict[str, Any]:
 
 def _bin(column: Column) -> dict[str, Any]:
     offsets = {kind.value: count for kind, count in column.offsets.items()}
-    return {"start": column.start, "until": column.end, "offsets": offsets, "runs": column.runs}
+    writers = column.writers
+    return {
+        "start": column.start,
+        "until": column.end,
+        "offsets": offsets,
+        "runs": column.runs,
+        "producers": writers.producers,
+        "producer_id": writers.producer_id,
+        "epochs": writers.epochs,
+        "source_partitions": writers.partitions,
+        "source": writers.source and [_place(at) for at in writers.source],
+    }
 
 
 def _run(run: Run) -> dict[str, Any]:

@@ -19,6 +19,7 @@ PLOT = 762
 MOST_COLUMNS = PLOT // 2
 HIGH = 18
 _ABOVE, _BELOW, _GAP = 15, 15, 10
+_THIN = 7
 _TOP = 62
 _LEAST = 1.5
 _GLYPH = 9
@@ -60,7 +61,7 @@ def layout(xray: Xray) -> Layout:
         for at in indices:
             strip = xray.strips[at]
             rows[at] = Row(strip, top + _ABOVE, PLOT / widest[strip.topic])
-            top += _ABOVE + HIGH + _BELOW
+            top += _ABOVE + HIGH + _BELOW + (0 if strip.group is None else _THIN + 2)
         top += _GAP
     return Layout(tuple(rows[at] for at in range(len(xray.strips))), tuple(heads), top)
 
@@ -114,8 +115,9 @@ def _legend(xray: Xray) -> Markup:
         found.append(tag("g", tag("title", words.MEANINGS[kind]), swatch, glyph, label))
         at += 46 + 6.6 * len(kind.words)
     topics = ", ".join(f"{role} {topic}" if role != topic else topic for topic, role in xray.roles.items())
+    bounds = "LSO: last stable offset, read_committed stops there · HW: high watermark"
     lines = [
-        f"LSO: last stable offset, read_committed stops there · HW: high watermark · ▲ position of {xray.group}",
+        f"{bounds} · ▬ committed by {xray.group}, ▲ its position",
         f"{topics} · {words.date(xray.taken_ms)}",
     ]
     told = [tag("text", text, x=12, y=38 + 14 * n, class_="small soft") for n, text in enumerate(lines)]
@@ -139,6 +141,7 @@ def _strip(xray: Xray, at: int, row: Row, *, moving: bool) -> list[Markup | None
         tag("g", drawn),
         _end(row, at),
         _stable(row, at),
+        _committed(xray, at, row, moving=moving),
         _group(row, at),
     ]
 
@@ -201,9 +204,32 @@ def _stable(row: Row, at: int) -> Markup:
     return _moved(row, at, "lso", offset, [_upright(row), label])
 
 
+def _committed(xray: Xray, at: int, row: Row, *, moving: bool) -> Markup | None:
+    """What the group has committed, a thin strip between input and output: a piece for each moment that moved it."""
+    if row.strip.group is None:
+        return None
+    here, found = row.strip.start, []
+    for moment, bounds in enumerate(xray.line.bounds[at]):
+        if bounds.group is not None and bounds.group > here:
+            left, right = row.x(here), row.x(bounds.group)
+            shape = tag(
+                "rect",
+                x=f"{left:.1f}",
+                y=f"{row.top + HIGH + 2:g}",
+                width=f"{max(_LEAST, right - left):.1f}",
+                height=_THIN,
+                class_="position",
+                data_t=f"{moment} {moment}" if moving else None,
+            )
+            told = words.of_position(xray.group, here, bounds.group, xray.line.moments[moment])
+            found.append(tag("g", tag("title", told), shape))
+        here = here if bounds.group is None else bounds.group
+    return tag("g", found)
+
+
 def _group(row: Row, at: int) -> Markup | None:
-    """A triangle below the input's strip."""
-    offset, top = row.strip.group, row.top + HIGH
+    """A triangle below what the group has committed."""
+    offset, top = row.strip.group, row.top + HIGH + _THIN + 2
     if offset is None:
         return None
     label = tag("text", f"group {offset:,}", x=7, y=f"{top + 11:g}", class_="small")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from pipeline.xray.columns import ORDER, Column
+from pipeline.xray.columns import ORDER, Column, Writers
 from pipeline.xray.model import Kind, Run, Strip
+from protocol.position import SourcePosition
 
 MEANINGS = {
     Kind.PLAIN: "plain: written outside of transactions, visible at once",
@@ -37,12 +39,15 @@ def of_run(run: Run) -> str:
         parts.append(f"{run.records:,} record{'s' * (run.records != 1)}")
     parts.append(f"producer {run.producer_id} epoch {run.epoch}" if run.producer_id >= 0 else "no producer id")
     if run.first is not None and run.last is not None:
-        first, last = run.first, run.last
-        to = f"{last.offset:,}" if (first.topic, first.partition) == (last.topic, last.partition) else str(last)
-        parts.append(f"source {first.topic}[{first.partition}] {first.offset:,} to {to}")
+        parts.append(_of_source(run.first, run.last))
     if run.marker is not None:
         parts.append(f"ended by the marker at {run.marker:,}")
     return "; ".join(parts)
+
+
+def _of_source(first: SourcePosition, last: SourcePosition) -> str:
+    to = f"{last.offset:,}" if (first.topic, first.partition) == (last.topic, last.partition) else str(last)
+    return f"source {first.topic}[{first.partition}] {first.offset:,} to {to}"
 
 
 def of_column(column: Column) -> str:
@@ -50,7 +55,25 @@ def of_column(column: Column) -> str:
         return of_run(column.run)
     counts = column.offsets
     told = ", ".join(f"{counts[kind]:,} {kind.words}" for kind in ORDER if counts[kind])
-    return f"{span(column.start, column.end)}: {told}"
+    return "; ".join([f"{span(column.start, column.end)}: {told}", *_of_writers(column.writers)])
+
+
+def _of_writers(writers: Writers) -> Iterator[str]:
+    """One producer with its epochs and one source partition with its offsets, or how many there are."""
+    if writers.producer_id is None or writers.epochs is None:
+        yield f"{writers.producers:,} producers" if writers.producers else "no producer id"
+    else:
+        first, last = writers.epochs
+        yield f"producer {writers.producer_id} epoch{f' {first}' if first == last else f's {first} to {last}'}"
+    if writers.source is not None:
+        yield _of_source(*writers.source)
+    elif writers.partitions:
+        yield f"from {writers.partitions:,} source partitions"
+
+
+def of_position(group: str, start: int, end: int, at_ms: int) -> str:
+    """That a group's position has moved to ``end``; others may lie between two moments, so "by" it is."""
+    return f"{span(start, end)}: committed by {group} by {clock(at_ms)}"
 
 
 def of_strip(strip: Strip) -> str:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xray_logs import T0, batch, crashed_and_healed, marker, strip
 
-from pipeline.xray import clock
-from pipeline.xray.columns import Column, binned, columns
+from pipeline.xray import clock, words
+from pipeline.xray.columns import Column, Writers, binned, columns
 from pipeline.xray.command import window_of
 from pipeline.xray.look import Window
 from pipeline.xray.model import Fold, Kind, Strip
@@ -19,7 +19,7 @@ from pipeline.xray.steps import read
 from protocol.batches import OffsetBatch, OffsetCommit, RawBatch
 from protocol.errors import UsageError
 from protocol.journal import Entry, Phase, Step
-from protocol.position import LogOffsets
+from protocol.position import LogOffsets, SourcePosition
 
 _MOVES = st.lists(
     st.tuples(st.sampled_from(["write", "plain", "commit", "abort", "gap"]), st.integers(0, 3), st.integers(1, 9)),
@@ -108,6 +108,27 @@ def test_a_fences_marker_ends_what_an_older_epoch_wrote() -> None:
     aborted, end = found.runs
     assert (aborted.kind, aborted.epoch, aborted.marker) == (Kind.ABORTED, 4, 8)
     assert (end.kind, end.epoch, end.offsets) == (Kind.ABORT_MARKER, 5, 1)
+
+
+def test_a_bin_tells_its_writer_where_it_is_one_and_how_many_where_they_are_more() -> None:
+    """Epochs and sources from the first to the last; a marker has written nothing."""
+    given = [batch(0, 8, 7, 4), marker(8, 7, "abort", 5, at=T0), batch(9, 8, 7, 6), marker(17, 7, "commit", 6, at=T0)]
+    (alone,) = binned(strip("out", given), 1)
+    source = (SourcePosition("in", 0, 0), SourcePosition("in", 0, 7))
+    assert alone.writers == Writers(1, 7, (4, 6), 1, source)
+    assert words.of_column(alone).endswith("; producer 7 epochs 4 to 6; source in[0] 0 to 7")
+    aborted, _, _ = binned(strip("out", given[:3]), 3)[:3]
+    assert aborted.writers.epochs == (4, 4)
+    (marked,) = [one for one in binned(strip("out", given[:2]), 9) if Kind.ABORT_MARKER in one.offsets]
+    assert marked.writers == Writers(1, 7, (5, 5))
+
+    found = strip("out", [*given, batch(18, 2, 8), batch(20, 1, -1, tx=False)])
+    found.runs[0].first = found.runs[0].last = SourcePosition("in", 1, 3)
+    (mixed,) = binned(found, 1)
+    assert mixed.writers == Writers(2, None, None, 2, None)
+    assert words.of_column(mixed).endswith("; 2 producers; from 2 source partitions")
+    (plain,) = binned(strip("in", [batch(0, 1, -1, tx=False), batch(1, 1, -1, tx=False)]), 1)
+    assert words.of_column(plain) == "offsets 0 to 1: 2 plain; no producer id"
 
 
 def test_a_transactions_batches_are_one_run_and_another_producers_between_them_cut_it() -> None:

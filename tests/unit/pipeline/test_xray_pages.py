@@ -36,7 +36,7 @@ def kinds(root: ET.Element, strip_name: str) -> list[str]:
 def test_a_strip_shows_each_fate_in_offset_order_and_says_so_in_words() -> None:
     """Aborted, its marker, committed, its marker, open; the input's are plain."""
     root = drawn(crashed_and_healed())
-    assert kinds(root, "in partition 0") == ["plain"]
+    assert kinds(root, "in partition 0") == ["plain", "position"]
     assert kinds(root, "out partition 0") == ["aborted", "abort-marker", "committed", "commit-marker", "open"]
     words = [one.text or "" for one in root.iter(f"{NS}title")]
     told = "offsets 0 to 7: aborted; 8 records; producer 7 epoch 0; source in[0] 0 to 7; ended by the marker at 8"
@@ -56,6 +56,31 @@ def test_where_readers_wait_is_where_the_line_stands() -> None:
     assert at["group-0"] == pytest.approx(svg.LEFT + svg.PLOT * 8 / 10, abs=0.1)
 
 
+def test_what_the_group_has_committed_is_a_strip_between_input_and_output() -> None:
+    """A piece for each moment that moved it, at the input's scale; a position that went back and came again, twice."""
+    xray = crashed_and_healed()
+    orders, copies = xray.strips
+    moves = {0: [(T0 + 5, 2), (T0 + 20, 1), (T0 + 40, 8)]}
+    line = timeline([orders, copies], moves, xray.told, "in", T0 + 100)
+    root = ET.fromstring(svg.drawing(replace(xray, line=line), moving=True))
+    found = {}
+    for group in root.iter(f"{NS}g"):
+        piece = group.find(f"{NS}rect[@class='position']")
+        if piece is not None and (title := group.find(f"{NS}title")) is not None:
+            found[title.text] = [piece.get(name) for name in ("x", "width", "y", "data-t")]
+    each, y = svg.PLOT / 10, svg.layout(xray).rows[0].top + svg.HIGH + 2
+    assert found == {
+        "offsets 0 to 1: committed by g by 20:26:40.005": [f"{svg.LEFT:.1f}", f"{2 * each:.1f}", f"{y:g}", "1 1"],
+        "offsets 1 to 7: committed by g by 20:26:40.040": [
+            f"{svg.LEFT + each:.1f}",
+            f"{7 * each:.1f}",
+            f"{y:g}",
+            "3 3",
+        ],
+    }
+    assert svg.layout(xray).rows[1].top - y > svg.HIGH
+
+
 def test_more_runs_than_pixels_become_bins_and_one_open_record_is_still_seen() -> None:
     """A picture of 3,000 transactions stays small."""
     log = [one for at in range(3000) for one in (batch(3 * at, 2, 1), marker(3 * at + 2, 1, "commit", at=T0))]
@@ -68,8 +93,11 @@ def test_more_runs_than_pixels_become_bins_and_one_open_record_is_still_seen() -
     pieces = kinds(root, "out partition 0")
     assert pieces.count("open") == 1
     assert len(pieces) < 4 * svg.MOST_COLUMNS
-    assert [one for one in root.iter(f"{NS}title") if re.search("16 committed, 8 commit marker$", one.text or "")]
-    assert "bins" in document(xray)["strips"][0]
+    told = "16 committed, 8 commit marker; producer 1 epoch 0; source in[0] 0 to 7"
+    assert [one for one in root.iter(f"{NS}title") if (one.text or "").endswith(told)]
+    first, *_, last = document(xray)["strips"][0]["bins"]
+    assert (first["producer_id"], first["epochs"], first["source"]) == (1, (0, 0), ["in/0/0", "in/0/7"])
+    assert (last["producers"], last["producer_id"], last["epochs"]) == (1, 2, (0, 0))
 
 
 def test_the_page_fetches_nothing_and_runs_only_its_own_script() -> None:
