@@ -15,6 +15,12 @@ from protocol.deadline import Deadline
 
 from .browser import _NAMES
 
+WAIT = """new Promise((done, failed) => {
+  const end = performance.now() + 15000;
+  const look = () => (%s) ? done(true) : performance.now() > end ? failed("not in time") : requestAnimationFrame(look);
+  look();
+})"""
+"""A script that comes back when its condition (after `%`) holds."""
 _START_S = 40.0
 _PIECE = 1 << 16
 
@@ -46,6 +52,24 @@ class Tab:
         )
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
+
+    def point(self, selector: str, *, press: bool = False) -> None:
+        """Move the pointer to the middle of an element that is in view after this; ``press``: and click there."""
+        script = f"""(() => {{
+          const found = document.querySelector({json.dumps(selector)});
+          found.scrollIntoView({{block: "center"}});
+          const {{x, y, width, height}} = found.getBoundingClientRect();
+          return [x + width / 2, y + height / 2];
+        }})()"""
+        x, y = self.evaluate(script)
+        self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        for kind in ("mousePressed", "mouseReleased") if press else ():
+            self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def key(self, name: str, code: int) -> None:
+        """Press and let go of a key; ``code`` is its number on Windows, which the browser goes by."""
+        for kind in ("rawKeyDown", "keyUp"):
+            self.ask("Input.dispatchKeyEvent", type=kind, key=name, code=name, windowsVirtualKeyCode=code)
 
     def ask(self, method: str, seconds: float = _START_S, **parameters: Any) -> Any:
         """One command and its answer; what the browser says meanwhile is passed over."""
@@ -110,4 +134,4 @@ def tab(url: str) -> Iterator[Tab]:
             os.close(out)
 
 
-__all__ = ["Tab", "tab"]
+__all__ = ["WAIT", "Tab", "tab"]

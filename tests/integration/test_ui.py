@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from harness.brokers import Broker
 from harness.browser import Page
-from harness.devtools import tab
+from harness.devtools import WAIT, tab
 from harness.live import Stream, get, served
 from harness.names import Names
 from harness.operate import asked, pipeline, upstream, write
@@ -124,24 +124,17 @@ def test_the_script_puts_new_numbers_in_place_in_a_real_browser(stage: Stage) ->
         port = between.enter_context(shown(run))
         loaded(port, 'id="r0-position"')
         with tab(f"http://127.0.0.1:{port}/") as browser:
-            browser.evaluate(_WAIT % "document.getElementById('r0-position')?.textContent === '5 / 5'")
+            browser.evaluate(WAIT % "document.getElementById('r0-position')?.textContent === '5 / 5'")
             browser.evaluate("window.mark = 7; 0")
             stage.seed(4)
             stage.drain_alone()
-            browser.evaluate(_WAIT % "document.getElementById('r0-position').textContent === '9 / 9'")
+            browser.evaluate(WAIT % "document.getElementById('r0-position').textContent === '9 / 9'")
             assert browser.evaluate("window.mark") == 7
             browser.evaluate("document.querySelector('button[data-only=ill]').click(); 0")
             assert browser.evaluate("getComputedStyle(document.getElementById('p0')).display") == "none"
             between.close()
-            browser.evaluate(_WAIT % "document.body.dataset.link === 'lost'")
+            browser.evaluate(WAIT % "document.body.dataset.link === 'lost'")
             assert browser.evaluate("getComputedStyle(document.getElementById('lost')).display") == "block"
-
-
-_WAIT = """new Promise((done, failed) => {
-  const end = performance.now() + 15000;
-  const look = () => (%s) ? done(true) : performance.now() > end ? failed("not in time") : requestAnimationFrame(look);
-  look();
-})"""
 
 
 def test_no_secret_is_shown(stage: Stage) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from harness.brokers import Broker
 from harness.browser import Page, seen
+from harness.devtools import WAIT, tab
 from harness.names import Names
 from harness.pipeline import Stage
 from harness.waiting import markers_written
@@ -106,6 +107,48 @@ def test_a_crash_is_seen_open_then_aborted_and_the_slider_goes_back_to_it(stage:
     assert drawn(then) == {"plain": 1, "open": 1}
     assert (then.texts["lso-1"], then.texts["hw-1"]) == ("LSO 0", f"HW {ORDERS}")
     assert then.attribute("group-0", "visibility") == "hidden"
+    handled(page, last, crashed)
+
+
+def handled(page: Path, last: int, crashed: int) -> None:
+    """What a hand does in an open browser: point at a piece, move the slider by its keys, press play and stop."""
+    with tab(page.as_uri()) as browser:
+        browser.evaluate(WAIT % f"document.body?.dataset.moment === '{last}'")
+        assert browser.evaluate(READOUT) == ""
+        browser.point("rect.aborted[data-t]")
+        told = f"offsets 0 to {ORDERS - 1}: aborted; {ORDERS} records; producer "
+        assert browser.evaluate(WAIT % f"{READOUT}.startsWith('{told}')")
+        assert f"0 to {ORDERS - 1}; ended by the marker at {ORDERS}" in browser.evaluate(READOUT)
+        browser.point("rect.commit-marker[data-t]")
+        browser.evaluate(WAIT % f"{READOUT}.startsWith('offset {2 * ORDERS + 1}: commit marker')")
+
+        browser.evaluate("document.getElementById('moment-slider').focus(); 0")
+        for _ in range(last - crashed):
+            browser.key("ArrowLeft", 37)
+        browser.evaluate(WAIT % f"document.body.dataset.moment === '{crashed}'")
+        assert browser.evaluate("location.hash") == f"#t={crashed}"
+        state = "[...document.querySelectorAll('rect.aborted[data-t]')].map((one) => one.dataset.s)"
+        assert browser.evaluate(state) == ["open"]
+
+        browser.key("End", 35)
+        browser.key("ArrowLeft", 37)
+        browser.key("ArrowLeft", 37)
+        browser.evaluate(WAIT % f"document.body.dataset.moment === '{last - 2}'")
+        browser.evaluate(SEEN)
+        browser.point("button[name=play]", press=True)
+        browser.evaluate(WAIT % f"document.body.dataset.moment === '{last}' && {PLAY} === 'play'")
+        assert browser.evaluate("window.seen") == [str(last - 1), str(last)]
+        browser.point("button[name=play]", press=True)  # from the end it begins anew
+        browser.evaluate(WAIT % f"document.body.dataset.moment === '0' && {PLAY} === 'stop'")
+        browser.point("button[name=play]", press=True)
+        browser.evaluate(WAIT % f"{PLAY} === 'play'")
+
+
+READOUT = "document.getElementById('readout').textContent"
+PLAY = "document.querySelector('button[name=play]').textContent"
+SEEN = """window.seen = [];
+new MutationObserver(() => window.seen.push(document.body.dataset.moment)).observe(
+  document.body, {attributeFilter: ["data-moment"]}); 0"""
 
 
 def told_moments(page: Page) -> list[dict[str, int]]:
