@@ -13,6 +13,7 @@ from harness.names import Names
 from harness.programs import until
 from harness.secure import Secure, secure_broker
 from harness.secure_stage import DOWNSTREAM, PIPELINE, PROOF, SecureStage
+from harness.spark_events import event_log, read_by_spark
 
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
@@ -56,11 +57,12 @@ def _counted(stage: SecureStage, isolation: str) -> int:
 
 
 @pytest.mark.usefixtures("quick_jvms")
-def test_the_crash_story_with_the_least_rights(stage: SecureStage) -> None:
-    """Spark's Java consumer reads and the run dies; another reads by itself, and all is there once."""
+def test_the_crash_story_with_the_least_rights(stage: SecureStage, tmp_path: Path) -> None:
+    """Spark's Java consumer reads with a password and the run dies; another reads by itself, and all is there once."""
     _seed(stage, 30)
-    crash = stage.pipeline("--crash-prob", "1.0")
+    crash = stage.pipeline("--reader", "connector", "--crash-prob", "1.0", *event_log(tmp_path))
     assert crash.code == ExitCode.CRASHED_ON_PURPOSE, crash.text
+    assert set(read_by_spark(tmp_path)) == {stage.names.input}, "what it left was read by Spark's own source"
     found = CRASH_LINE.search(crash.out)
     assert found is not None, crash.text
     left = int(found[1])
@@ -68,8 +70,10 @@ def test_the_crash_story_with_the_least_rights(stage: SecureStage) -> None:
     assert 1 <= len(stage.open_transactions()) <= 2, "the run ends with its first crash"
     assert (_counted(stage, "read_committed"), _counted(stage, "read_uncommitted")) == (0, left)
 
-    healed = stage.pipeline("--reader", "direct")
+    (tmp_path / "healed").mkdir()
+    healed = stage.pipeline("--reader", "direct", *event_log(tmp_path / "healed"))
     assert healed.code == ExitCode.DONE, healed.text
+    assert read_by_spark(tmp_path / "healed") == {}
     assert (_counted(stage, "read_committed"), _counted(stage, "read_uncommitted")) == (30, 30 + left)
     _proven(stage, inputs=30, outputs=30)
 
@@ -101,18 +105,27 @@ def test_the_other_ways_to_log_in_work_too(stage: SecureStage, mechanism: str, t
     assert code == ExitCode.DONE, said
 
 
-def test_certificates_let_the_pipeline_and_java_in(stage: SecureStage, tmp_path: Path) -> None:
-    """Mutual TLS: the certificate's name is the user, with that user's rights."""
+@pytest.mark.usefixtures("quick_jvms")
+@pytest.mark.parametrize(("reader", "by_spark"), [("connector", {10}), ("direct", set())])
+def test_a_certificate_lets_both_readers_in(
+    stage: SecureStage, tmp_path: Path, reader: str, by_spark: set[int]
+) -> None:
+    """Mutual TLS in Spark: the certificate's name is the user, with that user's rights; there is no password."""
     _seed(stage, 10)
-    layout, security = stage.secure.cluster.layout, stage.secure.security
-    config = security.config(PIPELINE, certificate=True)
+    layout, config = stage.secure.cluster.layout, stage.secure.security.config(PIPELINE, certificate=True)
+    assert "sasl" not in config.read_text()
     options = [word.replace(layout.bootstrap, layout.bootstrap_mutual) for word in stage.options()]
-    words = (*options, "--master", "none", "--progress", "none", "--client-config", str(config))
-    code, said = stage.here(pipeline, "run", *words, user=PIPELINE)
-    assert code == ExitCode.DONE, said
+    words = ("--master", "local[2]", "--reader", reader, "--client-config", str(config), *event_log(tmp_path))
+    with stage.python("pipeline", "run", *options, *words) as program:
+        ran = program.wait(120)
+    assert ran.code == ExitCode.DONE, ran.text
+    assert set(read_by_spark(tmp_path).values()) == by_spark
     _proven(stage, inputs=10)
 
-    loaded = load(config)
+
+def test_kafkas_own_tools_read_a_certificates_settings(stage: SecureStage, tmp_path: Path) -> None:
+    layout, security = stage.secure.cluster.layout, stage.secure.security
+    loaded = load(security.config(PIPELINE, certificate=True))
     java = java_settings(Connection("", loaded.properties, loaded.secrets))
     write_private(tmp_path / "java.properties", java_properties(java).encode())
     where = ["--bootstrap-server", layout.bootstrap_mutual, "--command-config", str(tmp_path / "java.properties")]
