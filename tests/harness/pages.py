@@ -85,3 +85,8 @@ def named_tests(text: str) -> list[str]:
 def machine_paths(text: str) -> list[str]:
     """Places of one machine only, and names of package indexes."""
     return re.findall(r"(?<![\w.])/(?:root|home|work|tmp|usr|opt)/\S*|\bpypi\S*|\bmaven\.\S+", text)
+
+
+def unrounded(text: str) -> list[str]:
+    """Numbers as a program prints them that measures something: nobody meant them for a page. In `code` they may be."""
+    return re.findall(r"(?<![`\d])\d+\.\d{9,}", text)

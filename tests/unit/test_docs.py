@@ -19,6 +19,7 @@ from harness.pages import (
     tables,
     unknown_targets,
     unknown_variables,
+    unrounded,
 )
 
 from pipeline.options import run_options
@@ -185,7 +186,7 @@ def test_the_versions_of_the_decision_are_those_that_are_pinned() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_mentions_exists(page: Path) -> None:
-    """Links, file names, tests, make targets and variables; and nothing of one machine only."""
+    """Links, file names, tests, make targets and variables; nothing of one machine only, or that nobody rounded."""
     text = page.read_text()
     defined = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
 
@@ -195,6 +196,7 @@ def test_what_a_page_mentions_exists(page: Path) -> None:
     assert unknown_variables(text, MAKEFILE) == []
     assert [test for test in named_tests(text) if f"def {test}(" not in defined] == []
     assert machine_paths(text) == []
+    assert unrounded(text) == []
 
 
 def test_the_readme_shows_only_commands_that_exist() -> None:
