@@ -14,12 +14,13 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from downstream.address import checked_login, unreadable
 from downstream.consume.crash import Crash
 from downstream.consume.handler import Later
 from protocol.deadline import Deadline
 from protocol.errors import Refused, UsageError
 
-__all__ = ["Connection", "Database", "DatabaseSettings", "commit_and_die", "make_tables"]
+__all__ = ["Connection", "Database", "DatabaseSettings", "commit_and_die", "connect", "make_tables"]
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -28,6 +29,8 @@ _LOOK_S = 0.1
 # No server, no lock in time, a deadlock; and the server's word to a client that has slept inside a transaction.
 _PASSING = (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout)
 _CONNECT_S = 5
+_OPTION = "--database (DATABASE_URL)"
+_EXAMPLE = "postgresql://user:password@host:port/name"
 _DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 _FORGETS = "SELECT name FROM pg_settings WHERE name = ANY(%s) AND setting = 'off' ORDER BY name"
 _SILENCE_S = 2.0  # what a silent server is given on top of its own time-outs
@@ -50,6 +53,7 @@ class DatabaseSettings:
     weaker: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
+        checked_login(self.url, _OPTION, _EXAMPLE)
         if not _SCHEMA.fullmatch(self.schema):
             raise UsageError(
                 f"--schema is {self.schema!r}: a schema's name starts with a letter and has up to 63 of a-z 0-9 _"
@@ -121,16 +125,8 @@ class Database:
         options = [f"-c {name}_timeout={int(seconds * 1000)}" for name, seconds in times.items()]
         options.append(f"-c idle_in_transaction_session_timeout={int(settings.idle_s * 1000)}")
         options.append(f"-c search_path={settings.schema}")
-        try:
-            connection = psycopg.connect(
-                settings.url,
-                autocommit=True,  # transactions begin where the code says so
-                connect_timeout=_CONNECT_S,
-                application_name=self._name,
-                options=" ".join(options),
-            )
-        except psycopg.ProgrammingError as error:
-            raise UsageError(f"--database can't be read: {_said(error)}") from error
+        # Transactions begin where the code says so.
+        connection = connect(settings, " ".join(options), autocommit=True, application_name=self._name)
         try:
             self._require_durable(connection)
         except BaseException:
@@ -159,6 +155,20 @@ class Database:
     def patience(self) -> Deadline:
         """How long one transaction of a few statements may take, if nobody else says."""
         return Deadline(self.settings.lock_s + self.settings.statement_s + _SILENCE_S)
+
+
+def connect(settings: DatabaseSettings, options: str, **more: Any) -> Connection:
+    """
+    A session with the server's own ``options``.
+
+    Raises:
+        UsageError: the address can't be read.
+        psycopg.OperationalError: no server, or it lets nobody in.
+    """
+    try:
+        return psycopg.connect(settings.url, options=options, connect_timeout=_CONNECT_S, **more)
+    except psycopg.ProgrammingError:
+        raise unreadable(_OPTION, _EXAMPLE) from None  # libpq quotes the address
 
 
 def make_tables(database: Database, schema: str, statements: str) -> None:

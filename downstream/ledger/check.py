@@ -13,7 +13,7 @@ import psycopg
 
 from downstream.consume.loop import LoopSettings
 from downstream.findings import Findings
-from downstream.postgres import Connection, DatabaseSettings
+from downstream.postgres import Connection, DatabaseSettings, connect
 from protocol.deadline import Deadline
 from protocol.errors import Refused
 from protocol.kafka import offsets, topics
@@ -110,7 +110,7 @@ def check(settings: LoopSettings, database: DatabaseSettings) -> Checked:
     try:
         with (
             localcontext(prec=_PRECISION),
-            psycopg.connect(database.url, options=f"-c search_path={database.schema}", connect_timeout=5) as connection,
+            connect(database, f"-c search_path={database.schema}") as connection,
         ):
             positions: dict[int, int] = dict(
                 connection.execute(_POSITIONS, [settings.group, settings.topic]).fetchall()

@@ -13,7 +13,7 @@ import redis
 
 from downstream.consume.loop import LoopSettings
 from downstream.findings import Findings
-from downstream.postgres import DatabaseSettings
+from downstream.postgres import DatabaseSettings, connect
 from downstream.receive.message import Identify, gift_of
 from downstream.receive.redis import Keys, RedisSettings
 from protocol.deadline import Deadline
@@ -141,9 +141,8 @@ class PostgresEffects:
         return None if self._outbox else self._ask(query, self._group)
 
     def _ask(self, query: str, *values: object) -> dict[str, int]:
-        path = f"-c search_path={self._settings.schema}"
         try:
-            with psycopg.connect(self._settings.url, options=path, connect_timeout=5) as session:
+            with connect(self._settings, f"-c search_path={self._settings.schema}") as session:
                 return dict(session.execute(query.encode(), values).fetchall())
         except psycopg.Error as error:
             raise Refused(f"the effects can't be read: {' '.join(str(error).split())}") from error
@@ -153,7 +152,7 @@ class RedisEffects:
     """Counters beside the claims, which run out with them, and the points, which stay."""
 
     def __init__(self, group: str, settings: RedisSettings) -> None:
-        self._client: redis.Redis = redis.Redis.from_url(settings.url, socket_timeout=settings.answer_s)
+        self._client = settings.client()
         self._keys = Keys(group)
 
     def counts(self, names: Sequence[str]) -> list[int]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import enum
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import urllib3
 
+from downstream.address import checked_http, shown
 from downstream.consume.crash import Crash, Moment
 from downstream.postgres import Connection, Database, DatabaseSettings
 from downstream.receive.background import Background
 from protocol.deadline import Deadline
-from protocol.errors import Refused, UsageError
+from protocol.errors import Refused
 
 _BATCH = 10
 _EVERY_S = 0.1
@@ -46,12 +47,11 @@ class _End(enum.Enum):
 class CallSettings:
     """Where requests go, and the seconds that one may take."""
 
-    url: str
+    url: str = field(repr=False)  # may hold a password
     timeout_s: float = 1.5
 
     def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise UsageError(f"--effect-url is {self.url!r}: give http://host:port/path or https://...")
+        checked_http(self.url, "--effect-url")
 
 
 class Deliverer(Background):
@@ -116,8 +116,8 @@ class Deliverer(Background):
                 self.check()
                 if deadline.expired():
                     raise Refused(
-                        f"{left} outbox rows could not be sent to {self._calls.url} within {deadline.budget_s:g} s; "
-                        "they stay in the outbox, and the next run goes on with them"
+                        f"{left} outbox rows could not be sent to {shown(self._calls.url)} within "
+                        f"{deadline.budget_s:g} s; they stay in the outbox, and the next run goes on with them"
                     )
                 time.sleep(_LOOK_S)
         finally:

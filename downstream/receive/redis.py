@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import redis
 
+from downstream.address import checked_login, unreadable
 from downstream.consume.crash import Moment
 from downstream.consume.handler import Later, Lease
 from downstream.receive.message import Message
@@ -18,6 +19,7 @@ from protocol.errors import Refused
 
 _DONE = b"done"
 _SCRIPT_MESSAGES = 500
+_OPTION, _EXAMPLE = "--redis (REDIS_URL)", "redis://user:password@host:port/0"
 _SAFE = {"maxmemory-policy": "noeviction", "appendonly": "yes", "appendfsync": "always"}
 
 # Takes a claim back only if it is still ours: by now it may have run out and be another's.
@@ -46,6 +48,22 @@ class RedisSettings:
     claim_s: float = 30.0
     answer_s: float = 5.0
 
+    def client(self) -> redis.Redis:
+        """
+        A client, which connects at its first use.
+
+        Raises:
+            UsageError: the address can't be read.
+        """
+        try:
+            checked_login(self.url, _OPTION, _EXAMPLE)
+            made: redis.Redis = redis.Redis.from_url(
+                self.url, socket_timeout=self.answer_s, socket_connect_timeout=self.answer_s
+            )
+        except ValueError:
+            raise unreadable(_OPTION, _EXAMPLE) from None  # Python quotes what it takes for the port
+        return made
+
 
 @dataclass(frozen=True)
 class Keys:
@@ -71,9 +89,7 @@ class _Session:
     """A client whose failures leave as `Later`, and what both receivers do with it."""
 
     def __init__(self, settings: RedisSettings) -> None:
-        self.client: redis.Redis = redis.Redis.from_url(
-            settings.url, socket_timeout=settings.answer_s, socket_connect_timeout=settings.answer_s
-        )
+        self.client = settings.client()
 
     @contextlib.contextmanager
     def mapped(self) -> Iterator[None]:

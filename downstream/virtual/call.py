@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import urllib3
 
+from downstream.address import shown
 from downstream.virtual.partitions import HopelessError
 from protocol.connection import Connection
 from protocol.deadline import Deadline
@@ -38,7 +39,7 @@ class CallFailedError(BrewError):
 class CallSettings:
     """Where records are posted to, and the seconds that one request may take."""
 
-    url: str
+    url: str = field(repr=False)  # may hold a password
     timeout_s: float = 5.0
 
 
@@ -78,7 +79,7 @@ class Caller:
         answer = self._http.request("POST", self._settings.url, body=record.value() or b"", headers=headers)
         if 200 <= answer.status < 300:  # noqa: PLR2004 - success, by RFC 9110
             return
-        told = f"{self._settings.url} answered {answer.status}: {answer.data[:200].decode('utf-8', 'replace')}"
+        told = f"{shown(self._settings.url)} answered {answer.status}: {answer.data[:200].decode('utf-8', 'replace')}"
         if 400 <= answer.status < 500 and answer.status not in _AGAIN:  # noqa: PLR2004 - the sender's fault
             raise HopelessError(told)
         raise CallFailedError(told)

@@ -7,10 +7,10 @@ import json
 import threading
 import time
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 
+from downstream.address import checked_http
 from downstream.consume.loop import Loop
 from downstream.consume.options import loop_options, loop_settings
 from downstream.consume.signals import stop_on_signals
@@ -21,7 +21,6 @@ from downstream.virtual.partitions import VirtualPartitions, VirtualSettings
 from downstream.virtual.retries import OnFailure, Retries
 from protocol.connection import Connection
 from protocol.deadline import Deadline
-from protocol.errors import UsageError
 from protocol.kafka import topics
 from protocol.kafka.clients import admin, reach
 from protocol.names import ExitCode, checked_topic
@@ -33,10 +32,7 @@ _ASK_S = 30.0
 
 
 def _url(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    found = urlsplit(value)
-    if found.scheme not in {"http", "https"} or not found.hostname:
-        raise UsageError(f"--url is {value!r}: an address such as http://127.0.0.1:8080/orders is needed")
-    return value
+    return checked_http(value, "--url")
 
 
 @click.command("call")

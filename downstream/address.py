@@ -1,0 +1,58 @@
+"""Addresses of stores and receivers: where they hold a password, no message quotes it; pure."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from protocol.errors import UsageError
+from protocol.secrets import MASK
+
+_HTTP = {"http", "https"}
+# Who logs in, as RFC 3986 has it: everything else is written as %XX. A raw @ or / puts the rest of a password where
+# libraries look for the host, the port or a parameter, and those are named when they are wrong.
+_WHO = re.compile(r"(?:[\w.~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})*", re.ASCII)
+
+
+def unreadable(option: str, example: str) -> UsageError:
+    """The refusal of an address, without a word of it: nobody knows which of its parts is the password."""
+    return UsageError(
+        f"{option} can't be read, and is not shown, as it may hold a password; give {example}, with %XX for each of "
+        "@ : / ? # [ ] % and spaces in a password"
+    )
+
+
+def checked_login(address: str, option: str, example: str) -> str:
+    """
+    The address, if its login can't be taken for anything else.
+
+    Raises:
+        UsageError: it can.
+    """
+    _, _, rest = address.partition("://")
+    login, at, _ = rest.rpartition("@")
+    if at and not _WHO.fullmatch(login):
+        raise unreadable(option, example)
+    return address
+
+
+def checked_http(url: str, option: str) -> str:
+    """
+    The address, if requests can go there.
+
+    Raises:
+        UsageError: they can't.
+    """
+    if shown(url) == MASK:
+        raise unreadable(option, "http://host:port/path or https://...")
+    return checked_login(url, option, "http://host:port/path or https://...")
+
+
+def shown(url: str) -> str:
+    """An HTTP address for messages: without login, query and fragment, which may hold a secret; `***` if it is none."""
+    try:
+        found = urlsplit(url)
+        port = f":{found.port}" if found.port is not None else ""
+    except ValueError:
+        return MASK
+    return f"{found.scheme}://{found.hostname}{port}{found.path}" if found.scheme in _HTTP and found.hostname else MASK
