@@ -17,8 +17,9 @@ import click
 from protocol import names
 from protocol.client_config import ClientConfig, load
 from protocol.connection import CLIENT_CONFIG, Connection
-from protocol.denied import advice
+from protocol.denied import WRITTEN, advice
 from protocol.errors import BrewError, Denied, UsageError
+from protocol.records import MARKS_TOPIC, REPLAY_GROUP
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _META = "brew.client-config"
@@ -38,6 +39,14 @@ _option = click.option(
     metavar="FILE",
     help="User, password, certificates: librdkafka's names, name=value (docs/SECURITY.md).",
 )
+# What commands write that is not a pipeline's output or dead letters.
+_WRITES = {
+    "call": ("{dead_letter}",),
+    "replay": ("{input}", "{dead_letter}" + MARKS_TOPIC),
+    "totals": ("{output}", "{group}.deltas", "{group}.changelog"),
+}
+# Commands that never move a position.
+_LOOKS = {"lag", "explain", "doctor", "xray", "ui", "top", "list", "inspect"}
 # A command's parameters that name topics, and a group.
 _TOPICS = ("input", "output", "dead_letter", "topic", "topics", "claims", "profiles_topic")
 
@@ -53,14 +62,29 @@ def client_config_option(command: _F) -> _F:
             raise
         except BrewError as error:
             context = click.get_current_context(silent=True)
-            given_names = _names(context.params if context else {})
-            looks_only = context is not None and "proof" in (context.find_root().info_name or "")
+            given_names = _asks_for(context) if context else {}
+            looks_only = context is not None and _looks_only(context)
             told = advice(str(error), connection("").user, given_names, client_config().source, looks_only=looks_only)
             if told is None:
                 raise
             raise Denied(f"{error}; {told}") from error
 
     return _option(cast(_F, guarded))
+
+
+def _asks_for(context: click.Context) -> dict[str, str]:
+    """The names that a command works with, by role; some it makes out of those that it is given."""
+    found = _names(context.params)
+    fields = {role: found.get(role, "") for role in ("input", "output", "dead_letter", "group")}
+    command = context.info_name or ""
+    for number, name in enumerate(_WRITES.get(command, ())):
+        found[f"{WRITTEN}{number}"] = name.format_map(fields)
+    return found | ({"group": f"{fields['group']}{REPLAY_GROUP}"} if command == "replay" else {})
+
+
+def _looks_only(context: click.Context) -> bool:
+    """Whether the command never moves a group's position."""
+    return "proof" in (context.find_root().info_name or "") or context.info_name in _LOOKS
 
 
 def _names(given: Mapping[str, Any]) -> dict[str, str]:

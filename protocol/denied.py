@@ -19,10 +19,16 @@ _TRANSACTION = re.compile(r"TRANSACTIONAL_ID_AUTHORIZATION_FAILED|TransactionalI
 _CLUSTER = re.compile(r"CLUSTER_AUTHORIZATION_FAILED|ClusterAuthorization")
 _LOGIN = re.compile(r"_AUTHENTICATION\b|SaslAuthenticationException|SASL authentication error|SaslAuthenticationFailed")
 _TLS = re.compile(r"\b_SSL\b|SslAuthenticationException|SSL handshake failed|CERTIFICATE_VERIFY_FAILED")
-_WRITES = re.compile(r"\b(?:produce|begin|send-offsets|commit): ")
-_CONFIG = re.compile(r"configuration of ")
+_WRITES = re.compile(r"\b(?:produce|begin|send-offsets|commit): |\bappend to ")
+_READS = re.compile(r"\b(?:scan|read) of ")
+_CONFIG = re.compile(r"configuration of (?:topic )?'?([\w.-]*[\w-])")
+_NO_TOPIC = re.compile(r"topic '([\w.-]+)' is missing and could not be made")
+_OTHER = re.compile(r"\b(?:topic|scan of|read of(?! topic)) '?([\w.-]*[\w-])")
+_AS = re.compile(r"\bas ([\w.-]*[\w-]): ")
 # As `pipeline.preflight.rights` says it.
 _PREFLIGHT = re.compile(r"this principal on (topic|group) (\S+) \(kafka-acls\.sh\)\): ([A-Z_, ]+) is not granted")
+WRITTEN = "written"
+"""What the roles of topics begin with that a command writes and does not read, as `advice` is told names."""
 _OPERATIONS = {one.replace("Configs", "_Configs").upper(): one for one in Operation}
 
 
@@ -49,8 +55,8 @@ def advice(
     """
     What to do about a refusal, as one clause; None where there was none.
 
-    ``names`` are a program's own: `topics` by their roles (`input`, `output`, ...) and `group`. ``source`` is the file
-    of `--client-config`. ``looks_only``: the program never moves a position.
+    ``names`` are a program's own: topics by their roles (`input`, `output`, ..., see `WRITTEN`) and `group`.
+    ``source`` is the file of `--client-config`. ``looks_only``: the program never moves a position.
     """
     kind, file = no(text), source or "the file of --client-config (there is none)"
     if kind is None:
@@ -78,15 +84,28 @@ def _missing(text: str, names: Mapping[str, str], *, looks_only: bool) -> list[R
     if _GROUP.search(text) and "scan of" in text:
         return [Right("", Kind.GROUP, SCAN_GROUP, Operation.DESCRIBE, "")]
     if _GROUP.search(text):
+        if (found := _AS.search(text)) is not None and found[1] != group:
+            group, looks_only = found[1], True  # the group of a reader that commits nothing
         return [Right("", Kind.GROUP, group, Operation.DESCRIBE if looks_only else Operation.READ, "")] if group else []
     if not _TOPIC.search(text):
         return [Right("", Kind.CLUSTER, "kafka-cluster", Operation.CREATE, "")]
+    if found := _NO_TOPIC.search(text):
+        return [Right("", Kind.TOPIC, found[1], Operation.CREATE, "")]
+    return [Right("", Kind.TOPIC, name, operation, "") for name, operation in _topics(text, names)]
+
+
+def _topics(text: str, names: Mapping[str, str]) -> list[tuple[str, Operation]]:
+    """The topics that the words speak of, and what is missing there; what a command writes, where they name none."""
     topics = {role: name for role, name in names.items() if role != "group"}
-    operation = Operation.READ
+    written = {name for role, name in topics.items() if role.startswith(WRITTEN)}
+    named = {name for name in topics.values() if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", text)}
+    if not named and (found := _CONFIG.search(text) or _OTHER.search(text)):
+        named = {found[1]}  # no option names it, such as the marks beside dead letters
     if _CONFIG.search(text):
-        operation = Operation.DESCRIBE_CONFIGS
-    elif _WRITES.search(text):
-        operation = Operation.WRITE
-        topics = {role: name for role, name in topics.items() if role in {"output", "dead_letter"}} or topics
-    named = [name for name in topics.values() if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", text)]
-    return [Right("", Kind.TOPIC, name, operation, "") for name in named or topics.values()]
+        return [(name, Operation.DESCRIBE_CONFIGS) for name in sorted(named or set(topics.values()))]
+    if not _WRITES.search(text):
+        told = sorted(named) or list(dict.fromkeys(topics.values()))
+        meant = set() if _READS.search(text) else written
+        return [(one, Operation.WRITE if one in meant else Operation.READ) for one in told]
+    ours = written or {name for role, name in topics.items() if role in {"output", "dead_letter"}}
+    return [(name, Operation.WRITE) for name in sorted(named or ours or set(topics.values()))]

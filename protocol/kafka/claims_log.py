@@ -70,6 +70,10 @@ class ClaimsLog:
     def partitions(self) -> int:
         return self._partitions
 
+    @property
+    def _reading(self) -> str:
+        return f"read of topic {self._topic} as {_GROUP}"
+
     def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
         """See `protocol.claims.log.Log`; what could not be delivered in time is taken out of the queue again."""
         told: dict[int, tuple[KafkaError | None, Message]] = {}
@@ -78,14 +82,14 @@ class ClaimsLog:
             return lambda error, message: told.__setitem__(at, (error, message))
 
         writer = self._writer()
-        with mapped("append to the claims topic"):
+        with mapped(f"append to topic {self._topic}"):
             for at, item in enumerate(items):
                 writer.produce(self._topic, item.value, item.key, item.partition, on_delivery=delivered(at))
             writer.flush(deadline.remaining_s())
         if len(told) < len(items):
             writer.purge()
             writer.flush(0)
-            raise DeadlineExceeded(f"append to the claims topic: no answer within {deadline.budget_s:g} s")
+            raise DeadlineExceeded(f"append to topic {self._topic}: no answer within {deadline.budget_s:g} s")
         self._raise_first([error for error, _ in told.values() if error is not None])
         return [self._appended(told[at][1]) for at in range(len(items))]
 
@@ -103,10 +107,10 @@ class ClaimsLog:
     def _raise_first(self, errors: Sequence[KafkaError]) -> None:
         for error in errors:
             if error.code() in _NOT_DELIVERED:
-                raise DeadlineExceeded(f"append to the claims topic: {error.str()}")
+                raise DeadlineExceeded(f"append to topic {self._topic}: {error.str()}")
             # A producer with a fatal error takes nothing any more; the next append gets another one.
             self._producer = None
-            raise classify(error, "append to the claims topic")
+            raise classify(error, f"append to topic {self._topic}")
 
     def _appended(self, message: Message) -> Appended:
         kind, time_ms = message.timestamp()
@@ -157,7 +161,7 @@ class ClaimsLog:
         if self._reader is not None:
             self._reader.close()
         self._reader = consumer(self._connection, _GROUP, READ_UNCOMMITTED, **{"enable.partition.eof": False})
-        with mapped("read of the claims topic"):
+        with mapped(self._reading):
             self._reader.assign([TopicPartition(self._topic, p, start) for p, start in starts.items()])
 
     def read(self, until: Mapping[int, int], deadline: Deadline) -> list[Entry]:
@@ -166,7 +170,7 @@ class ClaimsLog:
         if reader is None:
             raise ValueError("`tail` tells where to read from, and comes first")
         while True:
-            with mapped("read of the claims topic"):
+            with mapped(self._reading):
                 first = reader.poll(wait_s)
                 rest = [] if first is None else reader.consume(_BATCH, timeout=0)
             for record in cast("list[LogRecord]", [one for one in (first, *rest) if one is not None]):
@@ -189,7 +193,7 @@ class ClaimsLog:
                 "or emptied; start again"
             )
         if not error.retriable() and error.code() not in TRANSIENT | _ENDED | {KafkaError.UNKNOWN_TOPIC_OR_PART}:
-            raise KafkaException(error)
+            raise classify(error, self._reading)
         return False
 
     def _entry(self, record: LogRecord) -> Entry:

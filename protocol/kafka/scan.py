@@ -86,7 +86,7 @@ def _scan(
         patience = Deadline(idle_s)
         while left:
             before = len(left)
-            with mapped(f"scan of {topic}"):
+            with mapped(f"scan of {topic}" if group == SCAN_GROUP else f"read of {topic} as {group}"):
                 got = cast("list[LogRecord]", reader.consume(_BATCH, timeout=min(_PATIENCE_S, patience.remaining_s())))
                 batch = wanted(got, left)
             if batch:

@@ -154,9 +154,10 @@ def create(client: AdminClient, wanted: list[Wanted], deadline: Deadline) -> dic
             future.result()
             made[name] = True
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            cause = error.args[0]
+            if cause.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise Refused(
-                    f"topic {name!r} is missing and could not be made: {error.args[0].str()}; "
+                    f"topic {name!r} is missing and could not be made: {cause.str()} ({cause.name()}); "
                     "make it by hand, or allow this client to create topics"
                 ) from error
     return made

@@ -36,6 +36,24 @@ ME, FILE = "User:me", "/c.properties"
             ["DescribeConfigs on topic out"],
         ),
         ("scan of out: Group authorization failed (GROUP_AUTHORIZATION_FAILED)", ["Describe on group brew-scan"]),
+        ("read of out as g: Group authorization failed (GROUP_AUTHORIZATION_FAILED)", ["Read on group g"]),
+        (
+            "describe topic out.dlq.replayed: Broker: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)",
+            ["Read on topic out.dlq.replayed"],
+        ),
+        (
+            "read of topic claims as brew-claims: Group authorization failed (GROUP_AUTHORIZATION_FAILED)",
+            ["Describe on group brew-claims"],
+        ),
+        (
+            "read of topic claims as brew-claims: Fetch failed (TOPIC_AUTHORIZATION_FAILED)",
+            ["Read on topic claims"],
+        ),
+        ("append to topic claims: x (TOPIC_AUTHORIZATION_FAILED)", ["Write on topic claims"]),
+        (
+            "topic 'claims' is missing and could not be made: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)",
+            ["Create on topic claims"],
+        ),
         ("x: Cluster authorization failed (CLUSTER_AUTHORIZATION_FAILED)", ["Create on cluster kafka-cluster"]),
     ],
 )
@@ -53,6 +71,19 @@ def test_who_only_looks_at_a_position_needs_less() -> None:
     told = advice("locate: x (GROUP_AUTHORIZATION_FAILED)", ME, NAMES, None, looks_only=True)
     assert told is not None
     assert "Describe on group g: " in told
+
+
+def test_what_a_command_writes_is_named_where_the_brokers_name_nothing() -> None:
+    names = {"input": "in", "dead_letter": "in.dlq", "written0": "in", "written1": "in.dlq.replayed", "group": "g"}
+    told = advice("send-offsets: x (TOPIC_AUTHORIZATION_FAILED)", ME, names, None)
+    assert told is not None
+    assert "Write on topic in: " in told
+    assert "Write on topic in.dlq.replayed: " in told
+    assert told.count("kafka-acls") == 2
+    for text, right in (("describe topic in", "Write on topic in: "), ("scan of in", "Read on topic in: ")):
+        told = advice(f"{text}: x (TOPIC_AUTHORIZATION_FAILED)", ME, names, None)
+        assert told is not None
+        assert right in told
 
 
 def test_a_prefix_is_granted_as_one() -> None:
