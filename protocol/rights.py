@@ -35,6 +35,10 @@ class Purpose(enum.StrEnum):
     RECEIVE = "`downstream receive`"
     UPSTREAM = "naming who upstream holds back the input"
     COMMITS = "commits of the group, checked by `proof verify`"
+    NAMES = "naming who writes an open transaction (`lag`, `explain`, `doctor`, `ui`, `top`)"
+    OFFSETS = "where ranges and positions were, over time (`explain`, `xray`)"
+    ABORT = "`doctor --abort` of the pipeline's own transactions"
+    REPLAY = "`dlq replay`"
 
 
 class Kind(enum.StrEnum):
@@ -108,7 +112,7 @@ class Place:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-_PIPELINE, _DOWNSTREAM, _PROOF = "pipeline", "downstream", "proof-reader"
+_PIPELINE, _DOWNSTREAM, _PROOF, _OPERATOR = "pipeline", "downstream", "proof-reader", "operator"
 _TOPIC_DENIED, _GROUP_DENIED = "TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED"
 _SEARCHED = "without a committed offset its headers are searched for what came out before"
 _SIZE = "how large a record may be, so that a larger one is rejected by name"
@@ -146,6 +150,12 @@ RIGHTS = (
     Right(_PROOF, Kind.TOPIC, "{dead_letter}", Operation.READ, "or of its dead letter", _TOPIC_DENIED),
     Right(_PROOF, Kind.GROUP, "{group}", Operation.DESCRIBE, "with the group's position", _GROUP_DENIED),
     Right(_PROOF, Kind.GROUP, SCAN_GROUP, Operation.DESCRIBE, "its readers' group; no commits", _GROUP_DENIED),
+    Right(_OPERATOR, Kind.TOPIC, "{input}", Operation.READ, "looks at the log: what is left, and whose", _TOPIC_DENIED),
+    Right(_OPERATOR, Kind.TOPIC, "{output}", Operation.READ, "at what came of it", _TOPIC_DENIED),
+    Right(_OPERATOR, Kind.TOPIC, "{dead_letter}", Operation.READ, "at what was rejected", _TOPIC_DENIED),
+    Right(_OPERATOR, Kind.TOPIC, "{dead_letter}.replayed", Operation.READ, "at what was written back", _TOPIC_DENIED),
+    Right(_OPERATOR, Kind.GROUP, "{group}", Operation.DESCRIBE, "at the group's position", _GROUP_DENIED),
+    Right(_OPERATOR, Kind.GROUP, SCAN_GROUP, Operation.DESCRIBE, "`dlq` reads records; no commits", _GROUP_DENIED),
 )
 """Every right, in the order of docs/SECURITY.md."""
 
@@ -214,6 +224,18 @@ MORE = (
         (Kind.TRANSACTIONAL_ID, "{upstream}*", "Describe", "its id; without it an open transaction has a number only"),
     ),
     COMMITS_READ,
+    *_more(Purpose.NAMES, _OPERATOR, (Kind.TRANSACTIONAL_ID, "{group}:*", "Describe", "its id, age and time-out")),
+    *_more(Purpose.OFFSETS, _OPERATOR, (Kind.TOPIC, OFFSETS_TOPIC, "Read", "each commit of the group")),
+    *_more(Purpose.ABORT, _OPERATOR, (Kind.TRANSACTIONAL_ID, "{group}:*", "Write", "fences the id")),
+    *_more(
+        Purpose.REPLAY,
+        _OPERATOR,
+        (Kind.TOPIC, "{input}", "Write,DescribeConfigs", "records are written back, if they fit"),
+        (Kind.TOPIC, "{dead_letter}.replayed", "Write,DescribeConfigs", "marks what is out"),
+        (Kind.TOPIC, "{dead_letter}.replayed", "Create", "the first time"),
+        (Kind.GROUP, "{group}.dlq-replay", "Read", "its own position"),
+        (Kind.TRANSACTIONAL_ID, "{group}.dlq-replay:*", "Write", "one transaction per letter"),
+    ),
 )
 """What `Purpose` needs on top."""
 

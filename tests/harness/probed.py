@@ -13,6 +13,8 @@ from protocol.observe.status import Status, from_json
 from .programs import Running
 from .waiting import until
 
+PAGES = ("/livez", "/readyz", "/startupz", "/metrics", "/status", "/status?producers")
+
 
 @dataclass
 class Probed:
