@@ -16,6 +16,7 @@ from downstream.totals.topics import Topics, TotalsSettings, ensured
 from downstream.totals.transact import Crash, Done, Source, transact
 from downstream.totals.work import Aggregate, Split, Work
 from protocol.deadline import Deadline
+from protocol.denied import no
 from protocol.errors import DeadlineExceeded, Fenced, KafkaFailure, Refused
 from protocol.kafka.clients import READ_UNCOMMITTED, admin, consumer, reach
 from protocol.kafka.offsets import committed, log_offsets
@@ -31,6 +32,7 @@ from protocol.position import LogOffsets
 _REACH_S = 12.0
 _ASK_S = 30.0
 _PATIENCE_S = 90.0
+_DENIED_S = 10.0  # rights that are just being changed are on their way to the brokers
 _PAUSE_S = 0.1
 _GRACE_S = 15.0  # the coordinator looks for transactions that timed out every 10 s
 _SHOW_S = 5.0
@@ -240,8 +242,8 @@ class Run:
             return
         with self.told.lock:
             setattr(self.told, how, getattr(self.told, how) + 1)
-            out_of_patience = self._patience.setdefault(str(what), Deadline(_PATIENCE_S)).expired()
+            patience = self._patience.setdefault(str(what), Deadline(_PATIENCE_S if no(why) is None else _DENIED_S))
         self._tell(f"{what}: {how}, will try again: {why}")
-        if out_of_patience:
-            raise Refused(f"{what}: no transaction succeeded there for {_PATIENCE_S:g} s, at last: {why}")
+        if patience.expired():
+            raise Refused(f"{what}: no transaction succeeded there for {patience.budget_s:g} s, at last: {why}")
         self._stop.wait(_PAUSE_S)

@@ -51,3 +51,17 @@ def test_one_success_begins_its_patience_anew(made: Run, monkeypatch: pytest.Mon
         now[0] += running._PATIENCE_S - 1
         made._succeeded(source, Split("d"), Done(0, 9, 9))
     assert made.told.fenced == 3
+
+
+def test_where_the_brokers_say_no_it_ends_sooner(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A right that is missing does not come by waiting; one that is on its way takes a second or two."""
+    now = [0.0]
+    monkeypatch.setattr(running, "Deadline", lambda seconds: Deadline(seconds, lambda: now[0]))
+    source = Source("in", "id", 0, LogOffsets(0, 9, 9))
+    why = "Abortable: produce: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
+    made._failed("failed", source, why)
+    now[0] = 9.9
+    made._failed("failed", source, why)
+    now[0] = 10.0
+    with pytest.raises(Refused, match="for 10 s, at last: Abortable: produce"):
+        made._failed("failed", source, why)
