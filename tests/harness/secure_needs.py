@@ -10,7 +10,7 @@ from protocol.rights import Place, Purpose
 from .names import Names
 
 # Tests' groups do not begin with `brew-`, and most leave output and dead letters to the run.
-_USUAL = (Purpose.MAKE, Purpose.OTHER_GROUP)
+_USUAL = (Purpose.MAKE, Purpose.OTHER_GROUP, Purpose.NAMES, Purpose.OFFSETS)
 
 
 @dataclass(frozen=True, slots=True)

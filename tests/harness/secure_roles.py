@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ADMIN, PIPELINE, DOWNSTREAM, PROOF = "admin", "pipeline", "downstream", "proof-reader"
+OPERATOR = "operator"
 
-_OPERATORS = {"lag", "doctor", "explain", "xray", "ui", "top", "dlq"}
+_LOOKS = {"lag", "explain", "xray", "ui", "top"}
+_ENDS = {"doctor", "dlq"}
 _CHECKS = {"verify", "end-offsets", "group-describe", "read"}
 _MODULES = {"harness.claims_worker": DOWNSTREAM, "downstream": DOWNSTREAM}
 _TARGETS = {
@@ -27,7 +29,7 @@ def user(words: Sequence[str]) -> str | None:
     """
     The user for a command line; None where it is no program of ours.
 
-    Who makes topics, writes orders, ends others' transactions or operates a cluster is its administrator.
+    Who makes topics, writes orders, ends others' transactions or moves dead letters is its administrator.
     """
     if words and Path(words[0]).name == "make":
         return next((_TARGETS[word] for word in words[1:] if word in _TARGETS), None)
@@ -40,7 +42,7 @@ def user(words: Sequence[str]) -> str | None:
     module, *rest = words[words.index("-m") + 1 :]
     command = rest[0] if rest else ""
     if module == "pipeline":
-        return ADMIN if command in _OPERATORS else PIPELINE
+        return OPERATOR if command in _LOOKS else ADMIN if command in _ENDS else PIPELINE
     if module == "proof":
         return PROOF if command in _CHECKS else ADMIN
     return _MODULES.get(module)

@@ -17,13 +17,13 @@ import click
 from protocol import rights
 from protocol.command import outcome
 from protocol.connection import CLIENT_CONFIG, Connection
-from protocol.rights import Place, Right
+from protocol.rights import Kind, Place, Right
 
 from .pipeline import Stage, environment
 from .programs import Running
 from .secure import Secure
 
-PIPELINE, DOWNSTREAM, PROOF = "pipeline", "downstream", "proof-reader"
+PIPELINE, DOWNSTREAM, PROOF, OPERATOR = "pipeline", "downstream", "proof-reader", "operator"
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,16 @@ class SecureStage(Stage):
         """A block in which programs of this process are ``user``."""
         with patch.dict(os.environ, {CLIENT_CONFIG: str(self._config(user))}):
             yield
+
+    def named(self, right: Right, user: str, said: str) -> None:
+        """Assert that a program names what it lacks: operation, resource, user, and where to look or what to type."""
+        assert right.seen in said, said
+        assert f"User:{user}" in said, said
+        name = right.name if right.kind is not Kind.TRANSACTIONAL_ID else right.name.partition(":")[0]
+        assert name in said, said
+        assert right.operation.replace("Configs", "_Configs").upper() in said.upper() or str(right) in said, said
+        assert "docs/SECURITY.md" in said or "kafka-acls" in said, said
+        assert "Traceback" not in said
 
     def _config(self, user: str) -> Path:
         return self.secure.security.config(user)

@@ -12,7 +12,7 @@ import pytest
 from harness.names import Names
 from harness.programs import until
 from harness.secure import Secure, secure_broker
-from harness.secure_stage import DOWNSTREAM, PIPELINE, PROOF, SecureStage
+from harness.secure_stage import DOWNSTREAM, OPERATOR, PIPELINE, PROOF, SecureStage
 from harness.spark_events import event_log, read_by_spark
 
 from downstream.__main__ import downstream
@@ -88,7 +88,7 @@ def test_the_tools_of_an_operator_work_with_a_password(stage: SecureStage) -> No
         ("lag", *where, "--input", stage.names.input, "--group", stage.names.group, "--json"),
         ("doctor", *where, "--topic", stage.names.output, "--json"),
     ):
-        code, said = stage.here(pipeline, *words, user="admin")
+        code, said = stage.here(pipeline, *words, user=OPERATOR)
         assert code == ExitCode.DONE, said
         assert json.loads(said)
     code, said = stage.here(proof, "end-offsets", *where, "--topic", stage.names.output, "--json", user=PROOF)

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from harness.canary import CANARY, found, in_files
+from harness.live import get
 from harness.names import Names
-from harness.programs import Running
+from harness.probed import PAGES, Probed
+from harness.programs import Running, until
 from harness.secure import ASK_S, Secure
-from harness.secure_stage import PIPELINE, SecureStage
+from harness.secure_stage import OPERATOR, PIPELINE, SecureStage
+from harness.spark_events import event_log, files, read_by_spark
 
+from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
+from proof.__main__ import proof
 from protocol.connection import CLIENT_CONFIG
 from protocol.deadline import Deadline
 from protocol.kafka import access
@@ -24,9 +32,6 @@ from protocol.properties import SCRAM
 from protocol.secrets import Secret
 from sandbox.private import write_private
 
-CANARY = 'canary-"\\-5e1f09c7d2'
-PARTS = ("canary-", "5e1f09c7d2")
-"""What is looked for: escaping may come between."""
 VARIABLE = "BREW_TEST_CANARY"
 
 
@@ -51,14 +56,6 @@ def _config(stage: SecureStage, folder: Path, password: str) -> Path:
     return path
 
 
-def _found(*texts: str) -> list[str]:
-    return [part for part in PARTS for text in texts if part in text]
-
-
-def _in_files(folder: Path) -> list[Path]:
-    return [file for file in folder.rglob("*") if file.is_file() and _found(file.read_bytes().decode("latin-1"))]
-
-
 def _family(program: Running) -> tuple[list[str], dict[int, str]]:
     """Command lines, and the environment that each process was started with."""
     lines, environments = [], {}
@@ -70,11 +67,22 @@ def _family(program: Running) -> tuple[list[str], dict[int, str]]:
 
 
 @pytest.mark.usefixtures("quick_jvms")
-@pytest.mark.parametrize(("comes_from", "master"), [("file", "none"), ("environment", "local[2]")])
+@pytest.mark.parametrize(
+    ("comes_from", "master", "reader"),
+    [
+        ("file", "none", "connector"),
+        ("file", "local[2]", "direct"),
+        ("environment", "local[2]", "connector"),
+    ],
+)
 def test_a_planted_password_is_in_no_word_that_a_run_leaves(
-    stage: SecureStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_from: str, master: str
+    stage: SecureStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_from: str, master: str, reader: str
 ) -> None:
-    """Spark at its most talkative, its event log, journals, the client's own log, a crash report, the processes."""
+    """
+    Spark at its most talkative, its event log, probes, spans, journals, the client's own log, a crash report.
+
+    With the connector Spark's source logs in with it (Java's consumer, in a JAAS text), which its event log tells.
+    """
     secret, left = tmp_path / "secret", tmp_path / "left"
     for folder in (secret, left, left / "events", left / "spark"):
         folder.mkdir()
@@ -86,48 +94,111 @@ def test_a_planted_password_is_in_no_word_that_a_run_leaves(
     with stage.acting("admin"):
         stage.seed(40, "--bad-every", "5")
     options = ("--client-config", str(config), "--verbose", "--journal", str(left / "journal"), "--follow")
-    conf = ("--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir={left / 'events'}")
-    with stage.follow("--master", master, *options, *conf, "--conf", f"spark.local.dir={left / 'spark'}") as program:
+    conf = (*event_log(left / "events"), "--conf", f"spark.local.dir={left / 'spark'}")
+    watched = ("--reader", reader, "--probe-port", "0", "--spans", "console")
+    with stage.follow("--master", master, *watched, *options, *conf) as program:
         program.await_cycle()
+        _asked(Probed(program), stage)
         lines, environments = _family(program)
         if master != "none":
             assert len(lines) >= 3, "the driver, its JVM and a worker"
             assert any("java" in line for line in lines)
-        assert _found(*lines) == []
-        with_it = {pid for pid, text in environments.items() if _found(text)}
+        assert found(*lines) == []
+        with_it = {pid for pid, text in environments.items() if found(text)}
         assert with_it == ({program.pid} if comes_from == "environment" else set())
+        program.await_line(lambda line: '"name": "transact ' in line)
         os.kill(program.pid, signal.SIGABRT)  # Python's crash report: the stacks of all threads
         crashed = program.wait(30)
     stage.nobody_left()  # the JVM tidies up behind its driver, and may write a last word
     assert "Fatal Python error: Aborted" in crashed.text
-    assert _found(crashed.text) == []
-    assert bool(list((left / "events").rglob("*"))) is (master != "none"), "there is an event log to look into"
+    assert found(crashed.text) == []
+    assert bool(files(left / "events")) is (master != "none"), "there is an event log to look into"
+    by_spark = {stage.names.input} if (master, reader) == ("local[2]", "connector") else set()
+    assert set(read_by_spark(left / "events")) == by_spark
     assert list((left / "journal").iterdir())
-    assert _in_files(left) == []
+    assert in_files(left) == []
 
     (left / "events" / "control").write_text(f"x{CANARY}x")
-    assert _in_files(left) == [left / "events" / "control"], "the check of the check"
-    assert _in_files(secret) == ([config] if comes_from == "file" else [])
+    assert in_files(left) == [left / "events" / "control"], "the check of the check"
+    assert in_files(secret) == ([config] if comes_from == "file" else [])
 
 
-def test_a_planted_password_is_in_no_refusal_and_on_no_page(stage: SecureStage, tmp_path: Path) -> None:
-    """Every way to be refused, and the page that an operator draws."""
+def _asked(probed: Probed, stage: SecureStage) -> None:
+    """Each page answers, says what only somebody who was let in can know, and nothing of the password."""
+    probed.until(lambda status: status.totals.records == 40, "all is worked on")
+    for page in PAGES:
+        code, body = probed.ask(page)
+        assert (code, found(body.decode())) == (200, []), page
+    producers = json.loads(probed.ask("/status?producers")[1])
+    assert stage.names.input in json.dumps(producers)
+
+
+def test_a_planted_password_is_in_no_refusal(stage: SecureStage, tmp_path: Path) -> None:
+    """Every way to be refused, each with its exit code."""
     (tmp_path / "secret").mkdir()
     config = _config(stage, tmp_path / "secret", CANARY)
     run = ("run", *stage.options(), "--master", "none", "--patience", "1")
-    said = [stage.here(pipeline, *run, user=PIPELINE)[1]]  # the old password
-    page = tmp_path / "left.html"
-    xray = ("xray", "--bootstrap", stage.broker.bootstrap, "--topic", stage.names.input, "--out", str(page))
-    doctor = ("doctor", "--bootstrap", stage.broker.bootstrap, "--json")
     mine = ("--client-config", str(config))
-    said += [stage.here(pipeline, *words, *mine, user=PIPELINE)[1] for words in (run, xray, doctor)]
+
+    def refused(code: ExitCode, *more: str) -> str:
+        ended, said = stage.here(pipeline, *run, *more, user=PIPELINE)
+        assert (ended, found(said)) == (code, []), said
+        return said
+
+    assert "_AUTHENTICATION" in refused(ExitCode.REFUSED), "the old password"
     config.write_text(config.read_text() + f"isolation.level={CANARY}\nunknown={CANARY}\n")
-    code, text = stage.here(pipeline, *run, *mine, user=PIPELINE)
-    assert (code, "isolation.level=***" in text) == (ExitCode.USAGE, True), text
-    config.write_text(_config(stage, tmp_path / "secret", CANARY).read_text() + f"{CANARY}\n")
-    said += [text, stage.here(pipeline, *run, *mine, user=PIPELINE)[1]]
+    assert "isolation.level=***" in refused(ExitCode.USAGE, *mine)
+    config = _config(stage, tmp_path / "secret", f"{CANARY}\n{CANARY}")
+    refused(ExitCode.USAGE, *mine)
+    config = _config(stage, tmp_path / "secret", CANARY)
     config.chmod(0o644)
-    said.append(stage.here(pipeline, *run, *mine, user=PIPELINE)[1])
-    assert all(said)
-    assert _found(*said, page.read_text() if page.exists() else "") == []
+    assert "chmod" in refused(ExitCode.REFUSED, *mine)
     assert CLIENT_CONFIG not in os.environ
+
+
+def test_a_planted_password_is_on_no_page_that_an_operator_looks_at(stage: SecureStage, tmp_path: Path) -> None:
+    """Each command logs in with it and ends as it should, so its words are there to be looked at."""
+    (tmp_path / "secret").mkdir()
+    stage.secure.grant(PIPELINE, *(replace(right, user=PIPELINE) for right in stage.rights(OPERATOR)))
+    mine = ("--client-config", str(_config(stage, tmp_path / "secret", CANARY)))
+    with stage.acting("admin"):
+        stage.seed(10, "--bad-every", "5")
+    names, where = stage.names, ("--bootstrap", stage.broker.bootstrap)
+    ours = stage.options()
+    seen = (*where, "--input", names.input, "--output", names.output, "--group", names.group)
+    page, picture = tmp_path / "left.html", tmp_path / "left.svg"
+    looks = [
+        (pipeline, "run", *ours, "--master", "none", "--progress", "none"),
+        (pipeline, "preflight", *ours, "--master", "none"),
+        (pipeline, "lag", *where, "--input", names.input, "--group", names.group),
+        (pipeline, "explain", f"{names.input}/0/0", *ours),
+        (pipeline, "doctor", *where, "--topic", names.output),
+        (pipeline, "xray", *seen, "--out", str(page)),
+        (pipeline, "xray", *seen, "--out", str(picture)),
+        (pipeline, "dlq", "list", *where, "--dead-letter", names.dead_letter),
+        (pipeline, "top", "--once", *ours),
+        (pipeline, "submit", "--dry-run", *ours),
+        (proof, "verify", *ours),
+        (downstream, "count", *where, "--topic", names.output),
+    ]
+    for program, *words in looks:
+        for more in ((), ("--json",)) if words[0] not in {"run", "submit", "xray"} else ((),):
+            code, said = stage.here(program, *words, *more, *mine, user="nobody")
+            assert (code, found(said)) == (ExitCode.DONE, []), f"{words}: {said}"
+            assert said.strip(), words
+    assert names.output in page.read_text()
+    assert "<svg" in picture.read_text()
+    assert in_files(tmp_path) == [tmp_path / "secret" / "client.properties"]
+
+    with stage.python("pipeline", "ui", *ours, "--port", "0", *mine) as program:
+        line = program.await_line(lambda line: line.startswith("live view at http://127.0.0.1:"))
+        port = int(line.rstrip("/\n").rpartition(":")[2])
+        until(lambda: _positions(port) == set(stage.committed().values()), "the positions, which brokers told")
+        texts = [get(port, path)[2] for path in ("/", "/view.json", "/page.js", "/page.css")]
+        program.terminate()
+        texts.append(program.wait(20).text)
+    assert found(*texts) == []
+
+
+def _positions(port: int) -> set[int | None]:
+    return {one["position"] for one in json.loads(get(port, "/view.json")[2])["partitions"]}

@@ -13,7 +13,7 @@ from harness import secure_roles
 from harness.names import Names
 from harness.secure_needs import LEFT_OUT, NEEDS, left_out, needs
 from harness.secure_record import Record
-from harness.secure_roles import ADMIN, DOWNSTREAM, PIPELINE, PROOF
+from harness.secure_roles import ADMIN, DOWNSTREAM, OPERATOR, PIPELINE, PROOF
 
 from protocol import rights
 from protocol.rights import Purpose
@@ -27,6 +27,7 @@ TESTS = Path(__file__).resolve().parents[1]
         ("python -m pipeline run --bootstrap h:1", PIPELINE),
         ("python -m pipeline preflight", PIPELINE),
         ("python -m pipeline doctor", ADMIN),
+        ("python -m pipeline explain --bootstrap h:1", OPERATOR),
         ("python -m downstream count", DOWNSTREAM),
         ("python -m harness.claims_worker --bootstrap h:1", DOWNSTREAM),
         ("python -m proof verify", PROOF),
@@ -65,13 +66,13 @@ def test_kafkas_own_tools_are_known_by_their_option() -> None:
 def test_no_test_has_a_right_outside_its_own_names() -> None:
     """Each row stands on names of this test, or is one that the page gives a fixed name."""
     names = Names("it-x-1234")
-    own = (names.stem, f"seed:{names.stem}")
+    own, fixed = (names.stem, f"seed:{names.stem}"), {"brew-scan", "brew-claims", "__consumer_offsets"}
     for file in [*NEEDS, "other.py"]:
         wanted = needs(file)
         place = wanted.place(names)
         for user in rights.USERS:
             for right in [*rights.of(user, place), *rights.more(user, wanted.purposes, place)]:
-                assert right.name.startswith(own) or right.name in {"brew-scan", "brew-claims"}, str(right)
+                assert right.name.startswith(own) or right.name in fixed, str(right)
 
 
 def test_what_is_left_out_is_there_and_has_its_reason() -> None:
