@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from harness.names import Names
+from harness.programs import until
 from harness.secure import Secure
 from harness.secure_stage import DOWNSTREAM, OPERATOR, PIPELINE, SecureStage
 
@@ -209,3 +211,75 @@ def _written(ground: Ground) -> int:
 def _topics(ground: Ground) -> list[str]:
     names = ground.stage.names
     return [names.input, names.output, names.dead_letter, f"{names.dead_letter}.replayed"]
+
+
+LOOKS = {
+    "lag": ("--input", "--group"),
+    "explain": ("--input", "--output", "--dead-letter", "--group"),
+    "xray": ("--input", "--output", "--group"),
+    "dlq list": ("--dead-letter",),
+    "dlq inspect": ("--dead-letter", "--input"),
+    "top": ("--input", "--output", "--dead-letter", "--group"),
+}
+PLACES = {"explain": "{input}/0/0", "dlq inspect": "0/0", "top": "--once"}
+
+
+def _looked(ground: Ground, command: str, *more: str) -> tuple[int, str]:
+    given = ground.stage.options()
+    pairs = dict(zip(given[::2], given[1::2], strict=True))
+    words = [word for name in ("--bootstrap", *LOOKS[command]) for word in (name, pairs[name])]
+    if command in PLACES:
+        words.insert(0, PLACES[command].format(input=ground.stage.names.input))
+    return ground.stage.here(pipeline, *command.split(), *words, *more, user=OPERATOR)
+
+
+def test_an_operator_without_one_right_is_told_its_name(ground: Ground) -> None:
+    """With the rights of the page every look is given; without one, who needs it names it, and the others go on."""
+    _outputs(ground)
+    refusing = dict.fromkeys(LOOKS, 0)
+    for right in rights.of(OPERATOR, ground.place):
+        assert ground.stage.secure.revoke(OPERATOR, right) == 1
+        told = {command: _looked(ground, command) for command in LOOKS}
+        ground.stage.secure.grant(OPERATOR, right)
+        refused = [command for command, (code, _) in told.items() if code != ExitCode.DONE]
+        assert refused, f"nobody misses {right}"
+        for command in refused:
+            code, said = told[command]
+            assert code == ExitCode.REFUSED, said
+            ground.stage.named(right, OPERATOR, said)
+            refusing[command] += 1
+    assert refusing["top"] == 0, "it shows what it can, and says what it can't"
+    assert {command: _looked(ground, command)[0] for command in LOOKS} == dict.fromkeys(LOOKS, ExitCode.DONE)
+
+
+def test_what_only_tells_more_is_missed_by_name_and_an_abort_takes_a_right(ground: Ground) -> None:
+    """An open transaction's name, and the group's commits; then who may look may not end it."""
+    stage, secure = ground.stage, ground.stage.secure
+    ground.make("output", "dead_letter")
+    crash = stage.pipeline("--master", "none", "--crash-prob", "1.0", seconds=60)
+    assert crash.code == ExitCode.CRASHED_ON_PURPOSE, crash.text
+    doctor = ("doctor", *ground.where, "--topic", stage.names.output, "--older-than", "0")
+    extra = {one: rights.more(OPERATOR, [one], ground.place) for one in (Purpose.NAMES, Purpose.OFFSETS, Purpose.ABORT)}
+    assert [len(rows) for rows in extra.values()] == [1, 1, 1]
+    for rows in extra.values():
+        secure.revoke(OPERATOR, *rows)
+    assert "TransactionalIdAuthorizationFailed" in json.loads(_looked(ground, "lag", "--json")[1])["not_told"]
+    assert "Describe on transactional ids" in stage.here(pipeline, *doctor, "--json", user=OPERATOR)[1]
+    assert any("__consumer_offsets" in one for one in json.loads(_looked(ground, "explain", "--json")[1])["not_told"])
+
+    for purpose in (Purpose.NAMES, Purpose.OFFSETS):
+        secure.grant(OPERATOR, *extra[purpose])
+    for command in ("lag", "explain"):
+        assert not json.loads(_looked(ground, command, "--json")[1])["not_told"]
+    [named, *_] = [one.transactional_id for one in stage.open_transactions()]
+    abort = (*doctor, "--abort", "--transaction", str(named), "--yes")
+    before = len(stage.open_transactions())
+    code, said = stage.here(pipeline, *abort, user=OPERATOR)
+    assert code == ExitCode.REFUSED, said
+    stage.named(extra[Purpose.ABORT][0], OPERATOR, said)
+    assert len(stage.open_transactions()) == before
+    secure.grant(OPERATOR, *extra[Purpose.ABORT])
+    stage.here(pipeline, *abort, user=OPERATOR)
+    until(lambda: named not in {one.transactional_id for one in stage.open_transactions()}, "its end")
+    code, said = ground.run()
+    assert code == ExitCode.DONE, said
