@@ -24,6 +24,7 @@ _READS = re.compile(r"\b(?:scan|read) of ")
 _CONFIG = re.compile(r"configuration of (?:topic )?'?([\w.-]*[\w-])")
 _NO_TOPIC = re.compile(r"topic '([\w.-]+)' is missing and could not be made")
 _OTHER = re.compile(r"\b(?:topic|scan of|read of(?! topic)) '?([\w.-]*[\w-])")
+_FENCE = re.compile(r"\bfence of (\S+): ")
 _AS = re.compile(r"\bas ([\w.-]*[\w-]): ")
 # As `pipeline.preflight.rights` says it.
 _PREFLIGHT = re.compile(r"this principal on (topic|group) (\S+) \(kafka-acls\.sh\)\): ([A-Z_, ]+) is not granted")
@@ -76,6 +77,8 @@ def advice(
 def _missing(text: str, names: Mapping[str, str], *, looks_only: bool) -> list[Right]:
     """The rights that the words speak of, as far as they tell."""
     group = names.get("group", "")
+    if _TRANSACTION.search(text) and (found := _FENCE.search(text)) is not None:
+        return [Right("", Kind.TRANSACTIONAL_ID, found[1], Operation.WRITE, "")]
     if _TRANSACTION.search(text):
         return [Right("", Kind.TRANSACTIONAL_ID, f"{group}:", Operation.WRITE, "", prefix=True)]
     if found := _PREFLIGHT.search(text):

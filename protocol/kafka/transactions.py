@@ -131,7 +131,7 @@ def fence(connection: Connection, transactional_id: str, deadline: Deadline) -> 
     )
 
     def ask_once() -> None:
-        with mapped("fence"):
+        with mapped(f"fence of {transactional_id}"):
             client.init_transactions(max(0.001, deadline.remaining_s()))
 
     again(ask_once, f"fence of {transactional_id}", deadline)

@@ -218,10 +218,9 @@ LOOKS = {
     "explain": ("--input", "--output", "--dead-letter", "--group"),
     "xray": ("--input", "--output", "--group"),
     "dlq list": ("--dead-letter",),
-    "dlq inspect": ("--dead-letter", "--input"),
     "top": ("--input", "--output", "--dead-letter", "--group"),
 }
-PLACES = {"explain": "{input}/0/0", "dlq inspect": "0/0", "top": "--once"}
+PLACES = {"explain": "{input}/0/0", "top": "--once"}
 
 
 def _looked(ground: Ground, command: str, *more: str) -> tuple[int, str]:

@@ -54,6 +54,7 @@ ME, FILE = "User:me", "/c.properties"
             "topic 'claims' is missing and could not be made: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)",
             ["Create on topic claims"],
         ),
+        ("fence of b:in:0: x (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)", ["Write on transactional-id b:in:0"]),
         ("x: Cluster authorization failed (CLUSTER_AUTHORIZATION_FAILED)", ["Create on cluster kafka-cluster"]),
     ],
 )
