@@ -17,6 +17,8 @@ _TOPIC = re.compile(r"\bTOPIC_AUTHORIZATION_FAILED|\bTopicAuthorization|Not auth
 _GROUP = re.compile(r"GROUP_AUTHORIZATION_FAILED|GroupAuthorization")
 _TRANSACTION = re.compile(r"TRANSACTIONAL_ID_AUTHORIZATION_FAILED|TransactionalIdAuthorization")
 _CLUSTER = re.compile(r"CLUSTER_AUTHORIZATION_FAILED|ClusterAuthorization")
+# Who may write to some topic needs no IdempotentWrite (KIP-679): without any, this is the first no.
+_NO_WRITE = re.compile(r"idempotence PID\b.*CLUSTER_AUTHORIZATION_FAILED")
 _LOGIN = re.compile(r"_AUTHENTICATION\b|SaslAuthenticationException|SASL authentication error|SaslAuthenticationFailed")
 _TLS = re.compile(r"\b_SSL\b|SslAuthenticationException|SSL handshake failed|CERTIFICATE_VERIFY_FAILED")
 _WRITES = re.compile(r"\b(?:produce|begin|send-offsets|commit): |\bappend to ")
@@ -90,7 +92,7 @@ def _missing(text: str, names: Mapping[str, str], *, looks_only: bool) -> list[R
         if (found := _AS.search(text)) is not None and found[1] != group:
             group, looks_only = found[1], True  # the group of a reader that commits nothing
         return [Right("", Kind.GROUP, group, Operation.DESCRIBE if looks_only else Operation.READ, "")] if group else []
-    if not _TOPIC.search(text):
+    if not _TOPIC.search(text) and not _NO_WRITE.search(text):
         return [Right("", Kind.CLUSTER, "kafka-cluster", Operation.CREATE, "")]
     if found := _NO_TOPIC.search(text):
         return [Right("", Kind.TOPIC, found[1], Operation.CREATE, "")]

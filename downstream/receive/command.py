@@ -108,7 +108,7 @@ def _run(
     if deliverer is not None:
         receiver.beside.append(deliverer)
     try:
-        told = Loop(settings, _watched(receiver, settings.topic, recorder), stop, _tell_aside).run()
+        told = Loop(settings, _watched(receiver, settings, recorder), stop, _tell_aside).run()
         if deliverer is not None and not stop.is_set():
             deliverer.drain(Deadline(settings.patience_s))
     finally:
@@ -117,12 +117,12 @@ def _run(
     return told
 
 
-def _watched(receiver: Receiver, topic: str, recorder: Recorder | None) -> Handler:
+def _watched(receiver: Receiver, settings: LoopSettings, recorder: Recorder | None) -> Handler:
     if recorder is None:
         return receiver
     recorder.skipped(0)
     receiver.skipped = recorder.skipped
-    return ObservedHandler(receiver, recorder, topic)
+    return ObservedHandler(receiver, recorder, settings.topic)
 
 
 def _tell(receiver: Receiver, deliverer: Deliverer | None, told: Told, *, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from pipeline.operate.options import advice
 from pipeline.operate.ward import end
 from protocol.connection import Connection
 from protocol.deadline import Deadline
+from protocol.denied import advice as denied
 from protocol.errors import BrewError
 
 _END_S = 30.0
@@ -59,9 +60,15 @@ def end_each(
         try:
             ended = end(connection, case, Deadline(_END_S))
         except BrewError as error:
-            account.failed.append((case, advice(error)))
-            told(case, f"not ended: {advice(error)}")
+            why = f"{error}; {no}" if (no := _denied(error, connection)) else advice(error)
+            account.failed.append((case, why))
+            told(case, f"not ended: {why}")
         else:
             (account.ended if ended else account.over).append(case)
             told(case, ENDED if ended else _OVER)
     return account
+
+
+def _denied(error: BrewError, connection: Connection) -> str | None:
+    """Who lacks which right; None where the brokers did not say no."""
+    return denied(str(error), connection.user, {}, connection.source)

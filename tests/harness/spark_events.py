@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 _QUERY = "org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart"
-_SOURCE = re.compile(r"Scan KafkaRelation\(strategy=Assign\[(.+?)-\d+[],]")
+_SOURCE = "BatchScan KafkaTable"
 
 
 def event_log(folder: Path) -> tuple[str, ...]:
@@ -24,23 +22,21 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.rglob("events_*"))
 
 
-def read_by_spark(folder: Path) -> Counter[str]:
+def read_by_spark(folder: Path) -> int | None:
     """
-    Per topic that queries read with Spark's Kafka source: how many records it gave to tasks.
+    How many records Spark's own Kafka source gave to tasks; None where no query read with it.
 
     Counts are those of tasks whose end was written: all of a run that ends in order, some or none of one that dies.
     """
-    topics: dict[int, str] = {}
-    read: Counter[str] = Counter()
+    counters: set[int] = set()
+    read = 0
     for event in _events(folder):
         if event["Event"] == _QUERY:
-            topics |= dict(_scans(event["sparkPlanInfo"]))
-            read.update(dict.fromkeys(topics.values(), 0))
+            counters |= set(_scans(event["sparkPlanInfo"]))
         elif event["Event"] == "SparkListenerTaskEnd":
-            for told in event["Task Info"]["Accumulables"]:
-                if told["ID"] in topics:
-                    read[topics[told["ID"]]] += int(told["Update"])
-    return read
+            told = event["Task Info"]["Accumulables"]
+            read += sum(int(one["Update"]) for one in told if one["ID"] in counters)
+    return read if counters else None
 
 
 def _events(folder: Path) -> Iterator[dict[str, Any]]:
@@ -51,9 +47,9 @@ def _events(folder: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
-def _scans(plan: dict[str, Any]) -> Iterator[tuple[int, str]]:
-    """The counter of rows of each Kafka source in a plan, and its topic."""
-    if (found := _SOURCE.match(plan["nodeName"])) is not None:
-        yield from ((one["accumulatorId"], found[1]) for one in plan["metrics"] if "output rows" in one["name"])
+def _scans(plan: dict[str, Any]) -> Iterator[int]:
+    """The counter of rows of each Kafka source in a plan."""
+    if plan["nodeName"] == _SOURCE:
+        yield from (one["accumulatorId"] for one in plan["metrics"] if "output rows" in one["name"])
     for child in plan["children"]:
         yield from _scans(child)

@@ -271,7 +271,7 @@ def test_what_only_tells_more_is_missed_by_name_and_an_abort_takes_a_right(groun
     for command in ("lag", "explain"):
         assert not json.loads(_looked(ground, command, "--json")[1])["not_told"]
     [named, *_] = [one.transactional_id for one in stage.open_transactions()]
-    abort = (*doctor, "--abort", "--transaction", str(named), "--yes")
+    abort = (*doctor, "--abort", "--transaction", str(named), "--yes", "--json")
     before = len(stage.open_transactions())
     code, said = stage.here(pipeline, *abort, user=OPERATOR)
     assert code == ExitCode.REFUSED, said

@@ -113,8 +113,8 @@ def test_a_planted_password_is_in_no_word_that_a_run_leaves(
     assert "Fatal Python error: Aborted" in crashed.text
     assert found(crashed.text) == []
     assert bool(files(left / "events")) is (master != "none"), "there is an event log to look into"
-    by_spark = {stage.names.input} if (master, reader) == ("local[2]", "connector") else set()
-    assert set(read_by_spark(left / "events")) == by_spark
+    by_spark = (master, reader) == ("local[2]", "connector")
+    assert (read_by_spark(left / "events") is not None) is by_spark
     assert list((left / "journal").iterdir())
     assert in_files(left) == []
 

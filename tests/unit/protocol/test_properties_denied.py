@@ -35,6 +35,10 @@ ME, FILE = "User:me", "/c.properties"
             "preflight: x (ACLs of this principal on topic out (kafka-acls.sh)): DESCRIBE_CONFIGS is not granted: y",
             ["DescribeConfigs on topic out"],
         ),
+        (
+            "append to topic c: Failed to acquire idempotence PID from b: x (CLUSTER_AUTHORIZATION_FAILED)",
+            ["Write on topic c"],
+        ),
         ("scan of out: Group authorization failed (GROUP_AUTHORIZATION_FAILED)", ["Describe on group brew-scan"]),
         ("read of out as g: Group authorization failed (GROUP_AUTHORIZATION_FAILED)", ["Read on group g"]),
         (
