@@ -71,7 +71,8 @@ def _settled(desk: Desk) -> View:
         view = desk.view()
         waiting = [one for one in view.lamps.values() if not one.off and one.age_s is None and one.stale is None]
         looking = LOOKING in view.totals.states or (bool(view.rows) and view.totals.rate is None)
-        if deadline.expired() or not (waiting or looking):
+        failed = view.lamps["flow"].stale is not None  # no state and no rate comes any more
+        if deadline.expired() or not (waiting or (looking and not failed)):
             return view
         _pause(_TICK_S)
 

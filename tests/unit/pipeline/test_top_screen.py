@@ -6,9 +6,11 @@ import io
 import json
 
 import orjson
+import pytest
 from rich.console import Console
-from ui_views import Answers, flow, holder, look, moving, running, seen, status, statuses, strip, tails
+from ui_views import Answers, failed, flow, holder, look, moving, running, seen, status, statuses, strip, tails
 
+from pipeline.ui import top
 from pipeline.ui.document import document
 from pipeline.ui.terminal import screen, spark
 from pipeline.ui.view import View
@@ -50,6 +52,23 @@ def test_a_stale_source_is_said() -> None:
     answers, memory = moving()
     text = "\n".join(drawn(seen(answers, memory, 130.0)))
     assert "✗ Kafka stale, last answer 30 s ago: the question has not come back" in text
+
+
+def test_a_look_that_was_refused_is_shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No second look tells a rate; of brokers that answer one is awaited."""
+    views = iter([seen(Answers(failed(flow(look(0, 5, 10)), "no right"), tails(strip(0)))), None])
+
+    class Desk:
+        def view(self) -> View | None:
+            return next(views)
+
+    monkeypatch.setattr(top, "_pause", lambda _: pytest.fail("waited"))
+    first = top._settled(Desk())  # type: ignore[arg-type]
+    assert first.lamps["flow"].stale is not None
+    assert first.totals.rate is None
+    views = iter([seen(Answers(flow(look(0, 5, 10)), tails(strip(0))))])
+    with pytest.raises(pytest.fail.Exception, match="waited"):
+        top._settled(Desk())  # type: ignore[arg-type]
 
 
 def test_the_line_of_rates_is_as_high_as_its_highest() -> None:
