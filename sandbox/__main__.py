@@ -25,7 +25,6 @@ from sandbox.jvm import TOOLS, Jvm
 from sandbox.kafka import Cluster, Settings, make_archive
 from sandbox.layout import Layout
 from sandbox.network import Network
-from sandbox.ports import HOST
 from sandbox.setup import setup
 from sandbox.stores import stores
 
@@ -173,7 +172,7 @@ def status(directory: Path, *, as_json: bool) -> None:
       python -m sandbox status --json
     """  # noqa: D301 - \b is click's mark for "keep these lines"
     layout = Layout.read(directory.resolve())
-    nodes = [] if layout is None else [_told(layout, number) for number in (n.number for n in layout.nodes)]
+    nodes = [] if layout is None else [layout.document(node) for node in layout.nodes]
     is_up = bool(nodes) and all(node["running"] for node in nodes)
     if as_json:
         document = {"up": is_up, "bootstrap": layout.bootstrap if layout else None, "brokers": nodes}
@@ -268,20 +267,6 @@ def _limit(size_mb: int | None) -> int:
         click.echo("no root here: no broker's disk is limited, `fill` will be refused", err=True)
         return 0
     return size_mb or 0
-
-
-def _told(layout: Layout, number: int) -> dict[str, object]:
-    node = layout.node(number)
-    return {
-        "broker": node.number,
-        "address": f"{'localhost' if node.host == HOST else node.host}:{node.port}",
-        "running": node.alive(),
-        "process": node.identity.pid if node.identity and node.alive() else None,
-        "log": str(layout.log(node)),
-        "data": str(layout.data(node)),
-        "network": "namespaces" if node.namespace else "loopback",
-        "data_size_mb": node.size_mb or None,
-    }
 
 
 def _become(command: Sequence[str]) -> None:

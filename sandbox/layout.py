@@ -70,6 +70,20 @@ class Layout:
     def node(self, number: int) -> Node:
         return next(node for node in self.nodes if node.number == number)
 
+    def document(self, node: Node) -> dict[str, object]:
+        """One broker as JSON."""
+        alive = node.alive()
+        return {
+            "broker": node.number,
+            "address": f"{'localhost' if node.host == HOST else node.host}:{node.port}",
+            "running": alive,
+            "process": node.identity.pid if node.identity and alive else None,
+            "log": str(self.log(node)),
+            "data": str(self.data(node)),
+            "network": "namespaces" if node.namespace else "loopback",
+            "data_size_mb": node.size_mb or None,
+        }
+
     def home(self, node: Node) -> Path:
         return self.directory / f"kafka-{node.number}"
 

@@ -1,4 +1,4 @@
-"""Preflight, lag and explain against a real broker."""
+"""Preflight, lag and doctor's limits against a real broker."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 from harness.brokers import Broker
 from harness.names import Names
-from harness.operate import asked, crash, pipeline, upstream, words, write
+from harness.operate import asked, pipeline, upstream, words, write
 from harness.pipeline import Stage, until
 from harness.waiting import markers_written
 
-from pipeline.operate import trace
 from pipeline.operate.judge.lag import State, tell
 from pipeline.operate.look import Observer
 from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, Refused
+from protocol.errors import Refused
 from protocol.kafka import topics
 from protocol.kafka.clients import READ_COMMITTED, AdminClient, consumer
 from protocol.kafka.introspect import Unsupported
-from protocol.kafka.operate import set_config, set_offsets
+from protocol.kafka.operate import set_config
 from protocol.kafka.topics import Wanted
 from protocol.kafka.transactions import Transactions, fence
 from protocol.names import ExitCode, TransactionalId
@@ -220,117 +219,6 @@ def test_watching_the_lag_goes_on_until_sigterm(stage: Stage) -> None:
         program.await_line(lambda line: '"states":{"idle":1}' in line, times=2)
         program.terminate()
         assert program.wait(30).code == 128 + signal.SIGTERM
-
-
-def test_explain_tells_an_orders_way_after_a_crash_and_why_it_came_twice(stage: Stage) -> None:
-    """Open, then aborted beside a committed copy, then a second one because the position was moved back."""
-    stage.create(1)
-    stage.produce(stage.names.input, *((0, b"gold-%d" % n, b'{"customer_id":"c-1"}') for n in range(5)))
-    place = f"{stage.names.input}/0/2"
-    (told,) = asked(stage, "explain", place)["orders"]
-    assert (told["answer"], told["copies"]) == ("not-read", [])
-
-    crash(stage)
-    (told,) = asked(stage, "explain", place)["orders"]
-    assert (told["answer"], [one["fate"] for one in told["copies"]]) == ("in-flight", ["open"])
-
-    stage.drain_alone()
-    (told,) = asked(stage, "explain", "gold-2")["orders"]
-    assert (told["order"], told["answer"]) == (place, "delivered")
-    aborted, committed = told["copies"]
-    assert (aborted["fate"], aborted["visible"], "fence" in aborted["rule"]) == ("aborted", False, True)
-    assert (committed["fate"], committed["visible"]) == ("committed", True)
-    assert committed["transactional_id"] == f"{stage.names.group}:{stage.names.input}:0"
-    assert (committed["range"], told["group"]["committed"]) == ([0, 5], 5)
-    assert asked(stage, "explain", committed["at"])["orders"] == [told]
-
-    set_offsets(stage.admin, stage.names.group, stage.names.input, {0: 2}, Deadline(20))
-    stage.drain_alone()
-    found = asked(stage, "explain", "gold-2", "--since", "1h", code=1)
-    (told,) = found["orders"]
-    assert (told["answer"], "moved back by hand" in told["why"]) == ("twice", True)
-    assert found["verdict"]["verdict"] == "delivered-twice"
-    assert [one["range"] for one in told["copies"] if one["fate"] == "committed"] == [[0, 5], [2, 5]]
-    code, text = pipeline(stage, "explain", place)
-    assert (code, max(map(len, text.splitlines())) <= 120) == (1, True)
-
-
-def test_explain_tells_a_rejected_order_and_follows_its_replay_both_ways(stage: Stage) -> None:
-    """The reason is told; a replay is no second writing of upstream, and is found from either end."""
-    stage.create(1)
-    order = b'{"order_id":"o-1","customer_id":"c-1"}'
-    stage.produce(stage.names.input, (0, b"gold-1", b"broken" + order), (0, b"gold-2", order))
-    stage.drain_alone()
-    first = f"{stage.names.input}/0/0"
-    found = asked(stage, "explain", first)
-    (told,) = found["orders"]
-    (letter,) = told["copies"]
-    assert (told["answer"], letter["reason"], letter["range"]) == ("rejected", "not-json", [0, 2])
-    assert (letter["message"] in told["why"], found["verdict"]) == (True, None)
-
-    replayed = replay(stage)
-    stage.drain_alone()
-    found = asked(stage, "explain", first)
-    told, back = found["orders"]
-    assert (told["order"], told["answer"], told["replayed_as"]) == (first, "rejected", [replayed])
-    assert (back["order"], back["answer"], back["replay_of"]) == (replayed, "rejected", letter["at"])
-    assert (found["verdict"]["verdict"], letter["at"] in found["verdict"]["why"]) == ("replayed", True)
-    by_replay = asked(stage, "explain", replayed)
-    assert (by_replay["orders"], by_replay["verdict"]) == (found["orders"], found["verdict"])
-    code, text = pipeline(stage, "explain", first)
-    assert (code, f"written back as {replayed}" in " ".join(text.split())) == (0, True)
-
-
-def replay(stage: Stage) -> str:
-    """Write back the one record that was rejected; where on the input it then stands."""
-    markers_written(stage.connection, stage.names.dead_letter)
-    code, told = pipeline(stage, "dlq replay")
-    assert code == 0, told
-    markers_written(stage.connection, stage.names.input)
-    return f"{stage.names.input}/0/{stage.records(stage.names.input)[-1].offset()}"
-
-
-def test_explain_tells_what_upstream_wrote_twice(stage: Stage) -> None:
-    """Two records of one order are delivered once each: that is no breach, and said so."""
-    stage.create(2)
-    order = b'{"order_id":"o-1","customer_id":"c-1"}'
-    other = b'{"order_id":"o-2","customer_id":"c-1"}'
-    stage.produce(stage.names.input, (0, b"gold-1", order), (0, b"gold-1", other), (1, b"gold-9", order))
-    stage.drain_alone()
-    found = asked(stage, "explain", "o-1", "--order-id")
-    assert ([one["answer"] for one in found["orders"]], found["found"]) == (["delivered", "delivered"], 2)
-    verdict = found["verdict"]
-    assert (verdict["verdict"], "'o-1' 2 times, with the same bytes" in verdict["why"]) == ("written-twice", True)
-    code, text = pipeline(stage, "explain", "o-1", "--order-id")
-    assert (code, "together: written-twice" in text) == (0, True)
-    found = asked(stage, "explain", "gold-1")
-    assert [one["order_id"] for one in found["orders"]] == ["o-1", "o-2"]
-    assert found["verdict"]["verdict"] == "different"
-    code, text = pipeline(stage, "explain", "o-9", "--order-id")
-    assert (code, "has the order_id 'o-9'" in text) == (0, True)
-
-
-def test_explain_says_what_is_lost_and_refuses_what_is_not_there(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A position moved forward leaves an order behind; every refusal says what to do next."""
-
-    def no_answer(*_arguments: object) -> None:
-        raise DeadlineExceeded("locate: no stable answer")
-
-    stage.create(1)
-    stage.produce(stage.names.input, *((0, b"gold-%d" % n, b'{"customer_id":"c-1"}') for n in range(3)))
-    set_offsets(stage.admin, stage.names.group, stage.names.input, {0: 1}, Deadline(20))
-    stage.drain_alone()
-    (told,) = asked(stage, "explain", f"{stage.names.input}/0/0", code=1)["orders"]
-    assert told["answer"] == "lost"
-    assert asked(stage, "explain", "gold-9")["orders"] == []
-    code, text = pipeline(stage, "explain", f"{stage.names.output}/0/2")
-    assert (code, "no record is there" in text) == (3, True)
-    code, text = pipeline(stage, "explain", f"{stage.names.input}/0/99")
-    assert (code, "ends at 3" in text) == (3, True)
-    assert pipeline(stage, "explain", "other.topic/0/1")[0] == ExitCode.USAGE
-    monkeypatch.setattr(trace, "committed_by", no_answer)
-    code, text = pipeline(stage, "explain", f"{stage.names.input}/0/0")
-    assert (code, "no stable answer; if a right is missing" in text, "ask again" in text) == (3, True, True)
 
 
 def test_brokers_that_are_too_old_to_tell_of_transactions_stop_only_the_doctor(

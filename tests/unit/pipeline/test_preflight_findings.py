@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.plan import Fact, position_metadata
 from pipeline.preflight.brokers import transaction_version
 from pipeline.preflight.clocks import Chain, chain
 from pipeline.preflight.finding import NAMES, POSITION_NAMES, Finding, Severity, allowed
 from pipeline.preflight.gate import gate
-from pipeline.preflight.judge import judge, positions
+from pipeline.preflight.judge import judge
 from pipeline.settings import DirectSettings, PipelineSettings, Reader
 from protocol.batches import OFFSETS_TOPIC
 from protocol.cluster import TRANSACTIONS_TOPIC, ClusterFacts, GroupFacts, TopicFacts, Unknown
@@ -21,7 +20,6 @@ from protocol.connection import Connection
 from protocol.deadline import delivery_ms
 from protocol.errors import Refused, UsageError
 from protocol.kafka import clients
-from protocol.position import Committed, LogOffsets
 
 MOST = 100 * 1024 * 1024
 ALL = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS", "DESCRIBE"})
@@ -279,23 +277,3 @@ def test_only_names_of_checks_are_allowed() -> None:
     for wrong in ("output-clean", *POSITION_NAMES):
         with pytest.raises(UsageError, match=f"'{wrong}'"):
             allowed(["output-cleanup", wrong])
-
-
-def fact(partition: int, offset: int | None, metadata: str = position_metadata("id-in")) -> Fact:
-    at = None if offset is None else Committed(offset, metadata)
-    return Fact("in", partition, "id-in", at, LogOffsets(5, 90, 100))
-
-
-@pytest.mark.parametrize(
-    ("facts", "told"),
-    [
-        ([fact(0, 5), fact(1, None)], {"position": Severity.OK, "topic-identity": Severity.OK}),
-        ([fact(0, 50, "")], {"position": Severity.OK, "topic-identity": Severity.UNKNOWN}),
-        ([fact(0, 4)], {"position": Severity.UNSAFE}),
-        ([fact(0, 101)], {"position": Severity.UNSAFE}),
-        ([fact(0, 50, position_metadata("another" * 3 + "x"))], {"topic-identity": Severity.UNSAFE}),
-    ],
-)
-def test_the_position_has_to_mean_what_it_meant(facts: list[Fact], told: dict[str, Severity]) -> None:
-    """Inside the log, of the topic that it was committed for."""
-    assert {one.name: one.severity for one in positions(facts, "g")} == told
