@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
@@ -10,6 +11,8 @@ HEADER_TOPIC = "source.topic"
 HEADER_PARTITION = "source.partition"
 HEADER_OFFSET = "source.offset"
 _LONGEST_NUMBER = 19  # digits of the largest offset; Python refuses to read some thousands
+
+_PLACE = re.compile(r"([a-zA-Z0-9._-]{1,249})/(\d{1,9})/(\d{1,18})")
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -21,6 +24,15 @@ class SourcePosition:
     topic: str
     partition: int
     offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> SourcePosition | None:
+        """Read it as people write it, with slashes between; None where it is no place."""
+        found = _PLACE.fullmatch(text)
+        return cls(found[1], int(found[2]), int(found[3])) if found else None
 
     def headers(self) -> list[tuple[str, bytes]]:
         """Three headers, values as UTF-8 text; they follow the input's own headers."""

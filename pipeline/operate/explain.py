@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pipeline.operate import trace
 from pipeline.operate.follow import family
-from pipeline.operate.judge.order import Place, order_id
+from pipeline.operate.judge.order import order_id
 from pipeline.operate.judge.story import BROKEN, answer
 from pipeline.operate.options import (
     advised,
@@ -36,6 +36,7 @@ from protocol.errors import UsageError
 from protocol.kafka.scan import LogRecord
 from protocol.kafka.transactions import transactions
 from protocol.names import ExitCode
+from protocol.position import SourcePosition
 
 _SPAN = re.compile(r"(\d{1,6})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -79,7 +80,7 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
     places = Places(more["topic"], more["output"], more["dead_letter"], more["group"])
     since_ms = None if more["since"] is None else since(more["since"], time.time())
     by_id = more["is_order_id"]
-    place = None if is_key or by_id else Place.parse(what)
+    place = None if is_key or by_id else SourcePosition.parse(what)
     if place is not None and place.topic not in places.topics:
         raise UsageError(
             f"{what!r} is a place on none of {', '.join(places.topics)}; name those topics, or say --key if it is a key"

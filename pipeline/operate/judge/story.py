@@ -75,7 +75,7 @@ class Story:
 
     @property
     def place(self) -> str:
-        return f"{self.at.topic}/{self.at.partition}/{self.at.offset}"
+        return str(self.at)
 
     @property
     def seen(self) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.operate.explain import since
 from pipeline.operate.judge.fate import Fate, Finder, View, Written, view
-from pipeline.operate.judge.order import Order, Place
+from pipeline.operate.judge.order import Order
 from pipeline.operate.judge.story import BROKEN, Answer, Copy, Story, answer, linked
 from protocol.batches import RawBatch
 from protocol.errors import UsageError
@@ -119,8 +119,8 @@ def test_an_order_has_one_answer(told: Story, verdict: Answer, why: str) -> None
 
 def test_a_replay_is_linked_to_the_dead_letter_that_it_was() -> None:
     """The record says from which; its dead letter's record learns where to. Those that stand first are told first."""
-    replay = replace(story(), at=SourcePosition("in", 1, 2), order=Order("o-1", b"x", Place("dlq", 0, 13)))
-    stranger = replace(story(), at=SourcePosition("in", 1, 3), order=Order("o-1", b"x", Place("dlq", 0, 99)))
+    replay = replace(story(), at=SourcePosition("in", 1, 2), order=Order("o-1", b"x", SourcePosition("dlq", 0, 13)))
+    stranger = replace(story(), at=SourcePosition("in", 1, 3), order=Order("o-1", b"x", SourcePosition("dlq", 0, 99)))
     first, second, third = linked([replay, stranger, story(LETTER)])
     assert (first.replays, second.replays, third.replays) == (("in/1/2",), (), ())
     assert "written back as in/1/2" in answer(first)[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.operate.judge.fate import Fate, View, Written
-from pipeline.operate.judge.order import Order, Place, order_id
+from pipeline.operate.judge.order import Order, order_id
 from pipeline.operate.judge.ranges import Span, spans
 from pipeline.operate.judge.story import Copy, Story
 from pipeline.operate.judge.verdict import Verdict, verdict
@@ -13,7 +13,7 @@ from protocol.batches import OffsetBatch, OffsetCommit, RawBatch
 from protocol.position import SourcePosition
 from protocol.records import REPLAYED_FROM
 
-LETTER = Place("dlq", 0, 5)
+LETTER = SourcePosition("dlq", 0, 5)
 
 
 def copy(fate: Fate = Fate.COMMITTED, offset: int = 0) -> Copy:
