@@ -29,7 +29,7 @@ class Outcome:
     A range and what became of it; ``position`` is the committed offset that *locate* found (-1: none).
 
     ``steps``: seconds of each step that was begun. ``began_at``: seconds since the epoch. ``reasons``: why records were
-    rejected -> how many.
+    rejected -> how many. ``read_bytes``: of the Arrow batches that Spark handed over.
     """
 
     partition: int
@@ -44,3 +44,4 @@ class Outcome:
     steps: Mapping[str, float] = field(default_factory=dict)
     began_at: float = 0.0
     reasons: Mapping[str, int] = field(default_factory=dict)
+    read_bytes: int = 0

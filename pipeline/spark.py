@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from pyspark.sql import SparkSession
 
 from pipeline import session
 from pipeline.attempt import Job
+from pipeline.batches import LIGHT, Weights
 from pipeline.outcome import Outcome, Status
 from pipeline.read import check_one_task_per_range, read
 from pipeline.settings import SparkSettings
@@ -24,21 +26,37 @@ class SparkEngine:
 
     def __init__(self, spark: SparkSession, settings: SparkSettings, *, kept: bool = False) -> None:
         self.spark, self._kept = spark, kept
+        self._weights = Weights(dict(settings.conf))
         self._end_s = _ARCHIVE_S if settings.make_archive else _END_S
 
     def execute(self, ranges: Sequence[OffsetRange], job: Job) -> Mapping[int, Outcome]:
         """Run one job; a job that fails leaves every one of its ranges failed."""
+        told: Mapping[int, Outcome]
         try:
-            frame = read(self.spark, job.transaction.connection, job.transaction.group, ranges)
+            frame = read(self._session(ranges), job.transaction.connection, job.transaction.group, ranges)
             frame = frame.mapInArrow(task(job), OUTCOME_SCHEMA)
             check_one_task_per_range(frame, ranges)
-            return {o.partition: o for o in (read_outcome(bytes(row[0])) for row in frame.collect())}
+            told = {o.partition: o for o in (read_outcome(bytes(row[0])) for row in frame.collect())}
         except BrewError:
             raise
         except Exception as error:  # noqa: BLE001 - py4j raises many kinds; Kafka's answer decides
             session.check_alive(self.spark.sparkContext)
             detail = f"Spark: {cause(error)}"
-            return {r.partition: Outcome(r.partition, r.start, r.until, Status.FAILED, detail=detail) for r in ranges}
+            told = {r.partition: Outcome(r.partition, r.start, r.until, Status.FAILED, detail=detail) for r in ranges}
+        self._weights.heed(told.values())
+        return told
+
+    def _session(self, ranges: Sequence[OffsetRange]) -> SparkSession:
+        """The one whose batches fit these ranges: settings are a session's, and lanes plan side by side."""
+        return self._light if self._weights.light(one.partition for one in ranges) else self.spark
+
+    @cached_property
+    def _light(self) -> SparkSession:
+        """Shares the context; made when it is wanted first, so that a start does not pay for it."""
+        spark = self.spark.newSession()
+        for name, value in LIGHT.items():
+            spark.conf.set(name, value)
+        return spark
 
     def interrupt(self) -> None:
         session.cancel_all(self.spark.sparkContext)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 
 import orjson
@@ -32,7 +32,8 @@ def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBat
                 offer = job.offers[partition]
                 if TaskContext.get().attemptNumber() > 0:  # a crash on purpose strikes once, or no run could heal
                     offer = replace(offer, crash=None)
-                outcome = attempt(offer, _rows(first, arrow, partition), job)
+                batches = _Weighed(_chain(first, arrow))
+                outcome = replace(attempt(offer, _rows(batches, partition), job), read_bytes=batches.read_bytes)
                 yield pa.record_batch([pa.array([orjson.dumps(asdict(outcome))], pa.binary())], schema=_SCHEMA)
                 return
 
@@ -46,9 +47,22 @@ def settle_in() -> None:
     gc.freeze()
 
 
-def _rows(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], partition: int) -> Iterator[Rows]:
+class _Weighed:
+    """Batches as they come, and their bytes."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.read_bytes = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.read_bytes += batch.nbytes
+            yield batch
+
+
+def _rows(batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[Rows]:
     """Turn Arrow into lists; a row of another partition means that somebody shuffled the plan."""
-    for batch in _chain(first, rest):
+    for batch in batches:
         partitions = batch.column("partition").unique().to_pylist()
         if batch.num_rows and partitions != [partition]:
             raise Fatal(f"read: a task for partition {partition} was given rows of {partitions}")

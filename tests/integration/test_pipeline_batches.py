@@ -1,0 +1,71 @@
+"""What bounds the batches that Spark hands to the workers, cycle by cycle, in the words of each cycle's session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import Stage
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline import spark as engine
+from pipeline.batches import LIGHT
+from pipeline.read import read
+
+LIFTED = tuple(LIGHT.values())
+SMALL_RANGES = ("--lanes", "1", "--max-records-per-transaction", "100")
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Stage:
+    made = Stage(broker, names)
+    made.create(2)
+    return made
+
+
+class Bounds:
+    """Stands before the reader; ``fails`` is the number of the cycle that does not get its rows."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, ...]] = []
+        self.fails = -1
+
+    def read(self, spark: SparkSession, *rest: Any) -> DataFrame:
+        self.found.append(tuple(str(spark.conf.get(name)) for name in LIGHT))
+        if len(self.found) == self.fails:
+            raise RuntimeError("no memory, say")
+        return read(spark, *rest)
+
+
+@pytest.fixture
+def bounds(monkeypatch: pytest.MonkeyPatch) -> Bounds:
+    made = Bounds()
+    monkeypatch.setattr(engine, "read", made.read)
+    return made
+
+
+def test_small_records_are_handed_over_without_a_bound_of_bytes_once_they_are_known(
+    stage: Stage, bounds: Bounds
+) -> None:
+    stage.seed(800)
+    stage.drain(*SMALL_RANGES)
+    assert [one == LIFTED for one in bounds.found] == [False, True, True, True]
+    stage.proven(inputs=800, outputs=800)
+
+
+def test_large_records_stay_bounded(stage: Stage, bounds: Bounds) -> None:
+    order = orjson.dumps({"order_id": "gold-1", "customer_id": "c-1", "note": "x" * 8192})
+    stage.produce(stage.names.input, *((number % 2, b"gold-1", order) for number in range(400)))
+    stage.drain(*SMALL_RANGES)
+    assert [one == LIFTED for one in bounds.found] == [False, False]
+
+
+def test_after_a_job_that_failed_its_batches_are_bounded_again(stage: Stage, bounds: Bounds) -> None:
+    bounds.fails = 2
+    stage.seed(800)
+    stage.drain(*SMALL_RANGES)
+    assert [one == LIFTED for one in bounds.found] == [False, True, False, True, True]
+    stage.proven(inputs=800, outputs=800)
