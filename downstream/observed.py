@@ -110,6 +110,7 @@ class ObservedHandler:
 
     def __init__(self, inner: Handler, recorder: Recorder, topic: str) -> None:
         self._inner, self._recorder, self._topic = inner, recorder, topic
+        self._newest_ms: dict[int, int] = {}
 
     def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:
         """
@@ -133,6 +134,8 @@ class ObservedHandler:
         Raises:
             Later, NotOwned: as the pattern says.
         """
+        # Before it is done: what the pattern reports while it works is about these records.
+        self._newest_ms.update((one.partition, one.records[-1].timestamp()[1]) for one in slices if one.records)
         with self._telling([one.partition for one in slices]):
             self._inner.handle(slices, self._heard(lease))
         for one in slices:
@@ -166,7 +169,7 @@ class ObservedHandler:
         def both(positions: Mapping[int, int]) -> None:
             report(positions)
             for partition, position in positions.items():
-                self._recorder.moved((self._topic, partition), position)
+                self._recorder.moved((self._topic, partition), position, self._newest_ms.get(partition))
 
         return replace(lease, report=both)
 

@@ -30,6 +30,7 @@ class Outcome:
 
     ``steps``: seconds of each step that was begun. ``began_at``: seconds since the epoch. ``reasons``: why records were
     rejected -> how many. ``read_bytes``: of the Arrow batches that Spark handed over.
+    ``newest_ms``: the timestamp of the last record of a range that was committed, if it has one.
     """
 
     partition: int
@@ -45,3 +46,4 @@ class Outcome:
     began_at: float = 0.0
     reasons: Mapping[str, int] = field(default_factory=dict)
     read_bytes: int = 0
+    newest_ms: int | None = None

@@ -46,6 +46,7 @@ class _Run:
     evidence: Evidence | None = None
     aside: Callable[[], AbstractContextManager[None]] = nullcontext
     tally: Tally = field(default_factory=Tally)
+    newest_ms: int | None = None
 
     def may_crash(self, point: CrashPoint) -> None:
         if self.crash is not None:
@@ -113,6 +114,7 @@ def transact(
         run.tally.rejected,
         time.monotonic() - began,
         reasons=run.tally.reasons,
+        newest_ms=run.newest_ms,
     )
 
 
@@ -141,6 +143,7 @@ def _write(run: _Run, batches: Iterable[Rows], position: int) -> None:
                     _produce(run, piece, position)
                 with run.aside():
                     kafka.settle(deadline)
+            run.newest_ms = rows.timestamps[-1] if rows.timestamps else run.newest_ms
             deadline.check("produce")
         kafka.flush(deadline)
         run.may_crash(CrashPoint.AFTER_FLUSH)

@@ -89,6 +89,7 @@ def ended(outcome: Outcome, topic: str, group: str) -> Ended:
         outcome.began_at or None,
         str(TransactionalId(group, topic, outcome.partition)),
         outcome.detail,
+        outcome.newest_ms,
     )
 
 

@@ -29,7 +29,7 @@ from pipeline.operate.options import (
     show,
 )
 from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, KafkaFailure, UsageError
+from protocol.errors import DeadlineExceeded, KafkaFailure, Refused, UsageError
 from protocol.names import ExitCode
 
 _ASK_S = 30.0
@@ -63,6 +63,12 @@ _STYLES = {
     multiple=True,
     help="Exit 1 where a partition is in this state; repeatable.  [default: none]",
 )
+@click.option(
+    "--fail-older-than",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Exit 1 where a record that can be read is older.  [default: never]",
+)
 @json_option
 @advised()
 def lag(
@@ -74,10 +80,11 @@ def lag(
     exact: int,
     watch: bool,
     fail_on: tuple[str, ...],
+    fail_older_than: float | None,
     as_json: bool,
 ) -> ExitCode:
     """
-    Tell per partition how many records are left to read, and what it is doing.
+    Tell per partition how many records are left to read, how old the oldest of them is, and what it is doing.
 
     The lag is counted up to the last stable offset, in records: markers and aborted records are none. States: idle,
     working, blocked (by whose open transaction), fenced (attempts begin and none commits), stuck (nothing moves).
@@ -88,20 +95,40 @@ def lag(
       python -m pipeline lag --group brew-enricher --interval 5 --json
       python -m pipeline lag --watch
       python -m pipeline lag --fail-on stuck --fail-on fenced --interval 30
+      python -m pipeline lag --fail-older-than 300
 
     \b
-    Exit codes: 0 told, 1 a partition is as --fail-on says, 3 refused or out of reach, 64 wrong usage.
+    Exit codes: 0 told, 1 as a --fail option says, 3 refused or out of reach, 64 wrong usage.
     """  # noqa: D301 - click's own mark
-    if watch and fail_on:
-        raise UsageError("--watch has no end to fail at: say --fail-on without it, and a longer --interval")
+    if watch and (fail_on or fail_older_than is not None):
+        raise UsageError("--watch has no end to fail at: say --fail-... without it, and a longer --interval")
     with Observer(connected(bootstrap), topic, group, exact) as observer:
         before = observer.look(Deadline(_ASK_S))
         if not watch:
             document = _next(observer, before, interval)[1]
             say_json(document | {"topic": topic, "group": group}) if as_json else show(table(document, topic, group))
-            return ExitCode.VIOLATION if set(fail_on) & document["states"].keys() else ExitCode.DONE
+            bad = bool(set(fail_on) & document["states"].keys()) or late(document, fail_older_than)
+            return ExitCode.VIOLATION if bad else ExitCode.DONE
         _watch(observer, before, interval, topic, group, as_json=as_json)
     return ExitCode.DONE
+
+
+def late(document: Mapping[str, Any], limit_s: float | None) -> bool:
+    """
+    Whether a record that can be read is older.
+
+    Raises:
+        Refused: a partition's age is not told, and none that is told is older.
+    """
+    if limit_s is None or (document["lag_s"] or 0) > limit_s:
+        return limit_s is not None
+    if untold := [row["partition"] for row in document["partitions"] if row["lag_s"] is None]:
+        raise Refused(
+            f"--fail-older-than is {limit_s:g} and the age of what waits in partition {untold[0]} is not told "
+            f"({document['not_told'] or 'its first record has no timestamp, or lies behind many aborted ones'}); "
+            "look with --json, or fail by state (--fail-on)"
+        )
+    return False
 
 
 def _watch(observer: Observer, before: list[Look], interval_s: float, topic: str, group: str, *, as_json: bool) -> None:
@@ -111,7 +138,7 @@ def _watch(observer: Observer, before: list[Look], interval_s: float, topic: str
             try:
                 before, document = _next(observer, before, interval_s)
             except (DeadlineExceeded, KafkaFailure) as error:  # brokers come back; whoever watches wants to see that
-                document = {"remaining": 0, "exact": False, "states": {}, "not_told": str(error), "partitions": []}
+                document = document_of([], [], 0, str(error)) | {"exact": False}
             if live is None:
                 say_json(document | {"topic": topic, "group": group}, lines=True)
             else:
@@ -129,16 +156,19 @@ def document_of(before: list[Look], now: list[Look], now_ms: int, silent: str | 
     known: Mapping[int, Look] = {one.partition: one for one in before}
     told = [(one, tell(known.get(one.partition, one), one, now_ms)) for one in now]
     total = Remaining(sum(one.remaining.records for one in now), all(one.remaining.exact for one in now))
+    ages = [age for one in now if (age := one.lag_s(now_ms)) is not None]
     return {
         "remaining": total.records,
         "exact": total.exact,
+        "lag_s": round(max(ages), 1) if ages else None,
         "states": Counter(one.state.value for _, one in told),
         "not_told": silent,
-        "partitions": [_row(look, one) for look, one in told],
+        "partitions": [_row(look, one, now_ms) for look, one in told],
     }
 
 
-def _row(look: Look, told: Told) -> dict[str, Any]:
+def _row(look: Look, told: Told, now_ms: int) -> dict[str, Any]:
+    age_s = look.lag_s(now_ms)
     holders = [
         {
             "producer_id": one.producer_id,
@@ -159,6 +189,7 @@ def _row(look: Look, told: Told) -> dict[str, Any]:
         "end": look.log.end,
         "remaining": look.remaining.records,
         "exact": look.remaining.exact,
+        "lag_s": None if age_s is None else round(age_s, 1),
         "held_by": holders,
     }
 
@@ -166,7 +197,7 @@ def _row(look: Look, told: Told) -> dict[str, Any]:
 def table(document: Mapping[str, Any], topic: str, group: str) -> Group:
     """The same for people."""
     drawn = Table(title=Text(f"group {group} in {topic}"), title_justify="left", pad_edge=False)
-    for name in ("p", "committed", "LSO", "end", "to read"):
+    for name in ("p", "committed", "LSO", "end", "to read", "oldest"):
         drawn.add_column(name, justify="right", no_wrap=True)
     drawn.add_column("state", no_wrap=True)
     drawn.add_column("why", ratio=1, overflow="fold")
@@ -174,10 +205,15 @@ def table(document: Mapping[str, Any], topic: str, group: str) -> Group:
         state = State(row["state"])
         at = "-" if row["committed"] is None else f"{row['committed']:,}"
         left = str(Remaining(row["remaining"], row["exact"])).replace("at most ", "≤ ")
-        cells = (str(row["partition"]), at, f"{row['last_stable']:,}", f"{row['end']:,}", left)
+        cells = (str(row["partition"]), at, f"{row['last_stable']:,}", f"{row['end']:,}", left, _age(row["lag_s"]))
         drawn.add_row(*cells, Text(state.value, _STYLES[state]), Text(row["why"]))
     total = str(Remaining(document["remaining"], document["exact"]))
-    lines = [Text(f"{total} records to read")]
+    oldest = f", the oldest is {_age(document['lag_s'])} old" if document["lag_s"] else ""
+    lines = [Text(f"{total} records to read{oldest}")]
     if document["not_told"]:
         lines.append(Text(f"not told: {document['not_told']}", "cyan"))
     return Group(drawn, *lines)
+
+
+def _age(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:,.0f} s"

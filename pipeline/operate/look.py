@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -15,6 +16,7 @@ from protocol.deadline import Deadline
 from protocol.errors import BrewError
 from protocol.kafka import topics
 from protocol.kafka.clients import READ_UNCOMMITTED, admin, consumer
+from protocol.kafka.first_visible import FirstVisible, first_visible
 from protocol.kafka.introspect import RawLogs
 from protocol.kafka.offsets import committed, log_offsets
 from protocol.kafka.transactions import Transactions, transactions
@@ -30,11 +32,14 @@ class Observer:
     Looks again and again, through the same clients.
 
     ``exact``: up to so many offsets raw batches are read to count records; behind that it is "at most".
+    ``ages``: of partitions with something to read the first record is asked for, too, unless the position stood still.
     ``silent``: what the brokers did not tell at the last look, or None.
     """
 
-    def __init__(self, connection: Connection, topic: str, group: str, exact: int) -> None:
+    def __init__(self, connection: Connection, topic: str, group: str, exact: int, *, ages: bool = True) -> None:
         self._connection, self._topic, self._group, self._exact = connection, topic, group, exact
+        self._ages = ages
+        self._first: dict[int, tuple[int, FirstVisible]] = {}
         self._admin = admin(connection)
         # Not waiting for pending offsets: an open transaction must not stop who looks at it.
         self._reader = consumer(connection, group, READ_UNCOMMITTED)
@@ -62,7 +67,7 @@ class Observer:
         holders = self._if_told(lambda: self._holders(told, blocked))
         ids = {str(TransactionalId(self._group, self._topic, p)): p for p in behind}
         own = self._if_told(lambda: {ids[one.transactional_id]: one for one in told.named(ids)})
-        return [
+        deep = [
             Look(
                 one.partition,
                 one.log,
@@ -73,6 +78,21 @@ class Observer:
             )
             for one in looks
         ]
+        return [self._aged(one, told.raw, deadline) for one in deep] if self._ages else deep
+
+    def _aged(self, one: Look, raw: RawLogs, deadline: Deadline) -> Look:
+        """With the time of the first record that waits; where the position stood still it is the same one as before."""
+        if not one.remaining.records or one.position < one.log.first:
+            return one
+        at, found = self._first.get(one.partition, (-1, FirstVisible()))
+        if at != one.position or found.time_ms is None:
+            try:
+                span = (one.position, one.log.last_stable)
+                found = first_visible(raw, self._topic, one.partition, *span, deadline)
+            except BrewError as error:
+                self.silent, found = str(error), FirstVisible()
+            self._first[one.partition] = one.position, found
+        return replace(one, remaining=Remaining(0) if found.nothing else one.remaining, oldest_ms=found.time_ms)
 
     def _if_told(self, ask: Callable[[], Mapping[int, _T]]) -> Mapping[int, _T]:
         """What older brokers, or missing rights, leave untold stops nothing else."""

@@ -34,7 +34,7 @@ class Desk:
         run, every_s, patience_s = settings.run, settings.interval_s, settings.patience_s
         self._names = Names(run.group, run.input, run.output, run.connection.bootstrap)
         self._tail_offsets = settings.tail
-        flows, tails = Flows(run), Tails(run.connection, run.output, settings.tail)
+        flows, tails = Flows(run, ages=not settings.statuses), Tails(run.connection, run.output, settings.tail)
         self._flow: Asker[Flow] = Asker("flow", flows.ask, every_s, patience_s, flows.close)
         self._tail: Asker[Tail] = Asker("tail", tails.ask, _TAIL_EVERY * every_s, patience_s)
         self._statuses: list[Asker[Status]] = [

@@ -162,6 +162,7 @@ def _looked(row: Row, look: Look, history: History, now_ms: int) -> Row:
         rate=history.rate(look.partition),
         trace=tuple(history.of.get(look.partition, ())),
         open_s=own.age_s(now_ms) if own is not None and own.open else None,
+        lag_s=look.lag_s(now_ms),
     )
 
 
@@ -173,6 +174,7 @@ def _told(row: Row, status: PartitionStatus) -> Row:
         position=row.position if row.position is not None else status.position,
         end=row.end if row.end is not None else status.end,
         left=row.left if row.left is not None else status.lag,
+        lag_s=status.lag_s if status.lag_s is not None else row.lag_s,
         rate=status.rate,
         unit="records",
         step=status.step,
@@ -210,6 +212,7 @@ def _totals(
         Counter(row.state for row in rows),
         outcomes,
         counted,
+        max((row.lag_s for row in rows if row.lag_s is not None), default=None),
     )
 
 

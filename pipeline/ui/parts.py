@@ -65,7 +65,8 @@ def _tiles(view: View) -> Iterator[tuple[str, Markup]]:
     line = drawings.spark(totals.trace, KEPT, 190, 34, "offsets per second over the last looks")
     yield _tile("rate", f"{totals.unit.capitalize()} per second", _big(words.rate(totals.rate)), line, source="flow")
     left = _big(words.number(totals.left, exact=totals.exact))
-    yield _tile("left", "Records to read", left, tag("p", _eta(view), class_="soft"), source="flow")
+    soft = [f"the oldest is {words.seconds(totals.lag_s)} old" if totals.lag_s else "", _eta(view)]
+    yield _tile("left", "Records to read", left, tag("p", "; ".join(filter(None, soft)), class_="soft"), source="flow")
     yield _tile("states", f"Partitions: {len(view.rows):,}", _counts(view), _squares(view), source="flow", wide=True)
     told = [
         tag("li", tag("b", f"{totals.outcomes.get(name, 0):,}"), f" {name}", class_=name)

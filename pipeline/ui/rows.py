@@ -16,7 +16,7 @@ HEADS = (
     ("state", ""),
     ("what it does", "the six steps of the last transaction, as wide as each took, and the last one that was told"),
     ("rate", "per second, over the last ten seconds"),
-    ("to read", "records up to the last stable offset"),
+    ("to read", "records up to the last stable offset, and how old the oldest of them is"),
     ("position", "the group's committed offset, and the log's end"),
     ("last transaction", "as the output's log tells"),
     ("tail of the output", "the last offsets of the output's partition of the same number"),
@@ -34,7 +34,7 @@ def cells(row: Row, tail: int) -> dict[str, Markup]:
         "state": _state(row),
         "does": tag("td", _does(row), id=f"r{row.partition}-does", class_="does", data_from="flow"),
         "rate": _rate(row),
-        "left": tag("td", words.number(row.left, exact=row.exact), id=f"r{row.partition}-left", data_from="flow"),
+        "left": tag("td", _left(row), id=f"r{row.partition}-left", data_from="flow"),
         "position": _position(row),
         "last": tag("td", _last(row.last), id=f"r{row.partition}-last", class_="left", data_from="tail"),
         "tail": tag("td", _tail(row, tail), id=f"r{row.partition}-tail", class_="strip", data_from="tail"),
@@ -65,6 +65,11 @@ def _rate(row: Row) -> Markup:
     line = drawings.spark(row.trace, KEPT, 72, 16, f"offsets per second of partition {row.partition}")
     shown = tag("span", words.rate(row.rate), title=f"{row.unit} per second")
     return tag("td", line, shown, id=f"r{row.partition}-rate", class_="rate", data_from="flow")
+
+
+def _left(row: Row) -> list[Markup | str]:
+    age = tag("span", f" {words.seconds(row.lag_s)}", class_="soft", title="how old the oldest is") if row.lag_s else ""
+    return [words.number(row.left, exact=row.exact), age]
 
 
 def _position(row: Row) -> Markup:

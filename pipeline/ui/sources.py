@@ -31,15 +31,20 @@ _EXACT = 200  # counting records means reading batches; near the end of a log is
 
 
 class Flows:
-    """The group's partitions, through the clients of `pipeline lag`; made at the first question."""
+    """
+    The group's partitions, through the clients of `pipeline lag`; made at the first question.
 
-    def __init__(self, run: PipelineSettings) -> None:
-        self._run = run
+    ``ages``: nobody else tells how old what waits is, so the logs are asked.
+    """
+
+    def __init__(self, run: PipelineSettings, *, ages: bool = True) -> None:
+        self._run, self._ages = run, ages
         self._observer: Observer | None = None
 
     def ask(self, deadline: Deadline) -> Flow:
         if self._observer is None:
-            self._observer = Observer(self._run.connection, self._run.input, self._run.group, _EXACT)
+            run = self._run
+            self._observer = Observer(run.connection, run.input, run.group, _EXACT, ages=self._ages)
         looks = tuple(self._observer.look(deadline))
         return Flow(int(time.time() * 1000), looks, self._observer.silent)
 

@@ -38,7 +38,8 @@ def _head(view: View, width: int) -> Iterator[Text]:
     numbers = Text()
     numbers.append(f"{words.rate(totals.rate)} ", "bold").append(f"{totals.unit}/s ")
     numbers.append(spark(totals.trace, _SPARK), "cyan")
-    numbers.append(f"  {words.number(totals.left, exact=totals.exact)} ", "bold").append("to read  ")
+    oldest = f", {words.seconds(totals.lag_s)} old" if totals.lag_s else ""
+    numbers.append(f"  {words.number(totals.left, exact=totals.exact)} ", "bold").append(f"to read{oldest}  ")
     for state in STATES:
         if totals.states.get(state):
             numbers.append(f"{words.SIGNS[state]} {totals.states[state]} {state}  ", _STYLES.get(state, "dim"))

@@ -34,7 +34,8 @@ class Row:
 
     ``rate`` is in ``unit`` per second; ``trace`` is the rate over time in offsets. ``step`` and ``steps`` (seconds by
     step) come from a running program; without one ``open_s`` tells how long its transaction is open. ``last`` is the
-    latest transaction that ended, ``strip`` the tail of the output's partition of the same number.
+    latest transaction that ended, ``strip`` the tail of the output's partition of the same number. ``lag_s`` is how old
+    the oldest record is that is left to read.
     """
 
     partition: int
@@ -53,11 +54,16 @@ class Row:
     open_s: float | None = None
     last: Transaction | None = None
     strip: Strip | None = None
+    lag_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All partitions together; counts by outcome are those of the tails, or of the programs where they tell them."""
+    """
+    All partitions together; counts by outcome are those of the tails, or of the programs where they tell them.
+
+    ``lag_s`` is that of the oldest record of all.
+    """
 
     rate: float | None
     unit: str
@@ -67,6 +73,7 @@ class Totals:
     states: Mapping[str, int]
     outcomes: Mapping[str, int]
     counted: str
+    lag_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

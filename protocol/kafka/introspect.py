@@ -18,6 +18,7 @@ from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import BrewError, DeadlineExceeded, Fatal, Refused, Retriable
 from protocol.kafka.clients import reach
+from protocol.kafka.raw_fetch import fetch
 from protocol.kafka.raw_format import parse_batches, parsed
 from protocol.retry import again
 
@@ -32,9 +33,7 @@ with warnings.catch_warnings():
         RetriableError,
         TransactionalIdNotFoundError,
         UnsupportedVersionError,
-        for_code,
     )
-    from kafka.protocol.consumer import FetchRequest
 
 __all__ = [
     "AdminPartition",
@@ -55,7 +54,6 @@ __all__ = [
 logging.getLogger("kafka").addHandler(logging.NullHandler())
 logging.getLogger("kafka").propagate = False
 
-_FETCH_BYTES = 16 * 1024 * 1024
 _FETCH_S = 60.0
 # librdkafka's name of a setting -> kafka-python's.
 _SECURITY = {
@@ -174,6 +172,23 @@ class RawLogs:
                 # Compaction may have taken the very last batches: then the log holds nothing up to its end.
                 return
 
+    def visible(
+        self, topic: str, partition: int, offset: int, most: int, deadline: Deadline
+    ) -> tuple[bytes, list[tuple[int, int]]]:
+        """
+        One fetch below the last stable offset: ``most`` bytes of raw batches, one batch at least; and which of them are
+        aborted, as producer ids with the first offset of each transaction.
+        """
+        step = f"first record of {topic}[{partition}]"
+        place = AdminPartition(topic, partition)
+
+        async def call() -> Any:
+            return await fetch(self._admin, place, offset, most, committed=True)
+
+        answer = again(lambda: ask(self._admin, deadline, step, call), step, deadline)
+        aborted = [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()]
+        return bytes(answer.records or b""), aborted
+
 
 @contextmanager
 def raw_logs(connection: Connection, deadline: Deadline) -> Iterator[RawLogs]:
@@ -183,32 +198,8 @@ def raw_logs(connection: Connection, deadline: Deadline) -> Iterator[RawLogs]:
 
 def _fetched(admin: KafkaAdminClient, partition: AdminPartition, offset: int, deadline: Deadline) -> bytes:
     step = f"raw batches of {partition.topic}"
-    return again(lambda: bytes(ask(admin, deadline, step, _fetch, admin, partition, offset)), step, deadline)
-
-
-async def _fetch(admin: KafkaAdminClient, partition: AdminPartition, offset: int) -> bytes:
-    """One request to the leader, outside of any fetch session (epoch -1)."""
-    leader = next(iter(await admin._async_get_leader_for_partitions([partition])))  # noqa: SLF001
-    asked = FetchRequest.FetchTopic.FetchPartition(
-        partition=partition.partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES
-    )
-    request = FetchRequest(
-        max_wait_ms=100,
-        min_bytes=1,
-        max_bytes=_FETCH_BYTES,
-        isolation_level=0,
-        session_id=0,
-        session_epoch=-1,
-        topics=[FetchRequest.FetchTopic(topic=partition.topic, partitions=[asked])],
-        forgotten_topics_data=[],
-        min_version=4,
-        max_version=12,  # from 13 on topics go by id
-    )
-    response = await admin._manager.send(request, node_id=leader)  # noqa: SLF001
-    answer = response.responses[0].partitions[0]
-    if answer.error_code:
-        raise for_code(answer.error_code)(f"fetch of {partition.topic}[{partition.partition}] at offset {offset}")
-    return answer.records or b""
+    answer = again(lambda: ask(admin, deadline, step, fetch, admin, partition, offset), step, deadline)
+    return bytes(answer.records or b"")
 
 
 class Unsupported(Refused):

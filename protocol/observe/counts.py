@@ -33,6 +33,7 @@ class Ended:
     One attempt at ``start`` to ``until``, and how it ended.
 
     ``began_at`` is wall-clock seconds, ``steps`` the seconds of each step, ``dead_letters`` reason -> records.
+    ``newest_ms``: the timestamp of its last record, since the epoch, where it is known.
     """
 
     topic: str
@@ -47,6 +48,7 @@ class Ended:
     began_at: float | None = None
     transactional_id: str | None = None
     detail: str = ""
+    newest_ms: int | None = None
 
     @property
     def place(self) -> Place:

@@ -56,6 +56,9 @@ METRICS = {
         GaugeMetricFamily, (), "How long the last recovery took: from the first failure, or the start, to a commit"
     ),
     "brew_consumer_lag": Described(GaugeMetricFamily, _PLACE, "Last stable offset minus committed offset"),
+    "brew_consumer_lag_seconds": Described(
+        GaugeMetricFamily, _PLACE, "Age of the oldest record that can be read and is not done; absent where unknown"
+    ),
     "brew_consumer_position": Described(GaugeMetricFamily, _PLACE, "Committed offset"),
     "brew_lso_lag": Described(GaugeMetricFamily, _PLACE, "End minus last stable offset: behind open transactions"),
     "brew_partition_state": Described(
@@ -160,6 +163,7 @@ def _place(place: tuple[str, int]) -> list[str]:
 def _gauges(partitions: Sequence[PartitionStatus]) -> Iterator[Metric]:
     values: dict[str, Callable[[PartitionStatus], float | None]] = {
         "brew_consumer_lag": lambda one: one.lag,
+        "brew_consumer_lag_seconds": lambda one: one.lag_s,
         "brew_consumer_position": lambda one: one.position,
         "brew_lso_lag": lambda one: one.held_back,
         "brew_polled_age_seconds": lambda one: one.polled_age_s,

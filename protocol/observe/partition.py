@@ -20,7 +20,8 @@ class Partition:
     """
     Times by the recorder's clock; ``trouble_since`` is when the row of failures began that a commit will end.
 
-    ``begun_at``: when the transaction began of whose end nobody told yet.
+    ``begun_at``: when the transaction began of whose end nobody told yet. ``oldest_at``: when the oldest record was
+    written that is left, as near as is known: since it is seen, or as the last one that is done.
     """
 
     polled_at: float
@@ -33,6 +34,7 @@ class Partition:
     away: dict[str, float] = field(default_factory=dict)
     progress_at: float | None = None
     begun_at: float | None = None
+    oldest_at: float | None = None
     trouble_since: float | None = None
     trouble: str = ""
     fenced: bool = False
@@ -70,17 +72,22 @@ class Partition:
         if self.away.pop(server, None) is not None:
             self.waiting_since, self.trouble = now if self.lag else None, ""
 
-    def moved(self, position: int, now: float) -> float | None:
-        """All below is done; the seconds that this took to recover, where there was trouble."""
+    def moved(self, position: int, now: float, newest_at: float | None = None) -> float | None:
+        """
+        All below is done; the seconds that this took to recover, where there was trouble.
+
+        ``newest_at``: when the last record below was written; what is left is not older, where times rise with offsets.
+        """
         recovered = None if self.trouble_since is None else now - self.trouble_since
         self.position, self.progress_at = position, now
         self.waiting_since = self.trouble_since = None
         self.fenced, self.trouble = False, ""
         self.compare(now)
+        self.oldest_at = newest_at if self.lag else None
         return recovered
 
-    def ended(self, end: Ended, now: float) -> float | None:
-        """An attempt ended; the seconds that a recovery took, where it ended one."""
+    def ended(self, end: Ended, now: float, newest_at: float | None = None) -> float | None:
+        """An attempt ended; the seconds that a recovery took, where it ended one; ``newest_at`` as for `moved`."""
         self.polled_at, self.begun_at = now, None
         self.endings[end.ending] = self.endings.get(end.ending, 0) + 1
         self.step = list(end.steps)[-1] if end.steps else self.step
@@ -91,7 +98,7 @@ class Partition:
         self.last_stable = max(self.last_stable or 0, end.until)  # what was planned can be read
         self.end = max(self.end or 0, self.last_stable)
         if end.ending is Ending.COMMITTED:
-            return self.moved(end.until, now)
+            return self.moved(end.until, now, newest_at)
         if end.ending in _BAD:
             self.fenced, self.trouble = end.ending is Ending.FENCED, f"{end.ending}: {end.detail}".rstrip(": ")
             self.trouble_since = now if self.trouble_since is None else self.trouble_since
@@ -103,7 +110,8 @@ class Partition:
         if self.lag is None:
             return
         if self.lag:
-            self.waiting_since = now if self.waiting_since is None else self.waiting_since
+            if self.waiting_since is None:
+                self.waiting_since = self.oldest_at = now
         elif not self.away:
             self.waiting_since, self.fenced, self.trouble, self.trouble_since = None, False, "", None
         blocked = not self.lag and self.held_back > 0
@@ -137,4 +145,10 @@ class Partition:
             self.last,
             None if self.end is None else self.held_back,
             None if self.begun_at is None else round(now - self.begun_at, 3),
+            self._lag_s(now),
         )
+
+    def _lag_s(self, now: float) -> float | None:
+        if not self.lag:
+            return None if self.lag is None else 0.0
+        return None if self.oldest_at is None else round(max(0.0, now - self.oldest_at), 3)

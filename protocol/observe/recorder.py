@@ -141,12 +141,13 @@ class Recorder:
             self._read(one, records, now)
             self._counts.records[place] += records
 
-    def moved(self, place: Place, position: int) -> None:
-        """All below ``position`` is durably done."""
+    def moved(self, place: Place, position: int, newest_ms: int | None = None) -> None:
+        """All below ``position`` is durably done; ``newest_ms`` is the timestamp of the last record there."""
         with self._lock:
             one = self._partitions.get(place)
             if one is not None and (one.position is None or position > one.position):
-                self._recovered(one.moved(position, self._clock()))
+                now = self._clock()
+                self._recovered(one.moved(position, now, self._written_at(newest_ms, now)))
 
     def begun(self, place: Place) -> None:
         """An attempt began: its transaction is open until it ends, or another one of the partition does."""
@@ -166,7 +167,7 @@ class Recorder:
             self._program = replace(self._program, beat_at=now)
             self._counts.ended(end)
             one = self._taken(end.place, now)
-            self._recovered(one.ended(end, now))
+            self._recovered(one.ended(end, now, self._written_at(end.newest_ms, now)))
             if end.ending is Ending.COMMITTED:
                 self._read(one, end.records, now)
 
@@ -207,6 +208,10 @@ class Recorder:
         one.records += records
         one.rate.add(records, now)
         self._rate.add(records, now)
+
+    def _written_at(self, time_ms: int | None, now: float) -> float | None:
+        """A record's timestamp by the recorder's clock; whose clock is ahead of ours has just written it."""
+        return None if time_ms is None or time_ms < 0 else now - max(0.0, self._wall() - time_ms / 1000)
 
     def _recovered(self, seconds: float | None) -> None:
         if seconds is not None:

@@ -92,7 +92,8 @@ class PartitionStatus:
     ``position`` is the offset that is committed, ``end`` the last stable offset, ``lag`` what lies between them,
     ``held_back`` the offsets behind ``end``, which wait for somebody's open transaction;
     ``rate`` is in records per second over the last ten seconds; ``step`` is the last step that was told;
-    ``open_s`` seconds since a transaction began of whose end nobody told yet.
+    ``open_s`` seconds since a transaction began of whose end nobody told yet. ``lag_s`` is how old the oldest record is
+    that can be read and is not done: 0 where there is none, null where the program does not know.
     """
 
     topic: str
@@ -111,6 +112,7 @@ class PartitionStatus:
     last_transaction: LastTransaction | None = None
     held_back: int | None = None
     open_s: float | None = None
+    lag_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

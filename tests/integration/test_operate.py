@@ -23,7 +23,7 @@ from protocol.deadline import Deadline
 from protocol.errors import Refused
 from protocol.kafka import topics
 from protocol.kafka.clients import READ_COMMITTED, AdminClient, consumer
-from protocol.kafka.introspect import Unsupported
+from protocol.kafka.introspect import RawLogs, Unsupported
 from protocol.kafka.operate import set_config
 from protocol.kafka.topics import Wanted
 from protocol.kafka.transactions import Transactions, fence
@@ -148,8 +148,7 @@ def test_a_stranger_who_joins_while_a_run_follows_ends_it(stage: Stage, reader: 
 
 def lag_of(stage: Stage) -> dict[str, Any]:
     told = asked(stage, "lag", "--interval", "0.1")
-    (row,) = told["partitions"]
-    return dict(row)
+    return dict(told["partitions"][0])
 
 
 def test_lag_counts_records_and_tells_who_blocks(stage: Stage) -> None:
@@ -193,6 +192,63 @@ def test_lag_counts_records_and_tells_who_blocks(stage: Stage) -> None:
     stage.drain_alone()
     assert lag_of(stage)["state"] == "idle"
     assert asked(stage, "lag", *stuck)["states"] == {"idle": 1}
+
+
+def test_the_lag_in_seconds_is_the_age_of_the_first_record_that_a_reader_is_given(stage: Stage) -> None:
+    """Markers and aborted records have no age; an idle partition, or what waits behind somebody's transaction, is 0."""
+    stage.create(2)
+    stage.seed(6)
+    stage.drain_alone()
+    assert [row["lag_s"] for row in asked(stage, "lag", "--interval", "0.1")["partitions"]] == [0, 0]
+    with upstream(stage, "up") as writer:
+        write(stage, writer, 3)  # ages of these would be small
+        writer.abort_transaction(20)
+        markers_written(stage.connection, stage.names.input)
+        assert lag_of(stage)["lag_s"] == 0
+        hour_ago = int(time.time() * 1000) - 3_600_000
+        order, new = b'{"customer_id":"c-1"}', hour_ago + 3_000_000
+        stage.produce(stage.names.input, (0, b"gold-1", order, None, hour_ago), (0, b"gold-1", order, None, new))
+        told = asked(stage, "lag", "--interval", "0.1")
+        ages = [row["lag_s"] for row in told["partitions"]]
+        assert (3_600 <= ages[0] < 3_700, ages[1], told["lag_s"]) == (True, 0, ages[0])
+        assert asked(stage, "lag", "--interval", "0.1", "--exact", "0")["lag_s"] >= 3_600
+        quick = ("--interval", "0.1", "--fail-older-than")
+        assert pipeline(stage, "lag", *quick, "60")[0] == ExitCode.VIOLATION
+        code, text = pipeline(stage, "lag", *quick, "7200")
+        assert (code, "2 records to read, the oldest is 3,6" in text) == (ExitCode.DONE, True)
+        assert pipeline(stage, "lag", *quick, "60", "--watch")[0] == ExitCode.USAGE
+    stage.drain_alone()
+    with upstream(stage, "late") as late:
+        write(stage, late, 2)
+        blocked = lag_of(stage)
+        assert (blocked["state"], blocked["lag_s"]) == ("blocked", 0)
+
+
+def test_a_look_asks_for_the_first_record_once_as_long_as_the_position_stands_still(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One fetch for each partition that lags and has moved, and none for those that are at the end."""
+    stage.create(2)
+    stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id":"c-1"}'))
+    asked_at: list[tuple[int, int]] = []
+    plain = RawLogs.visible
+
+    def counted(self: RawLogs, topic: str, partition: int, offset: int, *more: Any) -> Any:
+        asked_at.append((partition, offset))
+        return plain(self, topic, partition, offset, *more)
+
+    monkeypatch.setattr(RawLogs, "visible", counted)
+    with Observer(stage.connection, stage.names.input, stage.names.group, exact=100) as observer:
+        ages = [observer.look(Deadline(20))[0].oldest_ms for _ in range(3)]
+        assert (len(set(ages)), asked_at) == (1, [(0, 0)])
+        stage.drain_alone()
+        observer.look(Deadline(20))
+        stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id":"c-1"}'))
+        assert observer.look(Deadline(20))[0].oldest_ms >= ages[0]
+    assert asked_at == [(0, 0), (0, 1)]
+    with Observer(stage.connection, stage.names.input, stage.names.group, exact=100, ages=False) as observer:
+        assert observer.look(Deadline(20))[0].oldest_ms is None
+    assert len(asked_at) == 2
 
 
 def test_a_partition_whose_attempts_end_each_other_is_fenced(stage: Stage) -> None:

@@ -27,6 +27,7 @@ class Look:
     One partition at one moment.
 
     ``holders`` keep its last stable offset back, ``own`` is the pipeline's id as its coordinator knows it.
+    ``oldest_ms``: the timestamp of the first record that is left, where somebody asked, and it could be told.
     """
 
     partition: int
@@ -35,6 +36,13 @@ class Look:
     remaining: Remaining
     holders: tuple[OpenTransaction, ...] = ()
     own: Coordinated | None = None
+    oldest_ms: int | None = None
+
+    def lag_s(self, now_ms: int) -> float | None:
+        """How old the first record is that is left, by this machine's clock: 0 where none is, None where untold."""
+        if self.remaining.records == 0:
+            return 0.0
+        return None if self.oldest_ms is None else max(0.0, (now_ms - self.oldest_ms) / 1000)
 
     @property
     def position(self) -> int:

@@ -49,11 +49,21 @@ class Pattern:
         self._called("close")
 
 
+class Written(LogRecord):
+    """A record of which only the time is asked for."""
+
+    def __init__(self, time_ms: int) -> None:
+        self._time_ms = time_ms
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self._time_ms
+
+
 class Scene:
     def __init__(self) -> None:
         self.pattern, self.reported = Pattern(), []
         subject = Subject("downstream ledger", "g", Topics("out"), "localhost:1")
-        self.recorder = Recorder(subject, Bounds(300, 300, 120))
+        self.recorder = Recorder(subject, Bounds(300, 300, 120), wall=lambda: 5000.0)
         self.handler = ObservedHandler(self.pattern, self.recorder, "out")
 
     def lease(self) -> Lease:
@@ -64,7 +74,7 @@ class Scene:
         return self.handler.assigned(seats, Deadline(5))
 
     def read(self, partition: int = 0, until: int = 3) -> None:
-        records = [LogRecord.__new__(LogRecord)] * 2
+        records = [Written(4_900_000), Written(4_925_000)]
         self.handler.handle([Slice(partition, 0, until, records)], self.lease())
 
     def states(self) -> list[PartitionState]:
@@ -138,3 +148,13 @@ def test_the_end_is_told(scene: Scene) -> None:
     scene.handler.close(Deadline(5))
     status = scene.recorder.status()
     assert (status.state.value, status.ready.ok, status.live.ok) == ("stopping", False, True)
+
+
+def test_what_is_left_is_about_as_old_as_what_was_done_last(scene: Scene) -> None:
+    """The loop's own records tell the lag in seconds: nobody is asked for it."""
+    scene.assign(last_stable=10)
+    scene.read(0, 3)
+    ages = [one.lag_s for one in scene.recorder.status().partitions]
+    assert ages[0] == pytest.approx(75, abs=1)
+    scene.read(0, 10)
+    assert scene.recorder.status().partitions[0].lag_s == 0

@@ -6,8 +6,9 @@ import pytest
 
 from pipeline.operate.judge.lag import Look, State, tell
 from pipeline.operate.judge.remain import Remainder, Remaining
-from pipeline.operate.lag import document_of, table
+from pipeline.operate.lag import document_of, late, table
 from protocol.batches import OpenTransaction, RawBatch
+from protocol.errors import Refused
 from protocol.position import Committed, LogOffsets
 from protocol.transactions import ONGOING, Coordinated
 
@@ -72,9 +73,10 @@ def look(
     end: int = 100,
     mine: Coordinated | None = None,
     holders: tuple[OpenTransaction, ...] = (),
+    oldest_ms: int | None = None,
 ) -> Look:
     position = None if at is None else Committed(at, "")
-    return Look(0, LogOffsets(5, stable, end), position, Remaining(remaining), holders, mine)
+    return Look(0, LogOffsets(5, stable, end), position, Remaining(remaining), holders, mine, oldest_ms)
 
 
 HOLDER = OpenTransaction(0, 42, 6, 90, "upstream-1", 33.3)
@@ -131,3 +133,26 @@ def test_the_document_counts_states_and_records() -> None:
     assert told["states"] == {"blocked": 1, "stuck": 1}
     assert told["partitions"][0]["held_by"][0]["transactional_id"] == "upstream-1"
     assert len(table(told, "in", "g").renderables) == 3
+
+
+def test_the_lag_in_seconds_is_the_age_of_the_first_record_that_is_left() -> None:
+    """None left is 0, whatever was asked; a record from a faster clock is not older than new; untold stays untold."""
+    waits = look(50, 40, oldest_ms=NOW_MS - 75_000)
+    assert [one.lag_s(NOW_MS) for one in (waits, look(90, 0), look(50, 40), look(50, 1, oldest_ms=NOW_MS + 1))] == [
+        75.0,
+        0.0,
+        None,
+        0.0,
+    ]
+    told = document_of([waits], [look(90, 0), waits], NOW_MS, None)
+    assert (told["lag_s"], [row["lag_s"] for row in told["partitions"]]) == (75.0, [0.0, 75.0])
+
+
+def test_an_age_limit_is_never_passed_by_what_is_not_told() -> None:
+    """Older fails, as old does not; an alarm that can't know says so."""
+    waits, untold = look(50, 40, oldest_ms=NOW_MS - 75_000), look(50, 40)
+    known, partly = (document_of([], looks, NOW_MS, None) for looks in ([waits], [waits, untold]))
+    assert [late(known, limit) for limit in (None, 74.9, 75)] == [False, True, False]
+    assert (late(partly, 74), late(partly, None)) == (True, False)
+    with pytest.raises(Refused, match=r"--fail-older-than is 75 and the age .* partition 0 is not told"):
+        late(partly, 75)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import time
 
 import pytest
 from harness.pages import ROOT
@@ -52,6 +53,14 @@ def test_each_status_has_its_ending(status: Status, steps: tuple[str, ...], endi
     """A commit that failed may have been applied: only the next attempt's locate tells."""
     told = ended(Outcome(3, 0, 10, status, steps=dict.fromkeys(steps, 0.1)), "in", "g")
     assert (told.ending, told.transactional_id) == (ending, "g:in:3")
+
+
+def test_the_age_of_what_is_left_is_known_from_what_was_committed(board: ObservedBoard) -> None:
+    """The task tells the timestamp of its last record."""
+    board.survey([fact(0)])
+    an_hour_ago = int(time.time() * 1000) - 3_600_000
+    board.outcome(Outcome(0, 0, 5, Status.COMMITTED, enriched=5, newest_ms=an_hour_ago))
+    assert board.recorder.status().partitions[0].lag_s == pytest.approx(3600, abs=60)
 
 
 def test_no_status_is_without_an_ending() -> None:

@@ -48,6 +48,13 @@ def test_the_six_steps_happen_in_their_order() -> None:
     assert (outcome.status, outcome.enriched) == (Status.COMMITTED, 2)
 
 
+def test_the_outcome_tells_when_the_last_record_of_the_range_was_written() -> None:
+    """Whoever watches knows the age of what is left by that; a range without records tells none."""
+    late = rows(5)._replace(timestamps=[9])
+    assert run(Broker(), [rows(0, 3), late, rows()], first_time=True).newest_ms == 9
+    assert run(Broker(), [], first_time=True).newest_ms is None
+
+
 def test_the_offset_behind_the_range_is_committed_not_the_one_behind_the_last_row() -> None:
     """Markers and aborted records at the end of a range count as read."""
     broker = Broker()

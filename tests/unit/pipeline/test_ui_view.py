@@ -26,8 +26,10 @@ from ui_views import (
 )
 
 from pipeline.ui.asking import Answer, Asker
+from pipeline.ui.document import document
 from pipeline.ui.gather import Answers, Memory
 from pipeline.ui.parts import parts
+from pipeline.ui.terminal import screen
 from pipeline.ui.told import Flow
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded
@@ -83,6 +85,22 @@ def test_a_program_tells_steps_and_records_and_its_last_transaction_seconds() ->
     assert (row.rate, row.unit, row.step, row.steps["produce"]) == (812.0, "records", "produce", 0.2)
     assert row.last is not None
     assert (row.last.outcome, row.last.epoch, row.last.seconds) == ("committed", 4, 0.25)
+
+
+def test_how_old_the_oldest_is_a_program_knows_and_else_the_log() -> None:
+    """The program's word comes first; a partition at its end is 0, and all of them are as old as the oldest."""
+    looks = (look(0, 5, 10, oldest_ms=T0 - 75_000), look(1, 5, 5), look(2, 5, 10))
+    view = seen(Answers(flow(*looks), tails()))
+    assert ([row.lag_s for row in view.rows], view.totals.lag_s) == ([75.0, 0.0, None], 75.0)
+    told = statuses(status(running(0, lag_s=30.0), running(2, lag_s=0.5), running(1)))
+    view = seen(Answers(flow(*looks), tails(), (told,)))
+    assert ([row.lag_s for row in view.rows], view.totals.lag_s) == ([30.0, 0.0, 0.5], 30.0)
+    found = parts(view)
+    assert "the oldest is 30 s old" in str(found["tile-left"])
+    assert ("30 s" in str(found["r0-left"]), "how old" in str(found["r1-left"])) == (True, False)
+    assert any("to read, 30 s old" in str(line) for line in screen(view, 140, 40).renderables)
+    told_row, told_all = document(view)["partitions"][0], document(view)["totals"]
+    assert (told_row["lag_s"], told_all["lag_s"]) == (30.0, 30.0)
 
 
 def test_a_program_of_another_group_is_left_out_and_said_so() -> None:

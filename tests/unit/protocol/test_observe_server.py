@@ -100,6 +100,7 @@ def test_metrics_are_what_was_counted(recorder: Recorder) -> None:
     assert found["brew_dlq_total", ("reason", "not-json")] == 2
     assert (found["brew_fenced_total",], found["brew_live",], found["brew_ready",]) == (1, 1, 1)
     assert (found["brew_lso_lag", *place], found["brew_consumer_position", *place]) == (2, 10)
+    assert (found["brew_consumer_lag", *place], found["brew_consumer_lag_seconds", *place]) == (0, 0)
     for step in STEPS:
         assert found["brew_txn_phase_seconds_count", ("phase", step)] == 5
         assert found["brew_txn_phase_seconds_bucket", ("le", "0.005"), ("phase", step)] == 5
