@@ -11,6 +11,7 @@ from pipeline.outcome import Outcome
 from pipeline.ownership import Everything, Ownership
 from pipeline.progress import Board, Silent
 from pipeline.settings import PipelineSettings
+from pipeline.strangers import Strangers
 from protocol.kafka.topics import Topic
 from protocol.kafka.transaction import TransactionSettings
 from protocol.position import OffsetRange
@@ -37,3 +38,7 @@ class Shared:
     running: dict[int, OffsetRange] = field(default_factory=dict)
     replaced: threading.Event = field(default_factory=threading.Event)
     ownership: Ownership = field(default_factory=Everything)
+    strangers: Strangers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.strangers = Strangers(self.settings)

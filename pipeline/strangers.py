@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -16,11 +17,15 @@ Ask = Callable[[], GroupFacts | Unknown]
 
 
 class Strangers:
-    """Members commit positions of their own; the checks before a run see only those who were there first."""
+    """
+    Members commit positions of their own; the checks before a run see only those who were there first.
+
+    One for all lanes of a run: whoever looks first after a few seconds asks, and its refusal ends them all.
+    """
 
     def __init__(self, settings: PipelineSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._clock = settings, clock
-        self._next = clock() + _EVERY_S
+        self._lock, self._next = threading.Lock(), clock() + _EVERY_S
 
     def look(self, ask: Ask) -> None:
         """
@@ -29,8 +34,8 @@ class Strangers:
         Raises:
             Refused: there are members, and nobody allowed that.
         """
-        if self._clock() < self._next:
-            return
-        told = ask()
-        self._next = self._clock() + _EVERY_S
-        gate([rights.members(self._settings.group, told)], self._settings.allow)
+        with self._lock:  # held for no question: a broker that is slow to answer one lane keeps no other
+            if self._clock() < self._next:
+                return
+            self._next = self._clock() + _EVERY_S
+        gate([rights.members(self._settings.group, ask())], self._settings.allow)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
 
+from pipeline import scout
+from pipeline.crash import Dice
+from pipeline.progress import Board, Silent
 from pipeline.settings import PipelineSettings
+from pipeline.shared import Shared
 from pipeline.strangers import Strangers
 from protocol.cluster import GroupFacts, Unknown
 from protocol.connection import Connection
-from protocol.errors import Refused
+from protocol.deadline import Deadline
+from protocol.errors import Refused, Retriable
+from protocol.kafka.transaction import TransactionSettings
 
 SETTINGS = PipelineSettings(Connection("k:9092"), "in", "out", "dead", "g")
 
@@ -46,6 +53,33 @@ def test_who_has_joined_ends_the_run_by_name() -> None:
     scene.told = GroupFacts("stable", ("console@10.0.0.7",))
     with pytest.raises(Refused, match=r"group-members is 1: console@10\.0\.0\.7.*--allow group-members"):
         scene.after(5)
+
+
+def test_the_lanes_of_a_run_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two lanes look a second apart; what one was told counts for both."""
+    scene, asked = Scene(), []
+
+    class Away:
+        admin = None
+
+        def __init__(self, _settings: PipelineSettings) -> None: ...
+
+        def input_topic(self, _deadline: Deadline) -> None:
+            raise Retriable("no more than that")
+
+    monkeypatch.setattr(scout, "Surveyor", Away)
+    monkeypatch.setattr(scout, "group_now", lambda *_: asked.append(scene.now) or GroupFacts("empty", ()))
+    transaction = TransactionSettings(SETTINGS.connection, "g", 60.0)
+    parts = (threading.Event(), Board(), Silent(), None, 1_000_000, transaction, Dice(SETTINGS.crash))
+    shared = Shared(SETTINGS, {}, *parts)
+    shared.strangers = scene.strangers
+    lanes = [scout.Scout(shared), scout.Scout(shared)]
+    for _ in range(11):
+        for lane in lanes:
+            with pytest.raises(Retriable):
+                lane.look(lambda _: [])
+        scene.now += 1
+    assert asked == [105.0, 110.0]
 
 
 def test_who_was_allowed_may_join() -> None:
