@@ -12,13 +12,14 @@ from rich.text import Text
 
 from pipeline.operate.options import advised, connected, json_option, say_json, show
 from pipeline.options import run_options, settings_of
-from pipeline.preflight import brokers, rights
+from pipeline.preflight import brokers, clocks, rights, timeouts
 from pipeline.preflight.finding import Finding, Severity
-from pipeline.preflight.judge import judge, positions, roles
+from pipeline.preflight.judge import chain_of, judge, positions, roles
 from pipeline.settings import PipelineSettings
 from pipeline.survey import Surveyor
 from protocol.deadline import Deadline
 from protocol.errors import BrewError
+from protocol.kafka.clock import controller_ahead_s
 from protocol.kafka.cluster import Asked
 from protocol.kafka.features import level
 from protocol.kafka.ids import may_describe
@@ -38,6 +39,7 @@ _EPILOG = """\b
 Examples:
   python -m pipeline preflight
   python -m pipeline preflight --output orders.enriched --transaction-timeout 120 --json
+  python -m pipeline preflight --explain-timeouts --transaction-timeout 120
   python -m pipeline run --allow output-replication            run although that check says unsafe
 
 \b
@@ -46,12 +48,20 @@ Exit codes: 0 nothing unsafe, 3 unsafe (a run would refuse) or out of reach, 64 
 
 @click.command("preflight", epilog=_EPILOG)
 @run_options
+@click.option(
+    "--explain-timeouts",
+    "explain",
+    is_flag=True,
+    help="Instead tell what waits for how long, who sets it, and what happens when it is over.",
+)
 @json_option
 @advised()
-def preflight(*, as_json: bool, **option: Any) -> ExitCode:
+def preflight(*, explain: bool, as_json: bool, **option: Any) -> ExitCode:
     """Check all that the promise needs of the cluster, with the options of a run; writes nothing."""
     settings = settings_of(option)
     connected(settings.connection.bootstrap)
+    if explain:
+        return _explain(settings, as_json=as_json)
     findings = look(settings)
     left = [one for one in findings if one.severity is Severity.UNSAFE and one.name not in settings.allow]
     counts = Counter(one.severity.value for one in findings)
@@ -67,6 +77,35 @@ def preflight(*, as_json: bool, **option: Any) -> ExitCode:
     return ExitCode.REFUSED if left else ExitCode.DONE
 
 
+def _explain(settings: PipelineSettings, *, as_json: bool) -> ExitCode:
+    surveyor = Surveyor(settings)
+    try:
+        facts = Asked(surveyor.admin, roles(settings).values(), settings.group, Deadline(_ASK_S)).answers()
+    finally:
+        surveyor.close()
+    chain = chain_of(settings, facts)
+    told = timeouts.explained(settings, chain, facts.number(clocks.OFFSETS_RETENTION_MIN))
+    if as_json:
+        say_json(told)
+    else:
+        click.echo(timeouts.chain_words(told))
+        show(_timeouts(told))
+    unsafe = any(one.severity is Severity.UNSAFE for one in clocks.chain(chain))
+    return ExitCode.REFUSED if unsafe else ExitCode.DONE
+
+
+def _timeouts(told: dict[str, Any]) -> Table:
+    """The chain's links, then the others; each with who sets it, and what happens."""
+    drawn = Table.grid(padding=(0, 1))
+    drawn.add_column(no_wrap=True)
+    drawn.add_column(no_wrap=True, justify="right")
+    drawn.add_column(ratio=1, overflow="fold")
+    for one in [*told["chain"], *told["beside"]]:
+        why = Text(f"set by {one['set_by']}. ").append(f"When over: {one['exceeded']}", "dim")
+        drawn.add_row(Text(one["name"], "bold"), timeouts.words(one["ms"]), why)
+    return drawn
+
+
 def look(settings: PipelineSettings) -> list[Finding]:
     """The findings, those about the position included."""
     deadline = Deadline(_ASK_S)
@@ -75,6 +114,7 @@ def look(settings: PipelineSettings) -> list[Finding]:
         # The position first: on a new cluster that is what makes the group's coordinator.
         told = [*_position(surveyor, settings, deadline), _ids(settings, deadline)]
         told.append(brokers.transaction_version(level(settings.connection, _FEATURE, deadline)))
+        told.append(clocks.skew(controller_ahead_s(settings.connection, deadline)))
         asked = Asked(surveyor.admin, roles(settings).values(), settings.group, deadline)
         return [*judge(settings, asked.answers(), MESSAGE_MAX_BYTES), *told]
     finally:

@@ -1,4 +1,4 @@
-"""Whether the time-outs fit into each other, and into what one transaction has to do; pure."""
+"""Whether the time-outs fit into each other, and into what one transaction has to do; and the clocks; pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.preflight.finding import Finding, Severity
+from protocol.cluster import Unknown
 
+_MOST_SKEW_S = 1.0
 _BUSY_RECORDS_PER_S = 50_000
 _BUSY_BYTES_PER_S = 20_000_000
 _SHARE = 3
@@ -103,3 +105,21 @@ def retention(minutes: int | None) -> Finding:
     else:
         severity, why = Severity.OK, "a run may pause for that long and still knows where it stands"
     return Finding("offsets-retention", value, need, f"the brokers' {OFFSETS_RETENTION_MIN}", why, severity)
+
+
+def skew(told: float | Unknown) -> Finding:
+    """``told``: seconds that the controller's clock is ahead of this machine's, negative where it is behind."""
+    name, need, setting = (
+        "clock-skew",
+        f"at most {_MOST_SKEW_S:g} s",
+        "the clocks (NTP) of this machine and the brokers",
+    )
+    if isinstance(told, Unknown):
+        why = f"the brokers do not tell ({told.reason}); with KRaft, Kafka 3.3 and Describe on the cluster they do"
+        return Finding(name, "?", need, setting, why, Severity.UNKNOWN)
+    if abs(told) > _MOST_SKEW_S:
+        value = f"the controller is {abs(told):.1f} s {'ahead' if told > 0 else 'behind'}"
+        why = "lag in seconds, ages of transactions and times of orders compare clocks: they are wrong by as much"
+        return Finding(name, value, need, setting, why, Severity.WARNING)
+    value = "within the answer's time" if told == 0 else f"{told:+.3f} s"
+    return Finding(name, value, need, setting, "ages that compare both clocks can be believed", Severity.OK)

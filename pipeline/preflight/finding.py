@@ -54,7 +54,7 @@ NAMES = (
     "group-members",
     "group-access",
 )
-POSITION_NAMES = ("position", "topic-identity", "transactional-id-access", "transaction-version")
+POSITION_NAMES = ("position", "topic-identity", "transactional-id-access", "transaction-version", "clock-skew")
 """What only the command looks at: what is unsafe of it a run refuses by itself, and can't be told to go on."""
 
 

@@ -62,7 +62,7 @@ def judge(settings: PipelineSettings, facts: ClusterFacts, message_max_bytes: in
             known[role] = topic
             found.append(rights.access(role, topic))
     found += _sizes(settings, known, message_max_bytes)
-    found += clocks.chain(_chain(settings, facts))
+    found += clocks.chain(chain_of(settings, facts))
     direct = settings.reader is Reader.DIRECT
     amount = settings.direct.transaction_bytes if direct else None
     found.append(clocks.size(settings.max_records_per_transaction, amount, int(settings.transaction_timeout_s * 1000)))
@@ -125,7 +125,8 @@ def _untold(role: str, name: str, reason: str, severity: Severity) -> Finding:
     return Finding(f"{role}-replication", "?", "3", f"replicas of {name}", reason, severity)
 
 
-def _chain(settings: PipelineSettings, facts: ClusterFacts) -> Chain:
+def chain_of(settings: PipelineSettings, facts: ClusterFacts) -> Chain:
+    """The time-outs of these settings, and the brokers' maximum."""
     transaction_ms = int(settings.transaction_timeout_s * 1000)
     request_ms = int(settings.connection.properties.get("request.timeout.ms", _REQUEST_MS))
     return Chain(

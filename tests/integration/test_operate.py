@@ -21,8 +21,9 @@ from pipeline.operate.judge.lag import State, tell
 from pipeline.operate.look import Observer
 from protocol.deadline import Deadline
 from protocol.errors import Refused
-from protocol.kafka import topics
+from protocol.kafka import clock, topics
 from protocol.kafka.clients import READ_COMMITTED, AdminClient, consumer
+from protocol.kafka.clock import controller_ahead_s
 from protocol.kafka.introspect import RawLogs, Unsupported
 from protocol.kafka.operate import set_config
 from protocol.kafka.topics import Wanted
@@ -300,3 +301,23 @@ def test_brokers_that_are_too_old_to_tell_of_transactions_stop_only_the_doctor(
         assert [text for text in told["not_told"] if "Kafka 3.0 or later" in text]
         code, text = pipeline(stage, "doctor", "--topic", stage.names.input)
         assert (code, "Kafka 3.0 or later" in text) == (3, True)
+
+
+def test_the_controllers_clock_is_ours_on_one_machine(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between question and answer it can't be told from ours; a clock here that is 75 s behind makes it ahead."""
+    ahead = controller_ahead_s(stage.connection, Deadline(20))
+    assert ahead == pytest.approx(0, abs=0.05)
+    monkeypatch.setattr(clock, "_now", lambda: time.time() - 75)
+    assert controller_ahead_s(stage.connection, Deadline(20)) == pytest.approx(75, abs=1)
+    monkeypatch.setattr(clock, "_now", lambda: time.time() + 75)
+    assert controller_ahead_s(stage.connection, Deadline(20)) == pytest.approx(-75, abs=1)
+
+
+def test_the_time_outs_are_explained_with_what_brokers_and_options_say(stage: Stage) -> None:
+    """For people in 80 columns, for programs as a document; one that the brokers refuse ends with 3."""
+    told = asked(stage, "preflight", "--explain-timeouts", "--transaction-timeout", "120")
+    assert [one["ms"] for one in told["chain"]] == [30_000, 108_000, 120_000, 900_000]
+    assert told["holds"] is True
+    code, text = pipeline(stage, "preflight", "--explain-timeouts")
+    assert (code, text.splitlines()[0].endswith("< brokers' maximum 900 s: holds")) == (0, True)
+    assert max(map(len, text.splitlines())) <= 80
