@@ -17,6 +17,7 @@ from pipeline.profiles import held
 from pipeline.profiles.table import lookup
 from pipeline.settings import Limits, ProfilesSettings
 from pipeline.timed import Timed
+from pipeline.traces import Traces
 from pipeline.transact import transact
 from pipeline.watchdog import watched
 from protocol.deadline import Deadline
@@ -45,13 +46,18 @@ class Offer:
 
 @dataclass(frozen=True)
 class Job:
-    """All that the tasks of one cycle need; travels to the executors, so it holds values only."""
+    """
+    All that the tasks of one cycle need; travels to the executors, so it holds values only.
+
+    ``traced``: spans are made, so outcomes tell which traces the records belong to.
+    """
 
     offers: Mapping[int, Offer]
     transaction: TransactionSettings
     limits: Limits
     journal: str | None = None
     profiles: ProfilesSettings | None = None
+    traced: bool = False
 
 
 def attempt(offer: Offer, batches: Iterable[Rows], job: Job) -> Outcome:
@@ -88,6 +94,9 @@ def _attempt(offer: Offer, batches: Iterable[Rows], job: Job, enrich: Enrich, ev
     offered = offer.offered
     failed = Outcome(offered.partition, offered.start, offered.until, Status.FAILED)
     kafka = timed = None
+    traces = Traces()
+    if job.traced:
+        batches = traces.heard(batches)
     try:
         kafka = KafkaTransaction(job.transaction, offered.topic, offered.partition)
         timed = Timed(journaled(kafka, job.journal, offered, job.transaction.group))
@@ -122,6 +131,7 @@ def _attempt(offer: Offer, batches: Iterable[Rows], job: Job, enrich: Enrich, ev
         if kafka is not None:
             kafka.close()
     steps = {} if timed is None else timed.steps
-    outcome = replace(outcome, seconds=time.monotonic() - began, steps=steps, began_at=began_at)
+    took = time.monotonic() - began
+    outcome = replace(outcome, seconds=took, steps=steps, began_at=began_at, traces=list(traces.found))
     tell(job.journal, offered, job.transaction.group, outcome)
     return outcome

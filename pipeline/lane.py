@@ -69,7 +69,8 @@ class Lane:
         began = time.monotonic()
         shared, settings = self._shared, self._settings
         offers = {r.partition: self._offer(r, facts[r.partition]) for r in ranges}
-        job = Job(offers, shared.transaction, settings.limits, settings.journal, settings.profiles)
+        given = (settings.limits, settings.journal, settings.profiles)
+        job = Job(offers, shared.transaction, *given, traced=shared.board.traced)
         shared.running.update({r.partition: r for r in ranges})
         if shared.stop.is_set():  # looked at behind the line above: who stops the run waits for what is in ``running``
             for offered in ranges:

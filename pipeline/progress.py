@@ -95,6 +95,11 @@ class Board:
     watched = False
     """Whether `begun` is worth telling: from a task that is a message for each transaction."""
 
+    @property
+    def traced(self) -> bool:
+        """Whether spans are made: attempts then tell which traces their records belong to."""
+        return False
+
     def begun(self, partition: int) -> None:
         """A transaction of this partition may be open from now on; `outcome` tells of its end."""
 

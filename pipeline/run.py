@@ -134,7 +134,8 @@ def employ(ground: Ground, shared: Shared, kept: SparkContext | None = None) -> 
     if settings.reader is Reader.DIRECT:
         from pipeline.direct import hire  # noqa: PLC0415
 
-        crew = hire.crew(settings, ground.transaction, ground.compilers, watched=shared.board.watched, kept=kept)
+        told = {"watched": shared.board.watched, "traced": shared.board.traced}
+        crew = hire.crew(settings, ground.transaction, ground.compilers, **told, kept=kept)
         return crew, [hire.director(shared, crew)]
     engine: Engine
     if settings.spark.absent:

@@ -9,12 +9,15 @@ know no transactions: `brew.txn.*` are ours.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 
+from opentelemetry.context import Context
 from opentelemetry.sdk.environment_variables import OTEL_SERVICE_NAME
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
-from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode, get_current_span, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from protocol.errors import UsageError
 from protocol.observe.counts import Ended, Ending
@@ -22,6 +25,7 @@ from protocol.observe.recorder import Subject
 
 _NS = 1_000_000_000
 _SERVICE = "brew-pipeline"
+_W3C = TraceContextTextMapPropagator()
 
 
 def provider(exporter: str) -> TracerProvider:
@@ -62,7 +66,8 @@ class Spans:
         began = int(end.began_at * _NS)
         until = began + int(end.seconds * _NS)
         kind = SpanKind.CONSUMER
-        span = self._tracer.start_span(f"transact {end.topic}", None, kind, self._attributes(end), start_time=began)
+        name, links = f"transact {end.topic}", [*_links(end.traces)]
+        span = self._tracer.start_span(name, None, kind, self._attributes(end), links, start_time=began)
         if end.ending not in {Ending.COMMITTED, Ending.REFUSED}:
             span.set_attribute("error.type", end.ending.value)
             span.set_status(Status(StatusCode.ERROR, end.detail[:200]))
@@ -91,3 +96,11 @@ class Spans:
 
     def close(self) -> None:
         self._provider.shutdown()
+
+
+def _links(traces: Sequence[str]) -> Iterator[Link]:
+    """To the spans that wrote the input's records, as the conventions ask for batches; what is no context is none."""
+    for one in traces:
+        found = get_current_span(_W3C.extract({"traceparent": one}, context=Context())).get_span_context()
+        if found.is_valid:
+            yield Link(found)

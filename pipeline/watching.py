@@ -44,6 +44,10 @@ class ObservedBoard(Board):
         self.recorder, self._topic, self._group = recorder, settings.input, settings.group
         self.spans: Spans | None = None
 
+    @property
+    def traced(self) -> bool:
+        return self.spans is not None
+
     def survey(self, facts: Iterable[Fact], ours: Container[int] = EVERY) -> None:
         told = list(facts)
         super().survey(told, ours)
@@ -90,6 +94,7 @@ def ended(outcome: Outcome, topic: str, group: str) -> Ended:
         str(TransactionalId(group, topic, outcome.partition)),
         outcome.detail,
         outcome.newest_ms,
+        outcome.traces,
     )
 
 

@@ -25,6 +25,7 @@ def crew(
     compilers: Compilers,
     *,
     watched: bool,
+    traced: bool = False,
     kept: SparkContext | None = None,
 ) -> Crew:
     """The crew of this run; Spark is imported only when it is wanted, and ``kept`` is left as it is at the end."""
@@ -32,7 +33,8 @@ def crew(
         from pipeline.direct.here import LoneCrew  # noqa: PLC0415
 
         office = Office(_HERE, settings.direct.lease_s)
-        return LoneCrew(office, replace(_terms(settings, transaction, _HERE, office), watched=watched))
+        alone = _terms(settings, transaction, _HERE, office)
+        return LoneCrew(office, replace(alone, watched=watched, traced=traced))
     from pipeline import session  # noqa: PLC0415 - a third of a second
     from pipeline.direct.crews import SparkCrew  # noqa: PLC0415
 
@@ -41,7 +43,7 @@ def crew(
     host = conf.get("spark.driver.host", _HERE) or _HERE
     office = Office(conf.get("spark.driver.bindAddress", host) or host, settings.direct.lease_s)
     more = {"end_s": _ARCHIVE_S} if settings.spark.make_archive else {}
-    terms = replace(_terms(settings, transaction, host, office), watched=watched)
+    terms = replace(_terms(settings, transaction, host, office), watched=watched, traced=traced)
     return SparkCrew(context, office, terms, **more, kept=kept is not None)
 
 

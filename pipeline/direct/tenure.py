@@ -42,7 +42,7 @@ def work(
     """
     dice = Dice(terms.crash)
     pace = Pace.at_most(terms.max_records, terms.transaction.timeout_s)
-    job = Job({}, terms.transaction, terms.limits, terms.journal, terms.profiles)
+    job = Job({}, terms.transaction, terms.limits, terms.journal, terms.profiles, terms.traced)
     wait_s, idle_ms = (_IDLE_WAIT_S, IDLE_FOLLOWING_MS) if grant.goal is None else (_WAIT_S, IDLE_MS)
     connection, group = terms.transaction.connection, terms.transaction.group
     tail = Tail(connection, group, terms.topic, grant.partition, grant.start, ahead_bytes, idle_ms)

@@ -18,7 +18,7 @@ class Terms:
     """
     All that a holder needs before its first grant; travels to the executors, so it holds values only.
 
-    ``watched``: somebody wants to hear of each transaction when it begins, too.
+    ``watched``: somebody wants to hear of each transaction when it begins, too; ``traced``: spans are made of them.
     """
 
     host: str
@@ -33,6 +33,7 @@ class Terms:
     journal: str | None = None
     profiles: ProfilesSettings | None = None
     watched: bool = False
+    traced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

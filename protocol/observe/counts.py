@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import enum
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 Place = tuple[str, int]
@@ -33,7 +33,8 @@ class Ended:
     One attempt at ``start`` to ``until``, and how it ended.
 
     ``began_at`` is wall-clock seconds, ``steps`` the seconds of each step, ``dead_letters`` reason -> records.
-    ``newest_ms``: the timestamp of its last record, since the epoch, where it is known.
+    ``newest_ms``: the timestamp of its last record, since the epoch, where it is known. ``traces``: its records'
+    `traceparent` headers, for spans.
     """
 
     topic: str
@@ -49,6 +50,7 @@ class Ended:
     transactional_id: str | None = None
     detail: str = ""
     newest_ms: int | None = None
+    traces: Sequence[str] = ()
 
     @property
     def place(self) -> Place:

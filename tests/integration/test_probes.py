@@ -277,3 +277,22 @@ def test_a_traces_context_travels_with_its_record(stage: Stage) -> None:
     assert out[0][:3] == trace
     assert dead[:3] == trace
     assert [name for name, _ in out[1]] == ["source.topic", "source.partition", "source.offset"]
+
+
+@pytest.mark.parametrize("reader", ["connector", "direct"])
+def test_a_transactions_span_links_to_the_spans_that_wrote_its_records(stage: Stage, reader: str) -> None:
+    """From the headers of the input to the exporter, whoever reads."""
+    stage.create(1)
+    parents = [f"00-{n:032x}-{n:016x}-01" for n in (7, 9)]
+    order = b'{"customer_id":"c-1"}'
+    records = [(0, b"gold-1", order, [("traceparent", one.encode())]) for one in [*parents, *parents]]
+    stage.produce(stage.names.input, *records, (0, b"gold-1", order))
+    with stage.python(
+        "pipeline", "run", *stage.options(), "--master", "none", "--reader", reader, "--spans", "console"
+    ) as program:
+        ran = program.wait(60)
+    assert ran.code == 0, ran.text
+    spans = [json.loads(one) for one in re.findall(r"^\{$.*?^\}$", ran.out, re.DOTALL | re.MULTILINE)]
+    linked = [[link["context"]["span_id"] for link in one["links"]] for one in spans if one["links"]]
+    assert linked == [[f"0x{n:016x}" for n in (7, 9)]]
+    assert stage.outputs() == 5

@@ -12,7 +12,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from pipeline.outcome import Outcome, Status
+from pipeline.ports import Rows
 from pipeline.spans import Spans, provider
+from pipeline.traces import MOST, Traces
 from pipeline.watching import ended
 from protocol.errors import UsageError
 from protocol.names import STEPS
@@ -71,6 +73,35 @@ def test_attributes_are_those_of_the_conventions_and_ours() -> None:
         "brew.txn.id": "g:orders:3",
     }
     assert whole.status.status_code is StatusCode.UNSET
+
+
+def parent(number: int) -> str:
+    return f"00-{number:032x}-{number:016x}-01"
+
+
+def test_a_span_links_to_what_wrote_its_records() -> None:
+    """Distinct ones, in their order; what is no context is left out."""
+    whole = spans_of(attempt(traces=[parent(7), parent(9), parent(0), "00-nonsense-1-01"]))[-1]
+    assert [(one.context.trace_id, one.context.span_id) for one in whole.links] == [(7, 7), (9, 9)]
+    assert all(one.context.is_remote for one in whole.links)
+    assert whole.parent is None
+    assert spans_of(attempt())[-1].links == ()
+
+
+def rows(*all_headers: list[tuple[str, bytes | None]] | None) -> Rows:
+    many = len(all_headers)
+    return Rows(list(range(many)), [None] * many, [None] * many, list(all_headers), [1] * many)
+
+
+def test_the_first_distinct_traces_of_a_transaction_are_noted_and_not_all() -> None:
+    """A bound, or a span would carry a link for each of 250,000 records; and the rows go by unchanged."""
+    traces = Traces()
+    several = [("traceparent", parent(1).encode()), ("other", b"x"), ("traceparent", f"{parent(2)}-more".encode())]
+    odd = [("traceparent", None), ("traceparent", b"\xff" * 55), ("Traceparent", parent(5).encode())]
+    given = [rows(None, several, odd), rows(several), rows(*([("traceparent", parent(n).encode())] for n in range(90)))]
+    assert list(traces.heard(given)) == given
+    assert list(traces.found)[:4] == [parent(1), parent(2), parent(0), parent(3)]
+    assert len(traces.found) == MOST == 32
 
 
 @pytest.mark.parametrize(
