@@ -113,7 +113,7 @@ def _ended(names: Names, tail: Answer[Tail], ages: Ages, now_ms: int) -> list[Tr
     if tail.value is None:
         return []
     found = transactions(tail.value.strips, names.group, names.input)
-    return [replace(one, seconds=ages.seconds(one, names.input, now_ms)) for one in found]
+    return [ages.aged(one, names.input, now_ms) for one in found]
 
 
 def _rows(

@@ -115,7 +115,7 @@ def _swatch(kind: str) -> Markup:
 
 
 def _more(parts: Mapping[str, Markup]) -> Markup:
-    left = {"ended", "outcome", "transactional id", "output"}
+    left = {"ended", "outcome", "transactional id", "coordinator", "output"}
     head = _heads(tuple((name, "") for name in rows.TRANSACTION_HEADS), left)
     table = tag("div", tag("table", head, parts["transactions"], class_="ledger"), class_="wide")
     proof = tag("section", tag("h2", "Proof of the last run", " ", parts["mark-proof"]), parts["proof"])

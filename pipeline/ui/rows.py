@@ -23,7 +23,7 @@ HEADS = (
 )
 TRANSACTION_HEADS = (
     *("ended", "outcome", "transactional id", "producer", "epoch"),
-    *("records", "input offsets", "took", "output"),
+    *("records", "input offsets", "took", "coordinator", "output"),
 )
 
 
@@ -119,5 +119,6 @@ def _cells(one: Transaction) -> list[Markup]:
         tag("td", words.number(one.records)),
         tag("td", source),
         tag("td", words.seconds(one.seconds)),
+        tag("td", words.coordinator(one), class_="left"),
         tag("td", marker, class_="left"),
     ]

@@ -11,6 +11,7 @@ from pipeline.ui.told import Flow
 from pipeline.xray.model import Kind, Run, Strip
 from protocol.names import TransactionalId
 from protocol.observe.status import Status
+from protocol.transactions import Coordinated
 
 _KEPT = 4096
 _OUTCOMES = {Kind.COMMIT_MARKER: "committed", Kind.ABORT_MARKER: "aborted"}
@@ -25,6 +26,7 @@ class Transaction:
 
     ``outcome`` is committed, aborted or open; ``source`` is the input partition, ``first`` to ``last`` its offsets;
     ``records`` is None where all of them lie before the tail. ``ended_ms`` is the broker's time of the marker.
+    ``state`` and ``timeout_s`` are its coordinator's, told of what is open and the group's own.
     """
 
     partition: int
@@ -39,21 +41,29 @@ class Transaction:
     first: int | None = None
     last: int | None = None
     seconds: float | None = None
+    state: str | None = None
+    timeout_s: float | None = None
 
 
 class Ages:
     """How long transactions took: as their own program said, else since their coordinator saw them begin."""
 
     def __init__(self) -> None:
+        self._own: dict[Writer, Coordinated] = {}
         self._began_ms: OrderedDict[Writer, int] = OrderedDict()
         self._took_s: OrderedDict[tuple[str, int, int], float] = OrderedDict()
 
     def add(self, flow: Flow) -> None:
-        for look in flow.looks:
-            own = look.own
-            if own is not None and own.open and own.began_ms is not None:
-                self._began_ms[own.producer_id, own.producer_epoch] = own.began_ms
+        open_now = [one.own for one in flow.looks if one.own is not None and one.own.open]
+        self._own = {(own.producer_id, own.producer_epoch): own for own in open_now}
+        self._began_ms |= {writer: own.began_ms for writer, own in self._own.items() if own.began_ms is not None}
         _forget(self._began_ms)
+
+    def aged(self, one: Transaction, topic: str, now_ms: int) -> Transaction:
+        """With its seconds; of one that is open what its coordinator says, too."""
+        known = replace(one, seconds=self.seconds(one, topic, now_ms))
+        own = self._own.get((one.producer_id, one.epoch)) if one.outcome == "open" else None
+        return known if own is None else replace(known, state=own.state, timeout_s=own.timeout_ms / 1000)
 
     def say(self, status: Status) -> None:
         """A program knows no producer ids; its position is where the last one that committed ended."""

@@ -61,6 +61,13 @@ def rate(value: float | None) -> str:
     return NONE if value is None else f"{value:,.0f}" if value >= _FEW or value == 0 else f"{value:.1f}"
 
 
+def coordinator(one: Transaction) -> str:
+    """What the coordinator says of one that is open: state, and age against its time-out."""
+    if one.state is None or one.timeout_s is None:
+        return NONE
+    return f"{one.state}, {seconds(one.seconds)} of {seconds(one.timeout_s)}"
+
+
 def transaction(one: Transaction) -> str:
     """One in a sentence."""
     who = f"producer {one.producer_id}, epoch {one.epoch}"
@@ -70,6 +77,8 @@ def transaction(one: Transaction) -> str:
         parts.append(f"input partition {one.source}, {words.span(one.first, one.last + 1)}")
     if one.marker is not None:
         parts.append(f"marker at {one.marker:,}")
+    if one.state is not None:
+        parts.append(f"coordinator: {coordinator(one)}")
     return "; ".join(parts)
 
 

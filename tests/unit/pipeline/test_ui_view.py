@@ -132,6 +132,18 @@ def test_transactions_are_those_of_the_log_with_their_source_and_the_coordinator
     assert view.totals.outcomes == {"open": 1, "committed": 1, "aborted": 1}
 
 
+def test_of_an_open_transaction_the_coordinators_state_and_its_age_against_the_time_out_are_told() -> None:
+    """The group's own, as its last look saw it; what has ended, or is somebody else's, has neither."""
+    mine = Answers(flow(look(0, 5, 9, own=own(0, epoch=5))), tails(strip()))
+    first, *ended = seen(mine).transactions
+    assert (first.outcome, first.state, first.timeout_s, first.seconds) == ("open", "Ongoing", 60.0, 0.4)
+    assert {(one.state, one.timeout_s) for one in ended} == {(None, None)}
+    shown = parts(seen(mine))
+    assert "Ongoing, 0.40 s of 60 s" in str(shown["transactions"])
+    foreign = seen(Answers(flow(look(0, 5, 9, own=own(0, epoch=6))), tails(strip()))).transactions[0]
+    assert (foreign.state, foreign.timeout_s) == (None, None)
+
+
 def test_what_programs_count_is_told_by_its_own_name() -> None:
     """An unknown commit is not an abort."""
     made = Transactions(committed=7, aborted=2, fenced=1, refused=5, indefinite=3)
