@@ -12,6 +12,7 @@ from rich.live import Live
 from pipeline.operate.options import advised, json_option, say_json
 from pipeline.ui.desk import Desk
 from pipeline.ui.document import document
+from pipeline.ui.keys import QUIT, keys
 from pipeline.ui.options import live_options, settings_of
 from pipeline.ui.rates import LOOKING
 from pipeline.ui.terminal import screen
@@ -30,7 +31,7 @@ _ONCE_S = 12.0
 @advised()
 def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
     """
-    Show on the terminal what the group does, as `pipeline ui` does in a browser, until SIGTERM or Ctrl-C.
+    Show on the terminal what the group does, as `pipeline ui` does in a browser, until q, SIGTERM or Ctrl-C.
 
     \b
     Examples:
@@ -39,7 +40,7 @@ def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
       python -m pipeline top --once --json
 
     \b
-    Exit codes: 0 shown once, 3 refused or out of reach, 64 wrong usage, 143 ended by a signal.
+    Exit codes: 0 shown once, or q, 3 refused or out of reach, 64 wrong usage, 143 ended by a signal.
     """  # noqa: D301 - click's own mark
     settings = settings_of(option)
     console = Console()
@@ -57,11 +58,12 @@ def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
 
 
 def _watch(desk: Desk, console: Console, interval_s: float) -> None:
-    """Until a signal ends the program."""
-    with Live(console=console, screen=True, auto_refresh=False) as live:
+    """Until q is pressed, or a signal ends the program."""
+    with keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             live.update(screen(desk.view(), console.width, console.height), refresh=True)
-            _pause(interval_s)
+            if QUIT in pressed(interval_s):
+                return
 
 
 def _settled(desk: Desk) -> View:
