@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 import click
+import orjson
 
 import protocol.command
 from pipeline.observed import observed, probes_of, spans_option
@@ -77,14 +78,18 @@ def cli() -> None:
     show_default=True,
     help="How it tells what it does; auto: a table on a terminal, else a JSON object a line.",
 )
-def run_command(progress: str, spans: str, **option: Any) -> ExitCode:
+@click.option("--json", "as_json", is_flag=True, help="All as JSON, a line each: --progress json, sum and refusals.")
+def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> ExitCode:
     """Drain the input topic and exit, or follow it."""
     settings = settings_of(option)
     forget_variables()
     stop = threading.Event()
     stop_on_signals(stop)
     with observed(settings, probes_of(option, settings), spans) as board:
-        code = _run(settings, stop, board, _view(progress, board))
+        code = _run(settings, stop, board, _view("json" if as_json else progress, board))
+    if as_json:
+        JsonLines().done(board)
+        return code
     totals = board.totals
     click.echo(
         f"{totals.enriched + totals.rejected} records: {totals.enriched} enriched, {totals.rejected} rejected, "
@@ -111,7 +116,8 @@ def _run(settings: PipelineSettings, stop: threading.Event, board: Board, view: 
 @probe_options
 @spans_option
 @click.option("--dry-run", is_flag=True, help="Print the spark-submit line instead of running it.")
-def submit_command(*, dry_run: bool, spans: str, **option: Any) -> ExitCode:
+@click.option("--json", "as_json", is_flag=True, help="--dry-run as a document; a refusal, too.")
+def submit_command(*, dry_run: bool, as_json: bool, spans: str, **option: Any) -> ExitCode:
     """Hand the run to spark-submit (the driver then lives where Spark puts it)."""
     from pipeline.submit import spark_submit, submitter  # noqa: PLC0415 - Spark is slow to import, and a run may need none
 
@@ -122,7 +128,7 @@ def submit_command(*, dry_run: bool, spans: str, **option: Any) -> ExitCode:
     line = [*spark_submit(settings), *probe_words(option), "--spans", spans]
     if not dry_run:
         os.execv(submitter(), line)  # noqa: S606 - no shell in between, signals reach spark-submit
-    click.echo(shlex.join(line))
+    click.echo(orjson.dumps({"command": line}) if as_json else shlex.join(line))
     return ExitCode.DONE
 
 

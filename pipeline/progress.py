@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import orjson
 from rich.console import Console
@@ -143,6 +143,10 @@ class JsonLines(Silent):
 
     def tell(self, note: str) -> None:
         self._write({"event": "note", "text": note})
+
+    def done(self, board: Board) -> None:
+        """The sum of a run that has ended."""
+        self._write({"event": "done", **asdict(board.totals), "rate": round(board.rate(), 3)})
 
     def _write(self, line: dict[str, object]) -> None:
         sys.stdout.write(orjson.dumps(line).decode() + "\n")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pipeline.operate.options import advised
+from pipeline.operate.options import advised, say_json
 from pipeline.ui.desk import Desk
 from pipeline.ui.options import live_options, settings_of
 from pipeline.ui.server import Live, serve
@@ -23,8 +23,9 @@ OWN_NAMES = [LOOPBACK, "localhost", "::1", "[::1]"]
 @live_options
 @click.option("--host", default=LOOPBACK, show_default=True, help="Another one lets other machines read it.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=3001, show_default=True, help="0: any that is free.")
+@click.option("--json", "as_json", is_flag=True, help="Say where it listens as a document; a refusal, too.")
 @advised()
-def ui(host: str, port: int, **option: Any) -> ExitCode:
+def ui(host: str, port: int, *, as_json: bool, **option: Any) -> ExitCode:
     """
     Show in a browser what the group does: flow and phases per partition, transactions, the logs' tails, the last
     proof, preflight. Reads only, asks the brokers once per interval however many look, ends with SIGTERM or Ctrl-C.
@@ -48,7 +49,8 @@ def ui(host: str, port: int, **option: Any) -> ExitCode:
     with _listening(host, port) as listening:
         bound = int(listening.getsockname()[1])
         shown = f"[{host}]" if ":" in host else host
-        click.echo(f"live view at http://{shown}:{bound}/")
+        url = f"http://{shown}:{bound}/"
+        say_json({"url": url}, lines=True) if as_json else click.echo(f"live view at {url}")
         with Desk(settings) as desk:
             # Whoever opened it to others may call it by any name.
             serve(Live(desk.view, settings.interval_s), listening, OWN_NAMES if loopback(host) else ["*"])

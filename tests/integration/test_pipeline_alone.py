@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import signal
 import threading
 from pathlib import Path
@@ -120,3 +121,16 @@ def test_a_reader_that_finds_nothing_gives_up_at_its_deadline_and_when_told(stag
             list(reader.read(0, 10, Deadline(10), stop))
     finally:
         reader.close()
+
+
+def test_a_run_as_json_says_nothing_that_is_no_document(stage: Stage) -> None:
+    """A line each on stdout, the sum last; refused, it is one object on stderr."""
+    stage.create(1)
+    stage.seed(20)
+    ran = stage.pipeline("--master", "none", "--json")
+    lines = [json.loads(line) for line in ran.out.splitlines()]
+    assert (ran.code, {"cycle"} <= {one["event"] for one in lines}) == (0, True), ran.text
+    assert (lines[-1]["event"], lines[-1]["enriched"] + lines[-1]["rejected"]) == ("done", 20)
+    refused = stage.pipeline("--master", "none", "--json", "--input", stage.names.topic("nowhere"))
+    assert (refused.code, refused.out) == (3, "")
+    assert "nowhere" in json.loads(refused.err)["error"]

@@ -1,0 +1,41 @@
+"""`--json` of the commands that work, not only of those that look: refusals are documents there, too."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pipeline.__main__ import cli
+from pipeline.progress import Board, JsonLines
+from protocol.command import outcome
+from protocol.names import ExitCode
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "--crash-prob", "2"], "CRASH_PROB"),
+        (["submit", "--master", "none"], "nothing to submit"),
+        (["ui", "--port", "65536"], "--port"),
+    ],
+)
+def test_a_refusal_is_a_document_on_stderr(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was found, and what to do next."""
+    assert outcome(cli, "pipeline", [*words, "--json"]) == ExitCode.USAGE
+    told = capsys.readouterr()
+    found = json.loads(told.err)
+    assert (said in found["error"], bool(found["next"]), told.out) == (True, True, "")
+
+
+def test_the_line_of_a_submit_is_a_document(capsys: pytest.CaptureFixture[str]) -> None:
+    """Word for word, so that nobody has to take a shell's quotes apart."""
+    assert outcome(cli, "pipeline", ["submit", "--dry-run", "--json", "--master", "yarn", "--group", "two words"]) == 0
+    line = json.loads(capsys.readouterr().out)["command"]
+    assert (line[0], line[line.index("--group") + 1]) == ("spark-submit", "two words")
+
+
+def test_the_sum_of_a_run_is_a_line_like_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    JsonLines().done(Board())
+    told = json.loads(capsys.readouterr().out)
+    assert (told["event"], told["enriched"], told["transactions"], told["rate"]) == ("done", 0, 0, 0)
