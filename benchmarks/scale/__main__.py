@@ -102,7 +102,7 @@ _runs_option = click.option(
 )
 _tolerance_option = click.option("--tolerance", type=click.FloatRange(0, 1), default=0.15, show_default=True)
 _orders_option = click.option(
-    "--orders", type=click.IntRange(10_000), default=500_000, show_default=True, help="Of each run."
+    "--orders", type=click.IntRange(10_000), default=2_000_000, show_default=True, help="Of each run."
 )
 _repeat_option = click.option(
     "--repeat", type=click.IntRange(1, 20), default=3, show_default=True, help="Runs; the median counts."

@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from pipeline.attempt import Job, Offer, attempt
@@ -28,6 +28,8 @@ _MOST = 40_000
 _GC_AFTER = 500_000
 _TOGETHER = 8
 """Partitions of one process: their threads have colder caches than one alone, and wait for each other."""
+_ROUNDS = 3
+"""The one in the middle counts, as of the runs that the simulator is compared with."""
 _DIRECT = DirectSettings()
 
 
@@ -45,6 +47,10 @@ class Worked:
     wall_s: float
     transactions: int
     change_s: float
+
+    def cpu_s(self) -> float:
+        """Of everything that took part."""
+        return self.python_s + self.native_s + self.broker_s
 
 
 class _Timed(Turns):
@@ -79,9 +85,11 @@ def lines(
     found, told, change_s = [], {}, 0.0
     for size, count in zip((SMALL, LARGE), counts, strict=True):
         topics = [here.orders(count, size) for _ in range(_TOGETHER)]
-        reads = [read(here, topic, count) for topic in topics]  # also: the broker's caches and compilers
+        # Also for the broker's caches and compilers; records that stay would be in the way of Python's.
+        reads = [replace(read(here, topic, count), records=[]) for topic in topics]
         worked(here, topics, count, "warm")
-        done = worked(here, topics, count, "counted")
+        rounds = [worked(here, topics, count, f"counted.{number}") for number in range(_ROUNDS)]
+        done = sorted(rounds, key=Worked.cpu_s)[_ROUNDS // 2]
         found.append(_per_record(reads, done, steps, _TOGETHER * count))
         change_s = change_s or done.change_s
         told[f"{_TOGETHER} partitions of one process, {size} bytes"] = (
