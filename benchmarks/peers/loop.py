@@ -20,6 +20,7 @@ from typing import Any, cast
 import click
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from enrichment import enrich
+from sizes import CONSUMER, PRODUCER
 
 from protocol.kafka.scan import LogRecord
 from protocol.names import ExitCode
@@ -167,36 +168,21 @@ class Loop:
 
 
 def producer_settings(options: Options) -> dict[str, object]:
-    """As `protocol.kafka.clients.producer`, but for a producer that stays."""
-    return {
-        "bootstrap.servers": options.bootstrap,
-        "logger": _quiet(),
-        "transactional.id": options.group,
-        "transaction.timeout.ms": 60_000,
-        "linger.ms": 5,
-        "batch.size": 512 * 1024,
-        "queue.buffering.max.messages": 200_000,
-        "queue.buffering.max.kbytes": 64 * 1024,
-        "compression.type": "none",
-        "retry.backoff.ms": 2,
-        "retry.backoff.max.ms": 20,
-    }
+    """The group is the transactional id."""
+    asked = {"bootstrap.servers": options.bootstrap, "logger": _quiet(), "transactional.id": options.group}
+    return {**PRODUCER, **asked}
 
 
 def consumer_settings(options: Options) -> dict[str, object]:
-    """Read ahead while Python works; `fetch.queue.backoff.ms` keeps a full queue from idling for a second."""
+    """Positions are the transactions'."""
     static = {"group.instance.id": options.instance} if options.instance else {}
     return {
+        **CONSUMER,
         "bootstrap.servers": options.bootstrap,
         "logger": _quiet(),
         "group.id": options.group,
-        "isolation.level": "read_committed",
         "enable.auto.commit": False,
         "auto.offset.reset": "earliest",
-        "fetch.queue.backoff.ms": 10,
-        "queued.max.messages.kbytes": 64 * 1024,
-        "retry.backoff.ms": 2,
-        "retry.backoff.max.ms": 20,
         **static,
     }
 

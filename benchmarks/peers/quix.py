@@ -19,6 +19,7 @@ from quixstreams import Application, message_context
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from enrichment import enrich
+from sizes import CONSUMER, PRODUCER
 
 from protocol.names import ExitCode
 from protocol.position import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
@@ -31,7 +32,7 @@ Step = Callable[[bytes | None, bytes | None, int, Headers], None]
 
 
 def application(bootstrap: str, group: str, instance: str, commit_s: float, home: str) -> Application:
-    """Consumer and producer have the sizes of the other contenders'."""
+    """Commits every ``commit_s`` seconds."""
     static = {"group.instance.id": instance} if instance else {}
     return Application(
         broker_address=bootstrap,
@@ -44,25 +45,8 @@ def application(bootstrap: str, group: str, instance: str, commit_s: float, home
         use_changelog_topics=False,
         state_dir=home,
         loglevel="WARNING",
-        consumer_extra_config={
-            "isolation.level": "read_committed",
-            "fetch.queue.backoff.ms": 10,
-            "queued.max.messages.kbytes": 64 * 1024,
-            "retry.backoff.ms": 2,
-            "retry.backoff.max.ms": 20,
-            **static,
-        },
-        producer_extra_config={
-            "transactional.id": group,
-            "transaction.timeout.ms": 60_000,
-            "linger.ms": 5,
-            "batch.size": 512 * 1024,
-            "queue.buffering.max.messages": 200_000,
-            "queue.buffering.max.kbytes": 64 * 1024,
-            "compression.type": "none",
-            "retry.backoff.ms": 2,
-            "retry.backoff.max.ms": 20,
-        },
+        consumer_extra_config={**CONSUMER, **static},
+        producer_extra_config={**PRODUCER, "transactional.id": group},
     )
 
 
