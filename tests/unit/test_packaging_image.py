@@ -140,17 +140,19 @@ def test_without_an_engine_it_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_answers_builds_and_tries_the_image(tmp_path: Path) -> None:
-    """Tagged with the version, then asked for it."""
+    """Tagged with the version, then asked for it; Podman keeps the health check in Docker's format alone."""
     calls = tmp_path / "calls"
-    engine = (
-        f"#!{sys.executable}\nimport sys, json\nopen({str(calls)!r}, 'a').write(json.dumps(sys.argv[1:]) + '\\n')\n"
-    )
+    engine = f"""#!{sys.executable}
+import json, os, sys
+told = [*sys.argv[1:], os.environ.get("BUILDAH_FORMAT")]
+open({str(calls)!r}, "a").write(json.dumps(told) + "\\n")
+"""
     (tmp_path / "engine").write_text(engine)
     (tmp_path / "engine").chmod(0o755)
     ran = _image(tmp_path, ENGINE="engine")
     assert ran.returncode == 0, ran.stderr
-    asked, built, tried = map(json.loads, calls.read_text().splitlines())
+    (*asked, _), (*built, form), (*tried, _) = map(json.loads, calls.read_text().splitlines())
     name = f"brew:{PROJECT['version']}"
     assert asked == ["info"]
-    assert (built[:3], built[-1]) == (["build", "--tag", name], ".")
+    assert (built[:3], built[-1], form) == (["build", "--tag", name], ".", "docker")
     assert tried == ["run", "--rm", name, "--version"]
