@@ -38,10 +38,9 @@ LEFT_OUT = {
     "F23-offsets-expired": "F23-offsets-deleted is the same for a reader, and takes no two minutes",
     "F28-33000-transactions": "F28-overflow-short crosses the overflow, too",
     "F37-no-local-disk": "it ends before anything is read",
-    "F35-poison": "F35-poison-short is the same with fewer records",
     "soak-F38": "F38-mixture is the same, shorter",
 }
-_SHORT_ROUND = {"F01-mid-produce-writer", "F08-two-writers-short"}
+_SHORT_ROUND = {"F01-mid-produce-writer", "F08-two-writers-short", "F35-poison-short"}
 # Of the processes that the fault strikes, one at least has to hold partitions.
 _STRIKE = {"F06-executor", "F06-driver", "F07-orphan"}
 

@@ -4,86 +4,110 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import random
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from proof import logs
 from proof.campaign.cell import Cell
-from proof.campaign.stage import Stage
+from proof.campaign.garbage import MAX_BYTES, MAX_DEPTH, payloads
+from proof.campaign.stage import Stage, StalledError
+from proof.campaign.watched import digest, parsed, watching
+from proof.oracle import beyond
 from protocol.deadline import Deadline
 from protocol.errors import Refused
-from protocol.kafka import operate, topics
-from protocol.kafka.clients import producer
+from protocol.kafka import offsets, operate, topics
+from protocol.kafka.clients import READ_COMMITTED, producer
+from protocol.kafka.scan import Row, scan_rows
+from protocol.position import SourcePosition
+from protocol.records import ERROR_REASON, Reason
 
-_MIB = 1024 * 1024
-_LIMIT = 16 * _MIB
+_LARGEST = 16 * 1024 * 1024
 _FLUSH_S = 120.0
+_ASK_S = 60.0
 _RSS_MIB = 600
-
-Payload = tuple[bytes | None, bytes | None]
-
-
-def payloads(count: int, seed: int) -> Iterator[Payload]:
-    """So many keys and values, most of them beyond repair, every kind among the first thirty."""
-    dice = random.Random(seed)  # noqa: S311 - dice, no secret
-    for number in range(count):
-        yield f"gold-{number}".encode(), _value(number % len(_KINDS), dice)
-    yield None, b'{"customer_id":"c-1"}'
-    yield None, None
-    yield b"", b""
-    yield b"\xff\xfe-key", b'{"customer_id":"c-2","note":"' + b"x" * _MIB + b'"}'
-    yield b"gold-big", b'{"customer_id":"c-3","note":"' + b"y" * (10 * _MIB) + b'"}'
-
-
-def _value(kind: int, dice: random.Random) -> bytes | None:
-    return _KINDS[kind](dice)
-
-
-_KINDS = (
-    lambda dice: dice.randbytes(dice.randrange(200)),
-    lambda _dice: None,
-    lambda _dice: b"",
-    lambda _dice: b"[" * 1000 + b"]" * 1000,
-    lambda _dice: b'{"a":' * 1000 + b"1" + b"}" * 1000,
-    lambda _dice: b'{"customer_id":"\xff\xfe"}',
-    lambda _dice: b'{"customer_id":"c","total_cents":1e999999}',
-    lambda dice: b'{"customer_id":"c","n":' + b"9" * dice.randrange(1, 400) + b"}",
-    lambda _dice: b'{"customer_id":"a","customer_id":"b"}',
-    lambda _dice: b'{"customer_id":null}',
-    lambda _dice: b'{"customer_id":7}',
-    lambda _dice: b'"text"',
-    lambda _dice: b"NaN",
-    lambda _dice: b'{"customer_id":"c","loyalty_tier":"gold","loyalty_discount":99}',
-    lambda _dice: '{"customer_id":"\u2028\U0001f9a7"}'.encode(),
-    lambda _dice: b'{"customer_id":"\\ud800"}',
-    lambda _dice: b'\xef\xbb\xbf{"customer_id":"c"}',
-    lambda _dice: b'{"customer_id":"c"}{"customer_id":"d"}',
-    lambda dice: b'{"customer_id":"c","x":' + dice.randbytes(12).hex().encode() + b"}",
-    lambda _dice: b' \r\n{"customer_id" : "c" }\t',
-    lambda _dice: b"[" * 101 + b'"' + b'\\"' * 2000,  # a string without an end: quadratic for a careless scanner
-    lambda _dice: b'{"customer_id":"c","n":' + b"9" * 30 + b',"x":"' + b'\\"' * 2000,
-)
+_MOST_TOLD = 5
+# Two thirds of the payloads are none that could be read; most of these are parsed, and found out by that.
+_PARSED_OF = 2
 
 
 def poison(count: int, stage: Stage) -> None:
     """Garbage goes in; each record comes out, enriched or as a dead letter, and memory stays in bounds."""
     for name in stage.names.topics():
-        operate.set_config(stage.cluster.admin, name, {topics.MAX_MESSAGE_BYTES: str(2 * _LIMIT)}, Deadline(30))
-    client = producer(stage.cluster.connection, None, timeout_s=_FLUSH_S, message_max_bytes=_LIMIT)
+        operate.set_config(stage.cluster.admin, name, {topics.MAX_MESSAGE_BYTES: str(2 * _LARGEST)}, Deadline(30))
+    client = producer(stage.cluster.connection, None, timeout_s=_FLUSH_S, message_max_bytes=_LARGEST)
     for number, (key, value) in enumerate(payloads(count, stage.seed)):
         _produce(client, stage.names.input, value, key, number % stage.cell.partitions)
     if client.flush(_FLUSH_S):
         raise Refused("the payloads could not all be written; look at the brokers' logs")
     stage.fire("payloads", count)
-    writer = stage.writer("--patience", "60")
+    shoulder = stage.folder / "parsed"
+    limits = ("--max-record-bytes", str(MAX_BYTES), "--max-record-depth", str(MAX_DEPTH))
+    with watching(stage.programs, shoulder):
+        writer = stage.writer("--patience", "60", *limits)
     peak = 0
     while writer.code() is None:
         peak = max(peak, _peak_kib(writer.pid))
         stage.deadline.check("draining the payloads")
         stage.pause(0.05)
+    if writer.code() != 0:  # the drain behind this would heal what it left
+        raise StalledError(f"the writer ended with {writer.code()} over the payloads: {writer.last_words()}")
     stage.notes.append(f"the writer's memory peaked at {peak // 1024} MiB")
     if peak > _RSS_MIB * 1024:
         stage.doubts.append(f"the writer took {peak // 1024} MiB, {_RSS_MIB} MiB are expected at most")
+    _look(stage, parsed(shoulder))
+
+
+def _look(stage: Stage, seen: set[bytes]) -> None:
+    """The group stands at the end; limits were held, by their names, and before anything was parsed."""
+    connection, name, deadline = stage.cluster.connection, stage.names.input, Deadline(_ASK_S)
+    group = logs.group_position(connection, stage.names.group, name, deadline)
+    for one in group.partitions:
+        if one.committed != one.offsets.end:
+            stuck = f"partition {one.partition} is committed to {one.committed}, its end is {one.offsets.end}"
+            stage.findings.append({"name": "stuck-offset", "evidence": stuck})
+    letters = {}
+    for _, _, _, _, headers, _ in _rows(stage, stage.names.dead_letter):
+        source, told = SourcePosition.of(headers), dict(headers)
+        if source is not None:
+            letters[source.partition, source.offset] = (told.get(ERROR_REASON) or b"").decode("utf-8", "replace")
+    found: list[Mapping[str, Any]] = []
+    for partition, offset, _, value, _, _ in _rows(stage, name):
+        if value is None:
+            continue
+        stage.fire("parsed", int(digest(value) in seen))
+        if wrong := limit_broken(value, letters.get((partition, offset)), was_parsed=digest(value) in seen):
+            found.append(
+                {"name": wrong[0], "topic": name, "partition": partition, "offset": offset, "evidence": wrong[1]}
+            )
+    stage.findings += found[:_MOST_TOLD]
+    for reason, number in Counter(letters.values()).items():
+        stage.fire(reason, number)
+
+
+def limit_broken(value: bytes, rejected: str | None, *, was_parsed: bool) -> tuple[str, str] | None:
+    """
+    What became of a payload that it should not have, by the limits alone: a name and the evidence, None if nothing.
+
+    ``rejected`` is the reason on its dead letter, None without one.
+    """
+    wanted = beyond(value, MAX_BYTES, MAX_DEPTH)
+    held = {Reason.TOO_LARGE, Reason.TOO_DEEP}
+    if rejected != wanted and (wanted is not None or rejected in held):
+        became = "delivered" if rejected is None else f"rejected as {rejected}"
+        return "wrong-limit", f"{became}, but it is {wanted or 'within the limits'}: {value[:40]!r}"
+    if wanted is not None and was_parsed:
+        return "parsed-over-limit", f"{wanted}, and parsed all the same: {value[:40]!r}"
+    return None
+
+
+def _rows(stage: Stage, topic: str) -> Iterator[Row]:
+    connection, partitions = stage.cluster.connection, range(stage.cell.partitions)
+    ends = offsets.log_offsets(stage.cluster.admin, topic, partitions, Deadline(_ASK_S))
+    ranges = {partition: (log.first, log.last_stable) for partition, log in ends.items()}
+    for batch in scan_rows(connection, topic, ranges, READ_COMMITTED):
+        yield from batch
 
 
 def _produce(client: object, topic: str, value: bytes | None, key: bytes | None, partition: int) -> None:
@@ -110,11 +134,11 @@ def _cell(name: str, count: int, *marks: str) -> Cell:
     return Cell(
         name=name,
         row="F35",
-        fault=f"{count:,} fuzz payloads, records of 1 and 10 MB",
+        fault=f"{count:,} fuzzed payloads, records of 1 and 10 MB",
         target="writer",
         moment="always",
         play=functools.partial(poison, count),
-        needed={"payloads": count},
+        needed={"payloads": count, "parsed": count // _PARSED_OF, **dict.fromkeys(Reason, 1)},
         limit_s=600.0,
         marks=frozenset(marks),
     )

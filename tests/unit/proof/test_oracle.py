@@ -66,7 +66,18 @@ def test_numbers_keep_their_exact_value(number: str, lossy: str) -> None:
     assert "'n'" in (wrong_enrichment(b"gold-1", came, lost) or "")
 
 
-@pytest.mark.parametrize("came", [b"nonsense", b"[1]", b'{"a":1}', b'{"customer_id":"c"', b'{"customer_id":NaN}', None])
+@pytest.mark.parametrize(
+    "came",
+    [
+        b"nonsense",
+        b"[1]",
+        b'{"a":1}',
+        b'{"customer_id":"c"',
+        b'{"customer_id":NaN}',
+        b'{"customer_id":"\\ud800"}',
+        None,
+    ],
+)
 def test_a_bad_record_must_not_come_out_enriched(came: bytes | None) -> None:
     """It belongs on the dead-letter topic, however the output looks."""
     out = (came or b"{}")[:-1] + GOLD
@@ -85,7 +96,10 @@ def test_a_changed_added_or_missing_field_is_named(change: bytes) -> None:
     [
         (Reason.NOT_JSON, b"{"),
         (Reason.NOT_JSON, b"\xff"),
+        (Reason.NOT_JSON, b'{"customer_id":"c","half":"\\ud800"}'),
+        (Reason.NOT_JSON, b'{"half":"\\udc00","customer_id":"c","half":"whole"}'),
         (Reason.NOT_AN_OBJECT, b"[]"),
+        (Reason.NO_CUSTOMER_ID, b'{"n":1E+400}'),
         (Reason.NO_CUSTOMER_ID, b"{}"),
         (Reason.NO_CUSTOMER_ID, b'{"customer_id":null}'),
         (Reason.NO_VALUE, None),
@@ -101,4 +115,5 @@ def test_a_justified_rejection_passes(reason: Reason, value: bytes | None) -> No
 def test_rejecting_a_good_order_is_found(reason: Reason) -> None:
     """Throwing an order away is no way out."""
     assert unjustified(reason, ORDER) is not None
+    assert unjustified(reason, b'{"customer_id":"c","n":1E+400,"pair":"\\ud83e\\udda7"}') is not None
     assert reason is Reason.NO_VALUE or unjustified(reason, None) is not None
