@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import warnings
+from typing import Any
 
 from protocol.cluster import Unknown
 from protocol.connection import Connection
@@ -10,6 +12,14 @@ from protocol.deadline import Deadline
 from protocol.errors import BrewError
 from protocol.kafka.introspect import ask, plain_admin
 
+with warnings.catch_warnings():
+    # The library reads its message schemas with a deprecated function while it is imported.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka import KafkaAdminClient
+    from kafka.errors import for_code
+    from kafka.protocol.admin import DescribeQuorumRequest
+
+_METADATA = "__cluster_metadata"
 _now = time.time
 
 
@@ -23,18 +33,27 @@ def controller_ahead_s(connection: Connection, deadline: Deadline) -> float | Un
     try:
         with plain_admin(connection, deadline) as admin:
             before = _now()
-            call = admin._async_describe_quorum  # noqa: SLF001
-            told = ask(admin, deadline, "describe the metadata quorum", call, "__cluster_metadata", 0)
+            log = ask(admin, deadline, "describe the metadata quorum", _metadata_log, admin)
             after = _now()
     except BrewError as error:
         return Unknown(str(error))
-    (log,) = told["topics"][0]["partitions"]
-    times = {one["replica_id"]: one.get("last_fetch_timestamp", -1) for one in log["current_voters"]}
-    there_ms = times.get(log["leader_id"], -1)
-    return ahead_s(there_ms, before, after) if there_ms > 0 else Unknown("the controller is older than Kafka 3.3")
+    times = {one.replica_id: one.last_fetch_timestamp or -1 for one in log.current_voters}
+    there_ms = times.get(log.leader_id, -1)
+    return ahead_s(there_ms, before, after) if there_ms > 0 else Unknown("this controller does not say when it answers")
 
 
 def ahead_s(there_ms: int, before: float, after: float) -> float:
     """``there_ms`` was the time there at some moment between two times here (seconds since the epoch)."""
     there = there_ms / 1000
     return round(there - after if there > after else min(0.0, there + 0.001 - before), 3)
+
+
+async def _metadata_log(admin: KafkaAdminClient) -> Any:
+    """The library's own call fails over answers of brokers before 3.9, which hold no texts of errors."""
+    place = DescribeQuorumRequest.TopicData.PartitionData(partition_index=0)
+    request = DescribeQuorumRequest(topics=[DescribeQuorumRequest.TopicData(topic_name=_METADATA, partitions=[place])])
+    response = await admin._manager.send(request)  # noqa: SLF001
+    log = None if response.error_code else response.topics[0].partitions[0]
+    if log is None or log.error_code:
+        raise for_code(response.error_code if log is None else log.error_code)(f"describe {_METADATA}")
+    return log

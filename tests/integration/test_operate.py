@@ -19,6 +19,7 @@ from harness.waiting import markers_written
 
 from pipeline.operate.judge.lag import State, tell
 from pipeline.operate.look import Observer
+from protocol.cluster import ClusterFacts
 from protocol.deadline import Deadline
 from protocol.errors import Refused
 from protocol.kafka import clock, topics
@@ -313,11 +314,19 @@ def test_the_controllers_clock_is_ours_on_one_machine(stage: Stage, monkeypatch:
     assert controller_ahead_s(stage.connection, Deadline(20)) == pytest.approx(-75, abs=1)
 
 
-def test_the_time_outs_are_explained_with_what_brokers_and_options_say(stage: Stage) -> None:
+def test_the_time_outs_are_explained_with_what_brokers_and_options_say(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For people in 80 columns, for programs as a document; one that the brokers refuse ends with 3."""
     told = asked(stage, "preflight", "--explain-timeouts", "--transaction-timeout", "120")
     assert [one["ms"] for one in told["chain"]] == [30_000, 108_000, 120_000, 900_000]
     assert told["holds"] is True
+    longest = ("preflight", "--explain-timeouts", "--transaction-timeout", "900")
+    assert asked(stage, *longest)["holds"] is False
+    monkeypatch.setattr(ClusterFacts, "number", lambda *_: 60_000)
+    assert asked(stage, *longest, code=3)["chain"][-1]["ms"] == 60_000
+    assert pipeline(stage, *longest, "--allow", "transaction-timeout")[0] == 0
+    monkeypatch.undo()
     code, text = pipeline(stage, "preflight", "--explain-timeouts")
     assert (code, text.splitlines()[0].endswith("< brokers' maximum 900 s: holds")) == (0, True)
     assert max(map(len, text.splitlines())) <= 80
