@@ -13,6 +13,7 @@ from protocol.deadline import Deadline
 from protocol.errors import Fatal, Refused
 from protocol.kafka import offsets, topics
 from protocol.kafka.clients import Connection, KafkaError, KafkaException, Message, Producer, admin, mapped, producer
+from protocol.kafka.prompt import connected, fenced
 from protocol.retry import again
 
 _MESSAGE_BYTES = 1_000_000
@@ -62,7 +63,9 @@ class Writer:
             **{"delivery.report.only.error": True, "on_delivery": self._undelivered},
         )
         if transactional_id is not None:
-            self._step("fence", self._client.init_transactions)
+            fenced(self._client, Deadline(timeout_s))
+        else:
+            connected(self._client, topic)
 
     def _undelivered(self, error: KafkaError, _message: Message) -> None:
         self._failed = self._failed or error

@@ -63,6 +63,8 @@ ONE_TRANSACTION = {"metadata.recovery.strategy": "none"}
 
 # A request is not sent to a partition's new leader while the old one may come back (measured: 30 s of a survey's 30).
 _ATTEMPT_S = 3.0
+_LOOK_S = 0.25
+"""Then somebody looks whether a door was shut, and again after twice as long: the client itself waits on."""
 _NO_ANSWER = {KafkaError._TIMED_OUT, KafkaError._TRANSPORT}  # noqa: SLF001 - public names
 _NO_TRUST = re.compile("certificate|alert|wrong version", re.IGNORECASE)
 _PAUSE_S = 0.05
@@ -141,13 +143,14 @@ def reach(connection: Connection, deadline: Deadline) -> None:
         Unreachable: none did within the deadline.
         Denied: one is there, and does not let us in, or is not to be trusted.
     """
-    noes = Noes()
+    noes, look_s = Noes(), _LOOK_S
     client = admin(connection, error_cb=noes)
     try:
         while True:
             try:
-                client.list_topics(timeout=attempt_s(deadline))
+                client.list_topics(timeout=min(look_s, attempt_s(deadline)))
             except KafkaException:
+                look_s *= 2
                 client.poll(0)  # errors of connections are told to the callback, and only here
                 noes.check(connection, f"connect to {connection.bootstrap}")
                 if deadline.expired():

@@ -14,8 +14,8 @@ from protocol.kafka.clients import asking, attempt_s, consumer, mapped
 from protocol.position import Committed, LogOffsets
 from protocol.retry import again
 
-_FIRST_S = 2.0
-"""Then somebody looks whether the answer is a no."""
+_LOOK_S, _LOOKS_GROW = 0.25, 2.0
+"""Between looks whether the answer is a no: the first one, and how many times longer each next one is."""
 _DENIED = {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED}
 
 __all__ = ["Committed", "LogOffsets", "committed", "committed_by", "log_offsets"]
@@ -57,12 +57,13 @@ def committed(
         DeadlineExceeded: a pending transaction did not end, or the coordinator did not answer, in time.
     """
     asked = [TopicPartition(topic, p) for p in partitions]
-    first = deadline.part(_FIRST_S)
+    look_s = _LOOK_S
 
     def ask() -> dict[int, Committed | None]:
+        nonlocal look_s
+        timeout, look_s = min(look_s, deadline.remaining_s()), look_s * _LOOKS_GROW
         with mapped("locate"):
             try:
-                timeout = deadline.remaining_s() if first.expired() else first.remaining_s()
                 answers = reader.committed(asked, timeout=max(0.001, timeout))
             except KafkaException as error:
                 # librdkafka does not call its own time-out retriable here; the call had all the time there was.

@@ -16,7 +16,10 @@ _BATCH = 10_000
 _IDLE_S = 60.0
 _GROUP = SCAN_GROUP
 # consume() waits for a full batch or this long: the time that a scan idles at its end.
-_PATIENCE_S = 0.05
+_PATIENCE_S = 0.01
+# A log that ends in a marker ends with the answer to a fetch that finds nothing more, which brokers hold back for so
+# long; at their 500 ms a scan of 40 records behind a commit took 556 ms, now 22 ms (600,000 records: the same).
+_LINGER_MS = 10
 # What librdkafka reports while it connects again by itself.
 TRANSIENT = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}  # noqa: SLF001 - public names
 
@@ -79,7 +82,9 @@ def _scan(
     left = {p: until for p, (start, until) in ranges.items() if start < until}
     if not left:
         return
-    reader = consumer(connection, group, isolation, **{"queued.max.messages.kbytes": 65_536})
+    reader = consumer(
+        connection, group, isolation, **{"queued.max.messages.kbytes": 65_536, "fetch.wait.max.ms": _LINGER_MS}
+    )
     try:
         reader.assign([TopicPartition(topic, p, ranges[p][0]) for p in left])
         assigned = set(left)

@@ -19,6 +19,7 @@ from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.kafka import topics
 from protocol.kafka.clients import admin, producer
+from protocol.kafka.prompt import connected
 
 INTERVAL_S = 0.5
 PARTITIONS = 4
@@ -60,6 +61,7 @@ class ClaimsStage:
 
     def seed(self, per_partition: int) -> None:
         writer = producer(self.connection, None, timeout_s=30, message_max_bytes=1_000_000)
+        connected(writer, self.topic)
         for number in range(per_partition * PARTITIONS):
             writer.produce(self.topic, b"%d" % number, b"k", number % PARTITIONS)
         assert writer.flush(30) == 0

@@ -10,6 +10,7 @@ import orjson
 from protocol.deadline import Deadline
 from protocol.kafka import topics
 from protocol.kafka.clients import Connection, admin, producer
+from protocol.kafka.prompt import connected, fenced
 from protocol.position import SourcePosition
 from protocol.records import DISCOUNTS
 
@@ -50,7 +51,7 @@ def write(bootstrap: str, topic: str, count: int, *, partitions: int = 4, seed: 
     ``first`` is the source offset to begin with, so that a second call writes other orders.
     """
     writer = producer(Connection(bootstrap), f"{topic}-writer", timeout_s=30, message_max_bytes=2_000_000)
-    writer.init_transactions(30)
+    fenced(writer, Deadline(30))
     for phantom in (True, False):
         writer.begin_transaction()
         for number, (key, order) in enumerate(orders(count // 3 if phantom else count, seed)):
@@ -67,6 +68,7 @@ def write(bootstrap: str, topic: str, count: int, *, partitions: int = 4, seed: 
 def write_raw(bootstrap: str, topic: str, *values: bytes | None) -> None:
     """Records that no pipeline would write, to partition 0, without headers."""
     writer = producer(Connection(bootstrap), None, timeout_s=30, message_max_bytes=2_000_000)
+    connected(writer, topic)
     for value in values:
         writer.produce(topic, value, b"raw", 0)
     assert writer.flush(30) == 0

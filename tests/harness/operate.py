@@ -12,7 +12,9 @@ from typing import Any
 from harness.pipeline import Stage
 from pipeline.__main__ import cli
 from protocol.command import outcome
+from protocol.deadline import Deadline
 from protocol.kafka.clients import Producer, producer
+from protocol.kafka.prompt import fenced
 from protocol.names import ExitCode
 
 
@@ -52,7 +54,7 @@ def crash(stage: Stage) -> None:
 def upstream(stage: Stage, name: str) -> Iterator[Producer]:
     """A transactional writer of somebody else; what it left open is aborted at the end."""
     writer = producer(stage.connection, stage.names.topic(name), timeout_s=60, message_max_bytes=1_000_000)
-    writer.init_transactions(20)
+    fenced(writer, Deadline(20))
     try:
         yield writer
     finally:

@@ -35,6 +35,7 @@ from protocol.kafka import topics
 from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, AdminClient, admin, producer
 from protocol.kafka.introspect import OpenTransaction, open_transactions
 from protocol.kafka.offsets import LogOffsets, committed_by, log_offsets
+from protocol.kafka.prompt import connected
 from protocol.kafka.scan import LogRecord, scan
 from sandbox.jvm import Jvm
 
@@ -199,6 +200,7 @@ class Stage:
     def produce(self, topic: str, *records: tuple[Any, ...]) -> None:
         """Plain records of (partition, key, value[, headers[, timestamp]])."""
         writer = producer(self.connection, None, timeout_s=30, message_max_bytes=10_000_000)
+        connected(writer, topic)
         for partition, key, value, *more in records:
             headers, timestamp = [*more, None, None][:2]
             writer.produce(topic, value, key, partition, None, None, timestamp or 0, headers)
