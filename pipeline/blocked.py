@@ -23,8 +23,10 @@ def tell_who_blocks(settings: PipelineSettings, partitions: Sequence[int], view:
         return
     for transaction in found:
         age = "" if transaction.age_s is None else f", open for {transaction.age_s:.0f} s"
+        named = transaction.transactional_id
+        who = f"transactional id {named!r}" if named else "a transaction whose name takes Describe on transactional ids"
         view.tell(
             f"{settings.input}[{transaction.partition}] is blocked at offset {transaction.first_offset} by "
-            f"transactional id {transaction.transactional_id or 'unknown'!r} (producer {transaction.producer_id}, "
+            f"{who} (producer {transaction.producer_id}, "
             f"epoch {transaction.producer_epoch}{age}); going on when it ends"
         )

@@ -22,6 +22,7 @@ _NO_WRITE = re.compile(r"idempotence PID\b.*CLUSTER_AUTHORIZATION_FAILED")
 _LOGIN = re.compile(r"_AUTHENTICATION\b|SaslAuthenticationException|SASL authentication error|SaslAuthenticationFailed")
 _TLS = re.compile(r"\b_SSL\b|SslAuthenticationException|SSL handshake failed|CERTIFICATE_VERIFY_FAILED")
 _WRITES = re.compile(r"\b(?:produce|begin|send-offsets|commit): |\bappend to ")
+_REFUSED = re.compile(r"\(no Write on topic ([\w., -]+)\)")  # as `protocol.kafka.refusals` says it
 _READS = re.compile(r"\b(?:scan|read) of ")
 _CONFIG = re.compile(r"configuration of (?:topic )?'?([\w.-]*[\w-])")
 _NO_TOPIC = re.compile(r"topic '([\w.-]+)' is missing and could not be made")
@@ -101,6 +102,8 @@ def _missing(text: str, names: Mapping[str, str], *, looks_only: bool) -> list[R
 
 def _topics(text: str, names: Mapping[str, str]) -> list[tuple[str, Operation]]:
     """The topics that the words speak of, and what is missing there; what a command writes, where they name none."""
+    if found := _REFUSED.search(text):
+        return [(name, Operation.WRITE) for name in found[1].split(", ")]
     topics = {role: name for role, name in names.items() if role != "group"}
     written = {name for role, name in topics.items() if role.startswith(WRITTEN)}
     named = {name for name in topics.values() if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", text)}

@@ -20,7 +20,6 @@ STANDING = b"\x00standing"
 _PAUSE_S = 0.01
 _ASK_S = 15.0
 _SETTLE_S = 45.0
-_GROUP = "brew-restore"
 
 
 def standing_value(until: int, keys: int) -> bytes:
@@ -56,6 +55,7 @@ def settled(client: AdminClient, topic: str, partitions: Iterable[int], deadline
 
 def restore(
     connection: Connection,
+    group: str,
     client: AdminClient,
     topic: str,
     partition: int,
@@ -65,7 +65,8 @@ def restore(
     """
     Read what the store has not seen of its changelog; the number of records read.
 
-    Only for whoever has fenced the partition's transactional id: nobody else can be writing then.
+    Only for whoever has fenced the partition's transactional id: nobody else can be writing then. ``group`` is his own,
+    since brokers with ACLs want to know one even where nothing is committed.
 
     Raises:
         Refused: the changelog has lost records; a total built on it would be wrong.
@@ -78,7 +79,7 @@ def restore(
     start = log.first if standing is None else standing.changelog
     until, told_keys, keys = (-1, 0, 0) if standing is None else (standing.until, standing.keys, standing.keys)
     done = 0
-    reader = RangeReader(connection, topic, partition, _GROUP)
+    reader = RangeReader(connection, topic, partition, group)
     try:
         for batch in reader.read(start, log.end, deadline, threading.Event()):
             changes: dict[bytes, bytes | None] = {}

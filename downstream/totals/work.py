@@ -144,7 +144,8 @@ class Aggregate:
     def _restore(self) -> None:
         began, settings = time.monotonic(), self.settings
         deadline = Deadline(settings.restore_s)
-        records = restore(settings.connection, self.client, settings.changelog, self.partition, self.store, deadline)
+        where = settings.changelog, self.partition
+        records = restore(settings.connection, settings.group, self.client, *where, self.store, deadline)
         if records:
             self.restored(self.partition, records, time.monotonic() - began)
 

@@ -20,6 +20,7 @@ from protocol.names import READ_COMMITTED, READ_UNCOMMITTED
 
 __all__ = [
     "BATCH_BYTES",
+    "LOG",
     "READ_COMMITTED",
     "READ_UNCOMMITTED",
     "AdminClient",
@@ -40,9 +41,9 @@ __all__ = [
 ]
 
 # librdkafka prints a line to stderr every 50 ms while a broker is down unless it has a logger.
-_log = logging.getLogger("brew.librdkafka")
-_log.addHandler(logging.NullHandler())
-_log.propagate = os.environ.get("BREW_CLIENT_LOG") == "1"
+LOG = logging.getLogger("brew.librdkafka")
+LOG.addHandler(logging.NullHandler())
+LOG.propagate = os.environ.get("BREW_CLIENT_LOG") == "1"
 
 # Measured: a fresh producer with init_transactions goes from 55 ms to 2 ms with these four (docs/DESIGN.md).
 _QUICK = {
@@ -72,7 +73,7 @@ _NOT_LET_IN = {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001 - pu
 
 
 def _base(connection: Connection) -> dict[str, object]:
-    return {"bootstrap.servers": connection.bootstrap, "logger": _log, **_QUICK, **connection.settings()}
+    return {"bootstrap.servers": connection.bootstrap, "logger": LOG, **_QUICK, **connection.settings()}
 
 
 def producer(

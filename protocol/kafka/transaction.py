@@ -13,6 +13,7 @@ from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, Fatal
 from protocol.kafka.clients import (
     BATCH_BYTES,
+    LOG,
     Connection,
     Noes,
     mapped,
@@ -20,15 +21,14 @@ from protocol.kafka.clients import (
 )
 from protocol.kafka.locator import locator
 from protocol.kafka.offsets import Committed
+from protocol.kafka.prompt import PAUSE_S, fencing
+from protocol.kafka.refusals import Refusals
 from protocol.names import TransactionalId
 
 # A rejected record keeps its bytes, so the producer's own limit has to be wider than any topic's.
 MESSAGE_MAX_BYTES = 100 * 1024 * 1024
 _POLL_S = 0.05
-_FENCE_ATTEMPT_S = 3.0
-_FENCE_FIRST_S = 0.01
-_FENCE_GROWTH = 1.25
-_FENCE_PAUSE_S = 0.001
+_SAYS_NOT_WHY = {KafkaError._FATAL, KafkaError._STATE}  # noqa: SLF001 - the library's public names
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class KafkaTransaction:
 
     def __init__(self, settings: TransactionSettings, topic: str, partition: int) -> None:
         self._topic, self._partition, self._connection = topic, partition, settings.connection
-        self._noes = Noes()
+        self._noes, self._refusals = Noes(), Refusals()
         txn_id = str(TransactionalId(settings.group, topic, partition))
         self._producer: Producer = producer(
             settings.connection,
             txn_id,
             timeout_s=settings.timeout_s,
             message_max_bytes=MESSAGE_MAX_BYTES,
-            **{"batch.size": settings.batch_bytes, "error_cb": self._noes},
+            **{"batch.size": settings.batch_bytes, "error_cb": self._noes, "logger": self._refusals.logger(LOG)},
         )
         self._outcome_unknown = False
         self._locator = locator(settings.connection, settings.group)
@@ -76,10 +76,17 @@ class KafkaTransaction:
             try:
                 yield
             except KafkaException as error:
-                if error.args[0].code() == KafkaError._FATAL:  # noqa: SLF001 - the library's public name
-                    # `produce` only says that the client has failed for good; a transactional call says why.
-                    self._producer.begin_transaction()
+                if error.args[0].code() in _SAYS_NOT_WHY:
+                    # `produce` only says that the client has failed, or has to abort; a transactional call says why.
+                    with mapped(self._named(step)):
+                        self._producer.begin_transaction()
                 raise
+
+    def _named(self, step: str) -> str:
+        """A step's name in an error, with the topics that the brokers refused; a poll has the client tell them."""
+        with contextlib.suppress(KafkaException, SystemError):
+            self._producer.poll(0)
+        return self._refusals.step(step)
 
     def fence(self, deadline: Deadline) -> None:
         """
@@ -88,21 +95,17 @@ class KafkaTransaction:
         Raises:
             Denied: the brokers do not let us in any more; without this look it would be a time-out after all the time.
         """
-        attempt_s = _FENCE_FIRST_S
+        attempt = fencing(self._producer)
 
         def fence(timeout: float) -> None:
-            nonlocal attempt_s
-            within, attempt_s = min(attempt_s, timeout), min(_FENCE_ATTEMPT_S, attempt_s * _FENCE_GROWTH)
             try:
-                # Where a connection is not up yet, or the transaction before is still being completed, librdkafka looks
-                # again after 500 ms; called again, it looks at once (librdkafka 2.16: rd_kafka_idemp_start).
-                self._producer.init_transactions(within)
+                attempt(timeout)
             except KafkaException:
                 self._producer.poll(0)
                 self._noes.check(self._connection, "fence")
                 raise
 
-        self._call("fence", fence, deadline, _FENCE_PAUSE_S)
+        self._call("fence", fence, deadline, PAUSE_S)
 
     def locate(self, deadline: Deadline) -> Committed | None:
         """The group's stable committed offset; None when there is none."""
@@ -190,8 +193,11 @@ class KafkaTransaction:
         self, step: str, call: Callable[[float], None], deadline: Deadline, pause_s: float = retry.PAUSE_S
     ) -> None:
         def once() -> None:
-            with mapped(step):
+            try:
                 call(max(0.001, deadline.remaining_s()))
+            except (KafkaException, SystemError):
+                with mapped(self._named(step)):
+                    raise
 
         retry.again(once, step, deadline, pause_s)
 

@@ -16,11 +16,16 @@ from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
 from proof.__main__ import proof
 from protocol import rights
+from protocol.client_config import load
+from protocol.connection import Connection
 from protocol.deadline import Deadline
+from protocol.errors import Abortable
 from protocol.kafka import operate
 from protocol.kafka.clients import READ_UNCOMMITTED
+from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
 from protocol.names import ExitCode
 from protocol.rights import Kind, Operation, Purpose, Right
+from protocol.steps import queue
 
 ORDERS = 20
 PARTITIONS = 2
@@ -80,6 +85,42 @@ def test_a_run_without_one_right_names_it_and_lets_nothing_out(stage: SecureStag
     assert _run(stage, *restored)[0] == ExitCode.DONE
     assert _visible(stage) == ORDERS
     assert sum(len(stage.records(t, READ_UNCOMMITTED)) for t in (stage.names.output, stage.names.dead_letter)) >= ORDERS
+
+
+def test_a_transaction_that_may_not_write_names_the_topic_however_much_it_writes(stage: SecureStage) -> None:
+    """A few records fail when the offsets are sent; of many the client takes no more, and only says that it can't."""
+    write = next(
+        one for one in stage.rights(PIPELINE) if one.name.endswith(".out") and one.operation is Operation.WRITE
+    )
+    assert stage.secure.revoke(PIPELINE, write) == 1
+    config = load(stage.secure.security.config(PIPELINE))
+    mine = Connection(stage.broker.bootstrap, config.properties, config.secrets, config.source)
+    named = rf"{{}} \(no Write on topic {stage.names.output}\): .*TOPIC_AUTHORIZATION_FAILED"
+    deadline = Deadline(20)
+
+    def transaction() -> KafkaTransaction:
+        made = KafkaTransaction(TransactionSettings(mine, stage.names.group, 10), stage.names.input, 0)
+        made.fence(deadline)
+        made.begin()
+        return made
+
+    few = transaction()
+    queue(few, deadline, stage.names.output, b"{}", b"key", 0)
+    few.flush(deadline)
+    with pytest.raises(Abortable, match=named.format("send-offsets")):
+        few.send_offsets(1, "", deadline)
+    few.close()
+
+    def on_and_on(kafka: KafkaTransaction) -> None:
+        with kafka.mapped("produce"):
+            while not deadline.expired():
+                queue(kafka, deadline, stage.names.output, b"{}", b"key", 0)
+
+    many = transaction()
+    with pytest.raises(Abortable, match=named.format("produce")):
+        on_and_on(many)
+    many.close()
+    stage.nothing_open()
 
 
 def _is_searched(right: Right) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ import pytest
 from harness.names import Names
 from harness.programs import until
 from harness.secure import Secure
-from harness.secure_stage import DOWNSTREAM, OPERATOR, PIPELINE, SecureStage
+from harness.secure_stage import DOWNSTREAM, OPERATOR, PIPELINE, PROOF, SecureStage
 
 from downstream.__main__ import downstream
 from downstream.receive.sink import Sink
@@ -21,6 +22,7 @@ from protocol.deadline import Deadline
 from protocol.kafka import topics
 from protocol.kafka.topics import CLEANUP_POLICY
 from protocol.names import ExitCode
+from protocol.position import SourcePosition
 from protocol.profiles import profile
 from protocol.rights import Place, Purpose
 from sandbox.redis import Redis
@@ -43,11 +45,19 @@ class Ground:
     def place(self) -> Place:
         names = self.stage.names
         others = {name: names.topic(name) for name in ("claims", "totals")}
-        return replace(self.stage.place, profiles=names.topic("customers"), downstream=names.group, **others)
+        others |= {"profiles": names.topic("customers"), "downstream": names.group, "upstream": f"seed:{names.input}"}
+        return replace(self.stage.place, **others)
 
     @property
     def where(self) -> tuple[str, ...]:
         return ("--bootstrap", self.stage.broker.bootstrap)
+
+    @functools.cached_property
+    def rejected(self) -> str:
+        """Where on the input an order stands that became a dead letter."""
+        first = SourcePosition.of(self.stage.records(self.stage.names.dead_letter)[0].headers())
+        assert first is not None
+        return f"{first.partition}/{first.offset}"
 
     def make(self, *roles: str) -> None:
         wanted = [topics.Wanted(getattr(self.stage.names, role), PARTITIONS, {}) for role in roles]
@@ -171,14 +181,7 @@ def ground(
     stage.nobody_left()
 
 
-# Of the totals' own topics, Read and Write: not tried one by one yet.
-_UNTRIED = {(Purpose.TOTALS, at) for at in (0, 1, 4)}
-ROWS = [
-    (purpose, at)
-    for purpose, case in CASES.items()
-    for at in range(len(rights.more(case.user, [purpose])))
-    if (purpose, at) not in _UNTRIED
-]
+ROWS = [(purpose, at) for purpose, case in CASES.items() for at in range(len(rights.more(case.user, [purpose])))]
 
 
 @pytest.mark.parametrize(
@@ -213,22 +216,36 @@ def _topics(ground: Ground) -> list[str]:
     return [names.input, names.output, names.dead_letter, f"{names.dead_letter}.replayed"]
 
 
+ELSEWHERE = {Purpose.UPSTREAM, Purpose.NAMES, Purpose.OFFSETS, Purpose.ABORT, Purpose.COMMITS}
+"""They have tests of their own: below, and the last in test_acls.py."""
+
+
+def test_each_purpose_of_the_page_has_a_test_that_takes_its_rights_away() -> None:
+    assert CASES.keys() | ELSEWHERE == set(Purpose)
+    assert {row.user for row in rights.RIGHTS} == {PIPELINE, DOWNSTREAM, PROOF, OPERATOR}
+
+
 LOOKS = {
     "lag": ("--input", "--group"),
     "explain": ("--input", "--output", "--dead-letter", "--group"),
     "xray": ("--input", "--output", "--group"),
     "dlq list": ("--dead-letter",),
+    "dlq inspect": ("--dead-letter", "--input"),
     "top": ("--input", "--output", "--dead-letter", "--group"),
 }
-PLACES = {"explain": "{input}/0/0", "top": "--once"}
+MORE = {
+    "explain": ("{0.stage.names.input}/0/0",),
+    "lag": ("--interval", "0.1"),
+    "dlq inspect": ("--source", "{0.rejected}"),
+    "top": ("--once", "--interval", "0.1"),
+}
 
 
 def _looked(ground: Ground, command: str, *more: str) -> tuple[int, str]:
     given = ground.stage.options()
     pairs = dict(zip(given[::2], given[1::2], strict=True))
     words = [word for name in ("--bootstrap", *LOOKS[command]) for word in (name, pairs[name])]
-    if command in PLACES:
-        words.insert(0, PLACES[command].format(input=ground.stage.names.input))
+    words += [word.format(ground) for word in MORE.get(command, ())]
     return ground.stage.here(pipeline, *command.split(), *words, *more, user=OPERATOR)
 
 
@@ -249,6 +266,27 @@ def test_an_operator_without_one_right_is_told_its_name(ground: Ground) -> None:
             refusing[command] += 1
     assert refusing["top"] == 0, "it shows what it can, and says what it can't"
     assert {command: _looked(ground, command)[0] for command in LOOKS} == dict.fromkeys(LOOKS, ExitCode.DONE)
+
+
+def test_who_holds_back_the_input_is_named_to_whoever_may_know(ground: Ground) -> None:
+    """A run that waits says what it needs to be told the name; with the right it tells it. Both end alike."""
+    stage, secure = ground.stage, ground.stage.secure
+    ground.make("output", "dead_letter")
+    with stage.acting("admin"):
+        stage.seed(ORDERS, "--leave-open")
+    [right] = rights.more(PIPELINE, [Purpose.UPSTREAM], ground.place)
+    secure.revoke(PIPELINE, right, *rights.more(PIPELINE, [Purpose.UPSTREAM]))
+    waited = ("--blocked-patience", "1", "--progress", "json")
+    code, said = ground.run(*waited)
+    assert code == ExitCode.REFUSED, said
+    assert "is blocked at offset" in said
+    assert "Describe on transactional ids" in said
+    hanging = f"{right.name}:open"
+    assert hanging not in said
+    secure.grant(PIPELINE, right)
+    code, said = ground.run(*waited)
+    assert code == ExitCode.REFUSED, said
+    assert hanging in said
 
 
 def test_what_only_tells_more_is_missed_by_name_and_an_abort_takes_a_right(ground: Ground) -> None:
