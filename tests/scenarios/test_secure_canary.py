@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from harness.campaigns import campaign
 from harness.canary import CANARY, found, in_files
 from harness.live import get
 from harness.names import Names
@@ -24,10 +26,12 @@ from harness.spark_events import event_log, files, read_by_spark
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
 from proof.__main__ import proof
+from protocol.command import outcome
 from protocol.connection import CLIENT_CONFIG
 from protocol.deadline import Deadline
 from protocol.kafka import access
 from protocol.names import ExitCode
+from protocol.position import SourcePosition
 from protocol.properties import SCRAM
 from protocol.secrets import Secret
 from sandbox.private import write_private
@@ -146,6 +150,13 @@ def test_a_planted_password_is_in_no_refusal(stage: SecureStage, tmp_path: Path)
         return said
 
     assert "_AUTHENTICATION" in refused(ExitCode.REFUSED), "the old password"
+    wrong = ("--client-config", str(_config(stage, tmp_path / "secret", f"{CANARY}-or-nearly")))
+    assert "_AUTHENTICATION" in refused(ExitCode.REFUSED, *wrong)
+    for command, *words in _looks(stage):
+        ended, said = stage.here(pipeline, command, *words, "--json", *wrong, user=PIPELINE)
+        assert (ended, found(said)) == (ExitCode.REFUSED, []), said
+        assert "_AUTHENTICATION" in json.loads(said)["error"]
+    config = _config(stage, tmp_path / "secret", CANARY)
     config.write_text(config.read_text() + f"isolation.level={CANARY}\nunknown={CANARY}\n")
     assert "isolation.level=***" in refused(ExitCode.USAGE, *mine)
     config = _config(stage, tmp_path / "secret", f"{CANARY}\n{CANARY}")
@@ -167,27 +178,33 @@ def test_a_planted_password_is_on_no_page_that_an_operator_looks_at(stage: Secur
     ours = stage.options()
     seen = (*where, "--input", names.input, "--output", names.output, "--group", names.group)
     page, picture = tmp_path / "left.html", tmp_path / "left.svg"
+    letters = (*where, "--dead-letter", names.dead_letter)
     looks = [
         (pipeline, "run", *ours, "--master", "none", "--progress", "none"),
-        (pipeline, "preflight", *ours, "--master", "none"),
-        (pipeline, "lag", *where, "--input", names.input, "--group", names.group),
-        (pipeline, "explain", f"{names.input}/0/0", *ours),
-        (pipeline, "doctor", *where, "--topic", names.output),
+        *((pipeline, *words) for words in _looks(stage)),
+        (pipeline, "xray", *seen),
         (pipeline, "xray", *seen, "--out", str(page)),
         (pipeline, "xray", *seen, "--out", str(picture)),
-        (pipeline, "dlq", "list", *where, "--dead-letter", names.dead_letter),
+        (pipeline, "dlq", "list", *letters),
+        (pipeline, "dlq", "inspect", *letters, "--input", names.input, "--source", "{rejected}"),
         (pipeline, "top", "--once", *ours),
         (pipeline, "submit", "--dry-run", *ours),
         (proof, "verify", *ours),
+        (proof, "end-offsets", *where, "--topic", names.output),
+        (proof, "group-describe", *where, "--group", names.group, "--topic", names.input),
         (downstream, "count", *where, "--topic", names.output),
     ]
+    texts = []
     for program, *words in looks:
-        for more in ((), ("--json",)) if words[0] not in {"run", "submit", "xray"} else ((),):
-            code, said = stage.here(program, *words, *more, *mine, user="nobody")
+        for more in ((), ("--json",)) if words[0] not in {"run", "submit"} and "--out" not in words else ((),):
+            filled = [word.format(rejected=_rejected(stage)) if word == "{rejected}" else word for word in words]
+            code, said = stage.here(program, *filled, *more, *mine, user="nobody")
             assert (code, found(said)) == (ExitCode.DONE, []), f"{words}: {said}"
             assert said.strip(), words
+            texts.append(said)
     assert names.output in page.read_text()
     assert "<svg" in picture.read_text()
+    _reported(tmp_path / "report", texts, names.output)
     assert in_files(tmp_path) == [tmp_path / "secret" / "client.properties"]
 
     with stage.python("pipeline", "ui", *ours, "--port", "0", *mine) as program:
@@ -198,6 +215,38 @@ def test_a_planted_password_is_on_no_page_that_an_operator_looks_at(stage: Secur
         program.terminate()
         texts.append(program.wait(20).text)
     assert found(*texts) == []
+
+
+def _looks(stage: SecureStage) -> list[tuple[str, ...]]:
+    """What an operator, or his programs with `--json`, ask first."""
+    where, names = ("--bootstrap", stage.broker.bootstrap), stage.names
+    return [
+        ("preflight", *stage.options(), "--master", "none"),
+        ("lag", *where, "--input", names.input, "--group", names.group, "--interval", "0.1"),
+        ("explain", f"{names.input}/0/0", *stage.options()),
+        ("doctor", *where, "--topic", names.output),
+    ]
+
+
+def _rejected(stage: SecureStage) -> str:
+    place = SourcePosition.of(stage.records(stage.names.dead_letter)[0].headers())
+    assert place is not None
+    return f"{place.partition}/{place.offset}"
+
+
+def _reported(folder: Path, texts: Sequence[str], shown: str) -> None:
+    """A campaign whose evidence is all that programs said: its page, its summary and its JSON show it, and no more."""
+    results = campaign(1, broken=False)
+    anomalies = [{"name": "unnamed-refusal", "evidence": text} for text in texts]
+    results["cells"][0] |= {"verdict": "violated", "anomalies": anomalies, "note": texts[-1]}
+    folder.mkdir()
+    (folder / "results.json").write_text(json.dumps(results))
+    page, summary = folder / "report.html", folder / "summary.md"
+    told, words = io.StringIO(), ["report", str(folder / "results.json"), "--out", str(page)]
+    with contextlib.redirect_stdout(told):
+        assert outcome(proof, "proof", [*words, "--summary-md", str(summary), "--json"]) == ExitCode.DONE
+    assert shown in page.read_text()
+    assert found(told.getvalue(), page.read_text(), summary.read_text()) == []
 
 
 def _positions(port: int) -> set[int | None]:
