@@ -30,8 +30,7 @@ def watching(programs: Programs, folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "sitecustomize.py").write_text(f"from {__name__} import watch\nwatch({str(folder)!r})\n")
     before = programs.environment
-    places = [str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    programs.environment = {**before, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+    programs.environment = {**before, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
     try:
         yield
     finally:

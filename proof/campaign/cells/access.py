@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
-from proof.campaign.cell import Cell
+from proof.campaign.cell import Cell, Need
 from proof.campaign.programs import Program
 from proof.campaign.stage import Stage
 from protocol import rights
@@ -24,9 +25,14 @@ _ASK_S = 20.0
 _USER = "pipeline"
 _PRINCIPAL = f"User:{_USER}"
 _BOUND_S = 20.0
+_SPARK_BOUND_S = 30.0
+_START_S = 60.0
 _COMMITS = 10
 _TIMED_OUT_S = 40.0
 """The writers' transaction time-out (20 s), and how often brokers look for those that are over it (10 s)."""
+
+_SPARK = ("--reader", "connector", "--master", "local[2]")
+_JAVA_SAYS = "TopicAuthorizationException"
 
 # What a run needs again and again; the others it needs at its start only.
 _ALWAYS = (Kind.GROUP, Kind.TRANSACTIONAL_ID)
@@ -41,10 +47,10 @@ def _grant(stage: Stage, *granted: Right) -> None:
     access.grant(stage.cluster.admin, granted or rights.of(_USER, _place(stage)), _PRINCIPAL, Deadline(_ASK_S))
 
 
-def _writer(stage: Stage) -> Program:
+def _writer(stage: Stage, *options: str) -> Program:
     """The program under test, as a user with the least rights."""
     config = str(stage.sandbox.client_config(_USER))
-    return stage.writer("--follow", "--client-config", config, "--max-records-per-transaction", "100")
+    return stage.writer("--follow", "--client-config", config, "--max-records-per-transaction", "100", *options)
 
 
 def _refused(stage: Stage, writer: Program, *words: str, heal: Callable[[], object] | None = None) -> None:
@@ -102,6 +108,26 @@ def revoked(stage: Stage) -> None:
         _resume(stage)
 
 
+def revoked_from_spark(stage: Stage) -> None:
+    """
+    Spark's own consumer, which is Java's, loses its right on the input while it reads, and gets it back.
+
+    Describe stays: the driver still sees the offsets, so that nobody but Spark's tasks can find it out.
+    """
+    read = next(one for one in rights.of(_USER, _place(stage)) if one.name == stage.names.input)
+    describe = replace(read, operation=Operation.DESCRIBE)
+    _grant(stage)
+    _grant(stage, describe)
+    with stage.feeding():
+        stage.orders(1000, "--transactional")
+        writer = _writer(stage, *_SPARK)
+        stage.await_commits(_COMMITS, _START_S * stage.slack)
+        stage.fire("rights_revoked", access.revoke(stage.cluster.admin, [read], _PRINCIPAL, Deadline(_ASK_S)))
+        _refused(stage, writer, _JAVA_SAYS, _PRINCIPAL, f"{read.operation} on {read.kind} ")
+        _grant(stage, read)
+        _resume(stage, *_SPARK)
+
+
 def _needed_always(right: Right, stage: Stage) -> bool:
     if right.kind in _ALWAYS:
         return True
@@ -145,10 +171,10 @@ def expired(stage: Stage) -> None:
         _resume(stage)
 
 
-def _resume(stage: Stage) -> None:
+def _resume(stage: Stage, *options: str) -> None:
     """Access is back: a new run goes on where the old one stood."""
     back = time.time()
-    writer = _writer(stage)
+    writer = _writer(stage, *options)
     stage.recovered(back)
     stage.await_commits(_COMMITS)
     stage.stop(writer)
@@ -171,6 +197,18 @@ def _cell(name: str, fault: str, target: str, play: Callable[[Stage], None], nee
 
 CELLS = (
     _cell("F36-acl", "each right revoked in turn", "authorizer", revoked, {"rights_revoked": 5, "named_errors": 5}),
+    replace(
+        _cell(
+            "F36-acl-spark",
+            "right to read revoked",
+            "Spark's consumer",
+            revoked_from_spark,
+            {"rights_revoked": 1, "named_errors": 1},
+        ),
+        path="spark",
+        needs=frozenset({Need.SPARK}),
+        bound_s=_SPARK_BOUND_S,
+    ),
     _cell("F36-password", "another password", "login", password, {"passwords_changed": 1, "named_errors": 2}),
     _cell("F36-certificate", "expired certificate", "TLS", expired, {"certificates_expired": 1, "named_errors": 1}),
 )
