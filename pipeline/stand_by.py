@@ -57,7 +57,7 @@ def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: S
             interval_s=stand_by.interval_s,
         )
 
-    warmth = _start_spark(ground)
+    warmth = _start_spark(ground, view)
     try:
         view.start()
         try:
@@ -71,13 +71,13 @@ def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: S
     return ExitCode.DONE
 
 
-def _start_spark(ground: Ground) -> Warmth | None:
+def _start_spark(ground: Ground, view: Silent) -> Warmth | None:
     """Before the seat is asked for: who has it can work."""
     if ground.settings.spark.absent:
         return None
     from pipeline.warm import Warmth  # noqa: PLC0415 - a third of a second
 
-    return Warmth(ground.settings, ground.compilers)
+    return Warmth(ground.settings, ground.compilers, view.tell)
 
 
 def take_turns(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 
 from pipeline import session
 from pipeline.direct.crews import touch_holder
@@ -16,6 +19,7 @@ from pipeline.settings import Compilers, PipelineSettings, Reader
 from pipeline.survey import Surveyor
 from pipeline.task import OUTCOME_SCHEMA
 from protocol.deadline import Deadline
+from protocol.errors import BrewError
 from protocol.position import OffsetRange
 
 _AGAIN_S = 20.0
@@ -25,18 +29,22 @@ _AT_FIRST = 6
 _ASK_S = 10.0
 _SOON_S = 0.5
 _JOIN_S = 5.0
+# A cluster without a free slot, a broker that is away, a JVM that ends: nothing that a driver who waits has to tell.
+_FORESEEN = (BrewError, Py4JError, PySparkException, OSError)
 
 
 class Warmth:
     """
     One Spark for all that a driver does; closed by whoever made it.
 
+    ``tell`` hears what must not happen while it is kept warm; the driver waits on, and begins slower.
+
     Raises:
         Refused: Spark did not start.
     """
 
-    def __init__(self, settings: PipelineSettings, compilers: Compilers) -> None:
-        self._settings = settings
+    def __init__(self, settings: PipelineSettings, compilers: Compilers, tell: Callable[[str], None]) -> None:
+        self._settings, self._tell = settings, tell
         if settings.reader is Reader.DIRECT:
             self.context: SparkContext = session.start_context(settings.spark, compilers)
         else:
@@ -73,8 +81,7 @@ class Warmth:
         thread = self._thread
         self.leave()
         if thread is not None:
-            with contextlib.suppress(Exception):
-                self.context.cancelAllJobs()
+            session.cancel_all(self.context)
             thread.join(_JOIN_S)
         session.end(self.context)
 
@@ -82,10 +89,15 @@ class Warmth:
         end, again = self._end, 0
         while not end.is_set():
             again += 1
-            # A cluster without a free slot, a broker that is away: nothing that a driver who waits has to tell.
-            with contextlib.suppress(Exception):
-                self._work_a_little()
-                self._done += 1
+            try:
+                with contextlib.suppress(*_FORESEEN):
+                    self._work_a_little()
+                    self._done += 1
+            except Exception:  # noqa: BLE001 - a bug here must not end a driver that waits well
+                if not end.is_set():  # pyspark, too, stumbles over a Spark that is ended under it
+                    trace = traceback.format_exc(limit=-4)
+                    self._tell(f"Spark is not kept warm any more, the start will be slower; report this: {trace}")
+                return
             end.wait(_AGAIN_S if again >= _AT_FIRST else _SOON_S)
 
     def _work_a_little(self) -> None:
