@@ -52,7 +52,13 @@ def start(conf: SparkConf, settings: SparkSettings) -> Any:
         except PySparkRuntimeError as error:
             words.seek(0)
             said = [line for line in words.read().decode("utf-8", "replace").splitlines() if line.strip()]
-            raise Refused(f"Spark's JVM did not start: {said[-1] if said else error}; try --verbose") from error
+            raise Refused(f"Spark's JVM did not start: {_why(said) or error}; try --verbose") from error
+
+
+def _why(said: list[str]) -> str:
+    """The innermost cause of a trace, else the last line; empty for none."""
+    causes = [line for line in said if line.lstrip().startswith("Caused by:")]
+    return (causes or said or [""])[-1].strip()
 
 
 def _is_no_broken_call(record: logging.LogRecord) -> bool:
@@ -98,7 +104,7 @@ def _launched(command: list[str], words: IO[bytes]) -> tuple[subprocess.Popen[by
         while not told.exists():
             if process.poll() is not None or deadline.expired():
                 process.kill()
-                process.wait()
+                process.communicate()
                 raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
             time.sleep(_LOOK_S)
         port, length = struct.unpack_from(">ii", told.read_bytes())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,33 @@ def test_a_java_home_without_java_is_one_sentence(jvm_dir: str, monkeypatch: pyt
     assert words is not None
     with pytest.raises(Refused, match="set JAVA_HOME"):
         gateway._launched(words, io.BytesIO())
+
+
+@pytest.mark.parametrize(
+    ("printed", "told"),
+    [
+        (
+            "Failed: x\n\tat a\nCaused by: y\n\tat b\nCaused by: no host z\n\tat c\n\t... 11 more",
+            "no host z",
+        ),
+        ("Unrecognized option: -Z\nError: Could not create the Java Virtual Machine.", "Error: Could not create"),
+        ("", "Java gateway process exited"),
+    ],
+)
+def test_a_jvm_that_ends_at_once_is_told_by_its_innermost_cause(
+    jvm_dir: str, printed: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by the end of a trace, which says how many lines were left out."""
+    home = Path(jvm_dir, "home")
+    (home / "bin").mkdir(parents=True)
+    (home / "bin/java").write_text(f"#!{sys.executable}\nimport sys; sys.exit({printed!r} or 1)\n")
+    (home / "bin/java").chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    settings = SparkSettings("local[2]", jvm_dir)
+    conf = SparkConf(loadDefaults=False).setAll(list(spark_conf(settings).items()))
+    monkeypatch.setattr(logging.getLogger(), "filters", [])
+    with pytest.raises(Refused, match=f"did not start: .*{told}.*; try --verbose"):
+        gateway.start(conf, settings)
 
 
 def test_a_call_that_breaks_off_leaves_no_trace_but_its_error(
