@@ -161,10 +161,11 @@ def test_without_spark_it_needs_nothing_but_kafka(installed: Installed, broker: 
     stage.proven(inputs=60, outputs=60)
 
 
-def test_spark_needs_the_set_up_and_says_so(installed: Installed, broker: Broker, names: Names) -> None:
-    """Refused with the command, which makes it ready; a submitted run takes jars and package with it."""
+def test_spark_needs_the_set_up_and_drains_behind_it(installed: Installed, broker: Broker, names: Names) -> None:
+    """Refused with the command that makes it ready; a submitted run takes jars and package with it."""
     stage = Stage(broker, names)
     stage.create(2)
+    stage.seed(60, "--bad-every", "6")
     run = ["run", *stage.options(), "--master", "local[2]"]
     refused = installed.run("brew-pipeline", *run)
     assert refused.returncode == 3
@@ -177,6 +178,9 @@ def test_spark_needs_the_set_up_and_says_so(installed: Installed, broker: Broker
     assert all(jar.startswith(str(installed.place)) for jar in line[line.index("--jars") + 1].split(","))
     with zipfile.ZipFile(line[line.index("--py-files") + 1]) as shipped:
         assert {"pipeline/task.py", "protocol/kafka/transaction.py"} <= set(shipped.namelist())
+    drained = installed.run("brew-pipeline", *run)
+    assert drained.returncode == 0, drained.stdout + drained.stderr
+    stage.proven(inputs=60, outputs=50, dead_letters=10)
 
 
 def test_the_sandbox_of_a_wheel_says_what_fetches_its_broker(installed: Installed) -> None:
