@@ -11,6 +11,7 @@ from pipeline.ownership import EVERY
 from pipeline.plan import Fact, check, position_metadata
 from pipeline.ports import Targets
 from pipeline.shared import Shared
+from pipeline.strangers import Strangers
 from pipeline.survey import Surveyor
 from protocol.deadline import Deadline
 from protocol.errors import Refused
@@ -32,6 +33,7 @@ class Scout:
     def __init__(self, shared: Shared) -> None:
         self._shared, self._settings = shared, shared.settings
         self._surveyor = Surveyor(shared.settings)
+        self._strangers = Strangers(shared.settings, shared.members_due)
         self._topics = shared.targets
         self._may_start: set[int] = set()
         self._settling: missing.Settling | None = None
@@ -48,7 +50,7 @@ class Scout:
             KafkaFailure, DeadlineExceeded: the brokers did not say.
         """
         settings, deadline = self._settings, Deadline(_SURVEY_S)
-        self._shared.strangers.look(lambda: group_now(self._surveyor.admin, settings.group, deadline))
+        self._strangers.look(lambda: group_now(self._surveyor.admin, settings.group, deadline))
         source = self._surveyor.input_topic(deadline)
         if source.partitions != self._topics[source.name].partitions:
             self._topics = {**self._surveyor.output_topics(source, deadline), source.name: source}

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pipeline.crash import Dice
+from pipeline.every import Every
 from pipeline.outcome import Outcome
 from pipeline.ownership import Everything, Ownership
 from pipeline.progress import Board, Silent
 from pipeline.settings import PipelineSettings
-from pipeline.strangers import Strangers
 from protocol.kafka.topics import Topic
 from protocol.kafka.transaction import TransactionSettings
 from protocol.position import OffsetRange
+
+_MEMBERS_S = 5.0
 
 
 @dataclass
@@ -22,7 +24,7 @@ class Shared:
     """
     ``targets`` are input, output and dead-letter topic by name, ``goals`` where a draining run ends (partition ->
     offset; None follows for ever), ``running`` what may have a transaction open now (partition -> range). ``replaced``:
-    another driver works now, and what is left open is that one's to fence.
+    another driver works now, and what is left open is that one's to fence. ``members_due``: to ask who has joined.
     """
 
     settings: PipelineSettings
@@ -38,7 +40,4 @@ class Shared:
     running: dict[int, OffsetRange] = field(default_factory=dict)
     replaced: threading.Event = field(default_factory=threading.Event)
     ownership: Ownership = field(default_factory=Everything)
-    strangers: Strangers = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.strangers = Strangers(self.settings)
+    members_due: Every = field(default_factory=lambda: Every(_MEMBERS_S))

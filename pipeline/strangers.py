@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 
+from pipeline.every import Every
 from pipeline.preflight import rights
 from pipeline.preflight.gate import gate
 from pipeline.settings import PipelineSettings
 from protocol.cluster import GroupFacts, Unknown
-
-_EVERY_S = 5.0
 
 Ask = Callable[[], GroupFacts | Unknown]
 
@@ -20,12 +17,11 @@ class Strangers:
     """
     Members commit positions of their own; the checks before a run see only those who were there first.
 
-    One for all lanes of a run: whoever looks first after a few seconds asks, and its refusal ends them all.
+    The lanes of a run share ``every``: whoever looks first after a few seconds asks, and its refusal ends them all.
     """
 
-    def __init__(self, settings: PipelineSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        self._settings, self._clock = settings, clock
-        self._lock, self._next = threading.Lock(), clock() + _EVERY_S
+    def __init__(self, settings: PipelineSettings, every: Every) -> None:
+        self._settings, self._every = settings, every
 
     def look(self, ask: Ask) -> None:
         """
@@ -34,8 +30,5 @@ class Strangers:
         Raises:
             Refused: there are members, and nobody allowed that.
         """
-        with self._lock:  # held for no question: a broker that is slow to answer one lane keeps no other
-            if self._clock() < self._next:
-                return
-            self._next = self._clock() + _EVERY_S
-        gate([rights.members(self._settings.group, ask())], self._settings.allow)
+        if self._every.due():
+            gate([rights.members(self._settings.group, ask())], self._settings.allow)

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline import scout
 from pipeline.crash import Dice
+from pipeline.every import Every
 from pipeline.progress import Board, Silent
 from pipeline.settings import PipelineSettings
 from pipeline.shared import Shared
@@ -26,7 +27,8 @@ class Scene:
     def __init__(self, settings: PipelineSettings = SETTINGS) -> None:
         self.now, self.asked = 100.0, 0
         self.told: GroupFacts | Unknown = GroupFacts("empty", ())
-        self.strangers = Strangers(settings, lambda: self.now)
+        self.every = Every(5.0, lambda: self.now)
+        self.strangers = Strangers(settings, self.every)
 
     def ask(self) -> GroupFacts | Unknown:
         self.asked += 1
@@ -71,8 +73,7 @@ def test_the_lanes_of_a_run_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scout, "group_now", lambda *_: asked.append(scene.now) or GroupFacts("empty", ()))
     transaction = TransactionSettings(SETTINGS.connection, "g", 60.0)
     parts = (threading.Event(), Board(), Silent(), None, 1_000_000, transaction, Dice(SETTINGS.crash))
-    shared = Shared(SETTINGS, {}, *parts)
-    shared.strangers = scene.strangers
+    shared = Shared(SETTINGS, {}, *parts, members_due=scene.every)
     lanes = [scout.Scout(shared), scout.Scout(shared)]
     for _ in range(11):
         for lane in lanes:
