@@ -60,12 +60,6 @@ def test_the_check_takes_the_median_and_both_directions() -> None:
         verdict([], 0.15)
 
 
-def test_a_machine_that_has_become_slower_is_no_fault_of_the_simulator() -> None:
-    """Each run counts at the speed that the machine had when the single numbers were taken."""
-    slow = replace(RUN, records_per_s=(50.0, 100.0, 50.0), speeds=(1.0, 2.0, 1.0))
-    assert Compared(slow, 2.0, 110.0).off == pytest.approx(0.1)
-
-
 def test_turns_that_are_handed_on_slowly_make_it_slower() -> None:
     """Not where a partition is alone."""
     slow, alone = replace(NUMBERS, change_us=5_000.0), replace(RUN, partitions=1).scenario()
