@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from harness.names import Names
 from harness.programs import until
 from harness.secure import Secure
+from harness.secure_ground import PARTITIONS, QUICK, Ground
 from harness.secure_stage import DOWNSTREAM, OPERATOR, PIPELINE, PROOF, SecureStage
 
 from downstream.__main__ import downstream
@@ -22,57 +22,12 @@ from protocol.deadline import Deadline
 from protocol.kafka import topics
 from protocol.kafka.topics import CLEANUP_POLICY
 from protocol.names import ExitCode
-from protocol.position import SourcePosition
 from protocol.profiles import profile
-from protocol.rights import Place, Purpose
+from protocol.rights import Purpose
 from sandbox.redis import Redis
 
-ORDERS, PARTITIONS = 8, 2
-_QUICK = ("--patience", "1", "--poll-interval", "0.02", "--transaction-timeout", "20", "--progress", "none")
+ORDERS = 8
 _HEARTBEAT_S = "0.3"
-
-
-@dataclass(frozen=True)
-class Ground:
-    """One test's stage, and what its programs need beside Kafka."""
-
-    stage: SecureStage
-    sink: Sink
-    redis: Redis
-    folder: Path
-
-    @property
-    def place(self) -> Place:
-        names = self.stage.names
-        others = {name: names.topic(name) for name in ("claims", "totals")}
-        others |= {"profiles": names.topic("customers"), "downstream": names.group, "upstream": f"seed:{names.input}"}
-        return replace(self.stage.place, **others)
-
-    @property
-    def where(self) -> tuple[str, ...]:
-        return ("--bootstrap", self.stage.broker.bootstrap)
-
-    @functools.cached_property
-    def rejected(self) -> str:
-        """Where on the input an order stands that became a dead letter."""
-        first = SourcePosition.of(self.stage.records(self.stage.names.dead_letter)[0].headers())
-        assert first is not None
-        return f"{first.partition}/{first.offset}"
-
-    def make(self, *roles: str) -> None:
-        wanted = [topics.Wanted(getattr(self.stage.names, role), PARTITIONS, {}) for role in roles]
-        topics.create(self.stage.admin, wanted, Deadline(30))
-        topics.describe_all(self.stage.admin, [one.name for one in wanted], Deadline(30))
-
-    def run(self, *more: str) -> tuple[int, str]:
-        return self.stage.here(
-            pipeline, "run", *self.stage.options(), "--master", "none", *_QUICK, *more, user=PIPELINE
-        )
-
-    def consume(self, command: str, *more: str) -> tuple[int, str]:
-        mine = ("--topic", self.stage.names.output, "--group", self.stage.names.group)
-        static = ("--partitions", "0,1", "--patience-s", "1") if command != "totals" else ()
-        return self.stage.here(downstream, command, *self.where, *mine, *static, *more, user=DOWNSTREAM)
 
 
 def _profiles(ground: Ground) -> None:
@@ -92,7 +47,7 @@ def _outputs(ground: Ground) -> None:
 
 def _run_done(ground: Ground) -> None:
     ground.make("output")
-    code, said = ground.stage.here(pipeline, "run", *ground.stage.options(), "--master", "none", *_QUICK, user="admin")
+    code, said = ground.stage.here(pipeline, "run", *ground.stage.options(), "--master", "none", *QUICK, user="admin")
     assert code == ExitCode.DONE, said
 
 

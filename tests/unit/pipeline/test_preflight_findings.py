@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.preflight.brokers import transaction_version
-from pipeline.preflight.clocks import Chain, chain, skew
+from pipeline.preflight.clocks import Chain, chain
 from pipeline.preflight.finding import NAMES, POSITION_NAMES, Finding, Severity, allowed
 from pipeline.preflight.gate import gate
 from pipeline.preflight.judge import judge
@@ -20,7 +20,6 @@ from protocol.connection import Connection
 from protocol.deadline import delivery_ms
 from protocol.errors import Refused, UsageError
 from protocol.kafka import clients
-from protocol.kafka.clock import ahead_s
 
 MOST = 100 * 1024 * 1024
 ALL = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS", "DESCRIBE"})
@@ -249,31 +248,6 @@ def test_brokers_that_differ_are_named_with_what_each_has() -> None:
 def test_brokers_that_let_late_commits_through_are_told(told: int | Unknown, severity: Severity) -> None:
     """KIP-890's second part came with `transaction.version` 2."""
     assert transaction_version(told).severity is severity
-
-
-@pytest.mark.parametrize(
-    ("told", "severity"),
-    [
-        (0.0, Severity.OK),
-        (1.0, Severity.OK),
-        (-1.0, Severity.OK),
-        (1.001, Severity.WARNING),
-        (-1.001, Severity.WARNING),
-        (Unknown("old"), Severity.UNKNOWN),
-    ],
-)
-def test_clocks_that_differ_by_more_than_a_second_are_warned_of(told: float | Unknown, severity: Severity) -> None:
-    """No run is refused over them: they make ages wrong, and nothing comes twice."""
-    assert skew(told).severity is severity
-    assert ("ahead" in skew(75.0).value, "behind" in skew(-75.0).value) == (True, True)
-
-
-@pytest.mark.parametrize(
-    ("there_ms", "told"), [(99_999, 0.0), (100_000, 0.0), (100_400, 0.0), (100_500, 0.1), (98_999, -1.0)]
-)
-def test_a_clock_is_ahead_or_behind_only_outside_of_question_and_answer(there_ms: int, told: float) -> None:
-    """The way there and back is not mistaken for a wrong clock; milliseconds are cut off there."""
-    assert ahead_s(there_ms, 100.0, 100.4) == pytest.approx(told)
 
 
 def test_topics_that_are_not_there_yet_are_judged_by_what_they_will_be_made_with() -> None:

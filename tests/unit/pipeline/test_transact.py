@@ -39,11 +39,8 @@ def run(broker: Broker, batches: Iterable[Rows], start: int = 0, until: int = 10
 
 def test_the_six_steps_happen_in_their_order() -> None:
     """Fence comes before locate, and offsets travel inside the transaction, before its commit."""
-    broker = Broker()
-    kafka = FakeTransaction(broker)
-
+    kafka = FakeTransaction(broker := Broker())
     outcome = run(broker, [rows(0, 3)], kafka=kafka, first_time=True)
-
     assert kafka.steps == ["fence", "locate", "begin", "produce", "produce", "flush", "send-offsets", "commit"]
     assert (outcome.status, outcome.enriched) == (Status.COMMITTED, 2)
 

@@ -3,49 +3,13 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
 
 import pytest
+from harness.recorded import PLACE, Scene
 
 from protocol.observe.counts import Ended, Ending, Histogram, Rate
-from protocol.observe.liveness import Bounds
 from protocol.observe.phase import Phase
-from protocol.observe.recorder import Recorder, Subject
-from protocol.observe.status import PartitionState, PartitionStatus, Status, Topics, from_json
-
-PLACE = ("orders", 3)
-
-
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
-class Scene:
-    clock: Clock = field(default_factory=Clock)
-
-    def __post_init__(self) -> None:
-        subject = Subject("pipeline", "g", Topics("orders", "out", "dlq"), "localhost:1", "direct")
-        self.recorder = Recorder(subject, Bounds(300, 200, 180), self.clock, lambda: self.clock.now)
-        self.recorder.phase(Phase.WORKING)
-
-    def after(self, seconds: float) -> Recorder:
-        self.clock.now += seconds
-        return self.recorder
-
-    def partition(self) -> PartitionStatus:
-        (one,) = self.recorder.status().partitions
-        return one
-
-    def state(self) -> PartitionState:
-        return self.partition().state
-
-    def end(self, ending: Ending, start: int = 0, until: int = 10, **more: object) -> None:
-        self.recorder.ended(Ended(*PLACE, ending, start, until, **more))
+from protocol.observe.status import PartitionState, Status, from_json
 
 
 @pytest.fixture
@@ -247,45 +211,6 @@ def test_the_document_is_read_back_as_it_was(scene: Scene) -> None:
 def test_what_is_no_document_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no status document"):
         from_json(text)
-
-
-def test_the_lag_in_seconds_is_0_where_nothing_is_left_and_else_as_old_as_the_last_one_done(scene: Scene) -> None:
-    """The scene's clock is the wall's, too: at 1000 s a record of 900,000 ms is 100 s old."""
-
-    def lag_s() -> float | None:
-        return scene.partition().lag_s
-
-    scene.recorder.polled([PLACE])
-    assert lag_s() is None
-    scene.recorder.surveyed(PLACE, 0, 10, 10)
-    scene.after(7)
-    assert lag_s() == 7, "at the start nobody knows more: it has been there since then at least"
-    scene.end(Ending.ABORTED, newest_ms=1_000_000)
-    assert lag_s() == 7, "what was not committed is not done"
-    scene.end(Ending.COMMITTED, 0, 5, newest_ms=907_000)
-    assert lag_s() == 100
-    scene.after(5).surveyed(PLACE, 5, 10, 10)
-    assert lag_s() == 105
-    scene.end(Ending.COMMITTED, 5, 10, newest_ms=950_000)
-    assert lag_s() == 0
-    scene.after(50).surveyed(PLACE, 10, 12, 12)
-    scene.after(2)
-    assert lag_s() == 2, "what came after a pause is not as old as the last one before it"
-    scene.end(Ending.COMMITTED, 10, 11, newest_ms=9_999_000)
-    assert lag_s() == 0, "from a clock that is ahead of ours"
-
-
-def test_who_does_not_know_its_records_times_tells_no_age_of_what_is_left(scene: Scene) -> None:
-    """A small number would be a lie: a position that moves may be hours behind."""
-    scene.recorder.surveyed(PLACE, 0, 10, 10)
-    scene.after(3).moved(PLACE, 5)
-    assert scene.partition().lag_s is None
-    scene.recorder.moved(PLACE, 6, 1_000_000)
-    assert scene.partition().lag_s == 3
-    scene.recorder.moved(PLACE, 7, -1)
-    assert scene.partition().lag_s is None
-    scene.recorder.moved(PLACE, 10)
-    assert scene.partition().lag_s == 0
 
 
 def test_many_threads_lose_no_count(scene: Scene) -> None:

@@ -1,0 +1,45 @@
+"""A recorder on a clock that the test moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from protocol.observe.counts import Ended, Ending
+from protocol.observe.liveness import Bounds
+from protocol.observe.phase import Phase
+from protocol.observe.recorder import Recorder, Subject
+from protocol.observe.status import PartitionState, PartitionStatus, Topics
+
+PLACE = ("orders", 3)
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Scene:
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        subject = Subject("pipeline", "g", Topics("orders", "out", "dlq"), "localhost:1", "direct")
+        self.recorder = Recorder(subject, Bounds(300, 200, 180), self.clock, lambda: self.clock.now)
+        self.recorder.phase(Phase.WORKING)
+
+    def after(self, seconds: float) -> Recorder:
+        self.clock.now += seconds
+        return self.recorder
+
+    def partition(self) -> PartitionStatus:
+        (one,) = self.recorder.status().partitions
+        return one
+
+    def state(self) -> PartitionState:
+        return self.partition().state
+
+    def end(self, ending: Ending, start: int = 0, until: int = 10, **more: object) -> None:
+        self.recorder.ended(Ended(*PLACE, ending, start, until, **more))

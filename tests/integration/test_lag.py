@@ -1,0 +1,157 @@
+"""pipeline lag against a real broker: how much is left, how old it is, and who holds it back."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.operate import asked, pipeline, upstream, words, write
+from harness.pipeline import Stage
+from harness.waiting import markers_written
+
+from pipeline.operate.judge.lag import State, tell
+from pipeline.operate.look import Observer
+from protocol.deadline import Deadline
+from protocol.kafka.introspect import RawLogs
+from protocol.kafka.transactions import fence
+from protocol.names import ExitCode, TransactionalId
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Stage:
+    return Stage(broker, names)
+
+
+def lag_of(stage: Stage) -> dict[str, Any]:
+    told = asked(stage, "lag", "--interval", "0.1")
+    return dict(told["partitions"][0])
+
+
+def test_lag_counts_records_and_tells_who_blocks(stage: Stage) -> None:
+    """A tail of markers and aborted records is no lag; records behind an open transaction wait for its owner."""
+    stage.create(1)
+    stage.seed(5)
+    stage.drain_alone()
+    at_end = lag_of(stage)
+    assert (at_end["state"], at_end["remaining"], at_end["why"]) == ("idle", 0, "at the end")
+    with upstream(stage, "up") as writer, upstream(stage, "late") as late:
+        write(stage, writer, 3)
+        writer.abort_transaction(20)
+        markers_written(stage.connection, stage.names.input)
+        tail = lag_of(stage)
+        assert tail["last_stable"] - tail["committed"] == 4
+        assert (tail["state"], tail["remaining"], tail["exact"]) == ("idle", 0, True)
+        assert "only markers and aborted records" in tail["why"]
+
+        write(stage, late, 2)
+        blocked = lag_of(stage)
+        assert (blocked["state"], blocked["remaining"]) == ("blocked", 0)
+        (holder,) = blocked["held_by"]
+        assert (holder["transactional_id"], holder["first_offset"]) == (stage.names.topic("late"), tail["end"])
+        assert holder["age_s"] >= 0
+
+        write(stage, writer, 3)
+        writer.commit_transaction(20)
+        markers_written(stage.connection, stage.names.input)
+        assert lag_of(stage)["remaining"] == 0
+        late.commit_transaction(20)
+        markers_written(stage.connection, stage.names.input)
+        behind = lag_of(stage)
+        assert (behind["state"], behind["remaining"], behind["exact"]) == ("stuck", 5, True)
+        stuck = ("--interval", "0.1", "--fail-on", "stuck")
+        assert asked(stage, "lag", *stuck, "--fail-on", "fenced", code=1)["states"] == {"stuck": 1}
+        assert pipeline(stage, "lag", *stuck)[0] == ExitCode.VIOLATION
+        assert asked(stage, "lag", "--interval", "0.1", "--fail-on", "fenced")["states"] == {"stuck": 1}
+        assert pipeline(stage, "lag", *stuck, "--watch")[0] == ExitCode.USAGE
+        at_most = asked(stage, "lag", "--interval", "0.1", "--exact", "0")
+        assert (at_most["remaining"], at_most["exact"]) == (11, False)
+    stage.drain_alone()
+    assert lag_of(stage)["state"] == "idle"
+    assert asked(stage, "lag", *stuck)["states"] == {"idle": 1}
+
+
+def test_the_lag_in_seconds_is_the_age_of_the_first_record_that_a_reader_is_given(stage: Stage) -> None:
+    """Markers and aborted records have no age; an idle partition, or what waits behind somebody's transaction, is 0."""
+    stage.create(2)
+    stage.seed(6)
+    stage.drain_alone()
+    assert [row["lag_s"] for row in asked(stage, "lag", "--interval", "0.1")["partitions"]] == [0, 0]
+    with upstream(stage, "up") as writer:
+        write(stage, writer, 3)  # ages of these would be small
+        writer.abort_transaction(20)
+        markers_written(stage.connection, stage.names.input)
+        assert lag_of(stage)["lag_s"] == 0
+        hour_ago = int(time.time() * 1000) - 3_600_000
+        order, new = b'{"customer_id":"c-1"}', hour_ago + 3_000_000
+        stage.produce(stage.names.input, (0, b"gold-1", order, None, hour_ago), (0, b"gold-1", order, None, new))
+        told = asked(stage, "lag", "--interval", "0.1")
+        ages = [row["lag_s"] for row in told["partitions"]]
+        assert (3_600 <= ages[0] < 3_700, ages[1], told["lag_s"]) == (True, 0, ages[0])
+        assert asked(stage, "lag", "--interval", "0.1", "--exact", "0")["lag_s"] >= 3_600
+        quick = ("--interval", "0.1", "--fail-older-than")
+        assert pipeline(stage, "lag", *quick, "60")[0] == ExitCode.VIOLATION
+        code, text = pipeline(stage, "lag", *quick, "7200")
+        assert (code, "2 records to read, the oldest is 3,6" in text) == (ExitCode.DONE, True)
+        assert pipeline(stage, "lag", *quick, "60", "--watch")[0] == ExitCode.USAGE
+    stage.drain_alone()
+    with upstream(stage, "late") as late:
+        write(stage, late, 2)
+        blocked = lag_of(stage)
+        assert (blocked["state"], blocked["lag_s"]) == ("blocked", 0)
+
+
+def test_a_look_asks_for_the_first_record_once_as_long_as_the_position_stands_still(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One fetch for each partition that lags and has moved, and none for those that are at the end."""
+    stage.create(2)
+    stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id":"c-1"}'))
+    asked_at: list[tuple[int, int]] = []
+    plain = RawLogs.visible
+
+    def counted(self: RawLogs, topic: str, partition: int, offset: int, *more: Any) -> Any:
+        asked_at.append((partition, offset))
+        return plain(self, topic, partition, offset, *more)
+
+    monkeypatch.setattr(RawLogs, "visible", counted)
+    with Observer(stage.connection, stage.names.input, stage.names.group, exact=100) as observer:
+        ages = [observer.look(Deadline(20))[0].oldest_ms for _ in range(3)]
+        assert (len(set(ages)), asked_at) == (1, [(0, 0)])
+        stage.drain_alone()
+        observer.look(Deadline(20))
+        stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id":"c-1"}'))
+        assert observer.look(Deadline(20))[0].oldest_ms >= ages[0]
+    assert asked_at == [(0, 0), (0, 1)]
+    with Observer(stage.connection, stage.names.input, stage.names.group, exact=100, ages=False) as observer:
+        assert observer.look(Deadline(20))[0].oldest_ms is None
+    assert len(asked_at) == 2
+
+
+def test_a_partition_whose_attempts_end_each_other_is_fenced(stage: Stage) -> None:
+    """Between two looks somebody took the id over, and committed nothing; before that it only stands still."""
+    stage.create(1)
+    stage.seed(5)
+    own = str(TransactionalId(stage.names.group, stage.names.input, 0))
+    fence(stage.connection, own, Deadline(20))
+    with Observer(stage.connection, stage.names.input, stage.names.group, exact=100) as observer:
+        (before,), (still,) = observer.look(Deadline(20)), observer.look(Deadline(20))
+        fence(stage.connection, own, Deadline(20))
+        (after,) = observer.look(Deadline(20))
+    now_ms = int(time.time() * 1000)
+    assert tell(before, still, now_ms).state is State.STUCK
+    told = tell(still, after, now_ms)
+    assert (told.state, "two runs fence each other" in told.why) == (State.FENCED, True)
+    assert after.remaining.records == 5
+
+
+def test_watching_the_lag_goes_on_until_sigterm(stage: Stage) -> None:
+    """A line per look."""
+    stage.create(1)
+    with stage.python("pipeline", *words(stage, "lag"), "--watch", "--json", "--interval", "0.1") as program:
+        program.await_line(lambda line: '"states":{"idle":1}' in line, times=2)
+        program.terminate()
+        assert program.wait(30).code == 128 + signal.SIGTERM
