@@ -15,13 +15,14 @@ import protocol.command
 from pipeline.observed import observed, probes_of, spans_option
 from pipeline.options import run_options, settings_of
 from pipeline.progress import Board, JsonLines, LiveTable, Silent
-from pipeline.run import run, stop_on_signals
+from pipeline.run import run
 from pipeline.settings import PipelineSettings
 from protocol.client_option import forget_variables
 from protocol.command import LazyGroup
 from protocol.errors import UsageError
 from protocol.names import ExitCode
 from protocol.observe.settings import probe_options, probe_words
+from protocol.stopping import stop_on_signals
 
 _EPILOG = """\b
 Examples:

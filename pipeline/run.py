@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -165,15 +163,3 @@ def share(ground: Ground, stop: threading.Event, board: Board, view: Silent) -> 
         ground.transaction,
         Dice(ground.settings.crash),
     )
-
-
-def stop_on_signals(stop: threading.Event) -> None:
-    """SIGTERM and SIGINT end the run cleanly; a second one does not wait any more."""
-
-    def handle(number: int, _frame: object) -> None:
-        if stop.is_set():
-            os._exit(128 + number)
-        stop.set()
-
-    signal.signal(signal.SIGTERM, handle)
-    signal.signal(signal.SIGINT, handle)

@@ -8,6 +8,8 @@ from downstream.claims.settings import ClaimsSettings
 from protocol.connection import Connection
 from protocol.errors import UsageError
 
+GRACE_S = 9.0  # after SIGTERM: what a handler has not committed by then is read again
+
 
 @dataclass(frozen=True)
 class LoopSettings:

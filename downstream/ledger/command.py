@@ -18,11 +18,12 @@ from downstream.consume.options import (
     loop_options,
     loop_settings,
 )
-from downstream.consume.signals import stop_on_signals
+from downstream.consume.settings import GRACE_S
 from downstream.ledger.check import check
 from downstream.ledger.handler import LedgerHandler
 from downstream.observed import ObservedHandler, Watched, observed
 from protocol.names import ExitCode
+from protocol.stopping import stop_on_signals
 
 GROUP = "brew-ledger"
 
@@ -61,7 +62,7 @@ def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, 
         click.echo(json.dumps(found.document(), indent=2) if as_json else found.text())
         return ExitCode.VIOLATION if found.findings else ExitCode.DONE
     stop = threading.Event()
-    stop_on_signals(stop)
+    stop_on_signals(stop, GRACE_S)
     handler = LedgerHandler(
         database, settings.group, settings.topic, lambda text: click.echo(text, err=True), crash_of(given)
     )

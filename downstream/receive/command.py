@@ -19,7 +19,7 @@ from downstream.consume.options import (
     loop_options,
     loop_settings,
 )
-from downstream.consume.signals import stop_on_signals
+from downstream.consume.settings import GRACE_S
 from downstream.observed import ObservedHandler, Watched, observed
 from downstream.receive.background import Keeping, Kept
 from downstream.receive.check import Effects, PostgresEffects, RedisEffects, check
@@ -35,6 +35,7 @@ from protocol.kafka import topics
 from protocol.kafka.clients import AdminClient, admin, reach
 from protocol.names import ExitCode
 from protocol.observe.recorder import Recorder
+from protocol.stopping import stop_on_signals
 
 GROUP = "brew-receive"
 _ASK_S = 15.0
@@ -104,7 +105,7 @@ def _run(
     settings: LoopSettings, receiver: Receiver, deliverer: Deliverer | None, recorder: Recorder | None = None
 ) -> Told:
     stop = threading.Event()
-    stop_on_signals(stop)
+    stop_on_signals(stop, GRACE_S)
     if deliverer is not None:
         receiver.beside.append(deliverer)
     try:
@@ -203,7 +204,7 @@ def sink_command(port: int, fail_every: int) -> int:
     """  # noqa: D301 - click's own mark
     with Sink(port, fail_every) as server:
         stop = threading.Event()
-        stop_on_signals(stop)
+        stop_on_signals(stop, GRACE_S)
         server.serving()
         click.echo(f"listening at {server.url}")
         stop.wait()

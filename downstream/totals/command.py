@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from downstream.consume.signals import stop_on_signals
+from downstream.consume.settings import GRACE_S
 from downstream.observed import Watched, observed
 from downstream.totals.crash import KillAt
 from downstream.totals.recompute import recompute
@@ -24,6 +24,7 @@ from protocol.kafka.topics import Topic
 from protocol.names import CrashPoint, ExitCode, checked_topic
 from protocol.observe.settings import probe_options
 from protocol.observe.status import Topics
+from protocol.stopping import stop_on_signals
 
 GROUP = "brew-totals"
 ROCKSDB, MEMORY = "rocksdb", "memory"
@@ -117,7 +118,7 @@ def totals_command(
         return RocksStore(state_dir / group / str(partition), changelog.topic_id)
 
     stop = threading.Event()
-    stop_on_signals(stop)
+    stop_on_signals(stop, GRACE_S)
     crash = (
         None
         if crash_point is None

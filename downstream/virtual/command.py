@@ -13,7 +13,7 @@ import click
 from downstream.address import checked_http
 from downstream.consume.loop import Loop
 from downstream.consume.options import loop_options, loop_settings
-from downstream.consume.signals import stop_on_signals
+from downstream.consume.settings import GRACE_S
 from downstream.observed import ObservedHandler, Watched, observed
 from downstream.virtual.call import Caller, CallSettings
 from downstream.virtual.member import SpreadingMember
@@ -24,6 +24,7 @@ from protocol.deadline import Deadline
 from protocol.kafka import topics
 from protocol.kafka.clients import admin, reach
 from protocol.names import ExitCode, checked_topic
+from protocol.stopping import stop_on_signals
 
 GROUP = "brew-caller"
 DEAD_LETTER = "brew.calls.dlq"
@@ -92,7 +93,7 @@ def call_command(
     loop = loop_settings(given, group)
     loop = dataclasses.replace(loop, batch=min(loop.batch, settings.batch))
     stop = threading.Event()
-    stop_on_signals(stop)
+    stop_on_signals(stop, GRACE_S)
     if settings.on_failure is OnFailure.DEAD_LETTER:
         _make_dead_letter_topic(loop.connection, loop.topic, dead_letter)
     caller = Caller(CallSettings(url, timeout_s), loop.connection, loop.topic, dead_letter, virtual_partitions)

@@ -18,10 +18,11 @@ import click
 from downstream.claims.settings import ClaimsSettings, Flow
 from downstream.consume.handler import Lease, Seat, Slice
 from downstream.consume.loop import Loop, LoopSettings
-from downstream.consume.signals import stop_on_signals
+from downstream.consume.settings import GRACE_S
 from protocol.client_option import client_config_option, connection
 from protocol.command import run
 from protocol.deadline import Deadline
+from protocol.stopping import stop_on_signals
 
 
 class Scribe:
@@ -85,7 +86,7 @@ def worker(
         claims=ClaimsSettings(claims, client_id, interval_s, Flow(flow)),
     )
     stop = threading.Event()
-    stop_on_signals(stop)
+    stop_on_signals(stop, GRACE_S)
     Loop(settings, Scribe(client_id, effects, work_s), stop, lambda text: click.echo(text, err=True)).run()
 
 

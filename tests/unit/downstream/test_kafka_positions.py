@@ -77,5 +77,5 @@ def test_the_command_listens_to_the_thread_that_delivers(monkeypatch: pytest.Mon
             return "told"
 
     monkeypatch.setattr(command, "Loop", Loop)
-    monkeypatch.setattr(command, "stop_on_signals", lambda stop: stop.set())
+    monkeypatch.setattr(command, "stop_on_signals", lambda stop, _grace: stop.set())
     assert command._run(cast("Any", None), receiver, cast("Any", broken)) == "told"
