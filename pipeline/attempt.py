@@ -19,7 +19,7 @@ from pipeline.settings import Limits, ProfilesSettings
 from pipeline.timed import Timed
 from pipeline.traces import Traces
 from pipeline.transact import transact
-from pipeline.watchdog import watched
+from pipeline.watchdog import PATIENCE, watched
 from protocol.deadline import Deadline
 from protocol.errors import BrewError, Fenced
 from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
@@ -69,7 +69,7 @@ def attempt(offer: Offer, batches: Iterable[Rows], job: Job) -> Outcome:
         return _not_begun(job, offered, f"{type(error).__name__}: {error}")
     except Exception:  # noqa: BLE001 - as below
         return _not_begun(job, offered, traceback.format_exc(limit=-4))
-    with watched(str(offered), 2 * job.transaction.timeout_s):
+    with watched(str(offered), PATIENCE * job.transaction.timeout_s):
         return _attempt(offer, batches, job, enrich, evidence)
 
 

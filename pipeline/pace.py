@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pipeline.outcome import Outcome, Status
 
-_SHARE = 1 / 3
+SHARE = 1 / 3
 """A transaction may take this share of its time-out."""
 _MARGIN = 0.8
 _GROW_BELOW = 1 / 9
@@ -35,7 +35,7 @@ class Pace:
 
     def after(self, offsets: int, seconds: float) -> Pace:
         """The pace after a transaction over ``offsets`` that took ``seconds``."""
-        allowed = self.timeout_s * _SHARE
+        allowed = self.timeout_s * SHARE
         if seconds > allowed:
             fits = int(offsets * allowed / seconds * _MARGIN)
             return Pace(self.most, self.timeout_s, max(1, min(self.cap, fits)))

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 from protocol.names import ExitCode
 
+PATIENCE = 2
+"""Transaction time-outs that one may take; all its waits end within the first."""
 _TICK_S = 0.25
 
 

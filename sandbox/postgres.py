@@ -29,6 +29,7 @@ _SETTINGS = {
     "shared_buffers": "128MB",
     "max_wal_size": "1GB",
     "log_min_messages": "warning",
+    "dynamic_shared_memory_type": "mmap",  # beside its data: a killed one leaves nothing in /dev/shm
 }
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pipeline.pace import SHARE
 from pipeline.preflight.finding import Finding, Severity
 from protocol.cluster import Unknown
 
 _MOST_SKEW_S = 1.0
 _BUSY_RECORDS_PER_S = 50_000
 _BUSY_BYTES_PER_S = 20_000_000
-_SHARE = 3
 _WEEK_MIN = 7 * 24 * 60
 MAX_TRANSACTION_MS = "transaction.max.timeout.ms"
 OFFSETS_RETENTION_MIN = "offsets.retention.minutes"
@@ -79,13 +79,13 @@ def size(records: int, transaction_bytes: int | None, transaction_ms: int) -> Fi
 
     ``transaction_bytes``: where the reader counts bytes, not records.
     """
-    share_s = transaction_ms / 1000 / _SHARE
+    share_s = transaction_ms / 1000 * SHARE
     if transaction_bytes is None:
-        value, need, speed = f"{records} records", int(_BUSY_RECORDS_PER_S * share_s), f"{_BUSY_RECORDS_PER_S}/s"
+        value, need, speed = f"{records} records", round(_BUSY_RECORDS_PER_S * share_s), f"{_BUSY_RECORDS_PER_S}/s"
         setting, text = "--max-records-per-transaction", f"at most {need} records"
         ok = records <= need
     else:
-        value, need, speed = f"{transaction_bytes} bytes", int(_BUSY_BYTES_PER_S * share_s), "20 MB/s"
+        value, need, speed = f"{transaction_bytes} bytes", round(_BUSY_BYTES_PER_S * share_s), "20 MB/s"
         setting, text = "--transaction-bytes", f"at most {need} bytes"
         ok = transaction_bytes <= need
     why = f"at {speed} a full transaction takes a third of its time-out ({share_s:g} s) at most"

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pipeline.pace import SHARE
 from pipeline.preflight.clocks import MAX_TRANSACTION_MS, OFFSETS_RETENTION_MIN, Chain
 from pipeline.settings import PipelineSettings, Reader
+from pipeline.watchdog import PATIENCE
 
 _MINUTE_MS = 60_000
 _TRANSACTION = "--transaction-timeout"
@@ -63,12 +65,12 @@ def _links(settings: PipelineSettings, found: Chain) -> Iterator[Timeout]:
 
 def _beside(settings: PipelineSettings, retention_min: int | None) -> Iterator[Timeout]:
     whole = settings.transaction_timeout_s
-    yield _of("batch", whole / 3, f"a third of {_TRANSACTION}", "the next ranges get fewer records")
+    yield _of("batch", whole * SHARE, f"a third of {_TRANSACTION}", "the next ranges get fewer records")
     yield _of("attempt", whole, _TRANSACTION, "it gives up, aborts, and gives its range back to the driver")
     ends = (
         "the run ends with the stacks on stderr" if settings.spark.absent else "its worker ends, Spark tries it again"
     )
-    yield _of("watchdog", 2 * whole, f"twice {_TRANSACTION}", f"a call of the client library has hung: {ends}")
+    yield _of("watchdog", PATIENCE * whole, f"twice {_TRANSACTION}", f"a call of the client library has hung: {ends}")
     claims = settings.stand_by or settings.share
     if settings.reader is Reader.DIRECT and not settings.spark.absent:
         leased = settings if claims is None else settings.leased_within(claims)
@@ -96,7 +98,7 @@ def _beside(settings: PipelineSettings, retention_min: int | None) -> Iterator[T
 
 
 def _of(name: str, seconds: float, set_by: str, exceeded: str) -> Timeout:
-    return Timeout(name, int(seconds * 1000), set_by, exceeded)
+    return Timeout(name, round(seconds * 1000), set_by, exceeded)
 
 
 def chain_words(told: Mapping[str, Any]) -> str:

@@ -84,19 +84,24 @@ class Tail:
                 records.append(message)
             else:
                 end = max(end, self._end(error, message.offset()))
+        size = 0.0
         if records:
             end = max(end, records[-1].offset() + 1)
-            self._weigh(records)
+            size = self._weighed(records)
         if end == self._next:
             return None
         self._next = end
-        return Taken(records, end, int(len(records) * self._mean_bytes))
+        return Taken(records, end, int(size))
 
-    def _weigh(self, records: Sequence[LogRecord]) -> None:
-        """Follow the mean size of a record, by a sample: a batch is bounded by bytes, the client counts records."""
+    def _weighed(self, records: Sequence[LogRecord]) -> float:
+        """
+        What these weigh, by a sample. A batch is bounded by bytes, but the client counts records: the next take asks
+        for what their mean allows, which falls by half at a time, since heavy ones may come back.
+        """
         sample = records[:: max(1, len(records) // 16)]
         size = sum(len(one.value() or b"") + len(one.key() or b"") for one in sample) / len(sample) + _RECORD_OVERHEAD
         self._mean_bytes = max(size, (self._mean_bytes + size) / 2)
+        return size * len(records)
 
     def _end(self, error: KafkaError, offset: int) -> int:
         """Where the partition ends, if that is what the event says; what the client repairs itself is passed over."""

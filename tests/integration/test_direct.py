@@ -237,6 +237,17 @@ def test_a_tail_gives_each_record_once_and_counts_markers_as_read(stage: Stage) 
         reader.close()
 
 
+def test_a_tail_tells_what_records_weigh_from_the_first_on(stage: Stage) -> None:
+    """Not what it had guessed before: a partition's first transaction ended after a fifth of its bytes."""
+    stage.create(1)
+    stage.seed(3000)
+    reader = tail(stage)
+    with contextlib.closing(reader):
+        parts = taken(reader, 3000)
+    heavy = sum(len(one.value() or b"") + len(one.key() or b"") for part in parts for one in part.records)
+    assert heavy < sum(part.size for part in parts) < 2 * heavy
+
+
 def test_a_tail_whose_position_is_gone_says_so(stage: Stage) -> None:
     """It never starts anywhere else by itself."""
     stage.create(1)

@@ -68,6 +68,8 @@ def test_what_was_committed_survives_a_kill_of_both_servers(directory: Path) -> 
 
     families = [psutil.Process(one["process"]) for one in told.values()]
     families += [child for process in families for child in process.children(recursive=True)]
+    held = {held.path for one in families for held in one.memory_maps() if held.path.startswith("/dev/shm/")}
+    assert held == set(), "nobody would remove it after a kill"
     assert _stores(directory, "kill", "postgres", "redis")[0] == ExitCode.DONE
     assert [one for one in families if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
     assert _stores(directory, "status")[0] == ExitCode.REFUSED

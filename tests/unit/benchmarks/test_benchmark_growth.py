@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[3] / "benchmarks")]
 
-from growth import longest_pause_s  # noqa: E402 - the benchmarks are programs, no package
+from growth import longest_pause_s, middle  # noqa: E402 - the benchmarks are programs, no package
 
 from protocol.journal import Entry, Phase, Step  # noqa: E402
 
@@ -32,3 +32,8 @@ def test_transactions_that_overlap_leave_no_pause() -> None:
 
 def test_an_attempt_that_ended_before_its_fence_is_none() -> None:
     assert longest_pause_s([outcome(1), fence(3), outcome(4)]) == 2
+
+
+def test_the_middle_pair_counts_not_the_mean() -> None:
+    pairs = [{"case": {"mb_per_s": ours}, "base": {"mb_per_s": base}} for ours, base in ((9, 10), (1, 10), (30, 10))]
+    assert middle(pairs) == 0.9
