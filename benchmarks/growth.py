@@ -229,6 +229,8 @@ def main() -> int:
     unknown = only - {one.name for one in cases(asked.orders)}
     if unknown:
         parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {[c.name for c in cases(1)]}")
+    if asked.rounds < 1:
+        parser.error(f"--rounds {asked.rounds}: at least 1")
     found = measured(asked.orders, asked.rounds, only)
     if asked.json:
         document = {"began": began, "machine": machine(), "command": " ".join(sys.argv), "runs": found}

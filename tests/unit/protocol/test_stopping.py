@@ -37,7 +37,7 @@ def _ended(program: str, *words: str) -> int:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_a_main_thread_that_holds_the_events_lock(number: signal.Signals) -> None:
-    """One in a thousand runs under load never ended: the handler waited for the lock of its own thread."""
+    """A run under load never ended once: the handler waited for the lock of its own thread."""
     assert _ended(_IN_THE_MIDST, str(int(number))) == 0
 
 
