@@ -17,7 +17,6 @@ from protocol.errors import BrewError, Unreachable
 
 _CONNECT_S = 10.0
 _GC_AFTER = 500_000
-_LEAST_AHEAD = 1024 * 1024
 
 
 def hold(terms: Terms, slot: int) -> None:
@@ -71,12 +70,11 @@ class _Holder:
         if old is not None:
             old.join()  # the driver grants again only what was left
         stop = threading.Event()
-        ahead = max(_LEAST_AHEAD, self._terms.direct.read_ahead_bytes // max(1, share))
-        thread = threading.Thread(target=self._work, args=[grant, ahead, stop], name=f"partition-{grant.partition}")
+        thread = threading.Thread(target=self._work, args=[grant, share, stop], name=f"partition-{grant.partition}")
         self._stops[grant.partition], self._threads[grant.partition] = stop, thread
         thread.start()
 
-    def _work(self, grant: Grant, ahead: int, stop: threading.Event) -> None:
+    def _work(self, grant: Grant, share: int, stop: threading.Event) -> None:
         at, why = grant.start, ""
         crashed = threading.Event()
 
@@ -90,7 +88,7 @@ class _Holder:
             self._line.send(telling(outcome))
 
         try:
-            at = work(grant, self._terms, ahead, begun, report, stop, self._desk)
+            at = work(grant, self._terms, share, begun, report, stop, self._desk)
         except BrewError as error:
             why = f"{type(error).__name__}: {error}"
         except Exception:  # noqa: BLE001 - a bug must not kill the other partitions; the driver tells it

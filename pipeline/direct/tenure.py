@@ -13,6 +13,7 @@ from pipeline.direct.terms import Grant, Terms
 from pipeline.direct.turns import Desk
 from pipeline.outcome import Outcome, Status
 from pipeline.pace import Pace
+from protocol.kafka.clients import FULL_MS
 from protocol.kafka.tail import IDLE_MS, Tail
 from protocol.position import OffsetRange
 
@@ -20,13 +21,15 @@ from protocol.position import OffsetRange
 # waits of a drain 64 of them cost a quarter of a processor, client and broker together. News comes at once either way.
 _WAIT_S, _IDLE_WAIT_S = 0.05, 0.2
 IDLE_FOLLOWING_MS = 500
+_LEAST_AHEAD = 1024 * 1024
+_LONGEST_REST_MS = 50
 _ON = {Status.COMMITTED, Status.ALREADY_DONE}
 
 
 def work(
     grant: Grant,
     terms: Terms,
-    ahead_bytes: int,
+    share: int,
     begun: Callable[[], None],
     report: Callable[[Outcome], None],
     stop: threading.Event,
@@ -35,7 +38,8 @@ def work(
     """
     Transact until the goal is reached, or ``stop`` is set, or a transaction does not end well; the position then.
 
-    Each transaction waits for its turn among those of this process; ``begun`` hears of it then, ``report`` of its end.
+    ``share``: how many partitions the holder's read-ahead is for. Each transaction waits for its turn among those of
+    this process; ``begun`` hears of it then, ``report`` of its end.
 
     Raises:
         KafkaFailure: the partition can't be read.
@@ -45,7 +49,8 @@ def work(
     job = Job({}, terms.transaction, terms.limits, terms.journal, terms.profiles, terms.traced)
     wait_s, idle_ms = (_IDLE_WAIT_S, IDLE_FOLLOWING_MS) if grant.goal is None else (_WAIT_S, IDLE_MS)
     connection, group = terms.transaction.connection, terms.transaction.group
-    tail = Tail(connection, group, terms.topic, grant.partition, grant.start, ahead_bytes, idle_ms)
+    ahead, full_ms = ahead_of(terms.direct.read_ahead_bytes, share)
+    tail = Tail(connection, group, terms.topic, grant.partition, grant.start, ahead, idle_ms, full_ms)
     at, spared, first_time = grant.start, grant.spared, grant.first_time
     try:
         while not stop.is_set() and (grant.goal is None or at < grant.goal):
@@ -71,6 +76,16 @@ def work(
     finally:
         tail.close()
     return at
+
+
+def ahead_of(total_bytes: int, share: int) -> tuple[int, int]:
+    """
+    What one of ``share`` partitions fetches ahead, in bytes, and how long a full reader rests, in milliseconds.
+
+    Most of many readers are full and wait for their turn. Each that wakes up costs processor, and what is ahead bounds
+    a lone busy one to itself in a rest (20 MiB/s at the least).
+    """
+    return max(_LEAST_AHEAD, total_bytes // max(1, share)), min(_LONGEST_REST_MS, max(FULL_MS, share))
 
 
 def without_crash(terms: Terms) -> Terms:

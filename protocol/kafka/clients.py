@@ -20,6 +20,7 @@ from protocol.names import READ_COMMITTED, READ_UNCOMMITTED
 
 __all__ = [
     "BATCH_BYTES",
+    "FULL_MS",
     "LOG",
     "READ_COMMITTED",
     "READ_UNCOMMITTED",
@@ -56,6 +57,8 @@ _QUICK = {
 # While a batch waits for room on the wire librdkafka's thread spins (8 million polls for 2.4 million records with
 # half of this); a topic takes 1,048,588 bytes unless told otherwise. `flush` sends what is there, whatever the linger.
 BATCH_BYTES = 1_000_000
+FULL_MS = 10
+"""A consumer whose queue is full looks so often whether there is room; the default of 1000 halves a loop in Python."""
 # With re-bootstrapping a cut connection could leave send_offsets_to_transaction waiting past its time-out for good
 # (seen with librdkafka 2.16, docs/decisions/0007); clients made for one transaction have no use for it, and the one
 # that is kept (`locator`) is given up when it fails.
@@ -124,7 +127,7 @@ def consumer(connection: Connection, group: str, isolation: str, **more: str | i
         "check.crcs": True,
         "allow.auto.create.topics": False,
         "enable.partition.eof": True,
-        "fetch.queue.backoff.ms": 10,  # the default of 1000 halves a Python consume loop
+        "fetch.queue.backoff.ms": FULL_MS,
         **more,
     })  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from protocol.errors import classify
-from protocol.kafka.clients import ONE_TRANSACTION, READ_COMMITTED, Connection, consumer, mapped
+from protocol.kafka.clients import FULL_MS, ONE_TRANSACTION, READ_COMMITTED, Connection, consumer, mapped
 from protocol.kafka.scan import TRANSIENT, LogRecord
 
 _FIRST_GUESS_BYTES = 4096
@@ -36,6 +36,7 @@ class Tail:
 
     Used by one thread, in the process that made it. ``ahead_bytes`` bounds what is fetched before it is asked for.
     ``idle_ms``: a broker keeps a fetch that finds nothing for so long, and until it answers no end is told.
+    ``full_ms``: where as much as that is there, the client looks after so long whether there is room.
     Nothing is ever committed under ``group``.
     """
 
@@ -48,6 +49,7 @@ class Tail:
         start: int,
         ahead_bytes: int,
         idle_ms: int = IDLE_MS,
+        full_ms: int = FULL_MS,
     ) -> None:
         self._place = f"{topic}[{partition}]"
         ahead: dict[str, str | int | bool] = {
@@ -55,6 +57,7 @@ class Tail:
             "queued.min.messages": 1_000_000,  # the bytes above are the bound
             "fetch.message.max.bytes": min(ahead_bytes, _LEAST_FETCH),
             "fetch.wait.max.ms": idle_ms,
+            "fetch.queue.backoff.ms": full_ms,
             **ONE_TRANSACTION,
         }
         self._consumer: Consumer = consumer(connection, group, READ_COMMITTED, **ahead)

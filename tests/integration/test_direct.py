@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import signal
 import socket
@@ -22,11 +21,9 @@ from pipeline.direct.tenure import IDLE_FOLLOWING_MS
 from pipeline.direct.turns import AT_ONCE, LONGEST_S
 from proof.wire.running import WireProxy
 from protocol.deadline import Deadline
-from protocol.errors import BrewError
 from protocol.journal import Phase, Step, entries
 from protocol.kafka import operate
 from protocol.kafka.clients import consumer, producer
-from protocol.kafka.tail import Tail, Taken
 from protocol.names import CrashPoint
 
 DIRECT = ("--master", "none", "--reader", "direct")
@@ -39,23 +36,6 @@ COMMITTED = {CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT}
 @pytest.fixture
 def stage(broker: Broker, names: Names) -> Stage:
     return Stage(broker, names)
-
-
-def tail(stage: Stage, start: int = 0) -> Tail:
-    return Tail(stage.connection, stage.names.group, stage.names.input, 0, start, 4 * 1024 * 1024)
-
-
-def taken(reader: Tail, end: int, most: int = 1000) -> list[Taken]:
-    """All up to the log's end: a look that finds nothing may only have come too early."""
-    found: list[Taken] = []
-
-    def at_the_end() -> bool:
-        one = reader.take(most, 1_000_000, 0.3)
-        found.extend([one] if one is not None else [])
-        return bool(found) and found[-1].until >= end
-
-    until(at_the_end, "the end", 20)
-    return found
 
 
 def test_it_drains_what_the_connector_would_and_says_so(stage: Stage) -> None:
@@ -216,45 +196,6 @@ def test_a_blocked_partition_stops_no_other_and_is_finished_when_its_transaction
     assert ran.code == 0, ran.text
     stage.drain_alone()  # over the marker that came after the goal
     stage.proven(inputs=21, outputs=21)
-
-
-def test_a_tail_gives_each_record_once_and_counts_markers_as_read(stage: Stage) -> None:
-    stage.create(1)
-    stage.seed(30, "--transactional", "--transaction-size", "10")
-    visible = [one.offset() for one in stage.records(stage.names.input)]
-    log = stage.logs(stage.names.input)[0]  # looked at behind the records: the last marker is there now
-    assert visible[-1] + 1 < log.end, "it has to end in markers"
-    reader = tail(stage)
-    try:
-        parts = taken(reader, log.end, most=7)
-        assert [r.offset() for part in parts for r in part.records] == visible
-        assert max(len(part.records) for part in parts) <= 7
-        assert parts[-1].until == log.end
-        stage.seed(3)
-        parts = taken(reader, log.end + 3)
-        assert [r.offset() for part in parts for r in part.records] == [log.end, log.end + 1, log.end + 2]
-    finally:
-        reader.close()
-
-
-def test_a_tail_tells_what_records_weigh_from_the_first_on(stage: Stage) -> None:
-    """Not what it had guessed before: a partition's first transaction ended after a fifth of its bytes."""
-    stage.create(1)
-    stage.seed(3000)
-    reader = tail(stage)
-    with contextlib.closing(reader):
-        parts = taken(reader, 3000)
-    heavy = sum(len(one.value() or b"") + len(one.key() or b"") for part in parts for one in part.records)
-    assert heavy < sum(part.size for part in parts) < 2 * heavy
-
-
-def test_a_tail_whose_position_is_gone_says_so(stage: Stage) -> None:
-    """It never starts anywhere else by itself."""
-    stage.create(1)
-    stage.seed(3)
-    reader = tail(stage, start=1000)
-    with contextlib.closing(reader), pytest.raises(BrewError, match="read of"):
-        until(lambda: reader.take(10, 1000, 0.1) is not None, "an answer", 20)
 
 
 def test_an_office_admits_nobody_without_the_token(stage: Stage) -> None:

@@ -13,6 +13,7 @@ from pipeline.outcome import Outcome, Status
 from pipeline.ports import Targets
 from pipeline.settings import CrashSettings, DirectSettings, Limits
 from protocol.connection import Connection
+from protocol.kafka.clients import FULL_MS
 from protocol.kafka.tail import Taken
 from protocol.kafka.transaction import TransactionSettings
 
@@ -55,7 +56,7 @@ def test_who_is_told_to_stop_while_it_waits_for_its_turn_begins_nothing(monkeypa
     grant = Grant(0, START, Targets("out", "dlq", 0, 0))
 
     def hold() -> None:
-        positions.append(tenure.work(grant, TERMS, 1024, lambda: None, attempts.append, stop, desk))
+        positions.append(tenure.work(grant, TERMS, 1, lambda: None, attempts.append, stop, desk))
 
     with desk.transactions.one():
         thread = threading.Thread(target=hold, daemon=True)
@@ -64,3 +65,14 @@ def test_who_is_told_to_stop_while_it_waits_for_its_turn_begins_nothing(monkeypa
         stop.set()
     thread.join(20)
     assert (positions, attempts) == ([START], [])
+
+
+@pytest.mark.parametrize(
+    ("share", "ahead_mib", "rest_ms"),
+    [(1, 64, FULL_MS), (4, 16, FULL_MS), (32, 2, 32), (64, 1, 50), (1000, 1, 50)],
+)
+def test_many_readers_fetch_less_ahead_and_rest_longer(share: int, ahead_mib: int, rest_ms: int) -> None:
+    """A lone busy one among them still gets 20 MiB a second."""
+    ahead, rest = tenure.ahead_of(64 * 1024 * 1024, share)
+    assert (ahead, rest) == (ahead_mib * 1024 * 1024, rest_ms)
+    assert ahead / rest >= 20 * 1024 * 1024 / 1000

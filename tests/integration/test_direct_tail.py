@@ -1,0 +1,117 @@
+"""One partition's reader on a real broker: what it gives out, what it weighs, and how it rests."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import Stage
+from harness.programs import until
+
+from protocol.errors import BrewError
+from protocol.kafka.clients import FULL_MS
+from protocol.kafka.tail import Tail, Taken
+
+AHEAD_BYTES = 64 * 1024
+LOOKS = 30
+VOLUNTARY = re.compile(r"^voluntary_ctxt_switches:\s*(\d+)", re.MULTILINE)
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Stage:
+    return Stage(broker, names)
+
+
+def tail(stage: Stage, start: int = 0) -> Tail:
+    return Tail(stage.connection, stage.names.group, stage.names.input, 0, start, 4 * 1024 * 1024)
+
+
+def taken(reader: Tail, end: int, most: int = 1000) -> list[Taken]:
+    """All up to the log's end: a look that finds nothing may only have come too early."""
+    found: list[Taken] = []
+
+    def at_the_end() -> bool:
+        one = reader.take(most, 1_000_000, 0.3)
+        found.extend([one] if one is not None else [])
+        return bool(found) and found[-1].until >= end
+
+    until(at_the_end, "the end", 20)
+    return found
+
+
+def test_a_tail_gives_each_record_once_and_counts_markers_as_read(stage: Stage) -> None:
+    stage.create(1)
+    stage.seed(30, "--transactional", "--transaction-size", "10")
+    visible = [one.offset() for one in stage.records(stage.names.input)]
+    log = stage.logs(stage.names.input)[0]  # looked at behind the records: the last marker is there now
+    assert visible[-1] + 1 < log.end, "it has to end in markers"
+    reader = tail(stage)
+    try:
+        parts = taken(reader, log.end, most=7)
+        assert [r.offset() for part in parts for r in part.records] == visible
+        assert max(len(part.records) for part in parts) <= 7
+        assert parts[-1].until == log.end
+        stage.seed(3)
+        parts = taken(reader, log.end + 3)
+        assert [r.offset() for part in parts for r in part.records] == [log.end, log.end + 1, log.end + 2]
+    finally:
+        reader.close()
+
+
+def test_a_tail_tells_what_records_weigh_from_the_first_on(stage: Stage) -> None:
+    """Not what it had guessed before: a partition's first transaction ended after a fifth of its bytes."""
+    stage.create(1)
+    stage.seed(3000)
+    reader = tail(stage)
+    with contextlib.closing(reader):
+        parts = taken(reader, 3000)
+    heavy = sum(len(one.value() or b"") + len(one.key() or b"") for part in parts for one in part.records)
+    assert heavy < sum(part.size for part in parts) < 2 * heavy
+
+
+def test_a_tail_whose_position_is_gone_says_so(stage: Stage) -> None:
+    """It never starts anywhere else by itself."""
+    stage.create(1)
+    stage.seed(3)
+    reader = tail(stage, start=1000)
+    with contextlib.closing(reader), pytest.raises(BrewError, match="read of"):
+        until(lambda: reader.take(10, 1000, 0.1) is not None, "an answer", 20)
+
+
+@contextlib.contextmanager
+def full(stage: Stage, full_ms: int) -> Iterator[set[int]]:
+    """A reader that has more than it may fetch ahead; the threads of its client."""
+    before = {one.id for one in psutil.Process().threads()}
+    reader = Tail(stage.connection, stage.names.group, stage.names.input, 0, 0, AHEAD_BYTES, full_ms=full_ms)
+    with contextlib.closing(reader):
+        until(lambda: reader.take(1, AHEAD_BYTES, 0.1) is not None, "the first record", 20)
+        yield {one.id for one in psutil.Process().threads()} - before
+
+
+def seconds_for_looks(threads: set[int]) -> float:
+    """How long the busiest of these threads takes to go to sleep and wake up so often."""
+    slept, began = _sleeps(threads), time.monotonic()
+    until(lambda: max(now - was for now, was in zip(_sleeps(threads), slept, strict=True)) >= LOOKS, "looks", 60)
+    return time.monotonic() - began
+
+
+def _sleeps(threads: set[int]) -> list[int]:
+    """Of each thread: how often it went to sleep by itself."""
+    told = [Path(f"/proc/self/task/{thread}/status").read_text() for thread in sorted(threads)]
+    return [int(found[1]) for one in told if (found := VOLUNTARY.search(one))]
+
+
+def test_a_full_reader_rests_as_long_as_it_was_told(stage: Stage) -> None:
+    """Most of many readers are full, and wait for their turn: what they do meanwhile costs the one whose turn it is."""
+    stage.create(1)
+    stage.seed(3000)
+    rest_ms = 10 * FULL_MS
+    with full(stage, rest_ms) as threads:
+        assert seconds_for_looks(threads) > LOOKS * rest_ms / 1000 / 2
