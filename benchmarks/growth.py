@@ -140,9 +140,9 @@ def run(bootstrap: str, case: Case, home: Path, number: int) -> Grown:
         timeout=_RUN_S,
         check=False,
     )
-    delete_topics(admin(Connection(bootstrap)), [name, f"{name}.dlq"], Deadline(_ASK_S))
     if told.returncode or (outputs := json.loads(told.stdout)["outputs"]) != case.records:
         raise SystemExit(f"{case.name}: not proven: {told.stdout}{told.stderr}")
+    delete_topics(admin(Connection(bootstrap)), [name, f"{name}.dlq"], Deadline(_ASK_S))
     size = case.value_bytes or 160
     rate = outputs / (last - first)
     cpu = max(usage.cpu_s, memory.cpu_s) / outputs * 1e6

@@ -103,9 +103,17 @@ def seconds_for_looks(threads: set[int]) -> float:
 
 
 def _sleeps(threads: set[int]) -> list[int]:
-    """Of each thread: how often it went to sleep by itself."""
-    told = [Path(f"/proc/self/task/{thread}/status").read_text() for thread in sorted(threads)]
-    return [int(found[1]) for one in told if (found := VOLUNTARY.search(one))]
+    """Of each thread: how often it went to sleep by itself; 0 of one that has ended."""
+    return [_slept(Path(f"/proc/self/task/{thread}/status")) for thread in sorted(threads)]
+
+
+def _slept(status: Path) -> int:
+    try:
+        found = VOLUNTARY.search(status.read_text())
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    assert found, "the kernel tells it"
+    return int(found[1])
 
 
 def test_a_full_reader_rests_as_long_as_it_was_told(stage: Stage) -> None:
