@@ -8,6 +8,8 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,7 +26,7 @@ def machine() -> dict[str, str]:
         "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
         "load before the start": f"{os.getloadavg()[0]:.2f}",
-        "python": platform.python_version(),
+        "python": f"{platform.python_version()}, built with{'' if _optimised() else 'out'} optimisations",
         "java": _java(),
         "pyspark": importlib.metadata.version("pyspark"),
         "confluent-kafka": importlib.metadata.version("confluent-kafka"),
@@ -47,6 +49,11 @@ def _cpu_model() -> str:
     file = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*:\s*(.+)", file.read_text()) if file.exists() else None
     return found[1].strip() if found else platform.machine()
+
+
+def _optimised() -> bool:
+    """As `scripts/find-python.sh` judges it: Debian's and Ubuntu's builds do not tell."""
+    return "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "") or sys.base_prefix == "/usr"
 
 
 def _java() -> str:

@@ -25,18 +25,6 @@ all_current() {
     is_current $python_stamp "$python_now" && is_current $jvm_stamp "$jvm_now" && is_current $archive_stamp "$archive_now"
 }
 
-find_python() {
-    local candidate
-    for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11 python; do
-        [[ -n $candidate ]] && command -v "$candidate" >/dev/null || continue
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-            command -v "$candidate"
-            return
-        fi
-    done
-    refuse "Python 3.11 or later is needed and none was found on PATH; install one or set PYTHON to it."
-}
-
 check_java() {
     [[ -n $java_home_now ]] || refuse "Java 17 or later is needed and no java was found on PATH; install one (a JRE is enough)."
     local text major
@@ -46,10 +34,12 @@ check_java() {
 }
 
 make_python() {
-    local python
-    python=$(find_python)
-    say "Python packages into .venv ($("$python" --version))"
-    [[ -x .venv/bin/python ]] || "$python" -m venv .venv
+    if [[ ! -x .venv/bin/python ]]; then
+        local python
+        python=$(scripts/find-python.sh) || exit 3
+        "$python" -m venv .venv
+    fi
+    say "Python packages into .venv ($(.venv/bin/python --version), $(readlink -f .venv/bin/python))"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
     printf '%s' "$python_now" >$python_stamp
     say "Python packages are there (${SECONDS} s)"

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Prints the path of the Python that the environment is made with: PYTHON's, or the best on PATH.
+# An interpreter's build decides a sixth of what a record costs (docs/decisions/0009): the first one that was built with
+# optimisations is taken, before any that comes earlier on PATH and was not.
+set -euo pipefail
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+refuse() { say "$*"; exit 3; }
+
+# 0: will do; 10: will do, slowly; anything else: will not do. Debian's and Ubuntu's are optimised, and do not tell.
+judge() {
+    "$1" -c 'if True:
+        import ensurepip, sys, sysconfig
+        quick = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "") or sys.base_prefix == "/usr"
+        sys.exit(1 if sys.version_info < (3, 11) else 0 if quick else 10)' >/dev/null 2>&1
+}
+
+judged=0
+if [[ -n ${PYTHON:-} ]]; then
+    judge "$PYTHON" || judged=$?
+    [[ $judged -eq 0 || $judged -eq 10 ]] ||
+        refuse "PYTHON is '$PYTHON', which is no Python 3.11 or later with ensurepip (Debian: python3-venv); unset it, or set it to one."
+    command -v "$PYTHON"
+    exit
+fi
+slow=
+while read -r candidate; do
+    judged=0
+    judge "$candidate" </dev/null || judged=$?
+    if [[ $judged -eq 0 ]]; then
+        printf '%s\n' "$candidate"
+        exit
+    fi
+    [[ $judged -ne 10 ]] || slow=${slow:-$candidate}
+done < <(type -aP python3 python3.13 python3.12 python3.11 python)
+[[ -n $slow ]] ||
+    refuse "Python 3.11 or later with ensurepip was not found on PATH; install one (Debian: python3-venv), or set PYTHON to it."
+say "$slow was built without --enable-optimizations, and PATH has no other: a record costs about a sixth more processor"
+printf '%s\n' "$slow"

@@ -1,0 +1,82 @@
+"""Which Python `make setup` makes the environment with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "find-python.sh"
+QUICK, SLOW, TOO_OLD = 0, 10, 1
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A PATH of its own, with the shell and nothing else."""
+    (tmp_path / "bash").symlink_to("/bin/bash")
+    return tmp_path
+
+
+def _python(home: Path, name: str, judged: int) -> str:
+    """Stands in for an interpreter: what it says of itself is its exit code."""
+    fake = home / name
+    fake.write_text(f"#!/bin/sh\nexit {judged}\n")
+    fake.chmod(0o755)
+    return str(fake)
+
+
+def _found(home: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["/bin/bash", str(SCRIPT)],
+        env={"PATH": str(home), **more},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_an_optimised_build_is_taken_before_one_that_comes_earlier(home: Path) -> None:
+    """A pyenv's stands first on many a PATH, and it is built without optimisations unless somebody asked for them."""
+    _python(home, "python3", SLOW)
+    quick = _python(home, "python3.12", QUICK)
+
+    done = _found(home)
+
+    assert (done.stdout.strip(), done.stderr, done.returncode) == (quick, "", 0)
+
+
+def test_where_there_is_no_other_a_slow_build_is_taken_and_told(home: Path) -> None:
+    _python(home, "python3", TOO_OLD)
+    slow = _python(home, "python3.11", SLOW)
+
+    done = _found(home)
+
+    assert (done.stdout.strip(), done.returncode) == (slow, 0)
+    assert "built without --enable-optimizations" in done.stderr
+
+
+def test_what_the_user_names_is_taken_as_it_is(home: Path) -> None:
+    _python(home, "python3", QUICK)
+    named = _python(home, "mine", SLOW)
+
+    assert _found(home, PYTHON=named).stdout.strip() == named
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_without_a_python_that_will_do_it_says_what_to_do(home: Path, named: bool) -> None:
+    old = _python(home, "python3", TOO_OLD)
+
+    done = _found(home, **({"PYTHON": old} if named else {}))
+
+    assert (done.stdout, done.returncode) == ("", 3)
+    assert "Python 3.11 or later with ensurepip" in done.stderr
+    assert "PYTHON" in done.stderr
+    assert not named or old in done.stderr
+
+
+def test_a_real_interpreter_is_judged(home: Path) -> None:
+    """The question itself runs in the interpreter that is asked."""
+    assert _found(home, PYTHON=sys.executable).stdout.strip() == sys.executable
