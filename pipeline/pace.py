@@ -1,4 +1,4 @@
-"""How many offsets a range may hold, so that a transaction stays far below its time-out; pure."""
+"""How many offsets a range may hold, so that a transaction stays far below its time-out."""
 
 from __future__ import annotations
 
@@ -46,3 +46,26 @@ class Pace:
     def after_time_out(self) -> Pace:
         """The pace after a transaction that did not end in time."""
         return Pace(self.most, self.timeout_s, max(1, self.cap // _AFTER_TIME_OUT))
+
+
+class Paces:
+    """
+    The pace of each partition in one process: who is new here begins with what another partition has learned.
+
+    64 partitions that each begin small make twice the transactions that they need. Who has failed begins small again,
+    whatever the others do: the next try must be one that can end in time.
+    """
+
+    def __init__(self, first: Pace) -> None:
+        self._first = self._learned = first
+        self._of: dict[int, Pace] = {}
+
+    def of(self, partition: int) -> Pace:
+        return self._of.get(partition, self._learned)
+
+    def heed(self, outcome: Outcome) -> None:
+        """Take in how a partition's transaction ended."""
+        if outcome.status is Status.COMMITTED:
+            self._of[outcome.partition] = self._learned = self.of(outcome.partition).after_outcome(outcome)
+        elif outcome.status is not Status.ALREADY_DONE:
+            self._of[outcome.partition] = self._first

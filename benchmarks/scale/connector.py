@@ -10,10 +10,9 @@ from pipeline.pace import Pace
 from scale.numbers import Line
 from scale.resources import Steps
 from scale.transaction import transact
-from scale.world import Slot, World
+from scale.world import TIMEOUT_S, Slot, World
 
 _POLL_S = 0.1
-_TIMEOUT_S = 60.0
 _SILENCE_S = 120.0
 """Spark's `spark.network.timeout`: how long an executor may be silent."""
 
@@ -43,7 +42,7 @@ class Lanes:
     def _lane(self, index: int) -> Steps:
         world, env = self._world, self._world.env
         mine = world.logs[index :: world.scenario.lanes]
-        pace = Pace.at_most(world.scenario.max_records, _TIMEOUT_S)
+        pace = Pace.at_most(world.scenario.max_records, TIMEOUT_S)
         while mine and not world.drained():
             ranges = {log.partition: min(pace.cap, log.arrived(env.now) - log.committed) for log in mine}
             ranges = {partition: count for partition, count in ranges.items() if count > 0}

@@ -9,7 +9,7 @@ import simpy
 
 from pipeline.direct import placing
 from pipeline.direct.stretch import CHUNK
-from pipeline.pace import Pace
+from pipeline.outcome import Outcome, Status
 from scale.log import Log
 from scale.numbers import Line
 from scale.resources import Steps
@@ -19,7 +19,6 @@ from scale.world import Slot, World
 
 _LEAST_AHEAD = 1024 * 1024
 _LOOK_S = 1.0
-_TIMEOUT_S = 60.0
 _NOTHING = Line(0.0, 0.0)
 
 
@@ -29,7 +28,6 @@ class _Tenure:
     def __init__(self, world: World, slot: Slot, log: Log, ahead: int) -> None:
         self._world, self._slot, self._log = world, slot, log
         self._tail = Tail(world, slot, log, ahead)
-        self._pace = Pace.at_most(world.scenario.most_records, _TIMEOUT_S)
         self._left = 0
 
     def work(self) -> Steps:
@@ -37,8 +35,7 @@ class _Tenure:
         fetching = world.env.process(self._tail.run())
         try:
             while not (log.committed >= log.backlog and not log.per_s):
-                self._left = min(self._pace.cap, world.scenario.most_records)
-                first = yield from self._tail.take(min(CHUNK, self._left))
+                first = yield from self._tail.take(min(CHUNK, self._slot.paces.of(log.partition).cap))
                 yield from self._slot.turns.one(self._transaction(first))
             if fetching.is_alive:
                 fetching.interrupt()
@@ -49,11 +46,11 @@ class _Tenure:
 
     def _transaction(self, first: int) -> Steps:
         world, log, began = self._world, self._log, self._world.env.now
-        self._left -= first
+        self._left = max(0, self._slot.paces.of(log.partition).cap - first)
         python = world.numbers.produce
         count = yield from transact(world, self._slot, log.partition, first, python, _NOTHING, self._more)
         log.commit(world.env.now, log.committed + count)
-        self._pace = self._pace.after(count, world.env.now - began)
+        self._slot.paces.heed(Outcome(log.partition, 0, count, Status.COMMITTED, seconds=world.env.now - began))
 
     def _more(self) -> Steps:
         """The next chunk of a transaction that is read while it is written."""
@@ -93,7 +90,9 @@ class Holders:
         yield from call(world, world.driver, broker, numbers.survey_partition.times(world.scenario.partitions))
 
     def _tenure(self, slot: Slot, log: Log, ahead: int) -> Steps:
-        yield from _Tenure(self._world, slot, log, ahead).work()
+        work = _Tenure(self._world, slot, log, ahead).work()
+        with contextlib.suppress(simpy.Interrupt):  # the executor is gone
+            yield from work if log.per_s else slot.reading.one(work)  # a backlog waits for its turn to be read
         if not self._left.triggered:
             self._left.succeed()
 

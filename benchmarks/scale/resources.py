@@ -96,11 +96,11 @@ class Turns:
     """
     `pipeline.direct.turns`, simulated: a few of a process work at a time; what takes too long no longer counts.
 
-    ``change_s``: until a thread goes on that had to wait for the one before.
+    ``longest_s`` None: it goes on. ``change_s``: until a thread goes on that had to wait for the one before.
     """
 
     def __init__(
-        self, env: simpy.Environment, at_once: int, longest_s: float = LONGEST_S, change_s: float = 0.0
+        self, env: simpy.Environment, at_once: int, longest_s: float | None = LONGEST_S, change_s: float = 0.0
     ) -> None:
         self._env, self._room, self._longest_s = env, simpy.Resource(env, at_once), longest_s
         self._change_s = change_s
@@ -113,8 +113,9 @@ class Turns:
             yield turn
             if waits and self._change_s:
                 yield self._env.timeout(self._change_s)
-            late = self._env.timeout(self._longest_s)
-            late.callbacks.append(lambda _: self._room.release(turn))  # type: ignore[union-attr]
+            if self._longest_s is not None:
+                late = self._env.timeout(self._longest_s)
+                late.callbacks.append(lambda _: self._room.release(turn))  # type: ignore[union-attr]
             self._working += 1
             self.most = max(self.most, self._working)
             try:

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 
 import simpy
 
+from pipeline.direct.turns import READING
+from pipeline.pace import Pace, Paces
 from scale.log import Log
 from scale.numbers import Numbers
 from scale.resources import Cores, Interpreter, Queue, Turns
 from scale.scenario import Scenario
 
 ENDLESS = 10**12
+TIMEOUT_S = 60.0
 TRANSACTION_PARTITIONS = 50
 """Kafka's default of `transaction.state.log.num.partitions`: they spread the coordinators' work."""
 
@@ -27,6 +30,8 @@ class Slot:
     interpreter: Interpreter
     turns: Turns
     producing: Turns
+    reading: Turns
+    paces: Paces
     working: set[simpy.Process] = field(default_factory=set)
     lost: bool = False
 
@@ -62,7 +67,9 @@ class World:
             Turns(self.env, one or scenario.partitions, change_s=change_s)
             for one in (scenario.turns, scenario.producing)
         ]
-        return Slot(number, executor, cores, Interpreter(self.env, cores), *turns)
+        reading = Turns(self.env, READING, None)
+        paces = Paces(Pace.at_most(scenario.most_records, TIMEOUT_S))
+        return Slot(number, executor, cores, Interpreter(self.env, cores), *turns, reading, paces)
 
     def leader(self, partition: int) -> Cores:
         """The broker that leads the partition's input and output."""

@@ -11,6 +11,7 @@ from pipeline.direct.tenure import work
 from pipeline.direct.terms import Grant, Terms, beginning, granted, leaving, telling
 from pipeline.direct.turns import Desk
 from pipeline.outcome import Outcome, Status
+from pipeline.pace import Pace
 from pipeline.profiles import held
 from protocol.deadline import Deadline
 from protocol.errors import BrewError, Unreachable
@@ -52,7 +53,7 @@ class _Holder:
         self._terms, self._line = terms, line
         self._stops: dict[int, threading.Event] = {}
         self._threads: dict[int, threading.Thread] = {}
-        self._desk = Desk()
+        self._desk = Desk(Pace.at_most(terms.max_records, terms.transaction.timeout_s))
 
     def hear(self, message: dict[str, object]) -> None:
         grant = granted(message)
@@ -61,6 +62,7 @@ class _Holder:
         released = message.get("release")
         if isinstance(released, int) and released in self._stops:
             self._stops[released].set()
+            self._desk.reading.wake()
         if "renew" in message:
             self._line.send({"alive": True})
 
@@ -100,6 +102,7 @@ class _Holder:
         """Stop all partitions; return when their transactions have ended."""
         for stop in self._stops.values():
             stop.set()
+        self._desk.reading.wake()
         held.let_go(loading_only=True)
         for thread in self._threads.values():
             thread.join()

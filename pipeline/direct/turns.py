@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pipeline.pace import Pace, Paces
+
 AT_ONCE = 4
 """Transactions; more take the processor from each other (measured over 4 and 64 partitions, docs/decisions/0009)."""
 PRODUCING = 1
 """Of these, those that read, enrich and produce: Python runs one thread, and changing between them costs a tenth."""
-LONGEST_S = 1.0
-"""A turn that lasts longer waits for a broker, and keeps nobody."""
+READING = 8
+"""Partitions that a drain reads at a time: a reader costs threads, wakes up when it is full, and waits for its turn."""
+LONGEST_S, LONGEST_READING_S = 1.0, 5.0
+"""A turn that lasts longer waits for a broker, and keeps nobody; a reader's is as long as a large transaction."""
 
 
 class Turns:
@@ -29,10 +34,14 @@ class Turns:
         self._since: dict[object, float] = {}
 
     @contextmanager
-    def one(self) -> Iterator[object]:
-        """Wait for a turn, ``longest_s`` at most for each that holds one, and work; what `aside` wants to have."""
+    def one(self, stop: threading.Event | None = None) -> Iterator[object]:
+        """
+        Wait for a turn, ``longest_s`` at most for each that holds one, and work; what `aside` wants to have.
+
+        Who is told to stop waits no longer (after `wake`), and has to look itself whether it was.
+        """
         turn = object()
-        self._take(turn)
+        self._take(turn, stop)
         try:
             yield turn
         finally:
@@ -47,9 +56,27 @@ class Turns:
         finally:
             self._take(turn)
 
-    def _take(self, turn: object) -> None:
+    def go_on(self, turn: object) -> None:
+        """The turn counts, from now on for ``longest_s``; nothing for who has none."""
         with self._changed:
-            while (wait_s := self._until_room()) > 0:
+            if turn in self._since:
+                self._since[turn] = time.monotonic()
+
+    def step_back(self, turn: object) -> None:
+        """The turn keeps nobody until it goes on: there is nothing to do in it now; nothing for who has none."""
+        with self._changed:
+            if turn in self._since:
+                self._since[turn] = -math.inf
+                self._changed.notify()
+
+    def wake(self) -> None:
+        """Have all that wait look whether they are to stop."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _take(self, turn: object, stop: threading.Event | None = None) -> None:
+        with self._changed:
+            while not (stop is not None and stop.is_set()) and (wait_s := self._until_room()) > 0:
                 self._changed.wait(wait_s)
             self._since[turn] = time.monotonic()
 
@@ -66,8 +93,13 @@ class Turns:
 
 
 class Desk:
-    """What the partitions of one process share: turns of whole transactions, and of the producing in them."""
+    """
+    What the partitions of one process share: turns of reading a backlog, of transactions, and of the producing in them;
+    and what they have learned of their paces.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, first: Pace) -> None:
+        self.paces = Paces(first)
+        self.reading = Turns(READING, LONGEST_READING_S)
         self.transactions = Turns(AT_ONCE)
         self.producing = Turns(PRODUCING)

@@ -18,7 +18,7 @@ from harness.programs import until
 
 from pipeline.direct.line import Line
 from pipeline.direct.tenure import IDLE_FOLLOWING_MS
-from pipeline.direct.turns import AT_ONCE, LONGEST_S
+from pipeline.direct.turns import AT_ONCE, LONGEST_S, READING
 from proof.wire.running import WireProxy
 from protocol.deadline import Deadline
 from protocol.journal import Phase, Step, entries
@@ -178,24 +178,30 @@ def test_a_position_that_somebody_moves_back_is_where_it_goes_on(stage: Stage) -
     assert len(stage.records(stage.names.output)) == 21 + 15
 
 
-def test_a_blocked_partition_stops_no_other_and_is_finished_when_its_transaction_ends(stage: Stage) -> None:
-    stage.create(2)
-    stage.seed(20)
+@pytest.mark.parametrize("blocked", [1, READING + 1])
+def test_blocked_partitions_stop_no_other_and_are_finished_when_their_transaction_ends(
+    stage: Stage, blocked: int
+) -> None:
+    """More than are read at a time, too."""
+    stage.create(blocked + 1)
+    stage.seed(10 * (blocked + 1))
     upstream = producer(stage.connection, f"{stage.names.stem}-upstream", timeout_s=60, message_max_bytes=1_000_000)
     upstream.init_transactions(20)
     upstream.begin_transaction()
-    upstream.produce(stage.names.input, b'{"customer_id":"gold-1"}', b"gold-1", 0)
+    for partition in range(blocked):
+        upstream.produce(stage.names.input, b'{"customer_id":"gold-1"}', b"gold-1", partition)
     assert upstream.flush(20) == 0
     end = stage.logs(stage.names.input)
+    stable = {p: end[p].last_stable for p in range(blocked)}
     with stage.follow(*DIRECT) as program:
-        until(lambda: stage.committed().get(1) == end[1].end, "the free partition", 30)
+        until(lambda: stage.committed().get(blocked) == end[blocked].end, "the free partition", 30)
         program.await_line(lambda line: "is blocked at offset" in line, seconds=30)
-        assert stage.committed().get(0) == end[0].last_stable
+        until(lambda: {p: at for p, at in stage.committed().items() if p < blocked} == stable, "what is visible", 30)
         upstream.commit_transaction(20)
         ran = program.wait(60)
     assert ran.code == 0, ran.text
-    stage.drain_alone()  # over the marker that came after the goal
-    stage.proven(inputs=21, outputs=21)
+    stage.drain_alone()  # over the markers that came after the goals
+    stage.proven(inputs=10 * (blocked + 1) + blocked, outputs=10 * (blocked + 1) + blocked)
 
 
 def test_an_office_admits_nobody_without_the_token(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from pipeline.attempt import Job, Offer, attempt
 from pipeline.direct.stretch import CHUNK, Stretch
 from pipeline.direct.turns import PRODUCING, Desk, Turns
 from pipeline.outcome import Status
+from pipeline.pace import Pace
 from pipeline.ports import Targets
 from pipeline.settings import DirectSettings, Limits
 from protocol.deadline import Deadline
@@ -61,9 +63,9 @@ class _Timed(Turns):
         self.changes: list[float] = []
         self._given = 0.0
 
-    def _take(self, turn: object) -> None:
+    def _take(self, turn: object, stop: threading.Event | None = None) -> None:
         asked = time.perf_counter()
-        super()._take(turn)
+        super()._take(turn, stop)
         if asked < self._given:
             self.changes.append(time.perf_counter() - self._given)
 
@@ -102,7 +104,7 @@ def lines(
 
 def worked(here: Sandbox, topics: Sequence[str], count: int, group: str) -> Worked:
     """Partition 0 of all ``topics`` side by side, in transactions of 40,000 records."""
-    desk, turns = Desk(), _Timed()
+    desk, turns = Desk(Pace.at_most(_MOST, _TIMEOUT_S)), _Timed()
     desk.producing = turns
     outputs = [here.topic() for _ in topics]
     collect = gc.get_threshold()

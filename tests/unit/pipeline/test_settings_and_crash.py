@@ -7,7 +7,8 @@ import pytest
 from pipeline.__main__ import run_command
 from pipeline.crash import Dice, message
 from pipeline.options import settings_of
-from pipeline.pace import Pace
+from pipeline.outcome import Outcome, Status
+from pipeline.pace import Pace, Paces
 from pipeline.settings import CrashSettings, Limits, PipelineSettings, Reader, SparkSettings
 from protocol.connection import Connection
 from protocol.errors import UsageError
@@ -127,6 +128,24 @@ def test_the_pace_keeps_a_transaction_under_a_third_of_its_time_out() -> None:
     assert slower.after(39_999, 5.0).cap == 40_000
     assert pace.after_time_out().cap == 25_000
     assert Pace(10, 60, 1).after_time_out().cap == 1
+
+
+def test_a_partition_begins_with_what_another_has_learned_unless_it_has_failed() -> None:
+    """64 partitions with 62,500 records each made 192 transactions, each beginning with 20,000."""
+    paces = Paces(Pace.at_most(100_000, 60))
+    assert paces.of(0).cap == 20_000
+
+    paces.heed(Outcome(0, 0, 20_000, Status.COMMITTED, seconds=1.0))
+    assert (paces.of(0).cap, paces.of(1).cap) == (40_000, 40_000)
+
+    paces.heed(Outcome(1, 0, 40_000, Status.FAILED, seconds=60.0))
+    paces.heed(Outcome(0, 20_000, 60_000, Status.COMMITTED, seconds=1.0))
+    paces.heed(Outcome(0, 60_000, 60_000, Status.ALREADY_DONE))
+    assert [paces.of(p).cap for p in range(3)] == [80_000, 20_000, 80_000]
+
+    paces.heed(Outcome(1, 0, 20_000, Status.COMMITTED, seconds=30.0))
+    assert paces.of(1).cap < 20_000
+    assert paces.of(2).cap == paces.of(1).cap, "who is new begins as carefully as the last one had to"
 
 
 def test_a_spark_setting_without_a_value_is_refused() -> None:

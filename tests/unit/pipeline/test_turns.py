@@ -100,3 +100,48 @@ def test_who_waits_aside_lets_another_one_in_and_has_its_turn_again() -> None:
         assert not inside.is_set(), "it works again, so others wait"
     late.join(20)
     assert inside.is_set()
+
+
+def test_a_turn_that_goes_on_counts_and_one_that_steps_back_keeps_nobody() -> None:
+    turns, inside = Turns(1, 60.0), threading.Event()
+
+    def other() -> None:
+        with turns.one():
+            inside.set()
+
+    with turns.one() as turn:
+        turns.step_back(turn)
+        threading.Thread(target=other, daemon=True).start()
+        assert inside.wait(WAIT_S)
+        inside.clear()
+        turns.go_on(turn)
+        late = threading.Thread(target=other, daemon=True)
+        late.start()
+        late.join(0.1)
+        assert not inside.is_set(), "it counts again"
+    late.join(WAIT_S)
+    assert inside.is_set()
+    turns.go_on(turn)
+    turns.step_back(None)
+    with turns.one():
+        pass  # who has no turn takes none from others
+
+
+def test_who_is_told_to_stop_waits_no_longer_and_takes_nobodys_turn() -> None:
+    """A partition that is called back leaves at once, whoever is still at work."""
+    turns, stop, left = Turns(1, 60.0), threading.Event(), threading.Event()
+
+    def waiting() -> None:
+        with turns.one(stop):
+            left.set()
+
+    with turns.one():
+        thread = threading.Thread(target=waiting, daemon=True)
+        thread.start()
+        thread.join(0.1)
+        assert not left.is_set()
+        stop.set()
+        turns.wake()
+        assert left.wait(WAIT_S)
+        thread.join(WAIT_S)
+        assert turns._until_room() > 0, "the first one's turn still counts"
