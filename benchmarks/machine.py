@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,7 +25,7 @@ def machine() -> dict[str, str]:
         "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
         "load before the start": f"{os.getloadavg()[0]:.2f}",
-        "python": f"{platform.python_version()}, built with{'' if _optimised() else 'out'} optimisations",
+        "python": f"{platform.python_version()}, built with{'out' if _is_slow() else ''} optimisations",
         "java": _java(),
         "pyspark": importlib.metadata.version("pyspark"),
         "confluent-kafka": importlib.metadata.version("confluent-kafka"),
@@ -51,9 +50,9 @@ def _cpu_model() -> str:
     return found[1].strip() if found else platform.machine()
 
 
-def _optimised() -> bool:
-    """As `scripts/find-python.sh` judges it: Debian's and Ubuntu's builds do not tell."""
-    return "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "") or sys.base_prefix == "/usr"
+def _is_slow() -> bool:
+    """As `make setup` judges it."""
+    return subprocess.run([sys.executable, ROOT / "scripts/judge_python.py"], check=False, timeout=30).returncode == 10
 
 
 def _java() -> str:

@@ -7,13 +7,7 @@ set -euo pipefail
 say() { printf 'setup: %s\n' "$*" >&2; }
 refuse() { say "$*"; exit 3; }
 
-# 0: will do; 10: will do, slowly; anything else: will not do. Debian's and Ubuntu's are optimised, and do not tell.
-judge() {
-    "$1" -c 'if True:
-        import ensurepip, sys, sysconfig
-        quick = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "") or sys.base_prefix == "/usr"
-        sys.exit(1 if sys.version_info < (3, 11) else 0 if quick else 10)' >/dev/null 2>&1
-}
+judge() { "$1" "${BASH_SOURCE[0]%/*}/judge_python.py" >/dev/null 2>&1; } # 0: will do; 10: slowly; else: will not do
 
 judged=0
 if [[ -n ${PYTHON:-} ]]; then

@@ -77,6 +77,28 @@ def test_without_a_python_that_will_do_it_says_what_to_do(home: Path, named: boo
     assert not named or old in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("told", "prefix", "version", "judged"),
+    [
+        ("'--enable-shared'", "/root/.pyenv", (3, 11), SLOW),
+        ("'--enable-shared' '--enable-optimizations'", "/root/.pyenv", (3, 11), QUICK),
+        ("'--enable-shared'", "/usr", (3, 11), QUICK),
+        (None, "/opt", (3, 13), SLOW),
+        ("'--enable-optimizations'", "/usr", (3, 10), TOO_OLD),
+    ],
+)
+def test_an_interpreter_is_judged_by_what_it_tells_of_its_build(
+    told: str | None, prefix: str, version: tuple[int, int], judged: int
+) -> None:
+    asked = (
+        "import runpy, sys, sysconfig\n"
+        f"sys.base_prefix, sys.version_info = {prefix!r}, {version!r}\n"
+        f"sysconfig.get_config_var = {{'CONFIG_ARGS': {told!r}}}.get\n"
+        f"runpy.run_path({str(SCRIPT.with_name('judge_python.py'))!r})\n"
+    )
+    assert subprocess.run([sys.executable, "-c", asked], timeout=60, check=False).returncode == judged
+
+
 def test_a_real_interpreter_is_judged(home: Path) -> None:
     """The question itself runs in the interpreter that is asked."""
     assert _found(home, PYTHON=sys.executable).stdout.strip() == sys.executable
