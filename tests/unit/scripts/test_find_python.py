@@ -80,8 +80,8 @@ def test_without_a_python_that_will_do_it_says_what_to_do(home: Path, named: boo
 @pytest.mark.parametrize(
     ("told", "prefix", "version", "judged"),
     [
-        ("'--enable-shared'", "/root/.pyenv", (3, 11), SLOW),
-        ("'--enable-shared' '--enable-optimizations'", "/root/.pyenv", (3, 11), QUICK),
+        ("'--enable-shared'", "/home/somebody/.pyenv", (3, 11), SLOW),
+        ("'--enable-shared' '--enable-optimizations'", "/home/somebody/.pyenv", (3, 11), QUICK),
         ("'--enable-shared'", "/usr", (3, 11), QUICK),
         (None, "/opt", (3, 13), SLOW),
         ("'--enable-optimizations'", "/usr", (3, 10), TOO_OLD),
