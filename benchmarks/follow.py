@@ -11,6 +11,7 @@ from contenders import Contender, Setup
 from course import place_for, stop, verified
 from figures import delays_ms, percentile
 from ground import PARTITIONS, Ground
+from memory import touch
 from runs import Latency
 from tree import MemoryWatch, Tree
 
@@ -92,6 +93,7 @@ def follow(
     source = f"bench.follow.{contender.name}.{number}.in"
     ground.seed(source, _WAITING)
     place = place_for(ground, contender, source, f"follow-{number}")
+    touch()
     with Receiver(ground.connection, place.output, f"{place.group}.reader") as reader:
         started = time.monotonic()
         with Tree(contender.command(place, setup, True), place.home) as tree, MemoryWatch(tree) as memory:

@@ -28,6 +28,7 @@ from typing import Any
 
 import psutil
 from machine import machine
+from memory import touch
 from tree import MemoryWatch, Tree
 
 from proof.orders import orders
@@ -128,6 +129,7 @@ def run(bootstrap: str, case: Case, home: Path, number: int) -> Grown:
     how = ["--master", case.master, "--reader", "direct", "--progress", "none", "--journal", str(home / name)]
     how += ["--lease", str(case.lease_s)]
     command = [sys.executable, "-m", "pipeline", "run", *where, *how]
+    touch()
     with Tree(command, home / f"{name}.tree") as tree, MemoryWatch(tree) as memory:
         usage = tree.wait(Deadline(_RUN_S))
     lines = list(entries(home / name))

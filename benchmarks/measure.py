@@ -8,6 +8,7 @@ import psutil
 from contenders import Contender, Setup
 from course import finish, place_for, verified
 from ground import PARTITIONS, Ground, patience
+from memory import touch
 from runs import Run
 from tree import MemoryWatch, Tree
 from watch import Ends, VisibilityWatch, pace
@@ -25,6 +26,7 @@ def measure(ground: Ground, contender: Contender, setup: Setup, records: int, nu
     """Run a contender once over ``records`` orders, then prove its output."""
     place = place_for(ground, contender, ground.input_of(records), f"{records}.{number}")
     ends = Ends(ground.connection, place.output, PARTITIONS)
+    touch()
     broker, machine, own = ground.broker_cpu_s(), machine_cpu_s(), time.process_time()
     started = time.monotonic()
     with (

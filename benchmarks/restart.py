@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from contenders import Contender, Setup
 from course import finish, place_for, verified_after_kill
 from ground import PARTITIONS, Ground, patience
+from memory import touch
 from runs import Restart
 from tree import Tree
 from watch import Ends, first_record, open_records
@@ -31,6 +32,7 @@ def restart(ground: Ground, contender: Contender, setup: Setup, records: int, nu
     place = place_for(ground, contender, ground.input_of(records), f"restart-{number}")
     ends = Ends(ground.connection, place.output, PARTITIONS)
     command = contender.command(place, setup, False)
+    touch()
     with ExitStack() as ended:
         tree = ended.enter_context(Tree(command, place.home))
         if contender.stands_by:

@@ -1,4 +1,8 @@
-"""What a benchmark leaves behind: tables on the terminal, RESULTS.md, the same numbers as JSON, and a chart."""
+"""
+What a benchmark leaves behind: tables on the terminal, RESULTS.md, the same numbers as JSON, and a chart.
+
+    python benchmarks/results.py rates.json latency.json --out benchmarks/RESULTS.md
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import click
 from chart import draw
 from rich.table import Table
-from runs import Latency, Restart, Results, Run, save
+from runs import Latency, Restart, Results, Run, load, save
+
+from protocol.command import run as run_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +172,24 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 _HOW_TO_READ = (Path(__file__).with_name("how_to_read.md")).read_text()
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="With JSON and SVG twins.")
+def together(files: tuple[Path, ...], out: Path) -> None:
+    """
+    Write one page of the results of several runs of the benchmark; the machine is the first one's.
+
+    \b
+    Example:
+      python benchmarks/run.py --orders 4000000 --repeat 3 --restarts 0 --latencies 0 --out /tmp/rates.md
+      python benchmarks/run.py --orders 0 --latencies 3 --latency-s 90 --out /tmp/latency.md
+      python benchmarks/results.py /tmp/rates.json /tmp/latency.json --out benchmarks/RESULTS.md
+    """  # noqa: D301 - click's own mark
+    write(load(files), out)
+    click.echo(f"written: {out} and its JSON and SVG twins")
+
+
+if __name__ == "__main__":
+    run_command(together, "results")

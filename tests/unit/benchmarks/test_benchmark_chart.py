@@ -12,8 +12,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
 from chart import draw, panels
+from results import together
 from runs import Latency, Restart, Results, Run, load, save
 
+from protocol.command import outcome
 from protocol.errors import Refused
 
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -95,6 +97,18 @@ def test_files_are_taken_together_with_rounds_of_their_own(tmp_path: Path) -> No
     assert both.names(1000) == ["direct", "a<b&c", "franz"]
     assert both.by_round("franz", 1000, lambda run: run.records_per_s) == {4: 9.0}
     assert both.ratio("direct", "franz", 1000, lambda run: run.records_per_s) is None
+
+
+def test_a_page_is_put_together_from_several_files(tmp_path: Path) -> None:
+    """Each command stands in it, numbers of each file, and the twins beside it."""
+    one, two, page = tmp_path / "one.json", tmp_path / "two.json", tmp_path / "PAGE.md"
+    save(replace(RESULTS, command="first command"), one)
+    save(replace(RESULTS, command="second command", runs=[_run("direct", 7_654_321, 1, 9.0)]), two)
+    assert outcome(together, "results", [str(one), str(two), "--out", str(page)]) == 0
+    text = page.read_text()
+    assert all(told in text for told in ("first command", "second command", "7,654,321 orders", "1,000 orders"))
+    assert load([tmp_path / "page.json"]) == load([one, two])
+    assert (tmp_path / "page.svg").read_text() == draw(load([one, two]))
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"runs": []}', '{"format": 1}'])
