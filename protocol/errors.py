@@ -81,6 +81,8 @@ _PASSING = {
     "COORDINATOR_NOT_AVAILABLE",
     "COORDINATOR_LOAD_IN_PROGRESS",
     "OFFSET_NOT_AVAILABLE",
+    "NOT_CONTROLLER",
+    "REQUEST_TIMED_OUT",
     "KAFKA_STORAGE_ERROR",
     # A broker that has just become leader, or lags behind the controller (KIP-320: fetch the metadata and ask again).
     "UNKNOWN_LEADER_EPOCH",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
     AclBindingFilter,
@@ -24,8 +24,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka.clients import attempt_s
+from protocol.errors import KafkaFailure, Refused
+from protocol.kafka.clients import asking, attempt_s
+from protocol.retry import again
 from protocol.rights import Kind, Operation, Right
 from protocol.secrets import Secret
 
@@ -50,19 +51,19 @@ def grant(client: AdminClient, rights: Iterable[Right], principal: str, deadline
     """
     Let ``principal`` (`User:name`) do what ``rights`` say.
 
-    Raises:
+    Raises, as all of these do:
         Refused: the brokers have no authorizer, or do not let this client.
+        DeadlineExceeded: no broker that answers could see to it in time.
     """
     bindings = [_acl(AclBinding, right, principal) for right in rights]
-    for future in client.create_acls(bindings, request_timeout=attempt_s(deadline)).values():
-        _done(future, f"granting rights to {principal}")
+    _done(partial(client.create_acls, bindings), f"granting rights to {principal}", deadline)
 
 
 def revoke(client: AdminClient, rights: Iterable[Right], principal: str, deadline: Deadline) -> int:
-    """Take rights away; return how many entries that were."""
+    """Take rights away; return how many entries the brokers' last answer tells of."""
     filters = [_acl(AclBindingFilter, right, principal) for right in rights]
-    told = client.delete_acls(filters, request_timeout=attempt_s(deadline))
-    return sum(len(_done(future, f"taking rights from {principal}")) for future in told.values())
+    told = _done(partial(client.delete_acls, filters), f"taking rights from {principal}", deadline)
+    return sum(len(entries) for entries in told)
 
 
 def set_passwords(
@@ -76,8 +77,7 @@ def set_passwords(
             )
             for user, password in passwords.items()
         ]
-        for future in client.alter_user_scram_credentials(wanted, request_timeout=attempt_s(deadline)).values():
-            _done(future, "setting SCRAM passwords")
+        _done(partial(client.alter_user_scram_credentials, wanted), "setting SCRAM passwords", deadline)
 
 
 def set_of_broker(client: AdminClient, broker: int, name: str, value: str | None, deadline: Deadline) -> None:
@@ -85,8 +85,7 @@ def set_of_broker(client: AdminClient, broker: int, name: str, value: str | None
     kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
     entry = ConfigEntry(name, value, incremental_operation=kind)
     resource = ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=[entry])
-    for future in client.incremental_alter_configs([resource], request_timeout=attempt_s(deadline)).values():
-        _done(future, f"setting {name} of broker {broker}")
+    _done(partial(client.incremental_alter_configs, [resource]), f"setting {name} of broker {broker}", deadline)
 
 
 def _acl(make: Any, right: Right, principal: str) -> Any:
@@ -97,9 +96,14 @@ def _acl(make: Any, right: Right, principal: str) -> Any:
     return make(_KINDS[right.kind], name, pattern, principal, "*", operation, AclPermissionType.ALLOW)
 
 
-def _done(future: Future[Any], what: str) -> Any:
+def _done(ask: Callable[..., Mapping[Any, Future[Any]]], what: str, deadline: Deadline) -> list[Any]:
+    """Each answer; a request without one is made again: done twice, these do what they do once."""
+
+    def attempt() -> list[Any]:
+        with asking(what):
+            return [future.result() for future in ask(request_timeout=attempt_s(deadline)).values()]
+
     try:
-        return future.result()
-    except KafkaException as error:
-        cause = error.args[0]
-        raise Refused(f"{what}: {cause.str()} ({cause.name()}); an administrator of the cluster may") from error
+        return again(attempt, what, deadline)
+    except KafkaFailure as error:
+        raise Refused(f"{error}; an administrator of the cluster may") from error

@@ -132,10 +132,14 @@ def segment_s(client: AdminClient, name: str, deadline: Deadline) -> float:
 
 def _setting(client: AdminClient, name: str, setting: str, deadline: Deadline) -> str:
     resource = ConfigResource(ResourceType.TOPIC, name)
-    timeout = max(0.001, deadline.remaining_s())
-    with mapped(f"configuration of {name}"):
-        config = client.describe_configs([resource], request_timeout=timeout)[resource].result()
-    return str(config[setting].value)
+    step = f"configuration of {name}"
+
+    def ask() -> str:
+        with asking(step):
+            told = client.describe_configs([resource], request_timeout=attempt_s(deadline))[resource].result()
+        return str(told[setting].value)
+
+    return again(ask, step, deadline)
 
 
 def create(client: AdminClient, wanted: list[Wanted], deadline: Deadline) -> dict[str, bool]:
@@ -144,20 +148,33 @@ def create(client: AdminClient, wanted: list[Wanted], deadline: Deadline) -> dic
 
     Raises:
         Refused: the brokers do not let us.
+        DeadlineExceeded: no broker that answers could make them in time.
     """
     replicas = min(3, brokers(client, deadline))
-    made = {topic.name: False for topic in wanted}
-    new = [NewTopic(t.name, t.partitions, replicas, config=dict(t.config)) for t in wanted]
-    timeout = max(0.001, deadline.remaining_s())
-    for name, future in client.create_topics(new, request_timeout=timeout, operation_timeout=timeout).items():
-        try:
-            future.result()
-            made[name] = True
-        except KafkaException as error:
-            cause = error.args[0]
-            if cause.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise Refused(
-                    f"topic {name!r} is missing and could not be made: {cause.str()} ({cause.name()}); "
-                    "make it by hand, or allow this client to create topics"
-                ) from error
+    made: dict[str, bool] = {}
+    lost: set[str] = set()  # asked for without an answer: such a topic may be there now, and then it is ours
+
+    def ask() -> None:
+        new = [NewTopic(t.name, t.partitions, replicas, config=dict(t.config)) for t in wanted if t.name not in made]
+        timeout = attempt_s(deadline)
+        for name, future in client.create_topics(new, request_timeout=timeout, operation_timeout=timeout).items():
+            try:
+                with asking("creation"):
+                    future.result()
+                made[name] = True
+            except Retriable:
+                lost.add(name)
+            except KafkaFailure as error:
+                if _code(error) != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise _not_made(name, error) from error
+                made[name] = name in lost
+        if missing := sorted({t.name for t in wanted} - made.keys()):
+            raise Retriable(f"no broker said that it made {missing}")
+
+    again(ask, "make topics", deadline)
     return made
+
+
+def _not_made(name: str, error: KafkaFailure) -> Refused:
+    what = f"topic {name!r} is missing and could not be made: {error}"
+    return Refused(f"{what}; make it by hand, or allow this client to create topics")

@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from protocol.connection import Connection
 from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka.clients import attempt_s, mapped, producer
+from protocol.errors import KafkaFailure, Refused
+from protocol.kafka.clients import asking, attempt_s, mapped, producer
 from protocol.kafka.introspect import AdminPartition, NoSuchId, RawLogs, ask, plain_admin
 from protocol.retry import again
 from protocol.transactions import ENDING, ONGOING, Bound, Coordinated, Held, Place
@@ -189,10 +189,15 @@ def readers(
         Refused: the brokers do not list groups for this client.
     """
     wanted = [TopicPartition(topic, partition) for topic, partition in places]
+
+    def groups() -> Any:
+        with asking("list groups"):
+            return client.list_consumer_groups(request_timeout=attempt_s(deadline)).result()
+
     try:
-        listed = client.list_consumer_groups(request_timeout=attempt_s(deadline)).result()
-    except KafkaException as error:
-        raise Refused(f"groups can't be listed: {error.args[0].str()}; grant Describe on them") from error
+        listed = again(groups, "list groups", deadline)
+    except KafkaFailure as error:
+        raise Refused(f"groups can't be listed: {error}; grant Describe on them") from error
     asked = {
         group: client.list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=attempt_s(deadline)

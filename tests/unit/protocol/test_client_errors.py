@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from protocol.errors import Fenced
+from protocol.errors import Fenced, Retriable
 from protocol.kafka.clients import mapped
 
 
@@ -19,3 +19,12 @@ def test_a_fence_that_strikes_while_the_client_logs_is_still_a_fence() -> None:
 def test_a_system_error_of_somebody_else_stays_what_it_is() -> None:
     with pytest.raises(SystemError), mapped("produce"):
         raise SystemError("another one")
+
+
+@pytest.mark.parametrize("code", [KafkaError.NOT_CONTROLLER, KafkaError.REQUEST_TIMED_OUT])
+def test_what_passes_while_a_controller_is_elected_is_asked_again(code: int) -> None:
+    """The protocol calls both retriable; the client's administrative calls bring them without the mark."""
+    error = KafkaError(code)
+    assert not error.retriable()
+    with pytest.raises(Retriable), mapped("make topics"):
+        raise KafkaException(error)

@@ -1,0 +1,70 @@
+"""A broker whose answer gets lost is asked again: what runs before a pipeline may not fail by one lost packet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+
+from proof.wire.apis import Api
+from proof.wire.rules import Action, Rule, Side
+from proof.wire.running import WireProxy
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import DeadlineExceeded
+from protocol.kafka import access, topics
+from protocol.kafka.clients import AdminClient, admin
+from protocol.properties import SCRAM
+from protocol.secrets import Secret
+
+Call = Callable[[AdminClient, Deadline], object]
+
+
+def _calls(names: Names) -> dict[Api, Call]:
+    user = {names.stem: Secret("no user of anybody")}
+    return {
+        Api.CREATE_TOPICS: lambda client, by: topics.create(client, [topics.Wanted(names.output, 1, {})], by),
+        Api.DESCRIBE_CONFIGS: lambda client, by: topics.cleanup_policy(client, names.input, by),
+        Api.INCREMENTAL_ALTER_CONFIGS: lambda client, by: access.set_of_broker(client, 1, "num.io.threads", None, by),
+        Api.ALTER_USER_SCRAM_CREDENTIALS: lambda client, by: access.set_passwords(client, user, SCRAM, by),
+    }
+
+
+@pytest.fixture
+def calls(broker: Broker, names: Names) -> dict[Api, Call]:
+    topics.create(admin(Connection(broker.bootstrap)), [topics.Wanted(names.input, 1, {})], Deadline(20))
+    topics.describe_all(admin(Connection(broker.bootstrap)), [names.input], Deadline(20))
+    return _calls(names)
+
+
+def test_an_answer_that_is_lost_is_asked_for_again(broker: Broker, calls: dict[Api, Call], names: Names) -> None:
+    """The first answer to each request never comes; a topic that was made by then counts as made by this call."""
+    with WireProxy(broker.bootstrap) as proxy, ThreadPoolExecutor() as pool:
+        traps = [proxy.add(Rule(api, Action.DROP, Side.REPLY)) for api in calls]
+        asked = {api: pool.submit(call, admin(proxy.connection), Deadline(20)) for api, call in calls.items()}
+        told = {api: future.result() for api, future in asked.items()}
+        assert [trap.fired for trap in traps] == [1] * len(calls)
+    assert told[Api.CREATE_TOPICS] == {names.output: True}
+    assert told[Api.DESCRIBE_CONFIGS] == "delete"
+
+
+def test_answers_that_never_come_end_with_the_deadline(broker: Broker, calls: dict[Api, Call]) -> None:
+    """By the step's name, not as a fatal error of the client."""
+    with WireProxy(broker.bootstrap) as proxy, ThreadPoolExecutor() as pool:
+        for api in calls:
+            proxy.add(Rule(api, Action.DROP, Side.REPLY, times=0))
+        asked = [pool.submit(call, admin(proxy.connection), Deadline(1)) for call in calls.values()]
+        failures = [future.exception() for future in asked]
+    assert [type(failure) for failure in failures] == [DeadlineExceeded] * len(calls)
+    assert all("still failing after 1 s" in str(failure) for failure in failures)
+
+
+def test_a_topic_of_somebody_else_is_not_called_ours(broker: Broker, calls: dict[Api, Call], names: Names) -> None:
+    """Also when the other one was there first and we were answered at once."""
+    del calls
+    wanted = [topics.Wanted(names.input, 1, {}), topics.Wanted(names.output, 1, {})]
+    made = topics.create(admin(Connection(broker.bootstrap)), wanted, Deadline(20))
+    assert made == {names.input: False, names.output: True}
