@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _REACH_S = 10.0
 _CHECK_S = 30.0
 _OUTPUT_ROOM = 16_384
-_LONG_RUN = 500_000
+_LONG_RUN = 1_500_000
 
 
 @dataclass(frozen=True)

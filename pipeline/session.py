@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,6 +185,7 @@ def cancel_all(context: SparkContext) -> None:
 def end(context: SparkContext, wait_s: float = 10.0) -> None:
     """Stop Spark and wait for its JVM to go; kill it when it does not."""
     process = context._gateway.proc  # noqa: SLF001 - pyspark keeps the JVM's process there
+    _let_go_of_accumulators(context)
     with contextlib.suppress(Py4JError, OSError):  # a JVM that was killed can't answer
         context.stop()
     if process is None:
@@ -194,6 +196,16 @@ def end(context: SparkContext, wait_s: float = 10.0) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait(wait_s)
+
+
+def _let_go_of_accumulators(context: SparkContext) -> None:
+    """Nobody here has accumulators; pyspark's server of them looks once a second whether it should end."""
+    server = getattr(context, "_accumulatorServer", None)
+    if server is None:
+        return
+    context._accumulatorServer = None  # noqa: SLF001 - as `context.stop` leaves it
+    server.handle_error = lambda *_: None  # the JVM's end of their line may go first
+    threading.Thread(target=server.shutdown, name="accumulators", daemon=True).start()
 
 
 def package_archive() -> str:

@@ -17,11 +17,11 @@ from protocol.kafka.transaction import TransactionSettings
 @pytest.mark.parametrize(
     ("reader", "follow", "backlog", "compilers"),
     [
-        (Reader.CONNECTOR, False, 499_999, Compilers.FIRST),
-        (Reader.CONNECTOR, False, 500_000, Compilers.SECOND_LATE),
+        (Reader.CONNECTOR, False, 1_499_999, Compilers.FIRST),
+        (Reader.CONNECTOR, False, 1_500_000, Compilers.SECOND_LATE),
         (Reader.CONNECTOR, True, 0, Compilers.BOTH),
-        (Reader.CONNECTOR, True, 500_000, Compilers.BOTH),
-        (Reader.DIRECT, False, 500_000, Compilers.FIRST),
+        (Reader.CONNECTOR, True, 1_500_000, Compilers.BOTH),
+        (Reader.DIRECT, False, 1_500_000, Compilers.FIRST),
         (Reader.DIRECT, True, 0, Compilers.FIRST),
     ],
 )
