@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -60,6 +61,7 @@ def run(command: click.Command, name: str) -> NoReturn:
     click.version_option(package_name=PACKAGE, prog_name=PACKAGE, message="%(prog)s %(version)s")(command)
     code = outcome(command, name, sys.argv[1:])
     sys.stdout.flush()
+    gc.freeze()  # a program that ends need not look for cycles: 0.15 of 0.2 s after a run with Spark
     sys.exit(code)
 
 
