@@ -62,9 +62,9 @@ def test_answers_that_never_come_end_with_the_deadline(broker: Broker, calls: di
     assert all("still failing after 1 s" in str(failure) for failure in failures)
 
 
-def test_a_topic_of_somebody_else_is_not_called_ours(broker: Broker, calls: dict[Api, Call], names: Names) -> None:
+@pytest.mark.usefixtures("calls")
+def test_a_topic_of_somebody_else_is_not_called_ours(broker: Broker, names: Names) -> None:
     """Also when the other one was there first and we were answered at once."""
-    del calls
     wanted = [topics.Wanted(names.input, 1, {}), topics.Wanted(names.output, 1, {})]
     made = topics.create(admin(Connection(broker.bootstrap)), wanted, Deadline(20))
     assert made == {names.input: False, names.output: True}
