@@ -70,7 +70,7 @@ def _names(_context: click.Context, _parameter: click.Parameter, given: tuple[st
     callback=_names,
     help=f"Who runs; the first is compared with the others.  [default: {','.join(DEFAULT)}]",
 )
-@click.option("--repeat", type=click.IntRange(0, 100), default=1, show_default=True, help="Rounds per backlog.")
+@click.option("--repeat", type=click.IntRange(0, 100), default=1, show_default=True, help="Rounds a backlog; 0: none.")
 @click.option("--paired", is_flag=True, help="Run the first contender right beside each other one.")
 @click.option("--restarts", type=click.IntRange(0, 100), default=1, show_default=True, help="Restarts after kill -9.")
 @click.option("--latencies", type=click.IntRange(0, 100), default=1, show_default=True, help="Rounds of latency.")
