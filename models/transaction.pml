@@ -1,17 +1,22 @@
 /*
  * The six-step transaction (docs/DESIGN.md) for one input partition: attempts that fence, locate, begin, produce,
- * send offsets and commit, and hang or die between any two steps, while commits arrive late.
+ * send offsets and commit, and hang or die between any two steps, while commits arrive late, and while coordinators of the
+ * group that were cut off tell where it stood then.
  *
  * Properties: each input is visible at most once, and is visible exactly if the committed offset is above it.
  *
  * Broken on purpose, one at a time: -DNO_FENCE (a producer takes the epoch as it is), -DLOCATE_FIRST (the offset is read
- * before the fence), -DREUSE (after a commit without an answer the same producer aborts and begins again),
- * -DOFFSET_APART (the offset is committed beside the transaction).
+ * before the fence, and never confirmed), -DREUSE (after a commit without an answer the same producer aborts and begins again),
+ * -DOFFSET_APART (the offset is committed beside the transaction), -DNOT_CONFIRMED (behind send offsets nobody looks
+ * whether the group still stands where it was located).
  */
 #ifndef TRIES
 #define TRIES 2
 #endif
 #define INPUTS 2
+#ifdef LOCATE_FIRST
+#define NOT_CONFIRMED
+#endif
 
 /* The broker. */
 byte epoch = 0;
@@ -65,6 +70,18 @@ proctype network() {
     od
 }
 
+/* Who is asked may have been cut off at any time: until the first commit the group stood at 0. */
+inline locate(at) {
+#ifdef LOCATE_FIRST
+    at = committed
+#else
+    if
+    :: at = committed
+    :: at = 0
+    fi
+#endif
+}
+
 proctype attempt() {
     byte mine = 0;
     byte from = 0;
@@ -79,7 +96,7 @@ again:
     :: tries < TRIES ->
         tries++;
 #ifdef LOCATE_FIRST
-        from = committed;
+        locate(from);
 #endif
         /* 1 fence: the epoch rises, what an older holder left open is aborted. */
 #ifdef NO_FENCE
@@ -90,7 +107,7 @@ again:
 begin:
         /* 2 locate: only now nobody moves it behind our back. */
 #ifndef LOCATE_FIRST
-        from = committed;
+        locate(from);
 #endif
         if
         :: from == INPUTS -> break
@@ -131,6 +148,19 @@ begin:
         :: fenced -> goto again
         :: else
         fi;
+#ifndef NOT_CONFIRMED
+        /* Only a coordinator that knows of this pending offset is believed; the answer takes its time. */
+        atomic {
+            if
+            :: mine == epoch && from != committed -> clear(); fenced = true
+            :: else
+            fi
+        };
+        if
+        :: fenced -> goto again
+        :: else
+        fi;
+#endif
         /* 6 commit: it arrives, or arrives late, or never. */
         if
         :: atomic { end_commit(mine) }; break

@@ -106,10 +106,7 @@ class Lane:
             shared.stop.set()
             return
         for outcome in outcomes:
-            if outcome.status is Status.COMMITTED:
-                self._scout.known[outcome.partition] = outcome.until
-            elif outcome.status is Status.OFFSET_GAP:
-                self._scout.gap(outcome.partition, outcome.start, outcome.position)
+            self._scout.heed(outcome)
             self._pace = self._pace.after_outcome(outcome)
         for outcome in outcomes:
             self._breaker.heed(outcome)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterable
 
 from pipeline import missing
 from pipeline.blocked import tell_who_blocks
+from pipeline.outcome import Outcome, Status
 from pipeline.ownership import EVERY
 from pipeline.plan import Fact, check, position_metadata
 from pipeline.ports import Targets
@@ -26,8 +27,8 @@ _BLOCKED_NOTE_S = 5.0
 
 class Scout:
     """
-    The brokers' answers, checked; ``known`` is what this run itself saw committed (partition -> offset), ``ours`` which
-    partitions it may touch, other drivers do the rest.
+    The brokers' answers, checked; ``known`` is where this run's transactions saw the group (partition -> offset),
+    ``ours`` which partitions it may touch, other drivers do the rest.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -97,7 +98,16 @@ class Scout:
             )
             self.known[partition] = offset
 
-    def gap(self, partition: int, start: int, position: int) -> None:
+    def heed(self, outcome: Outcome) -> None:
+        """Take in where a transaction found the group, or put it: what a survey tells later may be older than that."""
+        if outcome.status is Status.COMMITTED:
+            self.known[outcome.partition] = outcome.until
+        elif outcome.status in {Status.AHEAD, Status.ALREADY_DONE}:
+            self.known[outcome.partition] = outcome.position
+        elif outcome.status is Status.OFFSET_GAP:
+            self._gap(outcome.partition, outcome.start, outcome.position)
+
+    def _gap(self, partition: int, start: int, position: int) -> None:
         """A transaction found the position below where it was to start: forget what was known, and say so."""
         self.known.pop(partition, None)
         self._shared.view.tell(

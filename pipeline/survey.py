@@ -24,9 +24,13 @@ class Surveyor:
     def __init__(self, settings: PipelineSettings) -> None:
         self._settings = settings
         self.admin = admin(settings.connection)
+        self._open()
+
+    def _open(self) -> None:
+        connection, group = self._settings.connection, self._settings.group
         # Not waiting for pending offsets: a hint never runs ahead of the truth, and a dead producer can't block it.
-        self._reader = consumer(settings.connection, settings.group, READ_UNCOMMITTED)
-        self._stable_reader = consumer(settings.connection, settings.group, READ_COMMITTED)
+        self._reader = consumer(connection, group, READ_UNCOMMITTED)
+        self._stable_reader = consumer(connection, group, READ_COMMITTED)
 
     def input_topic(self, deadline: Deadline) -> Topic:
         with mapped("survey"):
@@ -60,19 +64,29 @@ class Surveyor:
 
         Where the hint is behind what this driver itself saw committed (``known``), the stable position is asked for:
         a commit's marker in the offsets topic follows a moment later, and a plan from behind would read rows twice.
+        A position that is behind even so may be told by a coordinator that no longer is one: other clients ask then.
         """
         chosen = list(partitions)
         if not chosen:
             return []
         positions = committed(self._reader, source.name, chosen, deadline)
-        behind = [p for p in chosen if (at := positions[p]) is None or at.offset < known.get(p, 0)]
-        behind = [p for p in behind if p in known]
-        if behind:
+
+        def behind() -> list[int]:
+            return [p for p in chosen if p in known and ((at := positions[p]) is None or at.offset < known[p])]
+
+        if behind():
             with contextlib.suppress(DeadlineExceeded):
-                positions |= committed(self._stable_reader, source.name, behind, Deadline(_STABLE_S))
+                positions |= committed(self._stable_reader, source.name, behind(), Deadline(_STABLE_S))
+        if behind():
+            self._close_readers()
+            self._open()
+            positions |= committed(self._reader, source.name, behind(), deadline)
         logs = log_offsets(self.admin, source.name, chosen, deadline)
         return [Fact(source.name, p, source.topic_id, positions[p], logs[p]) for p in chosen]
 
     def close(self) -> None:
+        self._close_readers()
+
+    def _close_readers(self) -> None:
         self._reader.close()
         self._stable_reader.close()

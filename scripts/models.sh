@@ -39,5 +39,5 @@ try() {
 try claims holds
 for bug in NO_READ_BACK NO_TOKEN NO_VERIFY NO_FENCE; do try claims caught "-D$bug"; done
 try transaction holds
-for bug in NO_FENCE LOCATE_FIRST REUSE OFFSET_APART; do try transaction caught "-D$bug"; done
+for bug in NO_FENCE LOCATE_FIRST REUSE OFFSET_APART NOT_CONFIRMED; do try transaction caught "-D$bug"; done
 exit $failed

@@ -230,10 +230,8 @@ class Director:
             self._ended(outcome.partition)
             self._shared.stop.set()
         elif outcome.status is Status.COMMITTED:
-            self._scout.known[outcome.partition] = outcome.until
             self._patience.good()
-        elif outcome.status is Status.OFFSET_GAP:
-            self._scout.gap(outcome.partition, outcome.start, outcome.position)
+        self._scout.heed(outcome)
         if outcome.status in GOOD:
             self._patience.moved()
         elif outcome.status is not Status.CRASHED:

@@ -13,6 +13,7 @@ from protocol.deadline import Deadline
 from protocol.errors import BrewError, DeadlineExceeded, Retriable
 from protocol.kafka.clients import ONE_TRANSACTION, READ_COMMITTED, consumer
 from protocol.kafka.offsets import Committed, committed
+from protocol.kafka.standing import Standing
 
 _KEPT_S = 1.0
 """Patience with a client that was kept; a new one knows nothing, so it is not wrong about where the coordinator is."""
@@ -33,6 +34,7 @@ class Locator:
         self.connection, self.group, self.process = connection, group, os.getpid()
         self._lock = threading.Lock()
         self._client: Consumer | None = None
+        self.standing = Standing(connection, group)
 
     def committed(self, topic: str, partition: int, deadline: Deadline) -> Committed | None:
         """
@@ -70,6 +72,12 @@ class Locator:
                 # Stable offsets are only waited for at read_committed.
                 self._client = consumer(self.connection, self.group, READ_COMMITTED, **ONE_TRANSACTION)
             return self._client
+
+    def doubt(self) -> None:
+        """Ask through new clients from now on: a transaction on what these said has come to nothing."""
+        with self._lock:
+            self._client = None
+        self.standing.forget()
 
     def _give_up(self, client: Consumer) -> None:
         """Threads that still wait for its answer hold on to it; it ends with the last of them."""

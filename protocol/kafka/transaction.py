@@ -64,8 +64,9 @@ class KafkaTransaction:
             message_max_bytes=MESSAGE_MAX_BYTES,
             **{"batch.size": settings.batch_bytes, "error_cb": self._noes, "logger": self._refusals.logger(LOG)},
         )
-        self._outcome_unknown = False
+        self._outcome_unknown = self._committed = False
         self._locator = locator(settings.connection, settings.group)
+        self._located: list[Committed | None] = []
         self.produce: Callable[..., None] = self._producer.produce
         """Queue one record: (topic, value, key, partition, callback, its alias, timestamp_ms, headers)."""
 
@@ -109,7 +110,9 @@ class KafkaTransaction:
 
     def locate(self, deadline: Deadline) -> Committed | None:
         """The group's stable committed offset; None when there is none."""
-        return self._locator.committed(self._topic, self._partition, deadline)
+        found = self._locator.committed(self._topic, self._partition, deadline)
+        self._located = [found]
+        return found
 
     def begin(self) -> None:
         with mapped("begin"):
@@ -140,9 +143,12 @@ class KafkaTransaction:
 
     def send_offsets(self, until: int, metadata: str, deadline: Deadline) -> None:
         """
-        Put the group's next offset into the transaction.
+        Put the group's next offset into the transaction, and see that it still stands where it was located.
 
         librdkafka takes only-invalid offsets for success and sends nothing, so they are refused here.
+
+        Raises:
+            Abortable: the group stands elsewhere, so what was written may be out already (docs/decisions/0012).
         """
         if until < 0:
             raise Fatal(f"send-offsets: {until} is no offset")
@@ -153,11 +159,13 @@ class KafkaTransaction:
             self._producer.send_offsets_to_transaction(offsets, group, timeout)
 
         self._call("send-offsets", send, deadline)
+        for found in self._located:
+            self._locator.standing.confirm(self._topic, self._partition, found, deadline)
 
     def commit(self, deadline: Deadline) -> None:
         self._outcome_unknown = True
         self._call("commit", self._producer.commit_transaction, deadline)
-        self._outcome_unknown = False
+        self._outcome_unknown, self._committed = False, True
 
     def commit_without_waiting(self) -> None:
         """Put the commit on the wire and turn away (the crash point `commit-in-flight`)."""
@@ -186,6 +194,8 @@ class KafkaTransaction:
         with contextlib.suppress(KafkaException, SystemError):
             if not self._outcome_unknown:
                 self._producer.close()
+        if self._located and not self._committed:
+            self._locator.doubt()
         self.produce = _closed
         del self._producer
 

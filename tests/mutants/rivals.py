@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 
 from mutants.scene import Scene
-from protocol.kafka import transaction
+from pipeline import survey
+from protocol.deadline import Deadline
+from protocol.kafka import locator, offsets, transaction
+from protocol.kafka.clients import READ_COMMITTED
 from protocol.kafka.transaction import KafkaTransaction
 
 _LATER_S = 1.0
@@ -34,6 +37,22 @@ def zombie(scene: Scene) -> None:
     scene.orders(20)
     scene.mutate()
     scene.once(KafkaTransaction, "send_offsets", before=scene.drain)
+    scene.drain()
+
+
+def told_the_past(scene: Scene) -> None:
+    """Plan and locate are told where the group stood before a second pipeline went on, as by a cut-off coordinator."""
+    scene.create(1, 4)
+    scene.drain()
+    places = (scene.stage.connection, scene.stage.names.group, scene.stage.names.input, [0])
+    past = offsets.committed_by(*places, READ_COMMITTED, Deadline(20))
+    scene.orders(20)
+    scene.drain()
+    scene.mutate()
+    until_sent: list[object] = []
+    for owner in (survey, locator):
+        scene.change.set(owner, "committed", lambda old: lambda *asked: old(*asked) if until_sent else dict(past))
+    scene.once(KafkaTransaction, "send_offsets", before=lambda: until_sent.append(True))
     scene.drain()
 
 

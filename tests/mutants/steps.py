@@ -16,6 +16,7 @@ from pipeline.ports import Rows
 from protocol.deadline import Deadline
 from protocol.kafka import locator
 from protocol.kafka.clients import READ_UNCOMMITTED
+from protocol.kafka.standing import Standing
 from protocol.kafka.transaction import KafkaTransaction
 from protocol.names import TransactionalId
 from protocol.position import Committed
@@ -28,7 +29,8 @@ Method = Callable[..., Any]
 
 @mutant("D1", on="zombie", named="duplicate-output")
 def transactional_id_by_chance(change: Changes) -> None:
-    """Every attempt has a transactional id of its own: no fence ends the one before."""
+    """Every attempt has a transactional id of its own, so no fence ends the one before; and nobody looks again."""
+    _not_confirmed(change)
     change.set(TransactionalId, "__str__", lambda old: lambda self: f"{old(self)}-{uuid.uuid4().hex[:8]}")
 
 
@@ -104,7 +106,8 @@ def abort_ignored(change: Changes) -> None:
 
 @mutant("D4", on="rival-behind-the-first-step", named="duplicate-output")
 def locate_before_fence(change: Changes) -> None:
-    """The position is read while an older holder of the id may still commit."""
+    """The position is read while an older holder of the id may still commit, and nobody looks again."""
+    _not_confirmed(change)
     fence, locate = KafkaTransaction.fence, KafkaTransaction.locate
 
     def first(self: KafkaTransaction, deadline: Deadline) -> None:
@@ -117,6 +120,16 @@ def locate_before_fence(change: Changes) -> None:
 
     change.set(KafkaTransaction, "fence", lambda _: first)
     change.set(KafkaTransaction, "locate", lambda _: second)
+
+
+@mutant("D4", on="told-the-past", named="duplicate-output")
+def not_confirmed(change: Changes) -> None:
+    """Nobody looks, behind send-offsets, whether the group still stands where it was located."""
+    _not_confirmed(change)
+
+
+def _not_confirmed(change: Changes) -> None:
+    change.set(Standing, "confirm", lambda _: lambda *_arguments: None)
 
 
 @mutant("D4", on="rival-before-the-fence", named="duplicate-output")

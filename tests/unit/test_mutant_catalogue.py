@@ -11,11 +11,12 @@ from mutants.mutant import Changes
 from pipeline import alone, missing, transact
 from proof.findings import Name
 from protocol.kafka import locator, ranges, transaction
+from protocol.kafka.standing import Standing
 from protocol.kafka.transaction import KafkaTransaction
 from protocol.names import TransactionalId
 
 PAGE = (ROOT / "docs/proof/mutants.md").read_text()
-CHANGED = [alone, missing, transact, ranges, locator, transaction, KafkaTransaction, TransactionalId]
+CHANGED = [alone, missing, transact, ranges, locator, transaction, Standing, KafkaTransaction, TransactionalId]
 
 
 def product() -> list[dict[str, object]]:

@@ -19,8 +19,12 @@ def cut_from_clients(stage: Stage) -> None:
 
 def cut_from_peers(stage: Stage) -> None:
     """The leader of the output reaches its clients but no other broker: it must not go on as the minority."""
-    victim = stage.leader("output")
-    _cut(stage, lambda: stage.sandbox.cut(victim, *(one for one in stage.sandbox.brokers if one != victim)))
+    _cut(stage, lambda: _alone(stage, "output"))
+
+
+def cut_coordinator(stage: Stage) -> None:
+    """The group's coordinator, alone, tells its clients of a position that others have moved on since."""
+    _cut(stage, lambda: _alone(stage, "group"))
 
 
 def cut_everything(stage: Stage) -> None:
@@ -31,6 +35,11 @@ def cut_everything(stage: Stage) -> None:
             stage.sandbox.cut(broker, CLIENTS)
 
     _cut(stage, cut)
+
+
+def _alone(stage: Stage, role: str) -> None:
+    victim = stage.leader(role)
+    stage.sandbox.cut(victim, *(one for one in stage.sandbox.brokers if one != victim))
 
 
 def _cut(stage: Stage, cut: Callable[[], object]) -> None:
@@ -78,6 +87,7 @@ def _cell(name: str, target: str, play: Callable[[Stage], None], *marks: str) ->
 CELLS = (
     _cell("F19-clients-coordinator", "clients and the transactions' coordinator", cut_from_clients),
     _cell("F19-leader-peers", "the output's leader and the other brokers", cut_from_peers, "prove"),
+    _cell("F19-group-peers", "the group's coordinator and the other brokers", cut_coordinator, "prove"),
     _cell("F19-clients-brokers", "clients and all brokers", cut_everything),
     Cell(
         name="F21-disk-full",

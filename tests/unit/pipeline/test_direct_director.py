@@ -20,6 +20,7 @@ from pipeline.outcome import Outcome, Status
 from pipeline.plan import Fact
 from pipeline.ports import Targets
 from pipeline.progress import Board, Silent
+from pipeline.scout import Scout
 from pipeline.settings import DirectSettings, PipelineSettings
 from pipeline.shared import Shared
 from protocol.connection import Connection
@@ -41,8 +42,7 @@ class Cluster:
         log = LogOffsets(0, 100, 100)
         return [Fact("in", p, "id", Committed(at, ""), log) for p, at in self.committed.items()], True
 
-    def gap(self, partition: int, _start: int, _position: int) -> None:
-        self.known.pop(partition, None)
+    heed, _gap = Scout.heed, lambda self, partition, *_: self.known.pop(partition, None)
 
     def targets(self, _fact: Fact) -> Targets:
         return Targets("out", "dead", -1, -1)
@@ -192,6 +192,17 @@ def test_a_transaction_that_did_not_end_well_is_planned_again_from_kafkas_answer
     again = grants(one, 1)[partition]
     assert (again.start, again.spared) == (70, False)
     assert time.monotonic() - began >= 0.05, "at once again would keep two pipelines in step"
+
+
+@pytest.mark.parametrize("status", [Status.AHEAD, Status.ALREADY_DONE])
+def test_where_a_transaction_found_the_group_is_not_forgotten_over_an_older_answer(play: Play, status: Status) -> None:
+    """The next grant begins there, whatever the survey says: it may be told by a coordinator that is cut off."""
+    one, other = both(play)
+    partition = next(iter(grants(one, 2)))
+    grants(other, 2)
+    play.says(one, telling(Outcome(partition, 0, 50, status, 60)))
+    play.says(one, leaving(partition, 0))
+    assert grants(one, 1)[partition].start == 60
 
 
 def test_a_crash_on_purpose_calls_everyone_back_before_it_is_told(play: Play) -> None:

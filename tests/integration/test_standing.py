@@ -1,0 +1,136 @@
+"""Behind send-offsets: does the group still stand where the transaction located it, and who says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+
+from proof.wire.apis import Api
+from proof.wire.rules import Action, Rule, Side
+from proof.wire.running import WireProxy
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import Abortable
+from protocol.kafka import operate, standing, topics
+from protocol.kafka.clients import AdminClient, admin
+from protocol.kafka.locator import locator
+from protocol.kafka.standing import Standing
+from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
+from protocol.position import Committed
+
+STEP_S = 20.0
+
+Begin = Callable[[Connection], KafkaTransaction]
+
+
+@pytest.fixture
+def begin(broker: Broker, names: Names) -> Iterator[Begin]:
+    """A transaction with one record, behind its flush; those that a test leaves open end with it."""
+    connection, made = Connection(broker.bootstrap), list[KafkaTransaction]()
+    wanted = [topics.Wanted(name, 1, {}) for name in (names.input, names.output)]
+    topics.create(admin(connection), wanted, Deadline(STEP_S))
+    topics.describe_all(admin(connection), [names.input, names.output], Deadline(STEP_S))
+
+    def begin(through: Connection) -> KafkaTransaction:
+        kafka = KafkaTransaction(TransactionSettings(through, names.group, STEP_S), names.input, 0)
+        made.append(kafka)
+        kafka.fence(Deadline(STEP_S))
+        kafka.locate(Deadline(STEP_S))
+        kafka.begin()
+        kafka.produce(names.output, b"1", None, 0)
+        kafka.flush(Deadline(STEP_S))
+        return kafka
+
+    yield begin
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[AdminClient]:
+    """Every client that is made to ask where a group stands."""
+    clients = list[AdminClient]()
+
+    def keeping(*arguments: object, **settings: object) -> AdminClient:
+        clients.append(admin(*arguments, **settings))  # type: ignore[arg-type]
+        return clients[-1]
+
+    monkeypatch.setattr(standing, "admin", keeping)
+    return clients
+
+
+@pytest.mark.parametrize(("before", "stood"), [(None, "nowhere"), (3, "3")])
+def test_a_transaction_on_a_position_that_has_moved_is_not_committed(
+    broker: Broker, names: Names, begin: Begin, before: int | None, stood: str
+) -> None:
+    """Whoever moved it; the next one begins where the group stands, through clients of its own."""
+    connection, moved = Connection(broker.bootstrap), 7
+    if before is not None:
+        operate.set_offsets(admin(connection), names.group, names.input, {0: before}, Deadline(STEP_S))
+    kafka = begin(connection)
+    kept = locator(connection, names.group).client()
+    operate.set_offsets(admin(connection), names.group, names.input, {0: moved}, Deadline(STEP_S))
+    with pytest.raises(Abortable, match=f"stood at {stood} in .* and stands at {moved}: .*nothing was committed"):
+        kafka.send_offsets(10, "", Deadline(STEP_S))
+    kafka.abort(Deadline(STEP_S))
+    kafka.close()
+    asked = locator(connection, names.group)
+    assert asked.client() is not kept
+    assert asked.committed(names.input, 0, Deadline(STEP_S)) == Committed(moved, "")
+
+
+def test_transactions_that_commit_ask_through_one_client(
+    broker: Broker, names: Names, begin: Begin, made: list[AdminClient]
+) -> None:
+    """One after another; the position is confirmed each time."""
+    for until in (1, 2, 3):
+        kafka = begin(Connection(broker.bootstrap))
+        kafka.send_offsets(until, "", Deadline(STEP_S))
+        kafka.commit(Deadline(STEP_S))
+        kafka.close()
+    assert len(made) == 1
+    found = locator(Connection(broker.bootstrap), names.group).committed(names.input, 0, Deadline(STEP_S))
+    assert found == Committed(3, "")
+
+
+def test_who_knows_nothing_of_the_offset_sent_is_not_believed(
+    broker: Broker, names: Names, begin: Begin, made: list[AdminClient]
+) -> None:
+    """However right the position is: one that is cut off says so, too. Each further client may find another one."""
+    connection = Connection(broker.bootstrap)
+    begin(connection)  # its topics are there; it sends no offset
+    with pytest.raises(Abortable, match="can't be confirmed: who answered for it knows nothing of the offset"):
+        Standing(connection, names.group).confirm(names.input, 0, None, Deadline(STEP_S))
+    assert len(made) == standing.STRANGERS > 1
+
+
+def test_an_answer_that_is_lost_costs_a_second_look_and_no_transaction(
+    broker: Broker, names: Names, begin: Begin, made: list[AdminClient]
+) -> None:
+    """The question goes out again through a new client."""
+    with WireProxy(broker.bootstrap) as proxy:
+        kafka = begin(proxy.connection)
+        lost = proxy.add(Rule(Api.OFFSET_FETCH, Action.DROP, Side.REPLY))
+        kafka.send_offsets(5, "", Deadline(STEP_S))
+        kafka.commit(Deadline(STEP_S))
+        assert (lost.fired, len(made)) == (1, 2)
+        kafka.close()
+    found = locator(Connection(broker.bootstrap), names.group).committed(names.input, 0, Deadline(STEP_S))
+    assert found == Committed(5, "")
+
+
+def test_answers_that_never_come_end_the_transaction_within_the_deadline(
+    broker: Broker, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the step's name, and so that it is aborted: readers wait behind it."""
+    monkeypatch.setattr(standing, "_CONFIRM_S", 0.5)
+    with WireProxy(broker.bootstrap) as proxy:
+        kafka = begin(proxy.connection)
+        proxy.add(Rule(Api.OFFSET_FETCH, Action.DROP, Side.REPLY, times=0))
+        with pytest.raises(Abortable, match=r"send-offsets: where group .* can't be confirmed: send-offsets: "):
+            kafka.send_offsets(5, "", Deadline(STEP_S))
+        kafka.abort(Deadline(STEP_S))
+        kafka.close()

@@ -1,0 +1,68 @@
+"""Where the driver is told that the group stands, and when it asks through other clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import Stage
+
+from pipeline import survey
+from pipeline.survey import Surveyor
+from protocol.deadline import Deadline
+from protocol.kafka import operate
+from protocol.kafka.clients import Consumer
+from protocol.kafka.offsets import committed
+from protocol.position import Committed
+
+STEP_S = 20.0
+ORDERS, PAST = 10, 4
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Stage:
+    made = Stage(broker, names)
+    made.create(1)
+    made.seed(ORDERS)
+    made.drain_alone()
+    return made
+
+
+@pytest.fixture
+def surveyor(stage: Stage) -> Iterator[Surveyor]:
+    made = Surveyor(stage.settings())
+    yield made
+    made.close()
+
+
+def _position(surveyor: Surveyor, known: dict[int, int]) -> int:
+    source = surveyor.input_topic(Deadline(STEP_S))
+    return surveyor.facts(source, [0], Deadline(STEP_S), known)[0].position
+
+
+def test_a_position_behind_what_was_seen_is_asked_for_through_other_clients(
+    surveyor: Surveyor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are kept may know a coordinator that is cut off; nothing but a transaction's word tells so."""
+    asked_first = list[Consumer]()
+
+    def cut_off(reader: Consumer, topic: str, partitions: Iterable[int], deadline: Deadline) -> dict[int, object]:
+        if len(asked_first) < 2 and reader not in asked_first:
+            asked_first.append(reader)
+        if reader in asked_first:
+            return {0: Committed(PAST, "")}
+        return dict(committed(reader, topic, partitions, deadline))
+
+    monkeypatch.setattr(survey, "committed", cut_off)
+    assert _position(surveyor, {}) == PAST
+    assert _position(surveyor, {0: ORDERS}) == ORDERS
+    assert _position(surveyor, {}) == ORDERS, "those others are kept"
+
+
+def test_a_position_that_somebody_moved_back_is_believed(surveyor: Surveyor, stage: Stage) -> None:
+    """One truth: also where it is behind what this run has seen."""
+    names = stage.names
+    operate.set_offsets(stage.admin, names.group, names.input, {0: PAST}, Deadline(STEP_S))
+    assert _position(surveyor, {0: ORDERS}) == PAST

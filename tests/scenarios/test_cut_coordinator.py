@@ -1,0 +1,115 @@
+"""A group's coordinator that is cut off from the other brokers, and not from us, tells of a position that is past."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from harness.names import Names
+from harness.waiting import until
+
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import Abortable, BrewError
+from protocol.kafka import operate, topics
+from protocol.kafka.clients import READ_COMMITTED, admin
+from protocol.kafka.offsets import log_offsets
+from protocol.kafka.scan import scan
+from protocol.kafka.standing import Standing
+from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
+from sandbox import network
+from sandbox.kafka import Cluster, Settings
+
+STEP_S = 20.0
+
+pytestmark = pytest.mark.skipif(not network.allowed(), reason="namespaces need root, `ip` and `nsenter`")
+
+
+@pytest.fixture
+def three() -> Iterator[Cluster]:
+    """Three brokers, each in a network of its own, that no other test uses."""
+    directory = Path(tempfile.mkdtemp(prefix="brew-test-kafka-"))
+    try:
+        with Cluster.start(directory, brokers=3, settings=Settings(namespaces=True)) as cluster:
+            yield cluster
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _write(settings: TransactionSettings, names: Names, partition: int, start: int, end: int) -> None:
+    """One transaction that is told ``start`` writes the numbers up to ``end``; it raises what its steps raise."""
+    kafka = KafkaTransaction(settings, names.input, partition)
+    try:
+        kafka.fence(Deadline(STEP_S))
+        located = kafka.locate(Deadline(STEP_S))
+        assert (0 if located is None else located.offset) == start
+        kafka.begin()
+        for number in range(start, end):
+            kafka.produce(names.output, b"%d" % number, None, partition)
+        kafka.flush(Deadline(STEP_S))
+        try:
+            kafka.send_offsets(end, "", Deadline(STEP_S))
+        except Abortable:
+            kafka.abort(Deadline(STEP_S))
+            raise
+        kafka.commit(Deadline(STEP_S))
+    finally:
+        kafka.close()
+
+
+def _written(settings: TransactionSettings, names: Names, partition: int, start: int, end: int) -> bool:
+    """`_write`, while leaders move: False is to be asked again."""
+    with contextlib.suppress(BrewError):
+        _write(settings, names, partition, start, end)
+        return True
+    return False
+
+
+def _visible(connection: Connection, names: Names, partition: int) -> Counter[int]:
+    end = log_offsets(admin(connection), names.output, [partition], Deadline(STEP_S))[partition].last_stable
+    batches = scan(connection, names.output, {partition: (0, end)}, READ_COMMITTED)
+    return Counter(int(record.value() or b"") for batch in batches for record in batch)
+
+
+def test_a_position_that_a_cut_off_coordinator_tells_is_not_committed_on(
+    three: Cluster, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says 10 where the group stands at 20 by now; without the look behind send-offsets rows come out twice."""
+    wanted = [topics.Wanted(name, 2, {}) for name in (names.input, names.output)]
+    topics.create(admin(three.connection), wanted, Deadline(STEP_S))
+    topics.describe_all(admin(three.connection), [names.input, names.output], Deadline(STEP_S))
+    whole = TransactionSettings(three.connection, names.group, STEP_S)
+    for partition in (0, 1):
+        until(partial(_written, whole, names, partition, 0, 5), "a first transaction each")
+    cut_off = operate.coordinator(admin(three.connection), operate.OFFSETS, names.group, Deadline(STEP_S))
+    others = [node for node in three.layout.nodes if node.number != cut_off]
+    bootstrap = ",".join(f"{node.host}:{node.port}" for node in others)
+    mine = TransactionSettings(Connection(bootstrap), names.group, STEP_S)
+    theirs = TransactionSettings(Connection(bootstrap, {"client.id": "somebody-else"}), names.group, STEP_S)
+    for partition in (0, 1):  # who asks for ``mine`` knows the coordinator from here on, and is kept
+        _write(mine, names, partition, 5, 10)
+
+    three.cut(cut_off, [node.number for node in others])
+    asking = admin(mine.connection)
+    until(
+        lambda: operate.coordinator(asking, operate.OFFSETS, names.group, Deadline(STEP_S)) not in {cut_off, -1},
+        "another coordinator",
+    )
+    for partition in (0, 1):
+        until(partial(_written, theirs, names, partition, 10, 20), "it takes commits", 60)
+
+    with monkeypatch.context() as without:
+        without.setattr(Standing, "confirm", lambda *_: None)
+        _write(mine, names, 1, 10, 20)
+    with pytest.raises(Abortable, match=r"stood at 10 in .*\[0\] when this transaction began, and stands at 20"):
+        _write(mine, names, 0, 10, 20)
+    _write(mine, names, 0, 20, 30)
+
+    assert _visible(mine.connection, names, 0) == Counter(range(30))
+    assert _visible(mine.connection, names, 1) == Counter(range(20)) + Counter(range(10, 20))
