@@ -83,6 +83,15 @@ def secure() -> Iterator[Secure]:
         yield found
 
 
+@pytest.fixture(autouse=True)
+def _nobody_asks_on() -> Iterator[None]:
+    """What transactions in a test's own process asked with is kept, and would look for brokers that are gone."""
+    yield
+    if (locator := sys.modules.get("protocol.kafka.locator")) is not None:
+        for one in locator._known:
+            one.doubt()
+
+
 @pytest.fixture
 def names(request: pytest.FixtureRequest) -> Names:
     """Topic and group names that nothing has used before."""

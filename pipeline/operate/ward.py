@@ -23,7 +23,7 @@ from protocol.deadline import Deadline
 from protocol.errors import BrewError, DeadlineExceeded, Refused
 from protocol.kafka.clients import admin
 from protocol.kafka.cluster import broker_settings
-from protocol.kafka.transactions import Transactions, bounds, everywhere, fence, readers, transactions
+from protocol.kafka.transactions import Transactions, bounds, everywhere, fence, groups, transactions
 from protocol.transactions import ONGOING, Bound, Held, Place
 
 _LOOK_S = 0.05
@@ -73,18 +73,18 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Ward:
     not_told = [f"{topic}[{partition}]: {reason}" for (topic, partition), reason in sorted(silent.items())]
     settings = broker_settings(client, deadline)
     longest = _LONGEST_MS if isinstance(settings, Unknown) else int(settings.get(_LONGEST, _LONGEST_MS))
+    groups_there: Mapping[str, Mapping[Place, int]] = {}
     with transactions(connection, deadline) as told:
         cases = _diagnosed(told, held_back, Patience(scope.older_than_s, longest))
-    cases = [one for one in cases if _within(one, scope)]
-    places = {held.place for one in cases for held in one.holds}
-    places |= {(owner.topic, owner.partition) for one in cases if (owner := one.owner) is not None}
-    groups: Mapping[str, Mapping[Place, int]] = {}
-    if places:
-        try:
-            groups = readers(client, sorted(places), scope.most_groups, deadline)
-        except BrewError as error:
-            not_told.append(str(error))
-    return Ward(tuple(cases), found, groups, tuple(not_told))
+        cases = [one for one in cases if _within(one, scope)]
+        places = {held.place for one in cases for held in one.holds}
+        places |= {(owner.topic, owner.partition) for one in cases if (owner := one.owner) is not None}
+        if places:
+            try:
+                groups_there = told.readers(groups(client, scope.most_groups, deadline), sorted(places))
+            except BrewError as error:
+                not_told.append(str(error))
+    return Ward(tuple(cases), found, groups_there, tuple(not_told))
 
 
 def _within(case: Case, scope: Scope) -> bool:

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _POLL_S = 0.002
 _LAST_LINES = 6
 _ABORT_S = 3.0
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 
 
 class ProgramFailedError(BrewError):
@@ -47,6 +48,7 @@ class Program:
                 start_new_session=True,
             )
         self.ended_at: float | None = None
+        self._aborted = False
         self._family = {self._process.pid}
 
     @property
@@ -65,6 +67,14 @@ class Program:
         if code is not None and self.ended_at is None:
             self.ended_at = time.time()
         return code
+
+    @property
+    def crash(self) -> str | None:
+        """The signal that a fault of its own ended it with, if one did: nobody here sends those."""
+        code = self.code() or 0
+        if -code not in _FAULTS or (self._aborted and -code == signal.SIGABRT):
+            return None
+        return f"{self.name} ended with {signal.Signals(-code).name}: {self.last_words()}"
 
     def wait(self, deadline: Deadline) -> int:
         """
@@ -106,6 +116,7 @@ class Program:
 
     def abort(self) -> None:
         """SIGABRT: Python writes down where each of its threads stands, and ends."""
+        self._aborted = True
         self.signal(signal.SIGABRT)
         self.signal(signal.SIGCONT)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -106,7 +106,7 @@ def _play(stage: Stage, judged: judge.Judgement) -> None:
         _act(lambda: judge.count(stage, judged), judged)
         stage.forget()
     judged.doubts += stage.doubts
-    judged.anomalies += stage.findings
+    judged.anomalies += [*stage.findings, *({"name": "crash", "evidence": crash} for crash in stage.crashes())]
     judged.counts |= stage.counts
     stage.stall_s += stalls(stage.journals, stage.killed)
     judge.guard(stage, judged)

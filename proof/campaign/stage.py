@@ -145,6 +145,10 @@ class Stage:
         """All that were started, also those that have ended."""
         return self._writers
 
+    def crashes(self) -> list[str]:
+        """Writers that a fault of their own ended, and how."""
+        return [crash for program in self._writers if (crash := program.crash) is not None]
+
     def stop_writers(self) -> None:
         """End every writer that still runs."""
         for program in self._writers:
@@ -208,10 +212,12 @@ class Stage:
         Wait for something that the program under test, or the brokers, have to do.
 
         Raises:
-            StalledError: it did not happen within ``seconds``, or the cell's time.
+            StalledError: it did not happen within ``seconds``, or the cell's time, or a writer has crashed.
         """
         limit = Deadline(min(seconds or self.deadline.budget_s, max(0.01, self.deadline.remaining_s())))
         while not condition():
+            if crashes := self.crashes():
+                raise StalledError(f"{what}: {crashes[0]}")
             if limit.expired():
                 raise StalledError(f"{what}: not within {limit.budget_s:.0f} s")
             time.sleep(_POLL_S)

@@ -37,12 +37,14 @@ with warnings.catch_warnings():
 
 __all__ = [
     "AdminPartition",
+    "KafkaAdminClient",
     "NoSuchId",
     "OpenTransaction",
     "RawBatch",
     "RawLogs",
     "Unsupported",
     "ask",
+    "open_admin",
     "open_transactions",
     "parse_batches",
     "plain_admin",
@@ -223,22 +225,26 @@ class _QuietAdmin(KafkaAdminClient):  # type: ignore[misc]
             raise
 
 
-@contextmanager
-def plain_admin(connection: Connection, deadline: Deadline) -> Iterator[KafkaAdminClient]:
+def open_admin(connection: Connection, deadline: Deadline) -> KafkaAdminClient:
+    """A client that whoever asked for it closes; one request of it may take as long as ``deadline``."""
     # librdkafka gives its sockets back when no broker answers; kafka-python leaves that to the garbage collector.
     reach(connection, deadline)
     left_ms = max(1, int(deadline.remaining_s() * 1000))
     settings = connection.settings()
     security = {theirs: settings[ours] for ours, theirs in _SECURITY.items() if ours in settings}
-    step = f"connect to {connection.bootstrap}"
-    with _told(step):
-        admin = _QuietAdmin(
+    with _told(f"connect to {connection.bootstrap}"):
+        return _QuietAdmin(
             bootstrap_servers=connection.bootstrap.split(","),
             client_id="brew-introspect",
             request_timeout_ms=left_ms,
             bootstrap_timeout_ms=left_ms,
             **security,
         )
+
+
+@contextmanager
+def plain_admin(connection: Connection, deadline: Deadline) -> Iterator[KafkaAdminClient]:
+    admin = open_admin(connection, deadline)
     try:
         yield admin
     finally:

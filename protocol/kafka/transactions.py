@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import KafkaFailure, Refused
 from protocol.kafka.clients import asking, attempt_s, mapped, producer
+from protocol.kafka.group_offsets import group_offsets
 from protocol.kafka.introspect import AdminPartition, NoSuchId, RawLogs, ask, plain_admin
 from protocol.retry import again
 from protocol.transactions import ENDING, ONGOING, Bound, Coordinated, Held, Place
@@ -91,6 +92,20 @@ class Transactions:
         call = self._admin._async_list_transactions  # noqa: SLF001
         told = self._ask("list transactions", call, None, producer_ids, states)
         return self.named(sorted({one.transactional_id for some in told.values() for one in some}))
+
+    def readers(self, names: Iterable[str], places: Iterable[Place]) -> dict[str, Mapping[Place, int]]:
+        """Those of these groups that have a committed offset in these partitions, and their offsets."""
+        asked = list(places)
+        found: dict[str, Mapping[Place, int]] = {}
+        for name in names:
+            step = f"offsets of group {name}"
+            try:
+                (told,) = ask(self._admin, self._deadline, step, group_offsets, self._admin, name, asked, False)
+            except KafkaFailure:
+                continue  # not ours to see: it is told of those that are
+            if offsets := {place: one.offset for place, one in told.items() if one.offset is not None}:
+                found[name] = offsets
+        return found
 
     def write_abort_marker(self, held: Held) -> None:
         """
@@ -179,41 +194,23 @@ def everywhere(client: AdminClient, topics: Iterable[str], deadline: Deadline) -
     return sorted((name, p) for name, told in listed.items() if not wanted or name in wanted for p in told.partitions)
 
 
-def readers(
-    client: AdminClient, places: Iterable[Place], most: int, deadline: Deadline
-) -> dict[str, Mapping[Place, int]]:
+def groups(client: AdminClient, most: int, deadline: Deadline) -> list[str]:
     """
-    The groups with a committed offset in these partitions, and those offsets; of ``most`` groups at most.
+    The names of the groups that the brokers know, of ``most`` at most.
 
     Raises:
         Refused: the brokers do not list groups for this client.
     """
-    wanted = [TopicPartition(topic, partition) for topic, partition in places]
 
-    def groups() -> Any:
+    def listed() -> Any:
         with asking("list groups"):
             return client.list_consumer_groups(request_timeout=attempt_s(deadline)).result()
 
     try:
-        listed = again(groups, "list groups", deadline)
+        found = again(listed, "list groups", deadline)
     except KafkaFailure as error:
         raise Refused(f"groups can't be listed: {error}; grant Describe on them") from error
-    asked = {
-        group: client.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=attempt_s(deadline)
-        )[group]
-        for group in sorted(one.group_id for one in listed.valid)[:most]
-    }
-    found: dict[str, Mapping[Place, int]] = {}
-    for group, future in asked.items():
-        try:
-            told = future.result().topic_partitions
-        except KafkaException:
-            continue  # not ours to see: it is told of those that are
-        offsets = {(at.topic, at.partition): at.offset for at in told if at.error is None and at.offset >= 0}
-        if offsets:
-            found[group] = offsets
-    return found
+    return sorted(one.group_id for one in found.valid)[:most]
 
 
-__all__ = ["Transactions", "bounds", "fence", "readers", "transactions"]
+__all__ = ["Transactions", "bounds", "fence", "groups", "transactions"]

@@ -14,8 +14,9 @@ from proof.wire.running import WireProxy
 from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import Abortable
-from protocol.kafka import operate, standing, topics
-from protocol.kafka.clients import AdminClient, admin
+from protocol.kafka import asker, operate, standing, topics
+from protocol.kafka.clients import admin
+from protocol.kafka.introspect import open_admin
 from protocol.kafka.locator import locator
 from protocol.kafka.standing import Standing
 from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
@@ -50,15 +51,15 @@ def begin(broker: Broker, names: Names) -> Iterator[Begin]:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[AdminClient]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Every client that is made to ask where a group stands."""
-    clients = list[AdminClient]()
+    clients = list[object]()
 
-    def keeping(*arguments: object, **settings: object) -> AdminClient:
-        clients.append(admin(*arguments, **settings))  # type: ignore[arg-type]
+    def keeping(connection: Connection, deadline: Deadline) -> object:
+        clients.append(open_admin(connection, deadline))
         return clients[-1]
 
-    monkeypatch.setattr(standing, "admin", keeping)
+    monkeypatch.setattr(asker, "open_admin", keeping)
     return clients
 
 
@@ -83,7 +84,7 @@ def test_a_transaction_on_a_position_that_has_moved_is_not_committed(
 
 
 def test_transactions_that_commit_ask_through_one_client(
-    broker: Broker, names: Names, begin: Begin, made: list[AdminClient]
+    broker: Broker, names: Names, begin: Begin, made: list[object]
 ) -> None:
     """One after another; the position is confirmed each time."""
     for until in (1, 2, 3):
@@ -97,7 +98,7 @@ def test_transactions_that_commit_ask_through_one_client(
 
 
 def test_who_knows_nothing_of_the_offset_sent_is_not_believed(
-    broker: Broker, names: Names, begin: Begin, made: list[AdminClient]
+    broker: Broker, names: Names, begin: Begin, made: list[object]
 ) -> None:
     """However right the position is: one that is cut off says so, too. Each further client may find another one."""
     connection = Connection(broker.bootstrap)
@@ -108,7 +109,7 @@ def test_who_knows_nothing_of_the_offset_sent_is_not_believed(
 
 
 def test_an_answer_that_is_lost_costs_a_second_look_and_no_transaction(
-    broker: Broker, names: Names, begin: Begin, made: list[AdminClient]
+    broker: Broker, names: Names, begin: Begin, made: list[object]
 ) -> None:
     """The question goes out again through a new client."""
     with WireProxy(broker.bootstrap) as proxy:

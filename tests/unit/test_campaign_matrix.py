@@ -14,7 +14,7 @@ from proof.campaign.cluster import Foreign
 from proof.campaign.journals import Journals
 from proof.campaign.programs import Programs
 from proof.campaign.result import Result
-from proof.campaign.stage import Stage
+from proof.campaign.stage import Stage, StalledError
 from protocol.deadline import Deadline
 from protocol.errors import UsageError
 from protocol.journal import Journal, Step
@@ -30,6 +30,18 @@ def _stage(folder: Path, cell: Cell) -> Stage:
 
 def _result(cell: str, seed: int = 1, verdict: str = "proven") -> Result:
     return Result(cell, "F01", "SIGKILL", "writer", "here", "writer", seed, verdict, "2026-01-01", 1.0, None)
+
+
+def test_a_wait_for_a_writer_that_has_crashed_ends_at_once(tmp_path: Path) -> None:
+    """It will never commit again; a writer that is gone some other way may have been meant to be."""
+    stage = replace(_stage(tmp_path, QUIET), program=("sh", "-c", "kill -SEGV $$"))
+    gone = replace(_stage(tmp_path, QUIET), program=("sh", "-c", "exit 3"), deadline=Deadline(0.2))
+    for one in (stage, gone):
+        one.writer().wait(Deadline(10))
+    with pytest.raises(StalledError, match=r"a commit: writer-1 ended with SIGSEGV"):
+        stage.until(lambda: False, "a commit")
+    with pytest.raises(StalledError, match=r"a commit: not within"):
+        gone.until(lambda: False, "a commit")
 
 
 def test_every_row_has_cells_and_no_name_is_given_twice() -> None:

@@ -64,6 +64,20 @@ def test_an_aborted_program_tells_where_its_threads_stand(tmp_path: Path) -> Non
     assert "Current thread" in (tmp_path / "stuck.err").read_text()
 
 
+@pytest.mark.parametrize("number", ["SEGV", "ABRT"])
+def test_a_program_that_crashes_by_itself_is_told_by_its_signal(tmp_path: Path, number: str) -> None:
+    """Not one that we killed or aborted: that is what campaigns do."""
+    with Programs(tmp_path) as programs:
+        crashed = programs.start("crashed", "sh", "-c", f"echo so far; kill -{number} $$")
+        crashed.wait(Deadline(10))
+        assert crashed.crash == f"crashed ended with SIG{number}: so far"
+        killed, aborted = (programs.start(name, "sleep", "600") for name in ("killed", "aborted"))
+        assert killed.crash is None
+        killed.kill()
+        aborted.abort()
+        assert (killed.crash, aborted.crash) == (None, None)
+
+
 def test_a_killed_campaign_takes_its_brokers_down(tmp_path: Path) -> None:
     """The guard runs its command and removes the directory once the pipe's other end is gone."""
     folder, mark = tmp_path / "brokers", tmp_path / "was-called"

@@ -1,0 +1,114 @@
+"""A group's coordinator moves to another broker, as in each rolling restart, while a transaction asks the old one."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness.names import Names
+from harness.waiting import until
+
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.kafka import operate, topics
+from protocol.kafka.clients import admin
+from protocol.kafka.locator import locator
+from protocol.kafka.reassign import reassign
+from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
+from protocol.position import Committed
+from sandbox.kafka import Cluster
+
+STEP_S = 20.0
+
+# Asks where a group stands, again and again, with what the Python client offers for it.
+_ADMIN_CLIENT = """
+import contextlib, sys
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+client = AdminClient({"bootstrap.servers": sys.argv[1]})
+asked = [ConsumerGroupTopicPartitions(sys.argv[2], [TopicPartition(sys.argv[3], 0)])]
+while True:
+    with contextlib.suppress(KafkaException):
+        client.list_consumer_group_offsets(asked, request_timeout=5)[sys.argv[2]].result(20)
+        print("asked", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Cluster]:
+    """Three brokers that no other module uses."""
+    directory = Path(tempfile.mkdtemp(prefix="brew-test-kafka-"))
+    try:
+        with Cluster.start(directory, brokers=3) as cluster:
+            yield cluster
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _begun(connection: Connection, names: Names) -> KafkaTransaction:
+    """One record, flushed."""
+    kafka = KafkaTransaction(TransactionSettings(connection, names.group, STEP_S), names.input, 0)
+    kafka.fence(Deadline(STEP_S))
+    kafka.locate(Deadline(STEP_S))
+    kafka.begin()
+    kafka.produce(names.output, b"1", None, 0)
+    kafka.flush(Deadline(STEP_S))
+    return kafka
+
+
+def _committed(connection: Connection, names: Names, offset: int) -> None:
+    kafka = _begun(connection, names)
+    kafka.send_offsets(offset, "", Deadline(STEP_S))
+    kafka.commit(Deadline(STEP_S))
+    kafka.close()
+
+
+def _coordinator_moves(connection: Connection, group: str) -> None:
+    """To the other broker; the old one lives on, and says that it is none when it is asked."""
+    client = admin(connection)
+    led = operate.leaders(client, operate.OFFSETS, Deadline(STEP_S))
+    home = operate.home_of(group, len(led))
+    other, *rest = sorted(operate.brokers(client, Deadline(STEP_S)), key=lambda one: one == led[home])
+    reassign(connection, operate.OFFSETS, {home: [other, *rest]}, Deadline(STEP_S))
+    until(lambda: operate.coordinator(client, operate.OFFSETS, group, Deadline(STEP_S)) == other, "another coordinator")
+
+
+@pytest.fixture
+def stood(three: Cluster, names: Names) -> Connection:
+    """A group that stands at 5, located and confirmed by this process."""
+    connection = three.connection
+    wanted = [topics.Wanted(name, 1, {}) for name in (names.input, names.output)]
+    topics.create(admin(connection), wanted, Deadline(STEP_S))
+    topics.describe_all(admin(connection), [names.input, names.output], Deadline(STEP_S))
+    _committed(connection, names, 5)
+    return connection
+
+
+def test_a_transaction_commits_though_the_coordinator_it_knew_is_none_any_more(stood: Connection, names: Names) -> None:
+    kafka = _begun(stood, names)
+    _coordinator_moves(stood, names.group)
+    kafka.send_offsets(7, "", Deadline(STEP_S))
+    kafka.commit(Deadline(STEP_S))
+    kafka.close()
+    assert locator(stood, names.group).committed(names.input, 0, Deadline(STEP_S)) == Committed(7, "")
+
+
+def test_librdkafkas_admin_client_would_end_the_process(stood: Connection, names: Names) -> None:
+    """Why somebody else asks (its issue 5040). Once this one fails, the library can do it, and may."""
+    command = [sys.executable, "-c", _ADMIN_CLIENT, stood.bootstrap, names.group, names.input]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "asked\n"
+            _coordinator_moves(stood, names.group)
+            program.communicate(timeout=2 * STEP_S)
+        finally:
+            program.kill()
+    assert program.returncode == -signal.SIGSEGV
