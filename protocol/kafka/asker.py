@@ -22,9 +22,9 @@ class Answer(NamedTuple):
 class Asker:
     """A connection to the group's coordinator, ended with its last user. Safe for threads."""
 
-    def __init__(self, connection: Connection, group: str, deadline: Deadline) -> None:
+    def __init__(self, connection: Connection, group: str, deadline: Deadline, request_s: float) -> None:
         self._group = group
-        self._admin = open_admin(connection, deadline)
+        self._admin = open_admin(connection, deadline, request_s)
         # A program that ends does not wait for it.
         weakref.finalize(self, _end, self._admin).atexit = False
 

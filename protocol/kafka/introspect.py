@@ -225,8 +225,8 @@ class _QuietAdmin(KafkaAdminClient):  # type: ignore[misc]
             raise
 
 
-def open_admin(connection: Connection, deadline: Deadline) -> KafkaAdminClient:
-    """A client that whoever asked for it closes; one request of it may take as long as ``deadline``."""
+def open_admin(connection: Connection, deadline: Deadline, request_s: float | None = None) -> KafkaAdminClient:
+    """A client that its user closes; one request of it may take ``request_s``, or what ``deadline`` has left."""
     # librdkafka gives its sockets back when no broker answers; kafka-python leaves that to the garbage collector.
     reach(connection, deadline)
     left_ms = max(1, int(deadline.remaining_s() * 1000))
@@ -236,7 +236,7 @@ def open_admin(connection: Connection, deadline: Deadline) -> KafkaAdminClient:
         return _QuietAdmin(
             bootstrap_servers=connection.bootstrap.split(","),
             client_id="brew-introspect",
-            request_timeout_ms=left_ms,
+            request_timeout_ms=left_ms if request_s is None else int(request_s * 1000),
             bootstrap_timeout_ms=left_ms,
             **security,
         )

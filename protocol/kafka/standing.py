@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 STEP = "send-offsets"
 _CONFIRM_S, _ATTEMPT_S = 5.0, 3.0
+_OPEN_S = 2.0
+"""The client tries one bootstrap server, for all of that time if nothing comes back; then another attempt is made."""
 STRANGERS = 6
 """So many answers of coordinators that know of nothing pending; each comes through a client of its own."""
 
@@ -48,7 +50,7 @@ class Standing:
         while strangers < STRANGERS and not patience.expired():
             asker: Asker | None = None
             try:
-                asker = self._asked(patience)
+                asker = self._asked(patience.part(_OPEN_S))
                 answer = asker.look(STEP, (topic, partition), patience.part(_ATTEMPT_S))
             except (DeadlineExceeded, Retriable) as error:
                 why = str(error)
@@ -81,7 +83,7 @@ class Standing:
         # With it kafka-python is imported: 0.15 s, which a driver on Spark has no use for.
         from protocol.kafka.asker import Asker  # noqa: PLC0415
 
-        made = Asker(self._connection, self._group, deadline)
+        made = Asker(self._connection, self._group, deadline, _ATTEMPT_S)
         with self._lock:
             self._asker = self._asker or made
             return self._asker

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import socket
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from harness.brokers import Broker
@@ -55,8 +59,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Every client that is made to ask where a group stands."""
     clients = list[object]()
 
-    def keeping(connection: Connection, deadline: Deadline) -> object:
-        clients.append(open_admin(connection, deadline))
+    def keeping(connection: Connection, deadline: Deadline, request_s: float) -> object:
+        clients.append(open_admin(connection, deadline, request_s))
         return clients[-1]
 
     monkeypatch.setattr(asker, "open_admin", keeping)
@@ -119,6 +123,30 @@ def test_an_answer_that_is_lost_costs_a_second_look_and_no_transaction(
         kafka.commit(Deadline(STEP_S))
         assert (lost.fired, len(made)) == (1, 2)
         kafka.close()
+    found = locator(Connection(broker.bootstrap), names.group).committed(names.input, 0, Deadline(STEP_S))
+    assert found == Committed(5, "")
+
+
+def test_a_bootstrap_server_that_is_cut_off_costs_one_attempt(
+    broker: Broker, names: Names, begin: Begin, made: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not even refused, as from behind a cut; the next attempt goes to another one."""
+    monkeypatch.setattr(standing, "_OPEN_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as silent:
+        port = silent.getsockname()[1]
+
+        def silent_first(servers: list[Any]) -> Any:
+            """kafka-python picks one by chance."""
+            picks.append(next(one for one in servers if (one.port == port) is not bool(picks)))
+            return picks[-1]
+
+        picks, kafka = list[Any](), begin(Connection(f"127.0.0.1:{port},{broker.bootstrap}"))
+        dice = SimpleNamespace(choice=silent_first, shuffle=random.shuffle, uniform=random.uniform)
+        monkeypatch.setattr("kafka.net.manager.random", dice)
+        kafka.send_offsets(5, "", Deadline(STEP_S))
+        kafka.commit(Deadline(STEP_S))
+        kafka.close()
+    assert ([one.port == port for one in picks], len(made)) == ([True, False], 1)
     found = locator(Connection(broker.bootstrap), names.group).committed(names.input, 0, Deadline(STEP_S))
     assert found == Committed(5, "")
 
