@@ -35,6 +35,7 @@ _BATCH = 10_000
 _POLL_S = 0.1
 _MESSAGE_BYTES = 16 * 1024 * 1024
 _NO_POSITION = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the library's public name
+_FATAL = KafkaError._FATAL  # noqa: SLF001 - the same
 _ENDED = {KafkaError._PARTITION_EOF}  # noqa: SLF001 - the same
 _NOT_DELIVERED = {KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
 
@@ -81,10 +82,21 @@ class ClaimsLog:
         def delivered(at: int) -> Callable[[KafkaError | None, Message], None]:
             return lambda error, message: told.__setitem__(at, (error, message))
 
+        def queue(writer: Producer, at: int, item: Item) -> None:
+            writer.produce(self._topic, item.value, item.key, item.partition, on_delivery=delivered(at))
+
         writer = self._writer()
         with mapped(f"append to topic {self._topic}"):
             for at, item in enumerate(items):
-                writer.produce(self._topic, item.value, item.key, item.partition, on_delivery=delivered(at))
+                try:
+                    queue(writer, at, item)
+                except KafkaException as error:
+                    if at or error.args[0].code() != _FATAL:
+                        raise
+                    # It had failed before, and says only that; the next one tells of its first record why.
+                    self._producer = None
+                    writer = self._writer()
+                    queue(writer, at, item)
             writer.flush(deadline.remaining_s())
         if len(told) < len(items):
             writer.purge()

@@ -8,23 +8,30 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import KafkaException, Producer
 from harness.brokers import Broker
 from harness.names import Names
+from harness.secure import Secure
+from harness.secure_stage import DOWNSTREAM
+from harness.waiting import until
 
 from proof.claims import races
 from proof.claims.judge import Belief, Line, broken, owners, uncovered
+from protocol import rights
 from protocol.claims.layout import CONFIG
 from protocol.claims.log import Item
 from protocol.claims.member import Member, Membership
 from protocol.claims.messages import ClaimingPartition, encode
 from protocol.claims.snapshots import taken
 from protocol.claims.stand_by import StandBy
+from protocol.client_config import load
 from protocol.connection import Connection
 from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, Refused
+from protocol.errors import DeadlineExceeded, KafkaFailure, Refused
 from protocol.kafka import operate, topics
 from protocol.kafka.claims_log import ClaimsLog
 from protocol.kafka.clients import admin
+from protocol.rights import Kind, Operation, Place, Purpose
 
 
 @pytest.fixture
@@ -194,3 +201,29 @@ def test_the_next_one_takes_over_a_topic_when_its_worker_leaves(broker: Broker, 
             assert b.token > first
         never.set()
         assert not a.wait(never)
+
+
+def test_a_client_that_had_failed_before_says_why_and_the_next_append_has_another(secure: Secure, names: Names) -> None:
+    """Without Write it fails for good while the log is read; what it says then is only that it has."""
+    place = Place(names.input, names.output, names.dead_letter, names.group)
+    rows = [one for one in rights.more(DOWNSTREAM, [Purpose.OWNERSHIP], place) if one.kind is Kind.TOPIC]
+    (write,) = (one for one in rows if one.operation is Operation.WRITE)
+    secure.grant(DOWNSTREAM, *rows)
+    secure.revoke(DOWNSTREAM, write)
+    config = load(secure.security.config(DOWNSTREAM))
+    topic = write.name
+    log = ClaimsLog(Connection(secure.broker.bootstrap, config.properties, config.secrets, config.source), topic)
+    until(lambda: _takes_nothing(log._writer(), topic), "the client's failing for good")
+    with pytest.raises(KafkaFailure, match=r"append to .*idempotence PID.*CLUSTER_AUTHORIZATION_FAILED"):
+        log.append([claiming()], patience())
+    secure.grant(DOWNSTREAM, write)
+    assert len(log.append([claiming()], patience())) == 1
+    log.close()
+
+
+def _takes_nothing(writer: Producer, topic: str) -> bool:
+    try:
+        writer.produce(topic, b"", partition=0)
+    except KafkaException:
+        return True
+    return False
