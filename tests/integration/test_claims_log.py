@@ -6,13 +6,14 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from harness.brokers import Broker
 from harness.names import Names
 from harness.secure import Secure
-from harness.secure_stage import DOWNSTREAM
+from harness.secure_stage import DOWNSTREAM, PROOF
 from harness.waiting import until
 
 from proof.claims import races
@@ -205,25 +206,30 @@ def test_the_next_one_takes_over_a_topic_when_its_worker_leaves(broker: Broker, 
 
 def test_a_client_that_had_failed_before_says_why_and_the_next_append_has_another(secure: Secure, names: Names) -> None:
     """Without Write it fails for good while the log is read; what it says then is only that it has."""
+    topic = names.topic("claims")
     place = Place(names.input, names.output, names.dead_letter, names.group)
-    rows = [one for one in rights.more(DOWNSTREAM, [Purpose.OWNERSHIP], place) if one.kind is Kind.TOPIC]
+    rows = [
+        replace(one, user=PROOF, name=topic)
+        for one in rights.more(DOWNSTREAM, [Purpose.OWNERSHIP], place)
+        if one.kind is Kind.TOPIC
+    ]
     (write,) = (one for one in rows if one.operation is Operation.WRITE)
-    secure.grant(DOWNSTREAM, *rows)
-    secure.revoke(DOWNSTREAM, write)
-    config = load(secure.security.config(DOWNSTREAM))
-    topic = write.name
+    # Who reads only may write nowhere; with Write on any topic the client would not fail for good.
+    secure.grant(PROOF, *(one for one in rows if one != write))
+    config = load(secure.security.config(PROOF))
     log = ClaimsLog(Connection(secure.broker.bootstrap, config.properties, config.secrets, config.source), topic)
-    until(lambda: _takes_nothing(log._writer(), topic), "the client's failing for good")
+    until(lambda: _has_failed(log._writer(), topic), "the client's failing for good")
     with pytest.raises(KafkaFailure, match=r"append to .*idempotence PID.*CLUSTER_AUTHORIZATION_FAILED"):
         log.append([claiming()], patience())
-    secure.grant(DOWNSTREAM, write)
+    secure.grant(PROOF, write)
     assert len(log.append([claiming()], patience())) == 1
+    secure.revoke(PROOF, write)
     log.close()
 
 
-def _takes_nothing(writer: Producer, topic: str) -> bool:
+def _has_failed(writer: Producer, topic: str) -> bool:
     try:
         writer.produce(topic, b"", partition=0)
-    except KafkaException:
-        return True
+    except KafkaException as error:
+        return bool(error.args[0].code() == KafkaError._FATAL)
     return False
