@@ -30,6 +30,7 @@ _LOOK_S = 0.05
 _LONGEST = "transaction.max.timeout.ms"
 _LONGEST_MS = 900_000  # Kafka's default
 _END_S = 30.0
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,17 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Ward:
         places |= {(owner.topic, owner.partition) for one in cases if (owner := one.owner) is not None}
         if places:
             try:
-                groups_there = told.readers(groups(client, scope.most_groups, deadline), sorted(places))
+                groups_there, mute = told.readers(groups(client, scope.most_groups, deadline), sorted(places))
+                not_told += _unheard(mute)
             except BrewError as error:
                 not_told.append(str(error))
     return Ward(tuple(cases), found, groups_there, tuple(not_told))
+
+
+def _unheard(mute: Mapping[str, str]) -> list[str]:
+    """A line for the groups whose coordinators did not say where they stand."""
+    names = [*sorted(mute)[:_NAMED], *(["others"] if len(mute) > _NAMED else [])]
+    return [f"offsets of {len(mute)} groups ({', '.join(names)}): {mute[names[0]]}"] if mute else []
 
 
 def _within(case: Case, scope: Scope) -> bool:

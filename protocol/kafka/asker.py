@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from protocol.connection import Connection
 from protocol.deadline import Deadline
+from protocol.errors import Retriable
 from protocol.kafka.group_offsets import Place, group_offsets
 from protocol.kafka.introspect import KafkaAdminClient, ask, open_admin
+
+_CLOSE_S = 1.0
 
 
 class Answer(NamedTuple):
@@ -20,13 +25,20 @@ class Answer(NamedTuple):
 
 
 class Asker:
-    """A connection to the group's coordinator, ended with its last user. Safe for threads."""
+    """
+    A connection to the group's coordinator. Safe for threads.
+
+    It has a thread of its own, which would look for brokers for ever: whoever gives it up ends it. A failure holds on
+    to it by its traceback, so that only the garbage collector would (22 threads a second while answers are cut off).
+    """
 
     def __init__(self, connection: Connection, group: str, deadline: Deadline, request_s: float) -> None:
         self._group = group
         self._admin = open_admin(connection, deadline, request_s)
-        # A program that ends does not wait for it.
-        weakref.finalize(self, _end, self._admin).atexit = False
+        self._lock, self._looks, self._given_up = threading.Lock(), 0, False
+        # Also with the last user of a group that this process has not asked about for long.
+        self._close = weakref.finalize(self, _end, self._admin)
+        self._close.atexit = False  # a program that ends does not wait for it
 
     def look(self, step: str, place: Place, deadline: Deadline) -> Answer:
         """
@@ -36,17 +48,40 @@ class Asker:
         asked first: who knew of what is pending then has seen all that was committed before, and tells it next.
 
         Raises:
-            Retriable: no answer, or none yet.
+            Retriable: no answer, or none yet; or this connection was ended meanwhile.
             DeadlineExceeded: none in time.
         """
         admin = self._admin
-        stable, now = ask(admin, deadline, step, group_offsets, admin, self._group, [place], True, False)
+        with self._looking(step):
+            stable, now = ask(admin, deadline, step, group_offsets, admin, self._group, [place], True, False)
         return Answer(now[place].offset, stable[place].unstable)
+
+    def end(self) -> None:
+        """Close the connection, behind looks of others that go on. Harmless when repeated."""
+        with self._lock:
+            self._given_up, unused = True, not self._looks
+        if unused:
+            self._close()
+
+    @contextmanager
+    def _looking(self, step: str) -> Iterator[None]:
+        with self._lock:
+            if self._given_up:
+                raise Retriable(f"{step}: another transaction has given this connection up")
+            self._looks += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._looks -= 1
+                last = self._given_up and not self._looks
+            if last:
+                self._close()
 
 
 def _end(admin: KafkaAdminClient) -> None:
-    """The last user may be the client's own thread, which would wait for itself."""
-    if threading.current_thread().name.startswith("kafka-io"):
-        threading.Thread(target=admin.close, name="asker-end", daemon=True).start()
-    else:
-        admin.close()
+    """Its thread may be asking for an address, which has no deadline; and the last user may be that thread itself."""
+    closing = threading.Thread(target=admin.close, name="asker-end", daemon=True)
+    closing.start()
+    if not threading.current_thread().name.startswith("kafka-io"):
+        closing.join(_CLOSE_S)

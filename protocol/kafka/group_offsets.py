@@ -13,12 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from protocol.deadline import Deadline
 from protocol.kafka.introspect import KafkaAdminClient
 
 with warnings.catch_warnings():
     # The library reads its message schemas with a deprecated function while it is imported.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka.errors import for_code
+    from kafka.errors import KafkaError, RetriableError, for_code
     from kafka.protocol.consumer import OffsetFetchRequest
 
 _MANY_GROUPS = 8
@@ -58,6 +59,29 @@ async def group_offsets(
         for one in stable
     ]
     return [_told(await answer, many=many) for answer in sent]
+
+
+async def offsets_of_groups(
+    admin: KafkaAdminClient, groups: Iterable[str], places: Iterable[Place], deadline: Deadline
+) -> tuple[dict[str, dict[Place, int]], dict[str, str]]:
+    """
+    Those of these groups that stand somewhere in these places, and where; then those whose coordinator did not say,
+    and why. All are asked at once; a group that is not ours to see is in neither.
+    """
+    manager, asked = admin._manager, list(places)  # noqa: SLF001 - as above
+    answers = {group: manager.call_soon(group_offsets, admin, group, asked, False) for group in groups}
+    found, silent = dict[str, dict[Place, int]](), dict[str, str]()
+    for group, answer in answers.items():
+        try:
+            (told,) = await manager.wait_for(answer, deadline.remaining_s() * 1000)
+        except RetriableError as error:
+            silent[group] = f"{error} ({type(error).__name__})"
+        except KafkaError:
+            continue
+        else:
+            if offsets := {place: one.offset for place, one in told.items() if one.offset is not None}:
+                found[group] = offsets
+    return found, silent
 
 
 def _request(group: str, wanted: Mapping[str, list[int]], stable: bool, *, many: bool) -> Any:

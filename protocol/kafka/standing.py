@@ -72,8 +72,11 @@ class Standing:
     def forget(self, asker: Asker | None = None) -> None:
         """Ask through a new one from now on, unless that was done since ``asker`` was used."""
         with self._lock:
-            if asker is None or self._asker is asker:
-                self._asker = None
+            kept = self._asker
+            if kept is None or (asker is not None and asker is not kept):
+                return
+            self._asker = None
+        kept.end()
 
     def _asked(self, deadline: Deadline) -> Asker:
         """The one that is kept; several threads may make one at first, the first one stays."""
@@ -85,8 +88,10 @@ class Standing:
 
         made = Asker(self._connection, self._group, deadline, _ATTEMPT_S)
         with self._lock:
-            self._asker = self._asker or made
-            return self._asker
+            first = self._asker = self._asker or made
+        if first is not made:
+            made.end()
+        return first
 
 
 def _moved(group: str, place: str, expected: int | None, found: int | None) -> str:

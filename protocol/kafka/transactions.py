@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -13,12 +13,13 @@ from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import KafkaFailure, Refused
 from protocol.kafka.clients import asking, attempt_s, mapped, producer
-from protocol.kafka.group_offsets import group_offsets
+from protocol.kafka.group_offsets import offsets_of_groups
 from protocol.kafka.introspect import AdminPartition, NoSuchId, RawLogs, ask, plain_admin
 from protocol.retry import again
 from protocol.transactions import ENDING, ONGOING, Bound, Coordinated, Held, Place
 
 _FENCE_BYTES = 1_000_000
+_GROUPS_S = 10.0
 
 
 class Transactions:
@@ -93,19 +94,16 @@ class Transactions:
         told = self._ask("list transactions", call, None, producer_ids, states)
         return self.named(sorted({one.transactional_id for some in told.values() for one in some}))
 
-    def readers(self, names: Iterable[str], places: Iterable[Place]) -> dict[str, Mapping[Place, int]]:
-        """Those of these groups that have a committed offset in these partitions, and their offsets."""
-        asked = list(places)
-        found: dict[str, Mapping[Place, int]] = {}
-        for name in names:
-            step = f"offsets of group {name}"
-            try:
-                (told,) = ask(self._admin, self._deadline, step, group_offsets, self._admin, name, asked, False)
-            except KafkaFailure:
-                continue  # not ours to see: it is told of those that are
-            if offsets := {place: one.offset for place, one in told.items() if one.offset is not None}:
-                found[name] = offsets
-        return found
+    def readers(
+        self, names: Iterable[str], places: Iterable[Place]
+    ) -> tuple[dict[str, dict[Place, int]], dict[str, str]]:
+        """
+        Those of these groups that have a committed offset in these partitions, and their offsets; then those whose
+        coordinator did not answer, and why.
+        """
+        patience = self._deadline.part(_GROUPS_S)
+        call = offsets_of_groups
+        return ask(self._admin, self._deadline, "offsets of groups", call, self._admin, names, places, patience)  # type: ignore[no-any-return]
 
     def write_abort_marker(self, held: Held) -> None:
         """

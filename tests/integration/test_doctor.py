@@ -13,10 +13,14 @@ from harness.waiting import markers_written
 
 from pipeline.operate import doctor, ward
 from pipeline.operate.ward import Scope, end, examine
+from proof.wire.apis import Api
+from proof.wire.rules import Action, Rule, Side
+from proof.wire.running import WireProxy
 from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import Fatal
-from protocol.kafka import transactions
+from protocol.kafka import operate, transactions
+from protocol.kafka.clients import admin
 from protocol.names import ExitCode
 
 
@@ -52,6 +56,26 @@ def test_doctor_ends_a_lingering_transaction_and_the_reader_goes_on(stage: Stage
     assert (stage.outputs(), stage.waiting()) == (1, 0)
     stage.drain_alone()
     assert stage.outputs() == 11
+
+
+def test_a_group_whose_coordinator_is_silent_is_named_beside_those_that_are_told(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may wait, too: nothing about it is not the same as its not being there."""
+    stage.create(1)
+    stage.seed(3)
+    crash(stage)
+    output = stage.names.output
+    groups = [f"{stage.names.group}.{one}" for one in "abc"]
+    for group in groups:
+        operate.set_offsets(admin(stage.connection), group, output, {0: 0}, Deadline(20))
+    monkeypatch.setattr(ward, "groups", lambda *_: groups)
+    monkeypatch.setattr(transactions, "_GROUPS_S", 0.5)
+    with WireProxy(stage.broker.bootstrap) as proxy:
+        proxy.add(Rule(Api.OFFSET_FETCH, Action.DROP, Side.REPLY, nth=2, times=0))
+        found = examine(proxy.connection, Scope([output], older_than_s=0), Deadline(20))
+    assert found.groups == {groups[0]: {(output, 0): 0}}
+    assert [one.split(": ")[0] for one in found.not_told] == [f"offsets of 2 groups ({groups[1]}, {groups[2]})"]
 
 
 def test_doctor_ends_a_hanging_transaction_that_no_coordinator_knows(stage: Stage) -> None:

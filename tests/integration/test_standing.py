@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
+from harness.transactions import STEP_S, begun, topics_made
 
 from proof.wire.apis import Api
 from proof.wire.rules import Action, Rule, Side
@@ -18,15 +21,13 @@ from proof.wire.running import WireProxy
 from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import Abortable
-from protocol.kafka import asker, operate, standing, topics
+from protocol.kafka import asker, operate, standing
 from protocol.kafka.clients import admin
-from protocol.kafka.introspect import open_admin
+from protocol.kafka.introspect import KafkaAdminClient, open_admin
 from protocol.kafka.locator import locator
 from protocol.kafka.standing import Standing
-from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
+from protocol.kafka.transaction import KafkaTransaction
 from protocol.position import Committed
-
-STEP_S = 20.0
 
 Begin = Callable[[Connection], KafkaTransaction]
 
@@ -34,20 +35,12 @@ Begin = Callable[[Connection], KafkaTransaction]
 @pytest.fixture
 def begin(broker: Broker, names: Names) -> Iterator[Begin]:
     """A transaction with one record, behind its flush; those that a test leaves open end with it."""
-    connection, made = Connection(broker.bootstrap), list[KafkaTransaction]()
-    wanted = [topics.Wanted(name, 1, {}) for name in (names.input, names.output)]
-    topics.create(admin(connection), wanted, Deadline(STEP_S))
-    topics.describe_all(admin(connection), [names.input, names.output], Deadline(STEP_S))
+    made = list[KafkaTransaction]()
+    topics_made(Connection(broker.bootstrap), names)
 
     def begin(through: Connection) -> KafkaTransaction:
-        kafka = KafkaTransaction(TransactionSettings(through, names.group, STEP_S), names.input, 0)
-        made.append(kafka)
-        kafka.fence(Deadline(STEP_S))
-        kafka.locate(Deadline(STEP_S))
-        kafka.begin()
-        kafka.produce(names.output, b"1", None, 0)
-        kafka.flush(Deadline(STEP_S))
-        return kafka
+        made.append(begun(through, names))
+        return made[-1]
 
     yield begin
     for one in made:
@@ -55,11 +48,11 @@ def begin(broker: Broker, names: Names) -> Iterator[Begin]:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[KafkaAdminClient]:
     """Every client that is made to ask where a group stands."""
-    clients = list[object]()
+    clients = list[KafkaAdminClient]()
 
-    def keeping(connection: Connection, deadline: Deadline, request_s: float) -> object:
+    def keeping(connection: Connection, deadline: Deadline, request_s: float) -> KafkaAdminClient:
         clients.append(open_admin(connection, deadline, request_s))
         return clients[-1]
 
@@ -88,7 +81,7 @@ def test_a_transaction_on_a_position_that_has_moved_is_not_committed(
 
 
 def test_transactions_that_commit_ask_through_one_client(
-    broker: Broker, names: Names, begin: Begin, made: list[object]
+    broker: Broker, names: Names, begin: Begin, made: list[KafkaAdminClient]
 ) -> None:
     """One after another; the position is confirmed each time."""
     for until in (1, 2, 3):
@@ -101,8 +94,23 @@ def test_transactions_that_commit_ask_through_one_client(
     assert found == Committed(3, "")
 
 
+def test_looks_of_many_threads_at_once_are_all_answered_by_one_client(
+    broker: Broker, names: Names, begin: Begin
+) -> None:
+    """A process has a transaction for each of its partitions; kafka-python refuses a sixth request by itself."""
+    connection = Connection(broker.bootstrap)
+    begin(connection)  # the coordinator is there; it sends no offset
+    one = asker.Asker(connection, names.group, Deadline(STEP_S), STEP_S)
+    try:
+        with ThreadPoolExecutor(32) as threads:
+            told = threads.map(lambda _: one.look("look", (names.input, 0), Deadline(STEP_S)), range(320))
+            assert Counter(told) == {asker.Answer(None, aware=False): 320}
+    finally:
+        one.end()
+
+
 def test_who_knows_nothing_of_the_offset_sent_is_not_believed(
-    broker: Broker, names: Names, begin: Begin, made: list[object]
+    broker: Broker, names: Names, begin: Begin, made: list[KafkaAdminClient]
 ) -> None:
     """However right the position is: one that is cut off says so, too. Each further client may find another one."""
     connection = Connection(broker.bootstrap)
@@ -110,10 +118,11 @@ def test_who_knows_nothing_of_the_offset_sent_is_not_believed(
     with pytest.raises(Abortable, match="can't be confirmed: who answered for it knows nothing of the offset"):
         Standing(connection, names.group).confirm(names.input, 0, None, Deadline(STEP_S))
     assert len(made) == standing.STRANGERS > 1
+    assert all(one._closed for one in made)
 
 
 def test_an_answer_that_is_lost_costs_a_second_look_and_no_transaction(
-    broker: Broker, names: Names, begin: Begin, made: list[object]
+    broker: Broker, names: Names, begin: Begin, made: list[KafkaAdminClient]
 ) -> None:
     """The question goes out again through a new client."""
     with WireProxy(broker.bootstrap) as proxy:
@@ -121,14 +130,14 @@ def test_an_answer_that_is_lost_costs_a_second_look_and_no_transaction(
         lost = proxy.add(Rule(Api.OFFSET_FETCH, Action.DROP, Side.REPLY))
         kafka.send_offsets(5, "", Deadline(STEP_S))
         kafka.commit(Deadline(STEP_S))
-        assert (lost.fired, len(made)) == (1, 2)
+        assert (lost.fired, [one._closed for one in made]) == (1, [True, False])
         kafka.close()
     found = locator(Connection(broker.bootstrap), names.group).committed(names.input, 0, Deadline(STEP_S))
     assert found == Committed(5, "")
 
 
 def test_a_bootstrap_server_that_is_cut_off_costs_one_attempt(
-    broker: Broker, names: Names, begin: Begin, made: list[object], monkeypatch: pytest.MonkeyPatch
+    broker: Broker, names: Names, begin: Begin, made: list[KafkaAdminClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not even refused, as from behind a cut; the next attempt goes to another one."""
     monkeypatch.setattr(standing, "_OPEN_S", 0.5)
@@ -152,9 +161,9 @@ def test_a_bootstrap_server_that_is_cut_off_costs_one_attempt(
 
 
 def test_answers_that_never_come_end_the_transaction_within_the_deadline(
-    broker: Broker, begin: Begin, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, begin: Begin, made: list[KafkaAdminClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the step's name, and so that it is aborted: readers wait behind it."""
+    """By the step's name, and so that it is aborted: readers wait behind it. No client, with its thread, is left."""
     monkeypatch.setattr(standing, "_CONFIRM_S", 0.5)
     with WireProxy(broker.bootstrap) as proxy:
         kafka = begin(proxy.connection)
@@ -163,3 +172,5 @@ def test_answers_that_never_come_end_the_transaction_within_the_deadline(
             kafka.send_offsets(5, "", Deadline(STEP_S))
         kafka.abort(Deadline(STEP_S))
         kafka.close()
+    assert [one._closed for one in made] == [True] * len(made)
+    assert made != []

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from harness.names import Names
+from harness.transactions import STEP_S, topics_made
 from harness.waiting import until
 
 from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import Abortable, BrewError
-from protocol.kafka import operate, topics
+from protocol.kafka import operate
 from protocol.kafka.clients import READ_COMMITTED, admin
 from protocol.kafka.offsets import log_offsets
 from protocol.kafka.scan import scan
@@ -26,8 +27,6 @@ from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
 from protocol.kafka.transactions import transactions
 from sandbox import network
 from sandbox.kafka import Cluster, Settings
-
-STEP_S = 20.0
 
 pytestmark = pytest.mark.skipif(not network.allowed(), reason="namespaces need root, `ip` and `nsenter`")
 
@@ -82,9 +81,7 @@ def test_a_position_that_a_cut_off_coordinator_tells_is_not_committed_on(
     three: Cluster, names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says 10 where the group stands at 20 by now; without the look behind send-offsets rows come out twice."""
-    wanted = [topics.Wanted(name, 2, {}) for name in (names.input, names.output)]
-    topics.create(admin(three.connection), wanted, Deadline(STEP_S))
-    topics.describe_all(admin(three.connection), [names.input, names.output], Deadline(STEP_S))
+    topics_made(three.connection, names, partitions=2)
     whole = TransactionSettings(three.connection, names.group, STEP_S)
     for partition in (0, 1):
         until(partial(_written, whole, names, partition, 0, 5), "a first transaction each")

@@ -12,19 +12,17 @@ from pathlib import Path
 
 import pytest
 from harness.names import Names
+from harness.transactions import STEP_S, begun, topics_made
 from harness.waiting import until
 
 from protocol.connection import Connection
 from protocol.deadline import Deadline
-from protocol.kafka import operate, topics
+from protocol.kafka import operate
 from protocol.kafka.clients import admin
 from protocol.kafka.locator import locator
 from protocol.kafka.reassign import reassign
-from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
 from protocol.position import Committed
 from sandbox.kafka import Cluster
-
-STEP_S = 20.0
 
 # Asks where a group stands, again and again, with what the Python client offers for it.
 _ADMIN_CLIENT = """
@@ -52,19 +50,8 @@ def three() -> Iterator[Cluster]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _begun(connection: Connection, names: Names) -> KafkaTransaction:
-    """One record, flushed."""
-    kafka = KafkaTransaction(TransactionSettings(connection, names.group, STEP_S), names.input, 0)
-    kafka.fence(Deadline(STEP_S))
-    kafka.locate(Deadline(STEP_S))
-    kafka.begin()
-    kafka.produce(names.output, b"1", None, 0)
-    kafka.flush(Deadline(STEP_S))
-    return kafka
-
-
 def _committed(connection: Connection, names: Names, offset: int) -> None:
-    kafka = _begun(connection, names)
+    kafka = begun(connection, names)
     kafka.send_offsets(offset, "", Deadline(STEP_S))
     kafka.commit(Deadline(STEP_S))
     kafka.close()
@@ -84,15 +71,13 @@ def _coordinator_moves(connection: Connection, group: str) -> None:
 def stood(three: Cluster, names: Names) -> Connection:
     """A group that stands at 5, located and confirmed by this process."""
     connection = three.connection
-    wanted = [topics.Wanted(name, 1, {}) for name in (names.input, names.output)]
-    topics.create(admin(connection), wanted, Deadline(STEP_S))
-    topics.describe_all(admin(connection), [names.input, names.output], Deadline(STEP_S))
+    topics_made(connection, names)
     _committed(connection, names, 5)
     return connection
 
 
 def test_a_transaction_commits_though_the_coordinator_it_knew_is_none_any_more(stood: Connection, names: Names) -> None:
-    kafka = _begun(stood, names)
+    kafka = begun(stood, names)
     _coordinator_moves(stood, names.group)
     kafka.send_offsets(7, "", Deadline(STEP_S))
     kafka.commit(Deadline(STEP_S))

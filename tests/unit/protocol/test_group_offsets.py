@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 from kafka.errors import NotCoordinatorError
 from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 
-from protocol.kafka import asker, group_offsets
+from protocol.kafka import group_offsets
 from protocol.kafka.group_offsets import Told
 
 WANTED = {"orders": [0, 1]}
@@ -57,18 +56,3 @@ def test_an_error_is_not_taken_for_a_position(many: bool, codes: tuple[int, ...]
     """Of one partition, or of the whole group."""
     with pytest.raises(NotCoordinatorError):
         group_offsets._told(_answer(*codes, many=many, whole=whole), many=many)
-
-
-@pytest.mark.parametrize("name", ["kafka-io-1", "worker"])
-def test_a_connection_is_never_ended_by_the_thread_that_it_would_wait_for(name: str) -> None:
-    """Whoever was the last to use it: the client's own thread may be."""
-    ended_by, done = list[str](), threading.Event()
-
-    class Admin:
-        def close(self) -> None:
-            ended_by.append(threading.current_thread().name)
-            done.set()
-
-    threading.Thread(target=asker._end, args=[Admin()], name=name).start()
-    assert done.wait(10)
-    assert ended_by != ["kafka-io-1"]

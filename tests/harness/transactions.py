@@ -1,0 +1,35 @@
+"""A transaction of the pipeline's kind on real brokers, up to where a test wants to look at it."""
+
+from __future__ import annotations
+
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.kafka import topics
+from protocol.kafka.clients import admin
+from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
+
+from .names import Names
+
+STEP_S = 20.0
+
+
+def topics_made(connection: Connection, names: Names, partitions: int = 1) -> None:
+    """Input and output, known to every broker's clients."""
+    wanted = [topics.Wanted(name, partitions, {}) for name in (names.input, names.output)]
+    topics.create(admin(connection), wanted, Deadline(STEP_S))
+    topics.describe_all(admin(connection), [names.input, names.output], Deadline(STEP_S))
+
+
+def begun(connection: Connection, names: Names) -> KafkaTransaction:
+    """In partition 0, with one record, behind its flush; its user ends and closes it."""
+    kafka = KafkaTransaction(TransactionSettings(connection, names.group, STEP_S), names.input, 0)
+    try:
+        kafka.fence(Deadline(STEP_S))
+        kafka.locate(Deadline(STEP_S))
+        kafka.begin()
+        kafka.produce(names.output, b"1", None, 0)
+        kafka.flush(Deadline(STEP_S))
+    except BaseException:
+        kafka.close()
+        raise
+    return kafka

@@ -1,0 +1,103 @@
+"""When a connection that is kept for looks at a group's offset ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from harness.waiting import until
+
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import Retriable
+from protocol.kafka import asker
+from protocol.kafka.asker import Answer, Asker
+from protocol.kafka.group_offsets import Told
+
+PLACE = ("orders", 0)
+
+
+class Admin:
+    """A client, and whether it has ended."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+        self.may_close = threading.Event()
+        self.may_close.set()
+
+    def close(self) -> None:
+        self.may_close.wait(20)
+        self.closed.set()
+
+
+@pytest.fixture
+def admin() -> Admin:
+    return Admin()
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch, admin: Admin) -> Iterator[threading.Event]:
+    """Looks are answered once it is set."""
+    may = threading.Event()
+
+    def ask(*_: object) -> list[dict[tuple[str, int], Told]]:
+        assert may.wait(20)
+        return [{PLACE: Told(None, unstable=True)}, {PLACE: Told(5, unstable=False)}]
+
+    monkeypatch.setattr(asker, "open_admin", lambda *_: admin)
+    monkeypatch.setattr(asker, "ask", ask)
+    yield may
+    may.set()
+
+
+def _asker() -> Asker:
+    return Asker(Connection("nowhere:1"), "g", Deadline(5), 1.0)
+
+
+def test_a_connection_that_is_given_up_ends_behind_the_looks_of_others(admin: Admin, answer: threading.Event) -> None:
+    one = _asker()
+    with ThreadPoolExecutor() as others:
+        looks = [others.submit(one.look, "step", PLACE, Deadline(20)) for _ in range(2)]
+        until(lambda: one._looks == 2, "both looks")
+        one.end()
+        assert not admin.closed.is_set()
+        with pytest.raises(Retriable, match="step: another transaction has given this connection up"):
+            one.look("step", PLACE, Deadline(20))
+        answer.set()
+        assert [look.result(20) for look in looks] == [Answer(5, aware=True)] * 2
+    assert admin.closed.is_set()
+
+
+@pytest.mark.usefixtures("answer")
+def test_a_connection_that_nobody_uses_ends_at_once_and_once(admin: Admin) -> None:
+    one = _asker()
+    one.end()
+    assert admin.closed.is_set()
+    admin.closed.clear()
+    one.end()
+    del one
+    assert not admin.closed.is_set()
+
+
+@pytest.mark.usefixtures("answer")
+def test_a_connection_that_is_forgotten_ends_too(admin: Admin) -> None:
+    """With a group that this process has not asked about for long."""
+    one = _asker()
+    del one
+    assert admin.closed.is_set()
+
+
+@pytest.mark.usefixtures("answer")
+@pytest.mark.parametrize("name", ["kafka-io-1", "worker"])
+def test_an_end_that_takes_long_is_not_waited_for(name: str, admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's own thread would wait for itself; others may wait for an address that nobody tells."""
+    monkeypatch.setattr(asker, "_CLOSE_S", 0.05)
+    admin.may_close.clear()
+    ending = threading.Thread(target=_asker().end, name=name)
+    ending.start()
+    ending.join(20)
+    assert (ending.is_alive(), admin.closed.is_set()) == (False, False)
+    admin.may_close.set()
+    assert admin.closed.wait(20)
