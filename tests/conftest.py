@@ -13,6 +13,7 @@ from harness.brokers import Broker, any_broker
 from harness.names import Names
 from harness.secure import Secure, secure_broker
 from harness.stores import store
+from harness.waiting import until
 from harness.workers import Groups, by_turns
 from hypothesis import settings
 
@@ -91,10 +92,14 @@ def _nobody_asks_on() -> Iterator[None]:
     that draws from `random` beside hypothesis (seen: red). A client that nobody ended is a leak, in the product, too.
     """
     yield
-    if (locator := sys.modules.get("protocol.kafka.locator")) is not None:
-        for one in locator._known:
-            one.doubt()
-    assert [one.name for one in threading.enumerate() if one.name.startswith("kafka-io")] == []
+
+    def nobody() -> bool:
+        if (locator := sys.modules.get("protocol.kafka.locator")) is not None:
+            for one in locator._known:
+                one.doubt()
+        return not any(one.name.startswith("kafka-io") for one in threading.enumerate())
+
+    until(nobody, "the end of kafka-python's clients", 10)
 
 
 @pytest.fixture

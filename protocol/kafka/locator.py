@@ -86,7 +86,7 @@ class Locator:
                 self._client = None
 
 
-_known: deque[Locator] = deque(maxlen=_MOST)
+_known: deque[Locator] = deque()
 _knowing = threading.Lock()
 
 
@@ -96,6 +96,8 @@ def locator(connection: Connection, group: str) -> Locator:
         for one in _known:
             if (one.process, one.group, one.connection) == (os.getpid(), group, connection):
                 return one
+        if len(_known) == _MOST:
+            _known.popleft().doubt()
         made = Locator(connection, group)
         _known.append(made)
         return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
@@ -44,6 +45,20 @@ def test_a_forked_process_asks_through_its_own(broker: Broker, names: Names, mon
     mine = locator(Connection(broker.bootstrap), names.group)
     monkeypatch.setattr("os.getpid", lambda: mine.process + 1)
     assert locator(Connection(broker.bootstrap), names.group) is not mine
+
+
+def test_a_group_that_others_have_crowded_out_is_not_asked_about_any_more(
+    broker: Broker, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clients, with their threads, end at once; it may be asked about anew."""
+    monkeypatch.setattr(locating, "_known", deque())
+    connection, ended = Connection(broker.bootstrap), list[str]()
+    first, *others = (locator(connection, f"{names.group}.{n}") for n in range(locating._MOST))
+    first.client()
+    monkeypatch.setattr(first.standing, "forget", lambda: ended.append(first.group))
+    one_more = locator(connection, names.group)
+    assert (list(locating._known), ended, first._client) == ([*others, one_more], [first.group], None)
+    assert locator(connection, first.group) is not first
 
 
 def test_a_kept_client_that_hangs_is_given_up_for_a_new_one(proxy: WireProxy, names: Names) -> None:

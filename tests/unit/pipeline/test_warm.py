@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -90,3 +92,12 @@ def test_an_end_under_a_job_is_no_bug(kept: Callable[..., tuple[Warmth, list[str
     go.set()
     thread.join(20)
     assert told == []
+
+
+@pytest.mark.parametrize("touch", ["pipeline.direct.crews.touch_holder", "pipeline.warm._touch"])
+def test_a_worker_that_is_kept_warm_has_imported_what_ends_a_transaction(touch: str) -> None:
+    """kafka-python takes 0.15 s; a stand-by that takes over would spend them in its first transaction."""
+    module, name = touch.rsplit(".", 1)
+    asked = f"import sys, {module}; list({module}.{name}([])); print('protocol.kafka.asker' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout == "True\n"
