@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import psutil
 
 from protocol.deadline import Deadline
 
+_STILL_S, _LOOK_S = 5.0, 0.002
 # The clock that start times are computed from can be set while a server runs.
 _CLOCK_SLACK_S = 2.0
 
@@ -42,7 +44,7 @@ class Identity:
         return self.process() is not None
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal; False when the process is no longer there."""
+        """Send a signal; False when the process is no longer there. SIGSTOP is waited for, see `_stand_still`."""
         process = self.process()
         if process is None:
             return False
@@ -50,6 +52,9 @@ class Identity:
             process.send_signal(number)
         except psutil.NoSuchProcess:
             return False
+        deadline = Deadline(_STILL_S)
+        while number is signal.SIGSTOP and not _stand_still(self.pid) and not deadline.expired():
+            time.sleep(_LOOK_S)
         return True
 
     def stop(self, grace: Deadline) -> bool:
@@ -114,3 +119,12 @@ def _leash(pid: int) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+
+def _stand_still(pid: int) -> bool:
+    """Whether all threads are stopped: the others work on until the one that got the signal has a processor."""
+    try:
+        states = [(task / "stat").read_text().rpartition(") ")[2][:1] for task in Path(f"/proc/{pid}/task").iterdir()]
+    except (FileNotFoundError, ProcessLookupError):
+        return True  # it has ended, or this is no Linux
+    return set(states) <= set("TtXZ")

@@ -1,12 +1,16 @@
 """Processes of the sandbox: told apart by number and start time, ended in two steps, never outliving a leash."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+import pytest
 from harness.waiting import await_ends, has_ended, until
 
 from protocol.deadline import Deadline
+from sandbox import process
 from sandbox.process import Identity, Started
 
 WAITS = "signal.alarm(600); signal.pause()"
@@ -76,3 +80,27 @@ def test_a_server_without_leash_outlives_its_starter(tmp_path: Path) -> None:
     assert left.alive()
     left.kill()
     assert not left.alive()
+
+
+def test_a_process_that_was_stopped_stands_still_when_the_signal_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads work on until the one that got the signal has a processor: under load a paused broker answered."""
+    looks, real = list[bool](), process._stand_still
+
+    def later(pid: int) -> bool:
+        looks.append(len(looks) > 1 and real(pid))
+        return looks[-1]
+
+    monkeypatch.setattr(process, "_stand_still", later)
+    started = Started(IDLE, tmp_path / "log", leashed=True)
+    try:
+        assert started.identity.send(signal.SIGSTOP)
+        stopped = psutil.Process(started.identity.pid).status() == psutil.STATUS_STOPPED
+        assert (looks[:2], looks[-1], stopped) == ([False, False], True, True)
+        seen = len(looks)
+        assert started.identity.send(signal.SIGCONT)
+        assert len(looks) == seen
+    finally:
+        started.identity.kill()
+        started.ended()
