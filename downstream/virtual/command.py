@@ -47,7 +47,7 @@ def _url(_context: click.Context, _parameter: click.Parameter, value: str) -> st
     type=int,
     default=1000,
     show_default=True,
-    help="Records of a partition above its position; a crash repeats those, and what was done in the second before.",
+    help="Records of a partition above its position; a crash repeats them, and what was done up to 2 s before.",
 )
 @click.option("--attempts", type=int, default=5, show_default=True, help="How often a record is tried.")
 @click.option("--back-off-s", type=float, default=0.1, show_default=True, help="Pause after the first failure.")
