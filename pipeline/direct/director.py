@@ -106,6 +106,8 @@ class Director:
         try:
             facts, all_of_them = self._scout.look(lambda source: range(source.partitions))
         except (KafkaFailure, DeadlineExceeded) as error:
+            # An older answer may say of a partition that has come back: no position yet, begin at the first record.
+            self._facts = {}
             self._shared.board.unanswered(str(error))
             self._next_look = time.monotonic() + self._patience.failed("survey", str(error))
             return

@@ -16,6 +16,7 @@ from pipeline.direct.line import Line
 from pipeline.direct.terms import Grant, Terms, granting
 from pipeline.direct.turns import Desk, Turns
 from pipeline.outcome import Outcome, Status
+from pipeline.pace import Pace
 from pipeline.ports import Targets
 from pipeline.settings import CrashSettings, DirectSettings, Limits
 from protocol.connection import Connection
@@ -230,14 +231,21 @@ def test_the_second_lease_waits_for_the_first_ones_transaction(work: Work) -> No
         assert work.most == 1
 
 
-def test_who_waits_for_its_turn_to_read_leaves_when_it_is_called_back(work: Work) -> None:
-    """Others may read for minutes."""
-    waiting = threading.Event()
+def one_reader(first: Pace) -> Desk:
+    desk = Desk(first)
+    desk.reading = Turns(1, 60.0)
+    return desk
 
-    def reads(_report: object, stop: threading.Event, desk: Desk) -> int:
-        desk.reading = Turns(1, 60.0)
+
+def test_who_waits_for_its_turn_to_read_leaves_when_it_is_called_back(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And when all are sent away: others may read for minutes."""
+    waiting, go = threading.Event(), threading.Event()
+
+    def reads(_report: object, _stop: threading.Event, desk: Desk) -> int:
         with desk.reading.one():
-            assert stop.wait(WAIT_S)
+            assert go.wait(WAIT_S)
         return 101
 
     def waits(_report: object, stop: threading.Event, desk: Desk) -> int:
@@ -246,6 +254,7 @@ def test_who_waits_for_its_turn_to_read_leaves_when_it_is_called_back(work: Work
             return 102
 
     work.acts |= {0: reads, 1: waits, 2: waits}
+    monkeypatch.setattr(holder, "Desk", one_reader)
     with leased() as driver:
         driver.grants(grant(0))
         assert work.begun.acquire(timeout=WAIT_S)
@@ -255,7 +264,9 @@ def test_who_waits_for_its_turn_to_read_leaves_when_it_is_called_back(work: Work
         driver.line.send({"release": 1})
         assert driver.hears() == left(1, 102)
         driver.line.send({"end": True})
-        assert sorted((driver.hears()["left"]["partition"] for _ in range(2)), key=int) == [0, 2]
+        assert driver.hears() == left(2, 102), "the one that reads has not ended"
+        go.set()
+        assert driver.hears() == left(0, 101)
 
 
 @pytest.mark.parametrize(
