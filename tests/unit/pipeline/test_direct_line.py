@@ -7,6 +7,7 @@ import queue
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from harness.waiting import until
@@ -106,8 +107,10 @@ def test_strangers_are_hung_up_on(office: Office, words: bytes) -> None:
 
 
 def test_a_closed_office_hangs_up_on_everyone(office: Office) -> None:
-    caller = hello(office)
+    caller, *_ = [hello(office, slot) for slot in range(3)]
     office.close()
+    said = [office.said.get(timeout=5) for _ in range(3)]
+    assert {(one.desk.slot, one.message) for one in said} == {(slot, None) for slot in range(3)}  # type: ignore[comparison-overlap]
     assert caller.receive() is None
     assert not caller.send({"alive": True}) or caller.receive() is None
     with pytest.raises(OSError, match="refused"):
@@ -153,15 +156,46 @@ def test_messages_arrive_one_by_one_however_the_network_cuts_them(
     sender.join(5)
 
 
-def test_messages_of_many_threads_are_not_mixed(tcp: tuple[Line, socket.socket]) -> None:
+class Slow:
+    """A socket whose sending takes a while; how many sent at once, at most."""
+
+    def __init__(self, error: OSError | None = None) -> None:
+        self.error, self.now, self.most, self.closed = error, 0, 0, False
+
+    def setsockopt(self, *_: object) -> None: ...
+    def settimeout(self, _seconds: float) -> None: ...
+    def shutdown(self, _how: int) -> None: ...
+
+    def sendall(self, _data: bytes) -> None:
+        if self.error is not None:
+            raise self.error
+        self.now += 1
+        self.most = max(self.most, self.now)
+        threading.Event().wait(0.02)
+        self.now -= 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_messages_of_many_threads_are_not_mixed() -> None:
     """Each partition has a thread, and an outcome may be longer than what a socket takes at once."""
-    caller, driver = tcp
-    other = Line(driver, 20.0)
-    texts = [letter * 300_000 for letter in "abcdefgh"]
-    threads = [threading.Thread(target=caller.send, args=[{"text": text}], daemon=True) for text in texts]
+    slow: Any = Slow()
+    one = Line(slow, 1.0)
+    threads = [threading.Thread(target=one.send, args=[{"alive": True}], daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
-    assert sorted((other.receive() or {}).get("text", "") for _ in texts) == texts
+    for thread in threads:
+        thread.join(20)
+    assert slow.most == 1
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), ConnectionResetError(), TimeoutError(), OSError(9, "closed")])
+def test_however_a_line_dies_who_speaks_on_it_is_told_and_works_on(error: OSError) -> None:
+    """An outcome that can't be told must not end the partition's thread: Kafka knows it, too."""
+    dead: Any = Slow(error)
+    assert Line(dead, 1.0).send({"alive": True}) is False
+    assert dead.closed
 
 
 @pytest.mark.parametrize(("size", "arrives"), [(1000, True), (200_000, False)])
@@ -177,7 +211,12 @@ def test_a_message_without_an_end_is_not_kept_for_ever(
     if arrives:
         sender.join(5)
         driver.sendall(b"\n")
-    assert (caller.receive() is not None) is arrives
+    caller._socket.settimeout(60.0)
+    got = list[object]()
+    receiver = threading.Thread(target=lambda: got.append(caller.receive()), daemon=True)
+    receiver.start()
+    receiver.join(20)
+    assert [one is not None for one in got] == [arrives], "no answer before the silence of a minute"
     caller.close()
     sender.join(5)
 

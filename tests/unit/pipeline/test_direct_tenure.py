@@ -134,6 +134,17 @@ def test_a_reader_with_nothing_to_read_keeps_no_other_from_reading(tail: type[Fa
         held.end()
 
 
+def test_a_reader_that_has_something_to_do_again_counts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all partitions of a backlog would be read at once when upstream's transaction has ended."""
+    lease, counted = Lease(replace(GRANT, goal=START + 1)), list[bool]()
+    lease.desk.reading = Turns(1, 60.0)
+    pieces = iter([None, Taken([], START + 1, 1)])
+    monkeypatch.setattr(lease, "take", lambda *_: next(pieces, None))
+    monkeypatch.setattr(lease, "report", lambda _: counted.append(lease.desk.reading._until_room() > 0))
+    assert lease.work(monkeypatch) == START + 1
+    assert counted == [True]
+
+
 def test_a_transaction_may_be_as_long_as_others_have_learned_when_its_turn_comes(
     tail: type[FakeTail], monkeypatch: pytest.MonkeyPatch
 ) -> None:

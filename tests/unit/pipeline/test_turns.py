@@ -110,8 +110,10 @@ def test_a_turn_that_goes_on_counts_and_one_that_steps_back_keeps_nobody() -> No
             inside.set()
 
     with turns.one() as turn:
+        waiting = threading.Thread(target=other, daemon=True)
+        waiting.start()
+        waiting.join(0.1)
         turns.step_back(turn)
-        threading.Thread(target=other, daemon=True).start()
         assert inside.wait(WAIT_S)
         inside.clear()
         turns.go_on(turn)
@@ -123,8 +125,7 @@ def test_a_turn_that_goes_on_counts_and_one_that_steps_back_keeps_nobody() -> No
     assert inside.is_set()
     turns.go_on(turn)
     turns.step_back(None)
-    with turns.one():
-        pass  # who has no turn takes none from others
+    assert turns._until_room() == 0.0, "who has no turn takes none from others"
 
 
 def test_who_is_told_to_stop_waits_no_longer_and_takes_nobodys_turn() -> None:
@@ -157,6 +158,8 @@ def test_the_next_one_comes_when_the_oldest_turn_has_lasted_too_long_not_the_you
     assert 5.0 < turns._until_room() <= 10.0
     turns._since[oldest] -= 10.0
     assert turns._until_room() == 0.0
+    turns._take(object())
+    assert turns._until_room() > 50.0, "two others count, whatever has lasted too long"
 
 
 def test_who_waited_aside_and_failed_gives_its_turn_back_once() -> None:
