@@ -188,6 +188,32 @@ def test_a_partition_that_another_driver_is_due_is_called_back_and_handed_over_w
     sent_home(play, one, other)
 
 
+@pytest.mark.parametrize("committed_here", [True, False])
+def test_a_partition_that_an_outsider_moved_back_is_granted_again_from_there(
+    monkeypatch: pytest.MonkeyPatch, committed_here: bool
+) -> None:
+    """Its holder has nothing to read, so without a call it would not look where the group stands until news comes."""
+    monkeypatch.setattr(directing, "_LOOK_S", 0.05)
+    cluster = Cluster()
+    cluster.committed = dict.fromkeys(range(4), 60)
+    play = Play(monkeypatch, cluster, follow=True)
+    one, other = both(play)
+    held = {**dict.fromkeys(grants(one, 2), one), **dict.fromkeys(grants(other, 2), other)}
+    if committed_here:
+        cluster.committed[0] = 80
+        play.says(held[0], telling(Outcome(0, 60, 80, Status.COMMITTED, 60, 20)))
+    looks = len(cluster.looks)
+    until(lambda: len(cluster.looks) > looks + 2, "looks at what stands still or goes on")
+    nothing(held[0])
+    cluster.committed[0] = cluster.known[0] = 20
+    assert heard(held[0], "release")["release"] == 0
+    play.says(held[0], leaving(0, 80 if committed_here else 60))
+    assert grants(held[0], 1)[0].start == 20
+    nothing(one)
+    nothing(other)
+    sent_home(play, one, other)
+
+
 def test_too_many_rejected_end_the_run_after_everyone_was_called_back(monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(monkeypatch, max_rejected=0.5)
     one, other = both(play)
