@@ -263,6 +263,7 @@ def test_who_waits_for_its_turn_to_read_leaves_when_it_is_called_back(
         driver.task.join(0.1)
         driver.line.send({"release": 1})
         assert driver.hears() == left(1, 102)
+        driver.task.join(0.1)
         driver.line.send({"end": True})
         assert driver.hears() == left(2, 102), "the one that reads has not ended"
         go.set()

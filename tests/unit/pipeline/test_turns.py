@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 
 import pytest
@@ -170,20 +171,21 @@ def test_who_waited_aside_and_failed_gives_its_turn_back_once() -> None:
     assert turns._since == {}
 
 
-def test_all_who_wait_are_woken() -> None:
-    """A driver that calls everyone back waits for the last one."""
-    turns, stop = Turns(1, 60.0), threading.Event()
-    left = threading.Semaphore(0)
+def test_whoever_is_told_to_stop_is_woken_and_not_the_one_that_came_first() -> None:
+    """One partition of many is called back, and any of them may have waited longer."""
+    turns, stops = Turns(1, 60.0), [threading.Event() for _ in range(3)]
+    left: queue.Queue[int] = queue.Queue()
 
-    def waiting() -> None:
-        with turns.one(stop):
-            left.release()
+    def waiting(number: int) -> None:
+        with turns.one(stops[number]):
+            left.put(number)
 
     with turns.one():
-        threads = [threading.Thread(target=waiting, daemon=True) for _ in range(4)]
-        for thread in threads:
+        for number in range(3):
+            thread = threading.Thread(target=waiting, args=[number], daemon=True)
             thread.start()
-        threads[-1].join(0.1)
-        stop.set()
-        turns.wake()
-        assert all(left.acquire(timeout=WAIT_S) for _ in threads)
+            thread.join(0.05)
+        for number in (2, 0, 1):
+            stops[number].set()
+            turns.wake()
+            assert left.get(timeout=WAIT_S) == number
