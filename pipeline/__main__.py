@@ -47,7 +47,7 @@ Examples:
   python -m pipeline run                                     drain the sandbox's input and exit
   python -m pipeline preflight                               what would make a run unsafe, and why
   python -m pipeline lag                                     what is left, and what each partition is at
-  python -m pipeline explain gold-000017                     where an order is, and why it is visible or not
+  python -m pipeline explain gold-000016                     where an order is, and why it is visible or not
   python -m pipeline ui                                      the same in a browser, live"""
 
 _LATER = {

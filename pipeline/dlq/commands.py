@@ -171,7 +171,7 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
     Examples:
       python -m pipeline dlq replay --dry-run
       python -m pipeline dlq replay --reason too-large
-      python -m pipeline dlq replay --key gold-000017 --edit 'jq -c .order'
+      python -m pipeline dlq replay --key gold-000016 --edit 'jq -c .order'
       python -m pipeline dlq replay --partition 2 --offsets 100:200 --most-replays 1
     """  # noqa: D301 - click's own mark
     target = checked_topic(option["input"], "INPUT_TOPIC (--input)")

@@ -68,10 +68,10 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
 
     \b
     Examples:
-      python -m pipeline explain gold-000017
+      python -m pipeline explain gold-000016
       python -m pipeline explain brew.orders.v1/2/10441
       python -m pipeline explain brew.orders.enriched/2/20893 --json
-      python -m pipeline explain gold-000017 --since 2h --limit 1
+      python -m pipeline explain gold-000016 --since 2h --limit 1
       python -m pipeline explain order-4711 --order-id
 
     \b
@@ -88,6 +88,7 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
     connection = connected(bootstrap)
     with transactions(connection, Deadline(_ALL_S)) as told, _progress() as progress:
         tracer = Tracer(connection, places, told, progress)
+        tracer.check(places.input, *([] if place is None else [place.topic]))
         if place is None:
             asked, count = tracer.matching(_named(what, by_id=by_id), since_ms, more["limit"])
         else:

@@ -11,6 +11,7 @@ import pytest
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
 from proof.__main__ import proof
+from proof.orders import orders
 from sandbox.__main__ import cli as sandbox
 
 PROGRAMS: dict[str, click.Group] = {"pipeline": pipeline, "downstream": downstream, "proof": proof, "sandbox": sandbox}
@@ -88,3 +89,17 @@ def test_what_is_not_told_is_seen() -> None:
     assert _untold(bare) == ["--untold"]
     assert _shown("it bare", bare) == []
     assert _shown("it bare-bones", bare) == [["--told", "x"]]
+
+
+def test_examples_name_orders_that_the_seeder_makes() -> None:
+    """An example that is typed as it stands finds a record, whatever the seed."""
+    make = orders(1)
+    told = [
+        (path, key)
+        for name, program in PROGRAMS.items()
+        for path, command in _below(name, program)
+        for text in (command.get_help(click.Context(command, info_name=path)),)
+        for key in re.findall(r"\b(?:gold|silver|bronze|standard)-\d{6}\b", text)
+    ]
+    assert told
+    assert [one for one in told if make(int(one[1][-6:]))[0].decode() != one[1]] == []
