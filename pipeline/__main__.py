@@ -48,6 +48,7 @@ Examples:
   python -m pipeline preflight                               what would make a run unsafe, and why
   python -m pipeline lag                                     what is left, and what each partition is at
   python -m pipeline explain gold-000016                     where an order is, and why it is visible or not
+  python -m pipeline show brew.orders.enriched               a topic's newest records, and their transactions' fate
   python -m pipeline ui                                      the same in a browser, live"""
 
 _LATER = {
@@ -59,6 +60,7 @@ _LATER = {
     "top": "pipeline.ui.top:top",
     "ui": "pipeline.ui.command:ui",
     "setup": "pipeline.setup:setup",
+    "show": "pipeline.operate.show:show",
     "xray": "pipeline.xray.command:xray",
 }
 

@@ -20,6 +20,7 @@ from harness.live import Stream, get, served
 from harness.names import Names
 from harness.operate import asked, pipeline, upstream, write
 from harness.pipeline import Running, Stage
+from harness.transactions import topics_made
 from harness.waiting import markers_written, until
 
 from pipeline.settings import PipelineSettings
@@ -185,7 +186,7 @@ def test_the_terminal_tells_the_same_once(stage: Stage) -> None:
 @pytest.mark.parametrize("records", [750, 1460])
 def test_a_transaction_larger_than_the_tail_is_counted_whole(stage: Stage, records: int) -> None:
     """The tail holds 400 offsets; what lies before them is read back."""
-    stage.create(1)
+    topics_made(stage.connection, stage.names)
     with upstream(stage, "large") as writer:
         writer.begin_transaction()
         for number in range(records):
