@@ -18,7 +18,7 @@ from pipeline.progress import Board, JsonLines, LiveTable, Silent
 from pipeline.run import run
 from pipeline.settings import PipelineSettings
 from protocol.client_option import forget_variables
-from protocol.command import LazyGroup
+from protocol.command import CONTEXT, LazyGroup
 from protocol.errors import UsageError
 from protocol.names import ExitCode
 from protocol.observe.settings import probe_options, probe_words
@@ -65,7 +65,7 @@ _LATER = {
 }
 
 
-@click.group(cls=LazyGroup, later=_LATER, epilog=_COMMANDS)
+@click.group(cls=LazyGroup, later=_LATER, epilog=_COMMANDS, context_settings=CONTEXT)
 def cli() -> None:
     """Exactly once from one Kafka topic to another, on Spark."""
 

@@ -31,6 +31,7 @@ from pipeline.operate.options import (
 )
 from pipeline.operate.trace import Places, Tracer
 from pipeline.operate.way import document, drawn, judged, remarks
+from protocol.command import as_bytes, as_text
 from protocol.deadline import Deadline
 from protocol.errors import UsageError
 from protocol.kafka.scan import LogRecord
@@ -94,7 +95,7 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
         else:
             asked, count = [tracer.origin(place.topic, place.partition, place.offset)], 1
         stories = family(tracer, asked)
-    found = {"what": what, "found": count, "verdict": judged(stories), "not_told": tracer.not_told}
+    found = {"what": as_text(what), "found": count, "verdict": judged(stories), "not_told": tracer.not_told}
     if as_json:
         say_json(found | {"orders": [document(story) for story in stories]})
     else:
@@ -102,7 +103,8 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
         name = "order_id" if by_id else "key"
         if not stories:
             click.echo(
-                f"no record of {places.input} has the {name} {what!r}; look further back with --since, or name a place"
+                f"no record of {places.input} has the {name} {as_text(what)!r}; look further back with --since, "
+                "or name a place"
             )
         elif count > len(asked):
             click.echo(f"{count} records have that {name}, the last {len(asked)} are told; --limit {count} tells all")
@@ -112,7 +114,7 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
 def _named(what: str, *, by_id: bool) -> Callable[[LogRecord], bool]:
     if by_id:
         return lambda record: order_id(record.value()) == what
-    key = what.encode()
+    key = as_bytes(what)
     return lambda record: record.key() == key
 
 

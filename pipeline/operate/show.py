@@ -19,7 +19,7 @@ from rich.text import Text
 from pipeline.operate.explain import since
 from pipeline.operate.options import advised, bootstrap_option, connected, json_option, say_json
 from protocol.batches import RawBatch
-from protocol.command import Stopped
+from protocol.command import Stopped, as_bytes
 from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import Refused, UsageError
@@ -344,7 +344,7 @@ def show(topic: str, bootstrap: str, start: str | None, *, follow: bool, as_json
     Exit codes: 0 shown, or told to stop, 3 refused or out of reach, 64 wrong usage.
     """  # noqa: D301 - click's own mark
     offset, since_ms = _start(start)
-    key = None if more["key"] is None else more["key"].encode(errors="surrogateescape")
+    key = None if more["key"] is None else as_bytes(more["key"])
     wanted = Wanted(
         checked_topic(topic, "TOPIC"),
         more["partitions"],
