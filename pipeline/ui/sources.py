@@ -18,7 +18,7 @@ from pipeline.xray.model import Fold, Run, Strip
 from protocol.batches import RawBatch
 from protocol.connection import Connection
 from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, Refused
+from protocol.errors import BrewError, DeadlineExceeded, Refused
 from protocol.kafka import topics
 from protocol.kafka.clients import admin
 from protocol.kafka.log_ends import LogEnds, log_ends
@@ -156,6 +156,28 @@ class StatusOf:
             if deadline.expired():
                 raise DeadlineExceeded(f"{self._url}: no whole answer within {deadline.budget_s:g} s")
         return bytes(body)
+
+
+class OwnStatus:
+    """The status of a run on this machine, where one answers that works on the same group, topic and cluster."""
+
+    def __init__(self, url: str, run: PipelineSettings) -> None:
+        self._run, self._source = run, StatusOf(url)
+
+    def ask(self, deadline: Deadline) -> Status | None:
+        """None where nothing answers there, or a program that works on something else."""
+        try:
+            found = self._source.ask(deadline)
+        except BrewError:
+            return None
+        run = self._run
+        theirs, ours = _servers(found.bootstrap), _servers(run.connection.bootstrap)
+        same = found.group == run.group and found.topics.input == run.input and theirs & ours
+        return found if same else None
+
+
+def _servers(bootstrap: str) -> set[str]:
+    return {one.strip().replace("localhost:", "127.0.0.1:") for one in bootstrap.split(",")}
 
 
 class ProofOf:
