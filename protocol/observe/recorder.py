@@ -275,6 +275,7 @@ def _totals(counts: Counts, rate: float) -> Totals:
         sum(counts.dead_letters.values()),
         sum(count for ending, count in endings if ending is Ending.FENCED),
         None if counts.recovery_s is None else round(counts.recovery_s, 3),
+        counts.malformed_profiles,
     )
 
 
