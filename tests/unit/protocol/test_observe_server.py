@@ -37,7 +37,23 @@ def recorder() -> Recorder:
     made.skipped(3)
     steps = dict.fromkeys(STEPS, 0.004)
     for ending in Ending:
-        made.ended(Ended("orders", 0, ending, 0, 10, 10, {"not-json": 2}, 0.5, steps, 0.0, "g:orders:0", "why"))
+        made.ended(
+            Ended(
+                "orders",
+                0,
+                ending,
+                0,
+                10,
+                10,
+                {"not-json": 2},
+                0.5,
+                steps,
+                0.0,
+                "g:orders:0",
+                "why",
+                malformed_profiles=0,
+            )
+        )
     return made
 
 
