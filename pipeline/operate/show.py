@@ -188,8 +188,8 @@ class Reader:
                 while here is not None and here[0].last_offset < record.offset():
                     here = next(data, None)
                 if wanted.key is None or record.key() == wanted.key:
-                    batch, fate = (None, "unknown") if here is None else here
-                    found.append(document(record, fate, batch, wanted.topic))
+                    raw, fate = (None, "unknown") if here is None else here
+                    found.append(document(record, fate, raw, wanted.topic))
         return sorted(found, key=lambda one: one["offset"])
 
     def newest(self, partition: int, log: LogOffsets) -> list[dict[str, Any]]:
