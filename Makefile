@@ -44,8 +44,8 @@ setup: ## Python environment, JVM parts; quick when all is there  make setup
 	@scripts/setup.sh
 up: setup ## a real Kafka on localhost:9092                       make up BROKERS=3
 	@exec $(PY) -m sandbox up $(call option,--brokers,BROKERS) $(call flag,--secure,SECURE)
-down: setup ## stop it                                            make down
-	@exec $(PY) -m sandbox down
+down: setup ## stop it; WIPE=1 removes its data, too              make down WIPE=1
+	@exec $(PY) -m sandbox down $(call flag,--wipe,WIPE)
 
 ## The main job
 .PHONY: topic-create-all seed seed-customers run-pipeline run-pipeline-crash run-downstream run-downstream-ru
@@ -184,6 +184,7 @@ reference: setup ## every option, into docs/reference               make referen
 #            STAND_BY=1   of several drivers one works, the others wait and take over
 #            SHARE=1      several drivers divide the partitions; with FOLLOW=1 they balance as they come and go
 #            CLIENT_CONFIG  a file: user, password, certificates (docs/SECURITY.md)    SECURE=1  of make up: with them
+#            WIPE=1       of make down: remove the data, too
 #            BROKERS      of make up: 1 or 3               TESTS  of make test: files or folders
 #            TEST_WORKERS of make test: how many run at once, each with a broker of its own; 0: one after another
 #            DATABASE_URL REDIS_URL EFFECT_URL  where stores are    STORE  of make run-receive: postgres outbox redis redis-script

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from downstream.count import Count, count, key_of, source_of
 from protocol import names
 from protocol.client_option import bootstrap_option, connection
-from protocol.command import REACH_S, LazyGroup, run
+from protocol.command import CONTEXT, REACH_S, LazyGroup, run
 from protocol.deadline import Deadline
 from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, reach
 from protocol.names import ExitCode, checked_topic
@@ -28,9 +28,7 @@ _PATTERNS = {
 }
 
 
-@click.group(
-    cls=LazyGroup, later=_PATTERNS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
-)
+@click.group(cls=LazyGroup, later=_PATTERNS, context_settings=CONTEXT)
 def downstream() -> None:
     """
     Consumers of the output.

@@ -18,7 +18,7 @@ from pipeline.progress import Board, JsonLines, LiveTable, Silent
 from pipeline.run import run
 from pipeline.settings import PipelineSettings
 from protocol.client_option import forget_variables
-from protocol.command import LazyGroup
+from protocol.command import CONTEXT, LazyGroup
 from protocol.errors import UsageError
 from protocol.names import ExitCode
 from protocol.observe.settings import probe_options, probe_words
@@ -47,7 +47,8 @@ Examples:
   python -m pipeline run                                     drain the sandbox's input and exit
   python -m pipeline preflight                               what would make a run unsafe, and why
   python -m pipeline lag                                     what is left, and what each partition is at
-  python -m pipeline explain gold-000017                     where an order is, and why it is visible or not
+  python -m pipeline explain gold-000016                     where an order is, and why it is visible or not
+  python -m pipeline show brew.orders.enriched               a topic's newest records, and their transactions' fate
   python -m pipeline ui                                      the same in a browser, live"""
 
 _LATER = {
@@ -59,11 +60,12 @@ _LATER = {
     "top": "pipeline.ui.top:top",
     "ui": "pipeline.ui.command:ui",
     "setup": "pipeline.setup:setup",
+    "show": "pipeline.operate.show:show",
     "xray": "pipeline.xray.command:xray",
 }
 
 
-@click.group(cls=LazyGroup, later=_LATER, epilog=_COMMANDS)
+@click.group(cls=LazyGroup, later=_LATER, epilog=_COMMANDS, context_settings=CONTEXT)
 def cli() -> None:
     """Exactly once from one Kafka topic to another, on Spark."""
 

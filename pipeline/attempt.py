@@ -64,23 +64,23 @@ def attempt(offer: Offer, batches: Iterable[Rows], job: Job) -> Outcome:
     """Run one transaction; whatever goes wrong becomes an outcome, and the driver plans again from Kafka's answer."""
     offered = offer.offered
     try:
-        enrich, evidence = _enrichment(job)
+        enrich, evidence, malformed = _enrichment(job)
     except BrewError as error:
         return _not_begun(job, offered, f"{type(error).__name__}: {error}")
     except Exception:  # noqa: BLE001 - as below
         return _not_begun(job, offered, traceback.format_exc(limit=-4))
     with watched(str(offered), PATIENCE * job.transaction.timeout_s):
-        return _attempt(offer, batches, job, enrich, evidence)
+        return _attempt(offer, batches, job, enrich, evidence, malformed)
 
 
-def _enrichment(job: Job) -> tuple[Enrich, Evidence | None]:
-    """How this transaction enriches; profiles have been read to the end when it begins."""
+def _enrichment(job: Job) -> tuple[Enrich, Evidence | None, int | None]:
+    """How this transaction enriches, and how many profiles are malformed; they are read to the end when it begins."""
     if job.profiles is None:
-        return enricher(job.limits), None
+        return enricher(job.limits), None, None
     transaction = job.transaction
     table = held.ready(job.profiles, transaction.connection, transaction.group, transaction.timeout_s)
     resolve, evidence = lookup(table)
-    return enricher(job.limits, resolve), evidence
+    return enricher(job.limits, resolve), evidence, table.malformed
 
 
 def _not_begun(job: Job, offered: OffsetRange, detail: str) -> Outcome:
@@ -89,7 +89,14 @@ def _not_begun(job: Job, offered: OffsetRange, detail: str) -> Outcome:
     return outcome
 
 
-def _attempt(offer: Offer, batches: Iterable[Rows], job: Job, enrich: Enrich, evidence: Evidence | None) -> Outcome:
+def _attempt(
+    offer: Offer,
+    batches: Iterable[Rows],
+    job: Job,
+    enrich: Enrich,
+    evidence: Evidence | None,
+    malformed: int | None,
+) -> Outcome:
     began, began_at = time.monotonic(), time.time()
     offered = offer.offered
     failed = Outcome(offered.partition, offered.start, offered.until, Status.FAILED)
@@ -132,6 +139,13 @@ def _attempt(offer: Offer, batches: Iterable[Rows], job: Job, enrich: Enrich, ev
             kafka.close()
     steps = {} if timed is None else timed.steps
     took = time.monotonic() - began
-    outcome = replace(outcome, seconds=took, steps=steps, began_at=began_at, traces=list(traces.found))
+    outcome = replace(
+        outcome,
+        seconds=took,
+        steps=steps,
+        began_at=began_at,
+        traces=list(traces.found),
+        malformed_profiles=malformed,
+    )
     tell(job.journal, offered, job.transaction.group, outcome)
     return outcome

@@ -67,7 +67,7 @@ def _anew(resolve: Resolver) -> Callable[[bytes | None, bytes], bytes | Rejected
         try:
             order = orjson.loads(value if shelter is None else shelter.text)
         except orjson.JSONDecodeError as error:
-            return Rejected(Reason.NOT_JSON, f"not JSON: {error}")
+            return Rejected(Reason.NOT_JSON, _why_not(value, error))
         if type(order) is not dict:
             return Rejected(Reason.NOT_AN_OBJECT, f"a JSON {type(order).__name__}, an object is needed")
         if order.get("customer_id") in _NOBODY:
@@ -79,6 +79,15 @@ def _anew(resolve: Resolver) -> Callable[[bytes | None, bytes], bytes | Rejected
         return enriched if shelter is None else shelter.restore(enriched)
 
     return enrich
+
+
+def _why_not(value: bytes, error: orjson.JSONDecodeError) -> str:
+    """What is wrong with a text; of invalid UTF-8 the parser only says that surrogates are not allowed."""
+    try:
+        value.decode()
+    except UnicodeDecodeError as wrong:
+        return f"not UTF-8: byte 0x{value[wrong.start]:02x} at {wrong.start} of {len(value)} ({wrong.reason})"
+    return f"not JSON: {error}"
 
 
 _NOBODY = (None, "")

@@ -31,6 +31,7 @@ class Outcome:
     ``steps``: seconds of each step that was begun. ``began_at``: seconds since the epoch. ``reasons``: why records were
     rejected -> how many. ``read_bytes``: of the Arrow batches that Spark handed over.
     ``newest_ms``: the timestamp of the last record of a range that was committed, if it has one.
+    ``malformed_profiles``: in the table of profiles that the task used; None without one.
     ``traces``: `traceparent` headers of its records, where somebody asked (`pipeline.traces`).
     """
 
@@ -49,3 +50,4 @@ class Outcome:
     read_bytes: int = 0
     newest_ms: int | None = None
     traces: list[str] = field(default_factory=list)
+    malformed_profiles: int | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -33,12 +35,32 @@ def spark_submit(settings: PipelineSettings) -> list[str]:
     """`spark-submit ... submitted.py run ...` with our package as --py-files, and the connector."""
     local_only = {"spark.driver.extraClassPath", "spark.driver.extraJavaOptions", "spark.jars", "spark.app.name"}
     line = [_NAME, "--master", settings.spark.master, "--name", "brew-pipeline", *_connector(settings.spark)]
-    line += ["--py-files", package_archive()]
+    line += ["--py-files", _kept_archive()]
     for name, value in sorted(spark_conf(settings.spark).items()):
         if name not in local_only and name != "spark.jars.packages":
             line += ["--conf", f"{name}={value}"]
     line += [str(Path(__file__).with_name("submitted.py")), "run", *same_options(settings)]
     return line
+
+
+def _kept_archive() -> str:
+    """
+    Our packages' zip in the user's cache, one for each state of the code.
+
+    spark-submit takes this process's place, so nobody could remove a temporary file behind it.
+    """
+    made = Path(package_archive())
+    try:
+        name = f"brew-{hashlib.sha256(made.read_bytes()).hexdigest()[:16]}.zip"
+        kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "brew", name)
+        if not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            fresh = kept.with_suffix(f".{os.getpid()}")
+            shutil.copyfile(made, fresh)
+            fresh.replace(kept)
+    finally:
+        shutil.rmtree(made.parent, ignore_errors=True)
+    return str(kept)
 
 
 def _connector(settings: SparkSettings) -> list[str]:

@@ -95,6 +95,7 @@ def ended(outcome: Outcome, topic: str, group: str) -> Ended:
         outcome.detail,
         outcome.newest_ms,
         outcome.traces,
+        outcome.malformed_profiles,
     )
 
 

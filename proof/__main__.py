@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from protocol.command import LazyGroup, run
+from protocol.command import CONTEXT, LazyGroup, run
 
 COMMANDS = {
     "campaign": "proof.commands.campaign:campaign",
@@ -26,9 +26,7 @@ COMMANDS = {
 }
 
 
-@click.group(
-    cls=LazyGroup, later=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
-)
+@click.group(cls=LazyGroup, later=COMMANDS, context_settings=CONTEXT)
 def proof() -> None:
     """
     Prepare topics and orders, look at logs and groups, verify that every order came out exactly once.

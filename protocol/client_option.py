@@ -46,7 +46,7 @@ _WRITES = {
     "totals": ("{output}", "{group}.deltas", "{group}.changelog"),
 }
 # Commands that never move a position.
-_LOOKS = {"lag", "explain", "doctor", "xray", "ui", "top", "list", "inspect"}
+_LOOKS = {"lag", "explain", "show", "doctor", "xray", "ui", "top", "list", "inspect"}
 # A command's parameters that name topics, and a group.
 _TOPICS = ("input", "output", "dead_letter", "topic", "topics", "claims", "profiles_topic")
 

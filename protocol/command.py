@@ -21,6 +21,8 @@ from protocol.names import ExitCode
 STOPPED_EXIT = 128 + signal.SIGTERM
 REACH_S = 12.0
 PACKAGE = "brew"
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+"""click's context settings of every program: `-h` is short for `--help` in all of its commands."""
 _JSON = "--json"
 
 
@@ -41,6 +43,16 @@ class LazyGroup(click.Group):
         module, _, name = self._later[cmd_name].partition(":")
         found: click.Command = getattr(importlib.import_module(module), name)
         return found
+
+
+def as_bytes(argument: str) -> bytes:
+    """An argument's bytes as they were typed, which need not be UTF-8."""
+    return os.fsencode(argument)
+
+
+def as_text(argument: str) -> str:
+    """An argument that can be printed and written as JSON: bytes that are not UTF-8 show as U+FFFD."""
+    return os.fsencode(argument).decode("utf-8", "replace")
 
 
 class Stopped(BaseException):
@@ -87,15 +99,15 @@ def outcome(command: click.Command, name: str, arguments: list[str]) -> int:
         return error.exit_code
     except click.ClickException as error:
         if _JSON in arguments:
-            _refuse(error.format_message(), "see --help")
+            _refuse(as_text(error.format_message()), "see --help")
         else:
             error.show()
         return ExitCode.USAGE
     except BrewError as error:
         if _JSON in arguments:
-            _refuse(str(error), str(error).rpartition("; ")[2])
+            _refuse(as_text(str(error)), as_text(str(error)).rpartition("; ")[2])
         else:
-            click.echo(f"{name}: {error}", err=True)
+            click.echo(as_text(f"{name}: {error}"), err=True)
         return ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.REFUSED
     except BrokenPipeError:
         # The reader of our output (`| head`) has gone; what is left in the buffer has no place to go.

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from protocol.command import run
+from protocol.command import CONTEXT, run
 from protocol.errors import Refused, UsageError
 from protocol.jvm.parts import KAFKAS
 from protocol.names import ExitCode
@@ -31,7 +31,7 @@ from sandbox.stores import stores
 FIRST_PORT = 9092
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(context_settings=CONTEXT)
 def cli() -> None:
     """
     Real servers on this machine, without containers.

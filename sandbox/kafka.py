@@ -63,7 +63,7 @@ class Cluster:
         if kept is not None and len(kept.nodes) != brokers:
             raise Refused(
                 f"{directory} holds a cluster of {len(kept.nodes)} brokers, not {brokers}; "
-                "ask for that number, or remove the old one with `down --wipe`"
+                "ask for that number, or remove the old one with `make down WIPE=1`"
             )
         settings = settings or Settings()
         _check_kind(kept, settings)
@@ -251,13 +251,13 @@ class Cluster:
 def _check_kind(kept: Layout | None, settings: Settings) -> None:
     if kept is not None and settings.secure and not kept.secure:
         raise Refused(
-            f"{kept.directory} holds a cluster that asks nobody who is there; remove it with `down --wipe`, or choose "
-            "another directory (--dir) for a secure one"
+            f"{kept.directory} holds a cluster that asks nobody who is there; remove it and its data with "
+            "`make down WIPE=1` (`down --wipe`), or choose another directory (--dir) for a secure one"
         )
     if kept is not None and settings.kafka not in {None, kept.kafka}:
         raise Refused(
             f"{kept.directory} holds a cluster of Kafka {kept.kafka}, not {settings.kafka}; remove it with "
-            "`down --wipe`, or choose another directory (--dir)"
+            "`make down WIPE=1` (`down --wipe`), or choose another directory (--dir)"
         )
 
 

@@ -173,6 +173,8 @@ def told(layout: Layout) -> Sequence[str]:
     return (
         f"by password at {layout.bootstrap}, by certificate at {layout.bootstrap_mutual}",
         *(f"  {user:<13} --client-config {where}/{user}.properties" for user in USERS),
+        "  topics and orders first, then a run:",
+        f"  BREW_CLIENT_CONFIG={where}/{ADMIN}.properties make topic-create-all seed BOOTSTRAP={layout.bootstrap}",
         f"  BREW_CLIENT_CONFIG={where}/pipeline.properties make run-pipeline BOOTSTRAP={layout.bootstrap}",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import psycopg
@@ -14,7 +14,7 @@ import redis
 from downstream.consume.loop import LoopSettings
 from downstream.findings import Findings
 from downstream.postgres import DatabaseSettings, connect
-from downstream.receive.message import Identify, gift_of
+from downstream.receive.message import BAD_QUANTITY, Identify, gift_of
 from downstream.receive.redis import Keys, RedisSettings
 from protocol.deadline import Deadline
 from protocol.errors import Refused
@@ -26,6 +26,7 @@ DUPLICATE, LOST = "receiver-duplicate", "receiver-lost"
 
 _ASK_S = 30.0
 _CHUNK = 1000
+_REJECTIONS = 5
 
 
 class Effects(Protocol):
@@ -45,6 +46,7 @@ class Checked(Findings):
     """
     What the comparison found; ``waiting`` messages lie above the group's position and may be done or not.
 
+    ``rejected`` messages give no points, since their quantity is none (`rejections` names the first ones).
     ``duplicates`` are effects beyond each message's first, as far as the store still counts them.
     """
 
@@ -52,16 +54,31 @@ class Checked(Findings):
     waiting: int = 0
     effects: int = 0
     duplicates: int = 0
+    rejected: int = 0
+    rejections: list[str] = field(default_factory=list)
+
+    def reject(self, name: str, why: str) -> None:
+        """A message whose effect is none; no broken promise, and yet somebody wants to know."""
+        self.rejected += 1
+        if len(self.rejections) < _REJECTIONS:
+            self.rejections.append(f"{BAD_QUANTITY}: message {name} gives no points: {why}")
 
     def document(self) -> dict[str, Any]:
         return self.judged(
-            messages=self.messages, waiting=self.waiting, effects=self.effects, duplicates=self.duplicates
+            messages=self.messages,
+            waiting=self.waiting,
+            effects=self.effects,
+            duplicates=self.duplicates,
+            rejected=self.rejected,
+            rejections=self.rejections,
         )
 
     def text(self) -> str:
         head = f"{self.messages} messages below the group's position, {self.waiting} waiting, {self.effects} effects, "
         head += f"{self.duplicates} of them duplicates"
-        return "\n".join([head, *self.lines("one effect for every message")])
+        if self.rejected:
+            head += f"; {self.rejected} rejected, which give no points"
+        return "\n".join([head, *self.rejections, *self.lines("one effect for every message")])
 
 
 def check(settings: LoopSettings, identify: Identify, effects: Effects) -> Checked:
@@ -81,7 +98,10 @@ def check(settings: LoopSettings, identify: Identify, effects: Effects) -> Check
     same = True
     for record in _records(settings, ends):
         done = record.offset() < positions[record.partition()]
-        name, gift = identify(settings.topic, record), gift_of(record.value() or b"")
+        name, told = identify(settings.topic, record), gift_of(record.value() or b"")
+        gift = (told.customer, told.points)
+        if told.refused and name not in below:
+            checked.reject(name, told.refused)
         below[name] = below.get(name, False) or done
         same = gifts.setdefault(name, gift) == gift and same
     names = list(below)

@@ -23,7 +23,7 @@ from downstream.consume.settings import GRACE_S
 from downstream.observed import ObservedHandler, Watched, observed
 from downstream.receive.background import Keeping, Kept
 from downstream.receive.check import Effects, PostgresEffects, RedisEffects, check
-from downstream.receive.message import SOURCE, identifier
+from downstream.receive.message import BAD_QUANTITY, SOURCE, identifier
 from downstream.receive.outbox import CallSettings, Deliverer
 from downstream.receive.postgres import PostgresReceiver
 from downstream.receive.receiver import Ground, Receiver
@@ -123,6 +123,8 @@ def _watched(receiver: Receiver, settings: LoopSettings, recorder: Recorder | No
         return receiver
     recorder.skipped(0)
     receiver.skipped = recorder.skipped
+    recorder.rejected(BAD_QUANTITY, 0)
+    receiver.rejected = recorder.rejected
     return ObservedHandler(receiver, recorder, settings.topic)
 
 
@@ -134,7 +136,8 @@ def _tell(receiver: Receiver, deliverer: Deliverer | None, told: Told, *, as_jso
             found |= {"sent": deliverer.sent, "refused": deliverer.refused}
         click.echo(json.dumps(found, indent=2))
         return
-    click.echo(f"{received.messages} messages, {received.effects} effects, {received.repeated} known already")
+    rejected = f", {received.rejected} rejected ({BAD_QUANTITY})" if received.rejected else ""
+    click.echo(f"{received.messages} messages, {received.effects} effects, {received.repeated} known already{rejected}")
     if deliverer is not None:
         click.echo(f"{deliverer.sent} requests sent, {deliverer.refused} refused by the other side")
 

@@ -14,16 +14,32 @@ from protocol.position import SourcePosition
 
 SOURCE = "source"
 _LONGEST_ID = 256  # a database's index has an end; longer ids are known by their SHA-256
+_LONGEST_SHOWN = 40
 NOBODY = "-"
+BAD_QUANTITY = "bad-quantity"
+"""The reason under which refused messages are counted."""
 
 
 class Message(NamedTuple):
-    """An id that every redelivery carries too, who gets how many points, and the value for effects elsewhere."""
+    """
+    An id that every redelivery carries too, who gets how many points, and the value for effects elsewhere.
+
+    ``refused`` is why it gives no points: its effect is none, once, and it is counted and told.
+    """
 
     message_id: str
     customer: str
     points: int
     value: bytes
+    refused: str = ""
+
+
+class Gift(NamedTuple):
+    """Who gets how many points; ``refused`` is why there are none."""
+
+    customer: str
+    points: int
+    refused: str = ""
 
 
 Identify = Callable[[str, LogRecord], str]
@@ -54,7 +70,8 @@ def messages(topic: str, records: Iterable[LogRecord], identify: Identify) -> li
         key = identify(topic, record)
         if key not in found:
             value = record.value() or b""
-            found[key] = Message(key, *gift_of(value), value)
+            gift = gift_of(value)
+            found[key] = Message(key, gift.customer, gift.points, value, gift.refused)
     return list(found.values())
 
 
@@ -82,13 +99,21 @@ def _own_id(topic: str, record: LogRecord) -> str:
     return f"@{topic}/{record.partition()}/{record.offset()}"
 
 
-def gift_of(value: bytes) -> tuple[str, int]:
-    """A point per cup for the customer; a record that names none gives nobody one."""
+def gift_of(value: bytes) -> Gift:
+    """
+    A point per cup for the customer; a record that names none gives nobody one, and one without a quantity is one cup.
+
+    A quantity that is no whole number from 1 to 2147483647 gives none, and says so: a guess would be a wrong balance.
+    """
     order = _order(value)
     customer, cups = order.get("customer_id"), order.get("quantity", 1)
     if not isinstance(customer, str) or not 0 < len(customer) <= _LONGEST_ID or "\x00" in customer:
-        return NOBODY, 1
-    return customer, cups if isinstance(cups, int) and not isinstance(cups, bool) and 0 < cups < 2**31 else 1
+        return Gift(NOBODY, 1)
+    if not isinstance(cups, int) or isinstance(cups, bool) or not 0 < cups < 2**31:
+        return Gift(
+            customer, 0, f"quantity is {str(cups)[:_LONGEST_SHOWN]!r}, a whole number from 1 to {2**31 - 1} is needed"
+        )
+    return Gift(customer, cups)
 
 
 def _order(value: bytes) -> dict[str, Any]:

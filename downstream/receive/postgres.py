@@ -104,7 +104,7 @@ class PostgresReceiver(Receiver):
         return [one for one in found if one.message_id in new]
 
     def _effect(self, connection: Connection, fresh: Sequence[Message]) -> None:
-        ids, customers, points, values = (list(column) for column in zip(*fresh, strict=True))
+        ids, customers, points, values, _ = (list(column) for column in zip(*fresh, strict=True))
         if self._outbox:
             connection.execute(_ENQUEUE, [self.ground.group, ids, values])
         else:

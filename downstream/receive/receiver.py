@@ -9,17 +9,24 @@ from downstream.consume.crash import Crash
 from downstream.consume.handler import Lease, Seat, Slice
 from downstream.consume.position import start
 from downstream.receive.background import Background
-from downstream.receive.message import Identify, Message, messages
+from downstream.receive.message import BAD_QUANTITY, Identify, Message, messages
 from protocol.deadline import Deadline
+
+_TOLD = 5
 
 
 @dataclass
 class Received:
-    """What this process has been given and what it has done: ``repeated`` messages were known already."""
+    """
+    What this process has been given and what it has done: ``repeated`` messages were known already.
+
+    ``rejected`` ones give no points; one that is delivered again counts again.
+    """
 
     messages: int = 0
     effects: int = 0
     repeated: int = 0
+    rejected: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,8 @@ class Receiver:
         """Threads that work for this receiver, once its store is ready; what ends one ends the loop."""
         self.skipped: Callable[[int], None] = lambda _records: None
         """Hears how many records of a batch were known already."""
+        self.rejected: Callable[[str, int], None] = lambda _reason, _records: None
+        """Hears how many records were refused, and why in a word."""
 
     def prepare(self) -> None:
         """Look at the store, and make what is missing there. Raises `Later` to be asked again: it is away."""
@@ -87,7 +96,17 @@ class Receiver:
         self.received.effects += effects
         self.received.repeated += len(records) - effects
         self.skipped(len(records) - effects)
+        self._refuse(found)
         lease.report({one.partition: one.until for one in slices})
+
+    def _refuse(self, found: Sequence[Message]) -> None:
+        """Count the messages that give no points, and tell the first ones."""
+        refused = [one for one in found if one.refused]
+        for one in refused[: max(0, _TOLD - self.received.rejected)]:
+            self.ground.tell(f"message {one.message_id} gives no points: {one.refused}")
+        self.received.rejected += len(refused)
+        if refused:
+            self.rejected(BAD_QUANTITY, len(refused))
 
     def tick(self, lease: Lease) -> None:  # noqa: ARG002 - the handler's shape
         self._get_ready()  # also who is given no partition has work beside

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
@@ -19,6 +20,7 @@ from pipeline.dlq.letter import Choice, Letter
 from pipeline.dlq.replay import CRASH_POINTS, ReplaySettings, Report, replay, replay_group
 from protocol import names
 from protocol.client_option import client_config_option, connection
+from protocol.command import as_bytes
 from protocol.deadline import Deadline
 from protocol.errors import Refused, UsageError
 from protocol.kafka import topics
@@ -77,9 +79,12 @@ def dlq() -> None:
 @dlq.command("list")
 @_place
 @_chosen
+@click.option("--input", "topic", metavar="TOPIC", help="Only dead letters of this input topic.")
 @click.option("--per", type=click.Choice(show.PERIODS), default="none", show_default=True, help="Count by time, too.")
 @_json
-def list_command(bootstrap: str, dead_letter: str, per: str, *, as_json: bool, **chosen: Any) -> ExitCode:
+def list_command(
+    bootstrap: str, dead_letter: str, per: str, topic: str | None, *, as_json: bool, **chosen: Any
+) -> ExitCode:
     """
     Count the dead letters by reason, partition and time of the input record.
 
@@ -88,7 +93,7 @@ def list_command(bootstrap: str, dead_letter: str, per: str, *, as_json: bool, *
       python -m pipeline dlq list
       python -m pipeline dlq list --reason not-json --per hour --json
     """  # noqa: D301 - click's own mark
-    choice = _choice(**chosen)
+    choice = replace(_choice(**chosen), topic=None if topic is None else checked_topic(topic, "--input"))
     place = ground(connection(bootstrap), dead_letter)
     census = show.Census(per)
     partitions = place.partitions(choice.partitions)
@@ -171,7 +176,7 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
     Examples:
       python -m pipeline dlq replay --dry-run
       python -m pipeline dlq replay --reason too-large
-      python -m pipeline dlq replay --key gold-000017 --edit 'jq -c .order'
+      python -m pipeline dlq replay --key gold-000016 --edit 'jq -c .order'
       python -m pipeline dlq replay --partition 2 --offsets 100:200 --most-replays 1
     """  # noqa: D301 - click's own mark
     target = checked_topic(option["input"], "INPUT_TOPIC (--input)")
@@ -232,7 +237,7 @@ def _choice(partitions: Sequence[int], reasons: Sequence[str], keys: Sequence[st
     return Choice(
         tuple(partitions),
         tuple(reasons),
-        tuple(key.encode() for key in keys),
+        tuple(as_bytes(key) for key in keys),
         int(start or 0),
         int(until) if until else None,
     )

@@ -76,12 +76,15 @@ class Choice:
     keys: Sequence[bytes] = ()
     start: int = 0
     until: int | None = None
+    topic: str | None = None
+    """The input topic that they came from."""
 
     def means(self, letter: Letter) -> bool:
         return (
             (not self.partitions or letter.partition in self.partitions)
             and (not self.reasons or letter.reason in self.reasons)
             and (not self.keys or letter.key in self.keys)
+            and (self.topic is None or (letter.source is not None and letter.source.topic == self.topic))
             and self.start <= letter.offset
             and (self.until is None or letter.offset < self.until)
         )

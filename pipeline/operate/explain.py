@@ -31,6 +31,7 @@ from pipeline.operate.options import (
 )
 from pipeline.operate.trace import Places, Tracer
 from pipeline.operate.way import document, drawn, judged, remarks
+from protocol.command import as_bytes, as_text
 from protocol.deadline import Deadline
 from protocol.errors import UsageError
 from protocol.kafka.scan import LogRecord
@@ -68,10 +69,10 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
 
     \b
     Examples:
-      python -m pipeline explain gold-000017
+      python -m pipeline explain gold-000016
       python -m pipeline explain brew.orders.v1/2/10441
       python -m pipeline explain brew.orders.enriched/2/20893 --json
-      python -m pipeline explain gold-000017 --since 2h --limit 1
+      python -m pipeline explain gold-000016 --since 2h --limit 1
       python -m pipeline explain order-4711 --order-id
 
     \b
@@ -88,12 +89,13 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
     connection = connected(bootstrap)
     with transactions(connection, Deadline(_ALL_S)) as told, _progress() as progress:
         tracer = Tracer(connection, places, told, progress)
+        tracer.check(places.input, *([] if place is None else [place.topic]))
         if place is None:
             asked, count = tracer.matching(_named(what, by_id=by_id), since_ms, more["limit"])
         else:
             asked, count = [tracer.origin(place.topic, place.partition, place.offset)], 1
         stories = family(tracer, asked)
-    found = {"what": what, "found": count, "verdict": judged(stories), "not_told": tracer.not_told}
+    found = {"what": as_text(what), "found": count, "verdict": judged(stories), "not_told": tracer.not_told}
     if as_json:
         say_json(found | {"orders": [document(story) for story in stories]})
     else:
@@ -101,7 +103,8 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
         name = "order_id" if by_id else "key"
         if not stories:
             click.echo(
-                f"no record of {places.input} has the {name} {what!r}; look further back with --since, or name a place"
+                f"no record of {places.input} has the {name} {as_text(what)!r}; look further back with --since, "
+                "or name a place"
             )
         elif count > len(asked):
             click.echo(f"{count} records have that {name}, the last {len(asked)} are told; --limit {count} tells all")
@@ -111,7 +114,7 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
 def _named(what: str, *, by_id: bool) -> Callable[[LogRecord], bool]:
     if by_id:
         return lambda record: order_id(record.value()) == what
-    key = what.encode()
+    key = as_bytes(what)
     return lambda record: record.key() == key
 
 

@@ -71,6 +71,15 @@ class Tracer:
             self._logs[topic] = log_offsets(self._admin, topic, partitions, deadline) if found else {}
         return self._logs[topic]
 
+    def check(self, *wanted: str) -> None:
+        """
+        Raises:
+            Refused: one of these topics does not exist, so that an answer about its records would mean nothing.
+        """
+        for topic in wanted:
+            if not self.logs(topic):
+                topics.existing(self._admin, topic, Deadline(_ASK_S))
+
     def origin(self, topic: str, partition: int, offset: int) -> SourcePosition:
         """
         Where the record at this place came from; the place itself on the input.

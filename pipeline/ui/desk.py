@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from pipeline.preflight.finding import Finding
-from pipeline.ui.asking import Asker
+from pipeline.ui.asking import Answer, Asker
 from pipeline.ui.gather import Answers, Memory, gather
-from pipeline.ui.settings import LiveSettings, checked_address
-from pipeline.ui.sources import Flows, ProofOf, StatusOf, Tails, findings
+from pipeline.ui.settings import OWN_STATUS, LiveSettings, checked_address
+from pipeline.ui.sources import Flows, OwnStatus, ProofOf, StatusOf, Tails, findings
 from pipeline.ui.told import Flow, Proof, Tail
 from pipeline.ui.view import Names, View
 from protocol.deadline import Deadline
@@ -40,6 +40,9 @@ class Desk:
         self._statuses: list[Asker[Status]] = [
             Asker(url, StatusOf(url).ask, every_s, patience_s) for url in map(checked_address, settings.statuses)
         ]
+        self._own: Asker[Status | None] | None = None
+        if not settings.statuses:
+            self._own = Asker(OWN_STATUS, OwnStatus(OWN_STATUS, run).ask, every_s, patience_s)
         self._proof: Asker[Proof] | None = None
         if settings.proof is not None:
             self._proof = Asker("proof", ProofOf(settings.proof).ask, _PROOF_EVERY_S, patience_s)
@@ -50,14 +53,21 @@ class Desk:
 
     def _askers(self) -> list[Asker[Any]]:
         found: list[Asker[Any]] = [self._flow, self._tail, self._preflight, *self._statuses]
-        return found if self._proof is None else [*found, self._proof]
+        return [*found, *(one for one in (self._own, self._proof) if one is not None)]
+
+    def _told(self) -> tuple[Answer[Status], ...]:
+        """What running programs told; the one on this machine only where there is one."""
+        if self._own is None:
+            return tuple(one.answer for one in self._statuses)
+        own = self._own.answer
+        return () if own.value is None else (cast("Answer[Status]", own),)
 
     def view(self) -> View:
         """What is known now."""
         answers = Answers(
             self._flow.answer,
             self._tail.answer,
-            tuple(one.answer for one in self._statuses),
+            self._told(),
             None if self._proof is None else self._proof.answer,
             self._preflight.answer,
         )

@@ -229,7 +229,12 @@ def _lamps(answers: Answers, now_s: float, now_ms: int) -> dict[str, Lamp]:
         said = "" if status is None else f"{status.application} {status.state.value}"
         found[f"status-{at}"] = _lamp(one, urlsplit(one.name).netloc or one.name, said, now_s)
     if not answers.statuses:
-        found["status"] = Lamp("status", "running program", "no --status-url: phases and seconds are Kafka's", off=True)
+        found["status"] = Lamp(
+            "status",
+            "running program",
+            "none answers on this machine (--status-url): phases and seconds are Kafka's",
+            off=True,
+        )
     if answers.proof is None:
         found["proof"] = Lamp("proof", "proof", _UNPROVEN, off=True)
     else:

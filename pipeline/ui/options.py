@@ -40,7 +40,7 @@ _OPTIONS: list[Callable[[Any], Any]] = [
         "statuses",
         multiple=True,
         metavar="URL",
-        help="A running program's /status, as http://127.0.0.1:3000; repeatable. Without one Kafka alone is asked.",
+        help="A program's /status, as http://127.0.0.1:3000; repeatable. Without one, this machine's port 3000.",
     ),
     click.option(
         "--proof",

@@ -61,7 +61,7 @@ def _top(view: View, parts: Mapping[str, Markup]) -> Markup:
     where = tag("p", f"{names.input} → {names.output} · {names.bootstrap}", class_="hint")
     lamps = tag("p", [[one, " "] for name, one in parts.items() if name.startswith("lamp-")], class_="lamps")
     lost = tag("p", "no word from this page's own server: what stands here is old", id="lost", role="alert")
-    title = tag("h1", names.group, " ", tag("small", "live"))
+    title = tag("h1", names.group, " ", parts["badge"])
     buttons = tag("p", tag("button", "pause", type="button", id="pause"), " ", parts["when"], class_="clock")
     return tag("header", tag("div", title, where), buttons, lamps, lost)
 

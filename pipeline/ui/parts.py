@@ -20,6 +20,7 @@ _RARE = ("fenced", "indefinite")
 def parts(view: View) -> dict[str, Markup]:
     """Id -> element, all of them."""
     found = {"when": tag("span", f"{words.clock(view.now_ms)[:8]} UTC", id="when")}
+    found["badge"] = _badge(view)
     found |= {f"lamp-{name}": _lamp(name, lamp) for name, lamp in view.lamps.items()}
     found |= {f"mark-{name}": mark(name, view.lamps.get(name)) for name in ("flow", "tail", "proof", "preflight")}
     found |= dict(_tiles(view))
@@ -31,6 +32,16 @@ def parts(view: View) -> dict[str, Markup]:
     found["proof"] = _proof(view)
     found["preflight"] = _preflight(view)
     return found
+
+
+def _badge(view: View) -> Markup:
+    """Live only while every source that is asked answers."""
+    asked = [one for one in view.lamps.values() if not one.off]
+    stale = [one.title for one in asked if one.stale]
+    if stale:
+        return tag("small", f"stale: {', '.join(stale)}", id="badge", class_="stale")
+    waiting = any(one.age_s is None for one in asked)
+    return tag("small", "asking" if waiting else "live", id="badge")
 
 
 def _lamp(name: str, lamp: Lamp) -> Markup:

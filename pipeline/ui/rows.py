@@ -85,7 +85,7 @@ def _last(one: Transaction | None) -> Markup | None:
     if one is None:
         return tag("span", words.NONE, class_="soft")
     took = f" in {words.seconds(one.seconds)}" if one.seconds is not None else ""
-    many = "" if one.records is None else f" {one.records:,}"
+    many = "" if one.records is None else f" {words.records(one)}"
     who = tag("span", f" {one.producer_id}:{one.epoch}", class_="soft")
     sign = tag("span", words.OUTCOMES[one.outcome], class_=one.outcome)
     return tag("span", sign, many, took, who, title=words.transaction(one))
@@ -108,6 +108,8 @@ def _cells(one: Transaction) -> list[Markup]:
     source = words.NONE
     if one.first is not None and one.last is not None:
         source = f"[{one.source}] {xray_words.span(one.first, one.last + 1).split(' ', 1)[1]}"
+    elif one.last is not None:
+        source = f"[{one.source}] up to {one.last:,}"
     marker = f"[{one.partition}]" + ("" if one.marker is None else f" marker {one.marker:,}")
     told = tag("span", f"{words.OUTCOMES[one.outcome]} {one.outcome}", class_=one.outcome)
     return [
@@ -116,7 +118,7 @@ def _cells(one: Transaction) -> list[Markup]:
         tag("td", one.transactional_id or words.NONE, class_="left"),
         tag("td", one.producer_id),
         tag("td", one.epoch),
-        tag("td", words.number(one.records)),
+        tag("td", words.records(one)),
         tag("td", source),
         tag("td", words.seconds(one.seconds)),
         tag("td", words.coordinator(one), class_="left"),

@@ -9,8 +9,11 @@ from urllib.parse import urlsplit
 
 from pipeline.settings import PipelineSettings
 from protocol.errors import UsageError
+from protocol.observe.settings import PORT
 
 LOOPBACK = "127.0.0.1"
+OWN_STATUS = f"http://{LOOPBACK}:{PORT}/status"
+"""Where a run on this machine answers by default."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ from pipeline.preflight.finding import Finding
 from pipeline.settings import PipelineSettings
 from pipeline.ui import proof
 from pipeline.ui.told import Flow, Proof, Tail
-from pipeline.xray.model import Fold, Strip
+from pipeline.xray.model import Fold, Run, Strip
+from protocol.batches import RawBatch
 from protocol.connection import Connection
 from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, Refused
+from protocol.errors import BrewError, DeadlineExceeded, Refused
 from protocol.kafka import topics
 from protocol.kafka.clients import admin
 from protocol.kafka.log_ends import LogEnds, log_ends
@@ -27,6 +28,7 @@ from protocol.observe.status import Status, from_json
 from protocol.position import LogOffsets
 
 _MOST_BYTES = 16 * 1024 * 1024
+_MOST_BACK = 10_000
 _EXACT = 200  # counting records means reading batches; near the end of a log is where it matters
 
 
@@ -54,7 +56,11 @@ class Flows:
 
 
 class Tails:
-    """The last offsets of each output partition; only those that have changed are read again."""
+    """
+    The last offsets of each output partition; only those that have changed are read again.
+
+    Transactions that begin before the tail are read back to their first batch, `_MOST_BACK` offsets at most at a look.
+    """
 
     def __init__(self, connection: Connection, topic: str, last: int) -> None:
         self._connection, self._topic, self._last = connection, topic, last
@@ -80,19 +86,41 @@ class Tails:
         return max(log.first, log.end - self._last), log.end
 
     def _again(self, ends: LogEnds, wanted: dict[int, tuple[int, int]], logs: dict[int, LogOffsets]) -> None:
-        read = 0
+        read, back = 0, _MOST_BACK
         try:
             for partition, batches in ends.batches(self._topic, wanted):
                 strip = Strip(self._topic, partition, logs[partition], *wanted[partition])
-                fold = Fold(strip.start, strip.until, max(1, self._last // 100))
-                for batch, content in batches:
-                    fold.add(batch, functools.partial(sources, content))
-                strip.runs = fold.finish()
+                strip.runs = self._folded(strip, batches)
                 self._strips[partition], self._read_s[partition] = strip, time.monotonic()
                 read += 1
+                if (missing := min(_missing(strip, self._last, batches), strip.start - strip.log.first)) and back > 0:
+                    start = strip.start - min(missing, back)
+                    back -= strip.start - start
+                    ((_, before),) = ends.batches(self._topic, {partition: (start, strip.start)})
+                    known = {one.base_offset for one, _ in before}
+                    rest = [one for one in batches if one[0].base_offset not in known]
+                    strip.runs = self._folded(strip, [*before, *rest])
         except DeadlineExceeded:
             if not read:
                 raise
+
+    def _folded(self, strip: Strip, batches: list[tuple[RawBatch, memoryview]]) -> list[Run]:
+        origin = not batches or batches[0][0].base_offset == 0
+        fold = Fold(strip.start, strip.until, max(1, self._last // 100), origin=origin)
+        for batch, content in batches:
+            fold.add(batch, functools.partial(sources, content))
+        return fold.finish()
+
+
+def _missing(strip: Strip, last: int, batches: list[tuple[RawBatch, memoryview]]) -> int:
+    """How many offsets before the tail may hold the beginnings of its transactions, by their sequence numbers."""
+    cut = {run.producer_id for run in strip.runs if not run.earlier.whole}
+    first: dict[int, RawBatch] = {}
+    for batch, _ in batches:
+        if batch.producer_id in cut and batch.transactional:
+            first.setdefault(batch.producer_id, batch)
+    # A marker alone tells nothing of how much it ends; other writers' records may lie in between.
+    return max((last if one.control else 2 * one.base_sequence for one in first.values()), default=0)
 
 
 class StatusOf:
@@ -128,6 +156,28 @@ class StatusOf:
             if deadline.expired():
                 raise DeadlineExceeded(f"{self._url}: no whole answer within {deadline.budget_s:g} s")
         return bytes(body)
+
+
+class OwnStatus:
+    """The status of a run on this machine, where one answers that works on the same group, topic and cluster."""
+
+    def __init__(self, url: str, run: PipelineSettings) -> None:
+        self._run, self._source = run, StatusOf(url)
+
+    def ask(self, deadline: Deadline) -> Status | None:
+        """None where nothing answers there, or a program that works on something else."""
+        try:
+            found = self._source.ask(deadline)
+        except BrewError:
+            return None
+        run = self._run
+        theirs, ours = _servers(found.bootstrap), _servers(run.connection.bootstrap)
+        same = found.group == run.group and found.topics.input == run.input and theirs & ours
+        return found if same else None
+
+
+def _servers(bootstrap: str) -> set[str]:
+    return {one.strip().replace("localhost:", "127.0.0.1:") for one in bootstrap.split(",")}
 
 
 class ProofOf:

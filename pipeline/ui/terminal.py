@@ -116,7 +116,7 @@ def _cells(row: Row, tail: int, width: int) -> list[Text]:
 def _last(one: Transaction | None) -> Text:
     if one is None:
         return Text(words.NONE, "dim")
-    text = Text(f"{words.OUTCOMES[one.outcome]} ", _OUTCOMES[one.outcome]).append(words.number(one.records))
+    text = Text(f"{words.OUTCOMES[one.outcome]} ", _OUTCOMES[one.outcome]).append(words.records(one))
     if one.seconds is not None:
         text.append(f" {words.seconds(one.seconds)}")
     return text.append(f" {one.producer_id}:{one.epoch}", "dim")

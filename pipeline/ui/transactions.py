@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,8 @@ class Transaction:
     One transaction in one output partition.
 
     ``outcome`` is committed, aborted or open; ``source`` is the input partition, ``first`` to ``last`` its offsets;
-    ``records`` is None where all of them lie before the tail. ``ended_ms`` is the broker's time of the marker.
+    ``records`` are all that it wrote there, at least so many where not ``exact``, None where nothing of it was read.
+    ``first`` is None where it begins before what was read. ``ended_ms`` is the broker's time of the marker.
     ``state`` and ``timeout_s`` are its coordinator's, told of what is open and the group's own.
     """
 
@@ -43,6 +44,7 @@ class Transaction:
     seconds: float | None = None
     state: str | None = None
     timeout_s: float | None = None
+    exact: bool = True
 
 
 class Ages:
@@ -107,28 +109,44 @@ def _of(strip: Strip, group: str, topic: str) -> Iterator[Transaction]:
     for run in strip.runs:
         if run.kind.marker:
             own = wrote.get(run.start, [])
+            records, exact = _counted(own or [run])
             ended = Transaction(
                 strip.partition,
                 _OUTCOMES[run.kind],
                 run.producer_id,
                 own[0].epoch if own else run.epoch,
-                sum(one.records for one in own) if own else None,
+                records,
                 run.written_ms,
                 run.start,
+                exact=exact,
             )
-            yield _named(ended, own, group, topic)
+            yield _named(ended, own or [run], group, topic)
     for runs in (some for some in wrote.values() if some[0].kind is Kind.OPEN):
-        records = sum(one.records for one in runs)
-        still = Transaction(strip.partition, "open", runs[0].producer_id, runs[0].epoch, records, None, None)
-        yield _named(still, runs, group, topic)
+        records, exact = _counted(runs)
+        writer = (runs[0].producer_id, runs[0].epoch)
+        yield _named(
+            Transaction(strip.partition, "open", *writer, records, None, None, exact=exact), runs, group, topic
+        )
 
 
-def _named(one: Transaction, runs: Iterable[Run], group: str, topic: str) -> Transaction:
+def _counted(runs: Sequence[Run]) -> tuple[int | None, bool]:
+    """All records of the transaction whose runs in the tail these are, and whether nothing else lies before them."""
+    earlier = runs[0].earlier
+    count = earlier.records + sum(one.records for one in runs if not one.kind.marker)
+    return (count if count or earlier.whole else None), earlier.whole
+
+
+def _named(one: Transaction, runs: Sequence[Run], group: str, topic: str) -> Transaction:
     """Whose it is follows from where its records came from."""
-    known = [run for run in runs if run.first is not None and run.first.topic == topic]
-    if not known or known[0].first is None:
+    firsts = [at for run in runs for at in (run.earlier.first, run.first) if at is not None and at.topic == topic]
+    if not firsts:
         return one
-    first, last = known[0].first, known[-1].last
-    name = str(TransactionalId(group, topic, first.partition))
-    until = None if last is None else last.offset
-    return replace(one, transactional_id=name, source=first.partition, first=first.offset, last=until)
+    name = str(TransactionalId(group, topic, firsts[0].partition))
+    last = next((run.last for run in reversed(runs) if run.last is not None and run.last.topic == topic), None)
+    return replace(
+        one,
+        transactional_id=name,
+        source=firsts[0].partition,
+        first=firsts[0].offset if one.exact else None,
+        last=None if last is None else last.offset,
+    )

@@ -57,6 +57,18 @@ def number(value: int | None, *, exact: bool = True) -> str:
     return NONE if value is None else f"{value:,}" if exact else f"≤ {value:,}"
 
 
+def records(one: Transaction) -> str:
+    """How many a transaction holds, for a cell: `750`, or `≥ 400` where its beginning was not read."""
+    return NONE if one.records is None else f"{'' if one.exact else '≥ '}{one.records:,}"
+
+
+def _held(one: Transaction) -> str:
+    if one.records is None:
+        return "records not counted"
+    least = "" if one.exact else "at least "
+    return f"{least}{one.records:,} record{'s' * (one.records != 1)}"
+
+
 def rate(value: float | None) -> str:
     return NONE if value is None else f"{value:,.0f}" if value >= _FEW or value == 0 else f"{value:.1f}"
 
@@ -72,7 +84,9 @@ def transaction(one: Transaction) -> str:
     """One in a sentence."""
     who = f"producer {one.producer_id}, epoch {one.epoch}"
     name = f"{one.transactional_id}: " if one.transactional_id else ""
-    parts = [f"{name}{one.outcome}", who, f"{number(one.records)} records in output partition {one.partition}"]
+    parts = [f"{name}{one.outcome}", who, f"{_held(one)} in output partition {one.partition}"]
+    if one.first is None and one.last is not None:
+        parts.append(f"input partition {one.source}, up to offset {one.last:,}")
     if one.first is not None and one.last is not None:
         parts.append(f"input partition {one.source}, {words.span(one.first, one.last + 1)}")
     if one.marker is not None:

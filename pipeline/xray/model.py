@@ -35,12 +35,26 @@ class Kind(enum.StrEnum):
 _ENDS = {"commit": (Kind.COMMITTED, Kind.COMMIT_MARKER), "abort": (Kind.ABORTED, Kind.ABORT_MARKER)}
 
 
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """
+    What a transaction wrote below the window, as far as it was read.
+
+    ``whole``: nothing else of it lies below; ``first`` is the source of the first record that was read.
+    """
+
+    records: int = 0
+    whole: bool = True
+    first: SourcePosition | None = None
+
+
 @dataclass(slots=True)
 class Run:
     """
     Neighbouring offsets `[start, end)` of one writer and one fate: what a transaction wrote, or a marker.
 
     ``written_ms`` and ``ended_ms`` are the brokers' times (see `clock`), ``marker`` is where its transaction ended.
+    ``earlier`` is of a transaction's first run in the window, or of its marker where the window holds nothing else.
     """
 
     start: int
@@ -54,6 +68,7 @@ class Run:
     marker: int | None = None
     first: SourcePosition | None = None
     last: SourcePosition | None = None
+    earlier: Earlier = Earlier()
 
     @property
     def offsets(self) -> int:
@@ -84,19 +99,34 @@ class Strip:
         return self.until - self.start - sum(run.offsets for run in self.runs)
 
 
+@dataclass(slots=True)
+class _Below:
+    whole: bool
+    records: int = 0
+    sources: Callable[[], Sources | None] | None = None
+
+    def told(self) -> Earlier:
+        found = self.sources() if self.sources is not None else None
+        return Earlier(self.records, self.whole, None if found is None else found[0])
+
+
 class Fold:
     """
     Takes a partition's raw batches in log order.
 
     A transaction's neighbouring batches are one run. Records outside of transactions are one run per ``grain``
-    offsets, so that their growth over time stays visible.
+    offsets, so that their growth over time stays visible. Batches below ``start`` only complete the transactions that
+    reach into the window (`Earlier`). ``origin``: the first batch given is the first that the log ever held.
     """
 
-    def __init__(self, start: int, until: int, grain: int = 1) -> None:
+    def __init__(self, start: int, until: int, grain: int = 1, *, origin: bool = False) -> None:
         self._start, self._until, self._grain = start, until, grain
         self.runs: list[Run] = []
         self._open: dict[int, list[Run]] = {}
         self._ends: dict[int, Callable[[], Sources | None]] = {}
+        self._origin = origin
+        self._below: dict[int, _Below] = {}
+        self._ended: set[int] = set()
 
     @property
     def undecided(self) -> bool:
@@ -107,8 +137,22 @@ class Fold:
         """``sources`` reads the batch's first and last source; it is called for the ends of transactional runs."""
         if batch.control:
             self._end(batch)
-        elif max(batch.base_offset, self._start) <= min(batch.last_offset, self._until - 1):
+            return
+        if batch.transactional and batch.producer_id not in self._open:
+            self._note(batch, sources)
+        if max(batch.base_offset, self._start) <= min(batch.last_offset, self._until - 1):
             self._records(batch, sources)
+
+    def _note(self, batch: RawBatch, sources: Callable[[], Sources | None]) -> None:
+        """Count what a transaction wrote below the window; a producer's sequence numbers begin at 0 in each epoch."""
+        below = self._below.get(batch.producer_id)
+        if below is None:
+            whole = self._origin or batch.base_sequence == 0 or batch.producer_id in self._ended
+            below = self._below[batch.producer_id] = _Below(whole)
+        if batch.base_offset < self._start:
+            inside = max(0, batch.last_offset + 1 - self._start)
+            below.records += batch.records - min(batch.records, inside)
+            below.sources = below.sources or sources
 
     def _records(self, batch: RawBatch, sources: Callable[[], Sources | None]) -> None:
         writer = (batch.producer_id, batch.producer_epoch)
@@ -130,6 +174,8 @@ class Fold:
         run = Run(start, end, kind, *writer, min(batch.records, end - start), batch.max_timestamp)
         self.runs.append(run)
         if batch.transactional:
+            if batch.producer_id not in self._open:
+                run.earlier = self._below.pop(batch.producer_id).told()
             self._open.setdefault(batch.producer_id, []).append(run)
             found = sources()
             run.first, run.last = found or (None, None)
@@ -139,12 +185,18 @@ class Fold:
         if batch.marker is None:
             return
         records, marker = _ENDS[batch.marker]
-        for run in self._open.pop(batch.producer_id, ()):
+        below = self._below.pop(batch.producer_id, None)
+        known = self._origin or batch.producer_id in self._ended
+        self._ended.add(batch.producer_id)
+        ended = self._open.pop(batch.producer_id, [])
+        for run in ended:
             run.kind, run.ended_ms, run.marker = records, batch.max_timestamp, batch.base_offset
             self._close(run)
         if self._start <= batch.base_offset < self._until:
             writer = (batch.producer_id, batch.producer_epoch)
             run = Run(batch.base_offset, batch.last_offset + 1, marker, *writer, 1, batch.max_timestamp)
+            if not ended:
+                run.earlier = Earlier(whole=known) if below is None else below.told()
             self.runs.append(run)
 
     def _close(self, run: Run) -> None:

@@ -51,6 +51,7 @@ class Ended:
     detail: str = ""
     newest_ms: int | None = None
     traces: Sequence[str] = ()
+    malformed_profiles: int | None = None
 
     @property
     def place(self) -> Place:
@@ -78,6 +79,7 @@ class Counts:
     Counters of the whole program; they outlive the partitions that they count, and never go down.
 
     ``duplicates``: records that came again and were skipped; None where a program does not look for such.
+    ``malformed_profiles``: of the table that the latest attempt used, so it may go down; None without profiles.
     """
 
     endings: Counter[tuple[Place, Ending]] = field(default_factory=Counter)
@@ -89,11 +91,14 @@ class Counts:
     duplicates: int | None = None
     steps: dict[str, Histogram] = field(default_factory=dict)
     seconds: Histogram = field(default_factory=Histogram)
+    malformed_profiles: int | None = None
 
     def ended(self, end: Ended) -> None:
         """Count one attempt."""
         self.endings[end.place, end.ending] += 1
         self.seconds.add(end.seconds)
+        if end.malformed_profiles is not None:
+            self.malformed_profiles = end.malformed_profiles
         for step, seconds in end.steps.items():
             self.steps.setdefault(step, Histogram()).add(seconds)
         if end.ending is Ending.COMMITTED:
@@ -116,6 +121,7 @@ class Counts:
             self.duplicates,
             {step: one.copy() for step, one in self.steps.items()},
             self.seconds.copy(),
+            self.malformed_profiles,
         )
 
 

@@ -49,6 +49,11 @@ METRICS = {
     "brew_duplicates_total": Described(
         CounterMetricFamily, (), "Records that came again and were skipped; absent where nobody looks for such"
     ),
+    "brew_profiles_malformed": Described(
+        GaugeMetricFamily,
+        (),
+        "Customer profiles that can't be read, whose customers have none; absent without profiles",
+    ),
     "brew_fenced_total": Described(CounterMetricFamily, (), "Transactions that a newer holder of the id ended"),
     "brew_unanswered_total": Described(CounterMetricFamily, (), "Looks that brokers or stores did not answer"),
     "brew_recoveries_total": Described(CounterMetricFamily, (), "Commits that ended a partition's trouble"),
@@ -137,6 +142,7 @@ class _Snapshot(Collector):
         fenced = sum(n for (_, ending), n in counts.endings.items() if ending is Ending.FENCED)
         singles: dict[str, float | None] = {
             "brew_duplicates_total": counts.duplicates,
+            "brew_profiles_malformed": counts.malformed_profiles,
             "brew_fenced_total": fenced,
             "brew_unanswered_total": counts.unanswered,
             "brew_recoveries_total": counts.recoveries,

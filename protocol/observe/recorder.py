@@ -160,6 +160,11 @@ class Recorder:
         with self._lock:
             self._counts.duplicates = (self._counts.duplicates or 0) + records
 
+    def rejected(self, reason: str, records: int) -> None:
+        """So many records were rejected outside of a transaction; 0 tells that there may be such."""
+        with self._lock:
+            self._counts.dead_letters[reason] += records
+
     def ended(self, end: Ended) -> None:
         """An attempt ended, one way or another."""
         with self._lock:
@@ -270,6 +275,7 @@ def _totals(counts: Counts, rate: float) -> Totals:
         sum(counts.dead_letters.values()),
         sum(count for ending, count in endings if ending is Ending.FENCED),
         None if counts.recovery_s is None else round(counts.recovery_s, 3),
+        counts.malformed_profiles,
     )
 
 

@@ -117,7 +117,11 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All partitions since the start; ``recovery_s`` is how long the last recovery took, null before the first one."""
+    """
+    All partitions since the start; ``recovery_s`` is how long the last recovery took, null before the first one.
+
+    ``malformed_profiles``: records of the profiles' topic that are no profiles; null without profiles.
+    """
 
     records: int = 0
     rate: float = 0.0
@@ -125,6 +129,7 @@ class Totals:
     dead_letters: int = 0
     fences: int = 0
     recovery_s: float | None = None
+    malformed_profiles: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

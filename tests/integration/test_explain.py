@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
-from harness.operate import asked, crash, pipeline
+from harness.operate import asked, crash, pipeline, upstream
 from harness.pipeline import Stage
 from harness.waiting import markers_written
 
@@ -14,6 +14,7 @@ from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded
 from protocol.kafka.operate import set_offsets
 from protocol.names import ExitCode
+from protocol.position import SourcePosition
 
 
 @pytest.fixture
@@ -130,3 +131,31 @@ def test_explain_says_what_is_lost_and_refuses_what_is_not_there(stage: Stage, m
     monkeypatch.setattr(trace, "committed_by", no_answer)
     code, text = pipeline(stage, "explain", f"{stage.names.input}/0/0")
     assert (code, "no stable answer; if a right is missing" in text, "ask again" in text) == (3, True, True)
+
+
+def test_a_topic_that_does_not_exist_is_refused(stage: Stage) -> None:
+    """Not answered with "no record": nobody would know that the name was wrong."""
+    stage.create(1)
+    for what in ("gold-1", "brew-nowhere/0/1"):
+        code, text = pipeline(stage, "explain", what, "--input", "brew-nowhere")
+        assert (code, "'brew-nowhere' does not exist" in text) == (ExitCode.REFUSED, True), text
+
+
+def test_a_planted_duplicate_is_told_as_what_it_is(stage: Stage) -> None:
+    """The same source position written once more by somebody else, outside of any transaction and inside of one."""
+    stage.create(1)
+    stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id":"c-1"}'))
+    stage.drain_alone()
+    markers_written(stage.connection, stage.names.output)
+    headers = SourcePosition(stage.names.input, 0, 0).headers()
+    with upstream(stage, "planter") as writer:
+        writer.begin_transaction()
+        writer.produce(stage.names.output, b"{}", b"gold-1", 0, headers=headers)
+        assert writer.flush(20) == 0
+        writer.commit_transaction(20)
+    markers_written(stage.connection, stage.names.output)
+    found = asked(stage, "explain", "gold-1", code=1)
+    (told,) = found["orders"]
+    assert (told["answer"], found["verdict"]["verdict"]) == ("twice", "delivered-twice")
+    assert "in 2 transactions of" in told["why"], told["why"]
+    assert "two groups, or two programs, write to this topic" in told["why"], told["why"]

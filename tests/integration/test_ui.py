@@ -20,18 +20,22 @@ from harness.live import Stream, get, served
 from harness.names import Names
 from harness.operate import asked, pipeline, upstream, write
 from harness.pipeline import Running, Stage
+from harness.transactions import topics_made
 from harness.waiting import markers_written, until
 
 from pipeline.settings import PipelineSettings
 from pipeline.ui.desk import Desk
 from pipeline.ui.server import Live
 from pipeline.ui.settings import LiveSettings
+from pipeline.ui.sources import Tails
+from pipeline.ui.transactions import transactions
 from proof.wire.running import WireProxy
 from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.kafka.operate import set_config
 from protocol.kafka.topics import cleanup_policy
 from protocol.names import ExitCode
+from protocol.position import SourcePosition
 from protocol.secrets import Secret
 
 CANARY = "canary-5f1d0c"
@@ -177,6 +181,26 @@ def test_the_terminal_tells_the_same_once(stage: Stage) -> None:
     assert (row["last_transaction"]["outcome"], row["last_transaction"]["records"]) == ("committed", 5)
     assert [one["name"] for one in told["preflight"] if one["severity"] == "unsafe"] == ["output-cleanup"]
     assert (told["sources"]["status"]["asked"], told["sources"]["flow"]["stale"]) == (False, None)
+
+
+@pytest.mark.parametrize("records", [750, 1460])
+def test_a_transaction_larger_than_the_tail_is_counted_whole(stage: Stage, records: int) -> None:
+    """The tail holds 400 offsets; what lies before them is read back."""
+    topics_made(stage.connection, stage.names)
+    with upstream(stage, "large") as writer:
+        writer.begin_transaction()
+        for number in range(records):
+            writer.produce(
+                stage.names.output, b"%d" % number, None, 0, headers=SourcePosition("in", 0, number).headers()
+            )
+            if number % 50 == 0:
+                assert writer.flush(20) == 0
+        writer.commit_transaction(20)
+    markers_written(stage.connection, stage.names.output)
+    tails = Tails(stage.connection, stage.names.output, 400)
+    (told,) = transactions(tails.ask(Deadline(20)).strips, stage.names.group, "in")
+    assert (told.records, told.exact, told.outcome) == (records, True, "committed")
+    assert (told.first, told.last) == (0, records - 1)
 
 
 def test_the_terminal_goes_on_until_sigterm(stage: Stage) -> None:

@@ -11,6 +11,8 @@ import pytest
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
 from proof.__main__ import proof
+from proof.orders import orders
+from protocol.command import CONTEXT, outcome
 from sandbox.__main__ import cli as sandbox
 
 PROGRAMS: dict[str, click.Group] = {"pipeline": pipeline, "downstream": downstream, "proof": proof, "sandbox": sandbox}
@@ -88,3 +90,41 @@ def test_what_is_not_told_is_seen() -> None:
     assert _untold(bare) == ["--untold"]
     assert _shown("it bare", bare) == []
     assert _shown("it bare-bones", bare) == [["--told", "x"]]
+
+
+def test_examples_name_orders_that_the_seeder_makes() -> None:
+    """An example that is typed as it stands finds a record, whatever the seed."""
+    make = orders(1)
+    told = [
+        (path, key)
+        for name, program in PROGRAMS.items()
+        for path, command in _below(name, program)
+        for text in (command.get_help(click.Context(command, info_name=path)),)
+        for key in re.findall(r"\b(?:gold|silver|bronze|standard)-\d{6}\b", text)
+    ]
+    assert told
+    assert [one for one in told if make(int(one[1][-6:]))[0].decode() != one[1]] == []
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_h_is_short_for_help_in_every_command(name: str) -> None:
+    """Commands inherit it from their program; `outcome` of a fresh one shows that it is taken."""
+    assert PROGRAMS[name].context_settings is CONTEXT
+    for path, command in _below(name, PROGRAMS[name]):
+        own = {} if command is PROGRAMS[name] else command.context_settings
+        assert own.get("help_option_names", []) == [], path  # those that hand their words on take no help at all
+
+
+def test_h_is_taken_by_a_command_below_its_program(capsys: pytest.CaptureFixture[str]) -> None:
+    """As click hands the settings down."""
+
+    @click.group(context_settings=CONTEXT)
+    def program() -> None:
+        """Do something."""
+
+    @program.command()
+    def below() -> None:
+        """Do a part of it."""
+
+    assert outcome(program, "pipeline", ["below", "-h"]) == 0
+    assert "-h, --help" in capsys.readouterr().out

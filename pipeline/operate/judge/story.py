@@ -129,20 +129,38 @@ def answer(story: Story) -> tuple[Answer, str]:
 
 
 def _why_twice(standing: list[Copy]) -> str:
-    writers = sorted({one.transactional_id or f"producer {one.written.producer_id}" for one in standing})
-    text = f"{len(standing)} copies were committed, in {len({_transaction(one) for one in standing})} transactions"
-    if any(one.written.fate is Fate.PLAIN for one in standing):
-        return f"{text}; one of them in no transaction at all: somebody else wrote it"
+    """How many copies stand, what wrote them, and what that points to."""
+    plain = [one for one in standing if one.written.fate is Fate.PLAIN]
+    within = [one for one in standing if one.written.fate is Fate.COMMITTED]
+    places = " and ".join(one.place for one in standing)
+    writers = sorted({one.transactional_id or f"producer {one.written.producer_id}" for one in within})
+    if not within:
+        return f"{len(plain)} copies ({places}), all written in no transaction at all: by another program"
+    if plain:
+        return (
+            f"{len(standing)} copies ({places}), {len(within)} committed by {' and '.join(writers)} and {len(plain)} "
+            "written in no transaction at all: another program writes to this topic"
+        )
+    count = _transactions(within)
+    text = f"{len(within)} copies were committed ({places}), in {count} transaction{'s' * (count != 1)}"
     if len(writers) > 1:
         return f"{text} of {' and '.join(writers)}: two groups, or two programs, write to this topic"
+    if count == 1:
+        return f"{text} of {writers[0]}: its writer produced the record more than once"
     return (
         f"{text} of {writers[0]}: the group's position was moved back by hand, or a run was told to start over "
         "(--on-missing-position start-over)"
     )
 
 
-def _transaction(one: Copy) -> tuple[int, int]:
-    return one.written.producer_id, one.written.producer_epoch
+def _transactions(copies: list[Copy]) -> int:
+    """A transaction has one marker in each partition; a producer may write several transactions in one epoch."""
+    markers: defaultdict[tuple[int, int], defaultdict[tuple[str, int], set[int | None]]]
+    markers = defaultdict(lambda: defaultdict(set))
+    for one in copies:
+        writer = (one.written.producer_id, one.written.producer_epoch)
+        markers[writer][one.topic, one.partition].add(one.written.marker_offset)
+    return sum(max(len(found) for found in places.values()) for places in markers.values())
 
 
 def _delivered(story: Story, copy: Copy, aborted: int) -> tuple[Answer, str]:

@@ -22,7 +22,7 @@ def verdict(stories: Sequence[Story]) -> tuple[Verdict, str] | None:
     """The first rule that fits, and a sentence; None where one record stands for itself."""
     if twice := [one for one in stories if answer(one)[0] is Answer.TWICE]:
         rest = f", and so on for {len(twice) - 1} more" if len(twice) > 1 else ""
-        return Verdict.DELIVERED_TWICE, f"we delivered {twice[0].place} more than once{rest}: {answer(twice[0])[1]}"
+        return Verdict.DELIVERED_TWICE, f"{twice[0].place} was delivered more than once{rest}: {answer(twice[0])[1]}"
     if len(stories) < 2:  # noqa: PLR2004 - a comparison takes two
         return None
     for several in _writings(stories):

@@ -110,6 +110,8 @@ def test_what_the_input_cannot_hold_is_not_tried() -> None:
         (Choice(start=5, until=6), True),
         (Choice(start=6), False),
         (Choice(until=5), False),
+        (Choice(topic=LETTER.source.topic if LETTER.source else ""), True),
+        (Choice(topic="other"), False),
         (Choice(reasons=("not-json",), keys=(b"gold-2",)), False),
     ],
 )

@@ -215,3 +215,10 @@ def test_the_usual_order_keeps_its_very_text() -> None:
     """What an order says about money is not written anew: 1.50 stays 1.50."""
     value = b'{"customer_id": "c", "total": 1.50, "big": 12345678901234567890123, "note": "\\u00e9"}'
     assert ENRICH(b"gold-1", value) == value[:-1] + b',"loyalty_tier":"gold","loyalty_discount":0.15}'
+
+
+def test_a_value_that_is_not_utf_8_is_called_that() -> None:
+    """With the byte and its place, and not "surrogates not allowed", which is the parser's own business."""
+    found = ENRICH(b"gold-1", b'{"customer_id":"c-\xff"}')
+    assert isinstance(found, Rejected)
+    assert found.message.startswith("not UTF-8: byte 0xff at 18 of 21")

@@ -40,7 +40,7 @@ ONE, SAME, OTHER = Order("o-1", b"a"), Order("o-1", b"b"), Order("o-2", b"a")
         ([story(1, ONE), story(2, ONE, source=Fate.ABORTED)], Verdict.DIFFERENT, "by itself"),
         ([story(1, ONE), story(2, Order("o-1", b"a", LETTER))], Verdict.REPLAYED, "in/0/2 is dead letter dlq/0/5"),
         ([story(1, ONE), story(2, Order("o-1", b"a", LETTER), source=Fate.ABORTED)], Verdict.DIFFERENT, "by itself"),
-        ([story(1, ONE, copy(), copy(offset=1)), story(2, ONE)], Verdict.DELIVERED_TWICE, "in/0/1 more than once"),
+        ([story(1, ONE, copy(), copy(offset=1)), story(2, ONE)], Verdict.DELIVERED_TWICE, "in/0/1 was delivered"),
         ([story(1, ONE, copy(), copy(offset=1))], Verdict.DELIVERED_TWICE, "2 copies were committed"),
     ],
 )  # fmt: skip
@@ -136,3 +136,31 @@ def test_a_range_after_the_positions_were_deleted_has_no_known_beginning() -> No
     """What the run was told to do then is written nowhere."""
     log = [batch(0, -1, OffsetCommit(0, 2)), batch(1, -1, OffsetCommit(0, None)), batch(2, 7, OffsetCommit(0, 5))]
     assert spans(log, {0: 0}) == {(7, 3): {0: Span(None, 5)}}
+
+
+def planted(offset: int, *, fate: Fate = Fate.COMMITTED, pid: int = 7, epoch: int = 3, marker: int = 90) -> Copy:
+    """A copy as a planted one may be: in a transaction of its own, in somebody else's, or in none."""
+    written = Written(fate, pid, epoch, None if fate is Fate.PLAIN else marker)
+    name = "g:in:0" if pid == 7 else None
+    return Copy("output", "out", 0, offset, written, View(visible=True, rule="a rule"), name)
+
+
+@pytest.mark.parametrize(
+    ("copies", "why"),
+    [
+        ([planted(1), planted(2, epoch=4, marker=91)], "), in 2 transactions of g:in:0: the group's position"),
+        ([planted(1), planted(2, marker=91)], "), in 2 transactions of g:in:0: the group's position"),
+        ([planted(1), planted(2)], "), in 1 transaction of g:in:0: its writer produced the record more than"),
+        ([planted(1), planted(2, pid=9)], "in 2 transactions of g:in:0 and producer 9: two groups, or two programs"),
+        ([planted(1), planted(2, fate=Fate.PLAIN, pid=-1)], "1 committed by g:in:0 and 1 written in no transaction"),
+        ([planted(1, fate=Fate.PLAIN), planted(2, fate=Fate.PLAIN)], "all written in no transaction at all"),
+    ],
+)
+def test_a_planted_duplicate_is_told_in_one_sentence_that_holds(copies: list[Copy], why: str) -> None:
+    """No copy is counted among the transactions that lies in none, and one transaction is no position moved back."""
+    told = verdict([story(1, ONE, *copies)])
+    assert told is not None
+    assert told[0] is Verdict.DELIVERED_TWICE
+    assert why in told[1], told[1]
+    assert "out/0/1 and out/0/2" in told[1]
+    assert ("transactions" in told[1]) == ("in 2 transactions" in why)

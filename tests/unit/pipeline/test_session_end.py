@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 import socketserver
+import tempfile
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from pyspark import SparkContext
 from pyspark.accumulators import AccumulatorTCPServer
 
-from pipeline import session
+from pipeline import session, submit
 
 
 class Context:
@@ -62,3 +65,14 @@ def test_pyspark_still_waits_for_it_by_itself() -> None:
     """The names are private: under others the run would wait again, and nobody would see it."""
     assert "self._accumulatorServer.shutdown()" in inspect.getsource(SparkContext.stop)
     assert issubclass(AccumulatorTCPServer, socketserver.BaseServer)
+
+
+def test_a_submit_leaves_nothing_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its zip is kept in the user's cache: one file, however often the same code is submitted."""
+    temporary, cache = tmp_path / "tmp", tmp_path / "cache"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    paths = {submit._kept_archive() for _ in range(2)}
+    assert list(temporary.iterdir()) == []
+    assert [str(one) for one in cache.rglob("*") if one.is_file()] == sorted(paths)

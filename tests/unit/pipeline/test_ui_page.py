@@ -189,3 +189,15 @@ def test_readers_wake_with_a_change_and_with_the_end() -> None:
         return [slept.done(), ended.done()]
 
     assert asyncio.run(wait()) == [True, True]
+
+
+def test_the_badge_says_live_only_while_every_source_answers() -> None:
+    """Not over numbers that are old, and not before the first ones."""
+    fresh = Answers(flow(look(0, 10, 50)), tails(strip()))
+    assert ">live<" in str(parts(seen(fresh))["badge"])
+    assert ">live<" not in str(parts(seen(fresh, now_s=160.0))["badge"])
+    assert "stale: Kafka" in str(parts(seen(fresh, now_s=160.0))["badge"])
+    broken = Answers(failed(flow(look(0, 10, 50)), "no broker answers"), tails(strip()))
+    assert "stale: Kafka" in str(parts(seen(broken))["badge"])
+    nothing = Answers(Answer("flow", 1.0, 5.0, since_s=100.0), tails(strip()))
+    assert ">asking<" in str(parts(seen(nothing))["badge"])

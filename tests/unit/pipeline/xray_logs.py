@@ -14,8 +14,11 @@ from protocol.position import LogOffsets, SourcePosition
 T0 = 1_780_000_000_000
 
 
-def batch(base: int, records: int, pid: int, epoch: int = 0, *, at: int = 0, tx: bool = True) -> RawBatch:
-    return RawBatch(base, base + records - 1, records, pid, epoch, 0, tx, control=False, marker=None, max_timestamp=at)
+def batch(
+    base: int, records: int, pid: int, epoch: int = 0, *, at: int = 0, tx: bool = True, sequence: int = 0
+) -> RawBatch:
+    last = base + records - 1
+    return RawBatch(base, last, records, pid, epoch, sequence, tx, control=False, marker=None, max_timestamp=at)
 
 
 def marker(base: int, pid: int, what: str, epoch: int = 0, *, at: int = 0) -> RawBatch:

@@ -37,7 +37,23 @@ def recorder() -> Recorder:
     made.skipped(3)
     steps = dict.fromkeys(STEPS, 0.004)
     for ending in Ending:
-        made.ended(Ended("orders", 0, ending, 0, 10, 10, {"not-json": 2}, 0.5, steps, 0.0, "g:orders:0", "why"))
+        made.ended(
+            Ended(
+                "orders",
+                0,
+                ending,
+                0,
+                10,
+                10,
+                {"not-json": 2},
+                0.5,
+                steps,
+                0.0,
+                "g:orders:0",
+                "why",
+                malformed_profiles=0,
+            )
+        )
     return made
 
 
@@ -270,3 +286,14 @@ def test_options_go_on_to_the_program_that_is_submitted(words: list[str]) -> Non
 def test_a_time_that_can_not_be_is_refused() -> None:
     with pytest.raises(UsageError, match="--polling-ttl is 0"):
         ProbeSettings(polling_ttl_s=0)
+
+
+def test_malformed_profiles_are_told_where_profiles_are_used() -> None:
+    """As many as the latest attempt's table holds; a run without profiles tells none."""
+    recorder = Recorder.unheard()
+    assert b"\nbrew_profiles_malformed " not in respond("/metrics", recorder).body
+    for count in (3, 2):
+        end = Ended("in", 0, Ending.COMMITTED, 0, 1, 1, {}, 0.1, {}, None, None, "", malformed_profiles=count)
+        recorder.ended(end)
+        assert f"\nbrew_profiles_malformed {count}.0".encode() in respond("/metrics", recorder).body
+        assert recorder.status().totals.malformed_profiles == count

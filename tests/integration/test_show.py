@@ -1,0 +1,63 @@
+"""`pipeline show` against a real broker: records with the fate of their transactions, as they stand in the log."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+
+from harness.brokers import Broker
+from harness.names import Names
+from harness.operate import upstream
+from harness.pipeline import Stage
+from harness.transactions import topics_made
+from harness.waiting import markers_written
+
+from pipeline.__main__ import cli
+from protocol.command import outcome
+from protocol.names import ExitCode
+
+
+def test_show_tells_each_records_fate_and_its_bytes(broker: Broker, names: Names) -> None:
+    """Committed, aborted and open ones; markers on request; what a read_committed reader is given; one key alone."""
+    stage = Stage(broker, names)
+    topics_made(stage.connection, names)
+    with upstream(stage, "writer") as writer:
+        for end in (writer.commit_transaction, writer.abort_transaction, None):
+            writer.begin_transaction()
+            for key in (b"gold-1", b"\xff"):
+                writer.produce(names.output, b"\xffvalue", key, 0, headers=[("h", b"\xfe")])
+            assert writer.flush(20) == 0
+            if end is not None:
+                end(20)
+                markers_written(stage.connection, names.output)
+        found = shown(stage)
+        assert [one["fate"] for one in found] == ["committed"] * 2 + ["aborted"] * 2 + ["open"] * 2
+        assert (found[0]["key"], found[1]["key"]) == ({"text": "gold-1"}, {"base64": "/w=="})
+        assert found[0]["headers"] == [["h", {"base64": "/g=="}]]
+        marked = [one["fate"] for one in shown(stage, "--markers")]
+        assert [one for one in marked if one.endswith("marker")] == ["commit-marker", "abort-marker"]
+        assert [one["fate"] for one in shown(stage, "--isolation", "read_committed")] == ["committed"] * 2
+        assert [one["offset"] for one in shown(stage, "--offset", "1", "--limit", "2")] == [1, 3]
+        assert [one["offset"] for one in shown(stage, "--key", "gold-1", "--limit", "2")] == [3, 6]
+        assert [one["offset"] for one in shown(stage, "--limit", "1")] == [7]
+
+
+def test_a_topic_that_is_not_there_is_refused(broker: Broker, names: Names) -> None:
+    """With exit code 3, not with nothing."""
+    stage = Stage(broker, names)
+    code, text = called(stage, "brew-nowhere")
+    assert (code, "'brew-nowhere' does not exist" in text) == (ExitCode.REFUSED, True), text
+
+
+def shown(stage: Stage, *more: str) -> list[dict[str, object]]:
+    code, text = called(stage, stage.names.output, *more, "--json")
+    assert code == ExitCode.DONE, text
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def called(stage: Stage, *words: str) -> tuple[int, str]:
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+        code = outcome(cli, "pipeline", ["show", *words, "--bootstrap", stage.connection.bootstrap])
+    return code, told.getvalue()
