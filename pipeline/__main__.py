@@ -85,7 +85,7 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
     settings = settings_of(option)
     forget_variables()
     stop = threading.Event()
-    stop_on_signals(stop)
+    stop_on_signals(stop, follow=settings.follow)
     with observed(settings, probes_of(option, settings), spans) as board:
         code = _run(settings, stop, board, _view("json" if as_json else progress, board))
     if as_json:

@@ -24,6 +24,7 @@ from protocol.kafka.cluster import Asked
 from protocol.kafka.topics import Topic
 from protocol.kafka.transaction import MESSAGE_MAX_BYTES, TransactionSettings
 from protocol.names import ExitCode
+from protocol.stopping import interruptible
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -60,6 +61,7 @@ class Ground:
         return Compilers.FIRST if self.backlog < _LONG_RUN else Compilers.SECOND_LATE
 
 
+@interruptible()
 def check(settings: PipelineSettings) -> Ground:
     """
     Look at the cluster before Spark starts; makes the output topics where they are missing, once a run may go on.

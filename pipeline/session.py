@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -127,7 +128,8 @@ def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRS
     conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings, compilers).items()))
     jvm = gateway.start(conf, settings)
     try:
-        context = SparkContext(conf=conf, gateway=jvm)
+        with _sigint_kept():
+            context = SparkContext(conf=conf, gateway=jvm)
     except Exception as error:
         raise _did_not_start(settings, error) from error
     if not settings.local:
@@ -140,6 +142,17 @@ def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRS
 def _did_not_start(settings: SparkSettings, error: Exception) -> Refused:
     said = next((line for line in str(error).splitlines() if "Exception:" in line), type(error).__name__)
     return Refused(f"Spark did not start on {settings.master!r}: {said.strip()}; try --verbose")
+
+
+@contextlib.contextmanager
+def _sigint_kept() -> Iterator[None]:
+    """A new context takes SIGINT for itself, where it may: it cancels all jobs in mid-transaction, and raises."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def check_alive(context: SparkContext) -> None:

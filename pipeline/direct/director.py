@@ -152,6 +152,7 @@ class Director:
         spared = self._roster.spared(fact.partition)
         grant = Grant(fact.partition, start, self._scout.targets(fact), goal, fact.committed is None, spared)
         self._shared.running[fact.partition] = OffsetRange(fact.topic, fact.partition, start, start + 1)
+        self._shared.lost.pop(fact.partition, None)
         self._roster.gave(fact.partition, slot)
         self._roster.desks[slot].line.send({**granting(grant), "share": share})
 
