@@ -114,6 +114,7 @@ class Lane:
             self._pace = self._pace.after_outcome(outcome)
         for outcome in outcomes:
             self._breaker.heed(outcome)
+            shared.first.heed(outcome)
         bad = [o for o in outcomes if o.status not in GOOD]
         if len(bad) < len(outcomes):
             self._patience.moved()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pipeline.breaker import FirstRecords
 from pipeline.crash import Dice
 from pipeline.every import Every
 from pipeline.outcome import Outcome
@@ -42,4 +43,8 @@ class Shared:
     lost: dict[int, OffsetRange] = field(default_factory=dict)
     replaced: threading.Event = field(default_factory=threading.Event)
     ownership: Ownership = field(default_factory=Everything)
+    first: FirstRecords = field(init=False)
     members_due: Every = field(default_factory=lambda: Every(_MEMBERS_S))
+
+    def __post_init__(self) -> None:
+        self.first = FirstRecords(self.settings.max_rejected)

@@ -65,6 +65,8 @@ def work(shared: Shared, carrier: Carrier, workers: Sequence[Worker]) -> None:
         raise interrupt
     if errors:
         raise errors[0]
+    if not shared.stop.is_set():
+        shared.first.check_at_end()
 
 
 def _awaited(shared: Shared, threads: list[threading.Thread]) -> BaseException | None:

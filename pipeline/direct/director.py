@@ -216,6 +216,7 @@ class Director:
             self._left(message["left"])
         if outcome is not None:
             self._breaker.heed(outcome)
+            self._shared.first.heed(outcome)
 
     def _welcome(self, desk: Desk) -> None:
         if desk.slot in self._roster.desks:
