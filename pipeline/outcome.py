@@ -29,8 +29,7 @@ class Outcome:
     A range and what became of it; ``position`` is the committed offset that *locate* found (-1: none).
 
     ``steps``: seconds of each step that was begun. ``began_at``: seconds since the epoch. ``reasons``: why records were
-    rejected -> how many; ``examples``: reason -> the first one's offset. ``read_bytes``: of the Arrow batches that Spark
-    handed over.
+    rejected -> how many; ``examples``: reason -> the first one's offset. ``read_bytes``: of Spark's Arrow batches.
     ``newest_ms``: the timestamp of the last record of a range that was committed, if it has one.
     ``traces``: `traceparent` headers of its records, where somebody asked (`pipeline.traces`).
     """
