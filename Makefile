@@ -95,7 +95,7 @@ bench-virtual: setup ## what 16 workers gain with 5 ms per record     make bench
 
 ## Look and prove
 .PHONY: preflight lag explain doctor group-describe end-offsets verify prove-report xray-pictures ui top ui-picture
-preflight: setup ## what would make a run unsafe, and why         make preflight BOOTSTRAP=kafka:9092
+preflight: setup ## what is unsafe for a run, and why            make preflight BOOTSTRAP=kafka:9092
 	@exec $(PY) -m pipeline preflight $(run)
 lag: setup ## what is left, how old, and who blocks it        make lag GROUP_ID=brew-enricher
 	@exec $(PY) -m pipeline lag $(bootstrap) $(call option,--input,INPUT_TOPIC) $(group)

@@ -145,7 +145,12 @@ def employ(ground: Ground, shared: Shared, kept: SparkContext | None = None) -> 
     else:
         from pipeline import session, spark  # noqa: PLC0415 - a third of a second
 
-        started = session.on(kept) if kept is not None else session.start(settings.spark, ground.compilers)
+        if kept is not None:
+            started = session.on(kept)
+        elif (kept := session.borrowed()) is not None:
+            started = session.beside(kept)
+        else:
+            started = session.start(settings.spark, ground.compilers)
         engine = spark.SparkEngine(started, settings.spark, kept=kept is not None)
     return engine, [Lane(shared, engine, index) for index in range(settings.lanes)]
 

@@ -16,7 +16,7 @@ import orjson
 
 from protocol.errors import BrewError, UsageError
 from protocol.names import ExitCode
-from protocol.stopping import Stopped, check_stopped, end_at_once, raise_on_signals
+from protocol.stopping import Stopped, check_stopped, end_at_once, handlers_kept, raise_on_signals
 
 STOPPED_EXIT = 128 + signal.SIGTERM
 _INTERRUPTED_EXIT = 128 + signal.SIGINT
@@ -74,6 +74,7 @@ def _aborted(error: click.Abort, name: str) -> int:
     return _INTERRUPTED_EXIT if interrupted else ExitCode.REFUSED
 
 
+@handlers_kept()
 def outcome(command: click.Command, name: str, arguments: list[str]) -> int:
     """The exit code of one call: what the command returned, or what its error stands for."""
     try:

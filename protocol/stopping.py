@@ -122,6 +122,20 @@ def check_stopped(code: int = 0) -> None:
         _asked.check()
 
 
+@contextmanager
+def handlers_kept() -> Iterator[None]:
+    """Around a command: whoever called it inside of a process has its own signal handlers back behind it."""
+    global _asked  # noqa: PLW0603 - handlers are the process's, too
+    before, asked = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}, _asked
+    try:
+        yield
+    finally:
+        _asked = asked
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
 def end_at_once(code: int) -> None:
     """From now on a signal ends the process with ``code``: its work is done, and Python is closing down."""
     for number in (signal.SIGTERM, signal.SIGINT):
