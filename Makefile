@@ -94,7 +94,15 @@ bench-virtual: setup ## what 16 workers gain with 5 ms per record     make bench
 	@exec $(PY) benchmarks/virtual.py --json benchmarks/virtual.json
 
 ## Look and prove
-.PHONY: group-describe end-offsets verify prove-report xray-pictures ui top ui-picture
+.PHONY: preflight lag explain doctor group-describe end-offsets verify prove-report xray-pictures ui top ui-picture
+preflight: setup ## what is unsafe for a run, and why            make preflight BOOTSTRAP=kafka:9092
+	@exec $(PY) -m pipeline preflight $(run)
+lag: setup ## what is left, how old, and who blocks it        make lag GROUP_ID=brew-enricher
+	@exec $(PY) -m pipeline lag $(bootstrap) $(call option,--input,INPUT_TOPIC) $(group)
+explain: setup ## where one order is, or why it is not there     make explain KEY=gold-000017
+	@exec $(PY) -m pipeline explain $(bootstrap) $(topics) $(group) $(if $(KEY),$(call option,--,KEY))
+doctor: setup ## transactions that hang, and whose they are      make doctor
+	@exec $(PY) -m pipeline doctor $(bootstrap) $(group)
 group-describe: setup ## the group's positions, LSO, end, lag     make group-describe GROUP_ID=brew-enricher
 	@exec $(PY) -m proof group-describe $(bootstrap) $(group) $(call option,--topic,INPUT_TOPIC)
 end-offsets: setup ## per partition: visible, aborted, control    make end-offsets
@@ -187,6 +195,7 @@ reference: setup ## every option, into docs/reference               make referen
 #            WIPE=1       of make down: remove the data, too
 #            BROKERS      of make up: 1 or 3               TESTS  of make test: files or folders
 #            TEST_WORKERS of make test: how many run at once, each with a broker of its own; 0: one after another
+#            KEY          of make explain: an order's key, or TOPIC/PARTITION/OFFSET
 #            DATABASE_URL REDIS_URL EFFECT_URL  where stores are    STORE  of make run-receive: postgres outbox redis redis-script
 #            KILLS STORES of make kills: how many, on which
 #            RESULTS      of make prove-report: files     PROVE_OUT CELLS  of make prove: where results go, what is broken

@@ -87,19 +87,28 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
     settings = settings_of(option)
     forget_variables()
     stop = threading.Event()
-    stop_on_signals(stop)
+    stop_on_signals(stop, follow=settings.follow)
     with observed(settings, probes_of(option, settings), spans) as board:
         code = _run(settings, stop, board, _view("json" if as_json else progress, board))
+    totals = board.totals
+    if totals.rejected and not totals.enriched:
+        _warn(f"all {totals.rejected} records were rejected; `pipeline dlq list` tells why", as_json=as_json)
     if as_json:
         JsonLines().done(board)
         return code
-    totals = board.totals
     click.echo(
         f"{totals.enriched + totals.rejected} records: {totals.enriched} enriched, {totals.rejected} rejected, "
         f"{totals.transactions} transactions, {totals.fenced} fenced, {totals.failed} failed, "
         f"{board.rate():,.0f} records/s"
     )
     return code
+
+
+def _warn(text: str, *, as_json: bool) -> None:
+    if as_json:
+        JsonLines().tell(f"warning: {text}")
+    else:
+        click.echo(f"pipeline: warning: {text}", err=True)
 
 
 def _run(settings: PipelineSettings, stop: threading.Event, board: Board, view: Silent) -> ExitCode:

@@ -82,7 +82,11 @@ class Lane:
         outcomes = [told.get(r.partition) or self._advance(r, job) for r in ranges]
         # Before ``running`` says that they have ended: the number that a crash announces is told right then.
         shared.crashed.extend(one for one in outcomes if one.status is Status.CRASHED)
-        for outcome in outcomes:
+        for offered, outcome in zip(ranges, outcomes, strict=True):
+            if outcome.status is Status.FAILED:
+                shared.lost[outcome.partition] = offered
+            else:
+                shared.lost.pop(outcome.partition, None)
             shared.running.pop(outcome.partition, None)
             shared.board.outcome(outcome)
         shared.view.cycle(self._index, outcomes, time.monotonic() - began)
@@ -110,6 +114,7 @@ class Lane:
             self._pace = self._pace.after_outcome(outcome)
         for outcome in outcomes:
             self._breaker.heed(outcome)
+            shared.first.heed(outcome)
         bad = [o for o in outcomes if o.status not in GOOD]
         if len(bad) < len(outcomes):
             self._patience.moved()

@@ -93,7 +93,12 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     _number("--blocked-patience", float, 1200.0, "Seconds behind an upstream's open transaction before giving up."),
     _number("--max-record-bytes", int, 1_000_000, "Larger values are rejected."),
     _number("--max-record-depth", int, 100, "Deeper JSON is rejected."),
-    _number("--max-rejected", float, 1.0, "Share of a partition's last 1000 records that may be rejected; 1: all."),
+    click.option(
+        "--max-rejected",
+        type=float,
+        help="Share of a partition's last 1000 records that may be rejected; 1: all.  [default: all, but not all of a "
+        "run's first 100]",
+    ),
     _choice(
         "--on-missing-position",
         OnMissingPosition,

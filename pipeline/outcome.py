@@ -29,7 +29,7 @@ class Outcome:
     A range and what became of it; ``position`` is the committed offset that *locate* found (-1: none).
 
     ``steps``: seconds of each step that was begun. ``began_at``: seconds since the epoch. ``reasons``: why records were
-    rejected -> how many. ``read_bytes``: of the Arrow batches that Spark handed over.
+    rejected -> how many; ``examples``: reason -> the first one's offset. ``read_bytes``: of Spark's Arrow batches.
     ``newest_ms``: the timestamp of the last record of a range that was committed, if it has one.
     ``malformed_profiles``: in the table of profiles that the task used; None without one.
     ``traces``: `traceparent` headers of its records, where somebody asked (`pipeline.traces`).
@@ -47,6 +47,7 @@ class Outcome:
     steps: Mapping[str, float] = field(default_factory=dict)
     began_at: float = 0.0
     reasons: Mapping[str, int] = field(default_factory=dict)
+    examples: Mapping[str, int] = field(default_factory=dict)
     read_bytes: int = 0
     newest_ms: int | None = None
     traces: list[str] = field(default_factory=list)

@@ -53,6 +53,7 @@ class Tally:
     enriched: int = 0
     rejected: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, int] = field(default_factory=dict)
 
 
 class Transaction(Protocol):

@@ -24,6 +24,7 @@ from protocol.kafka.cluster import Asked
 from protocol.kafka.topics import Topic
 from protocol.kafka.transaction import MESSAGE_MAX_BYTES, TransactionSettings
 from protocol.names import ExitCode
+from protocol.stopping import interruptible
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -60,6 +61,7 @@ class Ground:
         return Compilers.FIRST if self.backlog < _LONG_RUN else Compilers.SECOND_LATE
 
 
+@interruptible()
 def check(settings: PipelineSettings) -> Ground:
     """
     Look at the cluster before Spark starts; makes the output topics where they are missing, once a run may go on.
@@ -143,7 +145,12 @@ def employ(ground: Ground, shared: Shared, kept: SparkContext | None = None) -> 
     else:
         from pipeline import session, spark  # noqa: PLC0415 - a third of a second
 
-        started = session.on(kept) if kept is not None else session.start(settings.spark, ground.compilers)
+        if kept is not None:
+            started = session.on(kept)
+        elif (kept := session.borrowed()) is not None:
+            started = session.beside(kept)
+        else:
+            started = session.start(settings.spark, ground.compilers)
         engine = spark.SparkEngine(started, settings.spark, kept=kept is not None)
     return engine, [Lane(shared, engine, index) for index in range(settings.lanes)]
 

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from pipeline import gateway
@@ -33,6 +35,14 @@ _GONE_S = 2.0
 # Spark's own, and what a Kafka client's secrets are called: setting one replaces the default.
 _HIDDEN = "(?i)secret|password|token|access[.]?key|jaas|keystore"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # what spark-submit tells a driver; the jars are its affair
+
+_TAG = "brew-pipeline"
+_OF_A_SESSION = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    # Spark's own list less kafka: read the first way, each row becomes objects and a row again (decision 0006).
+    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
+}
 
 # Measured on two cores (decision 0006): the second compiler alone took a quarter of the JVM's CPU time.
 COLLECTOR = "-XX:+UseSerialGC"
@@ -54,10 +64,7 @@ def spark_conf(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) 
         "spark.app.name": "brew-pipeline",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-        # Spark's own list less kafka: read the first way, each row becomes objects and a row again (decision 0006).
-        "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
+        **_OF_A_SESSION,
         "spark.python.worker.reuse": "true",
         "spark.speculation": "false",
         "spark.redaction.regex": _HIDDEN,
@@ -107,6 +114,40 @@ def start(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> Sp
     return spark
 
 
+def borrowed() -> SparkContext | None:
+    """
+    The Spark of somebody else in this process, if there is one: a process has room for one context only.
+
+    Whoever runs on it stops nothing at the end, cancels no job but its own, and leaves settings and signals alone.
+    """
+    context: SparkContext | None = SparkContext._active_spark_context  # noqa: SLF001 - pyspark names no other way
+    if context is None:
+        return None
+    if not context.master.startswith("local") or context.master.startswith("local-cluster"):
+        _ship_packages(context)
+    return context
+
+
+def beside(context: SparkContext) -> SparkSession:
+    """
+    A session of our own on a borrowed context, with what reading Kafka needs set in it alone.
+
+    Raises:
+        Refused: Spark's Kafka source is not on its class path.
+    """
+    spark = SparkSession(context).newSession()
+    for name, value in _OF_A_SESSION.items():
+        spark.conf.set(name, value)
+    try:
+        spark.read.format("kafka").option("kafka.bootstrap.servers", "localhost:1").option("subscribe", "x").load()
+    except AnalysisException as error:
+        raise Refused(
+            "the Spark session of this process has no Kafka source on its class path; build it with "
+            f'.config("spark.jars.packages", "{CONNECTOR}"), or run with --reader direct'
+        ) from error
+    return spark
+
+
 def on(context: SparkContext) -> SparkSession:
     """The session of a context that was started before."""
     return SparkSession(context)
@@ -127,19 +168,35 @@ def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRS
     conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings, compilers).items()))
     jvm = gateway.start(conf, settings)
     try:
-        context = SparkContext(conf=conf, gateway=jvm)
+        with _sigint_kept():
+            context = SparkContext(conf=conf, gateway=jvm)
     except Exception as error:
         raise _did_not_start(settings, error) from error
     if not settings.local:
-        archive = package_archive()
-        atexit.register(shutil.rmtree, Path(archive).parent, ignore_errors=True)  # served from there while Spark runs
-        context.addPyFile(archive)
+        _ship_packages(context)
     return context
+
+
+def _ship_packages(context: SparkContext) -> None:
+    archive = package_archive()
+    atexit.register(shutil.rmtree, Path(archive).parent, ignore_errors=True)  # served from there while Spark runs
+    context.addPyFile(archive)
 
 
 def _did_not_start(settings: SparkSettings, error: Exception) -> Refused:
     said = next((line for line in str(error).splitlines() if "Exception:" in line), type(error).__name__)
     return Refused(f"Spark did not start on {settings.master!r}: {said.strip()}; try --verbose")
+
+
+@contextlib.contextmanager
+def _sigint_kept() -> Iterator[None]:
+    """A new context takes SIGINT for itself, where it may: it cancels all jobs in mid-transaction, and raises."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def check_alive(context: SparkContext) -> None:
@@ -149,7 +206,7 @@ def check_alive(context: SparkContext) -> None:
     Raises:
         Refused: it has ended.
     """
-    process = context._gateway.proc  # noqa: SLF001 - pyspark keeps the JVM's process there
+    process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - pyspark keeps the JVM's process there
     if process is not None and process.poll() is not None:
         raise Refused(
             f"Spark's JVM has ended by itself (exit code {process.returncode}; -9 is a kill, often out of memory); "
@@ -168,7 +225,7 @@ def asked(context: SparkContext) -> Iterator[None]:
     try:
         yield
     except (Py4JError, OSError) as error:
-        process = context._gateway.proc  # noqa: SLF001 - pyspark keeps the JVM's process there
+        process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - pyspark keeps the JVM's process there
         if process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_GONE_S)  # its sockets close a moment before it has ended
@@ -176,15 +233,20 @@ def asked(context: SparkContext) -> Iterator[None]:
         raise Refused(f"Spark's JVM does not answer: {error}; try --verbose") from error
 
 
+def tag_jobs(context: SparkContext) -> None:
+    """Mark the jobs that this thread starts as ours, for `cancel_all`."""
+    context.addJobTag(_TAG)
+
+
 def cancel_all(context: SparkContext) -> None:
-    """Cancel all jobs; a JVM that is gone has none."""
+    """Cancel all of our jobs; a JVM that is gone has none."""
     with contextlib.suppress(Py4JError, OSError):
-        context.cancelAllJobs()
+        context.cancelJobsWithTag(_TAG)
 
 
 def end(context: SparkContext, wait_s: float = 10.0) -> None:
     """Stop Spark and wait for its JVM to go; kill it when it does not."""
-    process = context._gateway.proc  # noqa: SLF001 - pyspark keeps the JVM's process there
+    process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - pyspark keeps the JVM's process there
     _let_go_of_accumulators(context)
     with contextlib.suppress(Py4JError, OSError):  # a JVM that was killed can't answer
         context.stop()

@@ -175,7 +175,7 @@ class PipelineSettings:
     blocked_patience_s: float = 1200.0
     on_missing_position: OnMissingPosition = OnMissingPosition.REFUSE
     journal: str | None = None
-    max_rejected: float = 1.0
+    max_rejected: float | None = None
     stand_by: ClaimsSettings | None = None
     share: ClaimsSettings | None = None
     allow: frozenset[str] = frozenset()
@@ -223,7 +223,7 @@ class PipelineSettings:
             ("--blocked-patience", self.blocked_patience_s, 1, 86_400),
             ("--max-record-bytes", self.limits.max_bytes, 1, 50_000_000),
             ("--max-record-depth", self.limits.max_depth, 1, _DEEPEST),
-            ("--max-rejected", self.max_rejected, 0, 1),
+            ("--max-rejected", 1 if self.max_rejected is None else self.max_rejected, 0, 1),
         ]
         if self.profiles is not None:
             limits.append(("--profiles-timeout", self.profiles.load_timeout_s, 1, 3600))

@@ -33,6 +33,7 @@ class SparkEngine:
         """Run one job; a job that fails leaves every one of its ranges failed."""
         told: Mapping[int, Outcome]
         try:
+            session.tag_jobs(self.spark.sparkContext)
             frame = read(self._session(ranges), job.transaction.connection, job.transaction.group, ranges)
             frame = frame.mapInArrow(task(job), OUTCOME_SCHEMA)
             check_one_task_per_range(frame, ranges)

@@ -90,9 +90,10 @@ def same_options(settings: PipelineSettings) -> list[str]:
         "--blocked-patience": settings.blocked_patience_s,
         "--max-record-bytes": settings.limits.max_bytes,
         "--max-record-depth": settings.limits.max_depth,
-        "--max-rejected": settings.max_rejected,
         "--on-missing-position": settings.on_missing_position.value,
     }
+    if settings.max_rejected is not None:
+        options["--max-rejected"] = settings.max_rejected
     if settings.journal is not None:
         options["--journal"] = settings.journal
     if settings.connection.source is not None:

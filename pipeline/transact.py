@@ -114,6 +114,7 @@ def transact(
         run.tally.rejected,
         time.monotonic() - began,
         reasons=run.tally.reasons,
+        examples=run.tally.examples,
         newest_ms=run.newest_ms,
     )
 
@@ -217,6 +218,7 @@ def _reject(
     run.tally.rejected += 1
     reason = why.reason.value
     run.tally.reasons[reason] = run.tally.reasons.get(reason, 0) + 1
+    run.tally.examples.setdefault(reason, source.offset)
 
 
 def _check_order(run: _Run, offsets: list[int]) -> None:

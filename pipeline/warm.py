@@ -45,8 +45,12 @@ class Warmth:
 
     def __init__(self, settings: PipelineSettings, compilers: Compilers, tell: Callable[[str], None]) -> None:
         self._settings, self._tell = settings, tell
-        if settings.reader is Reader.DIRECT:
-            self.context: SparkContext = session.start_context(settings.spark, compilers)
+        borrowed = session.borrowed()
+        self._kept = borrowed is not None
+        if borrowed is not None:
+            self.context: SparkContext = borrowed
+        elif settings.reader is Reader.DIRECT:
+            self.context = session.start_context(settings.spark, compilers)
         else:
             self.context = session.start(settings.spark, compilers).sparkContext
         self._end = threading.Event()
@@ -83,10 +87,13 @@ class Warmth:
         if thread is not None:
             session.cancel_all(self.context)
             thread.join(_JOIN_S)
-        session.end(self.context)
+        if not self._kept:
+            session.end(self.context)
 
     def _run(self) -> None:
         end, again = self._end, 0
+        with contextlib.suppress(*_FORESEEN):
+            session.tag_jobs(self.context)
         while not end.is_set():
             again += 1
             try:

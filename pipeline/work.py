@@ -53,19 +53,41 @@ def work(shared: Shared, carrier: Carrier, workers: Sequence[Worker]) -> None:
     shared.board.phase(Phase.WORKING)
     for thread in threads:
         thread.start()
-    while any(thread.is_alive() for thread in threads) and not shared.stop.is_set():
-        shared.stop.wait(_WATCH_S)
+    interrupt = _awaited(shared, threads)
     shared.board.phase(Phase.STOPPING)
     if shared.stop.is_set() and not errors and not shared.crashed:
         shared.view.tell("stopping: finishing the running transactions")
     if shared.crashed:
         _let_the_others_finish(shared)
         return
-    if not _joined(threads, Deadline(_GRACE_S)):
-        _interrupt(shared, carrier)
-        _joined(threads, Deadline(_FENCE_S))
+    _end(shared, carrier, threads)
+    if interrupt is not None:
+        raise interrupt
     if errors:
         raise errors[0]
+    if not shared.stop.is_set():
+        shared.first.check_at_end()
+
+
+def _awaited(shared: Shared, threads: list[threading.Thread]) -> BaseException | None:
+    """Wait until all have ended or the run is stopped; an exception in the main thread (Ctrl-C) stops it, too."""
+    try:
+        while any(thread.is_alive() for thread in threads) and not shared.stop.is_set():
+            shared.stop.wait(_WATCH_S)
+    except BaseException as error:  # noqa: BLE001 - raised again once the transactions have ended
+        shared.stop.set()
+        return error
+    return None
+
+
+def _end(shared: Shared, carrier: Carrier, threads: list[threading.Thread]) -> None:
+    """Let the threads finish their transactions; interrupt what takes too long, and fence it."""
+    ended = _joined(threads, Deadline(_GRACE_S))
+    if not ended:
+        carrier.interrupt()
+    _fence_what_is_left(shared)
+    if not ended:
+        _joined(threads, Deadline(_FENCE_S))
 
 
 def _let_the_others_finish(shared: Shared) -> None:
@@ -81,13 +103,12 @@ def _joined(threads: list[threading.Thread], deadline: Deadline) -> bool:
     return not any(thread.is_alive() for thread in threads)
 
 
-def _interrupt(shared: Shared, carrier: Carrier) -> None:
-    """Kill what still runs, then fence its ids, so that no reader waits for the transactions' time-out."""
-    carrier.interrupt()
+def _fence_what_is_left(shared: Shared) -> None:
+    """Fence the ids of ranges whose workers were interrupted or lost, so that no reader waits for the time-out."""
     if shared.replaced.is_set():  # a fence now would strike the one who works
         return
     deadline, ours = Deadline(_FENCE_S), shared.ownership.surely()
-    for offered in [one for one in list(shared.running.values()) if one.partition in ours]:
+    for offered in [one for one in {**shared.lost, **shared.running}.values() if one.partition in ours]:
         kafka = KafkaTransaction(shared.transaction, offered.topic, offered.partition)
         try:
             kafka.fence(deadline)

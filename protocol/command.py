@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -17,8 +16,10 @@ import orjson
 
 from protocol.errors import BrewError, UsageError
 from protocol.names import ExitCode
+from protocol.stopping import Stopped, check_stopped, end_at_once, handlers_kept, raise_on_signals
 
 STOPPED_EXIT = 128 + signal.SIGTERM
+_INTERRUPTED_EXIT = 128 + signal.SIGINT
 REACH_S = 12.0
 PACKAGE = "brew"
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -55,23 +56,12 @@ def as_text(argument: str) -> str:
     return os.fsencode(argument).decode("utf-8", "replace")
 
 
-class Stopped(BaseException):
-    """SIGTERM or SIGINT asked the program to end; no `except Exception` swallows it."""
-
-
-def _stop(_signal: int, _frame: FrameType | None) -> None:
-    # One is enough: a second one must not interrupt the cleaning up.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise Stopped
-
-
 def run(command: click.Command, name: str) -> NoReturn:
     """Run a click command as a program; never returns, never shows a stack trace for what is foreseen."""
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, _stop)
+    raise_on_signals()
     click.version_option(package_name=PACKAGE, prog_name=PACKAGE, message="%(prog)s %(version)s")(command)
     code = outcome(command, name, sys.argv[1:])
+    end_at_once(code)
     sys.stdout.flush()
     gc.freeze()  # a program that ends need not look for cycles: 0.15 of 0.2 s after a run with Spark
     sys.exit(code)
@@ -88,13 +78,26 @@ def _refuse(error: str, following: str) -> None:
     click.echo(orjson.dumps({"error": error, "next": following}).decode(), err=True)
 
 
+def _aborted(error: click.Abort, name: str) -> int:
+    """A SIGINT that somebody else's handler took (`KeyboardInterrupt`), or a question whose answer did not come."""
+    interrupted = isinstance(error.__cause__, KeyboardInterrupt)
+    why = "stopped by SIGINT" if interrupted else "a question got no answer; see --help for the option that gives it"
+    click.echo(f"{name}: {why}", err=True)
+    return _INTERRUPTED_EXIT if interrupted else ExitCode.REFUSED
+
+
+@handlers_kept()
 def outcome(command: click.Command, name: str, arguments: list[str]) -> int:
     """The exit code of one call: what the command returned, or what its error stands for."""
     try:
-        code = command.main(arguments, prog_name=_called(name), standalone_mode=False)
-    except Stopped:
-        click.echo("stopped", err=True)
-        return STOPPED_EXIT
+        code = int(command.main(arguments, prog_name=_called(name), standalone_mode=False) or 0)
+        check_stopped(code)
+    except Stopped as stopped:
+        if stopped.code:
+            click.echo(f"{name}: {stopped}", err=True)
+        return stopped.code
+    except click.Abort as error:
+        return _aborted(error, name)
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
@@ -113,4 +116,4 @@ def outcome(command: click.Command, name: str, arguments: list[str]) -> int:
         # The reader of our output (`| head`) has gone; what is left in the buffer has no place to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.DONE
-    return int(code or 0)
+    return code

@@ -37,6 +37,7 @@ MAKE = {
     "CELLS": "cells, rows or marks with spaces between",
     "CONTENDERS": "who runs: names with commas between",
     "ENGINE": "docker or podman; none: the first that answers",
+    "KEY": "an order's key, or TOPIC/PARTITION/OFFSET",
     "KILLS": "kills per store",
     "MUTANTS": "names; none: all",
     "ORDERS": "backlogs, with commas between",

@@ -62,7 +62,7 @@ def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, 
         click.echo(json.dumps(found.document(), indent=2) if as_json else found.text())
         return ExitCode.VIOLATION if found.findings else ExitCode.DONE
     stop = threading.Event()
-    stop_on_signals(stop, GRACE_S)
+    stop_on_signals(stop, GRACE_S, follow=settings.follow)
     handler = LedgerHandler(
         database, settings.group, settings.topic, lambda text: click.echo(text, err=True), crash_of(given)
     )

@@ -105,7 +105,7 @@ def _run(
     settings: LoopSettings, receiver: Receiver, deliverer: Deliverer | None, recorder: Recorder | None = None
 ) -> Told:
     stop = threading.Event()
-    stop_on_signals(stop, GRACE_S)
+    stop_on_signals(stop, GRACE_S, follow=settings.follow)
     if deliverer is not None:
         receiver.beside.append(deliverer)
     try:
@@ -207,7 +207,7 @@ def sink_command(port: int, fail_every: int) -> int:
     """  # noqa: D301 - click's own mark
     with Sink(port, fail_every) as server:
         stop = threading.Event()
-        stop_on_signals(stop, GRACE_S)
+        stop_on_signals(stop, GRACE_S, follow=True)
         server.serving()
         click.echo(f"listening at {server.url}")
         stop.wait()

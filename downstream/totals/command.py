@@ -118,7 +118,7 @@ def totals_command(
         return RocksStore(state_dir / group / str(partition), changelog.topic_id)
 
     stop = threading.Event()
-    stop_on_signals(stop, GRACE_S)
+    stop_on_signals(stop, GRACE_S, follow=follow)
     crash = (
         None
         if crash_point is None

@@ -93,7 +93,7 @@ def call_command(
     loop = loop_settings(given, group)
     loop = dataclasses.replace(loop, batch=min(loop.batch, settings.batch))
     stop = threading.Event()
-    stop_on_signals(stop, GRACE_S)
+    stop_on_signals(stop, GRACE_S, follow=loop.follow)
     if settings.on_failure is OnFailure.DEAD_LETTER:
         _make_dead_letter_topic(loop.connection, loop.topic, dead_letter)
     caller = Caller(CallSettings(url, timeout_s), loop.connection, loop.topic, dead_letter, virtual_partitions)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Iterable, Iterator
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext, TaskContext
 
 from pipeline import session
@@ -52,6 +54,8 @@ class SparkCrew:
         """Run the slot's job again until the crew is dismissed: executors and workers die."""
         run = functools.partial(_hold_in_task, self._terms, slot)
         failures = 0
+        with contextlib.suppress(Py4JError, OSError):  # a JVM that is gone shows itself below
+            session.tag_jobs(self._context)
         while not self._dismissed.is_set() and failures < _FAILURES:
             try:
                 self._context.parallelize([slot], 1).mapPartitions(run).count()

@@ -161,6 +161,7 @@ class Director:
         spared = self._roster.spared(fact.partition)
         grant = Grant(fact.partition, start, self._scout.targets(fact), goal, fact.committed is None, spared)
         self._shared.running[fact.partition] = OffsetRange(fact.topic, fact.partition, start, start + 1)
+        self._shared.lost.pop(fact.partition, None)
         self._roster.gave(fact.partition, slot)
         self._roster.desks[slot].line.send({**granting(grant), "share": share})
 
@@ -224,6 +225,7 @@ class Director:
             self._left(message["left"])
         if outcome is not None:
             self._breaker.heed(outcome)
+            self._shared.first.heed(outcome)
 
     def _welcome(self, desk: Desk) -> None:
         if desk.slot in self._roster.desks:

@@ -28,7 +28,7 @@ def crew(
     traced: bool = False,
     kept: SparkContext | None = None,
 ) -> Crew:
-    """The crew of this run; Spark is imported only when it is wanted, and ``kept`` is left as it is at the end."""
+    """The crew of this run; Spark is imported only when it is wanted. ``kept``, or a borrowed one, is not ended."""
     if settings.spark.absent:
         from pipeline.direct.here import LoneCrew  # noqa: PLC0415
 
@@ -38,6 +38,7 @@ def crew(
     from pipeline import session  # noqa: PLC0415 - a third of a second
     from pipeline.direct.crews import SparkCrew  # noqa: PLC0415
 
+    kept = kept or session.borrowed()
     context = kept or session.start_context(settings.spark, compilers)
     conf = context.getConf()
     host = conf.get("spark.driver.host", _HERE) or _HERE

@@ -80,7 +80,8 @@ class Roster:
         for partition in [p for p, slot in self.held.items() if slot == desk.slot]:
             del self.held[partition]
             self.leaving.discard(partition)
-            self._shared.running.pop(partition, None)
+            if (lost := self._shared.running.pop(partition, None)) is not None:
+                self._shared.lost[partition] = lost
             self._spared.add(partition)
         return True
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import uuid
 
@@ -17,6 +16,7 @@ from protocol.claims.member import INTERVAL_S, Membership
 from protocol.claims.table import SNAPSHOT_RECORDS
 from protocol.client_option import bootstrap_option
 from protocol.names import ExitCode
+from protocol.stopping import stop_on_signals
 
 _SHOWN = 10
 
@@ -95,8 +95,7 @@ def claims_member(
       python -m proof claims-member --claims brew.claims.v1 --client-id a
     """  # noqa: D301 - click's own mark
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop_on_signals(stop, follow=True)
     who = Membership(client_id, "claimants", "raced", tuple(range(partitions)), interval_s)
     take_part(
         connected(bootstrap),

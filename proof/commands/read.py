@@ -10,8 +10,8 @@ from proof.commands.options import connected
 from proof.read import read as read_along
 from protocol import names
 from protocol.client_option import bootstrap_option
-from protocol.command import Stopped
 from protocol.names import checked_topic
+from protocol.stopping import Stopped
 
 
 @click.command("read")

@@ -17,6 +17,7 @@ from protocol.deadline import Deadline, delivery_ms
 from protocol.denied import advice
 from protocol.errors import Denied, Retriable, Unreachable, classify
 from protocol.names import READ_COMMITTED, READ_UNCOMMITTED
+from protocol.stopping import interruptible
 
 __all__ = [
     "BATCH_BYTES",
@@ -139,6 +140,7 @@ def admin(connection: Connection, **more: object) -> AdminClient:
     return AdminClient(settings)  # type: ignore[arg-type]  # its stub knows no logger
 
 
+@interruptible()
 def reach(connection: Connection, deadline: Deadline) -> None:
     """
     Return once a broker answers.

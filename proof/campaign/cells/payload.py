@@ -43,7 +43,7 @@ def poison(count: int, stage: Stage) -> None:
         raise Refused("the payloads could not all be written; look at the brokers' logs")
     stage.fire("payloads", count)
     shoulder = stage.folder / "parsed"
-    limits = ("--max-record-bytes", str(MAX_BYTES), "--max-record-depth", str(MAX_DEPTH))
+    limits = ("--max-record-bytes", str(MAX_BYTES), "--max-record-depth", str(MAX_DEPTH), "--max-rejected", "1")
     with watching(stage.programs, shoulder):
         writer = stage.writer("--patience", "60", *limits)
     peak = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -77,5 +78,5 @@ def test_the_command_listens_to_the_thread_that_delivers(monkeypatch: pytest.Mon
             return "told"
 
     monkeypatch.setattr(command, "Loop", Loop)
-    monkeypatch.setattr(command, "stop_on_signals", lambda stop, _grace: stop.set())
-    assert command._run(cast("Any", None), receiver, cast("Any", broken)) == "told"
+    monkeypatch.setattr(command, "stop_on_signals", lambda stop, *_, **__: stop.set())
+    assert command._run(cast("Any", SimpleNamespace(follow=False)), receiver, cast("Any", broken)) == "told"

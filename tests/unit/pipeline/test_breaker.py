@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import pytest
 
-from pipeline.breaker import WINDOW, Breaker
+from pipeline.breaker import _ORDER, FIRST, SOME, WINDOW, Breaker, FirstRecords
+from pipeline.enrich import enricher
 from pipeline.outcome import Outcome, Status
+from pipeline.settings import Limits
 from protocol.errors import Refused
+from protocol.records import Reason
 
 
 def outcome(enriched: int, rejected: int, partition: int = 0, status: Status = Status.COMMITTED) -> Outcome:
@@ -60,3 +66,55 @@ def test_a_share_of_one_never_trips() -> None:
     Breaker(1.0).heed(outcome(0, 10 * WINDOW))
     with pytest.raises(Refused):
         Breaker(0.999).heed(outcome(0, 10 * WINDOW))
+
+
+def bad(count: int, partition: int = 0, reason: Reason = Reason.NO_CUSTOMER_ID, offset: int = 7) -> Outcome:
+    told = {reason.value: count}
+    return Outcome(partition, 0, 1, Status.COMMITTED, rejected=count, reasons=told, examples={reason.value: offset})
+
+
+def test_a_run_whose_first_hundred_records_are_all_rejected_is_stopped_once() -> None:
+    """Over all partitions; the sentence names the most frequent reason, an example, an order, and how to go on."""
+    first = FirstRecords(None)
+    first.heed(bad(9, 3, Reason.NOT_JSON))
+    first.heed(bad(FIRST - 10))
+    with pytest.raises(Refused) as refused:
+        first.heed(bad(1, 1, offset=40))
+    for words in (
+        "all-rejected: the first 100 records were all rejected, 91 of them as no-customer-id",
+        "they have no customer_id, the first one at partition 0, offset 7",
+        _ORDER,
+        "--max-rejected 1",
+    ):
+        assert words in str(refused.value)
+    first.heed(bad(FIRST))
+    first.check_at_end()
+
+
+def test_the_order_that_the_refusal_shows_is_enriched() -> None:
+    assert isinstance(enricher(Limits())(b"gold-000017", _ORDER.encode()), bytes)
+
+
+def test_one_enriched_record_settles_it_for_the_run() -> None:
+    """Whatever comes behind it is for the window of `--max-rejected`."""
+    first = FirstRecords(None)
+    first.heed(bad(FIRST - 1))
+    first.heed(outcome(1, 0, partition=5))
+    first.heed(bad(10 * FIRST))
+    first.check_at_end()
+
+
+@pytest.mark.parametrize(("count", "refused"), [(SOME - 1, False), (SOME, True), (FIRST - 1, True)])
+def test_a_drain_with_fewer_is_refused_at_its_end_unless_there_was_only_a_handful(count: int, refused: bool) -> None:
+    first = FirstRecords(None)
+    first.heed(bad(count))
+    with pytest.raises(Refused) if refused else nullcontext():
+        first.check_at_end()
+
+
+def test_only_what_is_committed_counts_and_a_share_of_one_allows_all() -> None:
+    for status in set(Status) - {Status.COMMITTED}:
+        FirstRecords(None).heed(replace(bad(FIRST), status=status))
+    FirstRecords(1.0).heed(bad(FIRST))
+    with pytest.raises(Refused):
+        FirstRecords(0.999).heed(bad(FIRST))

@@ -32,6 +32,8 @@ class Context:
         self.proc: Any = None
         self.defaultParallelism = 2
 
+    def addJobTag(self, tag: str) -> None: ...  # noqa: N802 - Spark's name
+
     def parallelize(self, slots: list[int], _count: int) -> Any:
         context = self
 
@@ -102,8 +104,8 @@ class Dead(Context):
     @defaultParallelism.setter
     def defaultParallelism(self, _count: int) -> None: ...  # noqa: N802
 
-    def cancelAllJobs(self) -> None:  # noqa: N802
-        raise Py4JError("An error occurred while calling o42.cancelAllJobs")
+    def cancelJobsWithTag(self, tag: str) -> None:  # noqa: N802
+        raise Py4JError(f"An error occurred while calling o42.cancelJobsWithTag {tag}")
 
 
 class Closed:

@@ -25,7 +25,7 @@ Work = Callable[[], None]
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], tuple[Warmth, list[str], threading.Thread]]:
     """A Spark that is none, kept warm by ``work``; what was told, and the thread that works."""
-    monkeypatch.setattr(session, "start_context", lambda *_: SimpleNamespace())
+    monkeypatch.setattr(session, "start_context", lambda *_: SimpleNamespace(addJobTag=str))
     monkeypatch.setattr(session, "check_alive", lambda _context: None)
     monkeypatch.setattr(warm, "_SOON_S", 0.0)
     monkeypatch.setattr(warm, "_AGAIN_S", 0.0)

@@ -1,4 +1,4 @@
-"""SIGTERM sets the program's event, whatever its main thread does just then."""
+"""SIGTERM and SIGINT: what they lead to, whatever the main thread does just then, and how the program's end is told."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import signal
 import subprocess
 import sys
 
+import click
 import pytest
+
+from protocol.command import outcome
+from protocol.names import ExitCode
 
 _DEADLINE_S = 20.0
 # A main thread holds its event's lock for microseconds at a time, so a signal seldom falls into them: held here.
@@ -21,13 +25,50 @@ sys.exit(0 if stop.wait(10) else 3)
 """
 _DEAF = """
 import signal, sys, threading
-from protocol.stopping import stop_on_signals
+from protocol.stopping import SAME_S, stop_on_signals
 stop = threading.Event()
 stop_on_signals(stop, *map(float, sys.argv[1:]))
 signal.raise_signal(signal.SIGTERM)
 if len(sys.argv) == 1:
+    threading.Event().wait(2 * SAME_S)
     signal.raise_signal(signal.SIGTERM)
 threading.Event().wait(10)
+"""
+_TWICE_AT_ONCE = """
+import signal, threading
+from protocol.stopping import stop_on_signals
+stop = threading.Event()
+stop_on_signals(stop)
+signal.raise_signal(signal.SIGTERM)
+signal.raise_signal(signal.SIGTERM)
+raise SystemExit(0 if stop.wait(10) else 3)
+"""
+_PROGRAM = """
+import signal, sys, threading, click
+from protocol import command
+from protocol.stopping import interruptible, stop_on_signals
+how, number, follow = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "follow"
+sys.argv[1:] = []
+@click.command()
+def program():
+    if how == "short":
+        signal.raise_signal(number)
+    stop = threading.Event()
+    stop_on_signals(stop, follow=follow)
+    if how == "checking":
+        with interruptible():
+            signal.raise_signal(number)
+            stop.wait(10)
+            print("went on")
+    if how == "told before the check":
+        signal.raise_signal(number)
+        with interruptible():
+            print("went on")
+    signal.raise_signal(number)
+    assert stop.wait(10)
+    print("finished")
+    return 1 if how == "violation" else 0
+command.run(program, "program")
 """
 
 
@@ -47,3 +88,53 @@ def test_a_second_signal_ends_a_program_that_does_not_listen() -> None:
 
 def test_a_grace_ends_a_program_that_does_not_listen_to_the_first() -> None:
     assert _ended(_DEAF, "0.1") == 128 + signal.SIGTERM
+
+
+def test_a_signal_that_comes_twice_at_once_is_one_request() -> None:
+    """`make` passes SIGTERM on to a program that got it with its process group already, and `timeout` does the same."""
+    assert _ended(_TWICE_AT_ONCE) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("how", "follow", "code", "said"),
+    [
+        ("short", "drain", None, ""),
+        ("working", "drain", None, "finished\n"),
+        ("working", "follow", 0, "finished\n"),
+        ("violation", "drain", 1, "finished\n"),
+        ("checking", "drain", None, ""),
+        ("checking", "follow", 0, ""),
+        ("told before the check", "drain", None, ""),
+    ],
+)
+def test_the_exit_code_tells_whether_a_program_was_stopped_before_its_end(
+    how: str, follow: str, code: int | None, said: str, number: signal.Signals
+) -> None:
+    """128 and the signal's number; 0 for one that goes on until it is stopped; what was found out counts more."""
+    command = [sys.executable, "-c", _PROGRAM, how, str(int(number)), follow]
+    ran = subprocess.run(command, timeout=_DEADLINE_S, check=False, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (128 + number if code is None else code, said), ran.stderr
+    assert ran.stderr == (f"program: stopped by {number.name}\n" if code is None else "")
+
+
+def test_an_interrupt_that_somebody_elses_handler_took_ends_without_a_trace(capfd: pytest.CaptureFixture[str]) -> None:
+    """PySpark's and IPython's handlers raise `KeyboardInterrupt`, of which click makes its own exception."""
+
+    @click.command()
+    def program() -> None:
+        raise KeyboardInterrupt
+
+    assert outcome(program, "program", []) == 128 + signal.SIGINT
+    assert capfd.readouterr().err.strip() == "program: stopped by SIGINT"
+
+
+def test_a_question_without_an_answer_is_a_refusal(capfd: pytest.CaptureFixture[str]) -> None:
+    """`doctor --abort` from a script whose input has ended."""
+
+    @click.command()
+    def program() -> None:
+        raise click.Abort
+
+    assert outcome(program, "program", []) == ExitCode.REFUSED
+    assert "a question got no answer" in capfd.readouterr().err

@@ -94,6 +94,21 @@ def test_a_crash_run_crashes_unless_told_otherwise(python: Path) -> None:
     assert _command("run-pipeline-crash", python=python, CRASH_PROB="0")[-2:] == ["--crash-prob", "0"]
 
 
+@pytest.mark.parametrize(
+    ("given", "called"),
+    [
+        (["lag", "INPUT_TOPIC=in"], ["lag", "--input", "in", "--group", "g"]),
+        (["explain", "KEY=it's 1"], ["explain", "--group", "g", "--", "it's 1"]),
+        (["explain"], ["explain", "--group", "g"]),
+        (["doctor"], ["doctor", "--group", "g"]),
+        (["preflight", "MASTER=none"], ["preflight", "--group", "g", "--master", "none"]),
+    ],
+)
+def test_the_commands_that_look_are_targets(python: Path, given: list[str], called: list[str]) -> None:
+    """A checkout's `python` is in its virtual environment: `python -m pipeline preflight` finds no module `rich`."""
+    assert _command(*given, python=python, GROUP_ID="g") == ["-m", "pipeline", *called]
+
+
 def test_a_failing_program_is_reported_with_its_own_exit_code(python: Path) -> None:
     """Make's own exit code is always 2; its report names the program's."""
     done = subprocess.run(

@@ -1,0 +1,74 @@
+"""A run inside of a process that has a Spark session already: it works on that one, and leaves it as it was."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from harness.pipeline import Stage
+
+_PROGRAM = """
+import signal, sys, threading
+from pyspark.sql import SparkSession
+from pipeline.__main__ import run_command
+from pipeline.options import settings_of
+from pipeline.progress import Board, Silent
+from pipeline.run import run
+from protocol.command import outcome
+from protocol.errors import Refused
+from protocol.jvm import parts
+from protocol.jvm.parts import Part
+
+connector, words = sys.argv[1] == "connector", sys.argv[2:]
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.sql.shuffle.partitions", "3")
+if connector:
+    jars = ":".join(str(jar) for jar in parts.jars(Part.SPARK, parts.home(None)))
+    builder = builder.config("spark.driver.extraClassPath", jars)
+spark = builder.getOrCreate()
+
+def state():
+    conf = {name: spark.conf.get(name) for name in ("spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions",
+            "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.sources.useV1SourceList")}
+    return conf, signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+
+before = state()
+board = Board()
+settings = settings_of(run_command.make_context("run", list(words)).params)
+try:
+    print("run", int(run(settings, threading.Event(), board, Silent())), board.totals.enriched)
+except Refused as refused:
+    print("refused", refused)
+print("command", outcome(run_command, "run", [*words, "--progress", "none"]))
+assert state() == before
+assert SparkSession.getActiveSession() is spark
+print("theirs", spark.range(10).count())
+"""
+
+
+def _inside(stage: Stage, has: str, reader: str) -> list[str]:
+    ran = stage.run([sys.executable, "-c", _PROGRAM, has, *stage.options(), "--reader", reader])
+    assert ran.code == 0, ran.text
+    assert "Traceback" not in ran.text
+    return [line for line in ran.out.splitlines() if line]
+
+
+@pytest.mark.parametrize("reader", ["direct", "connector"])
+def test_a_run_works_on_the_session_that_is_there_and_leaves_it_as_it_was(stage: Stage, reader: str) -> None:
+    """It said `Spark did not start`: a process has room for one context. Handlers, settings and jobs stay theirs."""
+    stage.create(2)
+    stage.seed(40)
+    told = _inside(stage, "connector" if reader == "connector" else "none", reader)
+    assert told[0] == "run 0 40"
+    assert told[1].startswith("0 records: ")
+    assert told[2:] == ["command 0", "theirs 10"]
+    stage.proven(inputs=40)
+
+
+def test_a_session_without_the_connector_is_refused_with_the_package_to_add(stage: Stage) -> None:
+    stage.create(2)
+    stage.seed(4)
+    told = _inside(stage, "none", "connector")
+    assert told[0].startswith("refused the Spark session of this process has no Kafka source on its class path")
+    assert '"org.apache.spark:spark-sql-kafka-0-10_2.13:' in told[0]
+    assert told[1:] == ["command 3", "theirs 10"]

@@ -1,0 +1,89 @@
+"""Ctrl-C and SIGTERM in the middle of a run: a clean end, an exit code that tells, and no transaction left open."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+import pytest
+from harness.pipeline import Ran, Running, Stage
+
+LONGEST_STOP_S = 10.0
+ORDERS = 200_000
+SMALL = ("--max-records-per-transaction", "100", "--progress", "json")
+
+
+def interrupted(program: Running, number: signal.Signals, to: str) -> tuple[Ran, float]:
+    """Send the signal to the driver alone, or as a terminal does: to all of the foreground's process group."""
+    before = program.seconds
+    if to == "group":
+        os.killpg(program.pid, number)
+    else:
+        psutil.Process(program.pid).send_signal(number)
+    ran = program.wait(60)
+    return ran, ran.seconds - before
+
+
+def ended_well(stage: Stage, ran: Ran, took: float, *, code: int) -> None:
+    """One line, no trace, soon, nothing open; what is left is done by the next run, and all of it came once."""
+    assert ran.code == code, ran.text
+    assert "Traceback" not in ran.text
+    assert "Abort" not in ran.text
+    assert took < LONGEST_STOP_S
+    stage.nothing_open()
+    stage.nothing_open(stage.names.dead_letter)
+    stage.nobody_left()
+
+
+@pytest.mark.parametrize(
+    ("master", "reader", "number", "to"),
+    [
+        ("local[2]", "direct", signal.SIGINT, "group"),
+        ("local[1]", "direct", signal.SIGINT, "driver"),
+        ("local[2]", "direct", signal.SIGTERM, "group"),
+        ("local[2]", "connector", signal.SIGINT, "group"),
+        ("local[2]", "connector", signal.SIGTERM, "driver"),
+        ("none", "direct", signal.SIGINT, "group"),
+        ("none", "connector", signal.SIGINT, "driver"),
+    ],
+)
+def test_an_interrupted_drain_ends_clean_with_128_and_the_signals_number(
+    stage: Stage, master: str, reader: str, number: signal.Signals, to: str
+) -> None:
+    """PySpark takes SIGINT for itself when a context starts: a run that lets it leaves its transactions open."""
+    stage.create()
+    stage.seed(ORDERS)
+    with stage.follow("--master", master, "--reader", reader, *SMALL) as program:
+        program.await_cycle()
+        ran, took = interrupted(program, number, to)
+    ended_well(stage, ran, took, code=128 + number)
+    assert f"stopped by {number.name}" in ran.err, ran.text
+    assert len(ran.err.splitlines()) == 1, ran.err
+    assert not stage.drained(), "the drain ended before the signal came"
+    stage.drain_alone()
+    stage.proven(inputs=ORDERS)
+
+
+def test_ctrl_c_ends_a_following_run_with_0(stage: Stage) -> None:
+    """It was told to go on until it is told to stop: that is its end."""
+    stage.create()
+    stage.seed(20)
+    with stage.follow("--follow", *SMALL) as program:
+        program.await_cycle()
+        ran, took = interrupted(program, signal.SIGINT, "group")
+    ended_well(stage, ran, took, code=0)
+    stage.drain_alone()
+    stage.proven(inputs=20)
+
+
+def test_ctrl_c_through_make_leaves_nothing_open(stage: Stage) -> None:
+    """The terminal interrupts make, too, which waits for the program and ends by the signal itself."""
+    stage.create()
+    stage.seed(ORDERS)
+    with stage.start(stage.make_command("run-pipeline", MASTER="local[2]")) as program:
+        program.await_cycle()
+        ran, took = interrupted(program, signal.SIGINT, "group")
+    ended_well(stage, ran, took, code=-signal.SIGINT)
+    stage.drain_alone()
+    stage.proven(inputs=ORDERS)

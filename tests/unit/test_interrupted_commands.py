@@ -1,0 +1,96 @@
+"""Ctrl-C and SIGTERM while a command waits for a broker that does not answer: one line, 130 or 143, at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+_START_S = 30.0
+_END_S = 5.0
+_COMMANDS = [
+    "pipeline run --master none",
+    "pipeline run",
+    "pipeline run --stand-by",
+    "pipeline run --share",
+    "pipeline lag",
+    "pipeline lag --watch",
+    "pipeline explain gold-000017",
+    "pipeline doctor",
+    "pipeline preflight",
+    "pipeline ui --port 0",
+    "pipeline top",
+    "pipeline xray",
+    "pipeline dlq list",
+    "pipeline dlq inspect 0/1",
+    "downstream count",
+    "downstream call --url http://127.0.0.1:1/",
+    "downstream totals --store memory",
+    "downstream claims status",
+    "proof topics",
+    "proof seed --count 3",
+    "proof seed-customers --customers 3",
+    "proof end-offsets",
+    "proof group-describe",
+    "proof verify",
+    "proof read --journal journals",
+]
+
+
+@contextmanager
+def waiting(words: str, place: Path) -> Iterator[subprocess.Popen[str]]:
+    """A program that has connected to a server which says nothing, in a process group of its own."""
+    with ExitStack() as ending:
+        server = ending.enter_context(socket.create_server(("127.0.0.1", 0)))
+        server.settimeout(_START_S)
+        environment = {name: value for name, value in os.environ.items() if name not in {"FOLLOW", "READER"}}
+        environment |= {"BOOTSTRAP": f"127.0.0.1:{server.getsockname()[1]}", "PYTHONPATH": str(ROOT)}
+        program = ending.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-m", *words.split()],
+                cwd=place,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                text=True,
+            )
+        )
+        ending.callback(program.kill)
+        ending.enter_context(server.accept()[0])
+        yield program
+
+
+def ended(program: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str]:
+    """Its exit code and its words after a signal to its group, as a terminal sends it."""
+    os.killpg(program.pid, number)
+    said, _ = program.communicate(timeout=_END_S)
+    return program.returncode, said
+
+
+@pytest.mark.parametrize("words", _COMMANDS)
+def test_an_interrupted_command_ends_in_one_line_with_128_and_the_signals_number(words: str, tmp_path: Path) -> None:
+    """Nothing has been begun: there is nothing to wait for."""
+    with waiting(words, tmp_path) as one, waiting(words, tmp_path) as other:
+        for program, number in ((one, signal.SIGINT), (other, signal.SIGTERM)):
+            assert ended(program, number) == (128 + number, f"{words.split(maxsplit=1)[0]}: stopped by {number.name}\n")
+
+
+@pytest.mark.parametrize("words", ["pipeline run --master none", "downstream call --url http://127.0.0.1:1/"])
+def test_a_following_program_that_still_waits_for_its_broker_ends_with_0(words: str, tmp_path: Path) -> None:
+    """Whoever stops a service that has not found its brokers yet has stopped it well."""
+    words += " --follow"
+    with waiting(words, tmp_path) as one, waiting(words, tmp_path) as other:
+        for program, number in ((one, signal.SIGINT), (other, signal.SIGTERM)):
+            code, said = ended(program, number)
+            assert code == 0, said
+            assert "Traceback" not in said
