@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from pipeline.settings import PipelineSettings
 from protocol.client_option import forget_variables
 from protocol.command import LazyGroup
 from protocol.errors import UsageError
+from protocol.kafka.broker_watch import broker_watch
 from protocol.names import ExitCode
 from protocol.observe.settings import probe_options, probe_words
 from protocol.stopping import stop_on_signals
@@ -87,7 +89,9 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
     stop = threading.Event()
     stop_on_signals(stop)
     with observed(settings, probes_of(option, settings), spans) as board:
-        code = _run(settings, stop, board, _view("json" if as_json else progress, board))
+        view = _view("json" if as_json else progress, board)
+        with _broker_watch(settings, view):
+            code = _run(settings, stop, board, view)
     if as_json:
         JsonLines().done(board)
         return code
@@ -98,6 +102,14 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
         f"{board.rate():,.0f} records/s"
     )
     return code
+
+
+def _broker_watch(settings: PipelineSettings, view: Silent) -> AbstractContextManager[None]:
+    """A run that follows says when no broker answers, and when one does again."""
+    if not settings.follow:
+        return nullcontext()
+    waits = "this run waits, and goes on where the group stands"
+    return broker_watch(settings.connection, settings.input, waits, settings.patience_s, view.tell)
 
 
 def _run(settings: PipelineSettings, stop: threading.Event, board: Board, view: Silent) -> ExitCode:
