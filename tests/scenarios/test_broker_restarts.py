@@ -23,6 +23,7 @@ from harness.pipeline import Stage
 from harness.programs import Running
 from harness.waiting import until
 
+from protocol.claims import layout
 from protocol.deadline import Deadline
 from protocol.kafka import topics
 from protocol.kafka.offsets import committed_by, log_offsets
@@ -144,6 +145,9 @@ def test_no_following_program_dies_of_a_broker_s_restart(names: Names, postgres:
         stage, other = Stage(broker, names), Stage(broker, Names(f"{names.stem}-other"))
         for one in (stage, other):
             one.create(2, output=2)
+        topics.create(
+            stage.admin, [topics.Wanted(names.topic("claims"), layout.PARTITIONS, layout.CONFIG)], Deadline(30)
+        )
         programs = Programs(stage, other, url, postgres.url, tmp_path)
         programs.start(stack)
 
