@@ -21,7 +21,7 @@ from harness.brokers import sandbox_broker
 from harness.names import Names
 from harness.pipeline import Stage
 from harness.programs import Running
-from harness.waiting import until
+from harness.waiting import POLL_S, until
 
 from protocol.claims import layout
 from protocol.deadline import Deadline
@@ -154,7 +154,12 @@ def test_no_following_program_dies_of_a_broker_s_restart(names: Names, postgres:
         def go_on(when: str) -> None:
             for one in (stage, other):
                 one.seed(ORDERS)
-            until(lambda: programs.all_live(when) or not programs.behind(), f"{when}: all at the end", BACK_S)
+            within = Deadline(BACK_S)
+            while behind := programs.behind():
+                programs.all_live(when)
+                told = "\n".join(f"{name}: {programs.running[name].told()[-2000:]}" for name in behind)
+                assert not within.expired(), f"{when}: {behind} not at the end within {BACK_S:g} s\n{told}"
+                time.sleep(POLL_S)
 
         go_on("at first")
         for number in range(1, RESTARTS + 1):
