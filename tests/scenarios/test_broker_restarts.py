@@ -58,9 +58,11 @@ def taking() -> Iterator[str]:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=[0.02])
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/orders"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/orders"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 class Programs:
