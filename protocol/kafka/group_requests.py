@@ -1,9 +1,8 @@
 """
 Requests to the coordinator of a consumer group: describe it, delete it, move its offsets.
 
-All of them are kafka-python's. librdkafka's admin client ends the whole process when a coordinator answers that it is
-none, or is still loading, as after each restart of a broker: a reference count of its own then goes below zero
-(assertion `eonce->refcnt > 0`, exit 134), or it dies of SIGSEGV (docs/decisions/0012).
+All of them are kafka-python's. librdkafka's admin client can end the whole process over a question to a coordinator:
+with SIGSEGV when the coordinator has moved, and with SIGABRT when its broker restarts (docs/decisions/0012).
 """
 
 from __future__ import annotations
