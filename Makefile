@@ -69,7 +69,7 @@ run-downstream-ru: setup ## count what read_uncommitted ones see  make run-downs
 	@exec $(PY) -m downstream count $(bootstrap) $(call option,--topic,OUTPUT_TOPIC) --isolation read_uncommitted
 
 ## Beyond Kafka's border
-.PHONY: demo-downstream setup-stores run-ledger run-receive run-totals run-call kills bench-ledger bench-restore bench-virtual
+.PHONY: demo-downstream setup-stores run-ledger run-receive run-totals run-call kills restarts bench-ledger bench-restore bench-virtual
 demo-downstream: setup-stores ## from an order to the cent in a database make demo-downstream
 	@exec scripts/demo-downstream.sh
 setup-stores: setup ## PostgreSQL and Redis, Debian's packages      make setup-stores
@@ -86,6 +86,8 @@ run-call: setup ## post each order, N calls at a time         make run-call CALL
 	    $(call option,--virtual-partitions,VIRTUAL)
 kills: setup-stores ## 200 kills around each store's commit, check  make kills KILLS=20 STORES=ledger
 	@exec $(PY) -m tests.kills $(call option,--kills,KILLS) $(STORES)
+restarts: setup-stores ## a broker restarts under each following program  make restarts RESTARTS=50
+	@RESTARTS='$(RESTARTS)' exec $(PY) -m pytest -q tests/scenarios/test_broker_restarts.py
 bench-ledger: setup-stores ## orders per second, in batches and by row    make bench-ledger
 	@exec $(PY) benchmarks/ledger.py
 bench-restore: setup ## 1,000,000 totals back from their changelog    make bench-restore
@@ -198,6 +200,7 @@ reference: setup ## every option, into docs/reference               make referen
 #            KEY          of make explain: an order's key, or TOPIC/PARTITION/OFFSET
 #            DATABASE_URL REDIS_URL EFFECT_URL  where stores are    STORE  of make run-receive: postgres outbox redis redis-script
 #            KILLS STORES of make kills: how many, on which
+#            RESTARTS     of make restarts: how often the broker goes
 #            RESULTS      of make prove-report: files     PROVE_OUT CELLS  of make prove: where results go, what is broken
 #            STATUS_URL   of make ui and top: a running program's /status    PROOF  file of a verify or a campaign
 #            MUTANTS      of make mutants: names; none: all

@@ -14,7 +14,7 @@ from proof.findings import Name, Verdict
 from protocol.deadline import Deadline
 from protocol.errors import Refused
 from protocol.kafka import offsets, operate
-from protocol.kafka.clients import READ_UNCOMMITTED, admin, consumer
+from protocol.kafka.clients import READ_UNCOMMITTED, consumer
 from protocol.names import ExitCode
 
 _LOOK_S = 0.05
@@ -83,7 +83,7 @@ def verified(ground: Ground, contender: Contender, place: Place, records: int) -
     """
     if not contender.exactly_once:
         ends = Ends(ground.connection, place.input, PARTITIONS).ask()
-        operate.set_offsets(admin(ground.connection), place.group, place.input, ends, Deadline(_ASK_S))
+        operate.set_offsets(ground.connection, place.group, place.input, ends, Deadline(_ASK_S))
     names = ["--input", place.input, "--output", place.output, "--dead-letter", place.dead_letter]
     # Only ours has a producer per transaction; to reuse one is no fault of a run without late frames.
     rules = ["--strict" if contender.ours else "--no-strict", "--settled", "--need", f"outputs={records}", "--json"]

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from pipeline.settings import PipelineSettings
 from protocol.client_option import forget_variables
 from protocol.command import CONTEXT, LazyGroup
 from protocol.errors import UsageError
+from protocol.kafka.broker_watch import broker_watch
 from protocol.names import ExitCode
 from protocol.observe.settings import probe_options, probe_words
 from protocol.stopping import stop_on_signals
@@ -89,7 +91,9 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
     stop = threading.Event()
     stop_on_signals(stop, follow=settings.follow)
     with observed(settings, probes_of(option, settings), spans) as board:
-        code = _run(settings, stop, board, _view("json" if as_json else progress, board))
+        view = _view("json" if as_json else progress, board)
+        with _broker_watch(settings, view):
+            code = _run(settings, stop, board, view)
     totals = board.totals
     if totals.rejected and not totals.enriched:
         _warn(f"all {totals.rejected} records were rejected; `pipeline dlq list` tells why", as_json=as_json)
@@ -109,6 +113,14 @@ def _warn(text: str, *, as_json: bool) -> None:
         JsonLines().tell(f"warning: {text}")
     else:
         click.echo(f"pipeline: warning: {text}", err=True)
+
+
+def _broker_watch(settings: PipelineSettings, view: Silent) -> AbstractContextManager[None]:
+    """A run that follows says when no broker answers, and when one does again."""
+    if not settings.follow:
+        return nullcontext()
+    waits = "this run waits, and goes on where the group stands"
+    return broker_watch(settings.connection, settings.input, waits, settings.patience_s, view.tell)
 
 
 def _run(settings: PipelineSettings, stop: threading.Event, board: Board, view: Silent) -> ExitCode:

@@ -75,13 +75,13 @@ def check(settings: PipelineSettings) -> Ground:
     try:
         source = surveyor.input_topic(deadline)
         check_profiles(settings, surveyor.admin, deadline)
-        asked = Asked(surveyor.admin, roles(settings).values(), settings.group, deadline)
+        asked = Asked(surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline)
         facts = surveyor.facts(source, range(source.partitions), deadline, {})
         told = asked.answers()
         notes = gate(judge(settings, told, MESSAGE_MAX_BYTES), settings.allow)
         found = {**surveyor.output_topics(source, deadline), source.name: source}
         if any(told.topics[name] is None for name in found):  # made by now: judged as they are, not as expected
-            told = Asked(surveyor.admin, roles(settings).values(), settings.group, deadline).answers()
+            told = Asked(surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline).answers()
             notes = gate(judge(settings, told, MESSAGE_MAX_BYTES), settings.allow)
         output_max, dead_letter_max = (
             told.number_of(name, topics.MAX_MESSAGE_BYTES) or topics.max_message_bytes(surveyor.admin, name, deadline)

@@ -16,7 +16,6 @@ from pipeline.strangers import Strangers
 from pipeline.survey import Surveyor
 from protocol.deadline import Deadline
 from protocol.errors import Refused
-from protocol.kafka.cluster import group_now
 from protocol.kafka.topics import Topic
 
 _SURVEY_S = 30.0
@@ -51,7 +50,7 @@ class Scout:
             KafkaFailure, DeadlineExceeded: the brokers did not say.
         """
         settings, deadline = self._settings, Deadline(_SURVEY_S)
-        self._strangers.look(lambda: group_now(self._surveyor.admin, settings.group, deadline))
+        self._strangers.look(lambda: self._surveyor.groups.now(settings.group, deadline))
         source = self._surveyor.input_topic(deadline)
         if source.partitions != self._topics[source.name].partitions:
             self._topics = {**self._surveyor.output_topics(source, deadline), source.name: source}

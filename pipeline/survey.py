@@ -11,6 +11,7 @@ from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, Refused
 from protocol.kafka import topics
 from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, admin, consumer, mapped
+from protocol.kafka.groups import Groups
 from protocol.kafka.offsets import committed, log_offsets
 from protocol.kafka.topics import Topic, Wanted
 
@@ -23,7 +24,7 @@ class Surveyor:
 
     def __init__(self, settings: PipelineSettings) -> None:
         self._settings = settings
-        self.admin = admin(settings.connection)
+        self.admin, self.groups = admin(settings.connection), Groups(settings.connection)
         self._open()
 
     def _open(self) -> None:
@@ -86,6 +87,7 @@ class Surveyor:
 
     def close(self) -> None:
         self._close_readers()
+        self.groups.close()
 
     def _close_readers(self) -> None:
         self._reader.close()

@@ -74,7 +74,7 @@ def group_position(connection: Connection, group: str, topic: str, deadline: Dea
     known = committed_now(connection, group, topic, partitions, deadline)
     logs = offsets.log_offsets(client, topic, partitions, deadline)
     blocked = [p for p, log in logs.items() if log.last_stable < log.end]
-    state, members = groups.state(client, group, deadline)
+    state, members = groups.state(connection, group, deadline)
     return GroupPosition(
         group,
         topic,

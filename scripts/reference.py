@@ -44,6 +44,7 @@ MAKE = {
     "PAIRED": "`1`: side by side, round by round",
     "PROVE_OUT": "folder for results",
     "REPEAT": "rounds",
+    "RESTARTS": "how often the broker goes; 2 where it is not set",
     "RESULTS": "result files",
     "STORES": "which stores; none: all",
     "TESTS": "files or folders; none: all",

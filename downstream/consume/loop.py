@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from downstream.claims.flows import FLOWS
@@ -15,6 +16,7 @@ from downstream.consume.settings import LoopSettings
 from protocol.deadline import Deadline
 from protocol.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
 from protocol.kafka import offsets, topics
+from protocol.kafka.broker_watch import broker_watch
 from protocol.kafka.clients import READ_UNCOMMITTED, AdminClient, admin, reach
 from protocol.kafka.members import NOWHERE, Member, MemberSettings, Polled
 from protocol.kafka.topics import Topic
@@ -89,13 +91,22 @@ class Loop:
             self._check_partitions()
             self._member = self._make_member()
             try:
-                self._consume()
+                with self._broker_watch():
+                    self._consume()
             finally:
                 self._leave()
         finally:
             self._handler.close(Deadline(_LEAVE_S))
             self.told.seconds = time.monotonic() - began
         return self.told
+
+    def _broker_watch(self) -> AbstractContextManager[None]:
+        """Who follows says when no broker answers, and when one does again."""
+        settings = self._settings
+        if not settings.follow:
+            return nullcontext()
+        waits = "this member waits, and goes on where it was"
+        return broker_watch(settings.connection, settings.topic, waits, None, self._tell)
 
     def _make_member(self) -> Member:
         """One of a group; or one whose partitions come by claim, and whose handler tells the claims topic."""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,6 +19,7 @@ from downstream.totals.work import Aggregate, Split, Work
 from protocol.deadline import Deadline
 from protocol.denied import no
 from protocol.errors import DeadlineExceeded, Fenced, KafkaFailure, Refused
+from protocol.kafka.broker_watch import broker_watch
 from protocol.kafka.clients import READ_UNCOMMITTED, admin, consumer, reach
 from protocol.kafka.offsets import committed, log_offsets
 from protocol.kafka.ranges import RangeReader
@@ -110,7 +112,10 @@ class Run:
                 logs = self._logs(first)
                 first.goal = {p: log.last_stable for p, log in logs.items()}
             self._told_to.phase(Phase.WORKING)
-            with ThreadPoolExecutor(topics.input.partitions, thread_name_prefix="totals") as pool:
+            with (
+                self._broker_watch(follow=follow),
+                ThreadPoolExecutor(topics.input.partitions, thread_name_prefix="totals") as pool,
+            ):
                 self._rounds(first, second, pool, follow=follow)
         finally:
             self._asking.close()
@@ -118,6 +123,13 @@ class Run:
                 reader.close()
             self.close_stores()
         return self.told
+
+    def _broker_watch(self, *, follow: bool) -> AbstractContextManager[None]:
+        """Who follows says when no broker answers, and when one does again."""
+        if not follow:
+            return nullcontext()
+        waits = "totals wait, and go on where the group stands"
+        return broker_watch(self._settings.connection, self._settings.input, waits, self.patience_s, self._tell)
 
     def close_stores(self) -> None:
         """In good order: what is in them may be trusted by the next process."""

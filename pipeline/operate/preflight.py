@@ -80,7 +80,9 @@ def preflight(*, explain: bool, as_json: bool, **option: Any) -> ExitCode:
 def _explain(settings: PipelineSettings, *, as_json: bool) -> ExitCode:
     surveyor = Surveyor(settings)
     try:
-        facts = Asked(surveyor.admin, roles(settings).values(), settings.group, Deadline(_ASK_S)).answers()
+        facts = Asked(
+            surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, Deadline(_ASK_S)
+        ).answers()
     finally:
         surveyor.close()
     chain = chain_of(settings, facts)
@@ -115,7 +117,7 @@ def look(settings: PipelineSettings) -> list[Finding]:
         told = [*_position(surveyor, settings, deadline), _ids(settings, deadline)]
         told.append(brokers.transaction_version(level(settings.connection, _FEATURE, deadline)))
         told.append(clocks.skew(controller_ahead_s(settings.connection, deadline)))
-        asked = Asked(surveyor.admin, roles(settings).values(), settings.group, deadline)
+        asked = Asked(surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline)
         return [*judge(settings, asked.answers(), MESSAGE_MAX_BYTES), *told]
     finally:
         surveyor.close()

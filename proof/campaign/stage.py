@@ -266,7 +266,7 @@ class Stage:
         """Remove the cell's topics and group, so that the next cells find their brokers as these did."""
         with contextlib.suppress(BrewError):
             operate.delete_topics(self.cluster.admin, self.names.topics(), Deadline(_ASK_S))
-            operate.delete_group(self.cluster.admin, self.names.group, Deadline(_ASK_S))
+            operate.delete_group(self.cluster.connection, self.names.group, Deadline(_ASK_S))
 
 
 __all__ = ["FEED_RATE", "WRITER", "Names", "ProgramFailedError", "Stage", "StalledError"]

@@ -37,7 +37,7 @@ class Asker:
         self._admin = open_admin(connection, deadline, request_s)
         self._lock, self._looks, self._given_up = threading.Lock(), 0, False
         # Also with the last user of a group that this process has not asked about for long.
-        self._close = weakref.finalize(self, _end, self._admin)
+        self._close = weakref.finalize(self, end, self._admin)
         self._close.atexit = False  # a program that ends does not wait for it
 
     def look(self, step: str, place: Place, deadline: Deadline) -> Answer:
@@ -79,7 +79,7 @@ class Asker:
                 self._close()
 
 
-def _end(admin: KafkaAdminClient) -> None:
+def end(admin: KafkaAdminClient) -> None:
     """Its thread may be asking for an address, which has no deadline; and the last user may be that thread itself."""
     closing = threading.Thread(target=admin.close, name="asker-end", daemon=True)
     closing.start()

@@ -141,9 +141,9 @@ def admin(connection: Connection, **more: object) -> AdminClient:
 
 
 @interruptible()
-def reach(connection: Connection, deadline: Deadline) -> None:
+def reach(connection: Connection, deadline: Deadline, *, explain: bool = True) -> None:
     """
-    Return once a broker answers.
+    Return once a broker answers; without ``explain`` the reason for no answer is not looked for.
 
     Raises:
         Unreachable: none did within the deadline.
@@ -165,10 +165,13 @@ def reach(connection: Connection, deadline: Deadline) -> None:
             else:
                 return
     except KafkaException as error:
-        raise Unreachable(
-            f"no Kafka broker answered at {connection.bootstrap!r} within {deadline.budget_s:g} s; "
-            "start one with `make up`, or point BOOTSTRAP (--bootstrap) at yours"
-        ) from error
+        text = f"no Kafka broker answered at {connection.bootstrap!r} within {deadline.budget_s:g} s"
+        if not explain:
+            raise Unreachable(text) from error
+        from protocol.kafka.unreachable import cause  # noqa: PLC0415 - Python's own TLS, only when it went wrong
+
+        why = cause(connection)
+        raise Unreachable(f"{text}: {why.found}; {why.next}") from error
 
 
 class Noes:

@@ -9,14 +9,13 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from protocol.cluster import ClusterFacts, GroupFacts, TopicFacts, Unknown
+from protocol.cluster import ClusterFacts, TopicFacts, Unknown
 from protocol.deadline import Deadline
 from protocol.kafka.clients import attempt_s
+from protocol.kafka.groups import Groups
 
 _T = TypeVar("_T")
 _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART}
-_NO_GROUP = {KafkaError.GROUP_ID_NOT_FOUND}
-_DEAD = {code: GroupFacts("dead", ()) for code in _NO_GROUP}
 _LONGEST_REASON = 160
 
 
@@ -27,26 +26,28 @@ class Asked:
     What is not allowed (ACLs) or not supported (older brokers) becomes `Unknown`, never an error.
     """
 
-    def __init__(self, client: AdminClient, topics: Iterable[str], group: str, deadline: Deadline) -> None:
-        self._client, self._group, self._deadline = client, group, deadline
+    def __init__(
+        self, client: AdminClient, groups: Groups, topics: Iterable[str], group: str, deadline: Deadline
+    ) -> None:
+        self._client, self._groups, self._group, self._deadline = client, groups, group, deadline
         names = sorted(set(topics))
         self._timeout = attempt_s(deadline)
         more: dict[str, Any] = {"request_timeout": self._timeout, "include_authorized_operations": True}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         self._cluster = client.describe_cluster(request_timeout=self._timeout)
         self._topics = client.describe_topics(TopicCollection(names), **more)
-        self._groups = client.describe_consumer_groups([group], **more)
         told = client.describe_configs(resources, request_timeout=self._timeout)
         self._configs = {resource.name: future for resource, future in told.items()}
 
     def answers(self) -> ClusterFacts:
         """All that was told by now, or is within the deadline of one request."""
+        group = self._groups.now(self._group, self._deadline)  # the others are answered meanwhile
         nodes = _told(self._cluster, lambda found: list(found.nodes))
         settings = nodes if isinstance(nodes, Unknown) else _of_brokers(self._client, nodes, self._deadline)
         return ClusterFacts(
             nodes if isinstance(nodes, Unknown) else len(nodes),
             settings,
-            _told(self._groups[self._group], _group, _DEAD),
+            group,
             {name: self._topic(name, future) for name, future in self._topics.items()},
         )
 
@@ -63,11 +64,6 @@ class Asked:
             )
 
         return _told(future, of, dict.fromkeys(_NO_TOPIC))
-
-
-def group_now(client: AdminClient, group: str, deadline: Deadline) -> GroupFacts | Unknown:
-    """A group's state and members."""
-    return _told(client.describe_consumer_groups([group], request_timeout=attempt_s(deadline))[group], _group, _DEAD)
 
 
 def broker_settings(client: AdminClient, deadline: Deadline) -> Mapping[str, str] | Unknown:
@@ -104,11 +100,6 @@ def _told(future: Future[Any], of: Callable[[Any], _T], else_: Mapping[int, _T] 
 
 def _config(entries: Mapping[str, Any]) -> dict[str, str]:
     return {name: entry.value for name, entry in entries.items() if entry.value is not None}
-
-
-def _group(told: Any) -> GroupFacts:
-    members = tuple(sorted(f"{one.client_id}@{one.host.lstrip('/')}" for one in told.members))
-    return GroupFacts(told.state.name.lower(), members, _operations(told))
 
 
 def _operations(told: Any) -> frozenset[str] | None:

@@ -215,7 +215,7 @@ class NoSuchId(Fatal):
 def open_admin(connection: Connection, deadline: Deadline, request_s: float | None = None) -> KafkaAdminClient:
     """A client that its user closes; one request of it may take ``request_s``, or what ``deadline`` has left."""
     # librdkafka tells who is there and does not let us in; to kafka-python that, too, is a time that has passed.
-    reach(connection, deadline)
+    reach(connection, deadline, explain=False)
     left_ms = max(1, int(deadline.remaining_s() * 1000))
     settings = connection.settings()
     security = {theirs: settings[ours] for ours, theirs in _SECURITY.items() if ours in settings}

@@ -78,7 +78,7 @@ def test_a_run_without_one_right_names_it_and_lets_nothing_out(stage: SecureStag
     assert _visible(stage) == ORDERS
 
     # What came out is looked for only where the group has no position.
-    operate.delete_group(stage.secure.admin, stage.names.group, Deadline(20))
+    operate.delete_group(stage.secure.cluster.connection, stage.names.group, Deadline(20))
     restored = ("--on-missing-position", "restore")
     for right in searched:
         _refused_without(stage, right, *restored)

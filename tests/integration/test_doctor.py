@@ -20,7 +20,6 @@ from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import Fatal
 from protocol.kafka import operate, transactions
-from protocol.kafka.clients import admin
 from protocol.names import ExitCode
 
 
@@ -68,7 +67,7 @@ def test_a_group_whose_coordinator_is_silent_is_named_beside_those_that_are_told
     output = stage.names.output
     groups = [f"{stage.names.group}.{one}" for one in "abc"]
     for group in groups:
-        operate.set_offsets(admin(stage.connection), group, output, {0: 0}, Deadline(20))
+        operate.set_offsets(stage.connection, group, output, {0: 0}, Deadline(20))
     monkeypatch.setattr(ward, "groups", lambda *_: groups)
     monkeypatch.setattr(transactions, "_GROUPS_S", 0.5)
     with WireProxy(stage.broker.bootstrap) as proxy:

@@ -89,7 +89,7 @@ def test_two_processes_at_once_count_nothing_twice(shop: Shop) -> None:
 def test_a_moved_offset_is_refused(shop: Shop) -> None:
     """By hand back to the start: the orders would be counted twice. The comparison refuses as well."""
     shop.count()
-    set_offsets(shop.stage.admin, shop.stage.names.group, shop.settings.input, {0: 0}, Deadline(20))
+    set_offsets(shop.stage.connection, shop.stage.names.group, shop.settings.input, {0: 0}, Deadline(20))
     with pytest.raises(Refused, match="position-moved"):
         shop.count()
     code, report = shop.compared()

@@ -44,7 +44,7 @@ def test_explain_tells_an_orders_way_after_a_crash_and_why_it_came_twice(stage: 
     assert (committed["range"], told["group"]["committed"]) == ([0, 5], 5)
     assert asked(stage, "explain", committed["at"])["orders"] == [told]
 
-    set_offsets(stage.admin, stage.names.group, stage.names.input, {0: 2}, Deadline(20))
+    set_offsets(stage.connection, stage.names.group, stage.names.input, {0: 2}, Deadline(20))
     stage.drain_alone()
     found = asked(stage, "explain", "gold-2", "--since", "1h", code=1)
     (told,) = found["orders"]
@@ -118,7 +118,7 @@ def test_explain_says_what_is_lost_and_refuses_what_is_not_there(stage: Stage, m
 
     stage.create(1)
     stage.produce(stage.names.input, *((0, b"gold-%d" % n, b'{"customer_id":"c-1"}') for n in range(3)))
-    set_offsets(stage.admin, stage.names.group, stage.names.input, {0: 1}, Deadline(20))
+    set_offsets(stage.connection, stage.names.group, stage.names.input, {0: 1}, Deadline(20))
     stage.drain_alone()
     (told,) = asked(stage, "explain", f"{stage.names.input}/0/0", code=1)["orders"]
     assert told["answer"] == "lost"

@@ -22,7 +22,6 @@ from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import Abortable
 from protocol.kafka import asker, operate, standing
-from protocol.kafka.clients import admin
 from protocol.kafka.introspect import KafkaAdminClient, open_admin
 from protocol.kafka.locator import locator
 from protocol.kafka.standing import Standing
@@ -67,10 +66,10 @@ def test_a_transaction_on_a_position_that_has_moved_is_not_committed(
     """Whoever moved it; the next one begins where the group stands, through clients of its own."""
     connection, moved = Connection(broker.bootstrap), 7
     if before is not None:
-        operate.set_offsets(admin(connection), names.group, names.input, {0: before}, Deadline(STEP_S))
+        operate.set_offsets(connection, names.group, names.input, {0: before}, Deadline(STEP_S))
     kafka = begin(connection)
     kept = locator(connection, names.group).client()
-    operate.set_offsets(admin(connection), names.group, names.input, {0: moved}, Deadline(STEP_S))
+    operate.set_offsets(connection, names.group, names.input, {0: moved}, Deadline(STEP_S))
     with pytest.raises(Abortable, match=f"stood at {stood} in .* and stands at {moved}: .*nothing was committed"):
         kafka.send_offsets(10, "", Deadline(STEP_S))
     kafka.abort(Deadline(STEP_S))

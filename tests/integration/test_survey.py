@@ -64,5 +64,5 @@ def test_a_position_behind_what_was_seen_is_asked_for_through_other_clients(
 def test_a_position_that_somebody_moved_back_is_believed(surveyor: Surveyor, stage: Stage) -> None:
     """One truth: also where it is behind what this run has seen."""
     names = stage.names
-    operate.set_offsets(stage.admin, names.group, names.input, {0: PAST}, Deadline(STEP_S))
+    operate.set_offsets(stage.connection, names.group, names.input, {0: PAST}, Deadline(STEP_S))
     assert _position(surveyor, {0: ORDERS}) == PAST

@@ -60,7 +60,7 @@ def offsets_deleted(stage: Stage) -> None:
     """The group is gone, the output is not: refuse, then restore the position from the output and go on."""
     stage.orders(500, "--transactional")
     stage.drain()
-    operate.delete_group(stage.cluster.admin, stage.names.group, Deadline(_ASK_S))
+    operate.delete_group(stage.cluster.connection, stage.names.group, Deadline(_ASK_S))
     stage.fire("offsets_lost")
     _restored(stage)
 
@@ -91,7 +91,7 @@ def retention(stage: Stage) -> None:
     stage.fire("records_lost")
     refused(stage, "input-lost", only=stage.partition)
     where = {stage.partition: lost_to}
-    operate.set_offsets(stage.cluster.admin, stage.names.group, stage.names.input, where, Deadline(_ASK_S))
+    operate.set_offsets(stage.cluster.connection, stage.names.group, stage.names.input, where, Deadline(_ASK_S))
     stage.drain()
 
 

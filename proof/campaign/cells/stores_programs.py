@@ -90,7 +90,7 @@ class Consumer:
         with contextlib.suppress(BrewError):
             if self.made:
                 operate.delete_topics(client, list(self.made), Deadline(_ASK_S))
-            operate.delete_group(client, self.group, Deadline(_ASK_S))
+            operate.delete_group(self.stage.cluster.connection, self.group, Deadline(_ASK_S))
 
     def _line(self) -> list[str]:
         where = ["--bootstrap", self.stage.cluster.bootstrap, "--topic", self.stage.names.output]

@@ -59,18 +59,20 @@ def test_who_has_joined_ends_the_run_by_name() -> None:
 
 def test_the_lanes_of_a_run_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two lanes look a second apart; what one was told counts for both."""
-    scene, asked = Scene(), []
+    scene, asked = Scene(), list[float]()
 
     class Away:
-        admin = None
+        def __init__(self, _settings: PipelineSettings) -> None:
+            self.groups = self
 
-        def __init__(self, _settings: PipelineSettings) -> None: ...
+        def now(self, _group: str, _deadline: Deadline) -> GroupFacts:
+            asked.append(scene.now)
+            return GroupFacts("empty", ())
 
         def input_topic(self, _deadline: Deadline) -> None:
             raise Retriable("no more than that")
 
     monkeypatch.setattr(scout, "Surveyor", Away)
-    monkeypatch.setattr(scout, "group_now", lambda *_: asked.append(scene.now) or GroupFacts("empty", ()))
     transaction = TransactionSettings(SETTINGS.connection, "g", 60.0)
     parts = (threading.Event(), Board(), Silent(), None, 1_000_000, transaction, Dice(SETTINGS.crash))
     shared = Shared(SETTINGS, {}, *parts, members_due=scene.every)

@@ -1,0 +1,183 @@
+"""
+A broker is killed or stopped, and started again with its port and data, under every program that follows.
+
+`make restarts RESTARTS=50` does it that often. Before group coordinators were asked through kafka-python, an idle
+following run was aborted in 1 of 12 restarts (SIGABRT).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from harness.brokers import sandbox_broker
+from harness.names import Names
+from harness.pipeline import Stage
+from harness.programs import Running
+from harness.waiting import POLL_S, until
+
+from protocol.claims import layout
+from protocol.deadline import Deadline
+from protocol.kafka import topics
+from protocol.kafka.offsets import committed_by, log_offsets
+from protocol.names import READ_COMMITTED
+from sandbox.postgres import Postgres
+
+RESTARTS = int(os.environ.get("RESTARTS") or 2)
+AWAY_S = 6.0
+"""A run asks every 5 s who is in its group: that question has to fall into the outage."""
+BACK_S = 60.0
+ORDERS = 20
+SAYS_SO = ("direct", "connector", "ledger", "receive", "totals", "call", "claims")
+"""Programs that say when no broker answers; the others show it."""
+
+
+@contextlib.contextmanager
+def taking() -> Iterator[str]:
+    """The address of a service that takes whatever is posted to it."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=[0.02])
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/orders"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class Programs:
+    """All programs that follow, on one broker; each has a group of its own."""
+
+    def __init__(self, stage: Stage, other: Stage, url: str, database: str, folder: Path) -> None:
+        self.stage, self.other = stage, other
+        self.running: dict[str, Running] = {}
+        self._commands = dict(self._of(url, database, folder))
+
+    def _of(self, url: str, database: str, folder: Path) -> Iterator[tuple[str, list[str]]]:
+        follow = ["--master", "none", "--follow", "--progress", "json", "--no-probes"]
+        yield "direct", ["pipeline", "run", *self.stage.options(), "--reader", "direct", *follow]
+        yield "connector", ["pipeline", "run", *self.other.options(), "--reader", "connector", *follow]
+        shown = ["--bootstrap", self.stage.broker.bootstrap]
+        yield "lag", ["pipeline", "lag", *shown, "--input", self.stage.names.input, "--group", self.stage.names.group,
+                      "--watch", "--json"]  # fmt: skip
+        yield "top", ["pipeline", "top", *self.stage.options(), "--json"]
+        yield "ui", ["pipeline", "ui", *self.stage.options(), "--port", "0"]
+        claims = ["--claims", self.stage.names.topic("claims")]
+        yield "watch", ["downstream", "claims", "watch", *shown, *claims, "--json"]
+        store = ["--database", database, "--schema", "restarts"]
+        call = ["call", "--url", url]
+        for name, words in {
+            "ledger": ["ledger", *store],
+            "receive": ["receive", *store],
+            "totals": ["totals", "--state-dir", str(folder), "--output", self.stage.names.topic("totals")],
+            "call": call,
+            "claims": [*call, "--ownership", "claims", "--flow", "at-least-once", *claims],
+        }.items():
+            where = [*shown, "--topic", self.stage.names.output, "--group", self.group(name)]
+            yield name, ["downstream", *words, *where, "--follow", "--no-probes"]
+
+    def group(self, name: str) -> str:
+        return f"{self.stage.names.group}.{name}"
+
+    def start(self, stack: contextlib.ExitStack) -> None:
+        for name, command in self._commands.items():
+            self.running[name] = stack.enter_context(self.stage.start([sys.executable, "-m", *command]))
+
+    def all_live(self, when: str) -> None:
+        dead = {name: one.wait(1) for name, one in self.running.items() if not one.alive()}
+        assert dead == {}, f"{when}: " + "\n".join(f"{name}: exit {ran.code}: {ran.text}" for name, ran in dead.items())
+
+    def count(self, name: str, words: str) -> int:
+        return self.running[name].told().count(words)
+
+    def have_said(self, words: str, times: int) -> None:
+        for name in SAYS_SO:
+            until(lambda name=name: self.count(name, words) >= times, f"{name} says {words}{times}")
+            assert self.count(name, words) == times, self.running[name].told()
+
+    def behind(self) -> list[str]:
+        """Those whose group does not stand at the end of what it reads."""
+        ends = {stage.names.input: self._ends(stage.names.input) for stage in (self.stage, self.other)}
+        groups = {"direct": (self.stage.names.group, self.stage.names.input)}
+        groups["connector"] = (self.other.names.group, self.other.names.input)
+        output = self.stage.names.output
+        ends[output] = self._ends(output)
+        groups |= {name: (self.group(name), output) for name in ("ledger", "receive", "totals", "call", "claims")}
+        return [name for name, (group, topic) in groups.items() if self._positions(group, topic) != ends[topic]]
+
+    def _ends(self, topic: str) -> dict[int, int]:
+        partitions = range(topics.existing(self.stage.admin, topic, Deadline(20)).partitions)
+        return {p: log.end for p, log in log_offsets(self.stage.admin, topic, partitions, Deadline(20)).items()}
+
+    def _positions(self, group: str, topic: str) -> dict[int, int]:
+        partitions = range(topics.existing(self.stage.admin, topic, Deadline(20)).partitions)
+        found = committed_by(self.stage.connection, group, topic, partitions, READ_COMMITTED, Deadline(20))
+        return {p: 0 if at is None else at.offset for p, at in found.items()}
+
+    def ui_answers(self) -> bool:
+        line = self.running["ui"].await_line(lambda line: line.startswith("live view at "))
+        with urllib.request.urlopen(line.split()[-1], timeout=20) as page:
+            return bool(page.status == 200)
+
+
+def test_no_following_program_dies_of_a_broker_s_restart(names: Names, postgres: Postgres, tmp_path: Path) -> None:
+    """Each lives, says once that the brokers are away and once that they are back, and goes on with new orders."""
+    with sandbox_broker() as broker, taking() as url, contextlib.ExitStack() as stack:
+        assert broker.cluster is not None
+        stage, other = Stage(broker, names), Stage(broker, Names(f"{names.stem}-other"))
+        for one in (stage, other):
+            one.create(2, output=2)
+        topics.create(
+            stage.admin, [topics.Wanted(names.topic("claims"), layout.PARTITIONS, layout.CONFIG)], Deadline(30)
+        )
+        programs = Programs(stage, other, url, postgres.url, tmp_path)
+        programs.start(stack)
+
+        def go_on(when: str) -> None:
+            for one in (stage, other):
+                one.seed(ORDERS)
+            within = Deadline(BACK_S)
+            while behind := programs.behind():
+                programs.all_live(when)
+                told = "\n".join(f"{name}: {programs.running[name].told()[-2000:]}" for name in behind)
+                assert not within.expired(), f"{when}: {behind} not at the end within {BACK_S:g} s\n{told}"
+                time.sleep(POLL_S)
+
+        go_on("at first")
+        for number in range(1, RESTARTS + 1):
+            when = f"restart {number} of {RESTARTS}"
+            away, shown = Deadline(AWAY_S), {name: programs.count(name, "\n") for name in ("lag", "top")}
+            broker.cluster.stop() if number % 2 else broker.cluster.kill()
+            time.sleep(away.remaining_s())  # the questions of that time are what breaks programs
+            programs.have_said("brokers-away: ", number)
+            broker.cluster.restart(1)
+            programs.have_said("brokers-back: ", number)
+            go_on(when)
+            for name, lines in shown.items():
+                until(lambda n=name, at=lines: programs.count(n, "\n") > at, f"{when}: {name} goes on")
+            assert programs.ui_answers()
+            programs.all_live(when)
+        for one in programs.running.values():
+            one.terminate()
+        codes = {name: one.wait(60).code for name, one in programs.running.items()}
+    assert {name: code for name, code in codes.items() if code not in {0, 143}} == {}
