@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from harness.brokers import Broker
@@ -40,8 +41,8 @@ class Moments(Board):
             self.acted.append("committed")
             self.on_commit()
 
-    def survey(self, facts: Iterable[Fact], *ours: object) -> None:
-        super().survey(found := list(facts))
+    def survey(self, facts: Iterable[Fact], *ours: Any) -> None:
+        super().survey(found := list(facts), *ours)
         if any(fact.committed is not None for fact in found) and self.on_seen is not None and not self.acted:
             self.acted.append("seen")
             self.on_seen()

@@ -137,7 +137,7 @@ def test_whatever_becomes_of_a_first_attempt_a_second_one_asks_again_what_came_o
 def test_a_position_that_a_look_has_seen_and_that_vanishes_is_no_first_time(run: Run) -> None:
     """The same a moment later."""
     assert run.attempt()
-    run.scout.heed(ENDS["committed"] or pytest.fail())
+    run.scout.heed(Outcome(0, 0, 10, Status.COMMITTED))
     run.cluster.committed[0], run.cluster.output[0] = Committed(10, ""), 10
     assert not run.attempt()
     run.cluster.committed[0] = None
@@ -291,7 +291,7 @@ def test_a_recreated_input_is_noticed_by_what_the_product_itself_committed(run: 
     run.cluster.committed[1] = written(run, Fact("in", 1, run.cluster.topic_id, Committed(4, ""), LogOffsets(0, 9, 9)))
     assert run.look()[1].position == 5
     run.cluster.topic_id = "topic-identity-number2"
-    with pytest.raises(Refused, match="topic-recreated: .*stands at 5 of topic id topic-identity-number1,"):
+    with pytest.raises(Refused, match=r"topic-recreated: .*stands at 5 of topic id topic-identity-number1,"):
         run.look()
 
 
