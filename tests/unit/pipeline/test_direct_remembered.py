@@ -5,6 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from test_direct_director import Play, both, grants
+
 from pipeline.direct.roster import Roster
 from pipeline.plan import Fact
 from pipeline.progress import Board, Silent
@@ -45,3 +48,18 @@ def test_what_a_holder_reached_counts_before_the_next_survey() -> None:
     assert not one.drained()
     one.left(0, 10)
     assert one.drained()
+
+
+def test_each_grant_asks_whether_it_may_begin_without_a_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A permission covers one attempt, and the scout knows which one."""
+    play, asked = Play(monkeypatch), list[int]()
+    monkeypatch.setattr(
+        play.cluster, "first_attempt", lambda fact: asked.append(fact.partition) or fact.partition == 2, raising=False
+    )
+    one, other = both(play)
+    given = grants(one, 2) | grants(other, 2)
+    assert {p: grant.first_time for p, grant in given.items()} == {0: False, 1: False, 2: True, 3: False}
+    assert sorted(asked) == [0, 1, 2, 3]
+    play.crew.closed = True
+    play.stop.set()
+    assert play.ended()
