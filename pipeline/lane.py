@@ -94,7 +94,7 @@ class Lane:
 
     def _offer(self, offered: OffsetRange, fact: Fact) -> Offer:
         targets, crash = self._scout.targets(fact), self._shared.dice.throw(offered)
-        return Offer(offered, targets, fact.committed is None, crash)
+        return Offer(offered, targets, self._scout.first_attempt(fact), crash)
 
     def _advance(self, offered: OffsetRange, job: Job) -> Outcome:
         """Move over a range without visible rows: the six steps minus produce, after a second reader's look."""

@@ -60,7 +60,8 @@ class Settling:
         """The logs as they were when the last of these partitions was fenced."""
         wanted = frozenset(partitions)
         if not self._logs or not wanted <= self._partitions:
-            self._partitions, self._logs = wanted, ask()
+            self._logs = ask()
+        self._partitions = wanted  # one that comes back later may have been worked on meanwhile
         return self._logs
 
 

@@ -63,11 +63,15 @@ class Scout:
             if fact.committed is not None:
                 self._may_start.discard(fact.partition)
                 self._notice_step_back(fact.partition, fact.committed.offset)
+        # Whoever has a partition meanwhile may commit in it.
+        self._may_start = {p for p in self._may_start if p in self.ours}
         waiting = [f for f in facts if f.committed is None and f.partition in self.ours]
         # Where this run works its own attempts fence; a fence from here would end one of them.
         unknown = [f for f in waiting if f.partition not in self._may_start | busy]
         if unknown:
             known = [f for f in facts if f.committed is not None]
+            # Partitions that the output was given since the run began may hold what came out.
+            self._topics = {**self._surveyor.output_topics(source, deadline), source.name: source}
             self._resolve(unknown, [f for f in known if f.partition in self.ours and f.partition not in busy])
             hold = {f.partition for f in unknown if f.log.end > f.log.first} - self._may_start
             facts = [f for f in facts if f.partition not in hold]
@@ -80,13 +84,25 @@ class Scout:
         """Learn which of ``unknown`` may start; what an open transaction hides is looked for again, for a while."""
         settling = self._settling or missing.Settling(Deadline(_SETTLE_S))
         try:
-            self._may_start |= missing.resolve(self._settings, unknown, self._topics, idle, settling)
+            allowed = missing.resolve(self._settings, unknown, self._topics, idle, settling)
         except missing.HiddenError as hidden:
             if settling.deadline.expired():
                 raise Refused(f"offsets-vanished: {hidden}; end it, then run again") from hidden
             self._settling = settling
         else:
             self._settling = None
+            self._may_start |= allowed
+            for partition in allowed:  # begins anew: the input may be another one by now
+                self.known.pop(partition, None)
+
+    def first_attempt(self, fact: Fact) -> bool:
+        """
+        True where an attempt may begin without a committed offset; asked once for each attempt.
+
+        The permission covers this attempt alone: whatever becomes of it, it may have committed, and offsets may vanish.
+        """
+        self._may_start.discard(fact.partition)
+        return fact.committed is None
 
     def _notice_step_back(self, partition: int, offset: int) -> None:
         """One truth: a position that somebody moved back is where this run goes on, and it says so."""

@@ -231,6 +231,7 @@ class Loop:
 
     def _seats(self, partitions: Collection[int], deadline: Deadline) -> list[Seat]:
         settings = self._settings
+        self._check_same_topic(deadline)
         logs = offsets.log_offsets(self._admin, settings.topic, partitions, deadline)
         whose = (settings.connection, settings.group, settings.topic)
         known = offsets.committed_by(*whose, partitions, READ_UNCOMMITTED, deadline)
@@ -240,6 +241,15 @@ class Loop:
             position, of = (None, None) if at is None else (at.offset, topic_id_in(at))
             seats.append(Seat(settings.topic, self._topic.topic_id, p, position, log.first, log.last_stable, of))
         return seats
+
+    def _check_same_topic(self, deadline: Deadline) -> None:
+        """Positions and the identity that is reported beside them belong to the topic that was there at the start."""
+        now = topics.describe(self._admin, [self._topic.name], deadline).get(self._topic.name)
+        if now is not None and now.topic_id != self._topic.topic_id:
+            raise Refused(
+                f"topic-recreated: {self._topic.name} had id {self._topic.topic_id} when this program started, and has "
+                f"id {now.topic_id} now: it was deleted and made again; start again, which says where to read on"
+            )
 
     # What has to wait.
 

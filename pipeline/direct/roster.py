@@ -38,6 +38,8 @@ class Roster:
             self._partitions.add(fact.partition)
             if goals is not None and fact.position >= goals.get(fact.partition, fact.log.first):
                 self._done.add(fact.partition)
+            else:  # somebody may have moved it back
+                self._done.discard(fact.partition)
 
     def drained(self) -> bool:
         return self._complete and self._partitions <= self._done and not self.held

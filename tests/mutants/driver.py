@@ -1,13 +1,15 @@
-"""Mutants in the driver: where a run begins when the group stands nowhere."""
+"""Mutants in the driver: where a run begins when the group stands nowhere, and what it takes the answers for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mutants.mutant import Changes, mutant
-from pipeline import missing
+from pipeline import lane, missing, scout, survey
+from pipeline.missing import Trace
 from pipeline.plan import Fact
+from pipeline.scout import Scout
 from pipeline.settings import PipelineSettings
 
 
@@ -27,3 +29,56 @@ def latest_on_a_vanished_offset(change: Changes) -> None:
         return set()
 
     change.set(missing, "resolve", lambda _: resolve)
+
+
+@mutant("D7", on="vanished-behind-the-first-commit", named="duplicate-output")
+def permission_to_begin_kept(change: Changes) -> None:
+    """The permission to begin without a position outlasts the attempt that it was given for."""
+    change.set(Scout, "first_attempt", lambda _: lambda _self, fact: fact.committed is None)
+
+
+@mutant("D7", on="vanished", named="duplicate-output")
+def last_trace_that_is_read_wins(change: Changes) -> None:
+    """What is restored is the position behind the record that was read last, not behind the highest one."""
+
+    def reading(old: Callable[..., dict[int, Trace]]) -> Callable[..., dict[int, Trace]]:
+        def traces(settings: Any, partitions: Any, logs: missing.Logs, **how: Any) -> dict[int, Trace]:
+            found: dict[int, Trace] = {}
+            for name, log in logs.items():
+                found |= old(settings, partitions, {name: log}, **how)
+            return found
+
+        return traces
+
+    change.set(missing, "_traces", reading)
+
+
+@mutant("D7", on="recreated", named="not refused: topic-recreated")
+def topic_id_left_out(change: Changes) -> None:
+    """The identity of the input topic is not committed beside the offset."""
+    change.set(scout, "position_metadata", lambda _: lambda _topic_id: "")
+
+
+@mutant("D9", on="silent-reader", named="lost-output")
+def second_look_skipped(change: Changes) -> None:
+    """A range of which the reader returned nothing is passed without a second reader's look."""
+    change.set(lane, "scan", lambda _: lambda *_arguments, **_options: iter(()))
+
+
+@mutant("D6", on="rival-amid-the-survey", named="offset-ahead")
+def log_asked_before_position(change: Changes) -> None:
+    """The end of the log is read before the position, so that a busy group seems to stand behind it."""
+
+    def asking(old: Callable[..., Any]) -> Callable[..., Any]:
+        def facts(self: Any, source: Any, partitions: Iterable[int], deadline: Any, known: Any) -> Any:
+            chosen, ask = list(partitions), survey.log_offsets
+            before = ask(self.admin, source.name, chosen, deadline)
+            survey.log_offsets = lambda *_: before
+            try:
+                return old(self, source, chosen, deadline, known)
+            finally:
+                survey.log_offsets = ask
+
+        return facts
+
+    change.set(survey.Surveyor, "facts", asking)

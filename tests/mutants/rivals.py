@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from harness.pipeline import until
+
 from mutants.scene import Scene
 from pipeline import survey
 from protocol.deadline import Deadline
+from protocol.errors import Refused
 from protocol.kafka import locator, offsets, transaction
 from protocol.kafka.clients import READ_COMMITTED
 from protocol.kafka.transaction import KafkaTransaction
@@ -57,8 +61,8 @@ def told_the_past(scene: Scene) -> None:
 
 
 def vanished(scene: Scene) -> None:
-    """The group's offsets are gone, the output holds records, new orders came; a refusal is answered by restore."""
-    scene.create(1, 20)
+    """The group's offsets are gone, output and dead letters hold records, new orders came; a refusal: restore."""
+    scene.create(1, 20, bad_every=20)
     scene.drain()
     scene.forget()
     scene.orders(6)
@@ -107,3 +111,55 @@ def pending_under_another_id(scene: Scene) -> None:
         release.cancel()
         go.set()
         predecessor.join(20)
+
+
+def vanished_behind_the_first_commit(scene: Scene) -> None:
+    """Right behind the first commit of a run the group's offsets vanish; a refusal is answered by restore."""
+    scene.create(1, 20)
+    scene.mutate()
+
+    def vanish() -> None:
+        until(lambda: None not in scene.stage.committed().values(), "the commit's marker")
+        scene.forget()
+
+    scene.once(KafkaTransaction, "commit", after=vanish)
+    scene.drain_or_restore("offsets-vanished")
+
+
+def rival_amid_the_survey(scene: Scene) -> None:
+    """A second pipeline does new orders right before a survey asks where the group stands."""
+    scene.create(1, 4)
+    scene.mutate()
+
+    def meanwhile() -> None:
+        scene.orders(10)
+        scene.drain()
+
+    before_the_run = iter([False])
+    scene.once(survey, "committed", before=meanwhile, when=lambda *_: next(before_the_run, True))
+    scene.drain()
+
+
+def recreated(scene: Scene) -> None:
+    """The input is made again, and the group stands where it stood, as on a broker that was down meanwhile."""
+    scene.create(1, 20)
+    scene.mutate()
+    scene.drain()
+    stage, whose = scene.stage, (scene.stage.connection, scene.stage.names.group, scene.stage.names.input)
+    position = offsets.committed_by(*whose, [0], READ_COMMITTED, Deadline(20))[0]
+    stage.admin.delete_topics([stage.names.input])[stage.names.input].result(20)
+    until(lambda: stage.names.input not in stage.admin.list_topics(timeout=10).topics, "the topic's end")
+    scene.create(1, 30)
+    until(lambda: set(stage.committed().values()) == {None}, "the old topic's offsets' end")
+    assert position is not None
+    place = TopicPartition(stage.names.input, 0, position.offset, position.metadata)
+    asked = stage.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(stage.names.group, [place])])
+    asked[stage.names.group].result(20)
+    try:
+        scene.drain()
+    except Refused as error:
+        if not str(error).startswith("topic-recreated"):
+            raise
+    else:
+        scene.signs.append("not refused: topic-recreated")
+    scene.partitions = 0  # the output is that of the old input: there is nothing to be proven

@@ -11,6 +11,7 @@ from harness.fakes import Broker, FakeTransaction
 
 from mutants.scene import Scene
 from pipeline import transact
+from pipeline.alone import AloneEngine
 from pipeline.crash import CrashOrder
 from pipeline.enrich import enricher
 from pipeline.outcome import Status
@@ -177,3 +178,20 @@ def model(scene: Scene) -> None:
         if broker.sources() != [1, 2, 3]:
             scene.signs.append(f"the model's output is {broker.sources()} after {point}")
     scene.fired.append(True)
+
+
+def silent_reader(scene: Scene) -> None:
+    """The reader of the first ranges gives nothing at all, as if they held markers alone."""
+    scene.create(1, 20)
+    scene.mutate()
+    scene.fired.append(False)
+
+    def executing(old: Callable[..., Any]) -> Callable[..., Any]:
+        def execute(self: AloneEngine, *given: Any) -> Any:
+            first, scene.fired[-1] = not scene.fired[-1], True
+            return {} if first else old(self, *given)
+
+        return execute
+
+    scene.change.set(AloneEngine, "execute", executing)
+    scene.drain()

@@ -8,8 +8,10 @@ from mutants.catalogue import EVERY, HARMLESS, MUTANTS
 from mutants.grounds import GROUNDS
 from mutants.mutant import Changes
 
-from pipeline import alone, missing, transact
+from pipeline import alone, lane, missing, scout, survey, transact
 from pipeline.direct import holder, stretch, tenure
+from pipeline.scout import Scout
+from pipeline.survey import Surveyor
 from proof.findings import Name
 from protocol.kafka import locator, ranges, transaction
 from protocol.kafka.standing import Standing
@@ -19,7 +21,8 @@ from protocol.names import TransactionalId
 PAGE = (ROOT / "docs/proof/mutants.md").read_text()
 KERNEL = [alone, missing, transact, ranges, locator, transaction, Standing, KafkaTransaction, TransactionalId]
 DIRECT = [stretch, tenure, tenure._Tenure, holder]
-CHANGED = [*KERNEL, *DIRECT]
+DRIVER = [lane, scout, survey, Scout, Surveyor]
+CHANGED = [*KERNEL, *DIRECT, *DRIVER]
 
 
 def product() -> list[dict[str, object]]:
@@ -62,9 +65,9 @@ def test_the_page_tells_every_mutant_as_the_code_does() -> None:
 
 
 def test_a_mutant_is_named_by_a_check_that_ships() -> None:
-    """An anomaly of the checker, but for three that the page explains."""
+    """An anomaly of the checker, but for those that the page explains."""
     signs = {one.name for one in MUTANTS.values() if one.named not in set(Name)}
-    assert signs == {"transactional-id-shared", "flush-left-out", "next-range-after-a-failure"}
+    assert signs == {"transactional-id-shared", "flush-left-out", "next-range-after-a-failure", "topic-id-left-out"}
     assert {one.on for one in EVERY.values()} == set(GROUNDS), "a ground without a mutant shows nothing"
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from downstream.consume import loop as consuming
 from downstream.consume.handler import Later, Lease, NotOwned, Seat, Slice
 from downstream.consume.loop import Loop, LoopSettings
 from protocol.connection import Connection
@@ -15,6 +16,7 @@ from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, Refused, Retriable, UsageError
 from protocol.kafka.members import NOWHERE, Polled
 from protocol.kafka.topics import Topic
+from protocol.position import Committed, LogOffsets
 
 
 @dataclass
@@ -288,3 +290,21 @@ def test_the_patience_with_brokers_that_stay_away_has_an_end(loop: Loop, monkeyp
 
 def _raise(error: Exception) -> None:
     raise error
+
+
+def test_a_topic_that_is_made_again_while_the_loop_runs_is_refused_at_the_next_assignment(
+    handler: FakeHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka gives its partitions out again: an old position in the new log would skip what lies before it."""
+    loop = Loop(LoopSettings(Connection("nowhere"), "g", "t"), handler, threading.Event())
+    loop._member, loop._topic, loop._admin = FakeMember(), Topic("t", "id", 4, 1), None  # type: ignore[assignment]
+    there = {"t": Topic("t", "id", 4, 1)}
+    monkeypatch.setattr(consuming.topics, "describe", lambda *_: there)
+    monkeypatch.setattr(consuming.offsets, "log_offsets", lambda *_: {1: LogOffsets(0, 10, 10)})
+    monkeypatch.setattr(consuming.offsets, "committed_by", lambda *_: {1: Committed(5, "topic-id=id")})
+    assert loop.assigned([1]) == {1: 5}
+    there["t"] = Topic("t", "another", 4, 1)
+    with pytest.raises(Refused, match="topic-recreated: t had id id when this program started, and has id another now"):
+        loop.assigned([1])
+    there.clear()
+    assert loop.assigned([1]) == {1: 5}, "who can't tell now is asked about the log"

@@ -58,6 +58,9 @@ class Cluster:
 
     heed, _gap = Scout.heed, lambda self, partition, *_: self.known.pop(partition, None)
 
+    def first_attempt(self, fact: Fact) -> bool:
+        return fact.committed is None
+
     def targets(self, _fact: Fact) -> Targets:
         return Targets("out", "dead", -1, -1)
 

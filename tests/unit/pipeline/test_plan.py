@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pipeline.plan import Fact, check, decide, position_metadata
@@ -79,3 +81,42 @@ def test_a_position_that_an_operator_set_by_hand_is_accepted() -> None:
     """A reset by Kafka's own tool carries no identity, and just works."""
     check(fact(5, metadata=""), "g")
     assert decide([fact(5)], 1000, None).ranges[0].start == 5
+
+
+def test_foreign_bytes_behind_the_identity_change_nothing() -> None:
+    """The client library hands them out now and then; a real identity has 22 characters."""
+    identity = "AbCdEfGhIjKlMnOpQrStUv"
+    known = Fact("in", 3, identity, Committed(5, position_metadata(identity) + "\x00junk"), LogOffsets(0, 100, 100))
+
+    check(known, "g")
+    with pytest.raises(Refused, match="topic-recreated"):
+        check(replace(known, topic_id="AbCdEfGhIjKlMnOpQrStUw"), "g")
+
+
+def test_a_position_between_the_last_stable_offset_and_the_end_is_not_ahead() -> None:
+    """An upstream transaction began below a position that an operator set: it waits, and has no lag below zero."""
+    check(fact(80, stable=60), "g")
+    assert (fact(80, stable=60).lag, fact(50, stable=60).lag) == (0, 10)
+    assert decide([fact(80, stable=60)], 1000, None).blocked == (3,)
+
+
+def test_lost_input_is_refused_where_nothing_was_read_of_it_either() -> None:
+    """A position of 0 is a position."""
+    with pytest.raises(Refused, match=r"input-lost: .*offsets \[0, 7\) are gone"):
+        check(fact(0, first=7), "g")
+
+
+def test_a_partition_that_came_after_the_start_holds_up_no_drain_wherever_its_log_begins() -> None:
+    assert decide([fact(None, first=7)], 1000, {}).drained
+    assert decide([fact(7, first=7)], 1000, {}).drained
+
+
+def test_what_is_other_drivers_is_neither_planned_nor_blamed_and_its_position_is_watched() -> None:
+    """A drain waits while they move; what blocks them is told by them."""
+    facts = [replace(fact(10), partition=1), fact(20), replace(fact(60, stable=60), partition=5)]
+
+    plan = decide(facts, 1000, dict.fromkeys((1, 3, 5), 100))
+
+    assert (plan.split({1}).elsewhere, plan.split({1}).blocked, plan.split({1}).drained) == ({3: 20}, (), False)
+    assert [one.partition for one in plan.split({1, 5}).ranges] == [1]
+    assert plan.split({1, 5}).blocked == (5,)

@@ -1,0 +1,85 @@
+"""The group's offsets vanish while a run follows: it refuses, at every moment and with both readers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import Here, Stage, until
+
+from pipeline import run as running
+from pipeline.outcome import Outcome, Status
+from pipeline.plan import Fact
+from pipeline.progress import Board
+from protocol.errors import Refused
+
+ORDERS = 20
+ORDER = (0, b"gold-1", b'{"customer_id": "c-1"}')
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Stage:
+    return Stage(broker, names)
+
+
+@dataclass
+class Moments(Board):
+    """Acts once, in the thread that decides: behind the first commit, or when a survey has seen its position."""
+
+    on_commit: Callable[[], None] | None = None
+    on_seen: Callable[[], None] | None = None
+    acted: list[str] = field(default_factory=list)
+
+    def outcome(self, outcome: Outcome) -> None:
+        super().outcome(outcome)
+        if outcome.status is Status.COMMITTED and self.on_commit is not None and not self.acted:
+            self.acted.append("committed")
+            self.on_commit()
+
+    def survey(self, facts: Iterable[Fact], *ours: Any) -> None:
+        super().survey(found := list(facts), *ours)
+        if any(fact.committed is not None for fact in found) and self.on_seen is not None and not self.acted:
+            self.acted.append("seen")
+            self.on_seen()
+
+
+def follow(stage: Stage, reader: str, board: Board) -> None:
+    """`run --master none --follow` in this thread, with `run`'s own parts."""
+    ground = running.check(stage.settings("--master", "none", "--reader", reader, "--follow", "--lanes", "1"))
+    stop = threading.Event()
+    shared = running.share(ground, stop, board, Here())
+    carrier, workers = running.employ(ground, shared)
+    end = threading.Timer(30, stop.set)
+    end.start()
+    try:
+        running.work(shared, carrier, workers)
+    finally:
+        end.cancel()
+        carrier.close()
+
+
+@pytest.mark.parametrize("moment", ["committed", "seen"])
+@pytest.mark.parametrize("reader", ["connector", "direct"])
+def test_offsets_that_vanish_behind_a_first_commit_are_refused(stage: Stage, reader: str, moment: str) -> None:
+    """The permission to begin without a position covers one attempt: a second one would double the output."""
+    stage.create(1)
+    stage.produce(stage.names.input, *[ORDER] * ORDERS)
+
+    def vanish() -> None:
+        until(lambda: stage.committed() == {0: ORDERS}, "the commit's marker")
+        for future in stage.admin.delete_consumer_groups([stage.names.group]).values():
+            future.result(20)
+        until(lambda: stage.committed() == {0: None}, "the group's end")
+        stage.produce(stage.names.input, ORDER)
+
+    board = Moments(**{"on_commit" if moment == "committed" else "on_seen": vanish})
+    with pytest.raises(Refused, match="offsets-vanished"):
+        follow(stage, reader, board)
+    assert board.acted == [moment]
+    assert stage.outputs() == ORDERS
+    stage.nothing_open()

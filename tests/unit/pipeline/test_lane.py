@@ -1,0 +1,264 @@
+"""A lane in its second round: after an empty range, a failure, a hand-over; planned from brokers that are played."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline import lane as laning
+from pipeline.attempt import Job, Offer
+from pipeline.crash import Dice
+from pipeline.lane import Lane
+from pipeline.outcome import Outcome, Status
+from pipeline.ownership import EVERY
+from pipeline.plan import Fact
+from pipeline.ports import Targets
+from pipeline.progress import Board, Silent
+from pipeline.settings import CrashSettings, PipelineSettings
+from pipeline.shared import Shared
+from protocol.connection import Connection
+from protocol.errors import Refused, Retriable
+from protocol.kafka.transaction import TransactionSettings
+from protocol.names import READ_COMMITTED
+from protocol.position import Committed, LogOffsets, OffsetRange
+
+END = 100
+
+
+class Scout:
+    """Two partitions of 100 offsets, and where the group stands."""
+
+    def __init__(self) -> None:
+        self.committed = {0: 0, 1: 0}
+        self.ours: Container[int] = EVERY
+        self.asked: list[Container[int]] = []
+        self.heeded: list[Outcome] = []
+        self.first: set[int] = set()
+        self.failures: list[Exception] = []
+        self.complete, self.closed = True, False
+
+    def look(self, mine: Callable[[Any], Iterable[int]]) -> tuple[list[Fact], bool]:
+        self.asked.append(self.ours)
+        if self.failures:
+            raise self.failures.pop(0)
+        picked = mine(SimpleNamespace(partitions=len(self.committed)))
+        log = LogOffsets(0, END, END)
+        return [Fact("in", p, "id", Committed(self.committed[p], ""), log) for p in picked], self.complete
+
+    def first_attempt(self, fact: Fact) -> bool:
+        return fact.partition in self.first
+
+    def targets(self, _fact: Fact) -> Targets:
+        return Targets("out", "dead", -1, -1, "topic-id=id")
+
+    def heed(self, outcome: Outcome) -> None:
+        self.heeded.append(outcome)
+        if outcome.status is Status.COMMITTED:
+            self.committed[outcome.partition] = outcome.until
+
+    def tell_who_blocks(self, _partitions: object) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class Engine:
+    """Does what the test says with each cycle's ranges; commits what nobody speaks about."""
+
+    rounds: list[Callable[[OffsetRange], Outcome | None]] = field(default_factory=list)
+    offered: list[dict[int, OffsetRange]] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)
+
+    def execute(self, ranges: Sequence[OffsetRange], job: Job) -> Mapping[int, Outcome]:
+        self.offered.append({one.partition: one for one in ranges})
+        self.jobs.append(job)
+        act = self.rounds.pop(0) if self.rounds else committed
+        return {one.partition: outcome for one in ranges if (outcome := act(one)) is not None}
+
+
+def ended(status: Status, seconds: float = 0.1) -> Callable[[OffsetRange], Outcome]:
+    return lambda one: Outcome(one.partition, one.start, one.until, status, one.start, seconds=seconds)
+
+
+committed = ended(Status.COMMITTED)
+
+
+def silent(_one: OffsetRange) -> None:
+    """Spark gave no row."""
+
+
+class Run:
+    """One lane over both partitions; ``visible`` is what a second reader finds in a range."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, index: int = 0, **settings: Any) -> None:
+        self.scout, self.engine = Scout(), Engine()
+        self.visible: list[int] = []
+        self.scanned: list[tuple[dict[int, tuple[int, int]], str]] = []
+        self.advanced: list[tuple[Offer, list[Any]]] = []
+        monkeypatch.setattr(laning, "Scout", lambda _shared: self.scout)
+        monkeypatch.setattr(laning, "scan", self._scan)
+        monkeypatch.setattr(laning, "attempt", self._attempt)
+        given = {"lanes": 1, "poll_interval_s": 0.001, **settings}
+        self.settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g", **given)
+        transaction = TransactionSettings(self.settings.connection, "g", 60.0)
+        parts = (Board(), Silent(), {0: END, 1: END}, 1_000_000, transaction, Dice(self.settings.crash))
+        self.shared = Shared(self.settings, {}, threading.Event(), *parts)
+        self.lane = Lane(self.shared, self.engine, index)
+
+    def _scan(
+        self, _connection: object, _topic: str, span: dict[int, tuple[int, int]], isolation: str, **_: object
+    ) -> Iterator[list[Any]]:
+        self.scanned.append((span, isolation))
+        if self.visible:
+            yield [SimpleNamespace(offset=lambda: self.visible[0])]
+
+    def _attempt(self, offer: Offer, batches: Iterable[Any], _job: Job) -> Outcome:
+        self.advanced.append((offer, list(batches)))
+        return committed(offer.offered)
+
+    def drain(self) -> None:
+        end = threading.Timer(20, self.shared.stop.set)
+        end.start()
+        try:
+            self.lane.run()
+        finally:
+            end.cancel()
+        assert not self.shared.stop.is_set(), "it was not drained in time"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(monkeypatch)
+
+
+def test_a_range_without_a_row_is_passed_only_when_a_second_reader_sees_none_either(run: Run) -> None:
+    """A reader that returns nothing, and says nothing, must not cost a range of orders."""
+    run.visible = [7]
+    run.engine.rounds = [silent]
+    run.drain()
+    failed = run.scout.heeded[0]
+    assert (failed.status, failed.detail) == (Status.FAILED, "Spark reported no row, yet offset 7 is visible")
+    assert run.advanced == []
+    assert run.scanned[0] == ({0: (0, END)}, READ_COMMITTED)
+    assert [offered[0].start for offered in run.engine.offered] == [0, 0], "planned again from where the group stands"
+
+
+def test_a_range_of_markers_alone_is_passed_by_a_transaction_without_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The position moves by the same six steps; a crash on purpose has had its chance in the task."""
+    run = Run(monkeypatch, crash=CrashSettings(probability=1.0))
+    run.engine.rounds = [silent]
+    run.drain()
+    assert [(offer.offered.until, offer.crash, rows) for offer, rows in run.advanced] == [
+        (END, None, []),
+        (END, None, []),
+    ]
+    assert run.advanced[0][0].targets.metadata == "topic-id=id", "the position's text too"
+    assert run.scout.committed == {0: END, 1: END}
+
+
+def test_a_failed_range_is_planned_again_beside_what_the_others_have_left(run: Run) -> None:
+    """What was committed is not offered a second time, and the scout hears of every end."""
+    run.engine.rounds = [lambda one: committed(one) if one.partition else ended(Status.FAILED)(one)]
+    run.drain()
+    assert [offered.keys() for offered in run.engine.offered] == [{0, 1}, {0}]
+    assert sorted((one.partition, one.status.value) for one in run.scout.heeded) == [
+        (0, "committed"),
+        (0, "failed"),
+        (1, "committed"),
+    ]
+    assert run.shared.running == {}
+    assert run.scout.closed
+
+
+def test_only_what_the_scout_allows_is_offered_as_a_first_time(run: Run) -> None:
+    """A position that vanished since must not count as the first."""
+    run.scout.first = {1}
+    run.drain()
+    assert {p: offer.first_time for p, offer in run.engine.jobs[0].offers.items()} == {0: False, 1: True}
+
+
+def test_a_survey_without_an_answer_is_asked_again_and_nothing_is_planned_from_an_older_one(run: Run) -> None:
+    run.engine.rounds = [ended(Status.FAILED)]
+    looks = run.scout.look
+    down = [Retriable("no answer")]
+
+    def look(mine: Callable[[Any], Iterable[int]]) -> tuple[list[Fact], bool]:
+        if run.engine.offered and down:
+            run.scout.committed = {0: 40, 1: END}
+            raise down.pop()
+        return looks(mine)
+
+    run.scout.look = look  # type: ignore[method-assign]
+    run.drain()
+    assert run.engine.offered[1:] == [{0: OffsetRange("in", 0, 40, END)}]
+
+
+def test_a_drain_does_not_end_over_partitions_that_have_to_be_asked_about_again(run: Run) -> None:
+    """What the scout holds back is missing among the facts, and is not done."""
+    run.scout.committed, run.scout.complete = {0: END, 1: END}, False
+    original = run.scout.look
+
+    def look(mine: Callable[[Any], Iterable[int]]) -> tuple[list[Fact], bool]:
+        run.scout.complete = len(run.scout.asked) == 2
+        return original(mine)
+
+    run.scout.look = look  # type: ignore[method-assign]
+    run.drain()
+    assert len(run.scout.asked) == 3
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_lane_touches_its_own_partitions_alone(monkeypatch: pytest.MonkeyPatch, index: int) -> None:
+    run = Run(monkeypatch, index=index, lanes=2)
+    run.drain()
+    assert [offered.keys() for offered in run.engine.offered] == [{index}]
+
+
+def test_a_partition_that_is_somebody_elses_now_is_neither_offered_nor_looked_for(run: Run) -> None:
+    """What is ours is asked before each plan; the look is told the same."""
+    turns = iter([{0, 1}, {1}, {1}])
+    run.shared.ownership = SimpleNamespace(turn=lambda _idle: next(turns))  # type: ignore[assignment]
+    run.engine.rounds = [ended(Status.FAILED)]
+
+    def rival(one: OffsetRange) -> Outcome:
+        run.scout.committed[0] = END
+        return committed(one)
+
+    run.engine.rounds.append(rival)
+    run.drain()
+    assert [set(offered) for offered in run.engine.offered] == [{0, 1}, {1}]
+    assert run.scout.asked == [{0, 1}, {1}, {1}]
+
+
+def test_a_range_grows_smaller_after_a_transaction_that_did_not_end_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next try must be one that can end."""
+    run = Run(monkeypatch, max_records_per_transaction=80)
+    run.engine.rounds = [ended(Status.FAILED, seconds=61)]
+    run.drain()
+    first, second = (offered[0] for offered in run.engine.offered[:2])
+    assert (first.until - first.start, second.until - second.start < 80) == (80, True)
+
+
+def test_a_crash_on_purpose_ends_the_lane_with_nothing_planned_behind_it(run: Run) -> None:
+    run.engine.rounds = [ended(Status.CRASHED)]
+    run.lane.run()
+    assert (run.shared.stop.is_set(), len(run.engine.offered), run.scout.heeded) == (True, 1, [])
+    assert {one.partition for one in run.shared.crashed} == {0, 1}
+    assert run.shared.running == {}
+
+
+def test_a_run_that_never_moves_gives_up_and_names_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(monkeypatch, patience_s=1.0)
+    run.engine.rounds = [ended(Status.FAILED)] * 50
+    with pytest.raises(Refused, match=r"no progress for .*partition 0 last ended failed"):
+        run.drain()

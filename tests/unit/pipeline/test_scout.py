@@ -1,0 +1,303 @@
+"""What a run remembers of the group, look by look: the brokers are played, no look is the first one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from harness.fakes import Broker, FakeTransaction
+
+from pipeline import missing, scout
+from pipeline.crash import Dice
+from pipeline.outcome import Outcome, Status
+from pipeline.plan import Fact
+from pipeline.ports import Rows
+from pipeline.progress import Board, Silent
+from pipeline.scout import Scout
+from pipeline.settings import PipelineSettings
+from pipeline.shared import Shared
+from pipeline.transact import transact
+from protocol.connection import Connection
+from protocol.deadline import Deadline
+from protocol.errors import Refused
+from protocol.kafka.topics import Topic
+from protocol.kafka.transaction import TransactionSettings
+from protocol.position import Committed, LogOffsets, OffsetRange
+
+SETTINGS = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g")
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def tell(self, note: str) -> None:
+        self.notes.append(note)
+
+
+@dataclass
+class Cluster:
+    """What the brokers tell: two partitions of ten offsets, and what came out of each."""
+
+    committed: dict[int, Committed | None] = field(default_factory=lambda: {0: None, 1: Committed(10, "")})
+    output: dict[int, int] = field(default_factory=dict)
+    topic_id: str = "topic-identity-number1"
+    logs: dict[int, LogOffsets] = field(default_factory=lambda: dict.fromkeys(range(2), LogOffsets(0, 10, 10)))
+    outputs: int = 2
+    hidden: bool = False
+    resolved: list[tuple[set[int], set[int], Mapping[str, Topic]]] = field(default_factory=list)
+    known: list[dict[int, int]] = field(default_factory=list)
+
+    admin: Any = None
+
+    def input_topic(self, _deadline: Deadline) -> Topic:
+        return Topic("in", self.topic_id, len(self.committed), 1)
+
+    def output_topics(self, _source: Topic, _deadline: Deadline) -> dict[str, Topic]:
+        return {name: Topic(name, name, self.outputs, 1) for name in ("out", "dead")}
+
+    def facts(self, source: Topic, picked: Iterable[int], _deadline: Deadline, known: Mapping[int, int]) -> list[Fact]:
+        self.known.append(dict(known))
+        return [Fact("in", p, source.topic_id, self.committed[p], self.logs[p]) for p in picked]
+
+    def resolve(
+        self,
+        _settings: object,
+        facts: Iterable[Fact],
+        targets: Mapping[str, Topic],
+        others: Iterable[Fact],
+        _settling: object,
+    ) -> set[int]:
+        """As `missing.resolve`: refuses where records of a partition are out."""
+        asked = {fact.partition for fact in facts if fact.log.end > fact.log.first}
+        self.resolved.append((asked, {fact.partition for fact in others}, targets))
+        if self.hidden:
+            raise missing.HiddenError("somebody's transaction hides the output")
+        if any(self.output.get(partition) for partition in asked):
+            raise Refused("offsets-vanished")
+        return asked
+
+    def close(self) -> None: ...
+
+
+class Run:
+    """One scout over a cluster that is played."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **cluster: Any) -> None:
+        self.cluster, self.view = Cluster(**cluster), Notes()
+        monkeypatch.setattr(scout, "Surveyor", lambda _settings: self.cluster)
+        monkeypatch.setattr(missing, "resolve", self.cluster.resolve)
+        targets = {name: Topic(name, name, 2, 1) for name in ("in", "out", "dead")}
+        transaction = TransactionSettings(SETTINGS.connection, "g", 60.0)
+        parts = (threading.Event(), Board(), self.view, None, 1_000_000, transaction, Dice(SETTINGS.crash))
+        self.shared = Shared(SETTINGS, targets, *parts)
+        self.scout = Scout(self.shared)
+
+    def look(self) -> dict[int, Fact]:
+        facts, self.all_of_them = self.scout.look(lambda source: range(source.partitions))
+        return {fact.partition: fact for fact in facts}
+
+    def attempt(self, partition: int = 0) -> bool:
+        """A look, and the attempt that follows it: whether it may begin without a committed offset."""
+        return self.scout.first_attempt(self.look()[partition])
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(monkeypatch)
+
+
+ENDS = {
+    "committed": Outcome(0, 0, 10, Status.COMMITTED),
+    "already-done": Outcome(0, 0, 10, Status.ALREADY_DONE, 10),
+    "ahead": Outcome(0, 0, 5, Status.AHEAD, 10),
+    "offset-gap": Outcome(0, 0, 10, Status.OFFSET_GAP, -1),
+    "fenced by somebody who commits": Outcome(0, 0, 10, Status.FENCED),
+    "failed with a commit that was applied": Outcome(0, 0, 10, Status.FAILED),
+    "nothing, for its process died": None,
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_whatever_becomes_of_a_first_attempt_a_second_one_asks_again_what_came_out(run: Run, end: str) -> None:
+    """Its records may be out, and its position may have vanished before any look saw it: to begin again doubles all."""
+    assert run.attempt()
+    run.cluster.output[0] = 10
+    outcome = ENDS[end]
+    if outcome is not None:
+        run.scout.heed(outcome)
+    with pytest.raises(Refused, match="offsets-vanished"):
+        run.look()
+    assert [asked for asked, *_ in run.cluster.resolved] == [{0}, {0}]
+
+
+def test_a_position_that_a_look_has_seen_and_that_vanishes_is_no_first_time(run: Run) -> None:
+    """The same a moment later."""
+    assert run.attempt()
+    run.scout.heed(Outcome(0, 0, 10, Status.COMMITTED))
+    run.cluster.committed[0], run.cluster.output[0] = Committed(10, ""), 10
+    assert not run.attempt()
+    run.cluster.committed[0] = None
+    with pytest.raises(Refused, match="offsets-vanished"):
+        run.look()
+
+
+def test_an_attempt_that_wrote_nothing_may_begin_again(run: Run) -> None:
+    """The output is asked, and holds nothing of it."""
+    for status in (Status.FAILED, Status.FENCED, Status.FAILED):
+        assert run.attempt()
+        run.scout.heed(Outcome(0, 0, 10, status))
+    assert run.attempt()
+    assert len(run.cluster.resolved) == 4
+
+
+def test_who_may_begin_is_not_asked_about_again_before_it_does(run: Run) -> None:
+    """A partition that waits for a task, or for somebody's transaction, costs one look into the output."""
+    for _ in range(3):
+        assert run.look()[0].committed is None
+    assert len(run.cluster.resolved) == 1
+
+
+def test_a_partition_that_somebody_else_has_for_a_while_is_asked_about_again(run: Run) -> None:
+    """What it was allowed to do before, somebody else may have done."""
+    run.look()
+    run.scout.ours = {1}
+    run.look()
+    run.scout.ours, run.cluster.output[0] = {0, 1}, 10
+    with pytest.raises(Refused, match="offsets-vanished"):
+        run.look()
+
+
+def test_no_fence_strikes_where_this_run_is_at_work(run: Run) -> None:
+    """A first transaction may outlast the next look; partitions at work end no rival's transaction either."""
+    assert run.attempt()
+    run.shared.running[0] = OffsetRange("in", 0, 0, 10)
+    assert run.look()[0].committed is None
+    assert len(run.cluster.resolved) == 1
+    run.shared.running = {1: OffsetRange("in", 1, 10, 11)}
+    run.look()
+    assert run.cluster.resolved[-1][:2] == ({0}, set())
+
+
+def test_others_are_fenced_in_what_is_ours_only(run: Run) -> None:
+    """Another driver's transaction hides output, too, and is that driver's."""
+    run.look()
+    assert run.cluster.resolved[-1][1] == {1}
+    run.cluster.committed = {0: None, 1: None, 2: Committed(1, ""), 3: Committed(1, "")}
+    run.cluster.logs = dict.fromkeys(range(4), LogOffsets(0, 10, 10))
+    run.scout.ours = {1, 3}
+    run.look()
+    assert run.cluster.resolved[-1][:2] == ({1}, {3})
+
+
+def test_partitions_that_the_output_was_given_meanwhile_are_looked_into(run: Run) -> None:
+    """Keyed records go there, too; a look into the old ones alone finds nothing, and begins again."""
+    run.look()
+    run.cluster.committed, run.cluster.outputs = {0: None, 1: None}, 8
+    run.look()
+    assert {name: topic.partitions for name, topic in run.cluster.resolved[-1][2].items()} == {
+        "in": 2,
+        "out": 8,
+        "dead": 8,
+    }
+
+
+def test_an_empty_partition_waits_for_nobody_and_has_no_permission_later(run: Run) -> None:
+    """It is given out while it is empty; when it comes back with records, what came out is asked."""
+    run.cluster.logs[0] = LogOffsets(0, 0, 0)
+    assert run.attempt()
+    assert run.all_of_them
+    run.cluster.logs[0], run.cluster.output[0] = LogOffsets(0, 10, 10), 10
+    with pytest.raises(Refused, match="offsets-vanished"):
+        run.look()
+
+
+def test_what_hides_the_output_holds_back_one_partition_and_is_refused_in_the_end(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others go on; the patience begins anew when it was answered in between."""
+    run.cluster.hidden = True
+    assert (run.look().keys(), run.all_of_them) == ({1}, False)
+    run.cluster.hidden = False
+    facts = run.look()
+    assert (facts.keys(), run.all_of_them) == ({0, 1}, True)
+    assert run.scout.first_attempt(facts[0])
+    run.cluster.hidden = True
+    monkeypatch.setattr(scout, "_SETTLE_S", 1e-9)
+    with pytest.raises(Refused, match="offsets-vanished: somebody's transaction hides"):
+        run.look()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "known"),
+    [
+        (Outcome(1, 10, 20, Status.COMMITTED, 10), {1: 20}),
+        (Outcome(1, 10, 20, Status.ALREADY_DONE, 20), {1: 20}),
+        (Outcome(1, 10, 20, Status.AHEAD, 30), {1: 30}),
+        (Outcome(1, 10, 20, Status.OFFSET_GAP, 5), {}),
+        (Outcome(1, 10, 20, Status.FENCED), {1: 10}),
+        (Outcome(1, 10, 20, Status.FAILED), {1: 10}),
+    ],
+    ids=lambda one: one.status.value if isinstance(one, Outcome) else "",
+)
+def test_the_next_look_knows_where_a_transaction_found_or_put_the_group(
+    run: Run, outcome: Outcome, known: dict[int, int]
+) -> None:
+    """The survey asks through other clients where it is told of less than that."""
+    run.scout.known[1] = 10
+    run.scout.heed(outcome)
+    run.cluster.logs[1] = LogOffsets(0, 40, 40)
+    run.cluster.committed[1] = Committed(known.get(1, 5), "")
+    run.look()
+    assert run.cluster.known == [known]
+    assert bool(run.view.notes) is (outcome.status is Status.OFFSET_GAP)
+
+
+def test_a_position_that_an_outsider_moved_back_is_told_once_and_believed(run: Run) -> None:
+    run.scout.known[1] = 10
+    run.cluster.committed[1] = Committed(4, "")
+    for _ in range(2):
+        run.look()
+    assert (len(run.view.notes), run.scout.known) == (1, {1: 4})
+    assert run.view.notes[0].startswith("offset-gap: partition 1 was committed up to 10, the group now stands at 4")
+
+
+def test_who_begins_anew_forgets_where_the_group_stood(run: Run) -> None:
+    """The input was made again, its output is gone: to go on at the old position would lose the new beginning."""
+    assert run.attempt()
+    run.scout.heed(Outcome(0, 0, 10, Status.COMMITTED))
+    run.cluster.topic_id = "topic-identity-number2"
+    assert run.attempt()
+    assert run.scout.known == {}
+
+
+def written(run: Run, fact: Fact) -> Committed:
+    """What the kernel commits beside the offset of a range that it is given by this scout."""
+    broker = Broker(committed=fact.committed)
+    rows = [Rows([fact.position], [b"gold-1"], [b'{"customer_id": "c-1"}'], [None], [0])]
+    offered = OffsetRange("in", fact.partition, fact.position, fact.position + 1)
+    kafka: Any = FakeTransaction(broker)
+    done = transact(rows, offered, run.scout.targets(fact), lambda _key, value: value or b"", kafka, Deadline(5))
+    assert done.status is Status.COMMITTED
+    assert broker.committed is not None
+    return broker.committed
+
+
+def test_a_recreated_input_is_noticed_by_what_the_product_itself_committed(run: Run) -> None:
+    """The offset still fits the new topic: the identity beside it alone tells, and nobody else writes it there."""
+    run.cluster.committed[1] = written(run, Fact("in", 1, run.cluster.topic_id, Committed(4, ""), LogOffsets(0, 9, 9)))
+    assert run.look()[1].position == 5
+    run.cluster.topic_id = "topic-identity-number2"
+    with pytest.raises(Refused, match=r"topic-recreated: .*stands at 5 of topic id topic-identity-number1,"):
+        run.look()
+
+
+@pytest.mark.parametrize(("outputs", "target"), [(2, 1), (3, -1)])
+def test_records_stay_in_their_partition_where_the_counts_are_equal(run: Run, outputs: int, target: int) -> None:
+    """Also after a look that was told of other counts."""
+    run.cluster.outputs = outputs
+    fact = run.look()[1]
+    assert (run.scout.targets(fact).output_partition, run.scout.targets(fact).dead_letter_partition) == (target, target)
