@@ -113,6 +113,83 @@ def test_a_commit_that_failed_changes_nothing_in_the_store(store: MemoryStore) -
     assert (store.standing.until, store.standing.keys) == (2, 1)
 
 
+def test_what_a_failed_commit_would_have_changed_is_not_in_the_next_one(store: MemoryStore) -> None:
+    """The next round may be cut shorter, and hold other keys."""
+    adding = aggregate(store)
+    adding.ready(2, fresh=False)
+    adding.take([Record(2, b"a", ONE), Record(3, b"b", ONE)])
+    list(adding.outputs(4))
+    adding.dropped()
+    adding.ready(2, fresh=False)
+    adding.take([Record(2, b"a", ONE)])
+    list(adding.outputs(3))
+    adding.committed()
+    assert dict(store.items()) == {b"a": Total(3).encode()}
+    assert store.standing is not None
+    assert (store.standing.until, store.standing.keys) == (3, 1)
+
+
+@pytest.mark.parametrize(("until", "restored"), [(1, True), (2, False), (3, True)])
+def test_a_store_that_stands_elsewhere_is_restored_and_one_that_is_ahead_from_nothing(
+    monkeypatch: pytest.MonkeyPatch, until: int, restored: bool
+) -> None:
+    """Ahead it holds what was never committed; behind it is brought up to the committed offset."""
+    logs_of(monkeypatch, work, log(5))
+    began: list[Standing | None] = []
+
+    def restoring(*where: Any) -> int:
+        began.append(where[5].standing)
+        where[5].write({}, Standing(2, 5, 0))
+        return 1
+
+    monkeypatch.setattr(work, "restore", restoring)
+    store = MemoryStore()
+    store.write({b"a": ONE}, Standing(until, 1, 1))
+    assert aggregate(store).ready(2, fresh=False) is None
+    assert began == ([None if until > 2 else Standing(until, 1, 1)] if restored else [])
+    assert (b"a" in dict(store.items())) == (until <= 2)
+
+
+@pytest.mark.parametrize("changelog_holds", [None, 1, 3])
+def test_a_changelog_that_stands_elsewhere_than_the_group_is_a_contradiction(
+    monkeypatch: pytest.MonkeyPatch, changelog_holds: int | None
+) -> None:
+    """Less or more than the committed offset, or nothing: deltas would be left out or counted twice."""
+    logs_of(monkeypatch, work, log(5))
+
+    def restoring(*where: Any) -> int:
+        if changelog_holds is not None:
+            where[5].write({}, Standing(changelog_holds, 5, 0))
+        return 1
+
+    monkeypatch.setattr(work, "restore", restoring)
+    said = aggregate(MemoryStore()).ready(2, fresh=False)
+    assert said is not None
+    assert said.startswith("position-moved")
+
+
+def test_a_first_look_at_the_logs_beginning_is_fresh_and_one_behind_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offset 0 and offset 1."""
+    monkeypatch.setattr(work, "restore", lambda *_where: 0)
+    assert aggregate(MemoryStore()).ready(0, fresh=True) is None
+    said = aggregate(MemoryStore()).ready(1, fresh=True)
+    assert said is not None
+    assert said.startswith("range-lost")
+
+
+def test_the_brokers_are_asked_for_the_end_now_and_then(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with every transaction, and a commit keeps what is known of it."""
+    left = logs_of(monkeypatch, work, log(4), log(5), log(6))
+    adding = aggregate(store)
+    for at in (2, 3, 4):
+        adding.ready(at, fresh=False)
+        adding.take([Record(at, b"a", ONE)])
+        list(adding.outputs(at + 1))
+        adding.committed()
+    assert left == [log(5), log(6)]
+    assert store.standing == Standing(5, 4, 1)
+
+
 def test_a_second_transaction_begins_where_the_first_one_ended(store: MemoryStore) -> None:
     """Nothing of the first one is added again."""
     adding = aggregate(store)
@@ -186,7 +263,7 @@ def restoring(monkeypatch: pytest.MonkeyPatch, records: list[Record], *seen: Log
 def test_a_restore_reads_to_the_end_of_what_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last transaction's markers are still on their way when it looks first."""
     records = [Record(0, b"a", ONE), Record(1, STANDING, b"1 1"), Record(3, b"b", ONE), Record(4, STANDING, b"2 2")]
-    read = restoring(monkeypatch, records, log(3, 6), log(6))
+    read = restoring(monkeypatch, records, log(1, 3), log(6))
     store = MemoryStore()
     done = restore(SETTINGS.connection, "g", NOWHERE, "c", 0, store, Deadline(10))
     assert (read, done) == ([(0, 6)], 4)
@@ -194,17 +271,19 @@ def test_a_restore_reads_to_the_end_of_what_is_decided(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("known", "first", "start"), [(1, 1, 1), (1, 2, 2), (6, 0, 6), (7, 0, 0)], ids=["kept", "gone", "end", "beyond"]
+    ("known", "first", "start", "kept"),
+    [(1, 1, 1, True), (1, 2, 2, False), (6, 0, 6, True), (7, 0, 0, False)],
+    ids=["first", "gone", "end", "beyond"],
 )
 def test_a_restore_begins_where_the_store_stands_while_the_log_holds_that(
-    monkeypatch: pytest.MonkeyPatch, known: int, first: int, start: int
+    monkeypatch: pytest.MonkeyPatch, known: int, first: int, start: int, kept: bool
 ) -> None:
     """One before the log's first offset, or one behind its end, is another log's."""
-    read = restoring(monkeypatch, [Record(5, STANDING, b"9 0")], log(6, first=first))
+    read = restoring(monkeypatch, [Record(5, STANDING, b"9 %d" % kept)], log(6, first=first))
     store = MemoryStore()
-    store.write({}, Standing(1, known, 0))
+    store.write({b"a": ONE}, Standing(1, known, 1))
     restore(SETTINGS.connection, "g", NOWHERE, "c", 0, store, Deadline(10))
-    assert read == [(start, 6)]
+    assert (read, dict(store.items())) == ([(start, 6)], {b"a": ONE} if kept else {})
 
 
 def test_a_changelog_that_lost_a_total_is_refused_and_what_it_gave_is_wiped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from pipeline.dlq import replay as replaying
 from pipeline.dlq.back import Back, Rules, Stays, Why
 from pipeline.dlq.letter import Choice, Letter
 from pipeline.dlq.marks import Marks, mark_key
-from pipeline.dlq.replay import Report, ReplaySettings, replay
+from pipeline.dlq.replay import ReplaySettings, Report, replay
 from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import Fatal, Refused
