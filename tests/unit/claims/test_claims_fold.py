@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness.claims import GROUP, INTERVAL, START_MS, TOPIC, beat, claim, fold, release, seat
 
-from protocol.claims.messages import ClaimingMessages, ReleaseGroup
+from protocol.claims.messages import ClaimingMessages, Heartbeat, ReleaseGroup
 from protocol.claims.table import PARTIAL_MS, SNAPSHOT_MS, SNAPSHOT_RECORDS, Answer, Place, Status, Table, status
 
 
@@ -241,3 +241,10 @@ def test_a_partial_table_adopts_claims_from_before_its_begin_only(token: int, wa
 @pytest.mark.parametrize(("age", "wanted"), [(0, Answer.LATE), (2000, Answer.LATE), (2001, Answer.ADOPTED)])
 def test_a_partial_table_adopts_nobody_where_it_knows_an_owner_that_is_not_stale(age: int, wanted: Answer) -> None:
     assert fold(Table(5), (0, claim("b")), (age, beat("a", 3)))[-1] is wanted
+
+
+def test_a_heartbeat_brings_its_own_interval() -> None:
+    """An owner that was started with a longer one is stale later."""
+    longer = Heartbeat("a", GROUP, TOPIC, 0, -1, 0, 3 * INTERVAL, resume=False)
+    assert fold(Table(), (0, claim("a")), (1, longer), (6001, claim("b")))[-1] is Answer.HELD
+    assert fold(Table(), (0, claim("a")), (1, longer), (6002, claim("b")))[-1] is Answer.GRANTED

@@ -327,6 +327,13 @@ def test_who_has_too_much_gives_back_the_highest_numbers() -> None:
     assert sum(targets({"a": 9, "b": 0, "c": 1}, 10).values()) == 10
 
 
+def test_a_stale_partition_is_not_given_back_but_claimed_anew() -> None:
+    """Whoever let it go stale holds it no more, whatever the name beside it says."""
+    stale = {0: Owned("a", 0, Status.STALE, 0, -1), 1: Owned("a", 1, Status.UNKNOWN, 0, -1)}
+    assert plan(stale, ["a"], "a", paused=True, share=True) == ([], [1])
+    assert plan(stale, ["a"], "a", paused=False, share=True) == ([0], [])
+
+
 def test_a_message_of_a_partition_stands_in_its_coordinating_partition() -> None:
     """And one of the member itself in every partition of the log."""
     shared = Shared(3)

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from proof.checker import Checker, Facts, Record
+from proof.checking.lane import Lane
 from proof.checking.layout import Layout
+from proof.checking.offset_log import OffsetLog
+from proof.checking.positions import Positions
 from proof.checking.readers import check_readers
+from proof.checking.stream import Stream
 from proof.checking.transactions import Endings, RawLog
 from proof.checking.writers import Acknowledged
 from proof.findings import Findings, Name, Verdict
@@ -130,6 +134,97 @@ def test_an_epoch_that_was_used_again_is_told_as_that_and_not_as_torn() -> None:
         log.wrote(5)
         log.ended(5, how)
     assert log.named == {"epoch-reuse": 1}
+
+
+def test_a_visible_record_of_an_aborted_transaction_is_told_at_the_logs_first_offset_too() -> None:
+    log = Log()
+    stream = Stream(log.raw, lambda *_: None, None)
+    stream.batches([RawBatch(0, 0, 1, 7, 5, 0, True, False, None, 0)])
+    stream.move_to(0)
+    stream.batches([RawBatch(1, 1, 1, 7, 5, -1, True, True, "abort", 0)])
+    assert log.named == {"aborted-read": 1}
+
+
+def test_a_record_before_a_transaction_is_none_of_it_and_the_next_one_is_its_first() -> None:
+    log = Log()
+    stream = Stream(log.raw, lambda *_: None, None)
+    stream.batches([RawBatch(0, 0, 1, -1, -1, -1, False, False, None, 0)])
+    stream.batches([RawBatch(1, 2, 2, 7, 5, 0, True, False, None, 0)])
+    keys = []
+    for offset in (0, 1, 2, 3):
+        if offset > stream.upto:
+            stream.move_to(offset)
+        keys.append(stream.key)
+    assert keys == [None, (7, 5), (7, 5), None]
+
+
+def test_records_of_a_transaction_without_an_end_count_as_aborted_for_readers() -> None:
+    log = Log()
+    stream = Stream(log.raw, lambda *_: None, Layout(0))
+    stream.batches([RawBatch(1, 2, 2, 7, 5, 0, True, False, None, 0)])
+    assert [one.key for one in stream.ended()] == [(7, 5)]
+    assert stream.layout is not None
+    assert [stream.layout.aborted(offset) for offset in range(4)] == [False, True, True, False]
+
+
+# The group's offset log.
+
+
+class Offsets:
+    """One partition of input, and the log of its group's commits."""
+
+    def __init__(self) -> None:
+        self.found = Findings()
+        self.position = Positions("in", 0, Lane(0), self.found, lambda _key: False)
+        self.log = OffsetLog({0: self.position}, self.found, Endings(self.found), strict=True)
+        self.log.begin(4)
+        self._next = 0
+
+    def commit(self, *commits: OffsetCommit, in_transaction: bool = True, records: int = 1, until: int = 1) -> None:
+        """``records`` of ``until`` offsets are left of the batch."""
+        first, last = self._next, self._next + until - 1
+        self._next = last + 1
+        self.log.take([OffsetBatch(RawBatch(first, last, records, 7, 0, 0, in_transaction, False, None, 0), commits)])
+
+
+@pytest.mark.parametrize(
+    ("shown", "told", "name"),
+    [(3, 3, None), (3, 4, Name.OFFSET_AHEAD), (3, 2, Name.OFFSET_BEHIND), (0, 3, Name.OFFSET_AHEAD), (3, None, None)],
+)
+def test_the_coordinator_names_the_offset_that_the_log_shows_last(
+    shown: int, told: int | None, name: Name | None
+) -> None:
+    """Also where somebody has set it to 0."""
+    made = Offsets()
+    made.commit(OffsetCommit(0, shown), in_transaction=False)
+    made.log.compare({0: told})
+    assert [one.name for one in made.found.first()] == ([] if name is None else [name])
+
+
+@pytest.mark.parametrize(("records", "compacted"), [(3, False), (2, True)])
+def test_a_batch_that_lost_records_to_compaction_breaks_the_chain(records: int, compacted: bool) -> None:
+    """As a missing batch does: what comes next has an unknown start, and a note says so."""
+    made = Offsets()
+    made.commit(OffsetCommit(0, 3), in_transaction=False)
+    made.commit(records=records, until=3)
+    assert (made.position.last is None) is compacted
+    assert bool(made.log.notes) is compacted
+
+
+def test_an_offset_that_a_transaction_deletes_is_a_new_start() -> None:
+    made = Offsets()
+    made.commit(OffsetCommit(0, 3), in_transaction=False)
+    made.commit(OffsetCommit(0, None))
+    assert made.position.by_hand
+    assert made.position.last is None
+
+
+def test_another_groups_open_transaction_is_none_of_ours() -> None:
+    made = Offsets()
+    made.commit()
+    assert list(made.log.open()) == []
+    made.commit(OffsetCommit(0, 3))
+    assert [one.key for one in made.log.open()] == [(7, 0)]
 
 
 # What writers were told.
