@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 from harness.programs import until
 
-from downstream.virtual.partitions import HandlerFailedError, Place, VirtualPartitions, VirtualSettings
+from downstream.virtual.partitions import HandlerFailedError, HopelessError, Place, VirtualPartitions, VirtualSettings
 from downstream.virtual.retries import OnFailure, Retries
 from protocol.deadline import Deadline
 from protocol.errors import UsageError
@@ -152,6 +152,36 @@ def test_stop_on_failure_ends_before_the_record_and_names_it() -> None:
             until(virtual.idle, "the failure")
         assert virtual.close(Deadline(5)) == {HERE: 2}
     assert [order.number for order in effects.done] == [0, 1]
+
+
+def test_a_record_that_will_never_succeed_is_tried_once() -> None:
+    """Its handler says so; the attempts that are left are for others."""
+    tries: list[int] = []
+
+    def hopeless(order: Order) -> None:
+        tries.append(order.number)
+        raise HopelessError("a 400 stays a 400")
+
+    effects = Effects(hopeless)
+    with working(effects) as virtual:
+        virtual.add(HERE, orders(1))
+        until(virtual.idle, "its end")
+    assert (tries, effects.given_up) == ([0], [(Order(0, b"0"), 1)])
+
+
+def test_a_partition_that_goes_when_a_record_has_stopped_all_is_let_go_at_once() -> None:
+    """Nobody works any more, so no hole below what was begun will close: waiting for it would use up the time."""
+
+    def poisoned(_order: Order) -> None:
+        raise ValueError("poison")
+
+    with working(Effects(poisoned), on_failure=OnFailure.STOP) as virtual:
+        virtual.add(HERE, orders(1))
+        with pytest.raises(HandlerFailedError):
+            until(virtual.idle, "the failure")
+        deadline = Deadline(5)
+        assert virtual.revoked(HERE, deadline) == 0
+        assert not deadline.expired()
 
 
 def test_a_dead_letter_that_can_not_be_written_stops_the_workers() -> None:
