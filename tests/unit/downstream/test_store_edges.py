@@ -104,6 +104,13 @@ def test_a_row_that_differs_from_its_record_is_found(row: tuple[Any, ...]) -> No
     assert dict(checked.findings) == {"ledger-drift": 1}
 
 
+def test_a_row_that_moves_a_balance_for_a_record_that_is_no_order_is_found() -> None:
+    checked, balances = ledger_check.Checked(), defaultdict[tuple[str, str], Money](Money)
+    ledger_check._compare(checked, balances, 3, 1, iter(cast("Any", [Record(0)])), iter([booked(0)]))
+    assert dict(checked.findings) == {"ledger-drift": 1}
+    assert balances == {}
+
+
 # The receivers' check.
 
 

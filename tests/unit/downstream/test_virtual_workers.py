@@ -154,6 +154,23 @@ def test_stop_on_failure_ends_before_the_record_and_names_it() -> None:
     assert [order.number for order in effects.done] == [0, 1]
 
 
+def test_nothing_of_any_key_is_begun_once_a_record_has_stopped_all() -> None:
+    """What others have begun is finished; a single worker has begun nothing else."""
+
+    def poisoned(order: Order) -> None:
+        if order.number == 0:
+            raise ValueError("poison")
+
+    effects = Effects(poisoned)
+    once = Retries(attempts=1, first_s=0.001, most_s=0.001)
+    with working(effects, count=1, retries=once, on_failure=OnFailure.STOP) as virtual:
+        virtual.add(HERE, orders(6, keys=6))
+        with pytest.raises(HandlerFailedError):
+            until(virtual.idle, "the failure")
+        assert virtual.close(Deadline(5)) == {HERE: 0}
+    assert effects.done == []
+
+
 def test_a_record_that_will_never_succeed_is_tried_once() -> None:
     """Its handler says so; the attempts that are left are for others."""
     tries: list[int] = []

@@ -179,6 +179,45 @@ def test_the_position_stands_before_the_first_letter_that_waits_and_never_goes_b
         assert place.committed.offset == 9
 
 
+def test_a_letter_that_waits_in_an_earlier_transaction_holds_the_position_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transaction after transaction: what counts is the first that waits in all of the partition."""
+    monkeypatch.setattr(replaying, "_MOST_LETTERS", 1)
+    place = Place([letter(5), Letter(0, 6, b"k", b"x", [], 0), letter(7), Letter(0, 8, b"k", b"x", [], 0), letter(9)])
+    with on(place, monkeypatch) as report:
+        assert len(report.backs) == 3
+    assert place.committed is not None
+    assert place.committed.offset == 6
+
+
+@pytest.mark.parametrize("metadata", ["", "topic-id=older marks-id=marks-id"])
+def test_a_position_of_another_topic_or_of_somebody_else_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, metadata: str
+) -> None:
+    """It says nothing of these letters, however high it is."""
+    place = Place([letter(5)])
+    place.committed = Committed(99, metadata)
+    with on(place, monkeypatch):
+        assert place.committed.offset == 6
+
+
+def test_marks_that_were_made_again_are_no_reason_to_write_all_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group's offset remembers the topic that held them."""
+    place = Place([letter(5)])
+    place.committed = Committed(6, "topic-id=id marks-id=older")
+    with pytest.raises(Refused, match=r"marks of dlq\[0\] are gone"), on(place, monkeypatch):
+        pass
+    assert place.produced == []
+
+
+def test_another_groups_marks_are_seen_behind_the_fence_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its replay committed since we began; the two do not fence each other."""
+    place = Place([letter(5), letter(6)])
+    place.known.settle = lambda *_how: setattr(place.known, "group", "other")  # type: ignore[method-assign]
+    with pytest.raises(Refused, match="under group 'other', this is 'g'"), on(place, monkeypatch):
+        pass
+    assert place.produced == []
+
+
 def marks(monkeypatch: pytest.MonkeyPatch, *logs: LogOffsets) -> tuple[Marks, list[tuple[int, int]]]:
     left, read = list(logs), list[tuple[int, int]]()
     monkeypatch.setattr(marking, "log_offsets", lambda *_how: {0: left.pop(0) if len(left) > 1 else left[0]})
