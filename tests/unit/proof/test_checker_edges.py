@@ -296,6 +296,17 @@ def test_a_reader_is_held_against_what_was_visible(lines: list[Entry], named: di
     assert {str(name): count for name, count in found.totals.items()} == named
 
 
+def test_a_reader_that_was_given_the_first_source_in_anothers_place_is_found() -> None:
+    """Source 0 is a source as every other."""
+    layout = Layout(0)
+    for offset in (0, 1):
+        layout.add(offset, 0, offset)
+    found = Findings()
+    entry = Entry(0.0, "reader", 1, Step.READ, Phase.DONE, {"topic": "out", "partition": 0, "runs": [Run(1, 0, 0, 1)]})
+    check_readers([entry], {("out", 0): layout}, found, Acknowledged([], "in"))
+    assert found.totals == {Name.INCONSISTENT: 1}
+
+
 # The whole.
 
 VALUE = b'{"customer_id":"c"}'
