@@ -20,6 +20,7 @@ import protocol.command
 from mutants.catalogue import EVERY, HARMLESS, MUTANTS
 from mutants.experiment import Seen, experiments
 from mutants.grounds import GROUNDS
+from mutants.layers import HARMLESS_IN_LAYERS, LAYER_BUGS, copied, is_red
 from mutants.mutant import Changes, Mutant
 from proof.commands.options import json_option, say_json
 from protocol.errors import UsageError
@@ -29,6 +30,7 @@ _EPILOG = """\b
 Examples:
   python -m tests.mutants kill                                all of them, on a broker of their own
   python -m tests.mutants kill no-locate producer-reused --json
+  python -m tests.mutants layers                              the bugs that unit tests see
   python -m tests.mutants as no-locate run --master none      the pipeline with this bug, as a process
 
 \b
@@ -71,6 +73,23 @@ def kill_command(names: tuple[str, ...], *, bootstrap: str | None, as_json: bool
     else:
         _show(rows)
         click.echo(f"{sum(row['killed'] for row in rows)} killed; not as they should: {', '.join(bad) or 'none'}")
+    return ExitCode.VIOLATION if bad else ExitCode.DONE
+
+
+@cli.command("layers")
+@click.argument("names", nargs=-1)
+def layers_command(names: tuple[str, ...]) -> ExitCode:
+    """Put each bug of the layers that decide into a copy of the tree, and run the unit test that has to go red."""
+    every = {one.name: (one, True) for one in LAYER_BUGS} | {one.name: (one, False) for one in HARMLESS_IN_LAYERS}
+    unknown = [name for name in names if name not in every]
+    if unknown:
+        raise UsageError(f"{unknown[0]!r} is no bug of a layer; docs/proof/mutants.md names them")
+    bad = 0
+    with copied() as home:
+        for bug, wanted in (every[name] for name in names or every):
+            good = is_red(bug, home) is wanted
+            bad += not good
+            click.echo(f"{'✓' if good else '✗'} {bug.name}: {bug.tested_by} is {'red' if good is wanted else 'green'}")
     return ExitCode.VIOLATION if bad else ExitCode.DONE
 
 

@@ -6,6 +6,7 @@ import pytest
 from harness.pages import ROOT, column, tables
 from mutants.catalogue import EVERY, HARMLESS, MUTANTS
 from mutants.grounds import GROUNDS
+from mutants.layers import HARMLESS_IN_LAYERS, LAYER_BUGS, LayerBug
 from mutants.mutant import Changes
 
 from pipeline import alone, lane, missing, scout, survey, transact
@@ -77,3 +78,22 @@ def test_what_only_unit_tests_see_names_tests_that_are_there() -> None:
     tests = "".join(path.read_text() for path in (ROOT / "tests/unit").rglob("test_*.py"))
     assert named
     assert [name for name in named if f"def {name.strip('`')}(" not in tests] == []
+
+
+@pytest.mark.parametrize("bug", [*LAYER_BUGS, *HARMLESS_IN_LAYERS], ids=lambda one: one.name)
+def test_a_bug_of_a_layer_fits_into_the_source_and_its_test_exists(bug: LayerBug) -> None:
+    """Where the source has changed, the entry changes with it: `python -m tests.mutants layers` shows the test red."""
+    assert (ROOT / bug.file).read_text().count(bug.old) == 1
+    assert bug.new != bug.old
+    path, _, name = bug.test.partition("::")
+    assert f"def {name}(" in (ROOT / path).read_text()
+
+
+def test_the_page_tells_every_bug_of_a_layer_as_the_code_does() -> None:
+    """Name, what is wrong, where, and the test that sees it or shows that it breaks nothing."""
+    for heading, bugs in (
+        ("The bugs of single layers", LAYER_BUGS),
+        ("What breaks nothing in a layer", HARMLESS_IN_LAYERS),
+    ):
+        told = [(one.name, one.wrong, one.layer, one.tested_by) for one in bugs]
+        assert [tuple(row) for row in tables(PAGE, heading)[0]] == told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness.claims import GROUP, INTERVAL, START_MS, TOPIC, beat, claim, fold, release, seat
 
-from protocol.claims.messages import ClaimingMessages, ReleaseGroup
+from protocol.claims.messages import ClaimingMessages, Heartbeat, ReleaseGroup
 from protocol.claims.table import PARTIAL_MS, SNAPSHOT_MS, SNAPSHOT_RECORDS, Answer, Place, Status, Table, status
 
 
@@ -206,3 +206,45 @@ def test_what_is_no_message_changes_nothing_but_the_clock() -> None:
     assert table.apply(0, START_MS, None) is Answer.UNREADABLE
     assert (table.next, table.clock, table.seats) == (1, START_MS, {})
     assert Place(GROUP, TOPIC, 0) == (GROUP, TOPIC, 0)
+
+
+def test_a_claim_of_messages_is_heard_as_a_heartbeat_is() -> None:
+    """Two intervals count from it; a millisecond later the partition is free."""
+    claimed = (0, claim("a")), (1900, messages("a", 0, 10))
+    assert fold(Table(), *claimed, (3900, claim("b")))[-1] is Answer.HELD
+    assert fold(Table(), *claimed, (3901, claim("b")))[-1] is Answer.GRANTED
+
+
+def test_a_token_is_good_for_its_owner_only() -> None:
+    """Another member that names it touches nothing."""
+    table = Table()
+    answers = fold(table, (0, claim("a")), (1, beat("b", 0, 9)), (2, messages("b", 0, 9)), (3, release("b", 0, 9)))
+    assert answers[1:] == [Answer.LATE] * 3
+    assert (seat(table).owner, seat(table).position) == ("a", -1)
+
+
+def test_an_administrator_that_names_no_position_leaves_it_as_it_is() -> None:
+    table = Table()
+    fold(table, (0, claim("a")), (1, beat("a", 0, 20)), (2, release("a", 0)))
+    fold(table, (3, ReleaseGroup("admin", GROUP, START_MS + 9000)), (4, claim("admin")), (5, release("admin", 4)))
+    assert seat(table).position == 20
+
+
+@pytest.mark.parametrize(
+    ("token", "wanted"), [(-1, Answer.LATE), (0, Answer.ADOPTED), (4, Answer.ADOPTED), (5, Answer.LATE)]
+)
+def test_a_partial_table_adopts_claims_from_before_its_begin_only(token: int, wanted: Answer) -> None:
+    """It begins at offset 5: a claim there or behind it would have been read."""
+    assert fold(Table(5), (0, beat("a", token))) == [wanted]
+
+
+@pytest.mark.parametrize(("age", "wanted"), [(0, Answer.LATE), (2000, Answer.LATE), (2001, Answer.ADOPTED)])
+def test_a_partial_table_adopts_nobody_where_it_knows_an_owner_that_is_not_stale(age: int, wanted: Answer) -> None:
+    assert fold(Table(5), (0, claim("b")), (age, beat("a", 3)))[-1] is wanted
+
+
+def test_a_heartbeat_brings_its_own_interval() -> None:
+    """An owner that was started with a longer one is stale later."""
+    longer = Heartbeat("a", GROUP, TOPIC, 0, -1, 0, 3 * INTERVAL, resume=False)
+    assert fold(Table(), (0, claim("a")), (1, longer), (6001, claim("b")))[-1] is Answer.HELD
+    assert fold(Table(), (0, claim("a")), (1, longer), (6002, claim("b")))[-1] is Answer.GRANTED

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 from harness.claims import GROUP, MemoryLog, Shared, beat, claim
 
 from protocol.claims.decide import plan, targets
 from protocol.claims.layout import WHOLE_TOPIC, coordinating_partition
+from protocol.claims.log import Appended, Item
 from protocol.claims.member import Member, Membership
+from protocol.claims.messages import ClaimingPartition, Heartbeat, ReleasingPartition
 from protocol.claims.table import SNAPSHOT_RECORDS, Status
 from protocol.claims.world import Owned
 from protocol.deadline import Deadline
@@ -97,6 +102,63 @@ def test_a_sleeper_that_wakes_up_after_two_intervals_has_lost_what_others_took()
     pass_by(shared, 1.0, sleeper, other)
     assert (list(sleeper.holdings), list(other.held())) == ([], [0])
     assert other.holdings[0].token > old.token
+
+
+class SlowLog(MemoryLog):
+    """The answer to every append comes 1.5 s after the record's own time."""
+
+    def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
+        done = super().append(items, deadline)
+        self._shared.now_ms += 1500
+        return done
+
+
+def test_an_owner_is_sure_from_the_moment_it_wrote_not_from_the_answer() -> None:
+    """The log counts from the record's time: two intervals after it others may own the partition."""
+    shared = Shared()
+    slow = Member(SlowLog(shared), Membership("a", GROUP, "orders", (0,), INTERVAL_S), shared.now)
+    slow.join(patience())
+    slow.claim([0], patience())
+    last = max(one.time_ms for one in shared.entries[0] if b"Heartbeat" in one.key)
+    assert slow.holdings[0].sure_until == last / 1000 + 2 * INTERVAL_S
+    shared.now_ms = last + 1999
+    assert list(slow.held()) == [0]
+    shared.now_ms = last + 2000
+    assert slow.held() == {}
+
+
+def test_a_claim_whose_heartbeat_fails_is_sure_from_the_moment_it_was_written() -> None:
+    """The answer came late, and the log is away since: the claim alone says how long it holds."""
+    shared = Shared()
+
+    class Away(SlowLog):
+        def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
+            done = super().append(items, deadline)
+            shared.down = any(b"ClaimingPartition" in one.key for one in items)
+            return done
+
+    owner = Member(Away(shared), Membership("a", GROUP, "orders", (0,), INTERVAL_S), shared.now)
+    owner.join(patience())
+    began = shared.now()
+    with pytest.raises(DeadlineExceeded):
+        owner.claim([0], patience())
+    assert owner.holdings[0].sure_until == began + 2 * INTERVAL_S
+
+
+def test_two_members_are_never_sure_of_one_partition_at_once_however_slow_the_log_answers() -> None:
+    """Every 50 ms both are asked; one of them hears of its own heartbeats too late."""
+    shared = Shared()
+    slow = Member(SlowLog(shared), Membership("a", GROUP, "orders", (0,), INTERVAL_S), shared.now)
+    slow.join(patience())
+    other = member(shared, "b", (0,))
+    slow.claim([0], patience())
+    owners = []
+    for _ in range(80):
+        shared.now_ms += 50
+        other.turn(patience())
+        owners.append([name for name, one in (("a", slow), ("b", other)) if one.held()])
+    assert ["a", "b"] not in owners
+    assert owners[-1] == ["b"]
 
 
 def test_a_restarted_process_takes_its_partitions_back_without_a_claim() -> None:
@@ -265,6 +327,13 @@ def test_who_has_too_much_gives_back_the_highest_numbers() -> None:
     assert sum(targets({"a": 9, "b": 0, "c": 1}, 10).values()) == 10
 
 
+def test_a_stale_partition_is_not_given_back_but_claimed_anew() -> None:
+    """Whoever let it go stale holds it no more, whatever the name beside it says."""
+    stale = {0: Owned("a", 0, Status.STALE, 0, -1), 1: Owned("a", 1, Status.UNKNOWN, 0, -1)}
+    assert plan(stale, ["a"], "a", paused=True, share=True) == ([], [1])
+    assert plan(stale, ["a"], "a", paused=False, share=True) == ([0], [])
+
+
 def test_a_message_of_a_partition_stands_in_its_coordinating_partition() -> None:
     """And one of the member itself in every partition of the log."""
     shared = Shared(3)
@@ -275,3 +344,126 @@ def test_a_message_of_a_partition_stands_in_its_coordinating_partition() -> None
         assert a.world.tables[home].seats[GROUP, "orders", partition].owner == "a"
     assert all("a" in table.members[GROUP, "orders"] for table in a.world.tables)
     assert beat("a", -1, partition=None).partition is None
+
+
+def test_a_holding_of_an_earlier_claim_is_nobodys_any_more() -> None:
+    """The same member lost the partition and claimed it anew: what was done under the old token changes nothing."""
+    shared = Shared()
+    a = member(shared, "a", (0,))
+    assert a.claim([0], patience()) == [0]
+    old = a.holdings[0]
+    a.give_back({0: old}, patience())
+    assert a.claim([0], patience()) == [0]
+    new = a.holdings[0]
+    a.progress({0: replace(old, position=50)})
+    assert a.holdings[0].position == new.position
+    a.give_back({0: replace(old, position=60)}, patience())
+    assert a.holdings[0].token == new.token > old.token
+    assert not a.claim_messages(0, old, 70, patience())
+    assert a.owned()[0].position == new.position
+
+
+def test_messages_are_claimed_by_a_member_that_is_sure_before_and_behind_it() -> None:
+    """The last sure millisecond; and an answer that comes too late leaves it to somebody else to work on them."""
+    shared = Shared()
+    a = member(shared, "a", (0, 1))
+    a.claim([0, 1], patience())
+    shared.now_ms += 2 * 1000
+    written = len(shared.entries[0])
+    assert not a.claim_messages(0, a.holdings[0], 10, patience())
+    assert len(shared.entries[0]) == written, "nothing is written by who is not sure"
+
+    class Late(SlowLog):
+        """The answer to a claim of messages, and to the heartbeat behind it, takes longer than two intervals."""
+
+        def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
+            done = super().append(items, deadline)
+            self._shared.now_ms += 600
+            return done
+
+    fresh = Shared()
+    slow = Member(SlowLog(fresh), Membership("a", GROUP, "orders", (0,), INTERVAL_S), fresh.now)
+    slow.join(patience())
+    slow.claim([0], patience())
+    slow._log = Late(fresh)
+    slow._log.tail(slow.world.ends())
+    assert not slow.claim_messages(0, slow.holdings[0], 10, patience())
+
+
+def test_a_claim_of_messages_that_the_log_calls_late_is_none() -> None:
+    """Another member's claim stands before it in the log, and was not read yet."""
+    shared = Shared()
+    a = member(shared, "a", (0,))
+    a.claim([0], patience())
+    holding = a.holdings[0]
+    shared.write(beat("a", -1, partition=None))
+    shared.write(ReleasingPartition("a", GROUP, "orders", 0, -1, holding.token))
+    shared.write(ClaimingPartition("b", GROUP, "orders", 0, 1000))
+    assert not a.claim_messages(0, holding, 10, patience())
+    assert a.holdings == {}
+
+
+def test_what_was_given_back_is_not_asked_for_again() -> None:
+    """Until the next turn finds that others are due it."""
+    shared = Shared()
+    a = member(shared, "a", (0, 1))
+    a.claim([0, 1], patience())
+    member(shared, "b", (0, 1))
+    a.turn(patience())
+    assert a.give_back_wanted == {1}
+    a.give_back({1: a.holdings[1]}, patience())
+    assert a.give_back_wanted == frozenset()
+
+
+def test_positions_are_the_higher_of_what_the_member_and_the_log_know() -> None:
+    """A heartbeat carries the member's; a claim brings the log's."""
+    shared = Shared()
+    a = member(shared, "a", (0,))
+    a.claim([0], patience())
+    shared.write(Heartbeat("a", GROUP, "orders", 0, 30, a.holdings[0].token, 1000, resume=False))
+    shared.now_ms += 600
+    a.turn(patience())
+    assert a.holdings[0].position == 30
+    a.progress({0: replace(a.holdings[0], position=40)})
+    shared.now_ms += 600
+    a.turn(patience())
+    assert a.holdings[0].position == a.owned()[0].position == 40
+
+
+@pytest.mark.parametrize(("answer", "granted"), [("held", []), ("granted", [0])])
+def test_a_claim_that_lost_is_none_even_of_a_partition_that_the_member_owns_already(
+    answer: str, granted: list[int]
+) -> None:
+    """The log answers `held` to an owner that claims again, and what it holds stays as it is."""
+    shared = Shared()
+    a = member(shared, "a", (0,))
+    if answer == "held":
+        assert a.claim([0], patience()) == [0]
+    before = a.holdings.get(0)
+    assert a.claim([0], patience()) == granted
+    assert before is None or a.holdings[0].token == before.token
+
+
+def test_a_newcomer_to_a_log_without_begin_claims_what_stays_silent_after_two_intervals() -> None:
+    """Neither before nor much later; nobody beats here any more."""
+    shared = Shared()
+    a = member(shared, "a", (0,))
+    pass_by(shared, 3, a)
+    del shared.entries[0][: len(shared.entries[0]) - 1]
+    b = member(shared, "b", (0,))
+    pass_by(shared, 2 * INTERVAL_S - 0.1, b)
+    assert list(b.held()) == []
+    pass_by(shared, 0.3, b)
+    assert list(b.held()) == [0]
+
+
+def test_a_partition_that_was_given_back_is_not_resumed_by_its_former_owner() -> None:
+    """It is free: whoever it is due to claims it, and a restart has to claim like everybody."""
+    shared = Shared()
+    a = member(shared, "a", (0,))
+    a.claim([0], patience())
+    a.give_back(dict(a.holdings), patience())
+    before = len(shared.entries[0])
+    again = member(shared, "a", (0,))
+    assert again.held() == {}
+    assert all(b'"partition":0' not in (one.value or b"") for one in shared.entries[0][before:])

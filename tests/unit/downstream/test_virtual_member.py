@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pytest
+from harness.programs import until
 
 from downstream.consume.handler import Later, Lease, Seat, Slice
 from downstream.virtual import member
@@ -148,3 +149,21 @@ def test_partitions_that_leave_together_are_held_before_the_first_is_waited_for(
     scene.virtual.revoked = watched  # type: ignore[method-assign]
     one.revoked([0, 1], Deadline(5))
     assert limits[0] == [-1, -1]
+
+
+@pytest.mark.parametrize("how", ["lost", "revoked"])
+def test_a_position_that_was_stored_before_a_partition_went_is_stored_again_when_it_comes_back(
+    scene: Scene, how: str
+) -> None:
+    """Whether the first one was kept nobody knows: the coordinator refuses what comes from a member that is out."""
+    scene.gate.set()
+    one = scene.make()
+    for _ in range(2):
+        assert one.assigned([seat(0, 5)], Deadline(5)) == {0: 5}
+        one.handle([records(5, 9)], scene.lease())
+        until(scene.virtual.idle, "the effects")
+        scene.now += 10
+        scene.stored.clear()
+        one.tick(scene.lease())
+        assert scene.stored == {0: 9}
+        one.lost([0]) if how == "lost" else one.revoked([0], Deadline(5))

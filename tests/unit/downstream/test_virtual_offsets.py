@@ -93,6 +93,15 @@ def test_the_end_of_the_log_does_not_pass_an_unfinished_record() -> None:
     assert tracker.position == 9
 
 
+def test_an_end_of_the_log_that_was_seen_earlier_takes_nothing_back() -> None:
+    """The reader looks, then reads on: what it saw may lie below what it has read by now."""
+    tracker = OffsetTracker(3)
+    tracker.take(9)
+    tracker.passed(5)
+    tracker.finish(9)
+    assert tracker.position == 10
+
+
 Pieces = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 999)), max_size=40)
 
 

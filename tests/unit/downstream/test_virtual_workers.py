@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 from harness.programs import until
 
-from downstream.virtual.partitions import HandlerFailedError, Place, VirtualPartitions, VirtualSettings
+from downstream.virtual.partitions import HandlerFailedError, HopelessError, Place, VirtualPartitions, VirtualSettings
 from downstream.virtual.retries import OnFailure, Retries
 from protocol.deadline import Deadline
 from protocol.errors import UsageError
@@ -154,6 +154,53 @@ def test_stop_on_failure_ends_before_the_record_and_names_it() -> None:
     assert [order.number for order in effects.done] == [0, 1]
 
 
+def test_nothing_of_any_key_is_begun_once_a_record_has_stopped_all() -> None:
+    """What others have begun is finished; a single worker has begun nothing else."""
+
+    def poisoned(order: Order) -> None:
+        if order.number == 0:
+            raise ValueError("poison")
+
+    effects = Effects(poisoned)
+    once = Retries(attempts=1, first_s=0.001, most_s=0.001)
+    with working(effects, count=1, retries=once, on_failure=OnFailure.STOP) as virtual:
+        virtual.add(HERE, orders(6, keys=6))
+        with pytest.raises(HandlerFailedError):
+            until(virtual.idle, "the failure")
+        assert virtual.close(Deadline(5)) == {HERE: 0}
+    assert effects.done == []
+
+
+def test_a_record_that_will_never_succeed_is_tried_once() -> None:
+    """Its handler says so; the attempts that are left are for others."""
+    tries: list[int] = []
+
+    def hopeless(order: Order) -> None:
+        tries.append(order.number)
+        raise HopelessError("a 400 stays a 400")
+
+    effects = Effects(hopeless)
+    with working(effects) as virtual:
+        virtual.add(HERE, orders(1))
+        until(virtual.idle, "its end")
+    assert (tries, effects.given_up) == ([0], [(Order(0, b"0"), 1)])
+
+
+def test_a_partition_that_goes_when_a_record_has_stopped_all_is_let_go_at_once() -> None:
+    """Nobody works any more, so no hole below what was begun will close: waiting for it would use up the time."""
+
+    def poisoned(_order: Order) -> None:
+        raise ValueError("poison")
+
+    with working(Effects(poisoned), on_failure=OnFailure.STOP) as virtual:
+        virtual.add(HERE, orders(1))
+        with pytest.raises(HandlerFailedError):
+            until(virtual.idle, "the failure")
+        deadline = Deadline(5)
+        assert virtual.revoked(HERE, deadline) == 0
+        assert not deadline.expired()
+
+
 def test_a_dead_letter_that_can_not_be_written_stops_the_workers() -> None:
     """The record has neither its effect nor a place elsewhere: going on would lose it."""
 
@@ -219,6 +266,53 @@ def test_a_revoked_partition_with_a_handler_that_hangs_is_let_go_before_its_reco
         until(lambda: len(effects.done) == 2, "the handler that hung")
         assert virtual.revoked(HERE, Deadline(10)) == 101
     assert [order.number for order in effects.done] == [100, 7], "order 8 belongs to the next holder"
+
+
+@pytest.mark.parametrize("how", ["revoked", "lost"])
+def test_a_record_that_keeps_failing_is_not_tried_again_once_its_partition_is_gone(how: str) -> None:
+    """Its next holder has it: every further try would be an effect of a record that is somebody else's."""
+    tries: list[int] = []
+
+    def failing(order: Order) -> None:
+        tries.append(order.number)
+        raise ConnectionError("busy")
+
+    effects = Effects(failing)
+    with working(effects, count=1, retries=Retries(attempts=10**6, first_s=0.001, most_s=0.001)) as virtual:
+        virtual.add(HERE, [Order(0, b"a"), Order(1, b"a")])
+        until(lambda: len(tries) > 2, "a few tries")
+        if how == "lost":
+            virtual.lost(HERE)
+        else:
+            assert virtual.revoked(HERE, Deadline(0.01)) == 0
+        told = len(tries)
+        until(lambda: len(virtual._workers._queue) == 0, "the end of its tries")
+        assert len(tries) <= told + 1, "the one that was running, and none behind it"
+        assert set(tries) == {0}
+    assert (effects.done, effects.given_up) == ([], [])
+
+
+def test_a_partition_that_waits_for_its_revocation_begins_no_further_record() -> None:
+    """`hold` comes for all of them first, and what is begun there is still finished, by another try if need be."""
+    tries: list[int] = []
+    free, asked = threading.Event(), threading.Event()
+
+    def failing_once(order: Order) -> None:
+        tries.append(order.number)
+        if len(tries) == 1:
+            asked.set()
+            free.wait(20)
+            raise ConnectionError("busy")
+
+    effects = Effects(failing_once)
+    with working(effects, count=1) as virtual:
+        virtual.add(HERE, [Order(0, b"a"), Order(1, b"a")])
+        assert asked.wait(10)
+        virtual.hold([HERE])
+        free.set()
+        assert virtual.revoked(HERE, Deadline(10)) == 1
+    assert tries == [0, 0]
+    assert [order.number for order in effects.done] == [0]
 
 
 def test_records_without_a_key_wait_for_nobody() -> None:

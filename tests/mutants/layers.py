@@ -1,0 +1,322 @@
+"""
+Bugs in the layers that decide, each with the unit test of that layer that goes red with it.
+
+A bug is a piece of source text and what stands in its place: most are one wrong comparison inside a function, where
+nothing can be patched from outside. `python -m tests.mutants layers` puts each into a copy of the tree and runs its
+test.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_COPIED = ("benchmarks", "downstream", "pipeline", "proof", "protocol", "sandbox", "tests")
+_TEST_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBug:
+    """``old`` stands once in ``file``; with ``new`` in its place ``test`` is red, or holds if that breaks nothing."""
+
+    name: str
+    wrong: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+    @property
+    def layer(self) -> str:
+        """The folder of the file, for the page."""
+        return str(Path(self.file).parent)
+
+    @property
+    def tested_by(self) -> str:
+        return self.test.rpartition("::")[2]
+
+
+@contextmanager
+def copied() -> Iterator[Path]:
+    """A copy of the tree in which files may be changed."""
+    with tempfile.TemporaryDirectory(prefix="brew-layers-") as name:
+        home = Path(name)
+        for folder in _COPIED:
+            shutil.copytree(ROOT / folder, home / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", home)
+        yield home
+
+
+def is_red(bug: LayerBug, home: Path) -> bool:
+    """Whether the bug's test fails in the copy with the bug in it; the file is as before when this returns."""
+    path = home / bug.file
+    text = path.read_text()
+    assert text.count(bug.old) == 1, f"{bug.file} does not hold {bug.old!r} once"
+    path.write_text(text.replace(bug.old, bug.new))
+    try:
+        return not _passes(bug.test, home)
+    finally:
+        path.write_text(text)
+
+
+def _passes(test: str, home: Path) -> bool:
+    """Exit code 0 or 1 of pytest; anything else is no answer."""
+    environment = {**os.environ, "PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
+    done = subprocess.run(
+        command, cwd=home, env=environment, capture_output=True, text=True, check=False, timeout=_TEST_S
+    )
+    assert done.returncode in {0, 1}, done.stdout + done.stderr
+    return done.returncode == 0
+
+
+_PLACES = "tests/unit/proof/test_checker_places.py::"
+_POSITIONS = "tests/unit/proof/test_checker_positions.py::"
+_EDGES = "tests/unit/proof/test_checker_edges.py::"
+_ROUNDS = "tests/unit/downstream/test_totals_rounds.py::"
+_MEMBER = "tests/unit/claims/test_claims_member.py::"
+_FOLD = "tests/unit/claims/test_claims_fold.py::"
+_VIRTUAL = "tests/unit/downstream/test_virtual_workers.py::"
+_REPLAY = "tests/unit/pipeline/test_dlq_replay.py::"
+
+_COMPARISON = "proof/checking/comparison.py"
+_CHAIN = "proof/checking/positions.py"
+_STREAM = "proof/checking/stream.py"
+_TRANSACTIONS = "proof/checking/transactions.py"
+_WORK = "downstream/totals/work.py"
+_CHANGELOG = "downstream/totals/changelog.py"
+_HOLDER = "protocol/claims/member.py"
+_TABLE = "protocol/claims/table.py"
+_PARTITIONS = "downstream/virtual/partitions.py"
+_REPLAYING = "pipeline/dlq/replay.py"
+
+LAYER_BUGS: list[LayerBug] = [
+    LayerBug(
+        "duplicate-in-its-own-partition-only",
+        "A duplicate counts only in the record's own output partition.",
+        _COMPARISON,
+        "        self._say(Name.DUPLICATE, stream",
+        "        if record.partition == source.partition:\n            self._say(Name.DUPLICATE, stream",
+        _PLACES + "test_a_duplicate_counts_in_whatever_output_partition_it_lies",
+    ),
+    LayerBug(
+        "duplicate-above-the-offset-passed-over",
+        "A second copy above the committed offset is not told.",
+        _COMPARISON,
+        "                self._duplicate(stream, record, source)\n                return\n",
+        "                return\n",
+        _PLACES + "test_a_duplicate_above_the_committed_offset_is_one_too",
+    ),
+    LayerBug(
+        "quick-look-at-dead-letters",
+        "An enriched record on the dead-letter topic passes at first sight.",
+        _COMPARISON,
+        "quick = stream.topic == self._facts.output and self._same_shape",
+        "quick = self._same_shape",
+        _PLACES + "test_an_enriched_record_on_the_dead_letter_topic_is_corrupt",
+    ),
+    LayerBug(
+        "torn-by-the-highest-of-the-last-stretch",
+        "Of a torn transaction's sources the highest alone is taken.",
+        _COMPARISON,
+        "stream.note(partition, lowest, highest, run)\n        last",
+        "stream.note(partition, highest, highest, run)\n        last",
+        _PLACES + "test_the_evidence_of_a_torn_transaction_names_all_of_its_sources",
+    ),
+    LayerBug(
+        "torn-sources-from-the-last-stretch",
+        "The lowest source of a transaction is that of its last stretch.",
+        _STREAM,
+        "known[0] = min(known[0], lowest)",
+        "known[0] = lowest",
+        _POSITIONS + "test_a_transactions_sources_reach_from_the_lowest_to_the_highest_of_all_its_stretches",
+    ),
+    LayerBug(
+        "range-taken-by-the-highest",
+        "A transaction belongs to the range of its highest source, whatever its lowest is.",
+        _CHAIN,
+        "if lowest >= one.until:",
+        "if highest >= one.until:",
+        _POSITIONS + "test_a_transaction_that_begins_in_the_range_before_its_own_is_torn_at_the_first_of_the_two",
+    ),
+    LayerBug(
+        "straddler-behind-a-gap-let-go",
+        "Behind a gap in the offset log a transaction may straddle the end of another one's range.",
+        _CHAIN,
+        " and highest < one.until:\n                continue",
+        ":\n                continue",
+        _POSITIONS + "test_behind_a_gap_in_the_offset_log_a_range_still_has_an_end",
+    ),
+    LayerBug(
+        "range-without-its-start",
+        "Sources below a range's start are not looked at.",
+        _CHAIN,
+        "highest >= one.until or lowest < (one.start or 0):",
+        "highest >= one.until:",
+        _POSITIONS + "test_a_transaction_is_torn_by_its_lowest_source_and_by_its_highest",
+    ),
+    LayerBug(
+        "regression-against-the-highest",
+        "A second regression is held against the highest offset ever, not the one that stands.",
+        _CHAIN,
+        "before, self.last, self.by_hand = self.last, until, False",
+        "before, self.last, self.by_hand = self.last, max(self.last or 0, until), False",
+        _POSITIONS + "test_an_offset_that_is_committed_again_is_no_regression_and_one_below_is",
+    ),
+    LayerBug(
+        "zombie-of-the-first-holder-only",
+        "Only the first producer of a partition is remembered when others take over.",
+        _CHAIN,
+        "        self._holder = key[0]\n",
+        "        self._holder = self._holder or key[0]\n",
+        _POSITIONS + "test_a_producer_id_that_comes_back_after_two_others_is_a_zombie",
+    ),
+    LayerBug(
+        "zombie-of-its-own-batches-only",
+        "A fencing marker does not raise the epoch below which a write is a zombie's.",
+        _TRANSACTIONS,
+        "        self._top[producer_id] = max(marker.producer_epoch, self._top.get(producer_id, -1))\n",
+        "",
+        _EDGES + "test_a_marker_of_a_higher_epoch_makes_the_one_below_a_zombie",
+    ),
+    LayerBug(
+        "taken-kept-for-the-next-round",
+        "Deltas that a broken-off round took are still there when it begins again.",
+        _WORK,
+        "        self.dropped()\n        if fresh",
+        "        if fresh",
+        _ROUNDS + "test_deltas_that_a_round_took_are_added_once",
+    ),
+    LayerBug(
+        "orders-kept-for-the-next-round",
+        "Orders that a broken-off round took are still there when it begins again.",
+        _WORK,
+        "        self._found = {}\n        return None",
+        "        return None",
+        _ROUNDS + "test_orders_that_a_round_took_are_gone_when_the_next_one_begins",
+    ),
+    LayerBug(
+        "changes-kept-after-a-failed-commit",
+        "What a failed commit would have changed gets into the store with the next one.",
+        _WORK,
+        "self._found, self._changes = {}, {}",
+        "self._found = {}",
+        _ROUNDS + "test_what_a_failed_commit_would_have_changed_is_not_in_the_next_one",
+    ),
+    LayerBug(
+        "seen-end-used-at-once",
+        "The changelog's end seen now is where the next restore begins.",
+        _WORK,
+        "            self._seen_end = logs[self.partition].last_stable\n",
+        "            self.store.write({}, replace(standing, changelog=logs[self.partition].last_stable))\n",
+        _ROUNDS + "test_the_end_of_the_changelog_is_believed_a_round_after_it_was_seen",
+    ),
+    LayerBug(
+        "end-before-it-is-settled",
+        "Restore and recomputation read to the end seen first, with a transaction open below it.",
+        _CHANGELOG,
+        "        if not waiting:\n",
+        "        if True:\n",
+        _ROUNDS + "test_a_restore_reads_to_the_end_of_what_is_decided",
+    ),
+    LayerBug(
+        "sure-from-the-heartbeats-answer",
+        "An owner is sure of its claim for two intervals from its heartbeat's answer.",
+        _HOLDER,
+        "Holding(token, position, sent + 2 * who.interval_s)",
+        "Holding(token, position, self._now() + 2 * who.interval_s)",
+        _MEMBER + "test_two_members_are_never_sure_of_one_partition_at_once_however_slow_the_log_answers",
+    ),
+    LayerBug(
+        "sure-from-the-claims-answer",
+        "The same from a claim's answer, where no heartbeat follows.",
+        _HOLDER,
+        "Holding(offset, seat.position, sent + 2 * who.interval_s)",
+        "Holding(offset, seat.position, self._now() + 2 * who.interval_s)",
+        _MEMBER + "test_a_claim_whose_heartbeat_fails_is_sure_from_the_moment_it_was_written",
+    ),
+    LayerBug(
+        "holding-without-its-token",
+        "Work done under an earlier claim of the same member counts for the present one.",
+        _HOLDER,
+        "partition in self.holdings and self.holdings[partition].token == holding.token",
+        "partition in self.holdings",
+        _MEMBER + "test_a_holding_of_an_earlier_claim_is_nobodys_any_more",
+    ),
+    LayerBug(
+        "claimed-messages-not-heard",
+        "A claim of messages does not count as a sign of life.",
+        _TABLE,
+        "seat.position, seat.heard = message.proposed_last_offset, time_ms",
+        "seat.position = message.proposed_last_offset",
+        _FOLD + "test_a_claim_of_messages_is_heard_as_a_heartbeat_is",
+    ),
+    LayerBug(
+        "token-good-for-anybody",
+        "A write with the right token is taken from any member.",
+        _TABLE,
+        "seat.token != message.token or seat.owner != message.client_id",
+        "seat.token != message.token",
+        _FOLD + "test_a_token_is_good_for_its_owner_only",
+    ),
+    LayerBug(
+        "retry-after-the-revocation",
+        "A record that failed is tried again after its partition was revoked.",
+        _PARTITIONS,
+        "if offset > held.limit:",
+        "if offset > held.limit and not piece.failures:",
+        _VIRTUAL + "test_a_record_that_keeps_failing_is_not_tried_again_once_its_partition_is_gone",
+    ),
+    LayerBug(
+        "marks-followed-not-settled",
+        "A replay believes the marks that are visible, and not those whose transaction is still ending.",
+        _REPLAYING,
+        "self._marks.settle(self._place.admin, deadline)",
+        "self._marks.follow(self._place.admin, deadline)",
+        _REPLAY + "test_a_letter_whose_mark_is_seen_behind_the_fence_only_is_not_written_back",
+    ),
+    LayerBug(
+        "marked-before-the-commit",
+        "A letter counts as written back before its transaction is committed.",
+        _REPLAYING,
+        "            self._write(backs, self._settled(letters, found), kafka, Deadline(timeout_s))\n",
+        "            self._marks.offsets.update(each.letter.offset for each in backs)\n"
+        "            self._write(backs, self._settled(letters, found), kafka, Deadline(timeout_s))\n",
+        _REPLAY + "test_a_transaction_that_failed_marks_nothing",
+    ),
+]
+
+HARMLESS_IN_LAYERS: list[LayerBug] = [
+    LayerBug(
+        "taken-kept-after-a-commit",
+        "What was committed is not dropped with the commit: the next round's beginning does it.",
+        _WORK,
+        "Standing(self._until, at, self._keys))\n        self.dropped()",
+        "Standing(self._until, at, self._keys))",
+        _ROUNDS + "test_a_second_transaction_begins_where_the_first_one_ended",
+    ),
+    LayerBug(
+        "stale-partitions-resumed",
+        "A restart asks for partitions back that are stale: the fold calls its heartbeats late.",
+        _HOLDER,
+        "if one.owner == self.who.client_id and not one.free}",
+        "if one.owner == self.who.client_id}",
+        _MEMBER + "test_a_restart_after_two_intervals_claims_like_everybody",
+    ),
+    LayerBug(
+        "early-outputs-behind-the-inputs-end",
+        "Outputs still wait for inputs when the input has ended: its reading is at the last stable offset by then.",
+        _COMPARISON,
+        "elif source.offset >= lane.read and self._input_open:",
+        "elif source.offset >= lane.read:",
+        _PLACES + "test_the_last_stable_offset_and_the_committed_one_are_the_first_that_are_not_below",
+    ),
+]

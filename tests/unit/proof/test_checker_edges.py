@@ -1,0 +1,475 @@
+"""Transactions, writers' and readers' journals, matching: the first good and the first bad value of each comparison."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from proof.checker import Checker, Facts, Record
+from proof.checking.lane import Lane
+from proof.checking.layout import Layout
+from proof.checking.offset_log import OffsetLog
+from proof.checking.positions import Positions
+from proof.checking.readers import check_readers
+from proof.checking.stream import Stream
+from proof.checking.transactions import Endings, RawLog
+from proof.checking.writers import Acknowledged
+from proof.findings import Findings, Name, Verdict
+from proof.matching import wrong_dead_letter, wrong_output
+from proof.oracle import beyond, unjustified, wrong_enrichment
+from protocol.batches import OffsetBatch, OffsetCommit, RawBatch
+from protocol.journal import Entry, Phase, Run, Step
+from protocol.position import LogOffsets, SourcePosition
+from protocol.records import ERROR_OMITTED, ERROR_REASON, Reason
+
+
+class Log:
+    """One partition's batches, each a record long, one after another."""
+
+    def __init__(self, *, healed_ms: tuple[int, ...] = (), of_records: bool = True) -> None:
+        self.found = Findings()
+        self.endings = Endings(self.found, healed_ms)
+        self.raw = RawLog("out", 0, self.found, self.endings, strict=True)
+        self.raw.of_records = of_records
+        self._next = 0
+
+    def wrote(self, epoch: int, producer: int = 7) -> Any:
+        self._next += 1
+        return self.raw.take(RawBatch(self._next, self._next, 1, producer, epoch, 0, True, False, None, 0))
+
+    def ended(self, epoch: int, how: str, at_ms: int = 0, producer: int = 7) -> None:
+        self._next += 1
+        self.raw.take(RawBatch(self._next, self._next, 1, producer, epoch, -1, True, True, how, at_ms))
+
+    @property
+    def named(self) -> dict[str, int]:
+        self.endings.report()
+        return {str(name): count for name, count in self.found.totals.items()}
+
+
+@pytest.mark.parametrize(
+    ("marker", "epoch", "how", "named"),
+    [
+        (5, 5, "commit", {"epoch-reuse": 1}),
+        (5, 4, "commit", {"zombie-write": 1}),
+        (5, 4, "abort", {}),
+        (5, 6, "commit", {}),
+        (1, 0, "commit", {"zombie-write": 1}),
+        (0, 0, "commit", {"epoch-reuse": 1}),
+    ],
+)
+def test_an_epoch_below_the_highest_is_a_zombies_and_the_same_one_is_used_again(
+    marker: int, epoch: int, how: str, named: dict[str, int]
+) -> None:
+    """What was aborted breaks nothing; the first producer id and epoch have no lower ones."""
+    log = Log()
+    log.wrote(marker)
+    log.ended(marker, "commit")
+    log.wrote(epoch)
+    log.ended(epoch, how)
+    assert log.named == named
+
+
+def test_a_marker_of_a_higher_epoch_makes_the_one_below_a_zombie() -> None:
+    """Whoever fenced wrote nothing here but its marker; a marker of an older epoch takes nothing back."""
+    log = Log()
+    log.ended(9, "abort")
+    log.ended(3, "abort")
+    log.wrote(8)
+    log.ended(8, "commit")
+    assert log.named == {"zombie-write": 1}
+
+
+def test_a_zombies_records_take_nothing_back_either() -> None:
+    """Behind one at epoch 4, another at epoch 5 is still below 6."""
+    log = Log()
+    for epoch, how in ((6, "commit"), (4, "abort"), (5, "commit")):
+        log.wrote(epoch)
+        log.ended(epoch, how)
+    assert log.named == {"zombie-write": 1}
+
+
+def test_a_marker_ends_everything_that_its_producer_has_open() -> None:
+    """A zombie's batch stands between the holder's: one marker makes both visible."""
+    log = Log()
+    ends = [log.wrote(5), log.wrote(4), log.wrote(5, producer=8)]
+    log.ended(5, "commit")
+    assert [one.status for one in ends] == ["commit", "commit", None]
+    assert log.named == {"zombie-write": 1}
+
+
+@pytest.mark.parametrize(("first", "second", "reuses"), [("commit", "commit", 0), ("commit", "abort", 1)])
+def test_a_marker_that_is_written_twice_is_no_second_transaction_and_its_opposite_is(
+    first: str, second: str, reuses: int
+) -> None:
+    log = Log()
+    log.wrote(5)
+    log.ended(5, first)
+    log.ended(5, second)
+    assert log.found.totals[Name.EPOCH_REUSE] == reuses
+
+
+@pytest.mark.parametrize(("marker", "fences"), [(5, 0), (6, 1)])
+def test_an_abort_by_a_higher_epoch_is_a_fence_and_ones_own_is_none(marker: int, fences: int) -> None:
+    log = Log()
+    log.wrote(5)
+    log.ended(marker, "abort")
+    assert log.endings.counts["fences"] == fences
+
+
+def test_the_first_commit_at_or_behind_a_heal_is_the_recovery() -> None:
+    """The heal's own millisecond counts, and later commits change nothing, whichever log they are read from."""
+    log = Log(healed_ms=(1000, 5000))
+    for number, at in enumerate((999, 2000, 1000, 1500)):
+        log.wrote(number)
+        log.ended(number, "commit", at)
+    assert log.endings.first_commit_ms == {1000: 1000, 5000: None}
+
+
+def test_an_epoch_that_was_used_again_is_told_as_that_and_not_as_torn() -> None:
+    """One of its transactions committed, the other did not: two of them, and not one with two fates."""
+    log = Log()
+    for how in ("commit", "abort"):
+        log.wrote(5)
+        log.ended(5, how)
+    assert log.named == {"epoch-reuse": 1}
+
+
+def test_a_visible_record_of_an_aborted_transaction_is_told_at_the_logs_first_offset_too() -> None:
+    log = Log()
+    stream = Stream(log.raw, lambda *_: None, None)
+    stream.batches([RawBatch(0, 0, 1, 7, 5, 0, True, False, None, 0)])
+    stream.move_to(0)
+    stream.batches([RawBatch(1, 1, 1, 7, 5, -1, True, True, "abort", 0)])
+    assert log.named == {"aborted-read": 1}
+
+
+def test_a_record_before_a_transaction_is_none_of_it_and_the_next_one_is_its_first() -> None:
+    log = Log()
+    stream = Stream(log.raw, lambda *_: None, None)
+    stream.batches([RawBatch(0, 0, 1, -1, -1, -1, False, False, None, 0)])
+    stream.batches([RawBatch(1, 2, 2, 7, 5, 0, True, False, None, 0)])
+    keys = []
+    for offset in (0, 1, 2, 3):
+        if offset > stream.upto:
+            stream.move_to(offset)
+        keys.append(stream.key)
+    assert keys == [None, (7, 5), (7, 5), None]
+
+
+def test_records_of_a_transaction_without_an_end_count_as_aborted_for_readers() -> None:
+    log = Log()
+    stream = Stream(log.raw, lambda *_: None, Layout(0))
+    stream.batches([RawBatch(1, 2, 2, 7, 5, 0, True, False, None, 0)])
+    assert [one.key for one in stream.ended()] == [(7, 5)]
+    assert stream.layout is not None
+    assert [stream.layout.aborted(offset) for offset in range(4)] == [False, True, True, False]
+
+
+# The group's offset log.
+
+
+class Offsets:
+    """One partition of input, and the log of its group's commits."""
+
+    def __init__(self) -> None:
+        self.found = Findings()
+        self.position = Positions("in", 0, Lane(0), self.found, lambda _key: False)
+        self.log = OffsetLog({0: self.position}, self.found, Endings(self.found), strict=True)
+        self.log.begin(4)
+        self._next = 0
+
+    def commit(self, *commits: OffsetCommit, in_transaction: bool = True, records: int = 1, until: int = 1) -> None:
+        """``records`` of ``until`` offsets are left of the batch."""
+        first, last = self._next, self._next + until - 1
+        self._next = last + 1
+        self.log.take([OffsetBatch(RawBatch(first, last, records, 7, 0, 0, in_transaction, False, None, 0), commits)])
+
+
+@pytest.mark.parametrize(
+    ("shown", "told", "name"),
+    [(3, 3, None), (3, 4, Name.OFFSET_AHEAD), (3, 2, Name.OFFSET_BEHIND), (0, 3, Name.OFFSET_AHEAD), (3, None, None)],
+)
+def test_the_coordinator_names_the_offset_that_the_log_shows_last(
+    shown: int, told: int | None, name: Name | None
+) -> None:
+    """Also where somebody has set it to 0."""
+    made = Offsets()
+    made.commit(OffsetCommit(0, shown), in_transaction=False)
+    made.log.compare({0: told})
+    assert [one.name for one in made.found.first()] == ([] if name is None else [name])
+
+
+@pytest.mark.parametrize(("records", "compacted"), [(3, False), (2, True)])
+def test_a_batch_that_lost_records_to_compaction_breaks_the_chain(records: int, compacted: bool) -> None:
+    """As a missing batch does: what comes next has an unknown start, and a note says so."""
+    made = Offsets()
+    made.commit(OffsetCommit(0, 3), in_transaction=False)
+    made.commit(records=records, until=3)
+    assert (made.position.last is None) is compacted
+    assert bool(made.log.notes) is compacted
+
+
+def test_an_offset_that_a_transaction_deletes_is_a_new_start() -> None:
+    made = Offsets()
+    made.commit(OffsetCommit(0, 3), in_transaction=False)
+    made.commit(OffsetCommit(0, None))
+    assert made.position.by_hand
+    assert made.position.last is None
+
+
+def test_another_groups_open_transaction_is_none_of_ours() -> None:
+    made = Offsets()
+    made.commit()
+    assert list(made.log.open()) == []
+    made.commit(OffsetCommit(0, 3))
+    assert [one.key for one in made.log.open()] == [(7, 0)]
+
+
+# What writers were told.
+
+
+def said(start: int, until: int, phase: Phase = Phase.DONE, **more: object) -> Entry:
+    fields = {"topic": "in", "group": "g", "partition": 0, "start": start, "until": until, **more}
+    return Entry(0.0, "writer", 1, Step.COMMIT, phase, fields)
+
+
+def test_an_acknowledged_range_ends_before_its_end() -> None:
+    """Ranges that touch are one; one inside another does not cut it."""
+    told = Acknowledged([said(0, 5), said(5, 9), said(20, 30), said(22, 25)], "in", "g")
+    assert told.ranges == {0: [(0, 9), (20, 30)]}
+    assert [told.holding(0, offset) for offset in (8, 9, 19, 20, 29, 30)] == [
+        (0, 9), None, None, (20, 30), (20, 30), None,
+    ]  # fmt: skip
+    assert [told.covers(0, offset, 2) for offset in (7, 8, 9, 17, 18, 19, 30)] == [
+        True, True, False, False, False, True, False,
+    ]  # fmt: skip
+    assert (told.until(0), told.until(1)) == (30, -1)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [said(0, 5, Phase.INTENT), said(0, 5, Phase.FAILED), said(0, 5, topic="other"), said(0, 5, group="other")],
+)
+def test_what_was_only_announced_or_is_anothers_is_not_acknowledged(entry: Entry) -> None:
+    told = Acknowledged([entry], "in", "g")
+    assert (told.ranges, told.any_writer) == ({}, True)
+
+
+# What readers were given: visible 0 to 3, aborted 4 and 5, visible 8.
+
+
+def read(*runs: tuple[int, int], isolation: str = "read_committed", final: bool = False, source: int = 0) -> Entry:
+    """(offset, records) of each run; sources as the offsets, from ``source`` on; -1: none."""
+    made = [Run(at, 0 if source >= 0 else -1, at + source if source >= 0 else -1, length) for at, length in runs]
+    fields = {"topic": "out", "partition": 0, "isolation": isolation, "runs": made, "final": final}
+    return Entry(0.0, "reader", 1, Step.READ, Phase.DONE, fields)
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ([read((0, 4), (8, 1))], {}),
+        ([read((0, 4)), read((3, 1))], {"nonmonotonic-poll": 1}),
+        ([read((0, 4)), read((1, 1)), read((2, 2))], {"nonmonotonic-poll": 2}),
+        ([read((0, 3), (8, 1))], {"poll-skip": 1}),
+        ([read((3, 2))], {"aborted-read": 1}),
+        ([read((3, 1), (6, 1))], {"inconsistent-offset": 1}),
+        ([read((2, 7))], {"aborted-read": 1}),
+        ([read((5, 1), (8, 1), isolation="read_uncommitted")], {}),
+        ([read((0, 1), source=1)], {"inconsistent-offset": 1}),
+        ([read((0, 1), source=-1)], {}),
+        ([read((0, 4), final=True)], {"unseen": 1}),
+        ([read((1, 3), (8, 1), final=True)], {"unseen": 1}),
+        ([read((0, 4), final=True, isolation="read_uncommitted")], {}),
+        ([read((0, 4), (8, 1), final=True)], {}),
+    ],
+)
+def test_a_reader_is_held_against_what_was_visible(lines: list[Entry], named: dict[str, int]) -> None:
+    layout = Layout(0)
+    for offset in (0, 1, 2, 3, 8):
+        layout.add(offset, 0, offset)
+    layout.add_aborted(4, 5)
+    found = Findings()
+    check_readers(lines, {("out", 0): layout}, found, Acknowledged([], "in"))
+    assert {str(name): count for name, count in found.totals.items()} == named
+
+
+def test_a_reader_that_was_given_the_first_source_in_anothers_place_is_found() -> None:
+    """Source 0 is a source as every other."""
+    layout = Layout(0)
+    for offset in (0, 1):
+        layout.add(offset, 0, offset)
+    found = Findings()
+    entry = Entry(0.0, "reader", 1, Step.READ, Phase.DONE, {"topic": "out", "partition": 0, "runs": [Run(1, 0, 0, 1)]})
+    check_readers([entry], {("out", 0): layout}, found, Acknowledged([], "in"))
+    assert found.totals == {Name.INCONSISTENT: 1}
+
+
+# The whole.
+
+VALUE = b'{"customer_id":"c"}'
+ENRICHED = VALUE[:-1] + b',"loyalty_tier":"gold","loyalty_discount":0.15}'
+
+
+def ended(log: LogOffsets, committed: int | None, acknowledged: list[Entry], **more: Any) -> Checker:
+    """Inputs 0 to 2 are out; their offset commit is in the log."""
+    facts = Facts("in", "out", "dlq", {0: log}, {0: committed}, 1, **more)
+    made = Checker(facts, Acknowledged(acknowledged, "in"))
+    made.input([Record(0, n, b"gold-1", VALUE, [], 1) for n in range(3)])
+    made.output(
+        [Record(0, n, b"gold-1", ENRICHED, [*SourcePosition("in", 0, n).headers()], 1) for n in range(3)]
+    )  # fmt: skip
+    made.input_ended()
+    made.downstream_ended()
+    return made
+
+
+@pytest.mark.parametrize(("committed", "named"), [(3, {}), (4, {"offset-ahead": 1})])
+def test_a_committed_offset_may_be_the_last_stable_one_and_no_later(committed: int, named: dict[str, int]) -> None:
+    """Whatever lies behind it in the log is not visible yet."""
+    made = ended(LogOffsets(0, 3, 9), committed, [])
+    made.finish()
+    assert made.report().totals == named
+
+
+@pytest.mark.parametrize(("until", "by_hand", "lost"), [(3, False, 0), (4, False, 1), (4, True, 0)])
+def test_a_group_behind_what_was_acknowledged_lost_a_commit_unless_somebody_moved_it(
+    until: int, by_hand: bool, lost: int
+) -> None:
+    made = ended(LogOffsets(0, 3, 3), 3, [said(0, until)])
+    made.offsets.begin(0)
+    header = RawBatch(0, 0, 1, 7, 0, 0, not by_hand, False, None, 0)
+    made.offsets.take([OffsetBatch(header, (OffsetCommit(0, 3),))])
+    made.offsets.take([OffsetBatch(RawBatch(1, 1, 1, 7, 0, -1, True, True, "commit", 0))])
+    made.finish()
+    assert made.found.totals[Name.LOST_COMMIT] == lost
+
+
+def test_a_range_of_lost_commits_is_told_once() -> None:
+    """Each of its records is lost, and one acknowledgement was broken."""
+    facts = Facts("in", "out", "dlq", {0: LogOffsets(0, 3, 3)}, {0: 3}, 1)
+    made = Checker(facts, Acknowledged([said(0, 3)], "in"))
+    made.input([Record(0, n, b"gold-1", VALUE, [], 1) for n in range(3)])
+    made.input_ended()
+    made.downstream_ended()
+    made.finish()
+    assert made.report().totals == {"lost-output": 3, "lost-commit": 1}
+
+
+@pytest.mark.parametrize(("settled", "hanging"), [(True, 1), (False, 0)])
+def test_a_transaction_without_an_end_hangs_once_the_run_has_settled(settled: bool, hanging: int) -> None:
+    """It is told once, by its producer, and not again by the last stable offset that it holds back."""
+    downstream = {"out": {0: LogOffsets(0, 3, 4)}}
+    made = ended(LogOffsets(0, 3, 3), 3, [], settled=settled, downstream=downstream)
+    made.batches("out", 0, [RawBatch(3, 3, 1, 7, 0, 0, True, False, None, 0)])
+    made.finish()
+    assert made.found.totals[Name.HANGING] == hanging
+    assert made.counts["open_transactions"] == 1
+
+
+def test_an_output_that_stops_short_of_its_end_hangs_although_no_transaction_was_seen() -> None:
+    downstream = {"out": {0: LogOffsets(0, 3, 4)}, "dlq": {0: LogOffsets(0, 0, 0)}}
+    made = ended(LogOffsets(0, 3, 3), 3, [], settled=True, downstream=downstream)
+    made.finish()
+    assert [(one.name, one.topic, one.offset) for one in made.found.first()] == [(Name.HANGING, "out", 3)]
+
+
+def test_where_the_offset_log_can_not_be_read_no_transaction_is_torn_for_it() -> None:
+    made = ended(LogOffsets(0, 3, 3), 3, [])
+    made.batches("dlq", 0, [RawBatch(0, 0, 1, 7, 0, 0, True, False, None, 0)])
+    made.finish()
+    assert made.report().verdict is Verdict.PROVEN
+
+
+# Matching.
+
+SOURCE = SourcePosition("in", 0, 5)
+CAME = Record(0, 5, b"gold-1", VALUE, [("trace", b"1")], 1000)
+
+
+def out(**changed: Any) -> Record:
+    right = Record(0, 0, b"gold-1", ENRICHED, [("trace", b"1"), *SOURCE.headers()], 1000)
+    return right._replace(**changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "wrong"),
+    [
+        ({}, None),
+        ({"created": None}, None),
+        ({"created": 1001}, "timestamp"),
+        ({"key": None}, "key"),
+        ({"headers": [*SOURCE.headers()]}, "headers"),
+        ({"headers": [("trace", b"1"), ("more", b"1"), *SOURCE.headers()]}, "headers"),
+        ({"headers": [*SOURCE.headers(), ("trace", b"1")]}, "headers"),
+    ],
+)
+def test_an_output_carries_key_time_and_headers_of_its_input(changed: dict[str, Any], wrong: str | None) -> None:
+    told = wrong_output(CAME, out(**changed), SOURCE)
+    assert told is None if wrong is None else (told or "").startswith(wrong)
+
+
+def rejected(**changed: Any) -> Record:
+    headers = [("trace", b"1"), (ERROR_REASON, b"not-json"), *SOURCE.headers()]
+    return Record(0, 0, b"gold-1", b"no json", headers, None)._replace(**changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "wrong"),
+    [
+        ({}, None),
+        ({"key": b"other"}, "key is"),
+        ({"headers": [(ERROR_REASON, b"not-json"), *SOURCE.headers()]}, "the input's headers"),
+        ({"headers": [("trace", b"1"), (ERROR_REASON, b"not-json")]}, "the source headers"),
+        ({"headers": [("trace", b"1"), (ERROR_REASON, b"no-idea"), *SOURCE.headers()]}, "reason 'no-idea'"),
+        ({"value": b"no jsoN"}, "the value's bytes"),
+        ({"value": None}, "the value's bytes"),
+        (
+            {"value": b"x", "headers": [("trace", b"1"), (ERROR_REASON, b"too-large"), (ERROR_OMITTED, b"7"),
+                                        *SOURCE.headers()]},
+            "the value's bytes",
+        ),
+        (
+            {"value": None, "headers": [("trace", b"1"), (ERROR_REASON, b"too-large"), (ERROR_OMITTED, b"7"),
+                                        *SOURCE.headers()]},
+            None,
+        ),
+    ],
+)  # fmt: skip
+def test_a_dead_letter_carries_all_of_its_input_and_says_why(changed: dict[str, Any], wrong: str | None) -> None:
+    told = wrong_dead_letter(CAME._replace(value=b"no json"), rejected(**changed), SOURCE)
+    assert told is None if wrong is None else (told or "").startswith(wrong)
+
+
+def test_an_input_that_has_one_of_the_two_fields_already_has_it_overwritten() -> None:
+    """With the same text behind it, it would have the field twice, and the last one counts."""
+    came = VALUE[:-1] + b',"loyalty_discount":9}'
+    doubled = came[:-1] + ENRICHED[len(VALUE) - 1 :]
+    assert wrong_enrichment(b"gold-1", came, doubled) is None
+    assert wrong_enrichment(b"gold-1", came, came[:-1] + b',"loyalty_tier":"gold"}') == (
+        "field 'loyalty_discount' is 9, should be 0.15"
+    )
+
+
+def test_a_field_that_is_missing_or_added_is_named_from_either_side() -> None:
+    assert wrong_enrichment(b"gold-1", VALUE, ENRICHED.replace(b'"customer_id":"c",', b"")) == (
+        "field 'customer_id' is missing"
+    )
+    assert wrong_enrichment(b"gold-1", VALUE, ENRICHED[:-1] + b',"zzz":1}') == "field 'zzz' was added"
+    assert wrong_enrichment(b"gold-vip-1", VALUE, ENRICHED) is None, "the tier ends at the first hyphen"
+
+
+@pytest.mark.parametrize(
+    ("value", "right"), [(b"{}", True), (b'{"customer_id":""}', True), (b'{"customer_id":7}', True), (VALUE, False)]
+)
+def test_an_order_without_a_customers_name_is_rejected_rightly(value: bytes, right: bool) -> None:
+    assert (unjustified(Reason.NO_CUSTOMER_ID, value) is None) is right
+
+
+def test_the_limits_of_length_and_depth_are_the_last_values_that_pass() -> None:
+    assert beyond(b"x" * 10, 10, 5) is None
+    assert beyond(b"x" * 11, 10, 5) is Reason.TOO_LARGE
+    assert beyond(b"[" * 5, 10, 5) is None
+    assert beyond(b"[" * 6, 10, 5) is Reason.TOO_DEEP
