@@ -25,6 +25,7 @@ bootstrap = $(call option,--bootstrap,BOOTSTRAP) $(call option,--client-config,C
 topics = $(call option,--input,INPUT_TOPIC) $(call option,--output,OUTPUT_TOPIC) $(call option,--dead-letter,DLQ_TOPIC)
 group = $(call option,--group,GROUP_ID)
 live = $(bootstrap) $(topics) $(group) $(call option,--status-url,STATUS_URL) $(call option,--proof,PROOF)
+counting = $(call option,--unique-by,UNIQUE_BY)
 consume = $(call option,--topic,OUTPUT_TOPIC) $(group) $(call flag,--follow,FOLLOW)
 database = $(call option,--database,DATABASE_URL)
 crash = $(call option,--crash-prob,CRASH_PROB) $(call option,--crash-point,CRASH_POINT) $(call option,--crash-mode,CRASH_MODE)
@@ -64,9 +65,9 @@ run-pipeline: setup ## enrich what is there, exactly once         make run-pipel
 run-pipeline-crash: setup ## the same, dying on purpose           make run-pipeline-crash CRASH_PROB=0.3 CRASH_POINT=mid-produce
 	@exec $(PY) -m pipeline run $(run) $(crash)
 run-downstream: setup ## count what read_committed readers see    make run-downstream OUTPUT_TOPIC=brew.orders.enriched
-	@exec $(PY) -m downstream count $(bootstrap) $(call option,--topic,OUTPUT_TOPIC) --isolation read_committed
+	@exec $(PY) -m downstream count $(bootstrap) $(call option,--topic,OUTPUT_TOPIC) --isolation read_committed $(counting)
 run-downstream-ru: setup ## count what read_uncommitted ones see  make run-downstream-ru
-	@exec $(PY) -m downstream count $(bootstrap) $(call option,--topic,OUTPUT_TOPIC) --isolation read_uncommitted
+	@exec $(PY) -m downstream count $(bootstrap) $(call option,--topic,OUTPUT_TOPIC) --isolation read_uncommitted $(counting)
 
 ## Beyond Kafka's border
 .PHONY: demo-downstream setup-stores run-ledger run-receive run-totals run-call kills bench-ledger bench-restore bench-virtual
@@ -179,6 +180,7 @@ reference: setup ## every option, into docs/reference               make referen
 
 # VARIABLES  BOOTSTRAP    brokers, host:port[,...]         INPUT_TOPIC OUTPUT_TOPIC DLQ_TOPIC GROUP_ID
 #            SEED_COUNT   orders                           SEED_TRANSACTIONAL=1  in transactions, every third aborted
+#            UNIQUE_BY    of make run-downstream: source or key, what makes two records the same
 #            CRASH_PROB   0 to 1, per transaction          CRASH_POINT CRASH_MODE  where, and who dies
 #            MASTER       local[*] spark://... yarn k8s:// READER  direct connector
 #            FOLLOW=1     until SIGTERM                    PARTITIONS  of new topics

@@ -9,7 +9,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from downstream.count import Count, count, key_of, source_of
+from downstream.count import KEY, SOURCE, Count, count
+from downstream.duplicates import Distinct
 from protocol import names
 from protocol.client_option import bootstrap_option, connection
 from protocol.command import REACH_S, LazyGroup, run
@@ -17,7 +18,7 @@ from protocol.deadline import Deadline
 from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, reach
 from protocol.names import ExitCode, checked_topic
 
-_IDENTITIES = {"key": key_of, "source": source_of}
+_CALLED = {KEY: "key", SOURCE: "source position"}
 _PATTERNS = {
     "call": "downstream.virtual.command:call_command",
     "claims": "downstream.claims.commands:claims_group",
@@ -58,10 +59,10 @@ def downstream() -> None:
 )
 @click.option(
     "--unique-by",
-    type=click.Choice(list(_IDENTITIES)),
-    default="key",
+    type=click.Choice([SOURCE, KEY]),
+    default=SOURCE,
     show_default=True,
-    help="What makes two records the same: their key, or the source position in their headers.",
+    help="What makes two records the same: the source position in their headers (without one, the key), or the key.",
 )
 @click.option("--progress", is_flag=True, help="Show a bar on stderr.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
@@ -69,13 +70,16 @@ def count_command(bootstrap: str, topic: str, isolation: str, unique_by: str, pr
     """
     Count records, unique keys and duplicates, as one kind of reader sees them; exit 1 on duplicates.
 
+    Keys may repeat by right, source positions may not: two records of one source position are duplicates. Records
+    without a readable one are counted by key, and the output says so.
+
     A read_uncommitted reader also sees attempts that were aborted, so duplicates are no fault there.
 
     \b
     Examples:
       python -m downstream count
       python -m downstream count --isolation read_uncommitted
-      python -m downstream count --topic brew.orders.enriched --unique-by source --json
+      python -m downstream count --topic clicks --unique-by key --json
     """  # noqa: D301 - click's own mark
     checked_topic(topic, "--topic")
     cluster = connection(bootstrap)
@@ -87,46 +91,59 @@ def count_command(bootstrap: str, topic: str, isolation: str, unique_by: str, pr
             cluster,
             topic,
             isolation,
-            _IDENTITIES[unique_by],
+            unique_by,
             advance=lambda done, total: bar.update(task, advance=done, total=total),
         )
-    click.echo(json.dumps(_document(found, unique_by), indent=2) if as_json else _text(found, unique_by))
+    click.echo(json.dumps(_document(found), indent=2) if as_json else _text(found))
     sys.stdout.flush()
     return ExitCode.VIOLATION if found.alarming else ExitCode.DONE
 
 
-def _text(found: Count, unique_by: str) -> str:
-    one = found.distinct
-    lines = [
-        f"{one.records} records, {one.unique} unique {unique_by}s, {one.duplicates} duplicates ({found.isolation})"
-    ]
-    if one.unidentified:
-        lines.append(f"{one.unidentified} records have no {unique_by}; they count neither as unique nor as duplicates")
+def _text(found: Count) -> str:
+    by = KEY if found.records and found.fallen_back == found.records else found.by
+    counts = f"{found.records} records, {found.keys.unique} unique keys, {found.duplicates} duplicates"
+    lines = [f"{counts} ({found.isolation}, by {_CALLED[by]})"]
+    if found.fallen_back:
+        who = "no record has" if by == KEY else f"{found.fallen_back} of the records don't have"
+        lines.append(f"{who} a readable source position in the headers: counted by key instead")
+    if found.unidentified:
+        lacking = "no key" if found.by == KEY else "neither a source position nor a key"
+        lines.append(f"{found.unidentified} records have {lacking}; they count neither as unique nor as duplicates")
     if found.waiting:
         total = sum(found.waiting.values())
         where = f"partition{'s' if len(found.waiting) > 1 else ''} {', '.join(map(str, found.waiting))}"
         verb = "records wait" if total > 1 else "record waits"
         lines.append(f"{total} {verb} behind the last stable offset in {where}")
     if found.alarming:
-        lines.append(f"duplicate {unique_by}s, the first of them: {', '.join(found.examples)}")
-    elif one.duplicates:
+        again = {kind: examples for kind, examples in found.examples.items() if examples}
+        lines += [f"duplicate {_CALLED[kind]}s, the first of them: {', '.join(some)}" for kind, some in again.items()]
+    elif found.duplicates:
         lines.append("duplicates are no fault here: this reader also sees attempts that were aborted")
     return "\n".join(lines)
 
 
-def _document(found: Count, unique_by: str) -> dict[str, object]:
+def _document(found: Count) -> dict[str, object]:
     return {
         "topic": found.topic,
         "isolation": found.isolation,
-        "unique_by": unique_by,
-        "records": found.distinct.records,
-        "unique": found.distinct.unique,
-        "duplicates": found.distinct.duplicates,
-        "unidentified": found.distinct.unidentified,
-        "examples": found.examples,
+        "unique_by": found.by,
+        "records": found.records,
+        "unique": found.unique,
+        "duplicates": found.duplicates,
+        "unidentified": found.unidentified,
+        "counted_by_key_instead": found.fallen_back,
+        "by_key": _by(found.keys, found.records),
+        "by_source": _by(found.sources, found.records),
+        "examples": [one for examples in found.examples.values() for one in examples],
         "waiting": sum(found.waiting.values()),
         "waiting_by_partition": {str(p): records for p, records in found.waiting.items()},
     }
+
+
+def _by(distinct: Distinct, records: int) -> dict[str, int]:
+    """``unidentified``: records without such an identity."""
+    identified = distinct.records - distinct.unidentified
+    return {"unique": distinct.unique, "duplicates": distinct.duplicates, "unidentified": records - identified}
 
 
 def main() -> None:

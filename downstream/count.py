@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
-from downstream.duplicates import Distinct, DistinctCount, digest
+from downstream.duplicates import Distinct, DistinctCount, Limits, digest
 from protocol.deadline import Deadline
 from protocol.kafka import offsets, topics
 from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, Connection, admin
@@ -15,22 +16,56 @@ from protocol.position import LogOffsets, SourcePosition
 _ASK_S = 30.0
 
 Identity = Callable[[LogRecord], bytes | None]
+KEY, SOURCE = "key", "source"
+"""What makes two records the same: their key, or the source position in their headers."""
+_LIMITS = Limits(identities=500_000, identity_bytes=32 * 1024 * 1024)  # each of two
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What one reader sees of a topic; ``waiting`` is partition -> records behind its last stable offset."""
+    """
+    What one reader sees of a topic, counted ``by`` key or source position.
+
+    ``keys`` are those of all records, ``sources`` the positions of the records that have one, ``others`` the keys of
+    those that don't. ``examples`` are identities that came again, by kind; ``waiting`` is partition -> records behind
+    its last stable offset.
+    """
 
     topic: str
     isolation: str
-    distinct: Distinct
-    examples: list[str]
+    by: str
+    keys: Distinct
+    sources: Distinct
+    others: Distinct
+    examples: dict[str, list[str]]
     waiting: dict[int, int]
+
+    @property
+    def records(self) -> int:
+        return self.keys.records
+
+    @property
+    def unique(self) -> int:
+        return self.keys.unique if self.by == KEY else self.sources.unique + self.others.unique
+
+    @property
+    def duplicates(self) -> int:
+        return self.keys.duplicates if self.by == KEY else self.sources.duplicates + self.others.duplicates
+
+    @property
+    def unidentified(self) -> int:
+        """Records that count neither as unique nor as duplicates."""
+        return self.keys.unidentified if self.by == KEY else self.others.unidentified
+
+    @property
+    def fallen_back(self) -> int:
+        """Records that are counted by key because their headers hold no readable source position."""
+        return 0 if self.by == KEY else self.others.records
 
     @property
     def alarming(self) -> bool:
         """Duplicates are a fault where only committed records are visible."""
-        return self.distinct.duplicates > 0 and self.isolation == READ_COMMITTED
+        return self.duplicates > 0 and self.isolation == READ_COMMITTED
 
 
 def key_of(message: LogRecord) -> bytes | None:
@@ -43,11 +78,36 @@ def source_of(message: LogRecord) -> bytes | None:
     return None if found is None else f"{found.topic}[{found.partition}]@{found.offset}".encode()
 
 
+def other_of(message: LogRecord) -> bytes | None:
+    """The key of a record without a source position."""
+    return key_of(message) if source_of(message) is None else None
+
+
+class Tally(ExitStack):
+    """A fold over records: how many differ by key and how many by source position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._keys, self._sources, self._others = (self.enter_context(DistinctCount(_LIMITS)) for _ in range(3))
+
+    def add(self, batch: Sequence[LogRecord]) -> None:
+        """Take in a batch."""
+        keys = [key_of(message) for message in batch]
+        sources = [source_of(message) for message in batch]
+        self._keys.add(keys)
+        self._sources.add([source for source in sources if source is not None])
+        self._others.add([key for key, source in zip(keys, sources, strict=True) if source is None])
+
+    def result(self) -> tuple[Distinct, Distinct, Distinct]:
+        """All keys, all sources, and the keys of records without a source."""
+        return self._keys.result(), self._sources.result(), self._others.result()
+
+
 def count(
     connection: Connection,
     topic: str,
     isolation: str,
-    identity: Identity,
+    by: str,
     advance: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Count:
     """Read the topic from its first record to the end as it is now; ``advance`` hears of batches and the total."""
@@ -61,13 +121,15 @@ def count(
     def batches() -> Iterator[list[LogRecord]]:
         return scan(connection, topic, ranges, isolation)
 
-    with DistinctCount() as counting:
+    with Tally() as tally:
         for batch in batches():
-            counting.add([identity(message) for message in batch])
+            tally.add(batch)
             advance(len(batch), total)
-        distinct = counting.result()
+        keys, sources, others = tally.result()
     waiting = _waiting(connection, topic, logs) if isolation == READ_COMMITTED else {}
-    return Count(topic, isolation, distinct, _names(distinct, batches, identity), waiting)
+    wanted = {KEY: (keys, key_of)} if by == KEY else {SOURCE: (sources, source_of), KEY: (others, other_of)}
+    examples = {kind: _names(distinct, batches, identity) for kind, (distinct, identity) in wanted.items()}
+    return Count(topic, isolation, by, keys, sources, others, examples, waiting)
 
 
 def _waiting(connection: Connection, topic: str, logs: dict[int, LogOffsets]) -> dict[int, int]:

@@ -23,9 +23,6 @@ from sandbox.redis import Redis
 # Hundreds of programs start from these sources; a machine that keeps no bytecode would compile them each time.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# For drains inside the test's process that name no reader: `make test READER=direct` has the other one for them.
-# Programs in processes of their own have the default, or name one (`harness.pipeline.environment`).
-os.environ.setdefault("READER", "connector")
 # An example's time is the machine's: 200 ms are over whenever brokers start beside it. With CI set that is the default.
 settings.register_profile("without a clock", settings(), deadline=None)
 # `make mutation`: the same examples each time, and no search for the smallest one, since any failure kills the mutant.

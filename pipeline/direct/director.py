@@ -103,16 +103,25 @@ class Director:
             return
         self._next_look = now + _LOOK_S
         self._crew.check()
+        before = {p: max(fact.position, self._scout.known.get(p, 0)) for p, fact in self._facts.items()}
         try:
             facts, all_of_them = self._scout.look(lambda source: range(source.partitions))
         except (KafkaFailure, DeadlineExceeded) as error:
+            # An older answer may say of a partition that has come back: no position yet, begin at the first record.
+            self._facts = {}
             self._shared.board.unanswered(str(error))
             self._next_look = time.monotonic() + self._patience.failed("survey", str(error))
             return
         self._facts = {fact.partition: fact for fact in facts}
+        self._release_moved_back(facts, before)
         self._roster.surveyed(facts, all_of_them=all_of_them)
         self._crew.open(min(self._roster.unfinished(), self._crew.slots()))
         self._judge_standstill(facts)
+
+    def _release_moved_back(self, facts: Iterable[Fact], before: Mapping[int, int]) -> None:
+        """Have what an outsider moved back granted from there: an idle holder commits nothing, so it never looks."""
+        stepped = [f.partition for f in facts if f.committed is not None and f.position < before.get(f.partition, 0)]
+        self._release(partition for partition in stepped if partition in self._roster.held)
 
     def _judge_standstill(self, facts: list[Fact]) -> None:
         plan = decide(facts, 1, self._shared.goals).split(self._roster.ours)

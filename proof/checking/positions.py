@@ -81,7 +81,7 @@ class Positions:
             lowest, highest, _ = attempt.sources[self.partition]
             if lowest >= one.until:
                 kept.append(attempt)
-            elif one.start is None and attempt.key != one.key:
+            elif one.start is None and attempt.key != one.key and highest < one.until:
                 continue  # its own commit is not in the log any more
             elif attempt.key != one.key or highest >= one.until or lowest < (one.start or 0):
                 self._torn(attempt)

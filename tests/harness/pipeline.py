@@ -46,6 +46,7 @@ from .waiting import await_ends, markers_written
 
 MARK = "BREW_TEST_STAGE"
 PARTITIONS = 4
+CONNECTOR, DIRECT = READERS = ("connector", "direct")
 _LEAVE_S = 20.0
 
 
@@ -78,10 +79,15 @@ def spark_here() -> SparkSession:
 
 @dataclass(frozen=True)
 class Stage:
-    """One test's topics and group on the broker, the programs that work on them, and the proof."""
+    """
+    One test's topics and group on the broker, the programs that work on them, and the proof.
+
+    ``reader``: who reads in a drain inside this process, the default one unless it is named. The connector has Spark.
+    """
 
     broker: Broker
     names: Names
+    reader: str = ""
 
     @property
     def connection(self) -> Connection:
@@ -155,7 +161,7 @@ class Stage:
             return settings_of(context.params)
 
     def drain(self, *options: str, here: Here | None = None) -> Here:
-        """Check, plan, read, transact until drained, with `run`'s own parts; errors leave as they are."""
+        """Check, plan, read, transact until drained, with `run`'s own parts, by this stage's reader; errors leave."""
         return self._run_here(threading.Event(), options, here or Here())
 
     def follow_here(self, stop: threading.Event, *options: str) -> Here:
@@ -163,9 +169,10 @@ class Stage:
         return self._run_here(stop, [*options, "--follow"], Here())
 
     def drain_alone(self, *options: str, here: Here | None = None, stop: threading.Event | None = None) -> Here:
-        """`drain` without Spark, in one lane and in the caller's thread."""
+        """`drain` without Spark, whoever reads: in one lane, and decided in the caller's thread."""
         here = here or Here()
-        ground = running.check(self.settings("--master", "none", "--lanes", "1", *options))
+        reader = ["--reader", self.reader] if self.reader else []
+        ground = running.check(self.settings("--master", "none", "--lanes", "1", *reader, *options))
         shared = running.share(ground, stop or threading.Event(), here.board, here)
         carrier, workers = running.employ(ground, shared)
         try:
@@ -176,7 +183,9 @@ class Stage:
         return here
 
     def _run_here(self, stop: threading.Event, options: Sequence[str], here: Here) -> Here:
-        ground = running.check(self.settings(*options))
+        if self.reader != CONNECTOR:
+            return self.drain_alone(*options, here=here, stop=stop)
+        ground = running.check(self.settings("--reader", CONNECTOR, *options))
         engine = SparkEngine(spark_here(), ground.settings.spark)
         shared = running.share(ground, stop, here.board, here)
         running.work(shared, engine, [Lane(shared, engine, index) for index in range(ground.settings.lanes)])
@@ -294,6 +303,6 @@ def environment(mark: str) -> dict[str, str]:
 
 
 __all__ = [
-    "MARK", "PARTITIONS", "READ_UNCOMMITTED", "ROOT", "Broker", "Here",
+    "CONNECTOR", "DIRECT", "MARK", "PARTITIONS", "READERS", "READ_UNCOMMITTED", "ROOT", "Broker", "Here",
     "Names", "Ran", "Running", "Stage", "Status", "spark_here", "until",
 ]  # fmt: skip

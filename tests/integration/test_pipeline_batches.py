@@ -8,7 +8,7 @@ import orjson
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
-from harness.pipeline import Stage
+from harness.pipeline import CONNECTOR, Stage
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline import spark as engine
@@ -21,7 +21,7 @@ SMALL_RANGES = ("--lanes", "1", "--max-records-per-transaction", "100")
 
 @pytest.fixture
 def stage(broker: Broker, names: Names) -> Stage:
-    made = Stage(broker, names)
+    made = Stage(broker, names, CONNECTOR)
     made.create(2)
     return made
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaException
 from harness.brokers import Broker
 from harness.names import Names
-from harness.pipeline import PARTITIONS, READ_UNCOMMITTED, Here, Stage, Status, spark_here
+from harness.pipeline import CONNECTOR, PARTITIONS, READ_UNCOMMITTED, READERS, Here, Stage, Status, spark_here
 
 from pipeline.attempt import Job, Offer, attempt
 from pipeline.plan import position_metadata
@@ -28,7 +28,14 @@ from protocol.position import OffsetRange
 
 @pytest.fixture
 def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
+    """With Spark: its workers die and its copies of a task run, without this process."""
+    return Stage(broker, names, CONNECTOR)
+
+
+@pytest.fixture(params=READERS)
+def either(broker: Broker, names: Names, request: pytest.FixtureRequest) -> Stage:
+    """Whoever reads."""
+    return Stage(broker, names, request.param)
 
 
 def rows_of(stage: Stage, start: int, until: int) -> list[Rows]:
@@ -69,8 +76,9 @@ def test_a_dead_worker_heals_within_the_run_at_every_crash_point(stage: Stage, p
 
 
 @pytest.mark.parametrize("point", list(CrashPoint))
-def test_a_zombie_that_is_still_alive_is_fenced_at_every_crash_point(stage: Stage, point: CrashPoint) -> None:
+def test_a_zombie_that_is_still_alive_is_fenced_at_every_crash_point(either: Stage, point: CrashPoint) -> None:
     """The crashed attempt's producer lives on in this process, its transaction open; the next run does not wait."""
+    stage = either
     stage.create(2)
     stage.seed(40)
     crashed = stage.drain_alone("--crash-prob", "1.0", "--crash-point", point.value)
@@ -84,8 +92,9 @@ def test_a_zombie_that_is_still_alive_is_fenced_at_every_crash_point(stage: Stag
     stage.proven(inputs=40, outputs=40)
 
 
-def test_a_foreign_holder_of_the_transactional_ids_cannot_break_the_promise(stage: Stage) -> None:
+def test_a_foreign_holder_of_the_transactional_ids_cannot_break_the_promise(either: Stage) -> None:
     """Somebody fences every id again and again: attempts end as fenced, and once it stops all comes out, once."""
+    stage = either
     stage.create()
     here, ended, seeded = Here(), threading.Event(), 0
 

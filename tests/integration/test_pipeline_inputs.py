@@ -6,7 +6,7 @@ import orjson
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
-from harness.pipeline import Stage, Status
+from harness.pipeline import READERS, Stage, Status
 
 from protocol.deadline import Deadline
 from protocol.kafka import topics
@@ -27,9 +27,9 @@ OWN = [("trace", b"abc"), ("trace", None), ("source.offset", b"7")]
 STAMP = 1_700_000_000_123
 
 
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
+@pytest.fixture(params=READERS)
+def stage(broker: Broker, names: Names, request: pytest.FixtureRequest) -> Stage:
+    return Stage(broker, names, request.param)
 
 
 def by_source(records: list[LogRecord]) -> dict[tuple[int, int], LogRecord]:

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from harness.brokers import Broker
 from harness.names import Names
-from harness.pipeline import Here, Stage, until
+from harness.pipeline import READERS, Here, Stage, until
 
 from pipeline import missing
 from pipeline.settings import OnMissingPosition
@@ -20,9 +20,9 @@ from protocol.deadline import Deadline
 from protocol.errors import Refused
 
 
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    return Stage(broker, names)
+@pytest.fixture(params=READERS)
+def stage(broker: Broker, names: Names, request: pytest.FixtureRequest) -> Stage:
+    return Stage(broker, names, request.param)
 
 
 def move(stage: Stage, *positions: tuple[int, int], metadata: str = "") -> None:

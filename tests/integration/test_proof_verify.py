@@ -29,7 +29,7 @@ from protocol.position import SourcePosition
 from protocol.records import DISCOUNTS, ERROR_REASON, tier_of_key
 
 Capture = pytest.CaptureFixture[str]
-Row = tuple[str, LogRecord, bytes | None, Any]
+Row = tuple[str, Any, bytes | None, Any]
 PARTITIONS = 3
 
 
@@ -126,6 +126,22 @@ def repeat(made: list[Row]) -> None:
     made.append(made[3])
 
 
+def repeat_elsewhere(made: list[Row]) -> None:
+    """The same record once more, in another output partition."""
+    topic, record, value, headers = made[3]
+    made.append((topic, Elsewhere(record), value, headers))
+
+
+class Elsewhere:
+    """A record, but for its partition."""
+
+    def __init__(self, record: LogRecord) -> None:
+        self.key, self.timestamp, self._partition = record.key, record.timestamp, record.partition()
+
+    def partition(self) -> int:
+        return (self._partition + 1) % PARTITIONS
+
+
 def corrupt(made: list[Row]) -> None:
     topic, record, value, headers = made[3]
     made[3] = topic, record, (value or b"").replace(b"loyalty_discount", b"loyalty_count"), headers
@@ -143,6 +159,7 @@ def phantom(made: list[Row]) -> None:
     [
         (lose, {"lost-output", "torn-txn"}),
         (repeat, {"duplicate-output"}),
+        (repeat_elsewhere, {"duplicate-output"}),
         (corrupt, {"corrupt-output"}),
         (phantom, {"phantom-output"}),
     ],

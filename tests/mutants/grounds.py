@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 
-from mutants import rivals, single
+from mutants import direct_grounds, rivals, single
 from mutants.scene import Scene
 
 Ground = Callable[[Scene], None]
@@ -17,4 +17,4 @@ def _of(module: ModuleType) -> dict[str, Ground]:
     return {name.replace("_", "-"): act for name, act in mine.items() if not name.startswith("_")}
 
 
-GROUNDS: dict[str, Ground] = {**_of(single), **_of(rivals)}
+GROUNDS: dict[str, Ground] = {**_of(single), **_of(rivals), **_of(direct_grounds)}

@@ -7,6 +7,7 @@ from typing import Any
 
 from mutants.mutant import Changes, mutant
 from mutants.steps import Method
+from pipeline.direct import holder
 from protocol.errors import BrewError
 from protocol.kafka.transaction import KafkaTransaction
 
@@ -35,3 +36,13 @@ def commit_error_taken_for_done(change: Changes) -> None:
 def library_flush_left_out(change: Changes) -> None:
     """Records are still queued when the commit is called: librdkafka's own commit flushes first."""
     change.set(KafkaTransaction, "flush", lambda _: lambda *_arguments: None)
+
+
+@mutant("D1", on="direct-lease-runs-out", named="")
+def lease_without_end(change: Changes) -> None:
+    """A task's lease lasts a day: what it still does is fenced, or finds its range done."""
+
+    def connecting(old: Method) -> Method:
+        return lambda host, port, _silence_s, deadline: old(host, port, 86_400.0, deadline)
+
+    change.set(holder, "Line", lambda line: type("EndlessLine", (line,), {"to": staticmethod(connecting(line.to))}))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from harness.claims import GROUP, MemoryLog, Shared, beat, claim
 
 from protocol.claims.decide import plan, targets
 from protocol.claims.layout import WHOLE_TOPIC, coordinating_partition
+from protocol.claims.log import Appended, Item
 from protocol.claims.member import Member, Membership
 from protocol.claims.table import SNAPSHOT_RECORDS, Status
 from protocol.claims.world import Owned
@@ -97,6 +100,63 @@ def test_a_sleeper_that_wakes_up_after_two_intervals_has_lost_what_others_took()
     pass_by(shared, 1.0, sleeper, other)
     assert (list(sleeper.holdings), list(other.held())) == ([], [0])
     assert other.holdings[0].token > old.token
+
+
+class SlowLog(MemoryLog):
+    """The answer to every append comes 1.5 s after the record's own time."""
+
+    def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
+        done = super().append(items, deadline)
+        self._shared.now_ms += 1500
+        return done
+
+
+def test_an_owner_is_sure_from_the_moment_it_wrote_not_from_the_answer() -> None:
+    """The log counts from the record's time: two intervals after it others may own the partition."""
+    shared = Shared()
+    slow = Member(SlowLog(shared), Membership("a", GROUP, "orders", (0,), INTERVAL_S), shared.now)
+    slow.join(patience())
+    slow.claim([0], patience())
+    last = max(one.time_ms for one in shared.entries[0] if b"Heartbeat" in one.key)
+    assert slow.holdings[0].sure_until == last / 1000 + 2 * INTERVAL_S
+    shared.now_ms = last + 1999
+    assert list(slow.held()) == [0]
+    shared.now_ms = last + 2000
+    assert slow.held() == {}
+
+
+def test_a_claim_whose_heartbeat_fails_is_sure_from_the_moment_it_was_written() -> None:
+    """The answer came late, and the log is away since: the claim alone says how long it holds."""
+    shared = Shared()
+
+    class Away(SlowLog):
+        def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
+            done = super().append(items, deadline)
+            shared.down = any(b"ClaimingPartition" in one.key for one in items)
+            return done
+
+    owner = Member(Away(shared), Membership("a", GROUP, "orders", (0,), INTERVAL_S), shared.now)
+    owner.join(patience())
+    began = shared.now()
+    with pytest.raises(DeadlineExceeded):
+        owner.claim([0], patience())
+    assert owner.holdings[0].sure_until == began + 2 * INTERVAL_S
+
+
+def test_two_members_are_never_sure_of_one_partition_at_once_however_slow_the_log_answers() -> None:
+    """Every 50 ms both are asked; one of them hears of its own heartbeats too late."""
+    shared = Shared()
+    slow = Member(SlowLog(shared), Membership("a", GROUP, "orders", (0,), INTERVAL_S), shared.now)
+    slow.join(patience())
+    other = member(shared, "b", (0,))
+    slow.claim([0], patience())
+    owners = []
+    for _ in range(80):
+        shared.now_ms += 50
+        other.turn(patience())
+        owners.append([name for name, one in (("a", slow), ("b", other)) if one.held()])
+    assert ["a", "b"] not in owners
+    assert owners[-1] == ["b"]
 
 
 def test_a_restarted_process_takes_its_partitions_back_without_a_claim() -> None:

@@ -221,6 +221,53 @@ def test_a_revoked_partition_with_a_handler_that_hangs_is_let_go_before_its_reco
     assert [order.number for order in effects.done] == [100, 7], "order 8 belongs to the next holder"
 
 
+@pytest.mark.parametrize("how", ["revoked", "lost"])
+def test_a_record_that_keeps_failing_is_not_tried_again_once_its_partition_is_gone(how: str) -> None:
+    """Its next holder has it: every further try would be an effect of a record that is somebody else's."""
+    tries: list[int] = []
+
+    def failing(order: Order) -> None:
+        tries.append(order.number)
+        raise ConnectionError("busy")
+
+    effects = Effects(failing)
+    with working(effects, count=1, retries=Retries(attempts=10**6, first_s=0.001, most_s=0.001)) as virtual:
+        virtual.add(HERE, [Order(0, b"a"), Order(1, b"a")])
+        until(lambda: len(tries) > 2, "a few tries")
+        if how == "lost":
+            virtual.lost(HERE)
+        else:
+            assert virtual.revoked(HERE, Deadline(0.01)) == 0
+        told = len(tries)
+        until(lambda: len(virtual._workers._queue) == 0, "the end of its tries")
+        assert len(tries) <= told + 1, "the one that was running, and none behind it"
+        assert set(tries) == {0}
+    assert (effects.done, effects.given_up) == ([], [])
+
+
+def test_a_partition_that_waits_for_its_revocation_begins_no_further_record() -> None:
+    """`hold` comes for all of them first, and what is begun there is still finished, by another try if need be."""
+    tries: list[int] = []
+    free, asked = threading.Event(), threading.Event()
+
+    def failing_once(order: Order) -> None:
+        tries.append(order.number)
+        if len(tries) == 1:
+            asked.set()
+            free.wait(20)
+            raise ConnectionError("busy")
+
+    effects = Effects(failing_once)
+    with working(effects, count=1) as virtual:
+        virtual.add(HERE, [Order(0, b"a"), Order(1, b"a")])
+        assert asked.wait(10)
+        virtual.hold([HERE])
+        free.set()
+        assert virtual.revoked(HERE, Deadline(10)) == 1
+    assert tries == [0, 0]
+    assert [order.number for order in effects.done] == [0]
+
+
 def test_records_without_a_key_wait_for_nobody() -> None:
     """They have no order to keep: all are in work at once."""
     gate = threading.Barrier(4)

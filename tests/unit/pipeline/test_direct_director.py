@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from pipeline.direct.director import Director
 from pipeline.direct.office import Desk, Said
 from pipeline.direct.terms import granted, leaving, telling
 from pipeline.outcome import Outcome, Status
+from pipeline.ownership import EVERY
 from pipeline.plan import Fact
 from pipeline.ports import Targets
 from pipeline.progress import Board, Silent
@@ -24,7 +25,7 @@ from pipeline.scout import Scout
 from pipeline.settings import DirectSettings, PipelineSettings
 from pipeline.shared import Shared
 from protocol.connection import Connection
-from protocol.errors import Refused
+from protocol.errors import KafkaFailure, Refused
 from protocol.kafka.transaction import TransactionSettings
 from protocol.position import Committed, LogOffsets
 
@@ -35,20 +36,36 @@ class Cluster:
     """Four partitions of 100 offsets, and what the group has committed of each."""
 
     def __init__(self) -> None:
-        self.committed = dict.fromkeys(range(4), 0)
+        self.committed: dict[int, int | None] = dict.fromkeys(range(4), 0)
         self.known: dict[int, int] = {}
+        self._may_start: set[int] = set()
+        self.stable = 100
+        self.complete = True
+        self.withheld: set[int] = set()
+        self.down: KafkaFailure | None = None
+        self.looks, self.closed = list[float](), False
+        self.blocked: object = ()
+        self.ours: Container[int] = EVERY
 
     def look(self, _mine: Callable[..., Any]) -> tuple[list[Fact], bool]:
-        log = LogOffsets(0, 100, 100)
-        return [Fact("in", p, "id", Committed(at, ""), log) for p, at in self.committed.items()], True
+        self.looks.append(time.monotonic())
+        if self.down is not None:
+            raise self.down
+        log = LogOffsets(0, self.stable, 100)
+        found = {p: None if at is None else Committed(at, "") for p, at in self.committed.items()}
+        facts = [Fact("in", p, "id", at, log) for p, at in found.items() if p not in self.withheld]
+        return facts, self.complete
 
     heed, _gap = Scout.heed, lambda self, partition, *_: self.known.pop(partition, None)
 
     def targets(self, _fact: Fact) -> Targets:
         return Targets("out", "dead", -1, -1)
 
-    def tell_who_blocks(self, _partitions: object) -> None: ...
-    def close(self) -> None: ...
+    def tell_who_blocks(self, partitions: object) -> None:
+        self.blocked = partitions
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class Line:
@@ -71,9 +88,10 @@ class Crew:
         self.closed = False
         self.opened = 0
         self.broken: Refused | None = None
+        self.most_slots, self.dismissed = 2, False
 
     def slots(self) -> int:
-        return 2
+        return self.most_slots
 
     def open(self, count: int) -> None:
         self.opened = max(self.opened, count)
@@ -82,22 +100,46 @@ class Crew:
         if self.broken is not None:
             raise self.broken
 
-    def dismiss(self) -> None: ...
+    def dismiss(self) -> None:
+        self.dismissed = True
+
     def interrupt(self) -> None: ...
     def close(self) -> None: ...
+
+
+class Mine:
+    """Claims of the driver under test; remembers which partitions it was told are idle."""
+
+    def __init__(self, *partitions: int) -> None:
+        self.partitions = set(partitions)
+        self.idle: dict[int, bool] = {}
+
+    def turn(self, idle: Callable[[int], bool]) -> Container[int]:
+        self.idle = {p: idle(p) for p in range(4)}
+        return frozenset(self.partitions)
 
 
 class Play:
     """One director in a thread, and holders that say what the test has them say."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
-        self.cluster, self.crew, self.stop = Cluster(), Crew(), threading.Event()
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        cluster: Cluster | None = None,
+        *,
+        goals: dict[int, int] | None = None,
+        follow: bool = False,
+        ownership: Any = None,
+        **settings: Any,
+    ) -> None:
+        self.cluster, self.crew, self.stop = cluster or Cluster(), Crew(), threading.Event()
         monkeypatch.setattr(directing, "Scout", lambda _shared: self.cluster)
         plain = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
         given = replace(plain, **settings)
         transaction = TransactionSettings(given.connection, given.group, 60.0)
-        goals = dict.fromkeys(range(4), 100)
-        self.shared = Shared(given, {}, self.stop, Board(), Silent(), goals, 1_000_000, transaction, Dice(given.crash))
+        ends = None if follow else goals or dict.fromkeys(range(4), 100)
+        self.shared = Shared(given, {}, self.stop, Board(), Silent(), ends, 1_000_000, transaction, Dice(given.crash))
+        self.shared.ownership = ownership or self.shared.ownership
         self.errors: list[Exception] = []
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()

@@ -5,10 +5,15 @@ from __future__ import annotations
 import contextlib
 import queue
 import socket
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from harness.waiting import until
 
+from pipeline.direct import line as lines
+from pipeline.direct import office as offices
 from pipeline.direct.line import Line
 from pipeline.direct.office import Office
 from pipeline.direct.terms import Grant, granted, granting, leaving, telling, told
@@ -102,8 +107,10 @@ def test_strangers_are_hung_up_on(office: Office, words: bytes) -> None:
 
 
 def test_a_closed_office_hangs_up_on_everyone(office: Office) -> None:
-    caller = hello(office)
+    caller, *_ = [hello(office, slot) for slot in range(3)]
     office.close()
+    said = [office.said.get(timeout=5) for _ in range(3)]
+    assert {(one.desk.slot, one.message) for one in said} == {(slot, None) for slot in range(3)}  # type: ignore[comparison-overlap]
     assert caller.receive() is None
     assert not caller.send({"alive": True}) or caller.receive() is None
     with pytest.raises(OSError, match="refused"):
@@ -116,3 +123,142 @@ def test_a_driver_that_falls_silent_ends_the_lease() -> None:
         caller = Line.to("127.0.0.1", mute.getsockname()[1], 0.2, Deadline(5))
         assert caller.receive() is None
         caller.close()
+
+
+@pytest.fixture
+def tcp() -> Iterator[tuple[Line, socket.socket]]:
+    """A line, and the other end of its connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname(), 5)
+        theirs, _ = server.accept()
+    caller = Line(ours, 5.0)
+    with contextlib.closing(theirs):
+        yield caller, theirs
+        caller.close()
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b'{"n":1}\n{"n":2}\n{"n":3}\n'],
+        [b'{"n":1}\n{"n":', b'2}\n{"n":3}\n'],
+        [b'{"n"', b":1}", b'\n{"n":2}\n', b'{"n":3}', b"\n"],
+    ],
+)
+def test_messages_arrive_one_by_one_however_the_network_cuts_them(
+    tcp: tuple[Line, socket.socket], pieces: list[bytes]
+) -> None:
+    """A release that comes in one packet with a renewal must not be lost."""
+    caller, driver = tcp
+    sender = threading.Thread(target=lambda: [driver.sendall(one) for one in pieces], daemon=True)
+    sender.start()
+    assert [caller.receive() for _ in range(3)] == [{"n": 1}, {"n": 2}, {"n": 3}]
+    sender.join(5)
+
+
+class Slow:
+    """A socket whose sending takes a while; how many sent at once, at most."""
+
+    def __init__(self, error: OSError | None = None) -> None:
+        self.error, self.now, self.most, self.closed = error, 0, 0, False
+
+    def setsockopt(self, *_: object) -> None: ...
+    def settimeout(self, _seconds: float) -> None: ...
+    def shutdown(self, _how: int) -> None: ...
+
+    def sendall(self, _data: bytes) -> None:
+        if self.error is not None:
+            raise self.error
+        self.now += 1
+        self.most = max(self.most, self.now)
+        threading.Event().wait(0.02)
+        self.now -= 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_messages_of_many_threads_are_not_mixed() -> None:
+    """Each partition has a thread, and an outcome may be longer than what a socket takes at once."""
+    slow: Any = Slow()
+    one = Line(slow, 1.0)
+    threads = [threading.Thread(target=one.send, args=[{"alive": True}], daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert slow.most == 1
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), ConnectionResetError(), TimeoutError(), OSError(9, "closed")])
+def test_however_a_line_dies_who_speaks_on_it_is_told_and_works_on(error: OSError) -> None:
+    """An outcome that can't be told must not end the partition's thread: Kafka knows it, too."""
+    dead: Any = Slow(error)
+    assert Line(dead, 1.0).send({"alive": True}) is False
+    assert dead.closed
+
+
+@pytest.mark.parametrize(("size", "arrives"), [(1000, True), (200_000, False)])
+def test_a_message_without_an_end_is_not_kept_for_ever(
+    tcp: tuple[Line, socket.socket], monkeypatch: pytest.MonkeyPatch, size: int, arrives: bool
+) -> None:
+    """Whoever finds the port could else fill the driver's memory."""
+    monkeypatch.setattr(lines, "_LONGEST", 100_000)
+    caller, driver = tcp
+    text = b'{"text":"' + b"x" * size + b'"}'
+    sender = threading.Thread(target=driver.sendall, args=[text], daemon=True)
+    sender.start()
+    if arrives:
+        sender.join(5)
+        driver.sendall(b"\n")
+    caller._socket.settimeout(60.0)
+    got = list[object]()
+    receiver = threading.Thread(target=lambda: got.append(caller.receive()), daemon=True)
+    receiver.start()
+    receiver.join(20)
+    assert [one is not None for one in got] == [arrives], "no answer before the silence of a minute"
+    caller.close()
+    sender.join(5)
+
+
+def test_what_is_said_on_a_dead_line_is_told_to_be_lost(tcp: tuple[Line, socket.socket]) -> None:
+    caller, driver = tcp
+    assert caller.send({"alive": True}) is True
+    driver.close()
+    until(lambda: not caller.send({"alive": True}), "the line is known to be dead", 5)
+    assert caller.receive() is None
+
+
+def test_every_holder_is_renewed_until_its_line_is_dead() -> None:
+    """One that hung up is forgotten; the others' leases go on."""
+    with opened(0.9) as office:
+        callers = [hello(office, slot) for slot in range(3)]
+        for caller in callers:
+            assert caller.receive() == {"renew": True}
+        callers[0].close()
+        until(lambda: len(office._desks) == 2, "the dead one is forgotten", 5)
+        for caller in callers[1:]:
+            caller.send({"alive": True})
+            assert caller.receive() == {"renew": True}
+        office.close()
+        for caller in callers[1:]:
+            while (message := caller.receive()) is not None:
+                assert message == {"renew": True}
+
+
+def test_a_caller_that_never_says_hello_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs a thread of the driver."""
+    monkeypatch.setattr(offices, "_HELLO_S", 0.2)
+    with opened(60) as office, contextlib.closing(socket.create_connection(("127.0.0.1", office.port), 5)) as mute:
+        assert mute.recv(10) == b""
+
+
+def test_a_holder_may_be_silent_between_hello_and_the_end_of_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What bounds the hello does not bound what comes behind it."""
+    monkeypatch.setattr(offices, "_HELLO_S", 0.2)
+    with opened(3.0) as office:
+        caller = hello(office)
+        with pytest.raises(queue.Empty):
+            office.said.get(timeout=0.6)
+        assert caller.send({"alive": True})
+        assert office.said.get(timeout=5).message == {"alive": True}

@@ -20,18 +20,21 @@ class Record:
     """As the client hands it out."""
 
     at: int
+    its_key: bytes | None = b"gold-1"
+    its_value: bytes | None = b"{}"
+    its_headers: list[tuple[str, bytes | None]] | None = None
 
     def offset(self) -> int:
         return self.at
 
-    def key(self) -> bytes:
-        return b"gold-1"
+    def key(self) -> bytes | None:
+        return self.its_key
 
-    def value(self) -> bytes:
-        return b"{}"
+    def value(self) -> bytes | None:
+        return self.its_value
 
-    def headers(self) -> None:
-        return None
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return self.its_headers
 
     def timestamp(self) -> tuple[int, int]:
         return 1, self.at * 10
@@ -95,6 +98,17 @@ def test_rows_hold_the_records_columns_in_order() -> None:
     """Offset, key, value, headers, milliseconds."""
     (rows,) = Stretch(FakeTail(0), taken(3, 5), 2, 1000, Turns(1))
     assert rows == ([3, 4], [b"gold-1"] * 2, [b"{}"] * 2, [None] * 2, [30, 40])
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\xff\x00"])
+@pytest.mark.parametrize("value", [None, b"", b"\xff\xfe"])
+@pytest.mark.parametrize("headers", [None, [("a", b"1"), ("a", None), ("a", b""), ("source.offset", b"7")]])
+def test_a_records_key_value_and_headers_are_handed_on_as_they_came(
+    key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]] | None
+) -> None:
+    """Null and empty are two things in Kafka, a header's name may repeat, and its value may be null."""
+    (rows,) = Stretch(FakeTail(0), Taken([Record(3, key, value, headers)], 4, SIZE), 2, 1000, Turns(1))
+    assert (rows.keys, rows.values, rows.headers) == ([key], [value], [headers])
 
 
 def test_only_one_reads_and_writes_at_a_time_and_an_end_in_the_middle_gives_the_turn_back() -> None:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
+from pipeline.attempt import Job, Offer
 from pipeline.direct import tenure
-from pipeline.direct.stretch import Stretch
+from pipeline.direct.stretch import CHUNK, Stretch
 from pipeline.direct.terms import Grant, Terms
 from pipeline.direct.turns import Desk, Turns
 from pipeline.outcome import Outcome, Status
 from pipeline.pace import Pace
-from pipeline.ports import Targets
-from pipeline.settings import CrashSettings, DirectSettings, Limits
+from pipeline.ports import Rows, Targets
+from pipeline.settings import CrashSettings, DirectSettings, Limits, ProfilesSettings
 from protocol.connection import Connection
+from protocol.errors import Fatal
 from protocol.kafka.clients import FULL_MS
-from protocol.kafka.tail import Taken
+from protocol.kafka.tail import IDLE_MS, Taken
 from protocol.kafka.transaction import TransactionSettings
 
 START = 100
@@ -130,6 +134,17 @@ def test_a_reader_with_nothing_to_read_keeps_no_other_from_reading(tail: type[Fa
         held.end()
 
 
+def test_a_reader_that_has_something_to_do_again_counts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all partitions of a backlog would be read at once when upstream's transaction has ended."""
+    lease, counted = Lease(replace(GRANT, goal=START + 1)), list[bool]()
+    lease.desk.reading = Turns(1, 60.0)
+    pieces = iter([None, Taken([], START + 1, 1)])
+    monkeypatch.setattr(lease, "take", lambda *_: next(pieces, None))
+    monkeypatch.setattr(lease, "report", lambda _: counted.append(lease.desk.reading._until_room() > 0))
+    assert lease.work(monkeypatch) == START + 1
+    assert counted == [True]
+
+
 def test_a_transaction_may_be_as_long_as_others_have_learned_when_its_turn_comes(
     tail: type[FakeTail], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +163,236 @@ def test_a_transaction_may_be_as_long_as_others_have_learned_when_its_turn_comes
         desk.paces.heed(Outcome(1, 0, 20_000, Status.COMMITTED, seconds=1.0))
     held.thread.join(WAIT_S)
     assert most == [40_000]
+
+
+@dataclass
+class Lease:
+    """
+    One partition whose records are taken up to each of ``firsts`` in turn, and what comes of each transaction.
+
+    ``more``: first end -> how far that transaction reads on by itself. After the last one the holder is told to stop.
+    """
+
+    grant: Grant = GRANT
+    terms: Terms = TERMS
+    firsts: tuple[int, ...] = (START + 1,)
+    statuses: tuple[Status, ...] = ()
+    more: dict[int, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    stops_after: int | None = None
+    unreadable: bool = False
+
+    def __post_init__(self) -> None:
+        self.stop, self.desk = threading.Event(), Desk(Pace.at_most(self.terms.max_records, 60.0))
+        self.offers, self.reported, self.log = list[Offer](), list[Outcome](), list[str]()
+        self.asked, self.opened = list[tuple[int, float]](), list[tuple[Any, ...]]()
+        self._ends, self._at = iter(self.firsts), self.grant.start
+
+    def open(self, *arguments: Any) -> Lease:
+        self.opened.append(arguments)
+        return self
+
+    def take(self, most: int, _most_bytes: int, wait_s: float) -> Taken | None:
+        self.asked.append((most, wait_s))
+        if self.unreadable:
+            raise Fatal("read of orders[0]: the position is not in the log any more")
+        end = next(self._ends, None) if wait_s else self.more.pop(self._at, None)
+        if end is None:
+            if wait_s:
+                self.stop.set()
+            return None
+        self._at = end
+        return Taken([], end, 1)
+
+    def close(self) -> None:
+        self.log.append("closed")
+
+    def attempt(self, offer: Offer, batches: list[Rows], _job: Job) -> Outcome:
+        assert list(batches) == []
+        self.log.append("attempt")
+        self.offers.append(offer)
+        status = dict(enumerate(self.statuses)).get(len(self.offers) - 1, Status.COMMITTED)
+        assert offer.reached is not None
+        until = offer.reached() if status is Status.COMMITTED else offer.offered.until
+        return Outcome(0, offer.offered.start, until, status, seconds=self.seconds)
+
+    def report(self, outcome: Outcome) -> None:
+        self.log.append(outcome.status.value)
+        self.reported.append(outcome)
+        if len(self.reported) == self.stops_after:
+            self.stop.set()
+
+    def work(self, monkeypatch: pytest.MonkeyPatch) -> int:
+        """Hold it to the end of the lease; the position then."""
+        monkeypatch.setattr(tenure, "Tail", self.open)
+        monkeypatch.setattr(tenure, "attempt", self.attempt)
+        begun: Callable[[], None] = lambda: self.log.append("begun")  # noqa: E731 - one line tells it
+        return tenure.work(self.grant, self.terms, 3, begun, self.report, self.stop, self.desk)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        return [(one.offered.start, one.offered.until) for one in self.offers]
+
+
+NOT_DONE = [one for one in Status if one not in {Status.COMMITTED, Status.ALREADY_DONE}]
+THREE = (START + 1, START + 2, START + 3)
+
+
+@pytest.mark.parametrize("status", NOT_DONE)
+@pytest.mark.parametrize("goal", [None, START + 1, START + 3])
+def test_after_a_transaction_that_is_not_done_the_lease_ends_before_its_range(
+    monkeypatch: pytest.MonkeyPatch, status: Status, goal: int | None
+) -> None:
+    """To go on behind it would leave the range out; a drain whose last range failed would end with code 0."""
+    lease = Lease(replace(GRANT, goal=goal), firsts=THREE, statuses=(status,))
+    assert lease.work(monkeypatch) == START
+    assert (lease.ranges(), [one.status for one in lease.reported]) == ([(START, START + 1)], [status])
+
+
+@pytest.mark.parametrize("status", NOT_DONE)
+def test_a_failure_behind_a_commit_ends_the_lease_where_the_commit_did(
+    monkeypatch: pytest.MonkeyPatch, status: Status
+) -> None:
+    lease = Lease(firsts=THREE, statuses=(Status.COMMITTED, status))
+    assert lease.work(monkeypatch) == START + 1
+    assert lease.ranges() == [(START, START + 1), (START + 1, START + 2)]
+    assert [one.status for one in lease.reported] == [Status.COMMITTED, status], "the driver hears of both"
+
+
+def test_what_is_done_already_is_passed_and_the_lease_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash between commit and report: the next holder finds it done, and works on."""
+    lease = Lease(firsts=THREE, statuses=(Status.ALREADY_DONE,))
+    assert lease.work(monkeypatch) == START + 3
+    assert lease.ranges() == [(START, START + 1), (START + 1, START + 2), (START + 2, START + 3)]
+
+
+@pytest.mark.parametrize("first_time", [True, False])
+@pytest.mark.parametrize("first", [Status.COMMITTED, Status.ALREADY_DONE])
+def test_only_the_first_transaction_of_a_lease_may_find_no_position(
+    monkeypatch: pytest.MonkeyPatch, first_time: bool, first: Status
+) -> None:
+    """Behind it the group stands somewhere; an offset that vanishes later must not count as a first time."""
+    lease = Lease(replace(GRANT, first_time=first_time), firsts=THREE, statuses=(first,))
+    lease.work(monkeypatch)
+    assert [one.first_time for one in lease.offers] == [first_time, False, False]
+
+
+@pytest.mark.parametrize("spared", [True, False])
+def test_a_crash_on_purpose_spares_the_first_transaction_alone_and_only_when_told(
+    monkeypatch: pytest.MonkeyPatch, spared: bool
+) -> None:
+    """A run whose workers die of the first one could not heal; one that is spared for ever would not crash."""
+    certain = replace(TERMS, crash=CrashSettings(probability=1.0))
+    lease = Lease(replace(GRANT, spared=spared), certain, firsts=THREE)
+    lease.work(monkeypatch)
+    assert [one.crash is None for one in lease.offers] == [spared, False, False]
+
+
+@pytest.mark.parametrize(
+    ("goal", "begun"), [(START - 1, 0), (START, 0), (START + 1, 1), (START + 2, 2), (START + 3, 3)]
+)
+def test_a_drain_ends_at_its_goal_and_not_one_transaction_later(
+    monkeypatch: pytest.MonkeyPatch, goal: int, begun: int
+) -> None:
+    lease = Lease(replace(GRANT, goal=goal), firsts=(*THREE, START + 4))
+    assert lease.work(monkeypatch) == START + begun
+    assert lease.log == ["begun", "attempt", "committed"] * begun + ["closed"]
+
+
+def test_a_transaction_begins_where_the_one_before_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reads on while it is written, so its end is not that of its first records."""
+    lease = Lease(firsts=(START + 1, START + 8), more={START + 1: START + 7, START + 8: START + 20})
+    assert lease.work(monkeypatch) == START + 20
+    assert lease.ranges() == [(START, START + 1), (START + 7, START + 8)]
+    assert [(one.start, one.until) for one in lease.reported] == [(START, START + 7), (START + 7, START + 20)]
+
+
+def test_who_is_called_back_between_two_transactions_begins_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And does not read on: another holder may have the partition as soon as this one has left it."""
+    lease = Lease(firsts=THREE, stops_after=2)
+    assert lease.work(monkeypatch) == START + 2
+    assert (len(lease.offers), [most for most, wait_s in lease.asked if wait_s]) == (2, [1000, 1000])
+
+
+def test_after_a_slow_transaction_the_next_one_takes_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 s of a 60 s time-out for 1000 offsets: 20 s allow 400 of them, by what is held in reserve."""
+    lease = Lease(firsts=(START + 1000, START + 1001), seconds=40.0)
+    lease.work(monkeypatch)
+    assert [most for most, wait_s in lease.asked if wait_s][:2] == [1000, 400]
+
+
+@pytest.mark.parametrize("most", [CHUNK - 1, CHUNK, CHUNK + 1])
+def test_what_a_transaction_begins_with_is_one_chunk_at_most(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    lease = Lease(terms=replace(TERMS, max_records=most))
+    lease.work(monkeypatch)
+    assert lease.asked[0][0] == min(most, CHUNK)
+
+
+def test_with_profiles_all_is_read_before_the_transaction_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would be read later may be newer than the table of customers, which is read when it begins."""
+    terms = replace(TERMS, max_records=CHUNK + 5, profiles=ProfilesSettings())
+    lease = Lease(terms=terms, more={START + 1: START + 9})
+    assert lease.work(monkeypatch) == START + 1
+    assert (lease.asked[0][0], [one for one in lease.asked if not one[1]]) == (CHUNK + 5, [])
+
+
+@pytest.mark.parametrize(("goal", "idle_ms"), [(None, tenure.IDLE_FOLLOWING_MS), (START + 1, IDLE_MS)])
+def test_a_drain_asks_more_often_than_who_follows(
+    monkeypatch: pytest.MonkeyPatch, goal: int | None, idle_ms: int
+) -> None:
+    lease = Lease(replace(GRANT, goal=goal))
+    lease.work(monkeypatch)
+    assert (lease.opened[0][6], lease.asked[0][1] > 0.1) == (idle_ms, goal is None)
+
+
+def test_a_partition_that_cant_be_read_is_told_and_its_reader_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = Lease(unreadable=True)
+    with pytest.raises(Fatal, match="not in the log any more"):
+        lease.work(monkeypatch)
+    assert lease.log == ["closed"]
+
+
+def test_a_wait_for_acknowledgements_lets_another_partition_produce(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel goes aside around it, with the turn of this transaction."""
+    entered = list[AbstractContextManager[None]]()
+
+    def attempt(offer: Offer, batches: Any, _job: Job) -> Outcome:
+        rows = iter(batches)
+        next(rows)
+        with offer.aside() as inside, lease.desk.producing.one():
+            entered.append(inside)
+        rows.close()
+        return Outcome(0, START, START + 1, Status.FAILED)
+
+    class Record:
+        """As the client hands it out."""
+
+        offset, headers = (lambda _: START), lambda _: None
+        key = value = lambda _: b""
+        timestamp = lambda _: (1, 0)  # noqa: E731 - as above
+
+    lease = Lease()
+    lease.desk.producing = Turns(1, 60.0)
+    monkeypatch.setattr(lease, "attempt", attempt)
+    monkeypatch.setattr(lease, "take", lambda *_: Taken([Record()], START + 1, 1))
+    worker = threading.Thread(target=lease.work, args=[monkeypatch], daemon=True)
+    worker.start()
+    worker.join(WAIT_S)
+    assert len(entered) == 1, "it had no turn within the other's wait"
+
+
+def test_each_transaction_is_told_when_its_turn_has_come(tail: type[FakeTail]) -> None:
+    """Who waits for a turn has begun nothing: the operator's page counts open transactions."""
+    desk, begun = Desk(PACE), threading.Event()
+    desk.transactions = Turns(1, 60.0)
+    stop = threading.Event()
+    arguments = [GRANT, TERMS, 1, begun.set, lambda _: stop.set(), stop, desk]
+    with desk.transactions.one():
+        worker = threading.Thread(target=tenure.work, args=arguments, daemon=True)
+        worker.start()
+        assert tail.asked.wait(WAIT_S)
+        assert not begun.wait(0.1)
+    assert begun.wait(WAIT_S)
+    worker.join(WAIT_S)
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,10 @@ def test_a_turn_that_goes_on_counts_and_one_that_steps_back_keeps_nobody() -> No
             inside.set()
 
     with turns.one() as turn:
+        waiting = threading.Thread(target=other, daemon=True)
+        waiting.start()
+        waiting.join(0.1)
         turns.step_back(turn)
-        threading.Thread(target=other, daemon=True).start()
         assert inside.wait(WAIT_S)
         inside.clear()
         turns.go_on(turn)
@@ -123,8 +125,7 @@ def test_a_turn_that_goes_on_counts_and_one_that_steps_back_keeps_nobody() -> No
     assert inside.is_set()
     turns.go_on(turn)
     turns.step_back(None)
-    with turns.one():
-        pass  # who has no turn takes none from others
+    assert turns._until_room() == 0.0, "who has no turn takes none from others"
 
 
 def test_who_is_told_to_stop_waits_no_longer_and_takes_nobodys_turn() -> None:
@@ -145,3 +146,44 @@ def test_who_is_told_to_stop_waits_no_longer_and_takes_nobodys_turn() -> None:
         assert left.wait(WAIT_S)
         thread.join(WAIT_S)
         assert turns._until_room() > 0, "the first one's turn still counts"
+
+
+def test_the_next_one_comes_when_the_oldest_turn_has_lasted_too_long_not_the_youngest() -> None:
+    """A slow broker keeps nobody for longer than its own turn, however many others have come since."""
+    turns = Turns(at_once=2, longest_s=100.0)
+    oldest, youngest = object(), object()
+    turns._take(oldest)
+    turns._take(youngest)
+    turns._since[oldest] -= 90.0
+    assert 5.0 < turns._until_room() <= 10.0
+    turns._since[oldest] -= 10.0
+    assert turns._until_room() == 0.0
+    turns._take(object())
+    assert turns._until_room() > 50.0, "two others count, whatever has lasted too long"
+
+
+def test_who_waited_aside_and_failed_gives_its_turn_back_once() -> None:
+    """A time-out of the brokers is raised out of the wait itself."""
+    turns = Turns(1, 60.0)
+    with pytest.raises(TimeoutError), turns.one() as turn, turns.aside(turn):
+        raise TimeoutError
+    assert turns._since == {}
+
+
+def test_all_who_wait_are_woken() -> None:
+    """A driver that calls everyone back waits for the last one."""
+    turns, stop = Turns(1, 60.0), threading.Event()
+    left = threading.Semaphore(0)
+
+    def waiting() -> None:
+        with turns.one(stop):
+            left.release()
+
+    with turns.one():
+        threads = [threading.Thread(target=waiting, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        threads[-1].join(0.1)
+        stop.set()
+        turns.wake()
+        assert all(left.acquire(timeout=WAIT_S) for _ in threads)

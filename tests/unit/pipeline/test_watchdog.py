@@ -32,6 +32,44 @@ with watched("orders[3]", 1.0):
 print("alive")
 """
 
+FORKS = """
+import os, sys, threading
+from pipeline.watchdog import watched
+with watched("before the fork", 60.0):
+    pass
+child = os.fork()
+if child == 0:
+    with watched("orders[4]", 0.05):
+        threading.Event().wait(20)
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+SEVERAL = """
+import threading
+from pipeline.watchdog import watched
+def hang():
+    with watched("orders[1]", 0.6):
+        entered.set()
+        threading.Event().wait(20)
+entered = threading.Event()
+with watched("orders[0]", 60.0):
+    threading.Thread(target=hang, daemon=True).start()
+    entered.wait(20)
+    with watched("orders[2]", 60.0):
+        pass
+    threading.Event().wait(20)
+"""
+FAILS = """
+import contextlib, threading
+from pipeline.watchdog import watched
+with contextlib.suppress(ValueError), watched("orders[3]", 0.05):
+    raise ValueError("a transaction that failed")
+threading.Event().wait(0.6)
+print("alive")
+with watched("orders[5]", 0.05):
+    threading.Event().wait(20)
+"""
+
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
@@ -59,3 +97,24 @@ def test_a_process_that_was_stopped_as_a_whole_is_not_blamed() -> None:
         os.kill(process.pid, signal.SIGCONT)
         assert process.stdout.readline() == "alive\n"
         assert process.wait(10) == 0
+
+
+def test_a_process_behind_a_fork_is_watched_too() -> None:
+    """Spark forks its Python workers from a process that may have been watched; threads don't survive a fork."""
+    ended = run(FORKS)
+    assert ended.returncode == 3, ended.stderr
+    assert "orders[4] has hung for 0.05 s" in ended.stderr
+
+
+def test_one_block_that_hangs_among_others_ends_the_process() -> None:
+    """The blocks around it and beside it have time left; one that returned takes nobody else's watch away."""
+    ended = run(SEVERAL)
+    assert ended.returncode == 3, ended.stderr
+    assert "orders[1] has hung" in ended.stderr
+
+
+def test_a_block_that_raises_is_watched_no_longer_and_the_next_one_is() -> None:
+    """A failed transaction must not end the process later, nor leave the next one without a watch."""
+    ended = run(FAILS)
+    assert (ended.returncode, ended.stdout) == (3, "alive\n"), ended.stderr
+    assert "orders[5] has hung" in ended.stderr

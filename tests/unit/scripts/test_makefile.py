@@ -82,6 +82,14 @@ def test_brackets_and_quotes_reach_the_program_as_they_are(python: Path) -> None
     assert told[-4:] == ["--group", "it's", "--master", "local[*]"]
 
 
+def test_what_the_counter_counts_by_can_be_chosen(python: Path) -> None:
+    """UNIQUE_BY=key from either side, for both kinds of reader; without it the program decides."""
+    assert "--unique-by" not in _command("run-downstream", python=python)
+    for target in ("run-downstream", "run-downstream-ru"):
+        assert _command(target, "UNIQUE_BY=key", python=python)[-2:] == ["--unique-by", "key"]
+        assert _command(target, python=python, UNIQUE_BY="source")[-2:] == ["--unique-by", "source"]
+
+
 @pytest.mark.parametrize(("value", "passed"), [("1", True), ("yes", True), ("0", False), ("", False), ("false", False)])
 def test_a_flag_is_off_when_its_variable_says_so(python: Path, value: str, passed: bool) -> None:
     """SEED_TRANSACTIONAL=0 means no."""

@@ -1,0 +1,53 @@
+"""Mutants in the default reader: what it hands on, and how a task that holds a partition goes from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mutants.mutant import Changes, mutant
+from pipeline.direct import stretch, tenure
+from pipeline.direct.tenure import _Tenure
+from pipeline.outcome import Outcome, Status
+
+
+@mutant("D22", on="direct-payloads", named="corrupt-output")
+def null_key_becomes_empty(change: Changes) -> None:
+    """A record without a key is written with an empty one, which is another record."""
+
+    def handing(old: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda taken: (rows._replace(keys=[key or b"" for key in rows.keys]) for rows in old(taken))
+
+    change.set(stretch, "_rows", handing)
+
+
+@mutant("D22", on="direct-payloads", named="corrupt-output")
+def headers_of_one_name_become_one(change: Changes) -> None:
+    """Of an input's headers that share a name the last one is kept."""
+
+    def handing(old: Callable[..., Any]) -> Callable[..., Any]:
+        def once(headers: Any) -> Any:
+            return headers and list(dict(headers).items())
+
+        return lambda taken: (rows._replace(headers=list(map(once, rows.headers))) for rows in old(taken))
+
+    change.set(stretch, "_rows", handing)
+
+
+@mutant("D11", on="direct-failing-send-offsets", named="not drained")
+def next_range_after_a_failure(change: Changes) -> None:
+    """A range that failed is left behind: its task goes on after it, and a drain ends with code 0 without it."""
+    change.set(tenure, "_ON", lambda _: set(Status) - {Status.CRASHED})
+
+
+@mutant("D7", on="direct-vanished-behind-a-commit", named="duplicate-output")
+def first_time_for_a_whole_lease(change: Changes) -> None:
+    """That there was no position yet counts behind the first commit, too, when the position has vanished since."""
+
+    def transacting(old: Callable[..., Outcome]) -> Callable[..., Outcome]:
+        def transaction(self: _Tenure, *place: Any, first_time: bool, **order: Any) -> Outcome:  # noqa: ARG001
+            return old(self, *place, first_time=self.grant.first_time, **order)
+
+        return transaction
+
+    change.set(_Tenure, "_transaction", transacting)

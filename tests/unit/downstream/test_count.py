@@ -1,0 +1,115 @@
+"""What makes two records the same, and what the counter says of it; nothing here needs a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from downstream.__main__ import _document, _text
+from downstream.count import KEY, SOURCE, Count, Tally
+from protocol.names import READ_COMMITTED, READ_UNCOMMITTED
+from protocol.position import SourcePosition
+
+Headers = list[tuple[str, bytes | None]] | None
+
+
+class Counted:
+    """As much of a record as the counter looks at."""
+
+    def __init__(self, key: bytes | None, headers: Headers) -> None:
+        self.key, self.headers = (lambda: key), (lambda: headers)
+
+
+def of(offset: int, key: bytes | None = b"same") -> Counted:
+    return Counted(key, list(SourcePosition("in", 0, offset).headers()))
+
+
+def count(records: Sequence[Any], by: str = SOURCE, isolation: str = READ_COMMITTED) -> Count:
+    with Tally() as tally:
+        for record in records:
+            tally.add([record])
+        found = tally.result()
+    return Count("t", isolation, by, *found, {SOURCE: [], KEY: []}, {})
+
+
+def test_a_key_may_repeat_and_a_source_position_may_not() -> None:
+    """Three records of one key from two places: one duplicate by source, two by key."""
+    records = [of(1), of(2), of(2)]
+    by_source, by_key = count(records), count(records, KEY)
+    assert (by_source.unique, by_source.duplicates, by_source.fallen_back) == (2, 1, 0)
+    assert (by_key.unique, by_key.duplicates, by_key.fallen_back) == (1, 2, 0)
+    assert _text(by_source).startswith("3 records, 1 unique keys, 1 duplicates (read_committed, by source position)")
+    assert _text(by_key).startswith("3 records, 1 unique keys, 2 duplicates (read_committed, by key)")
+    assert not count([of(1), of(2)]).alarming
+    assert count([of(1), of(2)], KEY).alarming
+
+
+def test_n_aborted_and_n_committed_records_are_n_duplicates_of_an_uncommitted_reader() -> None:
+    """By source as by key, and no fault."""
+    records = [of(n, b"k%d" % n) for n in range(30)] * 2
+    found = count(records, isolation=READ_UNCOMMITTED)
+    assert _text(found).splitlines() == [
+        "60 records, 30 unique keys, 30 duplicates (read_uncommitted, by source position)",
+        "duplicates are no fault here: this reader also sees attempts that were aborted",
+    ]
+    assert not found.alarming
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        None,
+        [],
+        [("source.topic", b"in")],
+        [("source.topic", None), ("source.partition", b"0"), ("source.offset", b"1")],
+        [("source.topic", b"in"), ("source.partition", b"x"), ("source.offset", b"1")],
+        [("source.topic", b"in"), ("source.partition", b"0"), ("source.offset", b"-1")],
+        [("source.topic", b"in"), ("source.partition", b"0"), ("source.offset", b"")],
+        [("source.topic", b"in"), ("source.partition", b"0"), ("source.offset", b"9" * 5000)],
+        [("source.topic", b"in"), ("source.partition", b"\xff"), ("source.offset", None)],
+    ],
+)
+def test_a_record_whose_headers_can_not_be_read_is_counted_by_key(headers: Headers) -> None:
+    """The others are still counted by source, and the output says how many are not."""
+    found = count([of(1), of(2), Counted(b"a", headers), Counted(b"b", headers), Counted(b"a", headers)])
+    assert (found.unique, found.duplicates, found.fallen_back, found.unidentified) == (4, 1, 3, 0)
+    assert _text(found).splitlines()[:2] == [
+        "5 records, 3 unique keys, 1 duplicates (read_committed, by source position)",
+        "3 of the records don't have a readable source position in the headers: counted by key instead",
+    ]
+    assert _document(found)["by_source"] == {"unique": 2, "duplicates": 0, "unidentified": 3}
+
+
+def test_where_no_record_has_a_source_position_all_are_counted_by_key_and_it_says_so() -> None:
+    """A topic that the pipeline did not write; an empty one is counted as it was asked for."""
+    found = count([Counted(b"a", None), Counted(b"b", None)])
+    assert _text(found).splitlines() == [
+        "2 records, 2 unique keys, 0 duplicates (read_committed, by key)",
+        "no record has a readable source position in the headers: counted by key instead",
+    ]
+    assert _text(count([])) == "0 records, 0 unique keys, 0 duplicates (read_committed, by source position)"
+
+
+def test_a_key_is_never_taken_for_a_source_position() -> None:
+    """Also where it has the text of one."""
+    found = count([of(1), Counted(b"in[0]@1", None)])
+    assert (found.unique, found.duplicates) == (2, 0)
+
+
+def test_a_record_with_neither_counts_neither_way() -> None:
+    """And one without a key alone is known by its source."""
+    found = count([of(1, None), of(1, None), Counted(None, None)])
+    assert (found.unique, found.duplicates, found.unidentified) == (1, 1, 1)
+    assert "1 records have neither a source position nor a key" in _text(found)
+    by_key = count([of(1, None), of(1, b"a")], KEY)
+    assert (by_key.unique, by_key.duplicates, by_key.unidentified) == (1, 0, 1)
+
+
+def test_the_document_tells_both_ways_of_counting() -> None:
+    told = _document(count([of(1), of(2), of(2), Counted(b"same", None)]))
+    assert told["unique_by"] == "source"
+    assert (told["records"], told["unique"], told["duplicates"], told["counted_by_key_instead"]) == (4, 3, 1, 1)
+    assert told["by_key"] == {"unique": 1, "duplicates": 3, "unidentified": 0}
+    assert told["by_source"] == {"unique": 2, "duplicates": 1, "unidentified": 1}

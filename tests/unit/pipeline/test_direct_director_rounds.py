@@ -1,0 +1,314 @@
+"""The director behind its first round: after a commit, a failure, a hand-over, a survey without an answer."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from harness.waiting import until
+from test_direct_director import Cluster, Mine, Play, both, grants, heard
+
+from pipeline.direct import director as directing
+from pipeline.direct.office import Desk
+from pipeline.direct.terms import leaving, telling
+from pipeline.outcome import Outcome, Status
+from pipeline.progress import Board
+from pipeline.settings import DirectSettings
+from protocol.errors import Fatal
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
+    play = Play(monkeypatch)
+    yield play
+    play.crew.closed = True
+    play.stop.set()
+    assert play.ended()
+
+
+def nothing(desk: Desk, seconds: float = 0.3) -> None:
+    """Assert that this holder is told nothing for a while."""
+    line: Any = desk.line
+    with pytest.raises(queue.Empty):
+        pytest.fail(f"it was told {line.heard.get(timeout=seconds)}")
+
+
+def sent_home(play: Play, *desks: Desk) -> None:
+    """The run ends, as it does when it is stopped."""
+    play.stop.set()
+    for desk in desks:
+        heard(desk, "end")
+        play.says(desk, None)
+    assert play.ended()
+    assert play.cluster.closed
+
+
+def test_only_a_partition_without_a_position_is_granted_as_a_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a position is known, one that vanished since must not count as the first."""
+    cluster = Cluster()
+    cluster.committed = {0: None, 1: 0, 2: None, 3: 7}
+    play = Play(monkeypatch, cluster)
+    one, other = both(play)
+    given = grants(one, 2) | grants(other, 2)
+    assert {p: (grant.first_time, grant.start) for p, grant in given.items()} == {
+        0: (True, 0),
+        1: (False, 0),
+        2: (True, 0),
+        3: (False, 7),
+    }
+    sent_home(play, one, other)
+
+
+def test_what_came_back_is_granted_by_a_new_answer_of_the_brokers_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old one says: no position yet. Behind a commit whose offset has vanished since, that doubles the output."""
+    monkeypatch.setattr(directing, "_LOOK_S", 60.0)
+    cluster = Cluster()
+    cluster.committed = {0: None, 1: 100, 2: 100, 3: 100}
+    play = Play(monkeypatch, cluster)
+    one = play.holder(0)
+    assert grants(one, 1)[0].first_time
+    cluster.down = Fatal("survey: the brokers don't answer")
+    play.says(one, telling(Outcome(0, 0, 50, Status.COMMITTED, -1, 50)))
+    play.says(one, telling(Outcome(0, 50, 60, Status.OFFSET_GAP, -1)))
+    play.says(one, leaving(0, 50))
+    nothing(one, 1.0)
+    cluster.committed[0], cluster.down = 50, None
+    again = grants(one, 1)[0]
+    assert (again.first_time, again.start) == (False, 50)
+    sent_home(play, one)
+
+
+def test_what_a_dead_holder_held_is_granted_by_a_new_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have committed without a word."""
+    monkeypatch.setattr(directing, "_LOOK_S", 60.0)
+    cluster = Cluster()
+    cluster.committed = {0: None, 1: 100, 2: 100, 3: 100}
+    play = Play(monkeypatch, cluster)
+    one = play.holder(0)
+    assert grants(one, 1)[0].first_time
+    other = play.holder(1)
+    cluster.committed[0] = 30
+    play.says(one, None)
+    again = grants(other, 1)[0]
+    assert (again.first_time, again.start) == (False, 30)
+    sent_home(play, other)
+
+
+def test_a_following_run_grants_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(monkeypatch, follow=True)
+    one, other = both(play)
+    given = grants(one, 2) | grants(other, 2)
+    assert [grant.goal for grant in given.values()] == [None] * 4
+    sent_home(play, one, other)
+
+
+def test_a_slots_new_holder_takes_the_place_of_the_one_before(play: Play) -> None:
+    """Spark may start a task again before its dead line is noticed; nobody else would grant what that one held."""
+    one, other = both(play)
+    held = grants(one, 2)
+    grants(other, 2)
+    successor = play.holder(0)
+    again = grants(successor, 2)
+    assert again.keys() == held.keys()
+    assert all(grant.spared for grant in again.values())
+    # What the dead one still says counts no more, least of all that it is gone.
+    partition = next(iter(held))
+    play.says(one, telling(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100)))
+    play.says(one, leaving(partition, 100))
+    play.says(one, None)
+    nothing(successor)
+    assert (play.shared.board.totals.enriched, len(play.shared.running)) == (0, 4)
+    sent_home(play, successor, other)
+
+
+def test_a_partition_that_could_not_go_on_rests_before_it_is_granted_again(play: Play) -> None:
+    """Whatever broke it may break it at once again; each time the pause is longer."""
+    one, other = both(play)
+    partition = next(iter(grants(one, 2)))
+    grants(other, 2)
+    began = time.monotonic()
+    play.says(one, leaving(partition, 0, "Fatal: read of in[0]: it can't be read"))
+    assert grants(one, 1).keys() == {partition}
+    assert time.monotonic() - began >= 0.05
+
+
+def test_a_partition_that_was_called_back_is_granted_again_at_once(play: Play) -> None:
+    """Nothing failed."""
+    one, other = both(play)
+    partition = next(iter(grants(one, 2)))
+    grants(other, 2)
+    play.says(one, leaving(partition, 20))
+    play.cluster.known[partition] = 20
+    assert grants(one, 1)[partition].start == 20
+    assert not play.shared.board.totals.enriched
+
+
+def test_no_second_partition_is_called_back_before_the_first_one_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is told so once: its transaction may take a while, and lags change meanwhile."""
+    monkeypatch.setattr(directing, "_LOOK_S", 0.05)
+    play = Play(monkeypatch, direct=DirectSettings(lease_s=1.0))
+    one = play.holder(0)
+    grants(one, 4)
+    other = play.holder(1)
+    released = heard(one, "release")["release"]
+    play.cluster.committed[released] = 99
+    nothing(one, 0.8)
+    play.cluster.committed[released] = 0
+    play.says(one, leaving(released, 0))
+    grants(other, 1)
+    assert heard(one, "release")["release"] != released, "four to none: two are to move"
+    sent_home(play, one, other)
+
+
+def test_a_partition_that_another_driver_is_due_is_called_back_and_handed_over_when_it_was_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only what is ours is granted, and what is held is not idle."""
+    monkeypatch.setattr(directing, "_LOOK_S", 60.0)
+    mine = Mine(0, 1)
+    play = Play(monkeypatch, ownership=mine)
+    one, other = both(play)
+    held = {**dict.fromkeys(grants(one, 1), one), **dict.fromkeys(grants(other, 1), other)}
+    assert held.keys() == {0, 1}
+    play.cluster.committed[2] = 33
+    mine.partitions = {1, 2}
+    assert heard(held[0], "release")["release"] == 0
+    assert grants(held[0], 1)[2].start == 33, "where its last owner left it"
+    mine.partitions = {2}
+    assert heard(held[1], "release")["release"] == 1
+    nothing(held[0])
+    assert mine.idle[0] is False
+    play.says(held[0], leaving(0, 10))
+    until(lambda: mine.idle[0], "it may be handed over")
+    nothing(held[0])
+    nothing(held[1])
+    sent_home(play, one, other)
+
+
+@pytest.mark.parametrize("committed_here", [True, False])
+def test_a_partition_that_an_outsider_moved_back_is_granted_again_from_there(
+    monkeypatch: pytest.MonkeyPatch, committed_here: bool
+) -> None:
+    """Its holder has nothing to read, so without a call it would not look where the group stands until news comes."""
+    monkeypatch.setattr(directing, "_LOOK_S", 0.05)
+    cluster = Cluster()
+    cluster.committed = dict.fromkeys(range(4), 60)
+    play = Play(monkeypatch, cluster, follow=True)
+    one, other = both(play)
+    held = {**dict.fromkeys(grants(one, 2), one), **dict.fromkeys(grants(other, 2), other)}
+    if committed_here:
+        cluster.committed[0] = 80
+        play.says(held[0], telling(Outcome(0, 60, 80, Status.COMMITTED, 60, 20)))
+    looks = len(cluster.looks)
+    until(lambda: len(cluster.looks) > looks + 2, "looks at what stands still or goes on")
+    nothing(held[0])
+    cluster.committed[0] = cluster.known[0] = 20
+    assert heard(held[0], "release")["release"] == 0
+    play.says(held[0], leaving(0, 80 if committed_here else 60))
+    assert grants(held[0], 1)[0].start == 20
+    nothing(one)
+    nothing(other)
+    sent_home(play, one, other)
+
+
+def test_too_many_rejected_end_the_run_after_everyone_was_called_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(monkeypatch, max_rejected=0.5)
+    one, other = both(play)
+    partition = next(iter(grants(one, 2)))
+    grants(other, 2)
+    play.says(one, telling(Outcome(partition, 0, 50, Status.COMMITTED, 0, enriched=500, rejected=500)))
+    play.says(one, telling(Outcome(partition, 50, 60, Status.COMMITTED, 0, enriched=0, rejected=1)))
+    for desk in (one, other):
+        heard(desk, "end")
+        assert play.crew.dismissed, "or a slot would be started again"
+        play.says(desk, None)
+    assert play.ended()
+    assert [str(error).partition(":")[0] for error in play.errors] == ["too-many-rejected"]
+    assert play.shared.board.totals.rejected == 501, "what is out is told"
+
+
+def test_the_first_holder_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or it would get all, and give half of them back one after another."""
+    monkeypatch.setattr(directing, "_GATHER_S", 60.0)
+    play = Play(monkeypatch)
+    one = play.holder(0)
+    nothing(one)
+    other = play.holder(1)
+    assert (len(grants(one, 2)), len(grants(other, 2))) == (2, 2)
+    sent_home(play, one, other)
+
+
+@pytest.mark.parametrize(("slots", "share"), [(1, 4), (2, 2), (3, 2), (4, 1)])
+def test_a_holder_is_told_how_many_partitions_its_read_ahead_is_for(
+    monkeypatch: pytest.MonkeyPatch, slots: int, share: int
+) -> None:
+    """Rounded up: less read ahead than there is memory for, never more."""
+    monkeypatch.setattr(directing, "_GATHER_S", 60.0)
+    play = Play(monkeypatch)
+    play.crew.most_slots = slots
+    desks = [play.holder(slot) for slot in range(slots)]
+    assert {heard(desk, "grant")["share"] for desk in desks} == {share}
+    sent_home(play, *desks)
+
+
+def test_no_more_slots_are_opened_than_there_is_work_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Spark task that holds nothing keeps a core from others."""
+    cluster = Cluster()
+    cluster.committed = {0: 100, 1: 100, 2: 40, 3: 100}
+    play = Play(monkeypatch, cluster)
+    one = play.holder(0)
+    assert grants(one, 1).keys() == {2}
+    assert play.crew.opened == 1
+    sent_home(play, one)
+
+
+def test_a_run_is_not_drained_before_all_partitions_were_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose position has to be looked for is not done because it is not told."""
+    monkeypatch.setattr(directing, "_LOOK_S", 0.05)
+    cluster = Cluster()
+    cluster.committed, cluster.withheld, cluster.complete = {0: 100, 1: 100, 2: 100, 3: 40}, {3}, False
+    play = Play(monkeypatch, cluster)
+    until(lambda: len(cluster.looks) > 5, "some looks")
+    assert play.thread.is_alive()
+    cluster.withheld = set()
+    one = play.holder(0)
+    assert grants(one, 1).keys() == {3}
+    sent_home(play, one)
+
+
+def test_brokers_that_do_not_answer_are_asked_less_and_less_until_patience_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, told = Cluster(), list[str]()
+    cluster.down = Fatal("survey: nobody is there")
+    monkeypatch.setattr(Board, "unanswered", lambda _board, why: told.append(why))
+    play = Play(monkeypatch, cluster, patience_s=1.0)
+    assert play.ended()
+    assert "survey: survey: nobody is there" in str(play.errors[0])
+    assert told == ["survey: nobody is there"] * len(cluster.looks)
+    assert len(cluster.looks) < 20
+
+
+def test_a_partition_that_upstream_holds_back_is_told_and_given_up_on_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(directing, "_LOOK_S", 0.05)
+    cluster = Cluster()
+    cluster.committed, cluster.stable = {0: 60, 1: 100, 2: 100, 3: 100}, 60
+    play = Play(monkeypatch, cluster, blocked_patience_s=1.0)
+    assert play.ended()
+    assert "[0] of in were held back by an open upstream transaction" in str(play.errors[0])
+    assert list(cluster.blocked) == [0]  # type: ignore[call-overload]
+
+
+def test_a_transaction_is_told_when_it_begins(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: queue.Queue[int] = queue.Queue()
+    monkeypatch.setattr(play.shared.board, "begun", begun.put)
+    one, other = both(play)
+    partition = next(iter(grants(one, 2)))
+    grants(other, 2)
+    play.says(one, {"begun": partition})
+    assert begun.get(timeout=5) == partition
