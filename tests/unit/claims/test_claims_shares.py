@@ -96,6 +96,7 @@ def test_a_heartbeat_is_adopted_in_place_of_an_owner_that_is_stale_or_gave_back(
 def test_a_snapshot_is_due_an_hour_after_the_first_record_whatever_the_clock_did() -> None:
     """A clock that goes back takes the last snapshot's time with it."""
     table = Table()
+    assert not table.snapshot_due
     fold(table, (0, claim("a")), (-5000, claim("a")), (SNAPSHOT_MS - 5001, claim("a")))
     assert not table.snapshot_due
     fold(table, (SNAPSHOT_MS - 5000, claim("a")))

@@ -336,8 +336,8 @@ ABORTED = copy(Fate.ABORTED)
             (
                 Answer.TWICE,
                 (
-                    "2 copies were committed, in 1 transactions of g:in:0: the group's position was moved back by hand, "
-                    "or a run was told to start over (--on-missing-position start-over)"
+                    "2 copies were committed, in 1 transactions of g:in:0: the group's position was moved back "
+                    "by hand, or a run was told to start over (--on-missing-position start-over)"
                 ),
             ),
         ),
