@@ -247,8 +247,8 @@ def main(arguments: list[str] | None = None) -> int:
         if not only:
             continue
         WORK.mkdir(exist_ok=True)
-        mutants = run(area, only, told.workers, WORK / f"{area.name}.log")
         stamp = {"commit": commit(), "date": datetime.now(UTC).date().isoformat()}
+        mutants = run(area, only, told.workers, WORK / f"{area.name}.log")
         rows = {module: score(module, mutants, explained) | stamp for module in only}
         for module, row in rows.items():
             passed &= tell(module, row, list(stale(module, mutants, explained)))
