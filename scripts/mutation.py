@@ -96,14 +96,18 @@ def prepare(area: Area) -> Path:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     packages = [pattern.removesuffix("*") for pattern in settings["tool"]["setuptools"]["packages"]["find"]["include"]]
     leave = shutil.ignore_patterns("__pycache__", "*.pyc", ".hypothesis")
-    for folder in [*packages, "tests", "scripts", "docs"]:
+    beside = ["scripts", "docs", "deploy", "models", "benchmarks"]
+    for folder in [*packages, "tests", *beside]:
         shutil.copytree(ROOT / folder, work / folder, ignore=leave)
+    files = [file.name for file in ROOT.iterdir() if file.is_file()]  # a few tests read the Makefile or a page
+    for name in files:
+        shutil.copy(ROOT / name, work / name)
     for module in area.modules:
         (work / module).write_text(unfolded((work / module).read_text(encoding="utf-8")), encoding="utf-8")
     values = {
         "source_paths": packages,
         "only_mutate": list(area.modules),
-        "also_copy": ["scripts", "docs"],
+        "also_copy": [*beside, *files],
         "do_not_mutate_patterns": NO_MUTANTS_IN,
         "pytest_add_cli_args": ["--hypothesis-profile=mutation", "--durations=0", "-p", "no:cacheprovider"],
         "pytest_add_cli_args_test_selection": area.files(),

@@ -42,6 +42,10 @@ def test_a_move_that_leaves_exactly_nine_tenths_is_not_worth_it() -> None:
     assert move(dict.fromkeys(range(9), 0), dict.fromkeys(range(9), 0), [0, 1]) == 0
 
 
+def test_a_held_partition_of_which_no_lag_is_known_weighs_nothing() -> None:
+    assert place({0: 5}, {9: 0}, [0, 1]) == {0: 0}
+
+
 class View(Silent):
     def __init__(self) -> None:
         self.told: list[tuple[int, list[Outcome], float]] = []
