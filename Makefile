@@ -140,6 +140,9 @@ soak: setup ## an hour of random mixtures of faults               make soak
 	@exec $(PY) -m proof campaign --cells soak --minutes 60 $(call option,--out,PROVE_OUT)
 mutants: setup ## bugs put in on purpose, each has to be seen   make mutants MUTANTS=no-locate
 	@exec $(PY) -m tests.mutants kill $(call option,--bootstrap,BOOTSTRAP) $(MUTANTS)
+.PHONY: mutation
+mutation: setup ## single changes to what decides, tests must notice make mutation MODULE=kernel
+	@exec $(PY) scripts/mutation.py $(call option,--workers,MUTATION_WORKERS) $(MODULE)
 .PHONY: claims-races models bench-claims bench-checker
 bench-checker: setup ## records per second of the checker, memory   make bench-checker
 	@exec $(PY) benchmarks/checker.py
@@ -205,7 +208,8 @@ reference: setup ## every option, into docs/reference               make referen
 #            RESTARTS     of make restarts: how often the broker goes
 #            RESULTS      of make prove-report: files     PROVE_OUT CELLS  of make prove: where results go, what is broken
 #            STATUS_URL   of make ui and top: a running program's /status    PROOF  file of a verify or a campaign
-#            MUTANTS      of make mutants: names; none: all
+#            MUTANTS      of make mutants: names; none: all    MODULE  of make mutation: areas or modules; none: all
+#            MUTATION_WORKERS  of make mutation: mutants at a time (1)
 #            RECOMPUTE=1  of make run-totals: compare only   CALL_URL VIRTUAL  of make run-call: where to, how many at a time
 #            ORDERS CONTENDERS REPEAT PAIRED=1  of make bench: backlogs, who runs, rounds, side by side
 #            ENGINE       of make image: docker or podman; none: the first that answers

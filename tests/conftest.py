@@ -15,7 +15,7 @@ from harness.secure import Secure, secure_broker
 from harness.stores import store
 from harness.waiting import until
 from harness.workers import Groups, by_turns
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from sandbox.postgres import Postgres
 from sandbox.redis import Redis
@@ -25,6 +25,10 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # An example's time is the machine's: 200 ms are over whenever brokers start beside it. With CI set that is the default.
 settings.register_profile("without a clock", settings(), deadline=None)
+# `make mutation`: the same examples each time, and no search for the smallest one, since any failure kills the mutant.
+settings.register_profile(
+    "mutation", deadline=None, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
+)
 settings.load_profile("without a clock")
 
 

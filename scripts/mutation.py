@@ -1,0 +1,265 @@
+"""
+Mutation testing of what decides: `make mutation [MODULE=area or module]`.
+
+mutmut changes one operator, constant, argument or branch at a time and runs the tests that call the function.
+tests/mutation/areas.toml says what it changes and which tests count, explained.toml which survivors are accepted.
+Each area runs in a copy of the sources, `.mutation/<area>`; properties are methods there, since mutmut skips them.
+Scores go to docs/proof/mutation.json and mutation.md.
+
+Exit codes: 0 each module reaches the bar and each survivor is explained, 1 not so, 3 the tests themselves fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatch
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLE = ROOT / "tests/mutation/areas.toml"
+EXPLAINED = ROOT / "tests/mutation/explained.toml"
+RESULTS = ROOT / "docs/proof/mutation.json"
+PAGE = ROOT / "docs/proof/mutation.md"
+WORK = ROOT / ".mutation"
+BAR = 90.0
+SEEN = {"killed", "timeout", "segfault"}
+NO_MUTANTS_IN = [r"^\s*_?log(ger)?\.", r"__slots__", r"^type \w+ ="]
+PROPERTY = re.compile(r"^    @property\n    def (\w+)\((?:.*\n)(?:(?:     .*)?\n)*", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Area:
+    name: str
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+    def files(self) -> list[str]:
+        """The test files that the patterns name now."""
+        return sorted({str(file.relative_to(ROOT)) for pattern in self.tests for file in ROOT.glob(pattern)})
+
+    @classmethod
+    def all(cls, table: Path = TABLE) -> list[Self]:
+        areas = tomllib.loads(table.read_text(encoding="utf-8"))
+        return [cls(name, tuple(of["modules"]), tuple(of["tests"])) for name, of in areas.items()]
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A survivor that is accepted; `now` is the changed line, with `*` where it changes in several ways."""
+
+    module: str
+    function: str
+    now: str
+    why: str
+
+    @classmethod
+    def all(cls, file: Path = EXPLAINED) -> list[Self]:
+        return [cls(**entry) for entry in tomllib.loads(file.read_text(encoding="utf-8")).get("survivor", [])]
+
+    def covers(self, mutant: dict[str, Any]) -> bool:
+        if (self.module, self.function) != (mutant["module"], mutant["function"]):
+            return False
+        return self.now == mutant["now"] or fnmatch(mutant["now"], self.now.replace("[", "[[]"))
+
+
+def unfolded(source: str) -> str:
+    """A property as a method and an assignment, which mutmut mutates. Stubs of protocols are left alone."""
+
+    def as_method(found: re.Match[str]) -> str:
+        text = found[0].rstrip("\n")
+        if text.endswith("..."):
+            return found[0]
+        method = text.removeprefix("    @property\n")
+        return f"{method}\n\n    {found[1]} = property({found[1]})\n\n"
+
+    return PROPERTY.sub(as_method, source)
+
+
+def prepare(area: Area) -> Path:
+    """A fresh copy of the sources and tests with mutmut's settings for this area."""
+    work = WORK / area.name
+    if work.exists():
+        shutil.rmtree(work)
+    work.mkdir(parents=True)
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = [pattern.removesuffix("*") for pattern in settings["tool"]["setuptools"]["packages"]["find"]["include"]]
+    leave = shutil.ignore_patterns("__pycache__", "*.pyc", ".hypothesis")
+    beside = ["scripts", "docs", "deploy", "models", "benchmarks"]
+    for folder in [*packages, "tests", *beside]:
+        shutil.copytree(ROOT / folder, work / folder, ignore=leave)
+    files = [file.name for file in ROOT.iterdir() if file.is_file()]  # a few tests read the Makefile or a page
+    for name in files:
+        shutil.copy(ROOT / name, work / name)
+    for module in area.modules:
+        (work / module).write_text(unfolded((work / module).read_text(encoding="utf-8")), encoding="utf-8")
+    values = {
+        "source_paths": packages,
+        "only_mutate": list(area.modules),
+        "also_copy": [*beside, *files],
+        "do_not_mutate_patterns": NO_MUTANTS_IN,
+        "pytest_add_cli_args": ["--hypothesis-profile=mutation", "--durations=0", "-p", "no:cacheprovider"],
+        "pytest_add_cli_args_test_selection": area.files(),
+        "use_git_change_detection": False,
+    }
+    section = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (work / "pyproject.toml").write_text(f"{text}\n[tool.mutmut]\n{section}", encoding="utf-8")
+    return work
+
+
+def run(area: Area, only: list[str], workers: int, log: Path) -> list[dict[str, Any]]:
+    work = prepare(area)
+    names = [f"{module.removesuffix('.py').replace('/', '.')}.*" for module in only if only != list(area.modules)]
+    with log.open("w", encoding="utf-8") as out:
+        command = [sys.executable, str(ROOT / "scripts/mutation_worker.py"), str(workers), *names]
+        done = subprocess.run(command, cwd=work, stdout=out, stderr=subprocess.STDOUT, check=False)
+    results = work / "results.json"
+    if done.returncode or not results.exists():
+        tail = log.read_text(encoding="utf-8", errors="replace")[-3000:]
+        print(
+            f"{tail}\nmutation: {area.name}: mutmut ended with {done.returncode}; its whole output is in {log}",
+            file=sys.stderr,
+        )
+        raise SystemExit(3)
+    mutants: list[dict[str, Any]] = json.loads(results.read_text(encoding="utf-8"))
+    return [mutant for mutant in mutants if mutant["module"] in only]
+
+
+def score(module: str, mutants: Iterable[dict[str, Any]], explained: list[Explained]) -> dict[str, Any]:
+    """One module's row: how many mutants, how many were seen, who survived and why that is accepted."""
+    mine = [mutant for mutant in mutants if mutant["module"] == module and mutant["status"] != "skipped"]
+    counts = Counter("seen" if mutant["status"] in SEEN else "alive" for mutant in mine)
+    survivors = []
+    for mutant in (mutant for mutant in mine if mutant["status"] not in SEEN):
+        why = next((entry.why for entry in explained if entry.covers(mutant)), None)
+        survivors.append({key: mutant[key] for key in ("function", "was", "now", "status")} | {"why": why})
+    return {
+        "mutants": len(mine),
+        "killed": counts["seen"],
+        "timeout": sum(mutant["status"] == "timeout" for mutant in mine),
+        "explained": sum(survivor["why"] is not None for survivor in survivors),
+        "unexplained": sum(survivor["why"] is None for survivor in survivors),
+        "score": round(100 * counts["seen"] / len(mine), 1) if mine else 100.0,
+        "survivors": survivors,
+    }
+
+
+def stale(module: str, mutants: list[dict[str, Any]], explained: list[Explained]) -> Iterator[Explained]:
+    alive = [mutant for mutant in mutants if mutant["status"] not in SEEN]
+    for entry in explained:
+        if entry.module == module and not any(entry.covers(mutant) for mutant in alive):
+            yield entry
+
+
+def commit() -> str:
+    def git(*words: str) -> str:
+        command = [shutil.which("git") or "git", *words]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+    dirty = git("status", "--porcelain", "--untracked-files=no", "--", "*.py")
+    return git("rev-parse", "--short=12", "HEAD") + (" with changes" if dirty else "")
+
+
+def page(results: dict[str, Any]) -> str:
+    """docs/proof/mutation.md: a row per module, then the survivors and why each is accepted."""
+    rows = results["modules"]
+    total = sum(row["mutants"] for row in rows.values())
+    killed = sum(row["killed"] for row in rows.values())
+    lines = [
+        "# Mutation scores",
+        "",
+        "`make mutation` writes this page: one change at a time to what decides, and the unit tests have to notice.",
+        "How and why: [decision 0014](../decisions/0014-mutation-testing.md).",
+        "",
+        f"{killed:,} of {total:,} mutants killed ({100 * killed / max(total, 1):.1f} %).",
+        f"The bar: {BAR:.0f} % in every module, and every survivor explained.",
+        "",
+        "| module | mutants | killed | explained | unexplained | score | commit | date |",
+        "|---|---:|---:|---:|---:|---:|---|---|",
+    ]
+    lines += [
+        f"| `{module}` | {row['mutants']} | {row['killed']} | {row['explained']} | {row['unexplained']}"
+        f" | {row['score']:.1f} % | {row['commit']} | {row['date']} |"
+        for module, row in rows.items()
+    ]
+    lines += ["", f"Versions: {results['versions']}.", "", "## Survivors", ""]
+    for module, row in rows.items():
+        lines += [
+            f"- `{module}`, `{survivor['function']}`: `{survivor['now'] or 'removed: ' + survivor['was']}`: "
+            f"{survivor['why'] or '**unexplained**'}"
+            for survivor in row["survivors"]
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def store(rows: dict[str, dict[str, Any]], order: list[str]) -> None:
+    """Puts the measured rows into the committed results; other modules keep theirs."""
+    old = json.loads(RESULTS.read_text(encoding="utf-8"))["modules"] if RESULTS.exists() else {}
+    merged = old | rows
+    results = {
+        "command": "make mutation",
+        "versions": f"Python {sys.version.split()[0]}, mutmut {version('mutmut')}, pytest {version('pytest')}, "
+        f"hypothesis {version('hypothesis')}",
+        "modules": {module: merged[module] for module in order if module in merged},
+    }
+    RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    PAGE.write_text(page(results), encoding="utf-8")
+
+
+def tell(module: str, row: dict[str, Any], unused: list[Explained]) -> bool:
+    """Prints a module's score and survivors; whether it passes."""
+    print(
+        f"{module:42} {row['killed']:4} of {row['mutants']:4} killed  {row['score']:5.1f} %"
+        f"  {row['explained']} explained, {row['unexplained']} unexplained"
+    )
+    for survivor in row["survivors"]:
+        if survivor["why"] is None:
+            print(f"    {survivor['status']}: {survivor['function']}")
+            print(f"      - {survivor['was']}\n      + {survivor['now']}")
+    for entry in unused:
+        print(f"    explained, but no survivor any more: {entry.function}: {entry.now}")
+    return row["unexplained"] == 0 and row["score"] >= BAR
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("module", nargs="*", help="areas or modules of tests/mutation/areas.toml; none: all")
+    parser.add_argument("--workers", type=int, default=1, help="mutants at a time (default: 1)")
+    parser.add_argument("--no-store", action="store_true", help="print only, leave docs/proof/mutation.* alone")
+    told = parser.parse_args(arguments)
+    areas, explained = Area.all(), Explained.all()
+    known = {name for area in areas for name in (area.name, *area.modules)}
+    if unknown := set(told.module) - known:
+        has, wrong = ", ".join(sorted(known)), ", ".join(sorted(unknown))
+        print(f"mutation: {wrong} is not in {TABLE.relative_to(ROOT)}; it has {has}", file=sys.stderr)
+        return 64
+    passed = True
+    for area in areas:
+        only = [module for module in area.modules if not told.module or {module, area.name} & set(told.module)]
+        if not only:
+            continue
+        WORK.mkdir(exist_ok=True)
+        stamp = {"commit": commit(), "date": datetime.now(UTC).date().isoformat()}
+        mutants = run(area, only, told.workers, WORK / f"{area.name}.log")
+        rows = {module: score(module, mutants, explained) | stamp for module in only}
+        for module, row in rows.items():
+            passed &= tell(module, row, list(stale(module, mutants, explained)))
+        if not told.no_store:
+            store(rows, [module for area in areas for module in area.modules])
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,424 @@
+"""Analysis of transactions, lag and an order's history: the whole sentence that a person reads, with its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.operate.judge.cases import Case, Kind, Patience, chosen, diagnose, read_again, still_nobodys, waiting
+from pipeline.operate.judge.fate import Fate, Finder, View, Written, view
+from pipeline.operate.judge.lag import Look, State, Told, tell
+from pipeline.operate.judge.order import Order
+from pipeline.operate.judge.ranges import Span, spans
+from pipeline.operate.judge.remain import Remainder, Remaining
+from pipeline.operate.judge.story import Answer, Copy, Story, answer
+from pipeline.operate.judge.verdict import Verdict, verdict
+from protocol.batches import OffsetBatch, OffsetCommit, OpenTransaction, RawBatch
+from protocol.position import Committed, LogOffsets, SourcePosition
+from protocol.transactions import ONGOING, Bound, Coordinated, Held
+
+NOW_MS = 10_000_000
+HELD = Held("out", 2, 90, 7, 3, NOW_MS - 1000)
+PATIENCE = Patience(older_than_s=60)
+
+
+def known(state: str = ONGOING, age_s: float = 5.0, timeout_s: float = 120.0, **more: object) -> Coordinated:
+    places = frozenset({("out", 2)})
+    one = Coordinated("g:in:2", state, 7, 3, int(timeout_s * 1000), int(NOW_MS - age_s * 1000), places)
+    return replace(one, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("held", "owner", "why"),
+    [
+        (HELD, known(), "within its time-out"),
+        (HELD, known("PrepareCommit", age_s=500), "PrepareCommit: its markers are being written"),
+        (HELD, known(age_s=121), "open for longer than its time-out of 120 s"),
+        (HELD, known(age_s=90), "open for longer than 60 s; its time-out ends it in 30 s"),
+        (HELD, known(began_ms=None), "within its time-out"),
+        (HELD, known("Empty"), "its coordinator has nothing open there ('g:in:2' is Empty): nobody ends it"),
+        (HELD, None, "no coordinator tells of it: not ours to see (Describe on transactional ids), or hanging"),
+        (
+            replace(HELD, last_ms=NOW_MS - 1_300_000),
+            None,
+            "no coordinator knows the producer, and its last record is 1300 s old: nobody ends it",
+        ),
+    ],
+)
+def test_a_case_says_why_with_its_numbers(held: Held, owner: Coordinated | None, why: str) -> None:
+    (case,) = diagnose([held], [owner] if owner else [], PATIENCE, NOW_MS)
+    assert case.why == why
+    assert (case.producer_id, case.producer_epoch, case.holds) == (7, 3, (held,))
+    coordinated = owner is not None and owner.state != "Empty" and owner.began_ms is not None
+    assert (case.known, case.age_s is not None) == (owner, coordinated)
+
+
+def test_cases_are_told_worst_first_then_oldest_first() -> None:
+    """A producer with an unknown transaction and one known is two cases; equal ones go by producer."""
+    held = [replace(HELD, producer_id=p) for p in (1, 2, 3, 4, 5, 6)]
+    owners = [
+        known("Empty", producer_id=1),
+        known(producer_id=3, age_s=70),
+        known(producer_id=4, age_s=90),
+        known(producer_id=5),
+        known(producer_id=6),
+    ]
+    told = diagnose(held[::-1], owners, PATIENCE, NOW_MS)
+    assert [(one.kind, one.producer_id) for one in told] == [
+        (Kind.HANGING, 1),
+        (Kind.LINGERING, 4),
+        (Kind.LINGERING, 3),
+        (Kind.UNKNOWN, 2),
+        (Kind.OPEN, 5),
+        (Kind.OPEN, 6),
+    ]
+
+
+def test_the_newest_record_of_a_transaction_says_whether_it_may_still_live() -> None:
+    """In whichever partition it lies."""
+    old, young = replace(HELD, last_ms=0), replace(HELD, partition=3)
+    (case,) = diagnose([old, young], [], PATIENCE, NOW_MS)
+    assert (case.kind, case.holds) == (Kind.UNKNOWN, (old, young))
+
+
+def test_an_id_that_goes_on_elsewhere_is_a_case_of_its_own() -> None:
+    """What hangs under its older epoch is another one."""
+    newer = known(producer_epoch=4)
+    hanging, going_on = diagnose([HELD], [newer], PATIENCE, NOW_MS)
+    assert (hanging.kind, hanging.holds, hanging.names) == (Kind.HANGING, (HELD,), ("out/2/7",))
+    assert (going_on.kind, going_on.holds, going_on.producer_epoch) == (Kind.OPEN, (), 4)
+    assert going_on.names == ("g:in:2",)
+    bare = Case(Kind.HANGING, "", 7, 3, (), newer)
+    assert bare.names == ("g:in:2",)
+
+
+@pytest.mark.parametrize(("age_s", "overdue"), [(None, False), (119.9, False), (120.0, False), (120.1, True)])
+def test_a_transaction_is_overdue_behind_its_own_time_out(age_s: float | None, overdue: bool) -> None:
+    case = Case(Kind.LINGERING, "", 7, 3, (HELD,), known(), age_s)
+    assert case.overdue is overdue
+    assert chosen([case], [], everything=True) == ([case] if overdue else [])
+    assert not Case(Kind.LINGERING, "", 7, 3, (HELD,), None, 10**9).overdue
+
+
+def test_offsets_and_groups_behind_a_transaction_are_counted_from_its_first_record() -> None:
+    """At it counts as waiting; a partition that nobody asked about holds up nothing."""
+    groups = {"b": {("out", 2): 90}, "a": {("out", 2): 91}, "c": {("out", 2): 89}}
+    case = Case(Kind.OPEN, "", 7, 3, (HELD, replace(HELD, partition=3)), known())
+    here, there = waiting(case, {("out", 2): Bound(90, 91)}, groups)
+    assert (here.held, here.offsets, here.at_it, here.on_the_way) == (HELD, 1, ("a", "b"), ("c",))
+    assert (there.offsets, there.at_it, there.on_the_way) == (0, (), ())
+    (behind,) = waiting(replace(case, holds=(HELD,)), {("out", 2): Bound(80, 80)}, {})
+    assert behind.offsets == 0
+
+
+def test_a_marker_is_written_while_a_coordinator_knows_only_another_epoch() -> None:
+    hanging = Case(Kind.HANGING, "", 7, 3, (HELD,), known("Empty"))
+    assert still_nobodys(hanging, [HELD], [known(producer_epoch=4)]) == [HELD]
+    assert still_nobodys(hanging, [HELD], [known(producer_id=8)]) == [HELD]
+
+
+def test_what_is_read_again_is_told_with_its_place() -> None:
+    case = Case(Kind.OPEN, "", 7, 3, (HELD,), known())
+    assert read_again(case, {"g": {("in", 2): 17}}) == (
+        "group g reads in[2] again from offset 17, at its next attempt; "
+        "the aborted copies stay in the log, hidden from read_committed readers"
+    )
+    assert read_again(case, {}).startswith("group g reads in[2] again from its first offset, ")
+
+
+def batch(
+    base: int, last: int, producer: int = 7, epoch: int = 3, marker: str | None = None, *, transactional: bool = True
+) -> RawBatch:
+    return RawBatch(base, last, last - base + 1, producer, epoch, 0, transactional, marker is not None, marker, 0)
+
+
+@pytest.mark.parametrize(
+    ("offset", "one", "last"),
+    [
+        (10, batch(10, 12), False),
+        (12, batch(10, 12), False),
+        (10, batch(10, 12, transactional=False), True),
+        (9, batch(10, 12), True),
+        (13, batch(10, 12), False),
+        (10, batch(10, 10, marker="commit"), False),
+    ],
+)
+def test_a_reader_of_batches_knows_when_it_has_seen_enough(offset: int, one: RawBatch, last: bool) -> None:
+    """The batch that holds the offset, or the first one behind it."""
+    assert Finder(offset).add(one) is last
+
+
+def test_only_the_next_marker_of_the_same_producer_ends_the_search() -> None:
+    finder = Finder(11)
+    told = [finder.add(one) for one in (batch(10, 12), batch(13, 13, 8, marker="abort"), batch(14, 15))]
+    assert told == [False, False, False]
+    assert finder.add(batch(16, 16, epoch=4, marker="commit"))
+    assert finder.written() == Written(Fate.COMMITTED, 7, 3, 16, 4)
+
+
+def test_who_sees_a_record_is_told_by_one_rule() -> None:
+    log = LogOffsets(0, 100, 120)
+    aborted = "aborted by the marker at 60"
+    assert view(5, Written(Fate.ABORTED, 7, 3, 60, None), log).rule == f"{aborted} (its own writer ended it)"
+    fenced = f"{aborted} (epoch 4, newer than the writer's: a fence or its time-out ended it)"
+    assert view(5, Written(Fate.ABORTED, 7, 3, 60, 4), log) == View(visible=False, rule=fenced)
+    waits = "not below the last stable offset 100: an older transaction is open, and readers wait for it"
+    assert view(100, Written(Fate.PLAIN), log) == View(visible=False, rule=waits)
+
+
+def look(
+    at: int | None,
+    remaining: int,
+    *,
+    stable: int = 100,
+    holders: tuple[OpenTransaction, ...] = (),
+    own: Coordinated | None = None,
+) -> Look:
+    committed = None if at is None else Committed(at, "")
+    return Look(0, LogOffsets(5, stable, 100), committed, Remaining(remaining), holders, own)
+
+
+HOLDER = OpenTransaction(0, 42, 6, 90, "up", 33.3)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        (look(4, 1), look(4, 1), Told(State.STUCK, "input-lost: the position 4 is outside the log [5, 100]")),
+        (look(101, 0), look(101, 0), Told(State.STUCK, "offset-ahead: the position 101 is outside the log [5, 100]")),
+        (
+            look(5, 1),
+            look(5, 1),
+            Told(State.STUCK, "nothing moves, and no transaction of the pipeline is known: is it running?"),
+        ),
+        (look(99, 0), look(99, 0), Told(State.IDLE, "only markers and aborted records are left (1 offset)")),
+        (look(98, 0), look(98, 0), Told(State.IDLE, "only markers and aborted records are left (2 offsets)")),
+        (look(100, 0), look(100, 0), Told(State.IDLE, "at the end")),
+        (look(90, 0), look(99, 0), Told(State.WORKING, "+9 offsets since the last look")),
+        (
+            look(90, 0, stable=90),
+            look(90, 0, stable=90, holders=(HOLDER,)),
+            Told(State.BLOCKED, "10 offsets behind 'up' (producer 42, epoch 6, open for 33 s)"),
+        ),
+        (
+            look(90, 0, stable=99),
+            look(90, 0, stable=99, holders=(replace(HOLDER, transactional_id=None, age_s=None), HOLDER, HOLDER)),
+            Told(State.BLOCKED, "1 offset behind an unknown transactional id (producer 42, epoch 6) and 2 more"),
+        ),
+        (
+            look(50, 9, own=known(age_s=1)),
+            look(50, 9, own=known(age_s=1)),
+            Told(State.WORKING, "a transaction is open for 1.0 s"),
+        ),
+        (
+            look(50, 9),
+            look(50, 9, own=known(age_s=121)),
+            Told(State.STUCK, "its own transaction is open for 121 s, longer than its time-out: see `pipeline doctor`"),
+        ),
+        (
+            look(50, 9),
+            look(50, 9, own=known(began_ms=None)),
+            Told(State.STUCK, "its own transaction is open, longer than its time-out: see `pipeline doctor`"),
+        ),
+        (
+            look(50, 9, own=known("Empty", producer_id=6)),
+            look(50, 9, own=known("Empty", producer_epoch=5)),
+            Told(
+                State.FENCED,
+                "attempts begin (epoch 3 to 5) and none commits: two runs fence each other, or each attempt fails",
+            ),
+        ),
+        (
+            look(50, 9),
+            look(50, 9, own=known("Empty")),
+            Told(State.STUCK, "nothing moves and no transaction is open: is it running?"),
+        ),
+    ],
+)
+def test_a_partitions_state_is_told_in_one_sentence(before: Look, now: Look, told: Told) -> None:
+    assert tell(before, now, NOW_MS) == told
+
+
+def test_what_was_not_looked_at_may_all_be_visible() -> None:
+    """Behind the end nothing is left; a pending transaction is not settled."""
+    counter = Remainder(5, 10)
+    assert counter.remaining() == Remaining(5, exact=False)
+    counter.add(batch(0, 4, transactional=False))
+    assert counter.remaining() == Remaining(5, exact=False)
+    counter.add(batch(5, 8))
+    assert counter.remaining() == Remaining(5, exact=False)
+    counter.add(batch(9, 11, 8, transactional=False))
+    assert (counter.settled, counter.remaining()) == (False, Remaining(5, exact=False))
+    counter.add(batch(12, 12, marker="commit"))
+    assert (counter.settled, counter.remaining()) == (True, Remaining(5))
+    counter.add(batch(13, 14, transactional=False))
+    assert counter.remaining() == Remaining(5)
+    assert [str(Remaining(1234)), str(Remaining(1234, exact=False))] == ["1,234", "at most 1,234"]
+
+
+def test_several_batches_of_one_transaction_are_counted_together() -> None:
+    counter = Remainder(0, 10)
+    for one in (batch(0, 2), batch(3, 4), batch(5, 5, 8), batch(6, 6, marker="commit"), batch(7, 7, 8, marker="abort")):
+        counter.add(one)
+    counter.add(batch(8, 8, transactional=False))
+    counter.add(batch(9, 9, transactional=False))
+    assert counter.remaining() == Remaining(7)
+
+
+def copy(
+    fate: Fate = Fate.COMMITTED, offset: int = 13, epoch: int = 3, name: str | None = "g:in:0", producer: int = 7
+) -> Copy:
+    visible = fate in {Fate.COMMITTED, Fate.PLAIN}
+    return Copy("output", "out", 0, offset, Written(fate, producer, epoch), View(visible, "a rule"), name)
+
+
+def story(*copies: Copy, at: int | None = 50, source: Copy | None = copy(Fate.PLAIN), complete: bool = True) -> Story:  # noqa: B008 - a frozen value
+    return Story(SourcePosition("in", 0, 40), source, copies, at, complete)
+
+
+TWO = "2 copies were committed, in 2 transactions"
+LETTER = replace(copy(), reason="not-json")
+ABORTED = copy(Fate.ABORTED)
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        (
+            story(ABORTED, ABORTED, copy()),
+            (
+                Answer.DELIVERED,
+                "delivered once, to out[0] offset 13; 2 aborted copies beside it: read_uncommitted readers see 3",
+            ),
+        ),
+        (story(LETTER), (Answer.REJECTED, "not-json; dead letter out/0/13")),
+        (
+            replace(story(replace(LETTER, message="m")), replays=("in/0/1", "in/0/2")),
+            (Answer.REJECTED, "not-json: m; dead letter out/0/13; written back as in/0/1; written back as in/0/2"),
+        ),
+        (
+            story(ABORTED, ABORTED, copy(Fate.OPEN)),
+            (Answer.IN_FLIGHT, "written, and its transaction is still open, 2 attempts aborted"),
+        ),
+        (
+            story(ABORTED, at=40),
+            (Answer.NOT_READ, "nothing committed yet, 1 attempt aborted; the next run reads it again"),
+        ),
+        (story(at=40), (Answer.NOT_READ, "nothing committed yet; the next run reads it again")),
+        (
+            story(source=copy(Fate.OPEN)),
+            (Answer.NOT_VISIBLE, "not visible on the input: a rule"),
+        ),
+        (
+            story(source=None),
+            (Answer.NOT_FOUND, "the group stands behind it, no copy was found, and the input record is gone"),
+        ),
+        (
+            story(complete=False),
+            (
+                Answer.NOT_FOUND,
+                "the group stands behind it, no copy was found, and a part of the output logs is gone or was left out",
+            ),
+        ),
+        (
+            story(copy(), copy(epoch=4, name=None, producer=9)),
+            (
+                Answer.TWICE,
+                (
+                    "2 copies were committed, in 2 transactions of g:in:0 and producer 9: two groups, or two programs, "
+                    "write to this topic"
+                ),
+            ),
+        ),
+        (
+            story(copy(), copy(offset=14)),
+            (
+                Answer.TWICE,
+                (
+                    "2 copies were committed, in 1 transactions of g:in:0: the group's position was moved back "
+                    "by hand, or a run was told to start over (--on-missing-position start-over)"
+                ),
+            ),
+        ),
+        (
+            story(copy(), copy(Fate.PLAIN, epoch=-1, producer=-1)),
+            (
+                Answer.TWICE,
+                f"{TWO}; one of them in no transaction at all: somebody else wrote it",
+            ),
+        ),
+    ],
+)
+def test_an_answer_is_one_whole_sentence(told: Story, found: tuple[Answer, str]) -> None:
+    assert answer(told) == found
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        (story(at=None), "no committed offset: not read yet"),
+        (story(at=41), "done: the group stands at 41"),
+        (story(copy(Fate.OPEN), ABORTED, at=40), "in flight: the group stands at 40, and a transaction is open"),
+        (story(ABORTED, at=40), "not read yet: the group stands at 40"),
+    ],
+)
+def test_where_the_group_stands_is_one_whole_sentence(told: Story, text: str) -> None:
+    assert told.group_view() == text
+
+
+def ordered(offset: int, order: Order, *copies: Copy) -> Story:
+    return Story(SourcePosition("in", 0, offset), copy(Fate.PLAIN), copies or (copy(),), 50, order=order)
+
+
+def test_a_verdict_is_one_whole_sentence() -> None:
+    one, other = Order("o-1", b"a"), Order("o-1", b"b")
+    twice = ordered(1, one, copy(), copy(offset=14))
+    again = verdict([twice, twice, twice])
+    assert again is not None
+    assert again[1].startswith("we delivered in/0/1 more than once, and so on for 2 more: 2 copies")
+    assert verdict([ordered(1, one), ordered(2, other, LETTER)]) == (
+        Verdict.WRITTEN_TWICE,
+        (
+            "upstream wrote order 'o-1' 2 times, with different values, at in/0/1 and in/0/2; "
+            "to the pipeline each is an order of its own (delivered, rejected)"
+        ),
+    )
+    assert verdict([ordered(1, one), ordered(2, one)]) == (
+        Verdict.WRITTEN_TWICE,
+        (
+            "upstream wrote order 'o-1' 2 times, with the same bytes, at in/0/1 and in/0/2; "
+            "to the pipeline each is an order of its own (delivered)"
+        ),
+    )
+    back = replace(one, replay_of=SourcePosition("dlq", 0, 5))
+    assert verdict([ordered(1, one), ordered(2, back), ordered(3, back, LETTER)]) == (
+        Verdict.REPLAYED,
+        (
+            "not twice: in/0/2 is dead letter dlq/0/5, written back, and it is delivered; "
+            "in/0/3 is dead letter dlq/0/5, written back, and it is rejected"
+        ),
+    )
+    assert verdict([ordered(1, one), ordered(2, Order("o-2", b"a"))]) == (
+        Verdict.DIFFERENT,
+        "2 records, no order twice among those that readers see: each is told by itself",
+    )
+
+
+def test_ranges_of_several_partitions_in_one_transaction_are_kept_apart() -> None:
+    """A gap anywhere in the offset log makes later beginnings unknown, not those that are known already."""
+
+    def offsets(base: int, last: int, producer: int, *commits: OffsetCommit, marker: str | None = None) -> OffsetBatch:
+        return OffsetBatch(batch(base, last, producer, marker=marker), commits)
+
+    log = [
+        offsets(0, 0, 7, OffsetCommit(0, 5)),
+        offsets(1, 1, 7, OffsetCommit(1, 6)),
+        offsets(2, 2, 7, marker="commit"),
+        OffsetBatch(replace(batch(3, 5, 8), records=2), (OffsetCommit(0, 9), OffsetCommit(2, 4))),
+        offsets(6, 6, 8, OffsetCommit(3, None)),
+    ]
+    assert spans(log, {0: 0, 1: 0, 2: 0, 3: 0}) == {
+        (7, 3): {0: Span(0, 5), 1: Span(0, 6)},
+        (8, 3): {0: Span(5, 9), 2: Span(None, 4)},
+    }

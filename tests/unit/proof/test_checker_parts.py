@@ -1,0 +1,389 @@
+"""The parts of the checker one by one: lanes, layouts, journals of readers and writers, demands, epochs."""
+
+from __future__ import annotations
+
+import pytest
+
+from proof.checking.demands import check_fired, check_secrets, check_stalls
+from proof.checking.lane import Lane
+from proof.checking.layout import Layout
+from proof.checking.readers import check_readers
+from proof.checking.records import Row
+from proof.checking.transactions import Endings, RawLog
+from proof.checking.writers import Acknowledged
+from proof.findings import Finding, Findings, Name
+from protocol.batches import RawBatch
+from protocol.journal import Entry, Phase, Run, Step
+
+
+def row(offset: int) -> Row:
+    return 0, offset, None, None, [], None
+
+
+def lane(*offsets: int, read: int = 10) -> Lane:
+    made = Lane(0)
+    for offset in offsets:
+        made.skip_to(offset)
+        made.queue.append(row(offset))
+        made.read = offset + 1
+    made.skip_to(read)
+    return made
+
+
+def test_a_lane_gives_out_each_input_once_and_knows_which_were_visible() -> None:
+    """Those that are passed by wait, and are the lowest."""
+    made = lane(1, 2, 5)
+    assert [made.visible(offset) for offset in range(10)] == [n in {1, 2, 5} for n in range(10)]
+    assert (made.low, len(made), made.held_bytes) == (1, 3, 48)
+    assert made.take(5) == row(5)
+    assert (made.low, len(made)) == (1, 2)
+    assert made.take(3) is None
+    assert made.take(2) == row(2)
+    assert made.take(2) is None
+    assert [waits[1] for waits in made.waiting()] == [1]
+    assert made.take(1) == row(1)
+    assert (made.low, len(made)) == (10, 0)
+
+
+def test_a_lane_waits_for_both_sides_until_it_forgets() -> None:
+    made = lane(1, 2, 3, read=4)
+    made.early |= {7: ("out", row(7)), 3: ("out", row(3)), 4: ("out", row(4))}
+    assert made.take(2) == row(2)
+    assert len(made) == 5
+    assert [waits[1] for waits in made.waiting()] == [1, 3]
+    assert [early[1][1] for early in made.overdue()] == [3]
+    assert set(made.early) == {7, 4}
+    made.forget()
+    assert (len(made), list(made.waiting())) == (2, [])
+
+
+def test_a_stretch_that_was_read_already_is_no_gap() -> None:
+    made = Lane(5)
+    made.skip_to(5)
+    made.skip_to(4)
+    assert (made.read, made.held_bytes, made.visible(4)) == (5, 0, True)
+    made.skip_to(6)
+    assert (made.read, made.held_bytes, made.visible(5), made.visible(6)) == (6, 16, False, True)
+
+
+def layout(*records: tuple[int, int, int], first: int = 0) -> Layout:
+    made = Layout(first)
+    for record in records:
+        made.add(*record)
+    return made
+
+
+def test_records_make_one_run_while_offset_and_source_rise_together() -> None:
+    """Another source, a gap in the log, or one in the source begins a new one."""
+    made = layout((2, 0, 5), (3, 0, 6), (4, 1, 7), (5, 1, 9), (7, 1, 10), (8, 1, 11))
+    assert made.runs == [Run(2, 0, 5, 2), Run(4, 1, 7, 1), Run(5, 1, 9, 1), Run(7, 1, 10, 2)]
+    assert made.end == 9
+    assert layout(first=3).end == 3
+
+
+@pytest.mark.parametrize(
+    ("start", "until", "found"),
+    [
+        (0, 2, []),
+        (0, 3, [Run(2, 0, 5, 1)]),
+        (3, 4, [Run(3, 0, 6, 1)]),
+        (3, 9, [Run(3, 0, 6, 2), Run(7, 0, 20, 2)]),
+        (5, 7, []),
+        (8, 99, [Run(8, 0, 21, 1)]),
+        (9, 99, []),
+        (4, 4, []),
+    ],
+)
+def test_the_runs_between_two_offsets_are_cut_to_them(start: int, until: int, found: list[Run]) -> None:
+    made = layout((2, 0, 5), (3, 0, 6), (4, 0, 7), (7, 0, 20), (8, 0, 21))
+    assert list(made.between(start, until)) == found
+
+
+def test_an_aborted_stretch_holds_its_first_and_its_last_record() -> None:
+    """In whatever order the stretches were added."""
+    made = Layout(0)
+    made.add_aborted(10, 12)
+    made.add_aborted(3, 4)
+    assert [n for n in range(20) if made.aborted(n)] == [3, 4, 10, 11, 12]
+    made.add_aborted(0, 0)
+    assert [n for n in range(20) if made.aborted(n)] == [0, 3, 4, 10, 11, 12]
+
+
+def read(topic: str = "out", partition: int | None = 0, pid: int = 1, **fields: object) -> Entry:
+    said = {"topic": topic, **fields} | ({} if partition is None else {"partition": partition})
+    return Entry(1.0, "r", pid, Step.READ, Phase.DONE, said)
+
+
+def final(pid: int = 1) -> Entry:
+    return Entry(2.0, "r", pid, Step.READ, Phase.DONE, {"final": True})
+
+
+def judged(
+    *entries: Entry, layouts: dict[tuple[str, int], Layout] | None = None, acknowledged: Acknowledged | None = None
+) -> list[Finding]:
+    found = Findings()
+    if layouts is None:
+        made = layout(*((n, 0, n + 100) for n in range(2, 10) if n != 6))
+        made.add_aborted(6, 6)
+        layouts = {("out", 0): made}
+    check_readers(entries, layouts, found, acknowledged or Acknowledged((), "in"))
+    return found.first()
+
+
+def say(name: Name, offset: int, evidence: str, partition: int = 0) -> Finding:
+    return Finding(name, "out", partition, offset, evidence)
+
+
+ALL = [Run(2, 0, 102, 4), Run(7, 0, 107, 3)]
+
+
+def test_a_reader_that_saw_what_the_log_holds_is_right() -> None:
+    """In pieces, across an aborted record, and whatever topics nobody checks."""
+    assert judged(read(runs=ALL), read("else", runs=[Run(0, 0, 0, 9)]), read(runs=[]), final()) == []
+    assert judged(read(runs=[Run(2, 0, 102, 2)]), read(runs=[Run(4, 0, 104, 2), ALL[1]]), final()) == []
+    assert (
+        judged(Entry(1.0, "r", 1, Step.COMMIT, Phase.DONE, {"topic": "out", "partition": 0, "runs": [Run(5, 0, 0, 1)]}))
+        == []
+    )
+    assert judged(read(runs=[Run(2, -1, -1, 4)])) == [], "a record without a source is compared by its place alone"
+
+
+@pytest.mark.parametrize(
+    ("runs", "found"),
+    [
+        ([Run(2, 0, 102, 2), Run(3, 0, 103, 3)], [say(Name.NONMONOTONIC_POLL, 3, "r 1 had read up to 3 before")]),
+        (
+            [Run(2, 0, 102, 2), Run(5, 0, 105, 1)],
+            [say(Name.POLL_SKIP, 4, "r 1 went from 3 to 5 and left out 1 visible records")],
+        ),
+        (
+            [Run(2, 0, 102, 1), Run(9, 0, 109, 1)],
+            [say(Name.POLL_SKIP, 3, "r 1 went from 2 to 9 and left out 3 visible records")],
+        ),
+        (
+            [Run(2, 0, 103, 2)],
+            [say(Name.INCONSISTENT, 2, "r 1 read source 0:103, the log holds 0:102")],
+        ),
+        ([Run(2, 1, 102, 1)], [say(Name.INCONSISTENT, 2, "r 1 read source 1:102, the log holds 0:102")]),
+        (
+            [Run(5, 0, 105, 3)],
+            [say(Name.ABORTED_READ, 6, "r 1 read it at read_committed, and its transaction did not commit")],
+        ),
+        (
+            [Run(5, 0, 105, 2)],
+            [say(Name.ABORTED_READ, 6, "r 1 read it at read_committed, and its transaction did not commit")],
+        ),
+        ([Run(9, 0, 109, 2)], [say(Name.INCONSISTENT, 10, "r 1 read it, and the log holds no record there")]),
+    ],
+)
+def test_a_reader_that_saw_something_else_is_told_with_the_place(runs: list[Run], found: list[Finding]) -> None:
+    assert judged(read(runs=runs)) == found
+
+
+def test_below_the_logs_first_offset_nothing_is_known() -> None:
+    """Retention took it after the reader had it."""
+    assert judged(read(runs=[Run(0, 0, 7, 3)]), layouts={("out", 0): layout((2, 0, 9), first=2)}) == []
+
+
+def test_readers_of_uncommitted_records_may_see_aborted_ones() -> None:
+    """And the end of the log says nothing about them."""
+    entry = read(runs=[Run(5, 0, 105, 2)], isolation="read_uncommitted")
+    assert judged(entry, final()) == []
+
+
+def test_two_readers_are_two_and_two_partitions_are_two() -> None:
+    layouts = {("out", p): layout((2, 0, 102), (3, 0, 103)) for p in (0, 1)}
+    again = [Run(2, 0, 102, 2)]
+    assert judged(read(runs=again), read(runs=again, pid=2), read(partition=1, runs=again), layouts=layouts) == []
+    (found,) = judged(read(runs=again), read(partition=1, runs=again), read(partition=1, runs=again), layouts=layouts)
+    assert (found.name, found.partition) == (Name.NONMONOTONIC_POLL, 1)
+
+
+def commit(partition: int = 0, start: int = 0, until: int = 0, **more: object) -> Entry:
+    return Entry(1.0, "w", 9, Step.COMMIT, Phase.DONE, {"partition": partition, "start": start, "until": until, **more})
+
+
+@pytest.mark.parametrize(
+    ("runs", "offset", "count"),
+    [([Run(2, 0, 102, 4)], 7, 3), ([Run(3, 0, 103, 3), ALL[1]], 2, 1), ([], 2, 4)],
+)
+def test_who_drains_a_topic_gets_all_that_was_acknowledged(runs: list[Run], offset: int, count: int) -> None:
+    """From the log's first offset to its end; other topics are not asked of it."""
+    evidence = f"r 1 read to the end and did not get {count} committed records from here on"
+    wanted = [say(Name.UNSEEN, offset, evidence)]
+    assert judged(read(runs=runs), final()) == wanted
+    assert judged(read(runs=runs)) == []
+    assert judged(read("else", runs=runs), final()) == []
+    told = Acknowledged([commit(start=102, until=110)], "in")
+    assert judged(read(runs=runs), final(), acknowledged=told) == wanted
+    untold = Acknowledged([commit(start=110, until=120)], "in")
+    assert judged(read(runs=runs), final(), acknowledged=untold) == []
+
+
+def test_acknowledged_ranges_are_merged_where_they_touch() -> None:
+    told = Acknowledged([commit(0, 5, 7), commit(0, 0, 3), commit(0, 3, 5), commit(0, 9, 12), commit(0, 9, 10)], "in")
+    assert told.ranges == {0: [(0, 7), (9, 12)]}
+    assert (told.until(0), told.until(1)) == (12, -1)
+    assert [told.holding(0, n) for n in (0, 6, 7, 8, 9, 11, 12)] == [(0, 7), (0, 7), None, None, (9, 12), (9, 12), None]
+    assert told.holding(1, 0) is None
+    assert [told.covers(0, n, 2) for n in (-2, -1, 6, 7, 8, 11, 12)] == [False, True, True, False, True, True, False]
+    assert not told.covers(1, 0, 9)
+
+
+def test_only_a_commit_that_was_done_is_acknowledged() -> None:
+    """Of this input, and of this group where somebody asks."""
+    intent = commit(0, 0, 3)._replace(phase=Phase.INTENT)
+    flushed = commit(0, 0, 3)._replace(step=Step.FLUSH)
+    other = commit(0, 0, 3, topic="x")
+    group = commit(0, 0, 3, topic="in", group="h")
+    assert Acknowledged([intent, flushed, other, group], "in", "g").ranges == {}
+    assert Acknowledged([intent, flushed, other, group], "in", "h").ranges == {0: [(0, 3)]}
+    assert Acknowledged([group], "in").ranges == {0: [(0, 3)]}
+    assert Acknowledged([commit(1, 0, 3)], "in", "g").ranges == {1: [(0, 3)]}
+    assert Acknowledged([intent], "in").any_writer
+    readers = Acknowledged([read(runs=[])], "in")
+    assert not readers.any_writer
+    assert readers.covers(0, 0, 1)
+    assert Acknowledged([read(runs=[]), commit(0, 0, 3)], "in").ranges == {0: [(0, 3)]}
+
+
+def test_a_fault_that_fired_less_often_than_demanded_is_silent() -> None:
+    found = Findings()
+    check_fired({"b": 2, "a": 1, "c": 3}, {"b": 1, "c": 3, "d": 9}, found)
+    why = "run it longer, or see why the fault did not reach it"
+    assert found.first() == [
+        Finding(Name.SILENT_FAULT, "run", -1, 0, f"a: 0 seen, 1 needed; {why}"),
+        Finding(Name.SILENT_FAULT, "run", -1, 1, f"b: 1 seen, 2 needed; {why}"),
+    ]
+
+
+def test_a_first_commit_that_comes_later_than_the_bound_is_a_stall() -> None:
+    """At the bound it is in time; without a bound nothing is."""
+    found = Findings()
+    commits = {4000: None, 1000: 3000, 2000: 4001}
+    check_stalls(commits, None, found)
+    assert found.first() == []
+    check_stalls(commits, 2.0, found)
+    assert found.first() == [
+        Finding(Name.STALL, "run", -1, 2000, "first commit after 2.0 s after the heal; the bound is 2 s"),
+        Finding(Name.STALL, "run", -1, 4000, "first commit never after the heal; the bound is 2 s"),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+def test_a_secret_is_found_at_its_byte_however_the_file_is_cut(size: int) -> None:
+    """Several in one file, overlapping ones too; empty ones are none."""
+    text = b"xxabab..key.ab"
+    found = Findings()
+    check_secrets("f", [text[n : n + size] for n in range(0, len(text), size)], ["", "aba", "key", "ab"], found)
+    told = sorted((one.offset, one.evidence) for one in found.first())
+    assert told == [
+        (2, "canary number 1 stands at byte 2"),
+        (2, "canary number 3 stands at byte 2"),
+        (4, "canary number 3 stands at byte 4"),
+        (8, "canary number 2 stands at byte 8"),
+        (12, "canary number 3 stands at byte 12"),
+    ]
+    assert {(one.name, one.topic, one.partition) for one in found.first()} == {(Name.SECRET, "f", -1)}
+    check_secrets("g", [text], [], found)
+    assert len(found.first()) == 5
+
+
+def data(base: int, epoch: int = 3, producer: int = 7, count: int = 2) -> RawBatch:
+    return RawBatch(base, base + count - 1, count, producer, epoch, 0, True, False, None, 0)
+
+
+def ends(base: int, kind: str, epoch: int = 3, producer: int = 7, at_ms: int = 0) -> RawBatch:
+    return RawBatch(base, base, 1, producer, epoch, -1, True, True, kind, at_ms)
+
+
+def log(*batches: RawBatch, strict: bool = True, healed: tuple[int, ...] = ()) -> tuple[list[Finding], Endings]:
+    found = Findings()
+    endings = Endings(found, healed)
+    raw = RawLog("out", 0, found, endings, strict=strict)
+    for batch in batches:
+        raw.take(batch)
+    endings.report()
+    return found.first(), endings
+
+
+def test_transactions_and_their_records_are_counted_once() -> None:
+    """A fence is an abort by a newer epoch."""
+    found, endings = log(
+        data(0), ends(2, "commit"), data(3, 4), data(5, 4), ends(7, "abort", 4), data(8, 5), ends(10, "abort", 6)
+    )
+    assert found == []
+    assert endings.counts == {
+        "committed_transactions": 1,
+        "committed_records": 2,
+        "aborted_transactions": 2,
+        "aborted_records": 6,
+        "fences": 1,
+    }
+
+
+def test_an_epoch_that_is_used_again_is_told_where_that_begins() -> None:
+    """With the end it had before; a producer that may do that is not told."""
+    batches = data(0), ends(2, "commit"), data(3), ends(5, "abort")
+    found, endings = log(*batches)
+    evidence = "the epoch ended with commit before: a late frame of that transaction would hit this one"
+    assert found == [Finding(Name.EPOCH_REUSE, "out", 0, 3, evidence, 7, 3)]
+    assert (endings.counts["committed_transactions"], endings.counts["aborted_transactions"]) == (1, 1)
+    assert log(*batches, strict=False)[0] == []
+    _, twice = log(data(0), ends(2, "commit"), data(3), ends(5, "commit"), strict=False)
+    assert twice.counts["committed_transactions"] == 2
+
+
+def test_an_older_epoch_that_commits_behind_a_newer_one_is_a_zombie() -> None:
+    """One that is aborted is not visible, so it is none."""
+    evidence = "visible, although epoch 4 of this producer wrote or ended here before"
+    found, _ = log(data(0, 4), ends(2, "commit", 4), data(3), ends(5, "commit"))
+    assert found == [Finding(Name.ZOMBIE, "out", 0, 3, evidence, 7, 3)]
+    assert log(data(0, 4), ends(2, "commit", 4), data(3), ends(5, "abort"))[0] == []
+    fenced, _ = log(data(0), ends(2, "abort", 4), data(3), ends(5, "commit"))
+    assert Name.ZOMBIE in {one.name for one in fenced}
+
+
+def test_a_second_marker_of_the_same_kind_says_nothing_new() -> None:
+    """One of the other kind is a late frame."""
+    assert log(data(0), ends(2, "commit"), ends(3, "commit"))[0] == []
+    found, _ = log(data(0), ends(2, "commit"), ends(3, "abort"))
+    assert [(one.name, one.offset) for one in found] == [(Name.EPOCH_REUSE, 3)]
+    assert log(data(0), ends(2, "commit"), ends(3, "abort", 4))[0] == []
+
+
+def test_one_transaction_with_two_ends_is_torn() -> None:
+    found = Findings()
+    endings = Endings(found)
+    for partition, kind in ((0, "commit"), (1, "abort")):
+        raw = RawLog("out", partition, found, endings, strict=True)
+        raw.take(data(5))
+        raw.take(ends(7, kind))
+    assert endings.both((7, 3))
+    assert not endings.both((7, 4))
+    endings.report()
+    evidence = "it ended with abort here, and otherwise in another partition"
+    assert found.first() == [Finding(Name.TORN, "out", 1, 5, evidence, 7, 3)]
+
+
+def test_the_first_commit_after_each_heal_is_kept() -> None:
+    """At the same moment counts; an abort does not."""
+    _, endings = log(
+        data(0), ends(2, "abort", at_ms=1500), data(3, 4), ends(5, "commit", 4, at_ms=3000), data(6, 5),
+        ends(8, "commit", 5, at_ms=2000), healed=(1000, 2000, 2001, 3001),
+    )  # fmt: skip
+    assert endings.first_commit_ms == {1000: 2000, 2000: 2000, 2001: 3000, 3001: None}
+
+
+def test_epochs_of_one_producer_are_kept_apart_up_to_the_last() -> None:
+    """Bytes and bits at their borders."""
+    found = Findings()
+    endings = Endings(found)
+    for epoch in (0, 7, 8, 32767):
+        raw = RawLog("out", 0, found, endings, strict=True)
+        raw.take(data(0, epoch))
+        raw.take(ends(2, "commit", epoch))
+        other = RawLog("out", 1, found, endings, strict=True)
+        other.take(data(0, epoch + 1 if epoch < 9 else 9))
+        other.take(ends(2, "abort", epoch + 1 if epoch < 9 else 9))
+    assert [epoch for epoch in (0, 1, 6, 7, 8, 9, 16, 32767) if endings.both((7, epoch))] == [8]
