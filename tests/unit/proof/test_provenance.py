@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,9 @@ from proof.campaign.campaign import Plan, carry_out
 from proof.campaign.cell import Cell
 from proof.campaign.runner import Terms
 from proof.provenance import MadeWith, kernel, kernel_modules
+from proof.report.markdown import markdown
+from proof.report.reading import read
+from proof.report.summary import Summary
 from protocol.command import outcome
 from protocol.names import ExitCode
 
@@ -109,3 +113,12 @@ def test_a_report_of_results_without_a_kernel_says_so_by_itself(
     assert (told["verdict"], told["cells"]["proven"], told["kernel"]) == ("inconclusive", 0, kernel())
     assert {bar["met"] for bar in told["bars"]} <= {"of another kernel", "not measured"}
     assert {run["commit"] for cell in told["matrix"] for run in cell["runs"]} == {"unknown"}
+
+
+def test_the_committed_summary_is_what_the_report_makes_of_the_committed_results() -> None:
+    """When the kernel changes the results show nothing of it, and the page has to say so: `make prove-report`."""
+    folder = provenance.ROOT / "docs/proof"
+    found = read((folder / "results.json").read_text("utf-8"), "results.json", kernel())
+    fresh, committed = markdown(Summary.of(*found, kernel())), (folder / "summary.md").read_text("utf-8")
+    hashes = re.compile(r"(today's, )[0-9a-f]{12}")
+    assert hashes.sub(r"\1", committed) == hashes.sub(r"\1", fresh)
