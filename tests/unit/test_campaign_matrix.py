@@ -54,9 +54,9 @@ def test_every_row_has_cells_and_no_name_is_given_twice() -> None:
 
 def test_cells_are_chosen_by_name_row_or_mark() -> None:
     """In the order of the matrix, each once."""
-    assert [cell.name for cell in matrix.chosen(["F01-after-flush-w*", "F01-after-f*-writer"])] == [
-        "F01-after-fence-writer",
-        "F01-after-flush-writer",
+    assert [cell.name for cell in matrix.chosen(["F01-after-flush-w*", "F01-after-f*-writer-connector"])] == [
+        "F01-after-fence-writer-connector",
+        "F01-after-flush-writer-connector",
         "F01-after-flush-writer-direct",
     ]
     assert {cell.row for cell in matrix.chosen(["F14"])} == {"F14"}

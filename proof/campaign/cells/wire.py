@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from proof.campaign.cell import Cell
@@ -16,11 +16,13 @@ from proof.wire.rules import Action, Rule, Side
 from proof.wire.running import WireProxy
 from proof.wire.shape import PLAIN, Shape
 from protocol.deadline import Deadline
+from protocol.journal import Entry, Phase, Step
 from protocol.names import TransactionalId
 
 _ROUNDS = 10
 _CAUGHT_S = 30.0
-_SLOW_S = 20.0
+_SLOW_S, _NOTICED_S = 20.0, 0.025
+SLOWED = "slowed_steps"
 _RANGES = ("--max-records-per-transaction", "100")
 
 
@@ -114,7 +116,24 @@ def slow(shape: Shape, stage: Stage) -> None:
         stage.writer("--follow")
         stage.await_commits(4, _CAUGHT_S * 2)
         stage.pause(_SLOW_S)
-        stage.fire("slow_seconds", int(_SLOW_S))
+        stage.journals.look()
+        stage.fire(SLOWED, slowed(stage.journals.entries, shape))
+
+
+def slowed(entries: Iterable[Entry], shape: Shape) -> int:
+    """Steps that took as long as the network asks for, there and back, at the least."""
+    wait = max(2 * (shape.latency_s - shape.jitter_s), shape.retransmit_s if shape.loss else 0.0, _NOTICED_S)
+    begun: dict[tuple[int, int, Step], float] = {}
+    found = 0
+    for one in entries:
+        if one.step is Step.READ:
+            continue
+        what = one.pid, one.fields["partition"], one.step
+        if one.phase is Phase.INTENT:
+            begun[what] = one.at
+        elif one.phase is Phase.DONE and what in begun:
+            found += one.at - begun.pop(what) >= wait
+    return found
 
 
 def _late_cell(row: str, word: str, api: Api, *marks: str) -> Cell:
@@ -173,7 +192,7 @@ def _slow_cell(word: str, fault: str, shape: Shape) -> Cell:
         moment="always",
         play=functools.partial(slow, shape),
         path="proxy",
-        needed={"slow_seconds": int(_SLOW_S)},
+        needed={SLOWED: 10},
         limit_s=240.0,
     )
 
