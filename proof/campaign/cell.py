@@ -33,7 +33,8 @@ class Cell:
     (`proof.campaign.cells.direct`); empty: none is told. With ``properties`` the cell gets
     one broker of its own with these settings, if ``secure`` one that asks who is there. Not ``judged``: the play itself
     tells, since the logs can't be compared afterwards. An ``experiment`` (brokers, seed, kills) does without stage and
-    play, and gives the whole result.
+    play, and gives the whole result. In a control the pipeline has the ``bug`` (`python -m tests.mutants list`), and
+    it has to show the anomaly ``breaks``: one that merely gets stuck is inconclusive.
     """
 
     name: str
@@ -56,3 +57,5 @@ class Cell:
     judged: bool = True
     not_applicable: str = ""
     experiment: Callable[[str, int, int], Mapping[str, Any]] | None = None
+    bug: str = ""
+    breaks: str = ""

@@ -111,6 +111,7 @@ def _play(stage: Stage, judged: judge.Judgement) -> None:
     judged.counts |= stage.counts
     stage.stall_s += stalls(stage.journals, stage.killed)
     judge.guard(stage, judged)
+    judge.as_a_control(stage.cell, judged)
 
 
 def _open(stage: Stage) -> None:

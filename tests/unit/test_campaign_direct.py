@@ -52,6 +52,8 @@ TWINLESS = {
     "F12-offsets-control": "the writers are the wire's own, which read no input",
     "F12-offsets-strict": "the writers are the wire's own, which read no input",
     "F12-records-control": "the writers are the wire's own, which read no input",
+    "F13-records-control": "the writers are the wire's own, which read no input",
+    "F13-records-strict": "the writers are the wire's own, which read no input",
     "F12-records-strict": "the writers are the wire's own, which read no input",
     "F29-*": "the program under test reads the pipeline's output",
     "F30-*": "the program under test reads the pipeline's output",

@@ -194,7 +194,7 @@ def _role_cells(role: str) -> tuple[Cell, Cell]:
             "F14",
             "SIGKILL",
             play=kill,
-            needed={"broker_kills": 1, LEADERS_MOVED: 1, OPEN: 1},
+            needed={"broker_kills": 1, **effects},
             marks=marks,
             **common,
         ),  # type: ignore[arg-type]
@@ -203,7 +203,7 @@ def _role_cells(role: str) -> tuple[Cell, Cell]:
             "F15",
             "SIGSTOP 20 s",
             play=pause,
-            needed={"broker_pauses": 1, LEADERS_MOVED: 1, OPEN: 1},
+            needed={"broker_pauses": 1, **effects},
             **common,
         ),  # type: ignore[arg-type]
     )

@@ -33,6 +33,7 @@ NO_READER = {
     "F11-end-txn-*": "the writers are the wire's own, which read no input",
     "F12-offsets-*": "the writers are the wire's own, which read no input",
     "F12-records-*": "the writers are the wire's own, which read no input",
+    "F13-records-*": "the writers are the wire's own, which read no input",
     "F29-*": "the program under test reads the pipeline's output",
     "F30-*": "the program under test reads the pipeline's output",
     "F31-*": "the program under test reads the pipeline's output",

@@ -28,7 +28,6 @@ from protocol.names import CrashPoint
 _LOCAL = ("--master", "local[2]")
 _CLUSTER = ("--master", "local-cluster[2,1,1024]")
 _SPECULATION = {
-    "spark.pyspark.python": sys.executable,  # a worker of another host has its own idea of it
     "spark.speculation": "true",
     "spark.speculation.multiplier": "1.01",
     "spark.speculation.quantile": "0.1",
@@ -246,6 +245,7 @@ def standalone(stage: Stage) -> str:
     assert found.origin is not None
     command = str(Path(found.origin).parent / "bin" / "spark-class")
     where = ("--port", "0", "--webui-port", "0")
+    stage.programs.environment["PYSPARK_PYTHON"] = sys.executable  # a worker would take the first python3 on PATH
     deploy = "org.apache.spark.deploy"
     master = stage.programs.start("master", command, f"{deploy}.master.Master", "--host", _HOSTS[0], *where)
     stage.until(lambda: _url(master) is not None, "Spark's master", _START_S * stage.slack)

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from proof.campaign.cell import Cell
 from proof.campaign.cells.writer import died
@@ -183,6 +184,19 @@ def _commit_cell(*, released: bool) -> Cell:
     )
 
 
+def _commit_control() -> Cell:
+    """The same with a pipeline whose position is no part of the records' transaction: they come out again."""
+    return replace(
+        _commit_cell(released=True),
+        name="F02-commit-released-control",
+        target="a writer that sends offsets in a transaction of their own (control)",
+        bound_s=None,
+        expected="violated",
+        bug="offset-in-a-transaction-of-its-own",
+        breaks="duplicate-output",
+    )
+
+
 def _slow_cell(word: str, fault: str, shape: Shape) -> Cell:
     return Cell(
         name=f"F20-{word}",
@@ -200,6 +214,7 @@ def _slow_cell(word: str, fault: str, shape: Shape) -> Cell:
 CELLS = (
     _commit_cell(released=True),
     _commit_cell(released=False),
+    _commit_control(),
     _late_cell("F11", "end-txn", Api.END_TXN, "prove"),
     _late_cell("F12", "txn-offset-commit", Api.TXN_OFFSET_COMMIT),
     _late_cell("F12", "produce", Api.PRODUCE),
