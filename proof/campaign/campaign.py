@@ -177,13 +177,20 @@ class _Stand:
 
 
 def _about(plan: Plan, began: datetime, seconds: float) -> dict[str, object]:
+    return about(plan.command, began, seconds, plan.seeds, _made_with(plan))
+
+
+def about(
+    command: str, began: datetime, seconds: float, seeds: Sequence[int], made_with: MadeWith
+) -> dict[str, object]:
+    """What stands around results: how they were made, where, and with what."""
     return {
-        "command": plan.command,
+        "command": command,
         "began": began.isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
         "machine": f"{os.cpu_count()} cores, {_memory_gib()} GiB, {platform.system()} {platform.machine()}",
-        **asdict(_made_with(plan)),
-        "seeds": list(plan.seeds),
+        **asdict(made_with),
+        "seeds": list(seeds),
     }
 
 

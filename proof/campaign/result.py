@@ -81,7 +81,13 @@ def finished(folder: Path, kernel: str | None = None) -> list[Result]:
 
 def write_whole(folder: Path, campaign: Mapping[str, Any], results: Sequence[Result]) -> Path:
     """Write the campaign with all its cells, in one step."""
+    return write_file(folder / WHOLE, campaign, results)
+
+
+def write_file(path: Path, campaign: Mapping[str, Any], results: Sequence[Result]) -> Path:
+    """Write a campaign to a file of any name, in one step."""
     document = {"campaign": dict(campaign), "cells": [asdict(result) for result in results]}
-    fresh = folder / f"{WHOLE}.new"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(json.dumps(document, indent=2) + "\n")
-    return fresh.replace(folder / WHOLE)
+    return fresh.replace(path)

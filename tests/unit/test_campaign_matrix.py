@@ -145,7 +145,7 @@ def test_journals_are_followed_line_by_line(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_control_shows_something_only_by_the_anomaly_that_its_bug_stands_for(tmp_path: Path) -> None:
+def test_a_control_shows_something_only_by_the_anomaly_that_its_bug_stands_for() -> None:
     """One that merely gets stuck is inconclusive: the check beside it may be blind."""
     cell = matrix.named("F02-commit-released-control-connector")
     assert (cell.expected, cell.breaks) == ("violated", "duplicate-output")

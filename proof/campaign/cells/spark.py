@@ -172,7 +172,9 @@ def orphan(stage: Stage) -> None:
             stage.writer(*_LOCAL, "--follow", name="next")
             stage.recovered(at)
             woken = time.time()
-            signal_all(workers, stop=False)
+            # Their daemon stays asleep: it would end them as soon as it heard that the JVM is gone.
+            pids = {one.pid for one in workers}
+            signal_all([one for one in workers if one.ppid() in pids], stop=False)
             stage.fire("zombies_fenced", int(fenced_since(stage, {one.pid for one in workers}, woken)))
             stage.await_commits(8)
         finally:
