@@ -140,15 +140,16 @@ bench-claims: setup ## fold, newcomer, take-over                  make bench-cla
 claims-races: setup ## 8 claimants, 64 partitions, 1,000 rounds      make claims-races BOOTSTRAP=kafka:9092
 	@exec $(PY) -m proof claims-races --rounds 1000 $(call option,--out,RACES_OUT) $(bootstrap)
 models: ## claims and the six steps, all interleavings (spin)   make models
+	@scripts/setup-packages.sh models
 	@exec scripts/models.sh
 
 ## Work on the house
 .PHONY: test test-secure lint bench bench-growth bench-peers bench-profiles bench-scale bench-xray
 test: setup ## unit, integration and scenario tests               make test TESTS=tests/unit
-	@scripts/setup-packages.sh stores browser metrics || echo "tests that need what is missing will fail and say so" >&2
+	@scripts/setup-packages.sh stores browser metrics models || echo "tests that need what is missing will fail and say so" >&2
 	@exec $(PY) -m pytest --numprocesses $(TEST_WORKERS) $(TESTS)
 test-secure: setup ## the same with TLS, SCRAM, least rights     make test-secure TESTS=tests/scenarios/test_story.py
-	@scripts/setup-packages.sh stores browser metrics || echo "tests that need what is missing will fail and say so" >&2
+	@scripts/setup-packages.sh stores browser metrics models || echo "tests that need what is missing will fail and say so" >&2
 	@exec $(PY) -m pytest --secure --secure-record docs/proof/secure.json --numprocesses $(TEST_WORKERS) $(TESTS)
 lint: setup ## style, types, import arrows, shell files           make lint
 	@exec scripts/lint.sh

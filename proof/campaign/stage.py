@@ -118,8 +118,8 @@ class Stage:
 
     def writer(self, *options: str, name: str = "writer") -> Program:
         """The program under test with the cell's reader, without Spark unless ``options`` name a master."""
-        program = (sys.executable, "-m", "tests.mutants", "as", self.cell.bug, "run") if self.cell.bug else self.program
-        words = [*program, "--bootstrap", self.bootstrap, *self.names.options()]
+        broken = (sys.executable, "-m", "tests.mutants", "as", self.cell.bug, "run")
+        words = [*(broken if self.cell.bug else self.program), "--bootstrap", self.bootstrap, *self.names.options()]
         if reader := self._reader():
             words += ["--reader", reader]
         words += ["--master", "none", "--journal", str(self.journals.folder), "--transaction-timeout", "20"]

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import psutil
 
@@ -183,7 +184,13 @@ def _rotated(brokers: Sequence[int], turn: int) -> list[int]:
 def _role_cells(role: str) -> tuple[Cell, Cell]:
     coordinators = {"transactions": "transaction coordinator", "group": "group coordinator"}
     target = coordinators.get(role, f"broker leading the {role}")
-    common = {"target": target, "moment": "under load", "needs": _NEEDS, "bound_s": 15.0, "limit_s": 900.0}
+    common: dict[str, Any] = {
+        "target": target,
+        "moment": "under load",
+        "needs": _NEEDS,
+        "bound_s": 15.0,
+        "limit_s": 900.0,
+    }
     marks = frozenset({"prove"}) if role in {"output", "transactions"} else frozenset[str]()
     effects = {LEADERS_MOVED: 1, OPEN: 1}
     kill = functools.partial(kill_leader, role)
@@ -197,7 +204,7 @@ def _role_cells(role: str) -> tuple[Cell, Cell]:
             needed={"broker_kills": 1, **effects},
             marks=marks,
             **common,
-        ),  # type: ignore[arg-type]
+        ),
         Cell(
             f"F15-{role}-leader",
             "F15",
@@ -205,7 +212,7 @@ def _role_cells(role: str) -> tuple[Cell, Cell]:
             play=pause,
             needed={"broker_pauses": 1, **effects},
             **common,
-        ),  # type: ignore[arg-type]
+        ),
     )
 
 

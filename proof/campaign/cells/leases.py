@@ -76,16 +76,17 @@ def driver_frozen(stage: Stage) -> None:
                 stage.doubts.append("no holder had a transaction open when the driver stood still")
                 return
             try:
-                stage.until(
-                    lambda held=workers: not any(lines(writer, one) for one in held),
-                    "all let go",
-                    _LET_GO_S * stage.slack,
-                )
+                _await_release(stage, writer, workers)
                 stage.fire("drivers_frozen")
             finally:
                 driver.send_signal(signal.SIGCONT)
             stage.recovered(time.time())
             stage.await_commits(8)
+
+
+def _await_release(stage: Stage, writer: Program, workers: list[psutil.Process]) -> None:
+    """Wait until no holder keeps its line to the driver."""
+    stage.until(lambda: not any(lines(writer, one) for one in workers), "holders that let go", _LET_GO_S * stage.slack)
 
 
 def lease_lost(stage: Stage) -> None:

@@ -164,7 +164,9 @@ def orphan(stage: Stage) -> None:
         try:
             if not workers:
                 return
-            stage.fire("pauses", len(workers))
+            # Their daemon is not woken: it would end them as soon as it heard that the JVM is gone.
+            orphans = [one for one in workers if one.ppid() in {other.pid for other in workers}]
+            stage.fire("pauses", len(orphans))
             for victim in family(writer, _DRIVER):
                 victim.kill()
             writer.kill()
@@ -172,10 +174,8 @@ def orphan(stage: Stage) -> None:
             stage.writer(*_LOCAL, "--follow", name="next")
             stage.recovered(at)
             woken = time.time()
-            # Their daemon stays asleep: it would end them as soon as it heard that the JVM is gone.
-            pids = {one.pid for one in workers}
-            signal_all([one for one in workers if one.ppid() in pids], stop=False)
-            stage.fire("zombies_fenced", int(fenced_since(stage, {one.pid for one in workers}, woken)))
+            signal_all(orphans, stop=False)
+            stage.fire("zombies_fenced", int(fenced_since(stage, {one.pid for one in orphans}, woken)))
             stage.await_commits(8)
         finally:
             for worker in workers:
