@@ -252,15 +252,17 @@ class Stage:
         goal = self.commits() + count
         self.until(lambda: self.commits() >= goal, f"{count} commits", seconds)
 
-    def recovered(self, since: float, partitions: Collection[int] | None = None) -> float:
-        """Wait for the first commit after ``since`` (in these partitions) and keep the seconds it took."""
+    def recovered(
+        self, since: float, partitions: Collection[int] | None = None, *, without: Collection[int] = ()
+    ) -> float:
+        """Wait for the first commit after ``since`` (there, not by ``without``) and keep the seconds it took."""
 
         def found() -> bool:
             self.journals.look()
-            return first_commit(self.journals.entries, since, partitions) is not None
+            return first_commit(self.journals.entries, since, partitions, without) is not None
 
         self.until(found, "the first new commit after the fault")
-        at = first_commit(self.journals.entries, since, partitions)
+        at = first_commit(self.journals.entries, since, partitions, without)
         assert at is not None
         self.recovery_s.append(at - since)
         return at - since

@@ -15,6 +15,7 @@ from proof.campaign import judge, matrix
 from proof.campaign.cells.wire import slowed
 from proof.campaign.cluster import Foreign
 from proof.campaign.effects import COPIES, OPEN, copies, cut, held_open
+from proof.campaign.measure import first_commit
 from proof.campaign.programs import Programs
 from proof.campaign.stage import Stage
 from proof.wire.shape import Shape
@@ -50,6 +51,14 @@ def test_a_copy_is_a_second_process_at_the_same_range_at_the_same_time() -> None
     assert copies([*first, _line(6.0, 11, Step.FENCE), _line(7.0, 11, Step.OUTCOME)]) == 0
     assert copies([*first, _line(2.0, 11, Step.FENCE, start=10)]) == 0
     assert copies([*first, _line(2.0, 10, Step.BEGIN)]) == 0
+
+
+def test_what_survived_its_driver_has_recovered_nothing() -> None:
+    """An executor that goes on for a moment is no new run; its commits are not the first ones after the kill."""
+    commits = [_line(1.5, 10, Step.COMMIT), _line(9.0, 20, Step.COMMIT)]
+    assert first_commit(commits, 1.0) == 1.5
+    assert first_commit(commits, 1.0, without={10}) == 9.0
+    assert first_commit(commits, 1.0, without={10, 20}) is None
 
 
 def test_a_slow_network_counts_by_the_steps_that_it_slowed() -> None:

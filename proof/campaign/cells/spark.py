@@ -147,11 +147,12 @@ def driver_and_executor_killed(stage: Stage) -> None:
             executor = stage.random.choice(family(writer, _EXECUTOR))
             if not (victims := _struck(stage, executor)):
                 return
+            before = {one.pid for one in tree(psutil.Process(writer.pid))}
             at = _kill([*victims, *family(writer, _DRIVER)])
             writer.process_kill()
             stage.fire("killed_together")
             writer = stage.writer(*_CLUSTER, "--follow", "--max-records-per-transaction", "500", name="next")
-            stage.recovered(at)
+            stage.recovered(at, without=before)
             stage.await_commits(8)
 
 
