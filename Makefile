@@ -5,7 +5,10 @@
 seed: SEED_COUNT ?= 30
 run-pipeline-crash: CRASH_PROB ?= 1.0
 prove: CELLS ?= prove
-prove-report: RESULTS ?= docs/proof/results.json
+prove-report: RESULTS ?= $(wildcard docs/proof/results.json docs/proof/claims-races.json docs/proof/kills.json)
+claims-races: RACES_OUT ?= docs/proof/claims-races.json
+kills: KILLS_OUT ?= $(if $(KILLS)$(STORES),,docs/proof/kills.json)
+prove-all: KILLS ?= 100
 # Most tests wait for brokers and JVMs most of the time: three keep two cores busy, four press claims past their heartbeats.
 test: TEST_WORKERS ?= 3
 test-secure: TEST_WORKERS ?= 3
@@ -86,7 +89,7 @@ run-call: setup ## post each order, N calls at a time         make run-call CALL
 	@exec $(PY) -m downstream call $(bootstrap) $(consume) $(call option,--url,CALL_URL) \
 	    $(call option,--virtual-partitions,VIRTUAL)
 kills: setup-stores ## 200 kills around each store's commit, check  make kills KILLS=20 STORES=ledger
-	@exec $(PY) -m tests.kills $(call option,--kills,KILLS) $(STORES)
+	@exec $(PY) -m tests.kills $(call option,--kills,KILLS) $(call option,--out,KILLS_OUT) $(STORES)
 restarts: setup-stores ## a broker restarts under each following program  make restarts RESTARTS=50
 	@RESTARTS='$(RESTARTS)' exec $(PY) -m pytest -q tests/scenarios/test_broker_restarts.py
 bench-ledger: setup-stores ## orders per second, in batches and by row    make bench-ledger
@@ -133,9 +136,9 @@ demo-torn: setup ## the hole that others leave open, frame by frame  make demo-t
 .PHONY: prove prove-all soak mutants
 prove: setup ## break writers, brokers, network: minutes          make prove CELLS='F14-* F19-*'
 	@scripts/setup-packages.sh stores || echo "cells that need PostgreSQL or Redis will be inconclusive and say so" >&2
-	@exec $(PY) -m proof campaign $(foreach cell,$(CELLS),--cells '$(cell)') --slack 5 --at-once 2 $(call option,--out,PROVE_OUT)
+	@exec $(PY) -m proof campaign $(foreach cell,$(CELLS),--cells '$(cell)') --slack 2 --at-once 2 $(call option,--out,PROVE_OUT)
 prove-all: setup-stores ## the whole fault matrix, three seeds: hours make prove-all PROVE_OUT=results
-	@exec $(PY) -m proof campaign --cells 'F*' --seeds 1,2,3 --kills 100 --minutes 5 --resume $(call option,--out,PROVE_OUT)
+	@exec $(PY) -m proof campaign --cells 'F*' --seeds 1,2,3 $(call option,--kills,KILLS) --minutes 5 --resume $(call option,--out,PROVE_OUT)
 soak: setup ## an hour of random mixtures of faults               make soak
 	@exec $(PY) -m proof campaign --cells soak --minutes 60 $(call option,--out,PROVE_OUT)
 mutants: setup ## bugs put in on purpose, each has to be seen   make mutants MUTANTS=no-locate
@@ -149,17 +152,18 @@ bench-checker: setup ## records per second of the checker, memory   make bench-c
 bench-claims: setup ## fold, newcomer, take-over                  make bench-claims BOOTSTRAP=kafka:9092
 	@exec $(PY) benchmarks/claims.py $(call option,--bootstrap,BOOTSTRAP) --out benchmarks/claims.json
 claims-races: setup ## 8 claimants, 64 partitions, 1,000 rounds      make claims-races BOOTSTRAP=kafka:9092
-	@exec $(PY) -m proof claims-races --rounds 1000 $(bootstrap)
+	@exec $(PY) -m proof claims-races --rounds 1000 $(call option,--out,RACES_OUT) $(bootstrap)
 models: ## claims and the six steps, all interleavings (spin)   make models
+	@scripts/setup-packages.sh models
 	@exec scripts/models.sh
 
 ## Work on the house
 .PHONY: test test-secure lint bench bench-growth bench-peers bench-profiles bench-scale bench-xray
 test: setup ## unit, integration and scenario tests               make test TESTS=tests/unit
-	@scripts/setup-packages.sh stores browser metrics || echo "tests that need what is missing will fail and say so" >&2
+	@scripts/setup-packages.sh stores browser metrics models || echo "tests that need what is missing will fail and say so" >&2
 	@exec $(PY) -m pytest --numprocesses $(TEST_WORKERS) $(TESTS)
 test-secure: setup ## the same with TLS, SCRAM, least rights     make test-secure TESTS=tests/scenarios/test_story.py
-	@scripts/setup-packages.sh stores browser metrics || echo "tests that need what is missing will fail and say so" >&2
+	@scripts/setup-packages.sh stores browser metrics models || echo "tests that need what is missing will fail and say so" >&2
 	@exec $(PY) -m pytest --secure --secure-record docs/proof/secure.json --numprocesses $(TEST_WORKERS) $(TESTS)
 lint: setup ## style, types, import arrows, shell files           make lint
 	@exec scripts/lint.sh
@@ -204,7 +208,7 @@ reference: setup ## every option, into docs/reference               make referen
 #            TEST_WORKERS of make test: how many run at once, each with a broker of its own; 0: one after another
 #            KEY          of make explain: an order's key, or TOPIC/PARTITION/OFFSET
 #            DATABASE_URL REDIS_URL EFFECT_URL  where stores are    STORE  of make run-receive: postgres outbox redis redis-script
-#            KILLS STORES of make kills: how many, on which
+#            KILLS STORES of make kills: how many, on which   KILLS_OUT RACES_OUT  where make kills and claims-races write
 #            RESTARTS     of make restarts: how often the broker goes
 #            RESULTS      of make prove-report: files     PROVE_OUT CELLS  of make prove: where results go, what is broken
 #            STATUS_URL   of make ui and top: a running program's /status    PROOF  file of a verify or a campaign

@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if ! command -v spin >/dev/null || ! command -v gcc >/dev/null; then
-    echo "models: spin or gcc is missing; install them with \`apt-get install spin gcc\`" >&2
+    echo "models: spin or gcc is missing; \`scripts/setup-packages.sh models\` installs them" >&2
     exit 3
 fi
 work=$(mktemp -d)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Debian's packages: `stores` are PostgreSQL and Redis, for the sandbox; `browser` is chromium, which looks at our pages;
-# `metrics` is Prometheus, which reads our metrics, rules and queries.
-# Usage: scripts/setup-packages.sh stores [browser] [metrics]. Does nothing, quickly, when all is there already.
+# `metrics` is Prometheus, which reads our metrics, rules and queries; `models` is spin with a C compiler, for models/.
+# Usage: scripts/setup-packages.sh stores [browser] [metrics] [models]. Does nothing, quickly, when all is there already.
 # It takes root and apt-get; elsewhere it says what to install. Services that the packages bring are not used.
 set -euo pipefail
 
@@ -20,12 +20,16 @@ for wanted in "$@"; do
         metrics)
             { command -v prometheus && command -v promtool; } >/dev/null || missing+=(prometheus)
             ;;
-        *) say "$wanted is neither 'stores' nor 'browser' nor 'metrics'"; exit 64 ;;
+        models)
+            command -v spin >/dev/null || missing+=(spin)
+            command -v gcc >/dev/null || missing+=(gcc libc6-dev)
+            ;;
+        *) say "$wanted is neither 'stores' nor 'browser' nor 'metrics' nor 'models'"; exit 64 ;;
     esac
 done
 [[ ${#missing[@]} -gt 0 ]] || exit 0
 
-by_hand="install ${missing[*]} with your system's packages, so that initdb, postgres, redis-server, chromium, prometheus, promtool are on PATH"
+by_hand="install ${missing[*]} with your system's packages, so that initdb, postgres, redis-server, chromium, prometheus, promtool, spin, gcc are on PATH"
 command -v apt-get >/dev/null || { say "there is no apt-get here; $by_hand"; exit 3; }
 as_root=()
 if [[ $EUID -ne 0 ]]; then

@@ -19,7 +19,7 @@ from rich.text import Text
 from pipeline.operate.explain import since
 from pipeline.operate.options import advised, bootstrap_option, connected, json_option, say_json
 from protocol.batches import RawBatch
-from protocol.command import Stopped, as_bytes
+from protocol.command import as_bytes
 from protocol.connection import Connection
 from protocol.deadline import Deadline
 from protocol.errors import Refused, UsageError
@@ -31,6 +31,7 @@ from protocol.kafka.scan import LogRecord, scan
 from protocol.kafka.times import offsets_at
 from protocol.names import ExitCode, checked_topic
 from protocol.position import LogOffsets
+from protocol.stopping import Stopped
 
 _ASK_S = 60.0
 _POLL_S = 0.5

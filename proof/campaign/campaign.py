@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import shutil
@@ -11,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,11 +19,9 @@ from proof.campaign.cell import Cell
 from proof.campaign.cluster import Foreign, Sandbox
 from proof.campaign.result import Result
 from proof.campaign.runner import Terms, run
+from proof.campaign.stage import WRITER
+from proof.provenance import MadeWith
 from protocol.deadline import Deadline
-from protocol.jvm import parts
-from protocol.jvm.parts import Part
-
-_PACKAGES = ("confluent-kafka", "kafka-python", "pyspark")
 
 Round = tuple[Cell, int]
 
@@ -63,7 +60,8 @@ def carry_out(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable[[R
     folder.mkdir(parents=True, exist_ok=True)
     if not plan.resume:
         (folder / results.LINES).unlink(missing_ok=True)
-    done = results.finished(folder)
+    # What was made with another kernel shows nothing of this one: it is run again.
+    done = results.finished(folder, _made_with(plan).kernel)
     known = {(one.cell, one.seed) for one in done}
     began, clock = datetime.now(UTC), time.monotonic()
     todo = _Todo(plan, [one for one in plan.rounds() if (one[0].name, one[1]) not in known], done, starts, ends)
@@ -137,7 +135,7 @@ class _Lane(threading.Thread):
             while (one := self._todo.take(last=self._from_the_end)) is not None:
                 cell, seed = one
                 ground = Foreign("") if cell.not_applicable else self.stand.cluster()
-                found = run(cell, seed, ground, self._todo.plan.terms)
+                found = replace(run(cell, seed, ground, self._todo.plan.terms), **asdict(_made_with(self._todo.plan)))
                 self.stand.after(found)
                 self._todo.finish(found)
         except BaseException as error:  # noqa: BLE001 - raised again where the campaign is waited for
@@ -179,14 +177,20 @@ class _Stand:
 
 
 def _about(plan: Plan, began: datetime, seconds: float) -> dict[str, object]:
+    return about(plan.command, began, seconds, plan.seeds, _made_with(plan))
+
+
+def about(
+    command: str, began: datetime, seconds: float, seeds: Sequence[int], made_with: MadeWith
+) -> dict[str, object]:
+    """What stands around results: how they were made, where, and with what."""
     return {
-        "command": plan.command,
+        "command": command,
         "began": began.isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
         "machine": f"{os.cpu_count()} cores, {_memory_gib()} GiB, {platform.system()} {platform.machine()}",
-        "versions": {name: importlib.metadata.version(name) for name in _PACKAGES}
-        | {"python": platform.python_version(), "kafka": _kafka_version()},
-        "seeds": list(plan.seeds),
+        **asdict(made_with),
+        "seeds": list(seeds),
     }
 
 
@@ -194,6 +198,5 @@ def _memory_gib() -> int:
     return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
 
 
-def _kafka_version() -> str:
-    jars = [jar.stem for jar in parts.jars(Part.KAFKA, parts.home()) if jar.stem.startswith("kafka_")]
-    return jars[0].rpartition("-")[2] if jars else "unknown"
+def _made_with(plan: Plan) -> MadeWith:
+    return MadeWith.now(our_program=plan.terms.program == WRITER, our_brokers=plan.bootstrap is None)

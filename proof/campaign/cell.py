@@ -29,10 +29,12 @@ class Cell:
 
     ``needed`` is how often each thing has to happen (see `Stage.fired`), or the cell shows nothing. ``bound_s`` bounds
     the 95th percentile of the recoveries, ``limit_s`` the whole cell. Marks choose cells: `prove` for the short round.
-    ``reader`` is handed to the program under test; empty: as the campaign starts it. With ``properties`` the cell gets
+    ``reader`` is handed to the program under test, `both` one after the other, and stands in the name
+    (`proof.campaign.cells.direct`); empty: none is told. With ``properties`` the cell gets
     one broker of its own with these settings, if ``secure`` one that asks who is there. Not ``judged``: the play itself
     tells, since the logs can't be compared afterwards. An ``experiment`` (brokers, seed, kills) does without stage and
-    play, and gives the whole result.
+    play, and gives the whole result. In a control the pipeline has the ``bug`` (`python -m tests.mutants list`), and
+    it has to show the anomaly ``breaks``: one that merely gets stuck is inconclusive.
     """
 
     name: str
@@ -55,3 +57,5 @@ class Cell:
     judged: bool = True
     not_applicable: str = ""
     experiment: Callable[[str, int, int], Mapping[str, Any]] | None = None
+    bug: str = ""
+    breaks: str = ""

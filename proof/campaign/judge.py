@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proof import logs
+from proof.campaign.cell import Cell
 from proof.campaign.journals import is_commit
 from proof.campaign.programs import ProgramFailedError
 from proof.campaign.result import INCONCLUSIVE, PROVEN, VIOLATED, p95
@@ -91,6 +92,14 @@ def guard(stage: Stage, judged: Judgement) -> None:
     bound = stage.bound_s
     if bound is not None and stage.recovery_s and (took := p95(stage.recovery_s)) > bound:
         judged.stalled(f"95 % of the recoveries took up to {took:.2f} s, the bound is {bound:g} s")
+
+
+def as_a_control(cell: Cell, judged: Judgement) -> None:
+    """A control shows something only by the anomaly that its bug stands for."""
+    if cell.breaks and cell.breaks not in {one["name"] for one in judged.anomalies}:
+        told = ", ".join(sorted({str(one["name"]) for one in judged.anomalies})) or "nothing"
+        judged.doubts.append(f"the control had to show {cell.breaks}, and showed {told}")
+        judged.anomalies.clear()
 
 
 def needed_of(stage: Stage) -> dict[str, int]:

@@ -11,10 +11,10 @@ from proof.campaign.cells import (
     access,
     broker,
     claims,
-    direct,
     ground,
     kafka,
     late,
+    leases,
     mixture,
     payload,
     spark,
@@ -23,6 +23,7 @@ from proof.campaign.cells import (
     wire,
     writer,
 )
+from proof.campaign.cells.direct import over_readers
 from protocol.errors import UsageError
 
 THEMES: Sequence[ModuleType] = (
@@ -35,17 +36,17 @@ THEMES: Sequence[ModuleType] = (
     kafka,
     payload,
     spark,
+    leases,
     stores,
     claims,
     access,
     mixture,
-    direct,
 )
 
 
 def cells() -> list[Cell]:
-    """Every cell there is, in the order of the themes."""
-    return [cell for theme in THEMES for cell in theme.CELLS]
+    """Every cell there is, in the order of the themes, over each reader that makes sense."""
+    return [cell for theme in THEMES for cell in over_readers(theme.CELLS)]
 
 
 def chosen(patterns: Iterable[str]) -> list[Cell]:

@@ -19,12 +19,21 @@ class Kill:
     pid: int
 
 
-def first_commit(entries: Iterable[Entry], after: float, partitions: Collection[int] | None = None) -> float | None:
-    """When the first transaction was committed after that moment, in one of these input partitions or in any."""
+def first_commit(
+    entries: Iterable[Entry], after: float, partitions: Collection[int] | None = None, without: Collection[int] = ()
+) -> float | None:
+    """
+    When the first transaction was committed after that moment, in one of these input partitions or in any.
+
+    Processes in ``without`` don't count: what survived its driver for a moment has recovered nothing.
+    """
     times = (
         entry.at
         for entry in entries
-        if entry.at > after and is_commit(entry) and (partitions is None or entry.fields["partition"] in partitions)
+        if entry.at > after
+        and is_commit(entry)
+        and entry.pid not in without
+        and (partitions is None or entry.fields["partition"] in partitions)
     )
     return min(times, default=None)
 

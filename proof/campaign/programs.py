@@ -102,6 +102,10 @@ class Program:
     def printed(self) -> str:
         return self._out.read_text(errors="replace")
 
+    def said(self) -> str:
+        """All that it wrote, to either stream."""
+        return self.printed() + self._err.read_text(errors="replace")
+
     def last_words(self) -> str:
         lines = self._err.read_text(errors="replace").splitlines() or self.printed().splitlines()
         return " / ".join(lines[-_LAST_LINES:])
@@ -128,6 +132,12 @@ class Program:
         self._process.wait()
         self.code()
 
+    def process_kill(self) -> None:
+        """SIGKILL to itself alone; its group is ended with the cell."""
+        self._process.kill()
+        self._process.wait()
+        self.code()
+
 
 class Programs:
     """All programs of a cell; leaving the block kills what still runs."""
@@ -142,6 +152,9 @@ class Programs:
         program = Program(command, name, self.folder, self.environment)
         self._started.append(program)
         return program
+
+    def running(self) -> list[Program]:
+        return [program for program in self._started if program.code() is None]
 
     def python(self, name: str, *words: str) -> Program:
         """`python -m words...` of this house."""

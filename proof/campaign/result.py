@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from proof.provenance import UNKNOWN
+
 PROVEN, VIOLATED, INCONCLUSIVE = "proven", "violated", "inconclusive"
 
 LINES, WHOLE = "results.jsonl", "results.json"
@@ -17,7 +19,11 @@ _PERCENTILE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One cell with one seed; seconds throughout, ``recovery_s`` from the heal or the kill to the first new commit."""
+    """
+    One cell with one seed; seconds throughout, ``recovery_s`` from the heal or the kill to the first new commit.
+
+    ``commit``, ``kernel`` and ``versions`` say what it was made with (`proof.provenance`).
+    """
 
     cell: str
     row: str
@@ -39,6 +45,9 @@ class Result:
     doubts: Sequence[str] = ()
     note: str = ""
     expected: str = PROVEN
+    commit: str = UNKNOWN
+    kernel: str = UNKNOWN
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def as_expected(self) -> bool:
@@ -56,18 +65,29 @@ def append(folder: Path, result: Result) -> None:
         file.write(json.dumps(asdict(result)) + "\n")
 
 
-def finished(folder: Path) -> list[Result]:
-    """The cells that an earlier run of this campaign finished; a line cut off by a kill is left out."""
+def finished(folder: Path, kernel: str | None = None) -> list[Result]:
+    """
+    The cells that an earlier run of this campaign finished; a line cut off by a kill is left out.
+
+    With ``kernel`` so are results that were made with another one.
+    """
     path = folder / LINES
     if not path.exists():
         return []
     lines = path.read_text().splitlines(keepends=True)
-    return [Result(**json.loads(line)) for line in lines if line.endswith("\n")]
+    found = [Result(**json.loads(line)) for line in lines if line.endswith("\n")]
+    return [one for one in found if kernel is None or one.kernel == kernel]
 
 
 def write_whole(folder: Path, campaign: Mapping[str, Any], results: Sequence[Result]) -> Path:
     """Write the campaign with all its cells, in one step."""
+    return write_file(folder / WHOLE, campaign, results)
+
+
+def write_file(path: Path, campaign: Mapping[str, Any], results: Sequence[Result]) -> Path:
+    """Write a campaign to a file of any name, in one step."""
     document = {"campaign": dict(campaign), "cells": [asdict(result) for result in results]}
-    fresh = folder / f"{WHOLE}.new"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(json.dumps(document, indent=2) + "\n")
-    return fresh.replace(folder / WHOLE)
+    return fresh.replace(path)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from proof.campaign import judge
 from proof.campaign.cell import Cell
+from proof.campaign.cells.direct import DIRECT
 from proof.campaign.cluster import Foreign, Ground, Sandbox
 from proof.campaign.holders import HOLDERS, witnessed
 from proof.campaign.measure import stalls
@@ -110,6 +111,7 @@ def _play(stage: Stage, judged: judge.Judgement) -> None:
     judged.counts |= stage.counts
     stage.stall_s += stalls(stage.journals, stage.killed)
     judge.guard(stage, judged)
+    judge.as_a_control(stage.cell, judged)
 
 
 def _open(stage: Stage) -> None:
@@ -120,7 +122,7 @@ def _open(stage: Stage) -> None:
 
 def break_it(stage: Stage) -> None:
     """The cell's play; over the direct reader it counts the writers that were seen with what only that one has."""
-    if not stage.cell.reader:
+    if stage.cell.reader != DIRECT:
         stage.cell.play(stage)
         return
 

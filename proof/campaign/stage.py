@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from proof.campaign.cell import Cell
+from proof.campaign.cells.direct import BOTH, CONNECTOR, DIRECT
 from proof.campaign.cluster import Foreign, Sandbox
 from proof.campaign.feed import Feeder
 from proof.campaign.journals import Journals
@@ -28,9 +29,9 @@ from protocol.names import TransactionalId
 
 _POLL_S = 0.005
 _ASK_S = 30.0
-WRITER = (sys.executable, "-m", "pipeline", "run", "--reader", "connector")
-"""Cells with a ``reader`` say so again, behind it."""
+WRITER = (sys.executable, "-m", "pipeline", "run")
 FEED_RATE = 300
+_KILLS_PER_TIME = 5
 
 
 class StalledError(BrewError):
@@ -84,6 +85,11 @@ class Stage:
         """The cell's bound on recoveries, as this machine is given it."""
         return None if self.cell.bound_s is None else self.cell.bound_s * self.slack
 
+    @property
+    def times(self) -> int:
+        """How often a long fault strikes: once in a short round, twenty times when a hundred kills are asked for."""
+        return max(1, self.kills // _KILLS_PER_TIME)
+
     @cached_property
     def sandbox(self) -> Sandbox:
         """The cluster, for cells that break it."""
@@ -112,12 +118,22 @@ class Stage:
 
     def writer(self, *options: str, name: str = "writer") -> Program:
         """The program under test with the cell's reader, without Spark unless ``options`` name a master."""
-        words = [*self.program, "--bootstrap", self.bootstrap, *self.names.options()]
-        words += ["--reader", self.cell.reader] if self.cell.reader else []
+        broken = (sys.executable, "-m", "tests.mutants", "as", self.cell.bug, "run")
+        words = [*(broken if self.cell.bug else self.program), "--bootstrap", self.bootstrap, *self.names.options()]
+        if reader := self._reader():
+            words += ["--reader", reader]
         words += ["--master", "none", "--journal", str(self.journals.folder), "--transaction-timeout", "20"]
         program = self.programs.start(self._numbered(name), *words, "--poll-interval", "0.05", *options)
         self._writers.append(program)
         return program
+
+    def _reader(self) -> str:
+        """The cell's reader; where both take turns, the one that the writer before did not have."""
+        if self.cell.reader != BOTH:
+            return self.cell.reader
+        reader = (CONNECTOR, DIRECT)[len(self._writers) % 2]
+        self.fire(f"{reader}_writers")
+        return reader
 
     def other(self, name: str, *words: str) -> Program:
         """`python -m words...`: another program of this house."""
@@ -236,15 +252,17 @@ class Stage:
         goal = self.commits() + count
         self.until(lambda: self.commits() >= goal, f"{count} commits", seconds)
 
-    def recovered(self, since: float, partitions: Collection[int] | None = None) -> float:
-        """Wait for the first commit after ``since`` (in these partitions) and keep the seconds it took."""
+    def recovered(
+        self, since: float, partitions: Collection[int] | None = None, *, without: Collection[int] = ()
+    ) -> float:
+        """Wait for the first commit after ``since`` (there, not by ``without``) and keep the seconds it took."""
 
         def found() -> bool:
             self.journals.look()
-            return first_commit(self.journals.entries, since, partitions) is not None
+            return first_commit(self.journals.entries, since, partitions, without) is not None
 
         self.until(found, "the first new commit after the fault")
-        at = first_commit(self.journals.entries, since, partitions)
+        at = first_commit(self.journals.entries, since, partitions, without)
         assert at is not None
         self.recovery_s.append(at - since)
         return at - since

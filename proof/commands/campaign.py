@@ -58,7 +58,8 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -
 @_bootstrap
 @_writer
 @click.option("--begin-within-s", type=click.FloatRange(1), help="Begin no cell later than that.")
-@click.option("--resume", is_flag=True, help="Leave out what the results there hold already.")
+@click.option("--may-leave-out", is_flag=True, help="Cells that no time was left for are named, and no failure.")
+@click.option("--resume", is_flag=True, help="Leave out what the results there hold already, of this kernel.")
 @click.option("--keep", is_flag=True, help="Keep logs and journals of proven cells, too.")
 @click.option("--list", "as_list", is_flag=True, help="Show the cells and run none.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of text.")
@@ -74,6 +75,7 @@ def campaign(
     writer: str | None,
     begin_within_s: float | None,
     *,
+    may_leave_out: bool,
     resume: bool,
     keep: bool,
     as_list: bool,
@@ -83,7 +85,7 @@ def campaign(
     Break writers, brokers, networks and disks, one cell after another, and prove that nothing was lost or doubled.
 
     Runs on three brokers of its own, which are gone afterwards. Exit codes: 0 all as expected, 1 something was
-    violated, 3 something could not be told.
+    violated, 3 something could not be told, or a cell was left out.
 
     \b
     Examples:
@@ -99,9 +101,10 @@ def campaign(
     command = shlex.join(["proof", *sys.argv[1:]])
     plan = Plan(cells, seeds, terms, command, bootstrap, resume=resume, at_once=at_once, begin_within_s=begin_within_s)
     done = _carried_out(plan, as_json=as_json)
-    if begin_within_s is not None and (late := plan.missing_in(done)):
-        click.echo(f"not begun within {begin_within_s:g} s: {', '.join(late)}; --resume goes on with them", err=True)
-    return _code(done)
+    if left_out := plan.missing_in(done):
+        click.echo(f"left out: {', '.join(left_out)}; --resume goes on with them", err=True)
+    code = _code(done)
+    return ExitCode.REFUSED if left_out and not may_leave_out and code == ExitCode.DONE else code
 
 
 @click.command()
@@ -120,7 +123,7 @@ def replay(
 
     \b
     Example:
-      python -m proof replay F01-after-flush-writer 3
+      python -m proof replay F01-after-flush-writer-direct 3
     """  # noqa: D301 - click's own mark
     found = matrix.named(cell)
     folder = out.resolve() / "replay"

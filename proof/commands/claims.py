@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import threading
 import uuid
+from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.progress import Progress
 
+from proof.campaign.campaign import about
+from proof.campaign.result import PROVEN, VIOLATED, Result, write_file
 from proof.claims.claimant import take_part
 from proof.claims.races import Races, race
 from proof.commands.options import connected, json_option, say_json
+from proof.provenance import MadeWith
+from proof.report.bars import CLAIMS_RACES
 from protocol.claims.member import INTERVAL_S, Membership
 from protocol.claims.table import SNAPSHOT_RECORDS
 from protocol.client_option import bootstrap_option
@@ -27,8 +35,11 @@ _SHOWN = 10
 @click.option("--claimants", type=click.IntRange(2, 64), default=8, show_default=True, help="Who race, a process each.")
 @click.option("--partitions", type=click.IntRange(1, 1000), default=64, show_default=True, help="What they race for.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the jitter between the claimants.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write a result for the report there.")
 @json_option
-def claims_races(bootstrap: str, rounds: int, claimants: int, partitions: int, seed: int, *, as_json: bool) -> int:
+def claims_races(
+    bootstrap: str, rounds: int, claimants: int, partitions: int, seed: int, out: Path | None, *, as_json: bool
+) -> int:
     """
     Have claimants race for the same partitions, round after round, on a claims topic made for it.
 
@@ -38,9 +49,10 @@ def claims_races(bootstrap: str, rounds: int, claimants: int, partitions: int, s
     \b
     Examples:
       python -m proof claims-races
-      python -m proof claims-races --rounds 1000 --json
+      python -m proof claims-races --rounds 1000 --out docs/proof/claims-races.json
     """  # noqa: D301 - click's own mark
     connection, topic = connected(bootstrap), f"brew.claims-races-{uuid.uuid4().hex[:8]}"
+    began = datetime.now(UTC)
     with Progress(console=Console(stderr=True), disable=as_json) as bar:
         task = bar.add_task("rounds", total=rounds)
         found = race(
@@ -52,6 +64,10 @@ def claims_races(bootstrap: str, rounds: int, claimants: int, partitions: int, s
             seed=seed,
             advance=lambda: bar.advance(task),
         )
+    if out is not None:
+        made = MadeWith.now(our_brokers=False)
+        told = about(shlex.join(["proof", *sys.argv[1:]]), began, found.seconds, [seed], made)
+        write_file(out, told, [result(found, seed, began, made)])
     if as_json:
         say_json(_document(found))
     else:
@@ -108,6 +124,31 @@ def claims_member(
         believing=believing,
     )
     return ExitCode.DONE
+
+
+def result(found: Races, seed: int, began: datetime, made: MadeWith) -> Result:
+    """The races as a cell of row F34, for `proof report`."""
+    return Result(
+        cell="F34-claims-races",
+        row="F34",
+        fault=f"{found.claimants} claimants race for {found.partitions} partitions",
+        target="claimant",
+        moment="under load",
+        path=CLAIMS_RACES,
+        seed=seed,
+        verdict=VIOLATED if found.findings else PROVEN,
+        began=began.isoformat(timespec="seconds"),
+        seconds=round(found.seconds, 2),
+        bound_s=None,
+        fired={"rounds": found.rounds, "winners": len(found.wins)},
+        needed={"rounds": found.rounds, "winners": 2},
+        counts={"messages": found.messages, "grants": sum(found.wins.values())},
+        anomalies=[{"name": "two-owners", "evidence": text} for text in found.findings],
+        note=f"all owned after {_share(found, 0.5)} s (p50), {_share(found, 1.0)} s (longest)",
+        commit=made.commit,
+        kernel=made.kernel,
+        versions=made.versions,
+    )
 
 
 def _document(found: Races) -> dict[str, object]:

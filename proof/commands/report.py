@@ -8,6 +8,7 @@ import click
 
 from proof.commands.options import json_option, say_json
 from proof.picture import picture
+from proof.provenance import kernel
 from proof.report.document import document
 from proof.report.markdown import markdown
 from proof.report.page import page
@@ -50,6 +51,8 @@ def report(results: tuple[Path, ...], out: Path, summary_md: Path | None, shot: 
         say_json(document(summary))
         return
     click.echo(summary.headline)
+    if summary.outdated:
+        click.echo(summary.outdated)
     for bar in summary.bars:
         click.echo(f"{bar.met}: {bar.title}: {bar.measured} (wanted: {bar.wanted})")
     for written in filter(None, (out, summary_md, shot)):
@@ -59,12 +62,13 @@ def report(results: tuple[Path, ...], out: Path, summary_md: Path | None, shot: 
 def _summary(paths: tuple[Path, ...]) -> Summary:
     provenance: list[Provenance] = []
     results: list[Result] = []
+    today = kernel()
     for path in paths:
         # Evidence may hold any bytes; what is no UTF-8 is shown as such on the page.
-        told, found = read(path.read_text("utf-8", errors="surrogateescape"), path.name)
+        told, found = read(path.read_text("utf-8", errors="surrogateescape"), path.name, today)
         provenance += told
         results += found
-    return Summary.of(provenance, results)
+    return Summary.of(provenance, results, today)
 
 
 def _write(path: Path, text: str) -> None:

@@ -20,6 +20,12 @@ _PARTS = (
         Standing.CONTROL,
         "These break the protocol on purpose. They must be caught, or the experiment around them is not believed.",
     ),
+    (
+        "outdated",
+        "Cells of another kernel",
+        Standing.OUTDATED,
+        "They held with a kernel that is not today's, so they show nothing of it.",
+    ),
     ("proven", "Proven cells", Standing.PROVEN, "Open a cell for its figures and the command that runs it again."),
     (
         "senseless",
@@ -55,11 +61,12 @@ def _cell(cell: Cell, address: str) -> Markup:
 
 
 def _runs(cell: Cell) -> Markup:
-    head = ("Seed", "Verdict", "Took", "First commit", "Readers held back", "Fired", "Counted")
+    head = ("Seed", "Verdict", "Made with", "Took", "First commit", "Readers held back", "Fired", "Counted")
     rows = [
         (
             result.seed,
             tag("span", mark(result.standing, result.standing.label), " ", result.standing.label, class_="met"),
+            f"{result.origin}, {result.began[:10] or 'date unknown'}",
             say_seconds(result.seconds),
             _longest(Times.recoveries([result]), result.bound_s),
             _longest(Times.stalls([result]), None),
@@ -68,7 +75,7 @@ def _runs(cell: Cell) -> Markup:
         )
         for result in cell.results
     ]
-    return table(f"Runs of {cell.name}", head, rows, numbers=(2, 3, 4))
+    return table(f"Runs of {cell.name}", head, rows, numbers=(3, 4, 5))
 
 
 def _longest(times: Times, bound: float | None) -> Child:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from proof.report.results import Standing
+from proof.report.results import UNKNOWN, Standing
 from proof.report.rows import TITLES
 from proof.report.summary import Cell, Strip, Summary
 
@@ -17,6 +17,8 @@ def document(summary: Summary) -> dict[str, object]:
         "headline": summary.headline,
         "cells": _counts(len(summary.cells), summary.cell_standings),
         "runs": _counts(len(summary.results), summary.run_standings),
+        "kernel": summary.kernel,
+        "outdated": summary.outdated,
         "seeds": summary.seeds,
         "seconds": round(summary.seconds, 3),
         "totals": summary.totals,
@@ -46,6 +48,11 @@ def _cell(cell: Cell) -> dict[str, object]:
             "verdict": result.verdict.value,
             "expected": result.expected.value,
             "reasons": result.reasons,
+            "began": result.began,
+            "commit": result.commit or UNKNOWN,
+            "kernel": result.kernel or UNKNOWN,
+            "current": result.current,
+            "versions": result.versions,
             "anomalies": len(result.anomalies),
             "replay": result.replay,
         }

@@ -10,7 +10,13 @@ from proof.report.summary import Strip, Summary
 from proof.report.times import say_seconds
 from protocol.markup import Child, Markup, tag
 
-_MET = {Met.YES: ("✓", "proven"), Met.NO: ("✗", "violated"), Met.UNKNOWN: ("-", "idle")}
+_MET = {
+    Met.YES: ("✓", "proven"),
+    Met.NO: ("✗", "violated"),
+    Met.SHORT: ("?", "inconclusive"),
+    Met.OUTDATED: ("◌", "outdated"),
+    Met.UNKNOWN: ("-", "idle"),
+}
 
 
 def bars(summary: Summary) -> Markup:
@@ -87,7 +93,7 @@ def provenance(summary: Summary) -> Markup:
     for one in summary.provenance:
         pairs = {"Command": tag("code", one.command, class_="command") if one.command else "", "Began": one.began}
         pairs |= {"Took": say_seconds(one.seconds) if one.seconds is not None else "", "Machine": one.machine}
-        pairs |= one.versions
+        pairs |= {"Commit": one.commit, "Kernel": one.kernel} | one.versions
         blocks.append(tag("dl", [(tag("dt", name), tag("dd", value)) for name, value in pairs.items() if value]))
     told = blocks or hint("The results came without a campaign around them: versions and machine were not told.")
     return section("provenance", "How to see the same", hint(again), told)

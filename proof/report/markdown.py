@@ -7,13 +7,17 @@ import re
 from collections.abc import Iterable, Sequence
 
 from proof.report.marks import SIGNS
-from proof.report.results import Standing
+from proof.report.results import UNKNOWN, Standing
 from proof.report.rows import TITLES
 from proof.report.summary import Cell, Strip, Summary
 from proof.report.times import say_seconds
 from protocol.markup import visible
 
 _SIGNS = {**SIGNS, Standing.CONTROL: "⊗"}
+_LEGEND = (
+    "A sign per seed: ✓ proven, ✗ violated, ? inconclusive, ⊗ a control violated as expected, "
+    "◌ held with another kernel than today's, ○ not applicable."
+)
 
 
 def markdown(summary: Summary) -> str:
@@ -22,12 +26,14 @@ def markdown(summary: Summary) -> str:
     not_run = ", ".join(summary.rows_not_run) or "none"
     parts = [
         f"**{plain(summary.headline)}**",
+        *([plain(summary.outdated)] if summary.outdated else []),
         f"{len(summary.results):,} runs, seeds {seeds}. Rows not run: {not_run}.",
+        _table(("runs", "dates", "commit", "kernel", "versions"), _origins(summary)),
         _table(
             ("bar", "wanted", "measured", "result"),
             [(bar.title, bar.wanted, bar.measured, bar.met) for bar in summary.bars],
         ),
-        "A sign per seed: ✓ proven, ✗ violated, ? inconclusive, ⊗ a control violated as expected, ○ not applicable.",
+        _LEGEND,
         _table(("row", "fault", "cells"), _rows(summary)),
     ]
     if summary.recoveries:
@@ -54,6 +60,18 @@ def _rows(summary: Summary) -> list[tuple[str, str, str]]:
         (row, TITLES.get(row, "not in the matrix"), "; ".join(map(_cell, cells)) or "not run")
         for row, cells in sorted(by_row.items())
     ]
+
+
+def _origins(summary: Summary) -> list[tuple[str, ...]]:
+    """What the runs were made with, a row for each that differs."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for one in summary.results:
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(one.versions.items()))
+        kernel = f"{one.kernel or UNKNOWN}{'' if one.current else ' (another than today)'}"
+        groups.setdefault((one.commit or UNKNOWN, kernel, versions or UNKNOWN), []).append(one.began[:10])
+    dates = {origin: sorted({day for day in days if day}) for origin, days in groups.items()}
+    told = {origin: " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "-" for origin, days in dates.items()}
+    return [(f"{len(days):,}", told[origin], *origin) for origin, days in sorted(groups.items())]
 
 
 def _cell(cell: Cell) -> str:

@@ -10,7 +10,7 @@ from proof.report.summary import Cell
 from protocol.markup import Child, Markup, tag
 
 SIGNS = {Standing.PROVEN: "✓", Standing.VIOLATED: "✗", Standing.INCONCLUSIVE: "?", Standing.CONTROL: "✗"}
-SIGNS[Standing.NOT_APPLICABLE] = "○"
+SIGNS |= {Standing.OUTDATED: "◌", Standing.NOT_APPLICABLE: "○"}
 
 
 def mark(standing: Standing, text: str) -> Markup:

@@ -13,8 +13,8 @@ from protocol.markup import Markup, tag
 
 _FILTERS = ("all", *Standing, "not-run")
 _READERS = (
-    "Writer cells run without Spark, range by range, as Spark's Kafka source reads. Cells that end in -direct are the "
-    "same fault over the direct reader, whose tasks hold partitions by a lease; both share the six steps."
+    "A cell's name ends in its reader, connector or direct, and in -spark behind that where Spark ran it. Without "
+    "-spark the pipeline is one process, and the connector's ranges are read without Spark; all share the six steps."
 )
 _LABELS = {"all": "all", "control": "controls", "not-run": "not run"}
 
@@ -44,7 +44,7 @@ def _legend(summary: Summary) -> Markup:
     ]
     seeds = ", ".join(map(str, summary.seeds)) or "none"
     items = [tag("li", sign) for sign in signs]
-    direct = any(result.path.startswith("direct ") for cell in summary.cells for result in cell.results)
+    direct = any(result.path.startswith(("direct ", "connector ")) for cell in summary.cells for result in cell.results)
     readers = hint(_READERS) if direct else ""
     return Markup(tag("ul", items, class_="legend") + hint(f"One mark per seed, in the order {seeds}.") + readers)
 

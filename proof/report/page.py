@@ -24,6 +24,7 @@ def page(summary: Summary) -> str:
     main = tag(
         "main",
         _headline(summary),
+        tag("p", summary.outdated, class_="notice") if summary.outdated else None,
         _to_look_at(summary, where),
         figures.bars(summary),
         fault_matrix(summary, where),

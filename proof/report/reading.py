@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from proof.findings import Verdict
@@ -85,9 +85,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
-def read(text: str, name: str) -> tuple[list[Provenance], list[Result]]:
+def read(text: str, name: str, kernel: str = "") -> tuple[list[Provenance], list[Result]]:
     """
     Read one file of results: a whole campaign (`results.json`), or one result a line (`results.jsonl`).
+
+    ``kernel`` is today's (`proof.provenance`): results of it are current, all others are not.
 
     Raises:
         Refused: it is neither; the text names file, line and field.
@@ -95,15 +97,17 @@ def read(text: str, name: str) -> tuple[list[Provenance], list[Result]]:
     try:
         whole = json.loads(text)
     except ValueError:
-        return [], _lines(text, name)
+        return [], _lines(text, name, kernel)
     if isinstance(whole, dict) and "cells" in whole:
         found = Fields(whole, name)
-        results = [_result(Fields.of(one, f"{name} cell {at}")) for at, one in enumerate(found.items("cells"), 1)]
-        return [_provenance(Fields(found.table("campaign"), f"{name} campaign"))], results
-    return [], [_result(Fields.of(whole, f"{name} line 1"))]
+        places = enumerate(found.items("cells"), 1)
+        results = [_result(Fields.of(one, f"{name} cell {at}"), kernel) for at, one in places]
+        about = _provenance(Fields(found.table("campaign"), f"{name} campaign"))
+        return [about], [one if one.versions else replace(one, versions=about.versions) for one in results]
+    return [], [_result(Fields.of(whole, f"{name} line 1"), kernel)]
 
 
-def _lines(text: str, name: str) -> list[Result]:
+def _lines(text: str, name: str, kernel: str) -> list[Result]:
     results = []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -113,16 +117,20 @@ def _lines(text: str, name: str) -> list[Result]:
             value = json.loads(line)
         except ValueError as error:
             raise Refused(f"{place} is not JSON ({error}); {_REPAIR}") from error
-        results.append(_result(Fields.of(value, place)))
+        results.append(_result(Fields.of(value, place), kernel))
     return results
 
 
 def _provenance(of: Fields) -> Provenance:
-    versions = {str(part): str(version) for part, version in of.table("versions").items()}
-    return Provenance(of.text("command"), of.text("began"), of.number("seconds"), of.text("machine"), versions)
+    told = of.text("command"), of.text("began"), of.number("seconds"), of.text("machine")
+    return Provenance(*told, of.text("commit"), of.text("kernel"), _versions(of))
 
 
-def _result(of: Fields) -> Result:
+def _versions(of: Fields) -> dict[str, str]:
+    return {str(part): str(version) for part, version in of.table("versions").items()}
+
+
+def _result(of: Fields, kernel: str) -> Result:
     return Result(
         cell=of.text("cell", required=True),
         row=of.text("row", required=True),
@@ -144,6 +152,10 @@ def _result(of: Fields) -> Result:
         anomalies=tuple(_anomaly(Fields.of(one, f"{of.place} anomaly")) for one in of.items("anomalies")),
         doubts=tuple(str(doubt) for doubt in of.items("doubts")),
         note=of.text("note"),
+        commit=of.text("commit"),
+        kernel=of.text("kernel"),
+        versions=_versions(of),
+        current=of.text("kernel") == kernel,
     )
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from proof.findings import Name, Verdict
 
+UNKNOWN = "unknown"
+
 
 class Standing(enum.StrEnum):
     """What a result shows, seen from what was expected of it."""
@@ -16,15 +18,24 @@ class Standing(enum.StrEnum):
     VIOLATED = "violated"
     INCONCLUSIVE = "inconclusive"
     CONTROL = "control"
+    OUTDATED = "outdated"
     NOT_APPLICABLE = "not-applicable"
 
     @property
     def label(self) -> str:
-        return "violated as expected" if self is Standing.CONTROL else self.value.replace("-", " ")
+        told = {Standing.CONTROL: "violated as expected", Standing.OUTDATED: "of another kernel"}
+        return told.get(self, self.value.replace("-", " "))
 
 
 # The worst first.
-_RANK = (Standing.VIOLATED, Standing.INCONCLUSIVE, Standing.CONTROL, Standing.PROVEN, Standing.NOT_APPLICABLE)
+_RANK = (
+    Standing.VIOLATED,
+    Standing.INCONCLUSIVE,
+    Standing.OUTDATED,
+    Standing.CONTROL,
+    Standing.PROVEN,
+    Standing.NOT_APPLICABLE,
+)
 
 
 def worst(standings: list[Standing]) -> Standing:
@@ -64,6 +75,7 @@ class Result:
 
     ``recovery_s`` holds the seconds from each heal to the first new commit, ``stall_s`` the seconds for which readers
     were held back, ``bound_s`` the most that a recovery may take (None: no bound). ``said`` is the runner's verdict.
+    ``current``: it was made with the kernel that the report is for; ``commit`` and ``kernel`` are empty when not told.
     """
 
     cell: str
@@ -86,6 +98,10 @@ class Result:
     anomalies: tuple[Anomaly, ...]
     doubts: tuple[str, ...]
     note: str
+    commit: str
+    kernel: str
+    versions: dict[str, str]
+    current: bool
 
     @property
     def is_control(self) -> bool:
@@ -113,9 +129,16 @@ class Result:
     def standing(self) -> Standing:
         if self.expected is Verdict.INCONCLUSIVE and self.verdict is Verdict.INCONCLUSIVE:
             return Standing.NOT_APPLICABLE  # the runner has said why beforehand
-        if not self.is_control:
-            return Standing(self.verdict.value)
-        return Standing.CONTROL if self.verdict is Verdict.VIOLATED else Standing.INCONCLUSIVE
+        shown = Standing(self.verdict.value)
+        if self.is_control:
+            shown = Standing.CONTROL if self.verdict is Verdict.VIOLATED else Standing.INCONCLUSIVE
+        good = shown in {Standing.CONTROL, Standing.PROVEN}
+        return Standing.OUTDATED if good and not self.current else shown  # a violation stays one
+
+    @property
+    def origin(self) -> str:
+        """What it was made with, in words."""
+        return f"commit {self.commit or UNKNOWN}" + ("" if self.current else ": of another kernel")
 
     @property
     def reasons(self) -> list[str]:
@@ -146,4 +169,6 @@ class Provenance:
     began: str
     seconds: float | None
     machine: str
+    commit: str
+    kernel: str
     versions: dict[str, str]

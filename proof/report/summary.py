@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from proof.findings import Verdict
 from proof.report.bars import Bar, bars
-from proof.report.results import Provenance, Result, Standing, worst
+from proof.report.results import UNKNOWN, Provenance, Result, Standing, worst
 from proof.report.rows import TITLES
 from proof.report.times import Times
 
@@ -58,9 +58,10 @@ class Summary:
     results: tuple[Result, ...]
     cells: tuple[Cell, ...]
     bars: tuple[Bar, ...]
+    kernel: str
 
     @classmethod
-    def of(cls, provenance: Sequence[Provenance], results: Sequence[Result]) -> Summary:
+    def of(cls, provenance: Sequence[Provenance], results: Sequence[Result], kernel: str = "") -> Summary:
         """Results of one cell with one seed may come twice (run again): all of them are kept, none replaces another."""
         by_cell: dict[tuple[str, str], list[Result]] = {}
         for result in results:
@@ -69,12 +70,14 @@ class Summary:
             Cell(name, row, tuple(sorted(some, key=lambda result: (result.seed, result.began))))
             for (row, name), some in sorted(by_cell.items())
         )
-        return cls(tuple(provenance), tuple(results), cells, tuple(bars(results)))
+        return cls(tuple(provenance), tuple(results), cells, tuple(bars(results)), kernel)
 
     @property
     def verdict(self) -> Verdict:
-        """Violated if one cell is; else inconclusive if one is, or none but controls were run; else proven."""
+        """Violated if one cell is; else inconclusive if one is or is outdated, or none but controls were run."""
         standing = worst([cell.standing for cell in self.cells])
+        if standing is Standing.OUTDATED:
+            return Verdict.INCONCLUSIVE
         if standing not in {Standing.CONTROL, Standing.NOT_APPLICABLE}:
             return Verdict(standing.value)
         return Verdict.PROVEN if self.cell_standings[Standing.PROVEN] else Verdict.INCONCLUSIVE
@@ -161,7 +164,21 @@ class Summary:
             told += f"; {_things(controls, 'positive control')} violated as expected"
         if senseless := count[Standing.NOT_APPLICABLE]:
             told += f"; {senseless:,} not applicable"
+        if outdated := count[Standing.OUTDATED]:
+            told += f"; {outdated:,} of another kernel than today's"
         return f"{self.verdict.capitalize()}: of {_things(len(self.cells), 'cell')}, {told}."
+
+    @property
+    def outdated(self) -> str:
+        """A sentence about runs of another kernel than today's; empty without any."""
+        old = [result for result in self.results if not result.current]
+        if not old:
+            return ""
+        commits = ", ".join(sorted({result.commit or UNKNOWN for result in old}))
+        return (
+            f"{len(old):,} of {_things(len(self.results), 'run')} were made with another kernel than today's, "
+            f"{self.kernel} (commit {commits}): they show nothing of the code as it is. Run these cells again."
+        )
 
 
 def _things(count: int, noun: str) -> str:

@@ -16,6 +16,16 @@ TRIES = 30  # unless the caller asks for another number
 BELIEVED_FROM = 0.95
 
 
+TARGETS = {
+    "strict": "writer",
+    "reuse": "a writer that reuses its producer (control)",
+    "plain": "a writer without sequence numbers (control)",
+}
+_HELD = "held, connection cut, released inside the next transaction"
+FAULTS = {"F11": _HELD, "F12": _HELD, "F13": "written, their reply lost, connection cut"}
+MOMENTS = {"F11": "next transaction", "F12": "next transaction", "F13": "reply"}
+
+
 def _cell(
     row: str,
     fault: str,
@@ -34,9 +44,9 @@ def _cell(
     return {
         "cell": _name(row, fault, writer),
         "row": row,
-        "fault": f"{fault} held, connection cut, released inside the next transaction",
-        "target": "writer" if writer == "strict" else "a writer that reuses its producer (control)",
-        "moment": "next transaction",
+        "fault": f"{fault} {FAULTS[row]}",
+        "target": TARGETS[writer],
+        "moment": MOMENTS[row],
         "path": "proxy",
         "seed": seed,
         "verdict": verdict(result, expected),
@@ -82,18 +92,20 @@ def verdict(result: Result, expected: str) -> str:
 
 
 def _name(row: str, fault: str, writer: str) -> str:
-    return f"{row}-{fault}-{'control' if writer == 'reuse' else writer}"
+    return f"{row}-{fault}-{writer if writer == 'strict' else 'control'}"
 
 
 Cell = Callable[..., dict[str, Any]]
 """(connection, seed, tries) -> the result."""
 _EXPERIMENTS = (
-    ("F11", "end-txn", F11, "violated"),
-    ("F12", "offsets", ("late-offsets",), "violated"),
-    ("F12", "records", ("late-records",), "proven"),  # sequence numbers protect a reused producer here
+    ("F11", "end-txn", F11, "reuse"),
+    ("F12", "offsets", ("late-offsets",), "reuse"),
+    ("F12", "records", ("late-records",), "plain"),  # sequence numbers protect a reused producer here
+    ("F13", "records", ("lost-records-reply",), "plain"),
 )
+WRITER_OF = {_name(row, fault, one): one for row, fault, _, control in _EXPERIMENTS for one in (control, "strict")}
 CELLS: dict[str, Cell] = {
     _name(row, fault, writer): partial(_cell, row, fault, scripts, writer, expected)
-    for row, fault, scripts, of_control in _EXPERIMENTS
-    for writer, expected in (("reuse", of_control), ("strict", "proven"))
+    for row, fault, scripts, control in _EXPERIMENTS
+    for writer, expected in ((control, "violated"), ("strict", "proven"))
 }

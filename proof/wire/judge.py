@@ -46,12 +46,13 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a record lies, who wrote it, and whether a `read_committed` reader gets it."""
+    """Where a record lies, who wrote it, whether a `read_committed` reader gets it, and how often."""
 
     offset: int
     producer_id: int
     epoch: int
     visible: bool
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,10 @@ def _of_attempt(attempt: Attempt, log: Mapping[str, Place]) -> Anomaly | None:
         return Anomaly("lost-commit", at.offset, at.producer_id, at.epoch, told)
     if not visible:
         return None
+    if twice := [place for place in visible if place.copies > 1]:
+        at = twice[0]
+        told = f"{len(twice)} of {len(attempt.keys)} records of {attempt.name} are visible {at.copies} times"
+        return Anomaly("duplicate-output", at.offset, at.producer_id, at.epoch, told)
     at = visible[0]
     told = f"{len(visible)} of {len(attempt.keys)} records of {attempt.name} ({attempt.fate}) are visible"
     if attempt.fate is Fate.GIVEN_UP or len(visible) < len(attempt.keys):

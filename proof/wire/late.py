@@ -1,5 +1,5 @@
 """
-The scripts of F11 and F12: hold a frame of one transaction, cut the connection, release it inside the next one.
+The scripts of F11 to F13: hold a frame, cut the connection, release it inside the next transaction; or lose a reply.
 
 Every wait is for an event: the frame is held, the client has sent it again and been answered, the late one is answered.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from proof.wire.apis import Api
 from proof.wire.judge import Attempt, Fate, Try
-from proof.wire.rules import Rule, Trap
+from proof.wire.rules import Action, Rule, Side, Trap
 from proof.wire.running import WireProxy
 from proof.wire.writers import STEP_S, PositionReader, Writer
 from protocol.deadline import Deadline
@@ -148,12 +148,23 @@ def late_records(act: _Act, trap: Trap) -> None:
     act.finish(second, trap, 1, 2)
 
 
+def lost_records_reply(act: _Act, trap: Trap) -> None:
+    """F13: the broker has written the batch, and its reply is lost; the client sends the batch again."""
+    first = act.begin("first")
+    act.write(first, 2)
+    trap.caught(_soon())
+    act.told.late = 0  # it was answered, and nobody heard it
+    act.send_offsets(first, 1)
+    act.commit(first)
+
+
 Script = Callable[[_Act, Trap], None]
 SCRIPTS: dict[str, tuple[Script, Rule]] = {
     "late-commit": (late_commit, Rule(Api.END_TXN, committed=True, cut=True)),
     "late-abort": (late_abort, Rule(Api.END_TXN, committed=False, cut=True)),
     "late-offsets": (late_offsets, Rule(Api.TXN_OFFSET_COMMIT, cut=True)),
     "late-records": (late_records, Rule(Api.PRODUCE, cut=True)),
+    "lost-records-reply": (lost_records_reply, Rule(Api.PRODUCE, Action.CUT, Side.REPLY)),
 }
 
 

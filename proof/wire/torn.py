@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -66,15 +66,18 @@ class Stage:
             for batch in scan(self.connection, self.output, everything, READ_UNCOMMITTED)
             for record in batch
         }
-        visible = {
-            record.offset()
+        seen = [
+            (record.offset(), (record.key() or b"").decode())
             for batch in scan(self.connection, self.output, {0: (ends.first, ends.last_stable)}, READ_COMMITTED)
             for record in batch
-        }
+        ]
+        visible, copies = {at for at, _ in seen}, Counter(key for _, key in seen)
         writers: dict[int, tuple[int, int]] = defaultdict(lambda: (-1, -1))
         for one in raw_batches(self.connection, self.output, 0, ends.first, ends.end, Deadline(_ASK_S)):
             writers |= dict.fromkeys(range(one.base_offset, one.last_offset + 1), (one.producer_id, one.producer_epoch))
-        return {key: Place(at, *writers[at], visible=at in visible) for key, at in where.items()}
+        return {
+            key: Place(at, *writers[at], visible=at in visible, copies=max(1, copies[key])) for key, at in where.items()
+        }
 
 
 @dataclass(frozen=True)

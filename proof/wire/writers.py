@@ -101,6 +101,53 @@ class ReusingWriter:
             self._reader.close()
 
 
+class PlainWriter:
+    """
+    The positive control of records: no transaction and no sequence numbers.
+
+    A batch that comes twice is written twice. Its position is committed by its consumer, behind the records.
+    """
+
+    def __init__(self, connection: Connection, group: str, source: str, output: str) -> None:
+        self.transactional_id = ""
+        self._connection, self._source, self._output = connection, source, output
+        self._reader = consumer(connection, group, READ_COMMITTED)
+        self._until = 0
+        self._open()
+
+    def _open(self) -> None:
+        unprotected = {"enable.idempotence": False, **_STEADY}
+        self._producer = producer(
+            self._connection, None, timeout_s=_TIMEOUT_S, message_max_bytes=_MESSAGE_MAX, **unprotected
+        )
+
+    def begin(self) -> None:
+        """There is nothing to begin."""
+
+    def write(self, records: list[tuple[str, bytes]]) -> None:
+        with mapped("produce"):
+            for key, value in records:
+                self._producer.produce(self._output, value, key, 0)
+            self._producer.flush(STEP_S)
+
+    def send_offsets(self, until: int) -> None:
+        self._until = until
+
+    def commit(self) -> None:
+        with mapped("commit"):
+            self._reader.commit(offsets=[TopicPartition(self._source, 0, self._until)], asynchronous=False)
+
+    def abort(self) -> None:
+        """What is written stays."""
+
+    def recover(self) -> None:
+        self._open()
+
+    def close(self) -> None:
+        with contextlib.suppress(KafkaException):
+            self._reader.close()
+
+
 class StrictWriter:
     """The product's own transaction, one object each: fence, locate, begin, produce, send offsets, commit."""
 
@@ -166,4 +213,8 @@ class PositionReader:
         self._reader.close()
 
 
-WRITERS: dict[str, type[ReusingWriter | StrictWriter]] = {"reuse": ReusingWriter, "strict": StrictWriter}
+WRITERS: dict[str, type[ReusingWriter | PlainWriter | StrictWriter]] = {
+    "reuse": ReusingWriter,
+    "plain": PlainWriter,
+    "strict": StrictWriter,
+}

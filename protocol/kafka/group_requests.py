@@ -106,7 +106,8 @@ def described(admin: KafkaAdminClient, group: str, deadline: Deadline) -> GroupF
     Raises:
         KafkaFailure, DeadlineExceeded: its coordinator did not say.
     """
-    return ask(admin, deadline, f"describe group {group}", _described, admin, group)
+    facts: GroupFacts = ask(admin, deadline, f"describe group {group}", _described, admin, group)
+    return facts
 
 
 async def _described(admin: KafkaAdminClient, group: str) -> GroupFacts:

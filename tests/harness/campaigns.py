@@ -44,8 +44,12 @@ CELLS: dict[str, tuple[str, str, float | None, tuple[str, ...], tuple[str, ...]]
 }
 
 
-def campaign(seeds: int = 3, *, broken: bool = True) -> dict[str, Any]:
-    """As `results.json` holds it; with ``broken`` two cells are violated, three inconclusive and a name is hostile."""
+def campaign(seeds: int = 3, *, broken: bool = True, kernel: str = "") -> dict[str, Any]:
+    """
+    As `results.json` holds it, made with ``kernel``.
+
+    With ``broken`` two cells are violated, three inconclusive, one is of another kernel, and a name is hostile.
+    """
     chance = random.Random(4)
     cells = [
         _result(chance, f"{row}-{moment}-{target}", row, row_of, target, moment, seed)
@@ -54,6 +58,8 @@ def campaign(seeds: int = 3, *, broken: bool = True) -> dict[str, Any]:
         for moment in row_of[4]
         for seed in range(1, seeds + 1)
     ]
+    for one in cells if kernel else ():
+        one |= {"kernel": kernel, "commit": "0123456789ab"}
     if broken:
         _break(cells)
     versions = {"python": "3.11.2", "confluent-kafka": "2.16.1", "librdkafka": "2.16.0", "kafka": "4.1.1"}
@@ -90,7 +96,7 @@ def _result(
             "aborted_records": kills * 80,
         },
         "anomalies": torn if control else [], "doubts": [], "note": "",
-        "expected": "violated" if control else "proven",
+        "expected": "violated" if control else "proven", "versions": {"kafka": "4.1.1"},
     }  # fmt: skip
 
 
@@ -115,6 +121,7 @@ def _break(cells: list[dict[str, Any]]) -> None:
     ]
     by_key["F21-mid-produce-broker-1", 2] |= {"verdict": "inconclusive", "doubts": [f"the log ended early {HOSTILE}"]}
     by_key["F04-after-send-offsets-writer", 2]["fired"] = {"kills": 3, "fences": 0}
+    by_key["F17-rolling-clean", 1] |= {"kernel": "0123456789ab", "commit": "abcdef012345"}
     senseless = cells[-1]["cell"]
     for one in (one for one in cells if one["cell"] == senseless):
         one |= {"verdict": "inconclusive", "expected": "inconclusive", "doubts": ["not applicable: nothing to restore"]}

@@ -23,7 +23,7 @@ from protocol.kafka.clients import admin, producer
 from protocol.names import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
-CRASH = matrix.named("F01-after-flush-writer")
+CRASH = matrix.named("F01-after-flush-writer-connector")
 
 # The pipeline with one thing wrong: every seventh record is reported as written, and is not.
 FORGETFUL = """
@@ -85,18 +85,18 @@ def test_a_broken_writer_makes_its_cell_violated_and_leaves_the_evidence(broker:
 
 def test_brokers_that_are_not_ours_are_not_broken(broker: Broker, tmp_path: Path) -> None:
     """A cell that needs a sandbox says so, and touches nothing."""
-    found = run(matrix.named("F16-all-killed"), 1, Foreign(broker.bootstrap), Terms(tmp_path))
+    found = run(matrix.named("F16-all-killed-connector"), 1, Foreign(broker.bootstrap), Terms(tmp_path))
     assert found.verdict == "inconclusive"
     assert "three brokers" in found.doubts[0]
 
 
 def test_the_command_writes_results_and_resumes(broker: Broker, tmp_path: Path) -> None:
     """Exit code 3 for what could not be told; a second call runs nothing twice."""
-    words = ("campaign", "--cells", "F10*", "--cells", "F14-input-leader", "--bootstrap", broker.bootstrap)
+    words = ("campaign", "--cells", "F10*", "--cells", "F14-input-leader-connector", "--bootstrap", broker.bootstrap)
     first = _proof(*words, "--out", str(tmp_path))
     assert first.returncode == ExitCode.REFUSED, first.stderr
     whole = json.loads((tmp_path / result.WHOLE).read_text())
-    assert {cell["cell"] for cell in whole["cells"]} == {"F10-old-checkpoint", "F14-input-leader"}
+    assert {cell["cell"] for cell in whole["cells"]} == {"F10-old-checkpoint", "F14-input-leader-connector"}
     assert whole["campaign"]["seeds"] == [1]
     assert whole["campaign"]["versions"]["confluent-kafka"]
 

@@ -248,7 +248,7 @@ def test_a_silent_server_is_cut_off_at_the_deadline(stage: LedgerStage, postgres
         began = time.monotonic()
         with pytest.raises(Later), handler._database.transaction(Deadline(0.5)) as connection:
             connection.execute("SELECT 1")
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 5  # ten times the deadline, as set on 2026-11-21
     finally:
         postgres.resume()
         handler.close(Deadline(1))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -19,6 +20,10 @@ from harness.names import Names
 from harness.stores import store as running
 
 from downstream.receive.check import DUPLICATE
+from proof.campaign.campaign import about
+from proof.campaign.result import PROVEN, VIOLATED, Result, write_file
+from proof.provenance import MadeWith
+from proof.report.bars import STORE_KILLS
 from protocol.command import run
 from protocol.names import ExitCode
 from sandbox.postgres import Postgres
@@ -26,6 +31,7 @@ from sandbox.redis import Redis
 from tests.kills.bugs import BUGS
 from tests.kills.campaign import Killed, Stage, campaign
 
+_ROWS = {"ledger": "F29", "postgres": "F29", "redis-script": "F32", "redis": "F32"}
 _STORES = ("ledger", "postgres", "redis-script", "redis")
 _ACCEPTED = {"redis": {DUPLICATE}}  # at least once, by design: its duplicates are a number and no fault, a loss is one
 
@@ -35,7 +41,7 @@ _ACCEPTED = {"redis": {DUPLICATE}}  # at least once, by design: its duplicates a
 @click.option("--kills", type=click.IntRange(1), default=200, show_default=True, help="Per store.")
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--bug", help="Put this bug in: " + ", ".join(f"{s}: {' '.join(b)}" for s, b in BUGS.items()))
-@click.option("--out", type=click.Path(path_type=Path), help="Write the results there, as JSON.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write a result for the report there.")
 def kills(stores: tuple[str, ...], kills: int, seed: int, bug: str | None, out: Path | None) -> int:
     """
     Kill consumers before, in and after their store's commit; then check every row, cent and effect.
@@ -49,6 +55,7 @@ def kills(stores: tuple[str, ...], kills: int, seed: int, bug: str | None, out: 
       python -m tests.kills ledger --bug position-afterwards --kills 10
     """  # noqa: D301 - click's own mark
     results: dict[str, Killed] = {}
+    began = datetime.now(UTC)
     with sandbox_broker() as broker, running(Postgres) as postgres, running(Redis) as redis:
         for store in stores or _STORES:
             names = Names.fresh(f"kills-{store}", seed)
@@ -66,9 +73,39 @@ def kills(stores: tuple[str, ...], kills: int, seed: int, bug: str | None, out: 
                 results[store] = campaign(stage, store, kills, seed, bug=bug, advance=lambda t=task: bar.advance(t))
             click.echo(_line(store, results[store]))
     if out is not None:
-        out.write_text(json.dumps({name: vars(one) for name, one in results.items()}, indent=2) + "\n")
+        made, seconds = MadeWith.now(), sum(one.seconds for one in results.values())
+        told = about(shlex.join(["kills", *sys.argv[1:]]), began, seconds, [seed], made)
+        write_file(out, told, [result(store, one, kills, seed, began, made) for store, one in results.items()])
     red = any(one.findings.keys() - _ACCEPTED.get(name, set()) for name, one in results.items())
     return ExitCode.VIOLATION if red else ExitCode.DONE
+
+
+def result(store: str, killed: Killed, wanted: int, seed: int, began: datetime, made: MadeWith) -> Result:
+    """One store's kills as a cell, for `proof report`; duplicates of a store that is at least once are a note."""
+    accepted = _ACCEPTED.get(store, set())
+    wrong = {name: count for name, count in killed.findings.items() if name not in accepted}
+    notes = [f"{count} {name}, at least once by design" for name, count in killed.findings.items() if name in accepted]
+    return Result(
+        cell=f"{_ROWS[store]}-kills-{store}",
+        row=_ROWS[store],
+        fault="SIGKILL",
+        target=store,
+        moment="around the store's commit",
+        path=STORE_KILLS,
+        seed=seed,
+        verdict=VIOLATED if wrong else PROVEN,
+        began=began.isoformat(timespec="seconds"),
+        seconds=round(killed.seconds, 2),
+        bound_s=None,
+        fired={"kills": sum(killed.kills.values()), **{f"kills_{moment}": n for moment, n in killed.kills.items()}},
+        needed={"kills": wanted},
+        counts={"orders": killed.orders},
+        anomalies=[{"name": name, "evidence": f"{count} of them"} for name, count in wrong.items()],
+        note="; ".join(notes),
+        commit=made.commit,
+        kernel=made.kernel,
+        versions=made.versions,
+    )
 
 
 def _line(store: str, killed: Killed) -> str:

@@ -54,9 +54,9 @@ def test_every_row_has_cells_and_no_name_is_given_twice() -> None:
 
 def test_cells_are_chosen_by_name_row_or_mark() -> None:
     """In the order of the matrix, each once."""
-    assert [cell.name for cell in matrix.chosen(["F01-after-flush-w*", "F01-after-f*-writer"])] == [
-        "F01-after-fence-writer",
-        "F01-after-flush-writer",
+    assert [cell.name for cell in matrix.chosen(["F01-after-flush-w*", "F01-after-f*-writer-connector"])] == [
+        "F01-after-fence-writer-connector",
+        "F01-after-flush-writer-connector",
         "F01-after-flush-writer-direct",
     ]
     assert {cell.row for cell in matrix.chosen(["F14"])} == {"F14"}
@@ -143,3 +143,26 @@ def test_journals_are_followed_line_by_line(tmp_path: Path) -> None:
     assert len(followed.look()) == 1
     assert len(followed.entries) == 2
     journal.close()
+
+
+def test_a_control_shows_something_only_by_the_anomaly_that_its_bug_stands_for() -> None:
+    """One that merely gets stuck is inconclusive: the check beside it may be blind."""
+    cell = matrix.named("F02-commit-released-control-connector")
+    assert (cell.expected, cell.breaks) == ("violated", "duplicate-output")
+    stuck = judge.Judgement()
+    stuck.stalled("nothing moved")
+    judge.as_a_control(cell, stuck)
+    assert stuck.verdict == "inconclusive"
+    broken = judge.Judgement(anomalies=[{"name": "duplicate-output"}])
+    judge.as_a_control(cell, broken)
+    assert broken.verdict == "violated"
+
+
+def test_each_strict_experiment_has_a_control_that_has_to_break() -> None:
+    """Beside a control that breaks nothing a clean twin shows nothing: rows F02, F11, F12 and F13 have one each."""
+    by_name = {cell.name: cell for cell in matrix.cells()}
+    strict = [name for name in by_name if name.endswith("-strict")]
+    assert len(strict) == 4
+    assert {by_name[name.replace("-strict", "-control")].expected for name in strict} == {"violated"}
+    controls = {cell.row for cell in by_name.values() if cell.expected == "violated"}
+    assert controls >= {"F02", "F11", "F12", "F13", "F29", "F30", "F31", "F32", "F33", "F34"}

@@ -37,7 +37,7 @@ class _MadeUp:
 
     def __init__(self, folder: Path, rounds: int) -> None:
         self.journals, self._journal = Journals(folder), Journal(folder, "writer")
-        self.random, self.minutes, self.cell = Random(1), 60.0, SimpleNamespace(partitions=4)
+        self.random, self.minutes, self.cell = Random(1), 60.0, SimpleNamespace(partitions=4, reader="connector")
         self.names = SimpleNamespace(topics=lambda: ["in", "out"])
         self.sandbox = SimpleNamespace(heal=lambda: None)
         self.cluster = SimpleNamespace(make_whole=lambda *_: None)

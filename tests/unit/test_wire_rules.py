@@ -132,6 +132,7 @@ def test_a_shape_out_of_bounds_is_refused() -> None:
 
 
 SEEN, UNSEEN = Place(5, 1, 0, visible=True), Place(5, 1, 0, visible=False)
+TWICE = Place(5, 1, 0, visible=True, copies=2)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +146,7 @@ SEEN, UNSEEN = Place(5, 1, 0, visible=True), Place(5, 1, 0, visible=False)
         (Fate.UNKNOWN, [SEEN, SEEN], None),
         (Fate.UNKNOWN, [UNSEEN, UNSEEN], None),
         (Fate.UNKNOWN, [SEEN, UNSEEN], "torn-txn"),
+        (Fate.COMMITTED, [SEEN, TWICE], "duplicate-output"),
     ],
 )
 def test_a_transaction_is_visible_as_its_writer_was_told(fate: Fate, places: list[Place], name: str | None) -> None:

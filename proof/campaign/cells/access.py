@@ -31,7 +31,7 @@ _COMMITS = 10
 _TIMED_OUT_S = 40.0
 """The writers' transaction time-out (20 s), and how often brokers look for those that are over it (10 s)."""
 
-_SPARK = ("--reader", "connector", "--master", "local[2]")
+_SPARK = ("--master", "local[2]")
 _JAVA_SAYS = "TopicAuthorizationException"
 
 # What a run needs again and again; the others it needs at its start only.

@@ -6,12 +6,18 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import psutil
 
 from proof.campaign.cell import Cell, Need
+from proof.campaign.effects import LEADERS_MOVED, OPEN, caught_open, signal_all
 from proof.campaign.journals import is_commit
+from proof.campaign.programs import Program
 from proof.campaign.stage import Stage, StalledError
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, KafkaFailure
+from protocol.kafka import operate
 from protocol.kafka.reassign import reassign
 
 ROLES = ("input", "output", "transactions", "group")
@@ -22,11 +28,34 @@ _LATE_S = 3.0
 _ASK_S = 20.0
 
 
-def running(stage: Stage) -> None:
+def running(stage: Stage) -> Program:
     """A writer in the middle of its work, orders transactional and aborted behind it."""
     stage.orders(2000, "--transactional")
-    stage.writer("--follow", "--max-records-per-transaction", "100")
+    writer = stage.writer("--follow", "--max-records-per-transaction", "100")
     stage.await_commits(10)
+    return writer
+
+
+def in_transaction(stage: Stage, writer: Program, blow: Callable[[], float]) -> float:
+    """Strike while the brokers hold a transaction of the writer open; it stands still until the blow has fallen."""
+    process = psutil.Process(writer.pid)
+    caught_open(stage, [process])
+    try:
+        return blow()
+    finally:
+        signal_all([process], stop=False)
+
+
+def moved(stage: Stage, role: str, victim: int) -> None:
+    """Wait until another broker has ``role`` for this stage's partition."""
+
+    def elsewhere() -> bool:
+        with contextlib.suppress(KafkaFailure, DeadlineExceeded):
+            return stage.leader(role) != victim
+        return False
+
+    stage.until(elsewhere, f"another broker than {victim} for the {role}", _WHOLE_S)
+    stage.fire(LEADERS_MOVED)
 
 
 def whole(stage: Stage) -> None:
@@ -37,24 +66,27 @@ def whole(stage: Stage) -> None:
 def kill_leader(role: str, stage: Stage) -> None:
     """SIGKILL to the broker that holds ``role`` for one partition; commits there go on, then the broker comes back."""
     with stage.feeding():
-        running(stage)
-        victim = stage.leader(role)
-        at = stage.sandbox.kill(victim)
-        stage.fire("broker_kills")
-        stage.recovered(at, [stage.partition])
-        whole(stage)
-        stage.await_commits(10)
+        writer = running(stage)
+        for _ in range(stage.times):
+            victim = stage.leader(role)
+            at = in_transaction(stage, writer, functools.partial(stage.sandbox.kill, victim))
+            stage.fire("broker_kills")
+            stage.recovered(at, [stage.partition])
+            moved(stage, role, victim)
+            whole(stage)
+            stage.await_commits(10)
 
 
 def pause_leader(role: str, stage: Stage) -> None:
     """SIGSTOP for 20 s to the broker that holds ``role``; after SIGCONT it must not disturb what went on elsewhere."""
     with stage.feeding():
-        running(stage)
+        writer = running(stage)
         victim = stage.leader(role)
-        paused = stage.sandbox.pause(victim)
+        paused = in_transaction(stage, writer, functools.partial(stage.sandbox.pause, victim))
         stage.fire("broker_pauses")
         stage.pause(_PAUSE_S)
         healed = stage.sandbox.resume(victim)
+        moved(stage, role, victim)
         stage.recovered(healed, [stage.partition])
         before = [e.at for e in stage.journals.entries if paused < e.at < healed and e.step == "commit"]
         stage.notes.append(f"{len(before)} commit steps during the pause of broker {victim}")
@@ -64,8 +96,8 @@ def pause_leader(role: str, stage: Stage) -> None:
 def kill_all(stage: Stage) -> None:
     """All brokers die at the same moment; what was acknowledged is in the page cache and comes back."""
     with stage.feeding():
-        running(stage)
-        stage.sandbox.kill(*stage.sandbox.brokers)
+        writer = running(stage)
+        in_transaction(stage, writer, lambda: stage.sandbox.kill(*stage.sandbox.brokers))
         stage.fire("broker_kills", len(stage.sandbox.brokers))
         stage.pause(1.0)
         stage.sandbox.restart(*stage.sandbox.brokers)
@@ -91,9 +123,9 @@ def rolling(stage: Stage, *, hard: bool) -> None:
 def without_quorum(stage: Stage) -> None:
     """Two of three are down: nothing may be acknowledged; then all goes on."""
     with stage.feeding():
-        running(stage)
+        writer = running(stage)
         victims = stage.random.sample(stage.sandbox.brokers, 2)
-        at = stage.sandbox.kill(*victims)
+        at = in_transaction(stage, writer, lambda: stage.sandbox.kill(*victims))
         stage.fire("broker_kills", 2)
         stage.pause(12.0)
         stage.journals.look()
@@ -111,7 +143,7 @@ def storm(stage: Stage, *, seconds: float) -> None:
     with stage.feeding():
         running(stage)
         end = time.monotonic() + seconds
-        turn = 0
+        turn, led = 0, _leaders(stage)
         while time.monotonic() < end:
             stage.deadline.check("the storm")
             turn += 1
@@ -119,8 +151,21 @@ def storm(stage: Stage, *, seconds: float) -> None:
                 move_leaders(stage, topic, turn)
             stage.fire("storms")
             stage.pause(2.0)
+            now = _leaders(stage)
+            stage.fire(LEADERS_MOVED, sum(led[place] != leader for place, leader in now.items() if place in led))
+            led |= now
         stage.recovered(time.time(), [stage.partition])
         whole(stage)
+
+
+def _leaders(stage: Stage) -> dict[tuple[str, int], int]:
+    """Who leads each partition; none where nobody could say it."""
+    found: dict[tuple[str, int], int] = {}
+    for topic in stage.names.topics():
+        with contextlib.suppress(KafkaFailure, DeadlineExceeded):
+            leaders = operate.leaders(stage.cluster.admin, topic, Deadline(_ASK_S))
+            found |= {(topic, partition): leader for partition, leader in leaders.items()}
+    return found
 
 
 def move_leaders(stage: Stage, topic: str, turn: int) -> None:
@@ -139,14 +184,39 @@ def _rotated(brokers: Sequence[int], turn: int) -> list[int]:
 def _role_cells(role: str) -> tuple[Cell, Cell]:
     coordinators = {"transactions": "transaction coordinator", "group": "group coordinator"}
     target = coordinators.get(role, f"broker leading the {role}")
-    common = {"target": target, "moment": "under load", "needs": _NEEDS, "bound_s": 15.0}
+    common: dict[str, Any] = {
+        "target": target,
+        "moment": "under load",
+        "needs": _NEEDS,
+        "bound_s": 15.0,
+        "limit_s": 900.0,
+    }
     marks = frozenset({"prove"}) if role in {"output", "transactions"} else frozenset[str]()
+    effects = {LEADERS_MOVED: 1, OPEN: 1}
     kill = functools.partial(kill_leader, role)
     pause = functools.partial(pause_leader, role)
     return (
-        Cell(f"F14-{role}-leader", "F14", "SIGKILL", play=kill, needed={"broker_kills": 1}, marks=marks, **common),  # type: ignore[arg-type]
-        Cell(f"F15-{role}-leader", "F15", "SIGSTOP 20 s", play=pause, needed={"broker_pauses": 1}, **common),  # type: ignore[arg-type]
+        Cell(
+            f"F14-{role}-leader",
+            "F14",
+            "SIGKILL",
+            play=kill,
+            needed={"broker_kills": 1, **effects},
+            marks=marks,
+            **common,
+        ),
+        Cell(
+            f"F15-{role}-leader",
+            "F15",
+            "SIGSTOP 20 s",
+            play=pause,
+            needed={"broker_pauses": 1, **effects},
+            **common,
+        ),
     )
+
+
+_STORM = {"storms": 15, LEADERS_MOVED: 15}
 
 
 def _cell(name: str, fault: str, play: Callable[[Stage], None], bound_s: float, **needed: int) -> Cell:
@@ -156,9 +226,16 @@ def _cell(name: str, fault: str, play: Callable[[Stage], None], bound_s: float, 
 
 CELLS = (
     *(cell for role in ROLES for cell in _role_cells(role)),
-    _cell("F16-all-killed", "SIGKILL to all three at once", kill_all, 60.0, broker_kills=3),
+    _cell("F16-all-killed", "SIGKILL to all three at once", kill_all, 60.0, broker_kills=3, **{OPEN: 1}),
     _cell("F17-rolling-clean", "rolling restart", functools.partial(rolling, hard=False), 15.0, broker_restarts=3),
     _cell("F17-rolling-killed", "rolling SIGKILL", functools.partial(rolling, hard=True), 15.0, broker_kills=3),
-    _cell("F18-storm", "replicas and leaders move every 2 s", functools.partial(storm, seconds=60.0), 15.0, storms=15),
-    _cell("F22-without-quorum", "two of three brokers down", without_quorum, 30.0, broker_kills=2),
+    _cell(
+        "F18-storm",
+        "replicas and leaders move every 2 s",
+        functools.partial(storm, seconds=60.0),
+        15.0,
+        storms=15,
+        **{LEADERS_MOVED: 15},
+    ),
+    _cell("F22-without-quorum", "two of three brokers down", without_quorum, 30.0, broker_kills=2, **{OPEN: 1}),
 )

@@ -202,6 +202,8 @@ def _drivers_cell(way: str, fault: str, *marks: str, spark: tuple[str, ...] = ()
         target="driver",
         moment="under load",
         play=functools.partial(drivers, way, spark),
+        path="spark" if spark else "writer",
+        needs=frozenset({Need.SPARK}) if spark else frozenset(),
         needed={"kills": 1},
         bound_s=_FIRST_COMMIT_S,
         limit_s=240.0,
@@ -216,7 +218,7 @@ CELLS = (
     _drivers_cell(
         "--share",
         "one of two drivers that share by claims is killed",
-        spark=("--master", "local[2]", "--reader", "direct"),
+        spark=("--master", "local[2]"),
     ),
     _claims_cell("F34-races", "8 claimants race for 64 partitions", races, needed={"rounds": 1, "winners": 2}),
     _claims_cell(

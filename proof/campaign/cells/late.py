@@ -26,13 +26,13 @@ def _cell(name: str) -> Cell:
     return Cell(
         name=name,
         row=row,
-        fault="a frame held, its connection cut, released inside the next transaction",
-        target="a writer that reuses its producer (control)" if control else "writer",
-        moment="next transaction",
+        fault=wire.FAULTS[row],
+        target=wire.TARGETS[wire.WRITER_OF[name]],
+        moment=wire.MOMENTS[row],
         play=_no_play,
         path="proxy",
         limit_s=600.0,
-        expected="violated" if control and name != "F12-records-control" else "proven",
+        expected="violated" if control else "proven",
         marks=frozenset({"prove"}) if row == "F11" else frozenset(),
         experiment=lambda bootstrap, seed, kills: _experiment(name, bootstrap, seed, kills),
     )

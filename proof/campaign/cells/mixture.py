@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from proof.campaign.cell import Cell, Need
 from proof.campaign.cells.broker import move_leaders, whole
+from proof.campaign.cells.direct import BOTH
 from proof.campaign.cells.writer import died
 from proof.campaign.cluster import CLIENTS
 from proof.campaign.programs import Program
@@ -37,6 +38,11 @@ class _Writers:
     def keep_up(self) -> None:
         if self.now is None or self.now.code() is not None:
             self.now = self.stage.writer("--follow", "--max-records-per-transaction", "200")
+
+    def change(self) -> None:
+        """End the writer; the next one reads the other way."""
+        if self.now is not None and self.now.code() is None:
+            self.stage.stop(self.now)
 
     def kill(self) -> None:
         if self.now is not None and self.now.code() is None:
@@ -143,6 +149,8 @@ def mixture(minutes: float, stage: Stage) -> None:
             stage.sandbox.heal()
             whole(stage)
             writers.calm()
+            if stage.cell.reader == BOTH:
+                writers.change()
             writers.keep_up()
             stage.recovered(time.time())
             stage.journals.forget()
@@ -174,8 +182,10 @@ def _cell(name: str, minutes: float, *marks: str, needed: dict[str, int]) -> Cel
     )
 
 
+# What faults of all kinds do to transactions: some are fenced, some aborted with records in the log.
+_DONE = {"fences": 1, "aborted_records": 1}
 CELLS = (
-    _cell("F38-mixture", 5.0, needed={"rounds": 5}),
+    _cell("F38-mixture", 5.0, needed={"rounds": 5, **_DONE}),
     _cell("F38-mixture-short", 1.0, "prove", needed={"rounds": 2}),
-    _cell("soak-F38", 60.0, "soak", needed=dict.fromkeys(FAULTS, 1)),
+    _cell("soak-F38", 60.0, "soak", needed=dict.fromkeys((*FAULTS, "connector_writers", "direct_writers"), 1) | _DONE),
 )

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
+import re
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from pathlib import Path
 
 import psutil
 
 from proof.campaign.cell import Cell, Need
+from proof.campaign.cells.direct import CONNECTOR, DIRECT
 from proof.campaign.cells.writer import ROWS
-from proof.campaign.holders import holders
+from proof.campaign.effects import COPIES, OPEN, caught_open, copies, fenced_since, signal_all, tree
+from proof.campaign.measure import Kill, open_ranges
 from proof.campaign.programs import Program
 from proof.campaign.stage import Stage, StalledError
-from protocol.journal import Step
+from protocol.journal import Phase, Step
 from protocol.names import CrashPoint
 
 _LOCAL = ("--master", "local[2]")
@@ -29,11 +35,9 @@ _SPECULATION = {
     "spark.speculation.minTaskRuntime": "1ms",
 }
 _NO_DISK = "/proc/brew-no-such-disk"
-_KILLS = 10
+_HOSTS = ("127.0.0.1", "127.0.0.2")
 # A direct reader's task that Spark repeats spares itself, so a run has a death for each slot.
-_EACH_TIME = {"": ("local[2]", "0.5", 8000), "direct": ("local[4]", "1", 2000)}
-STRUCK = "holders_struck"
-"""What fires where processes are killed or stopped: those of them that hold partitions by a lease."""
+_EACH_TIME = {CONNECTOR: ("local[2]", "0.5", 8000), DIRECT: ("local[4]", "1", 2000)}
 _MEETINGS = {"fenced", "ahead", "already-done", "offset-gap"}
 _START_S = 120.0
 _EXECUTOR, _DRIVER, _WORKER = "CoarseGrainedExecutorBackend", "SparkSubmit", "pyspark.daemon"
@@ -65,7 +69,7 @@ def workers_crash(point: CrashPoint, stage: Stage) -> None:
     master, probability, orders = _EACH_TIME[stage.cell.reader]
     crash = ("--crash-prob", probability, "--crash-point", point, "--crash-mode", "worker")
     before = -1
-    while before < (died := deaths(stage)) < _KILLS:
+    while before < (died := deaths(stage)) < stage.kills:
         before = died
         stage.orders(orders, "--transactional")
         seed = ("--crash-seed", str(stage.seed))
@@ -84,13 +88,21 @@ def deaths(stage: Stage) -> int:
     return len({pid for (pid, _), line in last.items() if line.step is not Step.OUTCOME})
 
 
-def _leases(writer: Program, victims: Sequence[psutil.Process]) -> int:
-    """How many processes hold partitions by a lease among these and those below them."""
-    among: set[int] = set()
-    for victim in victims:
+def _struck(stage: Stage, *roots: psutil.Process) -> list[psutil.Process]:
+    """Processes with all below them, stopped while the brokers hold a transaction of theirs open; empty if never."""
+    victims = tree(*roots)
+    if caught_open(stage, victims):
+        return victims
+    stage.doubts.append("nothing was caught with a transaction that the brokers know as open")
+    return []
+
+
+def _kill(victims: Sequence[psutil.Process]) -> float:
+    """SIGKILL to all of them; return when that was done."""
+    for one in victims:
         with contextlib.suppress(psutil.NoSuchProcess):
-            among |= {victim.pid, *(one.pid for one in victim.children(recursive=True))}
-    return sum(one.pid in among for one in holders(writer))
+            one.kill()
+    return time.time()
 
 
 def executor_killed(stage: Stage) -> None:
@@ -98,16 +110,16 @@ def executor_killed(stage: Stage) -> None:
     with stage.feeding():
         stage.orders(2000, "--transactional")
         writer = _started(stage, *_CLUSTER)
-        victims = family(writer, _EXECUTOR)
-        if not victims:
-            stage.doubts.append("no executor was found to kill")
-            return
-        victim = max(victims, key=lambda one: _leases(writer, [one]))
-        stage.fire(STRUCK, _leases(writer, [victim]))
-        victim.kill()
-        stage.fire("kills")
-        stage.recovered(time.time())
-        stage.await_commits(8)
+        for _ in range(stage.times):
+            if not (executors := family(writer, _EXECUTOR)):
+                stage.doubts.append("no executor was found to kill")
+                return
+            if not (victims := _struck(stage, stage.random.choice(executors))):
+                return
+            at = _kill(victims)
+            stage.fire("kills")
+            stage.recovered(at)
+            stage.await_commits(8)
 
 
 def driver_killed(stage: Stage) -> None:
@@ -115,16 +127,33 @@ def driver_killed(stage: Stage) -> None:
     with stage.feeding():
         stage.orders(2000, "--transactional")
         writer = _started(stage, *_LOCAL)
-        victims = [*family(writer, _DRIVER), *family(writer, _WORKER)]
-        stage.fire(STRUCK, _leases(writer, victims))
-        for victim in victims:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                victim.kill()
-        writer.kill()
-        at = time.time()
-        stage.fire("kills")
-        stage.writer(*_LOCAL, "--follow", name="next")
-        stage.recovered(at)
+        for _ in range(stage.times):
+            if not (victims := _struck(stage, psutil.Process(writer.pid))):
+                return
+            at = _kill(victims)
+            writer.kill()
+            stage.fire("kills")
+            writer = stage.writer(*_LOCAL, "--follow", "--max-records-per-transaction", "500", name="next")
+            stage.recovered(at)
+            stage.await_commits(8)
+
+
+def driver_and_executor_killed(stage: Stage) -> None:
+    """Driver and one of two executors die at the same moment; the other one is left alone, and a new run goes on."""
+    with stage.feeding():
+        stage.orders(2000, "--transactional")
+        writer = _started(stage, *_CLUSTER)
+        for _ in range(stage.times):
+            executor = stage.random.choice(family(writer, _EXECUTOR))
+            if not (victims := _struck(stage, executor)):
+                return
+            before = {one.pid for one in tree(psutil.Process(writer.pid))}
+            at = _kill([*victims, *family(writer, _DRIVER)])
+            writer.process_kill()
+            stage.fire("killed_together")
+            writer = stage.writer(*_CLUSTER, "--follow", "--max-records-per-transaction", "500", name="next")
+            stage.recovered(at, without=before)
+            stage.await_commits(8)
 
 
 def orphan(stage: Stage) -> None:
@@ -132,21 +161,22 @@ def orphan(stage: Stage) -> None:
     with stage.feeding():
         stage.orders(2000, "--transactional")
         writer = _started(stage, *_LOCAL)
-        workers = family(writer, _WORKER)
-        stage.fire(STRUCK, _leases(writer, workers))
+        workers = _struck(stage, *family(writer, _WORKER))
         try:
-            for worker in workers:
-                worker.suspend()
-            stage.fire("pauses", len(workers))
+            if not workers:
+                return
+            # Their daemon is not woken: it would end them as soon as it heard that the JVM is gone.
+            orphans = [one for one in workers if one.ppid() in {other.pid for other in workers}]
+            stage.fire("pauses", len(orphans))
             for victim in family(writer, _DRIVER):
                 victim.kill()
             writer.kill()
             at = time.time()
             stage.writer(*_LOCAL, "--follow", name="next")
             stage.recovered(at)
-            for worker in workers:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    worker.resume()
+            woken = time.time()
+            signal_all(orphans, stop=False)
+            stage.fire("zombies_fenced", int(fenced_since(stage, {one.pid for one in orphans}, woken)))
             stage.await_commits(8)
         finally:
             for worker in workers:
@@ -154,11 +184,10 @@ def orphan(stage: Stage) -> None:
                     worker.send_signal(signal.SIGKILL)
 
 
-def _met(stage: Stage) -> bool:
-    """Whether one of them found what the other one did: fenced by it, or its range done already."""
+def _met(stage: Stage) -> int:
+    """How often one of them found what the other one did: fenced by it, or its range done already."""
     stage.journals.look()
-    told = (e.fields.get("status") for e in stage.journals.entries if e.step is Step.OUTCOME)
-    return not _MEETINGS.isdisjoint(told)
+    return sum(e.fields.get("status") in _MEETINGS for e in stage.journals.entries if e.step is Step.OUTCOME)
 
 
 def two_drivers(stage: Stage) -> None:
@@ -167,9 +196,10 @@ def two_drivers(stage: Stage) -> None:
         stage.orders(2000)
         first = _started(stage, *_LOCAL, name="first")
         second = stage.writer(*_LOCAL, "--follow", name="second")
-        stage.until(functools.partial(_met, stage), "the drivers meet", _START_S * stage.slack)
-        stage.fire("meetings")
+        wanted = stage.times
+        stage.until(lambda: _met(stage) >= wanted, f"the drivers meet {wanted} times", _START_S * stage.slack)
         stage.pause(20.0)
+        stage.fire("meetings", _met(stage))
         for writer in (first, second):
             if writer.code() is not None:
                 stage.notes.append(f"{writer.name} ended with {writer.code()}: {writer.last_words()}")
@@ -177,12 +207,74 @@ def two_drivers(stage: Stage) -> None:
 
 
 def speculation(stage: Stage) -> None:
-    """Spark starts copies of tasks that seem slow; each range is written once all the same."""
-    stage.orders(8000)
-    writer = stage.writer(*_CLUSTER, *_conf(_SPECULATION), "--max-records-per-transaction", "500")
-    if (code := writer.wait(stage.deadline)) != 0:
-        raise StalledError(f"the run ended with {code}: {writer.last_words()}")
-    stage.fire("speculative_runs")
+    """A task stands still in its transaction, and Spark runs a copy of it on another host; then the first one wakes."""
+    master = standalone(stage)
+    with stage.feeding():
+        stage.orders(4000)
+        stage.writer(*("--master", master, "--follow", "--max-records-per-transaction", "500"), *_conf(_SPECULATION))
+        stage.await_commits(4, _START_S * stage.slack)
+        sleeper = stage.random.choice(_executor_workers(stage))
+        if not (victims := _struck(stage, sleeper)):
+            return
+        asleep = time.time()
+        try:
+            stage.until(
+                lambda: copied(stage, {one.pid for one in victims}, asleep), "a copy of a task that stands still"
+            )
+            stage.recovered(asleep)
+        finally:
+            signal_all(victims, stop=False)
+        stage.await_commits(8)
+        stage.journals.look()
+        stage.fire(COPIES, copies(stage.journals.entries))
+
+
+def copied(stage: Stage, sleepers: set[int], since: float) -> bool:
+    """Whether somebody else fenced a range that one of the sleepers had begun and not ended."""
+    stage.journals.look()
+    mine = {p for pid in sleepers for p in open_ranges(stage.journals.entries, Kill(since, pid))}
+    others = (e for e in stage.journals.entries if e.pid not in sleepers and e.at > since)
+    return any(e.fields["partition"] in mine for e in others if e.step is Step.FENCE and e.phase is Phase.DONE)
+
+
+def standalone(stage: Stage) -> str:
+    """
+    A standalone Spark cluster of two workers on two addresses; its master's URL.
+
+    Spark runs no copy of a task on a host that has the task already, and `local` and `local-cluster` are one host.
+    """
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    command = str(Path(found.origin).parent / "bin" / "spark-class")
+    where = ("--port", "0", "--webui-port", "0")
+    stage.programs.environment["PYSPARK_PYTHON"] = sys.executable  # a worker would take the first python3 on PATH
+    deploy = "org.apache.spark.deploy"
+    master = stage.programs.start("master", command, f"{deploy}.master.Master", "--host", _HOSTS[0], *where)
+    stage.until(lambda: _url(master) is not None, "Spark's master", _START_S * stage.slack)
+    url = _url(master)
+    assert url is not None
+    for host in _HOSTS:
+        words = ("--host", host, *where, "--cores", "2", "--memory", "1g", "--work-dir", str(stage.folder / host))
+        stage.programs.start(f"worker-{host}", command, f"{deploy}.worker.Worker", *words, url)
+    return url
+
+
+def _url(master: Program) -> str | None:
+    told = re.search(r"spark://[\d.]+:\d+", master.said())
+    return told and told.group()
+
+
+def _executor_workers(stage: Stage) -> list[psutil.Process]:
+    """Python workers of all executors; those are no children of the driver in a standalone cluster."""
+    found = [one for program in stage.programs.running() for one in tree(psutil.Process(program.pid))]
+    return [one for one in found if any(_WORKER in word for word in _words(one))]
+
+
+def _words(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return list(process.cmdline())
+    return []
 
 
 def no_local_disk(stage: Stage) -> None:
@@ -209,7 +301,7 @@ def _cell(
         needs=frozenset({Need.SPARK}),
         needed=needed,
         bound_s=bound_s,
-        limit_s=300.0,
+        limit_s=1500.0,
     )
 
 
@@ -223,8 +315,8 @@ def _crash_cell(point: CrashPoint) -> Cell:
         play=functools.partial(workers_crash, point),
         path="spark",
         needs=frozenset({Need.SPARK}),
-        needed={"kills": _KILLS},
-        limit_s=300.0,
+        needed={"kills": 0},
+        limit_s=1800.0,
     )
 
 
@@ -234,11 +326,31 @@ def _none(_stage: Stage) -> None:
 
 CELLS: Sequence[Cell] = (
     *map(_crash_cell, CrashPoint),
-    _cell("F06-executor", "SIGKILL", "executor JVM", executor_killed, bound_s=30.0, kills=1),
-    _cell("F06-driver", "SIGKILL", "driver JVM and program", driver_killed, bound_s=30.0, kills=1),
-    _cell("F07-orphan", "SIGSTOP, JVM killed, SIGCONT", "Python worker", orphan, bound_s=30.0, pauses=1),
+    _cell("F06-executor", "SIGKILL", "executor JVM", executor_killed, bound_s=30.0, kills=1, **{OPEN: 1}),
+    _cell("F06-driver", "SIGKILL", "driver JVM and program", driver_killed, bound_s=30.0, kills=1, **{OPEN: 1}),
+    _cell(
+        "F06-driver-and-executor",
+        "SIGKILL at once",
+        "driver and an executor JVM",
+        driver_and_executor_killed,
+        bound_s=30.0,
+        killed_together=1,
+        **{OPEN: 1},
+    ),
+    _cell(
+        "F07-orphan",
+        "SIGSTOP, JVM killed, SIGCONT",
+        "Python worker",
+        orphan,
+        bound_s=30.0,
+        pauses=1,
+        zombies_fenced=1,
+        **{OPEN: 1},
+    ),
     _cell("F08-two-drivers", "two drivers, one group", "driver", two_drivers, rivals=2, meetings=1),
-    _cell("F09-speculation", "speculation on", "Spark", speculation, speculative_runs=1),
+    _cell(
+        "F09-speculation", "a task stands still, a copy runs", "Spark", speculation, **{OPEN: 1, COPIES: 1, "fences": 1}
+    ),
     Cell(
         name="F09-split-range",
         row="F09",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from proof.campaign.cell import Cell
 from proof.campaign.cells.writer import died
@@ -16,11 +17,13 @@ from proof.wire.rules import Action, Rule, Side
 from proof.wire.running import WireProxy
 from proof.wire.shape import PLAIN, Shape
 from protocol.deadline import Deadline
+from protocol.journal import Entry, Phase, Step
 from protocol.names import TransactionalId
 
 _ROUNDS = 10
 _CAUGHT_S = 30.0
-_SLOW_S = 20.0
+_SLOW_S, _NOTICED_S = 20.0, 0.025
+SLOWED = "slowed_steps"
 _RANGES = ("--max-records-per-transaction", "100")
 
 
@@ -89,6 +92,9 @@ def lost_reply(api: Api, stage: Stage) -> None:
 
 def killed_in_commit(stage: Stage, *, released: bool) -> None:
     """The writer dies with its commit on the way; the commit arrives, or does not: the next one sees which."""
+    if stage.cell.bug:  # without any committed position the next run would refuse, and break nothing
+        stage.orders(200)
+        stage.drain()
     with between(stage) as proxy, stage.feeding(300):
         stage.orders(1000, "--transactional")
         for _ in range(stage.kills):
@@ -114,7 +120,24 @@ def slow(shape: Shape, stage: Stage) -> None:
         stage.writer("--follow")
         stage.await_commits(4, _CAUGHT_S * 2)
         stage.pause(_SLOW_S)
-        stage.fire("slow_seconds", int(_SLOW_S))
+        stage.journals.look()
+        stage.fire(SLOWED, slowed(stage.journals.entries, shape))
+
+
+def slowed(entries: Iterable[Entry], shape: Shape) -> int:
+    """Steps that took as long as the network asks for, there and back, at the least."""
+    wait = max(2 * (shape.latency_s - shape.jitter_s), shape.retransmit_s if shape.loss else 0.0, _NOTICED_S)
+    begun: dict[tuple[int, int, Step], float] = {}
+    found = 0
+    for one in entries:
+        if one.step is Step.READ:
+            continue
+        what = one.pid, one.fields["partition"], one.step
+        if one.phase is Phase.INTENT:
+            begun[what] = one.at
+        elif one.phase is Phase.DONE and what in begun:
+            found += one.at - begun.pop(what) >= wait
+    return found
 
 
 def _late_cell(row: str, word: str, api: Api, *marks: str) -> Cell:
@@ -164,6 +187,19 @@ def _commit_cell(*, released: bool) -> Cell:
     )
 
 
+def _commit_control() -> Cell:
+    """The same with a pipeline whose position is no part of the records' transaction: they come out again."""
+    return replace(
+        _commit_cell(released=True),
+        name="F02-commit-released-control",
+        target="a writer that sends offsets in a transaction of their own (control)",
+        bound_s=None,
+        expected="violated",
+        bug="offset-in-a-transaction-of-its-own",
+        breaks="duplicate-output",
+    )
+
+
 def _slow_cell(word: str, fault: str, shape: Shape) -> Cell:
     return Cell(
         name=f"F20-{word}",
@@ -173,7 +209,7 @@ def _slow_cell(word: str, fault: str, shape: Shape) -> Cell:
         moment="always",
         play=functools.partial(slow, shape),
         path="proxy",
-        needed={"slow_seconds": int(_SLOW_S)},
+        needed={SLOWED: 10},
         limit_s=240.0,
     )
 
@@ -181,6 +217,7 @@ def _slow_cell(word: str, fault: str, shape: Shape) -> Cell:
 CELLS = (
     _commit_cell(released=True),
     _commit_cell(released=False),
+    _commit_control(),
     _late_cell("F11", "end-txn", Api.END_TXN, "prove"),
     _late_cell("F12", "txn-offset-commit", Api.TXN_OFFSET_COMMIT),
     _late_cell("F12", "produce", Api.PRODUCE),

@@ -172,10 +172,11 @@ def test_an_id_that_an_index_can_not_take_is_known_by_its_digest(length: int, wh
 
 
 @pytest.mark.parametrize(
-    ("cups", "points"), [(1, 1), (0, 1), (-1, 1), (2**31 - 1, 2**31 - 1), (2**31, 1), (True, 1), ("2", 1), (None, 1)]
+    ("cups", "points"), [(1, 1), (0, 0), (-1, 0), (2**31 - 1, 2**31 - 1), (2**31, 0), (True, 0), ("2", 0), (None, 0)]
 )
 def test_a_gift_is_a_number_that_a_database_takes(cups: object, points: int) -> None:
-    assert gift_of(json.dumps({"customer_id": "c", "quantity": cups}).encode()) == ("c", points)
+    gift = gift_of(json.dumps({"customer_id": "c", "quantity": cups}).encode())
+    assert (gift.customer, gift.points, gift.refused == "") == ("c", points, points > 0)
 
 
 @pytest.mark.parametrize(("length", "named"), [(0, False), (1, True), (256, True), (257, False)])

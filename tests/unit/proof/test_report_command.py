@@ -14,6 +14,7 @@ from harness.campaigns import campaign
 
 from proof.__main__ import proof
 from proof.picture import picture
+from proof.provenance import kernel
 from proof.report.reading import read
 from protocol.command import outcome
 from protocol.deadline import Deadline
@@ -54,7 +55,7 @@ def test_lines_and_a_whole_campaign_give_the_same_numbers(tmp_path: Path, capsys
 def test_the_command_says_what_it_found_and_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Verdict, bars, files."""
     results, out, summary = tmp_path / "r.json", tmp_path / "r.html", tmp_path / "r.md"
-    results.write_bytes(json.dumps(campaign(1, broken=False)).encode() + b"\n")
+    results.write_bytes(json.dumps(campaign(1, broken=False, kernel=kernel())).encode() + b"\n")
     code = outcome(proof, "proof", ["report", str(results), "--out", str(out), "--summary-md", str(summary)])
     told = capsys.readouterr().out
     assert code == ExitCode.DONE

@@ -1,0 +1,111 @@
+"""
+What a result was made with: commit, a hash over the kernel's source files, versions.
+
+The kernel is every module of ours that runs when a range is transacted: the two below and all that they import. A
+result tells of the kernel with its hash and of no other; a wheel, which knows no commit, still knows its hash.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from protocol.jvm import parts
+from protocol.jvm.parts import Part
+
+ROOT = Path(__file__).resolve().parents[1]
+UNKNOWN = "unknown"
+
+_KERNEL = ("pipeline.transact", "protocol.kafka.transaction")
+_PACKAGES = ("confluent-kafka", "kafka-python", "pyspark")
+_GIT_S = 10.0
+_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class MadeWith:
+    """The fields that every result carries; `unknown` where somebody else's program or brokers were used."""
+
+    commit: str = UNKNOWN
+    kernel: str = UNKNOWN
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def now(cls, *, our_program: bool = True, our_brokers: bool = True) -> Self:
+        known = versions() | ({} if our_brokers else {"kafka": UNKNOWN})
+        return cls(commit() if our_program else UNKNOWN, kernel() if our_program else UNKNOWN, known)
+
+
+def kernel_modules(root: Path = ROOT) -> dict[str, Path]:
+    """
+    The kernel's modules and their files, by name.
+
+    Raises:
+        FileNotFoundError: one of the two that it begins with is not there.
+    """
+    found: dict[str, Path] = {}
+    left = list(_KERNEL)
+    while left:
+        name = left.pop()
+        path = root.joinpath(*name.split(".")).with_suffix(".py")
+        if name in found or (not path.is_file() and name not in _KERNEL):
+            continue
+        found[name] = path
+        left += _imports(path)
+    return dict(sorted(found.items()))
+
+
+def kernel(root: Path = ROOT) -> str:
+    """The first hex digits of the hash over the kernel's files."""
+    digest = hashlib.sha256()
+    for name, path in kernel_modules(root).items():
+        digest.update(f"{name}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:_SHOWN]
+
+
+def _imports(path: Path) -> list[str]:
+    """Modules that a file may import; names inside modules are among them, which no file has."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found += [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
+        elif isinstance(node, ast.Import):
+            found += [one.name for one in node.names]
+    return found
+
+
+def commit(root: Path = ROOT) -> str:
+    """The commit that is checked out, `+changes` behind it where files differ from it; `unknown` without git."""
+    head = _git(root, "rev-parse", "--short=12", "HEAD")
+    if head is None or not (root / ".git").exists():  # a repository around a virtual environment is not ours
+        return UNKNOWN
+    return head + ("+changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _git(root: Path, *words: str) -> str | None:
+    command = ["git", "-C", str(root), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Client libraries, Spark, Python, and the Kafka that the sandbox starts."""
+    told = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return told | {"python": platform.python_version(), "kafka": _kafka()}
+
+
+def _kafka() -> str:
+    jars = [jar.stem for jar in parts.jars(Part.KAFKA, parts.home()) if jar.stem.startswith("kafka_")]
+    return jars[0].rpartition("-")[2] if jars else UNKNOWN

@@ -1,0 +1,98 @@
+"""What CI runs: the ten named cells are broken whatever the clock says, and CI is red without them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from proof.__main__ import proof
+from proof.campaign import matrix
+from proof.commands import campaign as command
+from protocol.command import outcome
+from protocol.names import ExitCode
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / ".ci/run"
+
+
+def _named() -> list[str]:
+    found = re.search(r"^named=\((.*?)\)", SCRIPT.read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found.group(1).replace("'", "").split()
+
+
+def _run(folder: Path, *, python: str = "", make: str = "", script: str = "") -> tuple[int, list[str], str]:
+    """The script with programs that write down their calls; ``python`` and ``make`` are shell to run behind that."""
+    (folder / ".ci").mkdir()
+    (folder / ".ci/run").write_text(script or SCRIPT.read_text())
+    (folder / ".venv/bin").mkdir(parents=True)
+    calls = folder / "calls"
+    for path, name, then in ((folder / ".venv/bin/python", "python", python), (folder / "make", "make", make)):
+        path.write_text(f'#!/bin/bash\necho "{name} $*" >> {calls}\n{then}\n')
+        path.chmod(0o755)
+    bash = shutil.which("bash") or "/bin/bash"
+    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        [bash, ".ci/run"], cwd=folder, env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
+    return done.returncode, calls.read_text().splitlines(), done.stderr
+
+
+def test_the_ten_names_are_cells() -> None:
+    """A name that fits nothing would be a mistake that only CI finds."""
+    names = [cell.name for cell in matrix.cells()]
+    assert len(_named()) == 10
+    assert [one for one in _named() if not any(fnmatch(name, one) for name in names)] == []
+
+
+def test_named_cells_come_before_the_tests_and_no_clock_holds_them_back(tmp_path: Path) -> None:
+    """They are broken even where the tests take all the time; the others come last, and only while there is time."""
+    code, calls, _ = _run(tmp_path)
+    assert code == 0
+    assert [one.split()[1] for one in calls] == ["lint", "-m", "test", "-m"]
+    assert all(f"--cells={one}" in calls[1] for one in _named())
+    assert "begin-within" not in calls[1]
+    assert "--may-leave-out" not in calls[1]
+    assert "--cells=prove" in calls[3]
+    assert "--begin-within-s" in calls[3]
+
+
+def test_ci_is_red_when_a_named_cell_is_not_as_expected_and_the_tests_run_all_the_same(tmp_path: Path) -> None:
+    """Whatever the campaign ends with: violated, inconclusive, left out, or a mistake in a name."""
+    code, calls, said = _run(tmp_path, python="[[ $* != *F27* ]] || exit 3")
+    assert code == 1
+    assert "make test" in calls
+    assert "failed: the ten named cells" in said
+    assert all(one in said for one in _named())
+
+
+def test_ci_is_red_without_time_for_the_others_only_by_what_failed(tmp_path: Path) -> None:
+    """No time for the other cells is no failure, and is told; a test that fails is."""
+    late = SCRIPT.read_text().replace("last_begins_s=1050", "last_begins_s=0")
+    (tmp_path / "late").mkdir()
+    code, calls, said = _run(tmp_path / "late", script=late)
+    assert (code, len(calls)) == (0, 3)
+    assert "no time is left for the other cells" in said
+    (tmp_path / "red").mkdir()
+    assert _run(tmp_path / "red", make="[[ $* != test ]]")[0] == 1
+
+
+@pytest.mark.parametrize(("words", "wanted"), [((), ExitCode.REFUSED), (("--may-leave-out",), ExitCode.DONE)])
+def test_a_campaign_that_left_a_cell_out_says_which_and_is_no_success(
+    words: tuple[str, ...],
+    wanted: ExitCode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A campaign in which nothing ran has nothing against it, and shows nothing."""
+    monkeypatch.setattr(command, "carry_out", lambda _plan, _starts, _ends: [])
+    asked = ["campaign", "--cells", "F34-sleepers", "--begin-within-s", "1", "--out", str(tmp_path), *words]
+    assert outcome(proof, "proof", asked) == wanted
+    assert "left out: F34-sleepers with seed 1" in capsys.readouterr().err
