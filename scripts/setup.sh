@@ -48,8 +48,8 @@ make_python() {
 fetch_jvm() {
     say "Kafka connector, broker and tools into .jvm (about 60 MB on the first run)"
     rm -f $jvm_stamp
-    .venv/bin/python -m pipeline setup --jvm-dir .jvm || exit 3
-    .venv/bin/python -m sandbox setup --jvm-dir .jvm || exit 3
+    .venv/bin/python -m pipeline setup --jvm-dir .jvm >&2 || exit 3
+    .venv/bin/python -m sandbox setup --jvm-dir .jvm >&2 || exit 3
     printf '%s' "$jvm_now" >$jvm_stamp
     say "JVM parts are there (${SECONDS} s)"
 }
@@ -59,10 +59,10 @@ make_archives() {
     rm -f $archive_stamp
     .venv/bin/python -m pipeline setup --jvm-dir .jvm >/dev/null 2>&1 || true # asks this java's launcher
     say "class-data archive of the broker (${SECONDS} s)"
-    .venv/bin/python -m sandbox archive || say "no archive for the broker; it starts without, a little slower"
+    .venv/bin/python -m sandbox archive >&2 || say "no archive for the broker; it starts without, a little slower"
     if [[ -x scripts/archive.sh ]]; then
         say "class-data archive of Spark (${SECONDS} s)"
-        scripts/archive.sh || say "no archive for Spark; it starts without, a little slower"
+        scripts/archive.sh >&2 || say "no archive for Spark; it starts without, a little slower"
     fi
     printf '%s' "$archive_now" >$archive_stamp
 }

@@ -277,7 +277,6 @@ def story(*copies: Copy, at: int | None = 50, source: Copy | None = copy(Fate.PL
     return Story(SourcePosition("in", 0, 40), source, copies, at, complete)
 
 
-TWO = "2 copies were committed, in 2 transactions"
 LETTER = replace(copy(), reason="not-json")
 ABORTED = copy(Fate.ABORTED)
 
@@ -326,8 +325,8 @@ ABORTED = copy(Fate.ABORTED)
             (
                 Answer.TWICE,
                 (
-                    "2 copies were committed, in 2 transactions of g:in:0 and producer 9: two groups, or two programs, "
-                    "write to this topic"
+                    "2 copies were committed (out/0/13 and out/0/13), in 2 transactions of g:in:0 and producer 9: "
+                    "two groups, or two programs, write to this topic"
                 ),
             ),
         ),
@@ -336,8 +335,8 @@ ABORTED = copy(Fate.ABORTED)
             (
                 Answer.TWICE,
                 (
-                    "2 copies were committed, in 1 transactions of g:in:0: the group's position was moved back "
-                    "by hand, or a run was told to start over (--on-missing-position start-over)"
+                    "2 copies were committed (out/0/13 and out/0/14), in 1 transaction of g:in:0: "
+                    "its writer produced the record more than once"
                 ),
             ),
         ),
@@ -345,7 +344,10 @@ ABORTED = copy(Fate.ABORTED)
             story(copy(), copy(Fate.PLAIN, epoch=-1, producer=-1)),
             (
                 Answer.TWICE,
-                f"{TWO}; one of them in no transaction at all: somebody else wrote it",
+                (
+                    "2 copies (out/0/13 and out/0/13), 1 committed by g:in:0 and 1 written in no transaction at all: "
+                    "another program writes to this topic"
+                ),
             ),
         ),
     ],
@@ -376,7 +378,7 @@ def test_a_verdict_is_one_whole_sentence() -> None:
     twice = ordered(1, one, copy(), copy(offset=14))
     again = verdict([twice, twice, twice])
     assert again is not None
-    assert again[1].startswith("we delivered in/0/1 more than once, and so on for 2 more: 2 copies")
+    assert again[1].startswith("in/0/1 was delivered more than once, and so on for 2 more: 2 copies")
     assert verdict([ordered(1, one), ordered(2, other, LETTER)]) == (
         Verdict.WRITTEN_TWICE,
         (
