@@ -158,7 +158,7 @@ models: ## claims and the six steps, all interleavings (spin)   make models
 	@exec scripts/models.sh
 
 ## Work on the house
-.PHONY: test test-secure lint bench bench-growth bench-peers bench-profiles bench-scale bench-xray
+.PHONY: test test-secure lint bench bench-growth bench-peers bench-profiles bench-xray
 test: setup ## unit, integration and scenario tests               make test TESTS=tests/unit
 	@scripts/setup-packages.sh stores browser metrics models || echo "tests that need what is missing will fail and say so" >&2
 	@exec $(PY) -m pytest --numprocesses $(TEST_WORKERS) $(TESTS)
@@ -172,8 +172,6 @@ bench: setup ## rate, CPU, latency, restart beside peers          make bench CON
 	    $(call option,--repeat,REPEAT) $(call flag,--paired,PAIRED)
 bench-profiles: setup ## a million customers' profiles, beside none   make bench-profiles
 	@exec $(PY) benchmarks/profiles.py --json benchmarks/profiles.json
-bench-scale: setup ## single numbers; the simulator against real runs  make bench-scale
-	@exec $(PY) -m benchmarks.scale bench --partitions 4,64
 bench-growth: setup ## 10 times, 64 partitions, large orders, slots   make bench-growth
 	@exec $(PY) benchmarks/growth.py --json benchmarks/growth.json
 bench-xray: setup ## an X-ray of 10,000,000 offsets                   make bench-xray

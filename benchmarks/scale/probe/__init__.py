@@ -1,1 +1,0 @@
-"""Measures single numbers on sandbox brokers, and compares the simulator with real runs."""
