@@ -1,7 +1,7 @@
 # Every command of the house. `make` or `make help` lists them.
 #
 # Variables come from the command line or the environment. What is empty is not passed on: the programs' own defaults
-# (protocol/names.py, each program's --help) hold. Only these belong to the targets alone:
+# (brew/names.py, each program's --help) hold. Only these belong to the targets alone:
 seed: SEED_COUNT ?= 30
 run-pipeline-crash: CRASH_PROB ?= 1.0
 prove: CELLS ?= prove

@@ -14,12 +14,14 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-import pipeline.attempt
+import brew.attempt
+from brew.deadline import Deadline
+from brew.kafka.clients import Consumer, Producer, TopicPartition, consumer, mapped, producer
+from brew.kafka.offsets import committed
+from brew.kafka.transaction import MESSAGE_MAX_BYTES, TransactionSettings
+from brew.names import READ_COMMITTED
+from brew.offsets import Committed
 from pipeline.__main__ import main
-from protocol.deadline import Deadline
-from protocol.kafka.clients import READ_COMMITTED, Consumer, Producer, TopicPartition, consumer, mapped, producer
-from protocol.kafka.offsets import Committed, committed
-from protocol.kafka.transaction import MESSAGE_MAX_BYTES, TransactionSettings
 
 
 class OutputThenOffsets:
@@ -88,6 +90,6 @@ class OutputThenOffsets:
 
 
 if __name__ == "__main__":
-    pipeline.attempt.KafkaTransaction = OutputThenOffsets  # type: ignore[misc,assignment]
+    brew.attempt.KafkaTransaction = OutputThenOffsets  # type: ignore[misc,assignment]
     sys.argv[1:1] = ["run"]
     main()

@@ -15,7 +15,7 @@ import click
 from figures import Spread
 from runs import Latency, Results, load
 
-from protocol.command import run as run_command
+from brew.cli import run as run_command
 
 _WIDTH, _NAMES, _VALUES = 860, 150, 150
 _ROW, _BAR, _TITLE, _GAP, _MARGIN = 26, 16, 30, 18, 10

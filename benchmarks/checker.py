@@ -26,9 +26,9 @@ from typing import Any
 import click
 from machine import machine
 
-from protocol import command
-from protocol.errors import Refused, UsageError
-from protocol.names import ExitCode
+from brew import cli
+from brew.errors import Refused, UsageError
+from brew.names import ExitCode
 from sandbox.kafka import Cluster
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -151,4 +151,4 @@ def main(orders: str, runs: int, out: Path) -> int:
 
 
 if __name__ == "__main__":
-    command.run(main, "checker benchmark")
+    cli.run(main, "checker benchmark")

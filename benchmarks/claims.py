@@ -14,21 +14,18 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from protocol import names
-from protocol.claims.keeper import Keeper
-from protocol.claims.log import Entry, Item
-from protocol.claims.member import INTERVAL_S, Membership
-from protocol.claims.messages import NOTHING, SNAPSHOT_KEY, ClaimingPartition, Heartbeat, Message, encode
-from protocol.claims.newcomer import arrive
-from protocol.claims.snapshots import taken
-from protocol.claims.table import SNAPSHOT_RECORDS
-from protocol.claims.table import Table as ClaimsTable
-from protocol.claims.world import World
-from protocol.command import REACH_S, run
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.kafka.claims_log import ClaimsLog
-from protocol.kafka.clients import reach
+from brew import names
+from brew.claims.heartbeater import Keeper
+from brew.claims.log import Entry, Item
+from brew.claims.member import INTERVAL_S, Membership, arrive
+from brew.claims.messages import NOTHING, SNAPSHOT_KEY, ClaimingPartition, Heartbeat, Message, encode
+from brew.claims.state import SNAPSHOT_RECORDS, World, taken
+from brew.claims.state import Table as ClaimsTable
+from brew.cli import REACH_S, run
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka.claims_log import ClaimsLog
+from brew.kafka.clients import reach
 
 _MEMBERS, _PARTITIONS, _BATCH = 8, 64, 5_000
 _PATIENCE_S = 300.0

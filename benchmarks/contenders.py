@@ -11,9 +11,9 @@ from pathlib import Path
 
 from ground import ROOT
 
-from pipeline.session import COLLECTOR, COMPILERS, spark_conf
-from pipeline.settings import Compilers, SparkSettings
-from protocol.errors import Refused
+from brew.errors import Refused
+from brew.settings import Compilers, SparkSettings
+from brew.spark.session import COLLECTOR, COMPILERS, spark_conf
 
 JVM_DIR = Path(os.environ.get("BREW_JVM_DIR", ROOT / ".jvm"))
 PEERS = Path(__file__).with_name("peers")

@@ -10,12 +10,12 @@ from ground import PARTITIONS, Ground, program
 from tree import Tree, Usage
 from watch import Ends, open_records
 
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka import cluster_admin, offsets
+from brew.kafka.clients import consumer
+from brew.names import READ_UNCOMMITTED, ExitCode
 from proof.findings import Name, Verdict
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka import offsets, operate
-from protocol.kafka.clients import READ_UNCOMMITTED, consumer
-from protocol.names import ExitCode
 
 _LOOK_S = 0.05
 _ASK_S = 30.0
@@ -83,7 +83,7 @@ def verified(ground: Ground, contender: Contender, place: Place, records: int) -
     """
     if not contender.exactly_once:
         ends = Ends(ground.connection, place.input, PARTITIONS).ask()
-        operate.set_offsets(ground.connection, place.group, place.input, ends, Deadline(_ASK_S))
+        cluster_admin.set_offsets(ground.connection, place.group, place.input, ends, Deadline(_ASK_S))
     names = ["--input", place.input, "--output", place.output, "--dead-letter", place.dead_letter]
     # Only ours has a producer per transaction; to reuse one is no fault of a run without late frames.
     rules = ["--strict" if contender.ours else "--no-strict", "--settled", "--need", f"outputs={records}", "--json"]

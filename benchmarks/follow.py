@@ -15,11 +15,12 @@ from memory import touch
 from runs import Latency
 from tree import MemoryWatch, Tree
 
-from proof.orders import orders
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka.clients import READ_COMMITTED, TopicPartition, consumer, mapped, producer
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka.clients import TopicPartition, consumer, mapped, producer
+from brew.names import READ_COMMITTED
+from proof.seed import orders
 
 _WAITING = 1_000
 _FIRST_S = 120.0

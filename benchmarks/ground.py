@@ -11,14 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka import topics
-from protocol.kafka.clients import admin, mapped
-from protocol.kafka.topics import Wanted
-from protocol.names import ExitCode
-from sandbox.kafka import Cluster, Settings
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka import topics
+from brew.kafka.clients import admin, mapped
+from brew.kafka.topics import Wanted
+from brew.names import ExitCode
+from sandbox.kafka import Cluster
+from sandbox.launch import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTITIONS = 4

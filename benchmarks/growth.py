@@ -31,13 +31,13 @@ from machine import machine
 from memory import touch
 from tree import MemoryWatch, Tree
 
-from proof.orders import orders
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.journal import Entry, Phase, Step, entries
-from protocol.kafka.clients import admin, producer
-from protocol.kafka.operate import delete_topics
-from protocol.kafka.topics import Wanted, create, describe_all
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.journal import Entry, Phase, Step, entries
+from brew.kafka.clients import admin, producer
+from brew.kafka.cluster_admin import delete_topics
+from brew.kafka.topics import Wanted, create, describe_all
+from proof.seed import orders
 from sandbox.kafka import Cluster
 from sandbox.launch import Settings
 

@@ -22,16 +22,18 @@ import click
 import orjson
 import psutil
 
-from protocol import command
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka import topics
-from protocol.kafka.clients import Connection, admin, producer
-from protocol.names import ExitCode
-from protocol.position import SourcePosition
-from protocol.records import DISCOUNTS
-from sandbox.kafka import Cluster, Settings
-from sandbox.postgres import Postgres
+from brew import cli
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka import topics
+from brew.kafka.clients import admin, producer
+from brew.names import ExitCode
+from brew.offsets import SourcePosition
+from brew.records import DISCOUNTS
+from sandbox.kafka import Cluster
+from sandbox.launch import Settings
+from sandbox.store import Postgres
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTITIONS = 4
@@ -139,4 +141,4 @@ def main(orders: int, single: int, runs: int, out: Path) -> int:
 
 
 if __name__ == "__main__":
-    command.run(main, "ledger benchmark")
+    cli.run(main, "ledger benchmark")

@@ -13,7 +13,7 @@ from runs import Run
 from tree import MemoryWatch, Tree
 from watch import Ends, VisibilityWatch, pace
 
-from protocol.errors import Refused
+from brew.errors import Refused
 
 
 def machine_cpu_s() -> float:

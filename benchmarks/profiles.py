@@ -23,14 +23,14 @@ from typing import Any
 import psutil
 from machine import machine
 
-from pipeline.enrich import enricher
-from pipeline.ports import Evidence
-from pipeline.profiles.table import Table, lookup
-from pipeline.settings import Limits
-from proof.customers import Customers, chunks
-from proof.orders import orders
-from protocol.journal import Phase, Step, entries
-from protocol.profiles import Tiers
+from brew.journal import Phase, Step, entries
+from brew.records import Tiers
+from brew.settings import Limits
+from brew.transaction import Evidence
+from pipeline.orders import enricher
+from pipeline.profiles import Table, lookup
+from proof.seed import orders
+from proof.seed_customers import Customers, chunks
 from sandbox.kafka import Cluster
 
 MOST_MB = 600
@@ -70,9 +70,9 @@ def pure() -> dict[str, float]:
 
 _HOLD = """
 import json, psutil, resource, sys, time
-from pipeline.profiles.held import Held
-from pipeline.settings import ProfilesSettings
-from protocol.connection import Connection
+from pipeline.profiles import Held
+from brew.settings import ProfilesSettings
+from brew.connection import Connection
 here = psutil.Process()
 before = here.memory_info().rss
 began = time.monotonic()

@@ -13,8 +13,8 @@ from runs import Restart
 from tree import Tree
 from watch import Ends, first_record, open_records
 
-from protocol.deadline import Deadline
-from protocol.errors import Refused
+from brew.deadline import Deadline
+from brew.errors import Refused
 
 _MOMENT_S = 60.0
 _FIRST_S = 150.0  # a dead dynamic member's session lasts 45 s, and its transaction up to 60 s

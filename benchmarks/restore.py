@@ -19,20 +19,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from downstream.totals.changelog import STANDING, standing_value
-from downstream.totals.position import Position
-from downstream.totals.rocks import RocksStore
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka import topics as topic_admin
+from brew.kafka.clients import admin, producer
+from brew.kafka.topics import Topic, Wanted
+from brew.kafka.transaction import KafkaTransaction, TransactionSettings
+from brew.transaction import queue
 from downstream.totals.run import Run, Told
-from downstream.totals.store import MemoryStore, Store
-from downstream.totals.topics import Topics, TotalsSettings, ensured
+from downstream.totals.state_store import STANDING, MemoryStore, RocksStore, Store, standing_value
+from downstream.totals.topics import Position, Topics, TotalsSettings, ensured
 from downstream.totals.total import Total
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.kafka import topics as topic_admin
-from protocol.kafka.clients import admin, producer
-from protocol.kafka.topics import Topic, Wanted
-from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
-from protocol.steps import queue
 from sandbox.kafka import Cluster
 
 LIMIT_S = 60.0

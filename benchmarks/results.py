@@ -16,7 +16,7 @@ from chart import draw
 from rich.table import Table
 from runs import Latency, Restart, Results, Run, load, save
 
-from protocol.command import run as run_command
+from brew.cli import run as run_command
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from results import tables, write
 from rich.console import Console
 from runs import Latency, Restart, Results, Run
 
-from protocol.command import run as run_command
+from brew.cli import run as run_command
 
 _WARM_UP = 20_000
 

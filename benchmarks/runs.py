@@ -11,7 +11,7 @@ from typing import Any
 
 from figures import Spread, marginal, ratio
 
-from protocol.errors import Refused
+from brew.errors import Refused
 
 FORMAT = 2
 

@@ -3,7 +3,7 @@ The peer: Spark's own Kafka source and at-least-once Kafka sink doing the pipeli
 
 A streaming query with a checkpoint and the trigger `availableNow`: what people run, and it can be restarted. One
 micro-batch for all of the input (no `maxOffsetsPerTrigger`), which is the best case for its rate. It starts through
-`pipeline.session`, so heap, jars and class-data archive are the same as ours; reading uses our client settings, and the
+`brew.spark.session`, so heap, jars and class-data archive are the same as ours; reading uses our client settings, and the
 Java producer gets the sizes of our own. The JIT compilers are the caller's choice (`contenders.py`).
 """
 
@@ -15,19 +15,19 @@ import threading
 import click
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline import session
-from pipeline.read import _CLIENT as READ_CLIENT
-from pipeline.settings import SparkSettings
-from protocol.command import run
-from protocol.names import INPUT_TOPIC, OUTPUT_TOPIC
-from protocol.records import DISCOUNTS, STANDARD
+from brew.cli import run
+from brew.names import INPUT_TOPIC, OUTPUT_TOPIC
+from brew.readers.connector import _CLIENT as READ_CLIENT
+from brew.records import DISCOUNTS, STANDARD
+from brew.settings import SparkSettings
+from brew.spark import session
 
 _ORDER = (
     "order_id STRING, customer_id STRING, item STRING, quantity INT, total_cents BIGINT, "
     "store STRING, created_at STRING"
 )
 _LOOK_S = 1
-# As protocol.kafka.clients.producer; the Java client's names.
+# As brew.kafka.clients.producer; the Java client's names.
 _WRITE_CLIENT = {
     "acks": "all",
     "enable.idempotence": "true",

@@ -16,8 +16,8 @@ from typing import Self
 import psutil
 from beside import Beside
 
-from protocol.deadline import Deadline
-from protocol.errors import Refused
+from brew.deadline import Deadline
+from brew.errors import Refused
 
 _MEASURED = Path(__file__).with_name("measured.py")
 _SAMPLE_S = 0.5

@@ -16,16 +16,16 @@ import threading
 import time
 from pathlib import Path
 
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka import topics
+from brew.kafka.clients import admin, consumer, producer
+from brew.kafka.log_reader import LogRecord
+from brew.kafka.offsets import committed
+from brew.names import READ_COMMITTED
+from downstream.consume.handler import LoopSettings
 from downstream.consume.loop import Loop
-from downstream.consume.settings import LoopSettings
-from downstream.virtual.member import SpreadingMember
-from downstream.virtual.partitions import VirtualPartitions, VirtualSettings
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.kafka import topics
-from protocol.kafka.clients import READ_COMMITTED, admin, consumer, producer
-from protocol.kafka.offsets import committed
-from protocol.kafka.scan import LogRecord
+from downstream.virtual.partitions import SpreadingMember, VirtualPartitions, VirtualSettings
 from sandbox.kafka import Cluster
 
 WANTED = 10.0

@@ -10,12 +10,11 @@ from beside import Beside
 from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import OffsetSpec
 
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import BrewError
-from protocol.kafka.clients import READ_COMMITTED, TopicPartition, admin, consumer, mapped
-from protocol.names import READ_UNCOMMITTED
-from protocol.retry import again
+from brew.connection import Connection
+from brew.deadline import Deadline, again
+from brew.errors import BrewError
+from brew.kafka.clients import TopicPartition, admin, consumer, mapped
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 
 POLL_S = 0.02
 _ASK_S = 5.0

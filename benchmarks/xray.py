@@ -13,11 +13,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pipeline.xray import clock, page, svg
-from pipeline.xray.model import Fold, Strip
-from pipeline.xray.picture import Xray
-from protocol.kafka.raw_format import DefaultRecordBatch, parse_batches
-from protocol.position import LogOffsets
+from brew.kafka.kafka_python import DefaultRecordBatch, parse_batches
+from brew.offsets import LogOffsets
+from operations.xray import html as xray_html
+from operations.xray import timeline
+from operations.xray.model import Fold, Strip
+from operations.xray.timeline import Xray
 
 _HEADER = DefaultRecordBatch.HEADER_STRUCT
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
@@ -63,7 +64,7 @@ def main() -> None:
     parts = list(log(given.offsets, given.per_batch, given.batches))
     end = given.offsets * 2
     began = time.perf_counter()
-    fold, count = Fold(0, end, given.offsets // svg.MOST_COLUMNS), 0
+    fold, count = Fold(0, end, given.offsets // xray_html.MOST_COLUMNS), 0
     for part in parts:
         for batch in parse_batches(part):
             fold.add(batch)
@@ -72,11 +73,11 @@ def main() -> None:
     end = runs[-1].end
     strip = Strip("output", 0, LogOffsets(0, end, end), 0, end, runs)
     folded = time.perf_counter()
-    clock.settle(runs, _T0 + 10_000_000)
-    line = clock.timeline([strip], {}, [], "input", _T0 + 10_000_000)
+    timeline.settle(runs, _T0 + 10_000_000)
+    line = timeline.timeline([strip], {}, [], "input", _T0 + 10_000_000)
     timed = time.perf_counter()
     xray = Xray((strip,), line, {"output": "output"}, "group", "memory", _T0)
-    sizes = len(page.page(xray)), len(svg.document(xray))
+    sizes = len(xray_html.page(xray)), len(xray_html.svg_document(xray))
     drawn = time.perf_counter()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if given.json:

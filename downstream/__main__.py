@@ -9,18 +9,17 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from brew import names
+from brew.cli import CONTEXT, REACH_S, LazyGroup, bootstrap_option, connection, run
+from brew.deadline import Deadline
+from brew.kafka.clients import reach
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode, checked_topic
 from downstream.count import KEY, SOURCE, Count, count
 from downstream.duplicates import Distinct
-from protocol import names
-from protocol.client_option import bootstrap_option, connection
-from protocol.command import CONTEXT, REACH_S, LazyGroup, run
-from protocol.deadline import Deadline
-from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, reach
-from protocol.names import ExitCode, checked_topic
 
 _CALLED = {KEY: "key", SOURCE: "source position"}
 _PATTERNS = {
-    "call": "downstream.virtual.command:call_command",
+    "call": "downstream.virtual.call:call_command",
     "claims": "downstream.claims.commands:claims_group",
     "ledger": "downstream.ledger.command:ledger_command",
     "receive": "downstream.receive.command:receive_command",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit
 
-from protocol.errors import UsageError
-from protocol.secrets import MASK
+from brew.connection import MASK
+from brew.errors import UsageError
 
 _HTTP = {"http", "https"}
 # Who logs in, as RFC 3986 has it: everything else is written as %XX. A raw @ or / puts the rest of a password where

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka import offsets, topics
+from brew.kafka.clients import admin
+from brew.kafka.log_reader import LogRecord, scan
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED
+from brew.offsets import LogOffsets, SourcePosition
 from downstream.duplicates import Distinct, DistinctCount, Limits, digest
-from protocol.deadline import Deadline
-from protocol.kafka import offsets, topics
-from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, Connection, admin
-from protocol.kafka.scan import LogRecord, scan
-from protocol.position import LogOffsets, SourcePosition
 
 _ASK_S = 30.0
 

@@ -9,19 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from downstream.consume.handler import Handler, Later, Lease, NotOwned, Seat, Slice
-from downstream.consume.settings import LoopSettings
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import BrewError
-from protocol.kafka.clients import admin
-from protocol.kafka.offsets import log_offsets
-from protocol.observe.liveness import Bounds
-from protocol.observe.phase import Phase
-from protocol.observe.recorder import Recorder, Subject
-from protocol.observe.server import serving
-from protocol.observe.settings import ProbeSettings, probe_settings
-from protocol.observe.status import Topics
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import BrewError
+from brew.kafka.clients import admin
+from brew.kafka.offsets import log_offsets
+from brew.observability.health import Bounds
+from brew.observability.recorder import Recorder, Subject
+from brew.observability.server import serving
+from brew.observability.settings import ProbeSettings, probe_settings
+from brew.observability.status import Phase, Topics
+from downstream.consume.handler import Handler, Later, Lease, LoopSettings, NotOwned, Seat, Slice
 
 _ASK_S = 10.0
 _ASK_EVERY_S = 5.0

@@ -14,11 +14,11 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from brew.deadline import Deadline
+from brew.errors import Refused, UsageError
 from downstream.address import checked_login, unreadable
 from downstream.consume.crash import Crash
 from downstream.consume.handler import Later
-from protocol.deadline import Deadline
-from protocol.errors import Refused, UsageError
 
 __all__ = ["Connection", "Database", "DatabaseSettings", "commit_and_die", "connect", "make_tables"]
 

@@ -12,19 +12,18 @@ from typing import Any
 import click
 import orjson
 
-import protocol.command
-from pipeline.observed import observed, probes_of, spans_option
-from pipeline.options import run_options, settings_of
-from pipeline.progress import Board, JsonLines, LiveTable, Silent
-from pipeline.run import run
-from pipeline.settings import PipelineSettings
-from protocol.client_option import forget_variables
-from protocol.command import CONTEXT, LazyGroup
-from protocol.errors import UsageError
-from protocol.kafka.broker_watch import broker_watch
-from protocol.names import ExitCode
-from protocol.observe.settings import probe_options, probe_words
-from protocol.stopping import stop_on_signals
+import brew.cli
+from brew.cli import CONTEXT, LazyGroup, forget_variables
+from brew.driver.observed import observed, probes_of, spans_option
+from brew.driver.progress import Board, JsonLines, LiveTable, Silent
+from brew.driver.run import run
+from brew.errors import UsageError
+from brew.kafka.broker_watch import broker_watch
+from brew.names import ExitCode
+from brew.observability.settings import probe_options, probe_words
+from brew.options import run_options, settings_of
+from brew.settings import PipelineSettings
+from brew.signals import stop_on_signals
 
 _EPILOG = """\b
 Examples:
@@ -54,16 +53,16 @@ Examples:
   python -m pipeline ui                                      the same in a browser, live"""
 
 _LATER = {
-    "dlq": "pipeline.dlq.commands:dlq",
-    "doctor": "pipeline.operate.doctor:doctor",
-    "explain": "pipeline.operate.explain:explain",
-    "lag": "pipeline.operate.lag:lag",
-    "preflight": "pipeline.operate.preflight:preflight",
-    "top": "pipeline.ui.top:top",
-    "ui": "pipeline.ui.command:ui",
-    "setup": "pipeline.setup:setup",
-    "show": "pipeline.operate.show:show",
-    "xray": "pipeline.xray.command:xray",
+    "dlq": "operations.dlq.command:dlq",
+    "doctor": "operations.doctor:doctor",
+    "explain": "operations.explain.command:explain",
+    "lag": "operations.lag:lag",
+    "preflight": "operations.preflight:preflight",
+    "top": "operations.ui.terminal:top",
+    "ui": "operations.ui.server:ui",
+    "setup": "brew.spark.setup:setup",
+    "show": "operations.show:show",
+    "xray": "operations.xray.command:xray",
 }
 
 
@@ -125,11 +124,11 @@ def _broker_watch(settings: PipelineSettings, view: Silent) -> AbstractContextMa
 
 def _run(settings: PipelineSettings, stop: threading.Event, board: Board, view: Silent) -> ExitCode:
     if settings.stand_by is not None:
-        from pipeline import stand_by  # noqa: PLC0415 - what a run does not use is not imported
+        from brew.driver import coordination as stand_by  # noqa: PLC0415 - what a run does not use is not imported
 
         return stand_by.run(settings, stop, board, view)
     if settings.share is not None:
-        from pipeline import sharing  # noqa: PLC0415 - the same
+        from brew.driver import coordination as sharing  # noqa: PLC0415 - the same
 
         return sharing.run(settings, stop, board, view)
     return run(settings, stop, board, view)
@@ -164,7 +163,7 @@ def _view(progress: str, board: Board) -> Silent:
 
 def main() -> None:
     """The console script."""
-    protocol.command.run(cli, "pipeline")
+    brew.cli.run(cli, "pipeline")
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ import shutil
 import sys
 from pathlib import Path
 
-from pipeline.session import CONNECTOR, package_archive, spark_conf
-from pipeline.settings import PipelineSettings, SparkSettings
-from protocol.errors import Refused
-from protocol.jvm import parts
-from protocol.jvm.parts import Part
-from protocol.profiles import Tiers
+from brew.errors import Refused
+from brew.jvm import dependencies
+from brew.jvm.dependencies import Part
+from brew.records import Tiers
+from brew.settings import PipelineSettings, SparkSettings
+from brew.spark.session import CONNECTOR, package_archive, spark_conf
 
 _NAME = "spark-submit"
 
@@ -65,7 +65,7 @@ def _kept_archive() -> str:
 
 def _connector(settings: SparkSettings) -> list[str]:
     """The jars that were set up here; without any, what Spark's own Ivy may find."""
-    jars = parts.jars(Part.SPARK, Path(settings.jvm_dir)) if settings.jvm_dir else []
+    jars = dependencies.jars(Part.SPARK, Path(settings.jvm_dir)) if settings.jvm_dir else []
     return ["--jars", ",".join(map(str, jars))] if jars else ["--packages", CONNECTOR]
 
 

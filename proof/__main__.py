@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import click
 
-from protocol.command import CONTEXT, LazyGroup, run
+from brew.cli import CONTEXT, LazyGroup, run
 
 COMMANDS = {
     "campaign": "proof.commands.campaign:campaign",
     "claims-member": "proof.commands.claims:claims_member",
     "claims-races": "proof.commands.claims:claims_races",
-    "end-offsets": "proof.commands.look:end_offsets",
-    "group-describe": "proof.commands.look:group_describe",
-    "proxy": "proof.commands.proxy:proxy",
-    "read": "proof.commands.read:read",
+    "end-offsets": "proof.commands.inspect:end_offsets",
+    "group-describe": "proof.commands.inspect:group_describe",
+    "proxy": "proof.commands.wire:proxy",
+    "read": "proof.commands.inspect:read",
     "replay": "proof.commands.campaign:replay",
     "report": "proof.commands.report:report",
-    "resolve": "proof.commands.prepare:resolve",
-    "seed": "proof.commands.prepare:seed",
-    "seed-customers": "proof.commands.customers:seed_customers",
-    "topics": "proof.commands.prepare:topics",
-    "torn": "proof.commands.torn:torn",
-    "verify": "proof.commands.verify:verify",
-    "wire-cell": "proof.commands.torn:wire_cell",
+    "resolve": "proof.commands.seed:resolve",
+    "seed": "proof.commands.seed:seed",
+    "seed-customers": "proof.commands.seed:seed_customers",
+    "topics": "proof.commands.seed:topics",
+    "torn": "proof.commands.wire:torn",
+    "verify": "proof.commands.inspect:verify",
+    "wire-cell": "proof.commands.wire:wire_cell",
 }
 
 

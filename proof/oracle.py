@@ -1,22 +1,39 @@
 """
-What the pipeline should have written, worked out again from the input alone.
+What the pipeline should have written, worked out again from input and profiles alone; pure.
 
-Written independently of `pipeline/`: it shares the tables of `protocol.records` and no code. Numbers are compared as
+Written independently of `pipeline/`: it shares the tables of `brew.records` and no code. Numbers are compared as
 exact decimals, since `0.1000000000000000055` and `12345678901234567890123` don't survive a float.
+
+Written independently of `pipeline/`, as the oracle is. An output names the profile that it was made with; a compacted
+log may have removed that one since, and then nobody can tell.
 """
 
 from __future__ import annotations
 
 import json
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
-from protocol.records import DISCOUNT_FIELD, DISCOUNTS, STANDARD, TIER_FIELD, Reason
+from brew.offsets import LogOffsets
+from brew.records import (
+    CUSTOMER_FIELD,
+    DISCOUNT_FIELD,
+    DISCOUNTS,
+    NO_PROFILE,
+    PROFILE_OFFSET,
+    PROFILE_TIER_FIELD,
+    STANDARD,
+    TIER_FIELD,
+    Reason,
+)
 
-_TIERS = {tier.encode(): tier for tier in DISCOUNTS}
+_ORACLE_TIERS = {tier.encode(): tier for tier in DISCOUNTS}
 # What follows the input's text, up to its last brace, when the two fields are simply added.
 _TAILS = {
     tier: f',"{TIER_FIELD}":"{tier}","{DISCOUNT_FIELD}":{discount}}}'.encode() for tier, discount in DISCOUNTS.items()
@@ -39,7 +56,7 @@ class _Unreadable(Exception):
 
 def wrong_enrichment(key: bytes | None, value: bytes | None, out: bytes | None) -> str | None:
     """What is wrong with an enriched value; None when nothing is."""
-    return wrong_with_tier(_TIERS.get((key or b"").partition(b"-")[0], STANDARD), value, out)
+    return wrong_with_tier(_ORACLE_TIERS.get((key or b"").partition(b"-")[0], STANDARD), value, out)
 
 
 def wrong_with_tier(tier: str, value: bytes | None, out: bytes | None) -> str | None:
@@ -63,7 +80,7 @@ def wrong_with_tier(tier: str, value: bytes | None, out: bytes | None) -> str | 
 
 def appended(key: bytes | None, value: bytes, out: bytes) -> bool:
     """Whether the output is right in the simplest way; False says nothing yet."""
-    tier = _TIERS.get(key.partition(b"-")[0], STANDARD) if key is not None else STANDARD
+    tier = _ORACLE_TIERS.get(key.partition(b"-")[0], STANDARD) if key is not None else STANDARD
     return _only_appended(value, out, tier)
 
 
@@ -161,3 +178,169 @@ def beyond(value: bytes, max_bytes: int, max_depth: int) -> Reason | None:
         else:
             quoted = byte == _QUOTE
     return None
+
+
+_TIERS = tuple(DISCOUNTS)
+_REMOVED = len(_TIERS)
+_KINDS = _REMOVED + 1
+_LONGEST_NUMBER = 19
+
+Row = tuple[int, int, bytes | None, bytes | None, object, int | None]
+"""Partition, offset, key, value, headers, timestamp."""
+
+
+class Told(NamedTuple):
+    """
+    What the log says of an output: its tier, None where nobody can tell, or what is wrong.
+
+    ``gone``: compaction took what would show it.
+    """
+
+    tier: str | None = None
+    wrong: str | None = None
+    gone: bool = False
+
+
+class Profiles:
+    """
+    All visible records of the profiles' topic, as customer -> partition -> offsets and what stands there.
+
+    ``untold``: outputs whose profile is gone; ``malformed``: records that are no profile.
+    """
+
+    def __init__(self, topic: str, logs: Mapping[int, LogOffsets]) -> None:
+        self._topic, self._logs = topic, logs
+        self._offsets = {partition: array("q") for partition in logs}
+        self._history: dict[bytes, tuple[int, ...] | int] = {}
+        self._count = len(logs)
+        self.untold = self.malformed = self.profiled = self.unprofiled = 0
+        self._first_untold = ""
+
+    def take(self, rows: Iterable[Row]) -> None:
+        """Visible records, in offset order per partition."""
+        for partition, offset, key, value, _headers, _created in rows:
+            self._offsets[partition].append(offset)
+            kind = self._kind(key, value)
+            packed = (offset * _KINDS + kind) * self._count + partition
+            customer = key or b""
+            before = self._history.get(customer)
+            # One number for a customer with one profile: that is most of them.
+            if before is None:
+                self._history[customer] = packed
+            else:
+                self._history[customer] = (*(before if isinstance(before, tuple) else (before,)), packed)
+
+    def _kind(self, key: bytes | None, value: bytes | None) -> int:
+        if value is None:
+            return _REMOVED
+        try:
+            found = orjson.loads(value)
+            if key and isinstance(found, dict) and found.get(CUSTOMER_FIELD, key.decode()) == key.decode():
+                return _TIERS.index(found.get(PROFILE_TIER_FIELD))
+        except ValueError:
+            pass
+        self.malformed += 1
+        return _REMOVED
+
+    def _of(self, customer: object) -> Mapping[int, tuple[tuple[int, int], ...]]:
+        """Partition -> (offset, kind) of this customer's records, in order."""
+        found = self._history.get(customer.encode()) if isinstance(customer, str) else None
+        if found is None:
+            return {}
+        history: dict[int, tuple[tuple[int, int], ...]] = {}
+        for packed in found if isinstance(found, tuple) else (found,):
+            rest, partition = divmod(packed, self._count)
+            history[partition] = (*history.get(partition, ()), divmod(rest, _KINDS))
+        return history
+
+    def wrong(self, value: bytes | None, out: bytes | None, header: tuple[str, bytes | None] | None) -> str | None:
+        """What is wrong with an enriched value, by the profile that its header names; None when nothing is."""
+        if header is None or header[0] != PROFILE_OFFSET or header[1] is None:
+            return f"no {PROFILE_OFFSET} header between the input's and the source's: not enriched with a profile"
+        if value is None or out is None:
+            return wrong_with_tier(STANDARD, value, out)
+        customer = _field(value, CUSTOMER_FIELD)
+        told = self._none(customer, header[1]) if header[1].startswith(NO_PROFILE) else self._at(customer, header[1])
+        if told.wrong is not None:
+            return told.wrong
+        if told.gone:
+            self.untold += 1
+            self._first_untold = self._first_untold or f"customer {customer!r}, {PROFILE_OFFSET} {header[1].decode()}"
+        tier = told.tier or str(_field(out, TIER_FIELD))
+        return wrong_with_tier(tier, value, out) if tier in DISCOUNTS else f"tier is {tier!r}, which is none"
+
+    def _at(self, customer: object, text: bytes) -> Told:
+        """The tier at `<partition>/<offset>`."""
+        self.profiled += 1
+        partition, offset = _numbers(text.split(b"/"), 2)
+        if partition not in self._logs:
+            return Told(wrong=f"{PROFILE_OFFSET} is {text!r}: {self._topic} has no such place")
+        place = f"{self._topic}[{partition}] offset {offset}"
+        if offset >= self._logs[partition].last_stable:
+            return Told(wrong=f"its profile {place} is not visible (LSO {self._logs[partition].last_stable})")
+        for at, kind in self._of(customer).get(partition, ()):
+            if at == offset:
+                if kind == _REMOVED:
+                    return Told(wrong=f"its profile {place} is none (a tombstone, or malformed)")
+                return Told(_TIERS[kind])
+        if self._visible(partition, offset):
+            return Told(wrong=f"its profile {place} is another customer's, not {customer!r}'s")
+        return Told(gone=True)
+
+    def _none(self, customer: object, text: bytes) -> Told:
+        """Whether there was none while each partition had been read up to `none <offset>,<offset>,...`."""
+        self.unprofiled += 1
+        read = _numbers(text.removeprefix(NO_PROFILE).strip().split(b","), self._count)
+        if -1 in read:
+            return Told(wrong=f"{PROFILE_OFFSET} is {text!r}: an offset for each of {self._count} partitions is needed")
+        history = self._of(customer)
+        before = {p: [one for one in some if one[0] < read[p]] for p, some in history.items()}
+        last = {p: some[-1] for p, some in before.items() if some}
+        if last and all(kind != _REMOVED for _, kind in last.values()):
+            where = ", ".join(f"{p}/{at}" for p, (at, _) in last.items())
+            return Told(wrong=f"made without a profile, though customer {customer!r} had one at {where}")
+        # What is there now came later; was there one before it? Where nothing was ever removed, there was none.
+        return Told(STANDARD, gone=bool(history) and not last and not self._whole(read))
+
+    def _visible(self, partition: int, offset: int) -> bool:
+        offsets = self._offsets[partition]
+        place = bisect_left(offsets, offset)
+        return place < len(offsets) and offsets[place] == offset
+
+    def _whole(self, read: list[int]) -> bool:
+        """Whether nothing can have been removed below these offsets."""
+        return all(bisect_left(self._offsets[partition], end) == end for partition, end in enumerate(read))
+
+    @property
+    def doubts(self) -> list[str]:
+        gone = (
+            f"the profiles of {self.untold} outputs are not in {self._topic} any more (compacted), first "
+            f"{self._first_untold}; verify earlier, or raise min.compaction.lag.ms"
+        )
+        return [gone] if self.untold else []
+
+    @property
+    def notes(self) -> list[str]:
+        if not self.malformed:
+            return []
+        return [f"{self.malformed} records of {self._topic} are no profiles; their customers count as unknown"]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"profiled": self.profiled, "unprofiled": self.unprofiled}
+
+
+def _field(text: bytes, name: str) -> object:
+    """A field of a JSON object; None without one."""
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return found.get(name) if isinstance(found, dict) else None
+
+
+def _numbers(words: list[bytes], count: int) -> list[int]:
+    """The decimal numbers that the words are; -1 for each where there are not ``count`` of them."""
+    if len(words) == count and all(word.isdigit() and len(word) <= _LONGEST_NUMBER for word in words):
+        return [int(word) for word in words]
+    return [-1] * count

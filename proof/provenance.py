@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from protocol.jvm import parts
-from protocol.jvm.parts import Part
+from brew.jvm import dependencies
+from brew.jvm.dependencies import Part
 
 ROOT = Path(__file__).resolve().parents[1]
 UNKNOWN = "unknown"
 
-_KERNEL = ("pipeline.transact", "protocol.kafka.transaction")
+_KERNEL = ("brew.transaction", "brew.kafka.transaction")
 _PACKAGES = ("confluent-kafka", "kafka-python", "pyspark")
 _GIT_S = 10.0
 _SHOWN = 12
@@ -107,5 +107,5 @@ def versions() -> dict[str, str]:
 
 
 def _kafka() -> str:
-    jars = [jar.stem for jar in parts.jars(Part.KAFKA, parts.home()) if jar.stem.startswith("kafka_")]
+    jars = [jar.stem for jar in dependencies.jars(Part.KAFKA, dependencies.home()) if jar.stem.startswith("kafka_")]
     return jars[0].rpartition("-")[2] if jars else UNKNOWN

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from protocol.deadline import Deadline
-from protocol.journal import Journal, Phase, Step, runs
-from protocol.kafka import offsets, topics
-from protocol.kafka.clients import Connection, admin
-from protocol.kafka.follow import follow
-from protocol.kafka.scan import LogRecord, scan
-from protocol.names import READ_COMMITTED
-from protocol.position import SourcePosition
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.journal import Journal, Phase, Step, runs
+from brew.kafka import offsets, topics
+from brew.kafka.clients import admin
+from brew.kafka.log_reader import LogRecord, scan
+from brew.kafka.topic_reader import follow
+from brew.names import READ_COMMITTED
+from brew.offsets import SourcePosition
 
 _ASK_S = 60.0
 

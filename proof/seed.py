@@ -1,20 +1,170 @@
-"""Write orders to the input topic, plain or in transactions, and make sure that every one arrived."""
+"""Plan and write orders, plain or in transactions, and make sure that every one arrived."""
 
 from __future__ import annotations
 
+import functools
+import json
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from datetime import UTC, datetime, timedelta
+from itertools import count, islice
 
-from proof.seeding import Chunk, Record, Seeding, chunks, ghost_records
-from protocol.deadline import Deadline
-from protocol.errors import Fatal, Refused
-from protocol.kafka import offsets, topics
-from protocol.kafka.clients import Connection, KafkaError, KafkaException, Message, Producer, admin, mapped, producer
-from protocol.kafka.prompt import connected, fenced
-from protocol.retry import again
+from brew.connection import Connection
+from brew.deadline import Deadline, again
+from brew.errors import Fatal, Refused, UsageError
+from brew.kafka import offsets, topics
+from brew.kafka.clients import KafkaError, KafkaException, Message, Producer, admin, mapped, producer
+from brew.kafka.transaction import connected, fenced
+
+TIERS = (b"gold", b"silver", b"bronze", b"standard")
+
+_ITEMS = ("espresso", "flat white", "cortado", "cappuccino", "cold brew", "filter", "mocha", "chai latte")
+_VARIANTS = 1024
+_OPENING_DAY = datetime(2026, 1, 1, 6, 0, tzinfo=UTC)
+
+Order = tuple[bytes, bytes | None]
+
+
+def orders(seed: int, mark: str = "") -> Callable[[int], Order]:
+    """
+    A function from an order's number to its key and value; equal seeds give equal orders.
+
+    Only the number differs from one order to the next 1024: the rest of the JSON text is rendered once. ``mark`` goes
+    into the key (`gold-aborted-000017`), to keep orders that must never be counted apart from those that must.
+    """
+    tails = _tails(seed)
+
+    def order(number: int) -> Order:
+        # The sum moves on by one in each round, so every partition of a round robin sees every tier.
+        name = b"%s-%s%06d" % (TIERS[(number + number // 4) % 4], marked, number)
+        return name, b'{"order_id":"%s%s' % (name, tails[number % _VARIANTS])
+
+    marked = f"{mark}-".encode() if mark else b""
+    return order
+
+
+@functools.lru_cache(maxsize=4)
+def _tails(seed: int) -> list[bytes]:
+    """What follows the order's id in its JSON text, for `_VARIANTS` orders."""
+    dice = random.Random(seed)  # noqa: S311 - example data
+    tails = []
+    for second in range(_VARIANTS):
+        quantity = dice.randint(1, 5)
+        fields = {
+            "customer_id": f"c-{dice.randint(1, 20_000):05d}",
+            "item": dice.choice(_ITEMS),
+            "quantity": quantity,
+            "total_cents": quantity * dice.randrange(250, 700, 10),
+            "store": f"store-{dice.randint(1, 40):02d}",
+            "created_at": (_OPENING_DAY + timedelta(seconds=7 * second)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        tails.append(b'",' + json.dumps(fields, separators=(",", ":")).encode()[1:])
+    return tails
+
+
+def spoiled(order: Order, kind: int) -> Order:
+    """The same order made unreadable, in one of four ways: cut JSON, not an object, no customer, no value."""
+    key, value = order
+    text = value or b""
+    ways = (text[:-9], b"[" + text + b"]", text.replace(b'"customer_id"', b'"somebody"'), None)
+    return key, ways[kind % len(ways)]
+
+
+_CHUNK = 10_000
+_MOST_PER_TRANSACTION = 100
+
+Record = tuple[int, Order]
+"""The partition, and the order that goes there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seeding:
+    """What to write; one refusal for all fields that do not fit together."""
+
+    topic: str
+    count: int
+    start: int
+    seed: int = 0
+    bad_every: int = 0
+    transactional: bool = False
+    abort_every: int = 3
+    transaction_size: int = 0
+    markers_only_partition: int | None = None
+    leave_open: bool = False
+
+    def __post_init__(self) -> None:
+        if self.count < 0 or self.start < 0 or self.bad_every < 0:
+            raise UsageError("--count, --start and --bad-every can't be negative; give 0 or more")
+        if self.abort_every == 1 or self.abort_every < 0:
+            raise UsageError("--abort-every 1 would abort everything; give 2 or more, or 0 to abort nothing")
+        if self.markers_only_partition is not None and not (self.transactional and self.abort_every):
+            raise UsageError("--markers-only-partition needs aborted transactions; add --transactional")
+
+    @property
+    def per_transaction(self) -> int:
+        """Few orders make small transactions, so that some are aborted on the way."""
+        return self.transaction_size or max(1, min(_MOST_PER_TRANSACTION, self.count // 6))
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Records that are written together; in one transaction, if there are transactions at all."""
+
+    records: list[Record]
+    aborted: bool = False
+
+
+def chunks(plan: Seeding, partitions: int) -> Iterator[Chunk]:
+    """Everything to write, in order, a chunk at a time: as many visible orders as the plan's count."""
+    homes = _homes(plan, partitions)
+    visible = _visible(plan, homes)
+    if not plan.transactional:
+        while records := list(islice(visible, _CHUNK)):
+            yield Chunk(records)
+        return
+    ghosts = ghost_records(plan, "aborted", partitions)
+    size = max(plan.per_transaction, partitions)
+    for number in count(1):
+        if plan.abort_every and number % plan.abort_every == 0:
+            yield Chunk(list(islice(ghosts, size)), aborted=True)
+            continue
+        records = list(islice(visible, plan.per_transaction))
+        if not records:
+            break
+        yield Chunk(records)
+    if plan.abort_every and (number - 1) % plan.abort_every != 0:
+        yield Chunk(list(islice(ghosts, size)), aborted=True)
+
+
+def ghost_records(plan: Seeding, mark: str, partitions: int) -> Iterator[Record]:
+    """Orders that never become visible, round robin over all partitions, without end."""
+    ghost = orders(plan.seed, mark)
+    return ((number % partitions, ghost(number)) for number in count(plan.start))
+
+
+def _homes(plan: Seeding, partitions: int) -> list[int]:
+    only_markers = plan.markers_only_partition
+    if only_markers is not None and not (0 <= only_markers < partitions and partitions > 1):
+        raise UsageError(
+            f"--markers-only-partition is {only_markers}, topic {plan.topic!r} has {partitions} partition(s); "
+            f"give one of its numbers and leave another partition for the orders"
+        )
+    return [p for p in range(partitions) if p != only_markers]
+
+
+def _visible(plan: Seeding, homes: list[int]) -> Iterator[Record]:
+    order = orders(plan.seed)
+    bad_every = plan.bad_every
+    for number in range(plan.start, plan.start + plan.count):
+        made = order(number)
+        nth = number - plan.start + 1
+        if bad_every and nth % bad_every == 0:
+            made = spoiled(made, nth // bad_every - 1)
+        yield homes[number % len(homes)], made
+
 
 _MESSAGE_BYTES = 1_000_000
 _POLL_S = 0.02

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocol.claims import layout
-from protocol.deadline import Deadline
-from protocol.kafka import topics
-from protocol.kafka.clients import Connection, admin
-from protocol.kafka.topics import MAX_MESSAGE_BYTES, Wanted
+from brew.claims import messages
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka import topics
+from brew.kafka.clients import admin
+from brew.kafka.topics import MAX_MESSAGE_BYTES, Wanted
 
 # What comes out is longer than what went in: two fields and three headers.
 ROOM_BYTES = 65_536
@@ -57,10 +58,10 @@ def make(connection: Connection, wanted: House, deadline: Deadline) -> list[Made
             Wanted(wanted.output, wanted.partitions, room),
             Wanted(wanted.dead_letter, wanted.partitions, room),
             Wanted(wanted.customers, wanted.partitions, {"cleanup.policy": "compact"}),
-            Wanted(wanted.claims, layout.PARTITIONS, layout.CONFIG),
+            Wanted(wanted.claims, messages.PARTITIONS, messages.CONFIG),
         ],
         deadline,
     )
     there = topics.describe_all(client, list(made), deadline)
-    asked = {name: layout.PARTITIONS if name == wanted.claims else wanted.partitions for name in made}
+    asked = {name: messages.PARTITIONS if name == wanted.claims else wanted.partitions for name in made}
     return [Made(n, made[n], there[n].partitions, there[n].replicas, asked[n]) for n in made]

@@ -8,25 +8,24 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from proof.checker import Checker, Facts
-from proof.checking.demands import check_fired, check_secrets, check_stalls
-from proof.checking.readers import check_readers
-from proof.checking.writers import Acknowledged
-from proof.feeds import Batches, Feed, Offsets, Records
+from brew.acl import COMMITS_READ, No, no
+from brew.cluster import OFFSETS_TOPIC
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import BrewError
+from brew.journal import Entry, entries
+from brew.kafka import offsets, topics
+from brew.kafka.clients import admin
+from brew.kafka.kafka_python import RawLogs, open_transactions, raw_logs
+from brew.kafka.log_reader import scan_rows
+from brew.kafka.raw_log import offset_batches
+from brew.names import READ_COMMITTED
+from proof.checking.checker import Checker
+from proof.checking.input_partition import Facts
+from proof.checking.journals import Acknowledged, check_fired, check_readers, check_secrets, check_stalls
 from proof.findings import Name, Report
-from proof.profiles import Profiles
-from proof.snapshot import Claim, Snapshot, snapshot
-from protocol.batches import OFFSETS_TOPIC
-from protocol.deadline import Deadline
-from protocol.denied import No, no
-from protocol.errors import BrewError
-from protocol.journal import Entry, entries
-from protocol.kafka import offsets, topics
-from protocol.kafka.clients import READ_COMMITTED, Connection, admin
-from protocol.kafka.introspect import RawLogs, open_transactions, raw_logs
-from protocol.kafka.offset_log import offset_batches
-from protocol.kafka.scan import scan_rows
-from protocol.rights import COMMITS_READ
+from proof.log_feeds import Batches, Claim, Feed, Offsets, Records, Snapshot, snapshot
+from proof.oracle import Profiles
 
 __all__ = ["Asked", "Claim", "verify"]
 

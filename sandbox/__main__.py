@@ -13,20 +13,18 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from protocol.command import CONTEXT, run
-from protocol.errors import Refused, UsageError
-from protocol.jvm.parts import KAFKAS
-from protocol.names import ExitCode
+from brew.cli import CONTEXT, run
+from brew.errors import Refused, UsageError
+from brew.jvm.dependencies import KAFKAS
+from brew.names import ExitCode
 from sandbox import disk, network, secure
-from sandbox.certify import certify
-from sandbox.directory import alone, directory_option
-from sandbox.faults import COMMANDS
-from sandbox.jvm import TOOLS, Jvm
-from sandbox.kafka import Cluster, Settings, make_archive
+from sandbox.faults import COMMANDS, certify
+from sandbox.jvm import TOOLS, Jvm, setup
+from sandbox.kafka import Cluster, make_archive
+from sandbox.launch import Settings
 from sandbox.layout import Layout
 from sandbox.network import Network
-from sandbox.setup import setup
-from sandbox.stores import stores
+from sandbox.stores import alone, directory_option, stores
 
 FIRST_PORT = 9092
 

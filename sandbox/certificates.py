@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sandbox.private import write_private
+from sandbox.process import write_private
 
 DAYS = 7
 _SLACK = dt.timedelta(minutes=5)  # clocks of machines differ

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from protocol.errors import Refused
+from brew.errors import Refused
 
 _COMMAND_S = 10
 _TRIES = 50

@@ -7,10 +7,41 @@ from pathlib import Path
 
 import click
 
-from protocol.errors import Refused, UsageError
-from sandbox.directory import alone, directory_option
+from brew.deadline import Deadline
+from brew.errors import Refused, UsageError
+from brew.kafka import clients, cluster_admin
 from sandbox.kafka import Cluster
 from sandbox.network import CLIENTS
+from sandbox.secure import Security
+from sandbox.stores import alone, directory_option
+
+_ASK_S = 20.0
+_KEYSTORE = "listener.name.secure.ssl.keystore.location"
+
+
+@click.command()
+@click.option("--expired", is_flag=True, help="Break it: they ended an hour ago, until the next `certify`.")
+@directory_option
+def certify(directory: Path, *, expired: bool) -> None:
+    """
+    Give brokers of a secure cluster new certificates while they run; new connections by password see them.
+
+    \b
+    Examples:
+      python -m sandbox certify
+      python -m sandbox certify --expired     clients are refused from now on
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    with alone(directory):
+        cluster = Cluster.open(directory)
+        if cluster is None or not cluster.layout.secure:
+            raise Refused(f"no secure cluster in {directory}; `python -m sandbox up --secure` starts one")
+        security = Security.of(cluster.layout)
+        path = security.certify(cluster.layout, expired=expired)
+        client, deadline = clients.admin(cluster.connection), Deadline(_ASK_S)
+        for node in cluster.running():
+            cluster_admin.set_of_broker(client, node.number, _KEYSTORE, str(path) if expired else None, deadline)
+    click.echo("the brokers' certificates have expired" if expired else "the brokers have new certificates")
+
 
 _broker = click.argument("number", type=click.IntRange(1))
 _brokers = click.argument("numbers", type=click.IntRange(1), nargs=-1, required=True)

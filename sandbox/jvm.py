@@ -1,4 +1,4 @@
-"""Where the JVM parts are, and how a program of Kafka's is started from them."""
+"""Where the JVM parts are, how they are fetched, and how a program of Kafka's is started from them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from protocol.errors import Refused, UsageError
-from protocol.jvm import parts
-from protocol.jvm.parts import Part
+from brew.errors import Refused, UsageError
+from brew.jvm import dependencies
+from brew.jvm.dependencies import KAFKAS, Part, setup_command
 
 # Kafka's own command line tools, and the class behind each.
 TOOLS: Mapping[str, str] = {
@@ -34,7 +34,7 @@ QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 class Jvm:
     """What `sandbox setup` fills: `kafka/*.jar`, and `kafka.jsa` when it could be made; ``part`` may be an older's."""
 
-    home: Path = field(default_factory=parts.home)
+    home: Path = field(default_factory=dependencies.home)
     part: Part = Part.KAFKA
 
     @property
@@ -43,9 +43,9 @@ class Jvm:
 
     def class_path(self) -> str:
         """Jars in a fixed order: a class-data archive fits one order only."""
-        jars = [str(jar) for jar in parts.jars(self.part, self.home)]
+        jars = [str(jar) for jar in dependencies.jars(self.part, self.home)]
         if not jars:
-            raise parts.absent(self.part, self.home)
+            raise dependencies.absent(self.part, self.home)
         return ":".join(jars)
 
     def command(
@@ -65,3 +65,20 @@ class Jvm:
             raise UsageError(f"no tool {name!r}; there are: {' '.join(TOOLS)}")
         log = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
         return self.command(TOOLS[name], arguments, flags=[*QUICK, log])
+
+
+_TEXT = """Fetch a Kafka broker and Kafka's own tools, and compare them with the checksums of this version.
+
+\b
+Examples:
+  brew-sandbox setup                            into the user's cache, from a Maven repository
+  brew-sandbox setup --from /media/jars         on a machine without a network
+  brew-sandbox setup --kafka 3.9.2              an older one, for `sandbox up --kafka 3.9.2`
+"""
+
+
+def _nothing_else(_place: Path) -> None:
+    """The broker needs its jars only."""
+
+
+setup = setup_command(Part.KAFKA, _TEXT, _nothing_else, KAFKAS)

@@ -10,17 +10,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Refused
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused
 from sandbox import disk, secure
 from sandbox.jvm import Jvm
 from sandbox.launch import Settings, await_answer, await_started, format_data, launch, log_size
 from sandbox.layout import Layout, Node, new_cluster_id, on_ports, secured, server_properties
 from sandbox.network import Network
-from sandbox.ports import HOST, require_free
-from sandbox.private import write_private
-from sandbox.process import Started
+from sandbox.process import HOST, Started, require_free, write_private
 from sandbox.secure import Security
 
 __all__ = ["Cluster", "Settings", "make_archive"]

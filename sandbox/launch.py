@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.jvm.parts import KAFKAS, Part
-from protocol.kafka import clients, topics
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.jvm.dependencies import KAFKAS, Part
+from brew.kafka import clients, topics
 from sandbox.jvm import QUICK, Jvm
 from sandbox.layout import Layout, Node
 from sandbox.network import Network
@@ -32,7 +32,7 @@ class Settings:
 
     ``namespaces`` gives each a network of its own, ``data_size_mb`` the last one a data directory of that size.
     ``secure`` brokers ask who is there (`sandbox.secure`); those of a cluster that was made so always do.
-    ``kafka``: their version, a key of `protocol.jvm.parts.KAFKAS`; None: that of the cluster, a new one's is the first.
+    ``kafka``: their version, a key of `brew.jvm.dependencies.KAFKAS`; None: that of the cluster, a new one's is the first.
     """
 
     heap_mb: int = 512

@@ -10,10 +10,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import Refused, UsageError
-from protocol.jvm.parts import KAFKAS
-from sandbox.ports import HOST, free
-from sandbox.process import Identity
+from brew.errors import Refused, UsageError
+from brew.jvm.dependencies import KAFKAS
+from sandbox.process import HOST, Identity, free
 
 
 @dataclass(frozen=True, slots=True)

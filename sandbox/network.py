@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import Refused
+from brew.errors import Refused
 
 CLIENTS = "clients"
 

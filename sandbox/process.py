@@ -1,18 +1,79 @@
-"""Processes that outlive the command that started them, and are never mistaken for others."""
+"""Processes that outlive the command that started them, the ports they listen on, and files that nobody else may open."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import random
 import signal
+import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from protocol.deadline import Deadline
+from brew.deadline import Deadline
+from brew.errors import Refused
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that nobody else may ever open, not even between two system calls; readers find old or new."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    fresh.replace(path)
+
+
+HOST = "127.0.0.1"
+
+# Below the range that systems take outgoing ports from: a killed server finds its port free when it comes back, and
+# a client that keeps trying a port nobody listens on can't end up connected to itself.
+_CANDIDATES = range(15_000, 30_000)
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on ``port`` now; ports of connections that have just ended count as free."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def free(count: int, *, apart_from: Collection[int] = ()) -> list[int]:
+    """``count`` different free ports."""
+    found: list[int] = []
+    for port in random.sample(_CANDIDATES, k=len(_CANDIDATES)):
+        if len(found) == count:
+            break
+        if port not in apart_from and is_free(port):
+            found.append(port)
+    if len(found) < count:
+        raise Refused(f"{count} free ports are needed and {len(found)} were found from {_CANDIDATES[0]} on")
+    return found
+
+
+def require_free(port: int) -> None:
+    """Raise `Refused`, with the holder's name where the system tells it, when ``port`` is taken; 0 is none."""
+    if port and not is_free(port):
+        raise Refused(f"port {port} is taken by {_holder(port)}; stop it, or choose another with --port")
+
+
+def _holder(port: int) -> str:
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                return f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
+    except psutil.Error:
+        pass  # some systems tell only their administrator
+    return "another process"
+
 
 _STILL_S, _LOOK_S = 5.0, 0.002
 # The clock that start times are computed from can be set while a server runs.

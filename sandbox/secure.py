@@ -15,19 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol import rights
-from protocol.client_config import load
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.java_client import jaas, java_properties, java_settings
-from protocol.kafka import access, clients
-from protocol.properties import SCRAM
-from protocol.secrets import Secret
+from brew import acl
+from brew.client_config import load
+from brew.connection import SCRAM, Connection, Secret, jaas, java_properties, java_settings
+from brew.deadline import Deadline
+from brew.kafka import clients, cluster_admin
 from sandbox.layout import Layout, Node
-from sandbox.private import write_private
+from sandbox.process import write_private
 
 ADMIN, BROKER = "admin", "broker"
-USERS = (ADMIN, *rights.USERS)
+USERS = (ADMIN, *acl.USERS)
 _RENEW = dt.timedelta(days=2)
 _PASSWORD_BYTES = 24
 _AN_HOUR_AGO = -1 / 24
@@ -131,9 +128,9 @@ class Security:
         if mark.exists():
             return
         client = clients.admin(self.connection(layout))
-        access.set_passwords(client, self.passwords(), SCRAM, deadline)
-        for user in rights.USERS:
-            access.grant(client, rights.of(user), f"User:{user}", deadline)
+        cluster_admin.set_passwords(client, self.passwords(), SCRAM, deadline)
+        for user in acl.USERS:
+            cluster_admin.grant(client, acl.of(user), f"User:{user}", deadline)
         mark.touch()
 
 

@@ -1,22 +1,42 @@
-"""`python -m sandbox stores`: PostgreSQL and Redis, started, broken and mended."""
+"""PostgreSQL and Redis on this machine: start, break, mend and stop them."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from protocol.errors import Refused, UsageError
-from protocol.names import ExitCode
-from sandbox.directory import alone, directory_option
-from sandbox.postgres import Postgres
-from sandbox.redis import Redis
-from sandbox.store import Store
+from brew.errors import Refused, UsageError
+from brew.names import ExitCode
+from sandbox.store import Postgres, Redis, Store
+
+DIRECTORY = ".sandbox"
+
+directory_option = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DIRECTORY,
+    show_default=True,
+    help="Where the servers keep state, logs and data.",
+)
+
+
+@contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Let two commands on one directory go one after the other."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
 
 STORES: dict[str, type[Store]] = {"postgres": Postgres, "redis": Redis}
 _WIDE = 240  # columns when no terminal says how many it has: an URL that is cut cannot be copied

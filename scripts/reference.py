@@ -14,11 +14,11 @@ from pathlib import Path
 
 import click
 
+from brew.errors import UsageError
+from brew.options import settings_of
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
-from pipeline.options import settings_of
 from proof.__main__ import proof
-from protocol.errors import UsageError
 from sandbox.__main__ import cli as sandbox
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -17,8 +17,7 @@ from harness.waiting import until
 from harness.workers import Groups, by_turns
 from hypothesis import Phase, settings
 
-from sandbox.postgres import Postgres
-from sandbox.redis import Redis
+from sandbox.store import Postgres, Redis
 
 # Hundreds of programs start from these sources; a machine that keeps no bytecode would compile them each time.
 sys.dont_write_bytecode = False
@@ -95,7 +94,7 @@ def _nobody_asks_on() -> Iterator[None]:
     yield
 
     def nobody() -> bool:
-        if (locator := sys.modules.get("protocol.kafka.locator")) is not None:
+        if (locator := sys.modules.get("brew.kafka.committed_offset")) is not None:
             for one in locator._known:
                 one.doubt()
         return not any(one.name.startswith("kafka-io") for one in threading.enumerate())

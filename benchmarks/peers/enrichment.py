@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from protocol.records import DISCOUNT_FIELD, DISCOUNTS, TIER_FIELD, Reason, tier_of_key
+from brew.records import DISCOUNT_FIELD, DISCOUNTS, TIER_FIELD, Reason, tier_of_key
 
 
 def enrich(key: bytes | None, value: bytes | None) -> bytes | Reason:

@@ -22,10 +22,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from enrichment import enrich
 from sizes import CONSUMER, PRODUCER
 
-from protocol.kafka.scan import LogRecord
-from protocol.names import ExitCode
-from protocol.position import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
-from protocol.records import ERROR_REASON
+from brew.kafka.log_reader import LogRecord
+from brew.names import ExitCode
+from brew.offsets import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
+from brew.records import ERROR_REASON
 
 _POLL_S = 0.1
 _PATIENCE_S = 30.0

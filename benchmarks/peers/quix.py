@@ -21,9 +21,9 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from enrichment import enrich
 from sizes import CONSUMER, PRODUCER
 
-from protocol.names import ExitCode
-from protocol.position import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
-from protocol.records import ERROR_REASON
+from brew.names import ExitCode
+from brew.offsets import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
+from brew.records import ERROR_REASON
 
 _POLL_S = 0.02
 

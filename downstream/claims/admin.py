@@ -8,16 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from downstream.claims.settings import fresh_client_id
-from protocol.claims.member import Member, Membership
-from protocol.claims.messages import NOTHING
-from protocol.claims.newcomer import arrive
-from protocol.claims.table import Place, Status, status
-from protocol.claims.world import BrokerClock, World
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka.claims_log import ClaimsLog
+from brew.claims.member import Member, Membership, arrive
+from brew.claims.messages import NOTHING
+from brew.claims.state import BrokerClock, Place, Status, World, status
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka.claims_log import ClaimsLog
+from downstream.consume.handler import fresh_client_id
 
 READ_S = 30.0
 _LOOK_S = 0.05

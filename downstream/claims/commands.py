@@ -10,21 +10,69 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
 
-from downstream.claims.admin import Filter, Watcher, administrator, pause, set_position
-from downstream.claims.show import document, tables
-from protocol import names
-from protocol.client_option import bootstrap_option, connection
-from protocol.command import REACH_S
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import UsageError
-from protocol.kafka import offsets, topics
-from protocol.kafka.clients import admin, reach
-from protocol.kafka.times import offsets_at
-from protocol.names import ExitCode, checked_topic
+from brew import names
+from brew.claims.messages import WHOLE_TOPIC
+from brew.claims.state import Status
+from brew.cli import REACH_S, bootstrap_option, connection
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import UsageError
+from brew.kafka import offsets, topics
+from brew.kafka.clients import admin, reach
+from brew.kafka.offsets import offsets_at
+from brew.names import ExitCode, checked_topic
+from downstream.claims.admin import Filter, Row, View, Watcher, administrator, pause, set_position
+
+_COLOURS = {str(Status.FRESH): "green", str(Status.UNKNOWN): "yellow", str(Status.STALE): "red", "free": "dim"}
+
+
+def document(view: View) -> dict[str, object]:
+    """One JSON object."""
+    return {
+        "partitions": [row._asdict() for row in view.rows],
+        "members": [one._asdict() for one in view.members],
+        "pauses": [one._asdict() for one in view.pauses],
+    }
+
+
+def tables(view: View, title: str) -> Group:
+    """Partitions, and below them members and pauses where there are any."""
+    shown = Table(title=escape(title), title_justify="left")
+    for name in ("group", "topic", "partition", "owner", "state"):
+        shown.add_column(name)
+    for name in ("heard ago", "position", "token"):
+        shown.add_column(name, justify="right")
+    for row in view.rows:
+        shown.add_row(*_cells(row))
+    lines = [
+        f"{one.group}: paused by {one.by}, for another {one.ends_in_s:.0f} s; `downstream claims release --end` ends it"
+        for one in view.pauses
+    ]
+    owners = {(row.group, row.topic, row.owner) for row in view.rows if row.state != "free"}
+    idle = [one.client for one in view.members if (one.group, one.topic, one.client) not in owners]
+    if idle:
+        lines.append(f"standing by: {', '.join(idle)}")
+    return Group(shown, *(escape(line) for line in lines))
+
+
+def _cells(row: Row) -> list[str]:
+    colour = _COLOURS[row.state]
+    return [
+        escape(row.group),
+        escape(row.topic),
+        "whole" if row.partition == WHOLE_TOPIC else str(row.partition),
+        escape(row.owner or "-"),
+        f"[{colour}]{row.state}[/]",
+        f"{row.heard_s_ago:.1f} s",
+        "-" if row.position < 0 else str(row.position),
+        str(row.token),
+    ]
+
 
 _ASK_S = 30.0
 _WIDE = 240

@@ -1,14 +1,18 @@
-"""Dying on purpose around a store's commit, as `SIGKILL` would at the worst moments; for tests and demonstrations."""
+"""Crashes on purpose around a store's commit, for tests and demonstrations."""
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import random
 import signal
+import sys
 from dataclasses import dataclass, field
 
-from protocol.errors import UsageError
+from brew.errors import BrewError, UsageError
+from brew.kafka.transaction import KafkaTransaction
+from brew.names import CrashPoint
 
 
 class Moment(enum.StrEnum):
@@ -55,3 +59,26 @@ class Crash:
         """Go down without cleaning up and without a last word to any server; a stop happens once per process."""
         self._stopped = True
         os.kill(os.getpid(), signal.SIGKILL if self.how is How.KILL else signal.SIGSTOP)
+
+
+@dataclass(frozen=True, slots=True)
+class KillAt:
+    """Die at ``point`` of a transaction that reads ``topic``, with this probability each time."""
+
+    point: CrashPoint
+    topic: str
+    probability: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.probability <= 1:
+            raise UsageError(f"--crash-prob is {self.probability:g}: a probability between 0 and 1 is needed")
+
+    def at(self, point: CrashPoint, topic: str, kafka: KafkaTransaction) -> None:
+        if (point, topic) != (self.point, self.topic) or random.random() >= self.probability:  # noqa: S311 - dice, no secret
+            return
+        if point is CrashPoint.COMMIT_IN_FLIGHT:
+            with contextlib.suppress(BrewError):  # no answer in time is what this point is about
+                kafka.commit_without_waiting()
+        sys.stderr.write(f"💥 crash at {point} of {topic}\n")
+        sys.stderr.flush()
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,14 +1,87 @@
-"""What the consume loop asks of a pattern, and what it hands over."""
+"""What the consume loop asks of a pattern, what it is told, and where a pattern reads on."""
 
 from __future__ import annotations
 
+import enum
+import os
+import re
+import socket
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from protocol.deadline import Deadline
-from protocol.errors import BrewError
-from protocol.kafka.members import LogRecord
+from brew.claims.member import INTERVAL_S
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import BrewError, Refused, UsageError
+from brew.kafka.log_reader import LogRecord
+from brew.names import CLAIMS_TOPIC
+from brew.offsets import Committed
+
+
+class Flow(enum.StrEnum):
+    """What comes first: the work, or the claim of the messages."""
+
+    AT_LEAST_ONCE = "at-least-once"
+    AT_MOST_ONCE = "at-most-once"
+
+
+@dataclass(frozen=True)
+class ClaimsSettings:
+    """Who takes part; ``client_id`` is stable where a restarted process should take its partitions back at once."""
+
+    topic: str = CLAIMS_TOPIC
+    client_id: str = ""
+    interval_s: float = INTERVAL_S
+    flow: Flow = Flow.AT_LEAST_ONCE
+
+    def __post_init__(self) -> None:
+        if not self.client_id:
+            raise UsageError("a member needs a name; set --client-id")
+
+
+def fresh_client_id() -> str:
+    """A name that no other process has; it is not stable."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+
+
+GRACE_S = 9.0  # after SIGTERM: what a handler has not committed by then is read again
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """
+    How one member consumes.
+
+    ``partitions``: exactly these, without group assignment; None: what the group assigns.
+    ``follow``: until stopped; else until the end of the log as it was when the partitions came.
+    ``batch`` records at most go to one `handle`; ``linger_s`` is waited for more of them.
+    ``patience_s`` is how long one partition may wait (the store is away, or the brokers do not tell where it stands).
+    ``settle_s`` is how long a draining member without partitions waits for some.
+    ``claims``: partitions come by claim instead of by group assignment (of ``partitions`` only, where given).
+    """
+
+    connection: Connection
+    group: str
+    topic: str
+    partitions: tuple[int, ...] | None = None
+    follow: bool = False
+    batch: int = 5000
+    linger_s: float = 0.05
+    max_poll_interval_s: float = 60.0
+    session_timeout_s: float = 10.0
+    patience_s: float = 60.0
+    settle_s: float = 3.0
+    claims: ClaimsSettings | None = None
+
+    def __post_init__(self) -> None:
+        if self.session_timeout_s >= self.max_poll_interval_s:
+            raise UsageError(
+                f"the session time-out of {self.session_timeout_s:g} s must be shorter than the poll interval of "
+                f"{self.max_poll_interval_s:g} s; set --session-timeout-s or --max-poll-interval-s"
+            )
+
 
 __all__ = ["Handler", "Later", "Lease", "LogRecord", "NotOwned", "Seat", "Slice"]
 
@@ -130,3 +203,41 @@ class Handler(Protocol):
     def close(self, deadline: Deadline) -> None:
         """Give everything back; called once, at the end, however it came."""
         ...
+
+
+_FORM = re.compile(r"topic-id=(\S+)")
+
+
+def metadata(topic_id: str) -> str:
+    """The text beside an offset that the loop commits."""
+    return f"topic-id={topic_id}"
+
+
+def topic_id_in(found: Committed) -> str | None:
+    """The topic that the offset was committed for; None where others have set it."""
+    match = _FORM.match(found.metadata)
+    return None if match is None else match[1]
+
+
+def start(seat: Seat) -> int:
+    """
+    The group's offset; the log's first one where there is none.
+
+    Raises:
+        Refused: the offset is one of another topic, or retention took what was still to be read.
+    """
+    if seat.committed is None:
+        return seat.first
+    where = f"{seat.topic}[{seat.partition}]"
+    if seat.committed_topic_id not in {None, seat.topic_id}:
+        raise Refused(
+            f"topic-recreated: the group's offset {seat.committed} of {where} belongs to the topic with id "
+            f"{seat.committed_topic_id}, and the topic there now is {seat.topic_id}; "
+            f"read it with another --group, or set the group's offset to {seat.first}"
+        )
+    if seat.committed < seat.first:
+        raise Refused(
+            f"input-lost: {where} was left at {seat.committed}, and retention has taken what lies before "
+            f"{seat.first}; if these are to be left out, set the group's offset to {seat.first}"
+        )
+    return seat.committed

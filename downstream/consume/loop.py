@@ -8,18 +8,16 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from downstream.claims.flows import FLOWS
-from downstream.claims.ownership import ClaimedMember
-from downstream.consume.handler import Handler, Later, Lease, NotOwned, Seat, Slice
-from downstream.consume.position import metadata, topic_id_in
-from downstream.consume.settings import LoopSettings
-from protocol.deadline import Deadline
-from protocol.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
-from protocol.kafka import offsets, topics
-from protocol.kafka.broker_watch import broker_watch
-from protocol.kafka.clients import READ_UNCOMMITTED, AdminClient, admin, reach
-from protocol.kafka.members import NOWHERE, Member, MemberSettings, Polled
-from protocol.kafka.topics import Topic
+from brew.deadline import Deadline
+from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
+from brew.kafka import offsets, topics
+from brew.kafka.broker_watch import broker_watch
+from brew.kafka.clients import AdminClient, admin, reach
+from brew.kafka.group_consumer import NOWHERE, Member, MemberSettings, Polled
+from brew.kafka.topics import Topic
+from brew.names import READ_UNCOMMITTED
+from downstream.claims.ownership import FLOWS, ClaimedMember
+from downstream.consume.handler import Handler, Later, Lease, LoopSettings, NotOwned, Seat, Slice, metadata, topic_id_in
 
 __all__ = ["Loop", "LoopSettings", "Told"]
 

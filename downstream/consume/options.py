@@ -7,15 +7,15 @@ from typing import Any, TypeVar
 
 import click
 
-from downstream.claims.options import CLAIMS, claims_settings
+from brew import names
+from brew.cli import bootstrap_option, connection
+from brew.errors import UsageError
+from brew.names import checked_topic
+from brew.observability.settings import PROBE_OPTIONS
+from downstream.claims.ownership import CLAIMS, claims_settings
 from downstream.consume.crash import Crash, How, Moment
-from downstream.consume.loop import LoopSettings
+from downstream.consume.handler import LoopSettings
 from downstream.postgres import DatabaseSettings
-from protocol import names
-from protocol.client_option import bootstrap_option, connection
-from protocol.errors import UsageError
-from protocol.names import checked_topic
-from protocol.observe.settings import PROBE_OPTIONS
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -11,15 +11,16 @@ from typing import Any, NamedTuple, NoReturn, TypeGuard
 
 import psycopg
 
-from downstream.consume.loop import LoopSettings
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka import offsets, topics
+from brew.kafka.clients import admin, reach
+from brew.kafka.log_reader import LogRecord, scan
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED
+from brew.records import DISCOUNTS
+from downstream.consume.handler import LoopSettings
 from downstream.findings import Findings
 from downstream.postgres import Connection, DatabaseSettings, connect
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka import offsets, topics
-from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, admin, reach
-from protocol.kafka.scan import LogRecord, scan
-from protocol.records import DISCOUNTS
 
 _ASK_S = 30.0
 _PRECISION = 400  # digits: products of the longest amounts, summed without rounding

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from protocol.position import Headers, SourcePosition
-from protocol.records import DISCOUNT_FIELD, DISCOUNTS, TIER_FIELD
+from brew.offsets import Headers, SourcePosition
+from brew.records import DISCOUNT_FIELD, DISCOUNTS, TIER_FIELD
 
 _AMOUNT = "total_cents"
 _MOST_DIGITS = 30

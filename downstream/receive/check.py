@@ -11,16 +11,17 @@ from typing import Any, Protocol
 import psycopg
 import redis
 
-from downstream.consume.loop import LoopSettings
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka import offsets, topics
+from brew.kafka.clients import admin, reach
+from brew.kafka.log_reader import LogRecord, scan
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED
+from downstream.consume.handler import LoopSettings
 from downstream.findings import Findings
 from downstream.postgres import DatabaseSettings, connect
-from downstream.receive.message import BAD_QUANTITY, Identify, gift_of
+from downstream.receive.receiver import BAD_QUANTITY, Identify, gift_of
 from downstream.receive.redis import Keys, RedisSettings
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka import offsets, topics
-from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, admin, reach
-from protocol.kafka.scan import LogRecord, scan
 
 DUPLICATE, LOST = "receiver-duplicate", "receiver-lost"
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from brew.deadline import Deadline
 from downstream.consume.crash import Moment
 from downstream.consume.handler import Lease
 from downstream.postgres import Connection, Database, DatabaseSettings, commit_and_die, make_tables
-from downstream.receive.background import CleanUp, Keeping
-from downstream.receive.message import Message
-from downstream.receive.receiver import Ground, Receiver
-from protocol.deadline import Deadline
+from downstream.receive.outbox import CleanUp, Keeping
+from downstream.receive.receiver import Ground, Message, Receiver
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS processed_messages (

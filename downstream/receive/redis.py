@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 
 import redis
 
+from brew.deadline import Deadline
+from brew.errors import Refused
 from downstream.address import checked_login, unreadable
 from downstream.consume.crash import Moment
 from downstream.consume.handler import Later, Lease
-from downstream.receive.message import Message
-from downstream.receive.receiver import Ground, Receiver
-from protocol.deadline import Deadline
-from protocol.errors import Refused
+from downstream.receive.receiver import Ground, Message, Receiver
 
 _DONE = b"done"
 _SCRIPT_MESSAGES = 500

@@ -10,21 +10,20 @@ from typing import Any
 
 import click
 
-from downstream.consume.settings import GRACE_S
+from brew import names
+from brew.cli import bootstrap_option, connection
+from brew.kafka.topics import Topic
+from brew.names import CrashPoint, ExitCode, checked_topic
+from brew.observability.settings import probe_options
+from brew.observability.status import Topics
+from brew.signals import stop_on_signals
+from downstream.consume.crash import KillAt
+from downstream.consume.handler import GRACE_S
 from downstream.observed import Watched, observed
-from downstream.totals.crash import KillAt
 from downstream.totals.recompute import recompute
-from downstream.totals.rocks import RocksStore
 from downstream.totals.run import Run, Told
-from downstream.totals.store import MemoryStore, Store
+from downstream.totals.state_store import MemoryStore, RocksStore, Store
 from downstream.totals.topics import TotalsSettings
-from protocol import names
-from protocol.client_option import bootstrap_option, connection
-from protocol.kafka.topics import Topic
-from protocol.names import CrashPoint, ExitCode, checked_topic
-from protocol.observe.settings import probe_options
-from protocol.observe.status import Topics
-from protocol.stopping import stop_on_signals
 
 GROUP = "brew-totals"
 ROCKSDB, MEMORY = "rocksdb", "memory"

@@ -6,19 +6,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from downstream.totals.changelog import STANDING, parsed_standing, settled
-from downstream.totals.position import Position, position
-from downstream.totals.rocks import RocksStore
-from downstream.totals.topics import Topics, TotalsSettings, found
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka.clients import AdminClient, admin, reach
+from brew.kafka.log_reader import scan
+from brew.kafka.offsets import committed_by, log_offsets
+from brew.kafka.topics import Topic
+from brew.names import READ_COMMITTED
+from brew.offsets import LogOffsets
+from downstream.totals.stages import add
+from downstream.totals.state_store import STANDING, RocksStore, parsed_standing, settled
+from downstream.totals.topics import Position, Topics, TotalsSettings, found, position
 from downstream.totals.total import Total, deltas
-from downstream.totals.work import add
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka.clients import READ_COMMITTED, AdminClient, admin, reach
-from protocol.kafka.offsets import committed_by, log_offsets
-from protocol.kafka.scan import scan
-from protocol.kafka.topics import Topic
-from protocol.position import LogOffsets
 
 _REACH_S = 12.0
 _ASK_S = 30.0

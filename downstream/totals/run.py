@@ -11,25 +11,23 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from downstream.totals.changelog import settled
-from downstream.totals.store import Store
+from brew.acl import no
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, Fenced, KafkaFailure, Refused
+from brew.kafka.broker_watch import broker_watch
+from brew.kafka.clients import admin, consumer, reach
+from brew.kafka.log_reader import LogRecord, RangeReader
+from brew.kafka.offsets import committed, log_offsets
+from brew.kafka.topics import Topic
+from brew.kafka.transaction import KafkaTransaction, TransactionSettings
+from brew.names import READ_UNCOMMITTED
+from brew.observability.counters import Ending
+from brew.observability.recorder import Recorder
+from brew.observability.status import Phase
+from brew.offsets import LogOffsets
+from downstream.totals.stages import Aggregate, Crash, Done, Source, Split, Work, transact
+from downstream.totals.state_store import Store, settled
 from downstream.totals.topics import Topics, TotalsSettings, ensured
-from downstream.totals.transact import Crash, Done, Source, transact
-from downstream.totals.work import Aggregate, Split, Work
-from protocol.deadline import Deadline
-from protocol.denied import no
-from protocol.errors import DeadlineExceeded, Fenced, KafkaFailure, Refused
-from protocol.kafka.broker_watch import broker_watch
-from protocol.kafka.clients import READ_UNCOMMITTED, admin, consumer, reach
-from protocol.kafka.offsets import committed, log_offsets
-from protocol.kafka.ranges import RangeReader
-from protocol.kafka.scan import LogRecord
-from protocol.kafka.topics import Topic
-from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
-from protocol.observe.counts import Ending
-from protocol.observe.phase import Phase
-from protocol.observe.recorder import Recorder
-from protocol.position import LogOffsets
 
 _REACH_S = 12.0
 _ASK_S = 30.0

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
-from downstream.virtual.keyed import KeyedQueue
-from protocol.deadline import Deadline
+from brew.deadline import Deadline
+from downstream.virtual.scheduling import KeyedQueue
 
 T = TypeVar("T")
 

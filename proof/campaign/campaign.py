@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from brew.deadline import Deadline
 from proof.campaign import result as results
 from proof.campaign.cell import Cell
 from proof.campaign.cluster import Foreign, Sandbox
@@ -21,7 +22,6 @@ from proof.campaign.result import Result
 from proof.campaign.runner import Terms, run
 from proof.campaign.stage import WRITER
 from proof.provenance import MadeWith
-from protocol.deadline import Deadline
 
 Round = tuple[Cell, int]
 

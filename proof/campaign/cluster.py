@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from brew.client_config import load
+from brew.connection import CLIENT_CONFIG, Connection
+from brew.deadline import Deadline
+from brew.errors import KafkaFailure, Refused
+from brew.kafka import cluster_admin
+from brew.kafka.clients import AdminClient, admin
 from proof.campaign.cell import Need
 from proof.campaign.programs import ROOT
-from protocol.client_config import load
-from protocol.connection import CLIENT_CONFIG
-from protocol.deadline import Deadline
-from protocol.errors import KafkaFailure, Refused
-from protocol.kafka import operate
-from protocol.kafka.clients import AdminClient, Connection, admin
 
 CLIENTS = "clients"
 
@@ -32,7 +32,7 @@ _POLL_S = 0.05
 _GUARD = 'read -r word || { "$@"; rm -rf -- "$0"; }'
 _ALL = 3
 # Kafka's own logs are there only once somebody has used them.
-_INTERNAL = (operate.OFFSETS, operate.TRANSACTIONS)
+_INTERNAL = (cluster_admin.OFFSETS, cluster_admin.TRANSACTIONS)
 
 
 class Foreign:
@@ -209,13 +209,13 @@ class Sandbox(Foreign):
     def _is_whole(self, topics: Sequence[str], deadline: Deadline) -> bool:
         deadline.check("all replicas in sync")
         with contextlib.suppress(KafkaFailure):
-            here = len(operate.brokers(self.admin, deadline)) == len(self._nodes)
+            here = len(cluster_admin.brokers(self.admin, deadline)) == len(self._nodes)
             return here and not self._behind(topics, deadline)
         return False
 
     def _behind(self, topics: Sequence[str], deadline: Deadline) -> list[str]:
         known = set(self.admin.list_topics(timeout=max(0.1, deadline.remaining_s())).topics)
-        return operate.out_of_sync(self.admin, known.intersection([*topics, *_INTERNAL]), deadline)
+        return cluster_admin.out_of_sync(self.admin, known.intersection([*topics, *_INTERNAL]), deadline)
 
     def close(self) -> None:
         """End and remove everything."""

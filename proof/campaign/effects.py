@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from proof.campaign.measure import Kill, open_ranges
-from protocol.deadline import Deadline
-from protocol.journal import Entry, Phase, Step
-from protocol.kafka.introspect import open_transactions
-from protocol.names import TransactionalId
+from brew.deadline import Deadline
+from brew.journal import Entry, Phase, Step
+from brew.kafka.kafka_python import open_transactions
+from brew.names import TransactionalId
+from proof.campaign.journals import Kill, open_ranges
 
 if TYPE_CHECKING:
     from proof.campaign.programs import Program

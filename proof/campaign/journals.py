@@ -1,13 +1,16 @@
-"""Follow the journals of a cell while they are written, and read them again when it is over."""
+"""What programs wrote down, and the times worked out from it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
-from protocol.journal import SUFFIX, Entry, Phase, Step, entries
+from brew.journal import SUFFIX, Entry, Phase, Step, entries
 
 
 class Journals:
@@ -57,3 +60,95 @@ def is_commit(entry: Entry) -> bool:
 def _entry(found: dict[str, object]) -> Entry:
     at, who, pid = found.pop("at"), found.pop("who"), found.pop("pid")
     return Entry(at, who, pid, Step(str(found.pop("step"))), Phase(str(found.pop("phase"))), found)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A writer that is gone: when, and its process number."""
+
+    at: float
+    pid: int
+
+
+def first_commit(
+    entries: Iterable[Entry], after: float, partitions: Collection[int] | None = None, without: Collection[int] = ()
+) -> float | None:
+    """
+    When the first transaction was committed after that moment, in one of these input partitions or in any.
+
+    Processes in ``without`` don't count: what survived its driver for a moment has recovered nothing.
+    """
+    times = (
+        entry.at
+        for entry in entries
+        if entry.at > after
+        and is_commit(entry)
+        and entry.pid not in without
+        and (partitions is None or entry.fields["partition"] in partitions)
+    )
+    return min(times, default=None)
+
+
+def recoveries(entries: Iterable[Entry], kills: Iterable[Kill]) -> list[float]:
+    """Seconds from each kill to the first commit after it; kills with another one in between are left out."""
+    moments = sorted(kill.at for kill in kills)
+    found: list[float | None] = [None] * len(moments)
+    for entry in filter(is_commit, entries):
+        latest = bisect_left(moments, entry.at) - 1
+        if latest >= 0:
+            found[latest] = min(found[latest] or math.inf, entry.at - moments[latest])
+    return [took for took in found if took is not None]
+
+
+def stalls(entries: Iterable[Entry], kills: Collection[Kill]) -> list[float]:
+    """
+    Seconds for which a kill held readers back: to the first record of its open ranges that a reader was given.
+
+    Kills without an open transaction, and those with another kill in between, are left out. ``entries`` are gone
+    through twice.
+    """
+    moments = sorted(kill.at for kill in kills)
+    held: dict[tuple[Kill, int, int], float] = {
+        (kill, *place): math.inf for kill, places in _open(entries, kills).items() for place in places.items()
+    }
+    for entry in entries:
+        if entry.step is not Step.READ or not held:
+            continue
+        for kill, partition, start in held:
+            place = kill, partition, start
+            if kill.at < entry.at < held[place] and _holds(entry, partition, start):
+                held[place] = entry.at
+    found = []
+    for kill in kills:
+        last = max((at for (one, *_), at in held.items() if one == kill and at < math.inf), default=None)
+        if last is not None and not any(kill.at < at < last for at in moments):
+            found.append(last - kill.at)
+    return found
+
+
+def open_ranges(entries: Iterable[Entry], kill: Kill) -> dict[int, int]:
+    """The input partitions, with the range's start, in which the killed process had begun and not ended."""
+    return _open(entries, [kill]).get(kill, {})
+
+
+def _open(entries: Iterable[Entry], kills: Iterable[Kill]) -> dict[Kill, dict[int, int]]:
+    begun: dict[Kill, dict[int, int]] = {kill: {} for kill in kills}
+    by_pid: dict[int, list[Kill]] = {}  # an hour is long enough for a process number to come again
+    for kill in begun:
+        by_pid.setdefault(kill.pid, []).append(kill)
+    for entry in entries:
+        for kill in by_pid.get(entry.pid, ()):
+            if entry.at > kill.at:
+                continue
+            if entry.step is Step.BEGIN and entry.phase is Phase.DONE:
+                begun[kill][entry.fields["partition"]] = entry.fields["start"]
+            elif entry.step in {Step.COMMIT, Step.ABORT} and entry.phase is Phase.DONE:
+                begun[kill].pop(entry.fields["partition"], None)
+    return begun
+
+
+def _holds(read: Entry, partition: int, start: int) -> bool:
+    """Whether a reader was given a record of that partition, from ``start`` on."""
+    return any(
+        source == partition and offset + count > start for _, source, offset, count in read.fields.get("runs", ())
+    )

@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from proof import logs
+from brew.deadline import Deadline
+from brew.errors import BrewError
+from brew.journal import Entry, Phase, Step
+from brew.names import ExitCode
+from proof import log_summary
 from proof.campaign.cell import Cell
 from proof.campaign.journals import is_commit
 from proof.campaign.programs import ProgramFailedError
 from proof.campaign.result import INCONCLUSIVE, PROVEN, VIOLATED, p95
 from proof.campaign.stage import Stage
-from protocol.deadline import Deadline
-from protocol.errors import BrewError
-from protocol.journal import Entry, Phase, Step
-from protocol.names import ExitCode
 
 _READ_S = 120.0
 _TOLD = (ExitCode.DONE, ExitCode.VIOLATION, ExitCode.REFUSED)
@@ -72,7 +72,7 @@ def count(stage: Stage, judged: Judgement) -> None:
     aborted = 0
     try:
         topics = [stage.names.output, stage.names.dead_letter]
-        logged = logs.end_offsets(stage.cluster.connection, topics, Deadline(_READ_S))
+        logged = log_summary.end_offsets(stage.cluster.connection, topics, Deadline(_READ_S))
         aborted = sum(one.counts.aborted for one in logged)
     except BrewError as error:
         judged.doubts.append(f"aborted records could not be counted: {error}")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatch
 from types import ModuleType
 
+from brew.errors import UsageError
 from proof.campaign.cell import Cell
 from proof.campaign.cells import (
     access,
@@ -24,7 +25,6 @@ from proof.campaign.cells import (
     writer,
 )
 from proof.campaign.cells.direct import over_readers
-from protocol.errors import UsageError
 
 THEMES: Sequence[ModuleType] = (
     writer,

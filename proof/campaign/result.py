@@ -1,13 +1,12 @@
-"""What came of a cell, as one JSON object; and a whole campaign's, as a file that can be taken up again."""
-
 from __future__ import annotations
 
 import json
 import math
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from proof.provenance import UNKNOWN
 
@@ -91,3 +90,38 @@ def write_file(path: Path, campaign: Mapping[str, Any], results: Sequence[Result
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(json.dumps(document, indent=2) + "\n")
     return fresh.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """A cell's topics and group, never used before."""
+
+    stem: str
+
+    @classmethod
+    def fresh(cls, cell: str, seed: int) -> Self:
+        return cls(f"cell-{cell}-s{seed}-{uuid.uuid4().hex[:6]}")
+
+    @property
+    def input(self) -> str:
+        return f"{self.stem}.in"
+
+    @property
+    def output(self) -> str:
+        return f"{self.stem}.out"
+
+    @property
+    def dead_letter(self) -> str:
+        return f"{self.stem}.dlq"
+
+    @property
+    def group(self) -> str:
+        return f"{self.stem}.group"
+
+    def topics(self) -> list[str]:
+        return [self.input, self.output, self.dead_letter]
+
+    def options(self) -> list[str]:
+        """The same words for the pipeline and for the checker."""
+        named = [("--input", self.input), ("--output", self.output), ("--dead-letter", self.dead_letter)]
+        return [word for pair in [*named, ("--group", self.group)] for word in pair]

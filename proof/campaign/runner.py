@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from brew.deadline import Deadline
+from brew.errors import BrewError
 from proof.campaign import judge
 from proof.campaign.cell import Cell
 from proof.campaign.cells.direct import DIRECT
 from proof.campaign.cluster import Foreign, Ground, Sandbox
 from proof.campaign.holders import HOLDERS, witnessed
-from proof.campaign.measure import stalls
+from proof.campaign.journals import stalls
 from proof.campaign.programs import Programs
 from proof.campaign.result import INCONCLUSIVE, PROVEN, Result
 from proof.campaign.stage import WRITER, Stage, StalledError
-from protocol.deadline import Deadline
-from protocol.errors import BrewError
 
 _WHOLE_S = 90.0
 _NOT_APPLICABLE = "not applicable: "

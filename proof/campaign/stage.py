@@ -14,18 +14,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from brew.deadline import Deadline
+from brew.errors import BrewError, Refused
+from brew.kafka import cluster_admin, topics
+from brew.names import TransactionalId
 from proof.campaign.cell import Cell
 from proof.campaign.cells.direct import BOTH, CONNECTOR, DIRECT
 from proof.campaign.cluster import Foreign, Sandbox
-from proof.campaign.feed import Feeder
-from proof.campaign.journals import Journals
-from proof.campaign.measure import Kill, first_commit
-from proof.campaign.names import Names
+from proof.campaign.journals import Journals, Kill, first_commit
+from proof.campaign.payloads import Feeder
 from proof.campaign.programs import Program, ProgramFailedError, Programs
-from protocol.deadline import Deadline
-from protocol.errors import BrewError, Refused
-from protocol.kafka import operate, topics
-from protocol.names import TransactionalId
+from proof.campaign.result import Names
 
 _POLL_S = 0.005
 _ASK_S = 30.0
@@ -274,17 +273,17 @@ class Stage:
         client, deadline = self.cluster.admin, Deadline(_ASK_S)
         if role == "transactions":
             name = str(TransactionalId(self.names.group, self.names.input, self.partition))
-            return operate.coordinator(client, operate.TRANSACTIONS, name, deadline)
+            return cluster_admin.coordinator(client, cluster_admin.TRANSACTIONS, name, deadline)
         if role == "group":
-            return operate.coordinator(client, operate.OFFSETS, self.names.group, deadline)
+            return cluster_admin.coordinator(client, cluster_admin.OFFSETS, self.names.group, deadline)
         topic = {"input": self.names.input, "output": self.names.output}[role]
-        return operate.leaders(client, topic, deadline)[self.partition]
+        return cluster_admin.leaders(client, topic, deadline)[self.partition]
 
     def forget(self) -> None:
         """Remove the cell's topics and group, so that the next cells find their brokers as these did."""
         with contextlib.suppress(BrewError):
-            operate.delete_topics(self.cluster.admin, self.names.topics(), Deadline(_ASK_S))
-            operate.delete_group(self.cluster.connection, self.names.group, Deadline(_ASK_S))
+            cluster_admin.delete_topics(self.cluster.admin, self.names.topics(), Deadline(_ASK_S))
+            cluster_admin.delete_group(self.cluster.connection, self.names.group, Deadline(_ASK_S))
 
 
 __all__ = ["FEED_RATE", "WRITER", "Names", "ProgramFailedError", "Stage", "StalledError"]

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from brew.cluster import RawBatch
 from proof.findings import Findings, Name
-from protocol.batches import RawBatch
 
 Key = tuple[int, int]
 COMMIT, ABORT = "commit", "abort"

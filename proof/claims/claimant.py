@@ -1,22 +1,25 @@
-"""One member that claims its part and tells what it holds; its clocks may be wrong, or it may believe too much."""
+"""A claimant as a program, and what it saw."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from protocol.claims import table
-from protocol.claims.log import Entry
-from protocol.claims.member import Member, Membership
-from protocol.claims.table import Answer
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, KafkaFailure
-from protocol.kafka.claims_log import ClaimsLog
+from brew.claims import state
+from brew.claims.log import Entry
+from brew.claims.member import Member, Membership
+from brew.claims.state import Answer
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import BrewError, DeadlineExceeded, KafkaFailure
+from brew.kafka.claims_log import ClaimsLog
+from proof.claims.history import History
 
 _JOIN_S, _TURN_S, _LEAVE_S = 30.0, 3.0, 3.0
 _LOOKS_PER_INTERVAL = 10
@@ -72,7 +75,7 @@ def take_part(
     *,
     skew_s: float = 0.0,
     rate: float = 1.0,
-    snapshot_records: int = table.SNAPSHOT_RECORDS,
+    snapshot_records: int = state.SNAPSHOT_RECORDS,
     believing: bool = False,
 ) -> None:
     """
@@ -84,7 +87,7 @@ def take_part(
     Raises:
         Refused: the log is not what it was.
     """
-    table.SNAPSHOT_RECORDS = snapshot_records  # a short run is to see snapshots, too
+    state.SNAPSHOT_RECORDS = snapshot_records  # a short run is to see snapshots, too
     log = _SkewedLog(connection, topic)
     log.skew_s = skew_s
     member = (_Believing if believing else Member)(log, who, lambda: time.monotonic() * rate)
@@ -115,3 +118,45 @@ def _join(member: Member, stop: threading.Event) -> None:
             stop.wait(_AGAIN_S)
         else:
             return
+
+
+_LOOK_S, _READ_S, _WATCHING_JOIN_S = 0.02, 5.0, 10.0
+
+
+class Watching:
+    """Follows a log from its first record on, in a thread; makes the topic."""
+
+    def __init__(self, connection: Connection, topic: str) -> None:
+        self.history = History()
+        self._log = ClaimsLog(connection, topic)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watching claims", daemon=True)
+
+    def _run(self) -> None:
+        self._log.tail({0: 0})
+        while not self._end.wait(_LOOK_S):
+            with contextlib.suppress(BrewError):  # brokers are killed on purpose
+                self._take({})
+
+    def _take(self, until: dict[int, int]) -> None:
+        for entry in self._log.read(until, Deadline(_READ_S)):
+            self.history.add(entry.offset, entry.time_ms, entry.value)
+
+    def snapshots_left(self) -> int:
+        """How many snapshots the log still holds."""
+        deadline = Deadline(_READ_S)
+        return sum(entry.key == b"Snapshot" for entry in self._log.history(self._log.bounds(deadline), deadline))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end.set()
+        self._thread.join(_WATCHING_JOIN_S)
+        with contextlib.suppress(BrewError):
+            if kind is None:
+                self._take({0: self._log.bounds(Deadline(_READ_S))[0][1]})
+        self._log.close()

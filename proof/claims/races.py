@@ -10,11 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from proof.claims.judge import Belief, Line, broken, owners, uncovered
-from protocol.claims.member import Member, Membership
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.kafka.claims_log import ClaimsLog
+from brew.claims.member import Member, Membership
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka.claims_log import ClaimsLog
+from proof.claims.history import Belief, Line, broken, owners, uncovered
 
 _WAIT_S = 60.0
 _JITTER_S = 0.004

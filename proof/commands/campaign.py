@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
+from brew.errors import UsageError
+from brew.names import ExitCode
 from proof.campaign import matrix
 from proof.campaign.campaign import Plan, carry_out
 from proof.campaign.cell import Cell
 from proof.campaign.result import INCONCLUSIVE, PROVEN, VIOLATED, Result, p95
 from proof.campaign.runner import Terms
 from proof.campaign.stage import WRITER
-from protocol.errors import UsageError
-from protocol.names import ExitCode
 
 _SIGNS = {PROVEN: "✔", VIOLATED: "✘", INCONCLUSIVE: "?"}
 _OUT = "proof-results"

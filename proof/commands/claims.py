@@ -13,18 +13,18 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
+from brew.claims.member import INTERVAL_S, Membership
+from brew.claims.state import SNAPSHOT_RECORDS
+from brew.cli import bootstrap_option
+from brew.names import ExitCode
+from brew.signals import stop_on_signals
 from proof.campaign.campaign import about
 from proof.campaign.result import PROVEN, VIOLATED, Result, write_file
 from proof.claims.claimant import take_part
 from proof.claims.races import Races, race
 from proof.commands.options import connected, json_option, say_json
 from proof.provenance import MadeWith
-from proof.report.bars import CLAIMS_RACES
-from protocol.claims.member import INTERVAL_S, Membership
-from protocol.claims.table import SNAPSHOT_RECORDS
-from protocol.client_option import bootstrap_option
-from protocol.names import ExitCode
-from protocol.stopping import stop_on_signals
+from proof.report.summary import CLAIMS_RACES
 
 _SHOWN = 10
 

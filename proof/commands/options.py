@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from protocol import names
-from protocol.client_option import connection
-from protocol.command import REACH_S
-from protocol.deadline import Deadline
-from protocol.kafka.clients import Connection, reach
-from protocol.names import checked_topic
-from protocol.profiles import Tiers
+from brew import names
+from brew.cli import REACH_S, connection
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka.clients import reach
+from brew.names import checked_topic
+from brew.records import Tiers
 
 _Command = Callable[..., Any]
 

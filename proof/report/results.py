@@ -1,12 +1,104 @@
-"""One result of the campaign: a cell of the fault matrix, run with one seed."""
+"""Results of the campaign as values, read field by field, and the rows of the fault matrix; pure."""
 
 from __future__ import annotations
 
 import enum
+import json
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from brew.errors import Refused
 from proof.findings import Name, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kind of fault; its cells are the targets and moments at which it strikes."""
+
+    name: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Rows that strike at the same part."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+
+def _section(title: str, **rows: str) -> Section:
+    return Section(title, tuple(Row(name, text) for name, text in rows.items()))
+
+
+MATRIX = (
+    _section(
+        "Writer",
+        F01="Killed before the commit",
+        F02="Killed while the commit is under way",
+        F03="Killed after the commit",
+        F04="Paused until another takes over, then woken",
+        F05="Paused for longer than the transaction timeout",
+    ),
+    _section(
+        "Spark",
+        F06="Executor or driver killed in mid batch",
+        F07="Orphan worker outlives its killed executor",
+        F08="Two drivers, one group",
+        F09="Speculation, repartition, split ranges",
+        F10="Position restored, deleted, or ahead of the group",
+    ),
+    _section(
+        "Wire",
+        F11="Commit held and let go inside the next transaction",
+        F12="Offset commit or records held and let go late",
+        F13="Reply lost: fence, add offsets, commit",
+    ),
+    _section(
+        "Brokers",
+        F14="Leader or coordinator killed",
+        F15="Leader or coordinator paused for 20\u00a0s",
+        F16="All three killed at once",
+        F17="Rolling restart, clean and by kill",
+        F18="Storm of elections and reassignments",
+    ),
+    _section(
+        "Network and disk",
+        F19="Network partition",
+        F20="Slow, lossy, reordering network",
+        F21="One broker's disk full",
+        F22="Two of three brokers down",
+        F37="No space, or read-only, under Spark",
+    ),
+    _section(
+        "Kafka's state",
+        F23="Committed offsets deleted or expired",
+        F24="Retention passes the committed offset",
+        F25="Input topic deleted and made again",
+        F26="Partitions added under load",
+        F27="Transactional id or group taken by a stranger",
+        F28="Epoch overflow on one transactional id",
+    ),
+    _section(
+        "Stores and claims",
+        F29="PostgreSQL killed around its commit",
+        F30="Ledger's consumer paused with the row locked",
+        F31="PostgreSQL restored to an older dump",
+        F32="Redis killed, flushed, failed over, expired",
+        F33="Aggregator killed around the changelog's commit",
+        F34="Eight coordinators race for claims",
+    ),
+    _section(
+        "Input, access, everything",
+        F35="Poisoned input",
+        F36="Access revoked, wrong password, expired certificate",
+        F38="Random mixture of all faults",
+    ),
+)
+
+TITLES = {row.name: row.title for section in MATRIX for row in section.rows}
+
 
 UNKNOWN = "unknown"
 
@@ -172,3 +264,165 @@ class Provenance:
     commit: str
     kernel: str
     versions: dict[str, str]
+
+
+_REPAIR = "run the cell again, or take it out of the file"
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """One JSON object and where it stands; each getter checks what it hands out."""
+
+    values: dict[str, Any]
+    place: str
+
+    @classmethod
+    def of(cls, value: object, place: str) -> Fields:
+        if not isinstance(value, dict):
+            raise Refused(f"{place} is not a JSON object; {_REPAIR}")
+        return cls(value, place)
+
+    def _wrong(self, name: str, need: str) -> Refused:
+        found = f"is {self.values[name]!r:.80}" if name in self.values else "is missing"
+        return Refused(f"{self.place}: {name!r} {found}, it must be {need}; {_REPAIR}")
+
+    def text(self, name: str, *, required: bool = False) -> str:
+        value = self.values.get(name)
+        if value is None and not required:
+            return ""
+        if not isinstance(value, str) or (required and not value):
+            raise self._wrong(name, "a text")
+        return value
+
+    def number(self, name: str) -> float | None:
+        value = self.values.get(name)
+        if value is not None and not _is_number(value):
+            raise self._wrong(name, "a number of 0 or more")
+        return value
+
+    def integer(self, name: str, *, required: bool = False) -> int | None:
+        value = self.values.get(name)
+        if (value is None and required) or (value is not None and type(value) is not int):
+            raise self._wrong(name, "an integer")
+        return value
+
+    def verdict(self, name: str, default: Verdict | None = None) -> Verdict:
+        value = self.values.get(name, default)
+        if value not in tuple(Verdict):
+            raise self._wrong(name, f"one of {', '.join(Verdict)}")
+        return Verdict(value)
+
+    def items(self, name: str) -> list[Any]:
+        value = self.values.get(name)
+        if value is not None and not isinstance(value, list):
+            raise self._wrong(name, "a list")
+        return value or []
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        if not all(map(_is_number, self.items(name))):
+            raise self._wrong(name, "a list of numbers of 0 or more")
+        return tuple(map(float, self.items(name)))
+
+    def table(self, name: str) -> dict[str, Any]:
+        value = self.values.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise self._wrong(name, "an object")
+        return value or {}
+
+    def tally(self, name: str) -> dict[str, int]:
+        counts = {kind: count for kind, count in self.table(name).items() if count is not None}
+        if not all(type(count) is int and count >= 0 for count in counts.values()):
+            raise self._wrong(name, "an object of counts")
+        return counts
+
+
+def _is_number(value: object) -> bool:
+    # JSON as Python reads it knows NaN and Infinity; no duration is one.
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
+def read(text: str, name: str, kernel: str = "") -> tuple[list[Provenance], list[Result]]:
+    """
+    Read one file of results: a whole campaign (`results.json`), or one result a line (`results.jsonl`).
+
+    ``kernel`` is today's (`proof.provenance`): results of it are current, all others are not.
+
+    Raises:
+        Refused: it is neither; the text names file, line and field.
+    """
+    try:
+        whole = json.loads(text)
+    except ValueError:
+        return [], _lines(text, name, kernel)
+    if isinstance(whole, dict) and "cells" in whole:
+        found = Fields(whole, name)
+        places = enumerate(found.items("cells"), 1)
+        results = [_result(Fields.of(one, f"{name} cell {at}"), kernel) for at, one in places]
+        about = _provenance(Fields(found.table("campaign"), f"{name} campaign"))
+        return [about], [one if one.versions else replace(one, versions=about.versions) for one in results]
+    return [], [_result(Fields.of(whole, f"{name} line 1"), kernel)]
+
+
+def _lines(text: str, name: str, kernel: str) -> list[Result]:
+    results = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        place = f"{name} line {number}"
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise Refused(f"{place} is not JSON ({error}); {_REPAIR}") from error
+        results.append(_result(Fields.of(value, place), kernel))
+    return results
+
+
+def _provenance(of: Fields) -> Provenance:
+    told = of.text("command"), of.text("began"), of.number("seconds"), of.text("machine")
+    return Provenance(*told, of.text("commit"), of.text("kernel"), _versions(of))
+
+
+def _versions(of: Fields) -> dict[str, str]:
+    return {str(part): str(version) for part, version in of.table("versions").items()}
+
+
+def _result(of: Fields, kernel: str) -> Result:
+    return Result(
+        cell=of.text("cell", required=True),
+        row=of.text("row", required=True),
+        fault=of.text("fault"),
+        target=of.text("target"),
+        moment=of.text("moment"),
+        path=of.text("path"),
+        seed=of.integer("seed", required=True) or 0,
+        said=of.verdict("verdict"),
+        expected=of.verdict("expected", Verdict.PROVEN),
+        began=of.text("began"),
+        seconds=of.number("seconds") or 0.0,
+        bound_s=of.number("bound_s"),
+        recovery_s=of.numbers("recovery_s"),
+        stall_s=of.numbers("stall_s"),
+        fired=of.tally("fired"),
+        needed=of.tally("needed"),
+        counts=of.tally("counts"),
+        anomalies=tuple(_anomaly(Fields.of(one, f"{of.place} anomaly")) for one in of.items("anomalies")),
+        doubts=tuple(str(doubt) for doubt in of.items("doubts")),
+        note=of.text("note"),
+        commit=of.text("commit"),
+        kernel=of.text("kernel"),
+        versions=_versions(of),
+        current=of.text("kernel") == kernel,
+    )
+
+
+def _anomaly(of: Fields) -> Anomaly:
+    evidence = of.values.get("evidence", "")
+    return Anomaly(
+        name=of.text("name", required=True),
+        topic=of.text("topic"),
+        partition=of.integer("partition"),
+        offset=of.integer("offset"),
+        producer_id=of.integer("producer_id"),
+        epoch=of.integer("epoch"),
+        evidence=evidence if isinstance(evidence, str) else json.dumps(evidence, indent=2, ensure_ascii=False),
+    )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from proof.wire.apis import NO_ERROR, TRANSACTIONAL, Api, is_flexible, is_read
-from proof.wire.codec import Cursor, Malformed
+from proof.wire.codec import NO_ERROR, TRANSACTIONAL, Api, Cursor, Malformed, is_flexible, is_read
 
 _HEAD = struct.Struct(">hhih")
 # Record batch, format 2: where producer id, epoch, first sequence and record count stand (Kafka's "Record Batch").

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from proof.wire.apis import Api
+from brew.deadline import Deadline
+from brew.errors import BrewError
+from proof.wire.codec import Api
 from proof.wire.judge import Attempt, Fate, Try
+from proof.wire.proxy import WireProxy
 from proof.wire.rules import Action, Rule, Side, Trap
-from proof.wire.running import WireProxy
 from proof.wire.writers import STEP_S, PositionReader, Writer
-from protocol.deadline import Deadline
-from protocol.errors import BrewError
 
 # Offsets that a try moves the group by; a script uses as many as it has transactions.
 OFFSETS_PER_TRY = 10

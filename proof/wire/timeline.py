@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from proof.wire.apis import error_name
+from proof.wire.codec import error_name
 from proof.wire.frames import Details, Head
 
 _KEPT = 20_000

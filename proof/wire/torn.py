@@ -1,28 +1,32 @@
-"""Run the scripts many times with one writer, then read the log once and judge every try."""
+"""Run the scripts many times with one writer, judge every try, and show the timelines side by side."""
 
 from __future__ import annotations
 
 import secrets
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from proof.wire.apis import error_name
-from proof.wire.judge import Place, Tally, Try, tally
+from rich.table import Table
+from rich.text import Text
+
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka import topics
+from brew.kafka.clients import admin
+from brew.kafka.kafka_python import raw_batches
+from brew.kafka.log_reader import scan
+from brew.kafka.offsets import log_offsets
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED
+from proof.wire.codec import Api, error_name
+from proof.wire.judge import Place, Tally, Try, anomalies, tally
 from proof.wire.late import Scene, play
-from proof.wire.running import WireProxy
+from proof.wire.proxy import WireProxy
 from proof.wire.timeline import Event
 from proof.wire.writers import WRITERS, PositionReader
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.kafka import topics
-from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, admin
-from protocol.kafka.introspect import raw_batches
-from protocol.kafka.offsets import log_offsets
-from protocol.kafka.scan import scan
 
 F11 = ("late-commit", "late-abort")
 _ASK_S = 60.0
@@ -141,3 +145,109 @@ def experiment(
     log = stage.log()
     names = defaultdict(str, {one.late: error_name(one.late) for one in done if one.late is not None})
     return Result(writer, tally(done, log, names), done, log, frames, time.monotonic() - began)
+
+
+TITLES = {
+    "reuse": "one producer for all transactions (as in every tutorial)",
+    "strict": "a producer per transaction (ours)",
+}
+_AGAIN = "The client sends it again, is answered, and goes on. The old frame arrives inside transaction 2;"
+STORIES = {
+    "late-commit": f"The COMMIT of transaction 1 is held back on the wire. {_AGAIN} transaction 2 is then ABORTED.",
+    "late-abort": f"The ABORT of transaction 1 is held back on the wire. {_AGAIN} transaction 2 is then COMMITTED.",
+}
+_WIDTH = 69
+_UP_TO_CUT, _UP_TO_RELEASE, _LATE, _AFTER = range(4)
+
+
+def timelines(first: Result, second: Result, at: int) -> Table:
+    """Both runs of try ``at`` in two columns, aligned where the frame is held and where it is released."""
+    table = Table(show_edge=False, pad_edge=False, box=None, padding=(0, 2, 0, 0))
+    columns = [_acts(result.frames[at]) for result in (first, second)]
+    for result in (first, second):
+        table.add_column(Text(TITLES[result.writer], style="bold"), no_wrap=True, min_width=_WIDTH)
+    for acts in zip(*columns, strict=True):
+        height = max(len(act) for act in acts)
+        padded = [[*act, *[Text("")] * (height - len(act))] for act in acts]
+        for row in zip(*padded, strict=True):
+            table.add_row(*row)
+        table.add_row("", "")
+    return table
+
+
+def _acts(events: Sequence[Event]) -> list[list[Text]]:
+    """Lines of a run: up to the cut, up to the release, the late frame, and what follows."""
+    began = events[0].at if events else 0.0
+    acts: list[list[Text]] = [[], [], [], []]
+    act: int = _UP_TO_CUT
+    late = None
+    for event in events:
+        if event.what == "released":
+            act, late = _LATE, (event.connection, event.head.correlation_id)
+        if event.what != "request":
+            is_late = (event.connection, event.head.correlation_id) == late
+            acts[act].append(_line(event, began, is_late=is_late))
+        if event.what == "cut":
+            act = _UP_TO_RELEASE
+        if event.what == "reply" and act == _LATE:
+            act = _AFTER
+    return acts
+
+
+def _line(event: Event, began: float, *, is_late: bool) -> Text:
+    details = event.details
+    clock = f"{(event.at - began) * 1000:4.0f} ms "
+    name = event.head.title + (f"({details.text})" if event.head.api == Api.END_TXN else "")
+    producer = f"epoch {details.epoch}" if details.epoch >= 0 else ""
+    if event.what == "held":
+        return Text.assemble((clock, "dim"), (f"{name} {producer}: HELD by the proxy", "yellow bold"))
+    if event.what == "cut":
+        return Text.assemble((clock, "dim"), ("its connection is CUT", "yellow"))
+    if event.what == "released":
+        return Text.assemble((clock, "dim"), (f"{name} {producer}: RELEASED, too late", "yellow bold"))
+    error = error_name(details.error) if details.error is not None else "?"
+    fine = details.error == 0
+    style = ("red bold" if fine else "green bold") if is_late else ("" if fine else "dim")
+    tail = "  <- taken" if is_late and fine else "  <- refused" if is_late else ""
+    what = f"{name:<19}{producer:<9}"
+    if event.head.api == Api.PRODUCE:
+        what = f"{name:<19}{producer:<9}{details.text.partition(' to ')[0]}, "
+    return Text.assemble((clock, "dim"), (f"{what}{error}{tail}", style))
+
+
+def seen_by_reader(results: Sequence[Result], at: int) -> Table:
+    """What a `read_committed` reader gets of each transaction, and where the group stands."""
+    table = Table(show_edge=False, pad_edge=False, box=None, padding=(0, 2, 0, 0))
+    for result in results:
+        title = Text(f"what a read_committed reader then sees ({result.writer})")
+        table.add_column(title, no_wrap=True, min_width=_WIDTH)
+    lists = [_seen(result.tries[at], result.log) for result in results]
+    height = max(len(lines) for lines in lists)
+    for row in zip(*[[*lines, *[Text("")] * (height - len(lines))] for lines in lists], strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _seen(one: Try, log: Mapping[str, Place]) -> list[Text]:
+    wrong = {anomaly.evidence: anomaly for anomaly in anomalies(one, log)}
+    lines = []
+    for number, attempt in enumerate(one.attempts, 1):
+        visible = sum(log[key].visible for key in attempt.keys if key in log)
+        fate = "aborted by its writer" if attempt.fate.value == "given up" else f"{attempt.fate}, acknowledged"
+        mine = next((a for a in wrong.values() if f" {attempt.name} " in f" {a.evidence} "), None)
+        text = f"transaction {number} ({fate}): {visible} of {len(attempt.keys)} records"
+        lines.append(Text(f"{text}  {mine.name}", "red bold") if mine else Text(text, "green"))
+    lines.append(Text(f"the group's position: {one.position}"))
+    return lines
+
+
+def conclusion(results: Sequence[Result]) -> list[Text]:
+    """A line for each writer, over all of its tries."""
+    lines = []
+    for result in results:
+        told = result.tally
+        names = ", ".join(f"{name} in {count}" for name, count in sorted(told.names.items())) or "0 anomalies"
+        answers = ", ".join(f"{name} x {count}" for name, count in sorted(told.late.items()))
+        text = f"{TITLES[result.writer]}: {names} of {told.tries} tries; late frames answered: {answers}"
+        lines.append(Text(text, "red bold" if told.broken else "green bold" if told.clean == told.tries else "yellow"))
+    return lines

@@ -5,19 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import Protocol
 
-from protocol.deadline import Deadline
-from protocol.kafka.clients import (
-    READ_COMMITTED,
-    Connection,
-    KafkaException,
-    TopicPartition,
-    consumer,
-    mapped,
-    producer,
-)
-from protocol.kafka.offsets import committed
-from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
-from protocol.names import TransactionalId
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka.clients import KafkaException, TopicPartition, consumer, mapped, producer
+from brew.kafka.offsets import committed
+from brew.kafka.transaction import KafkaTransaction, TransactionSettings
+from brew.names import READ_COMMITTED, TransactionalId
 
 STEP_S = 20.0
 _TIMEOUT_S = 60.0
@@ -29,7 +22,7 @@ _STEADY = {"metadata.recovery.strategy": "none", "reconnect.backoff.max.ms": 50}
 
 
 class Writer(Protocol):
-    """A loop's body, step by step; each step raises a leaf of `protocol.errors` when it fails."""
+    """A loop's body, step by step; each step raises a leaf of `brew.errors` when it fails."""
 
     transactional_id: str
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.kafka import Cluster, Settings
+from sandbox.kafka import Cluster
+from sandbox.launch import Settings
 
 CONTAINER_IMAGE = "apache/kafka:4.1.1"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from protocol.claims.log import Appended, Entry, Item
-from protocol.claims.messages import ClaimingPartition, Heartbeat, Message, ReleasingPartition, encode
-from protocol.claims.table import Answer, Seat, Table
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded
+from brew.claims.log import Appended, Entry, Item
+from brew.claims.messages import ClaimingPartition, Heartbeat, Message, ReleasingPartition, encode
+from brew.claims.state import Answer, Seat, Table
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded
 
 GROUP, TOPIC, INTERVAL = "g", "orders", 1000
 START_MS = 1_000_000

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from brew.claims import messages
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka import topics
+from brew.kafka.clients import admin, producer
+from brew.kafka.transaction import connected
 from downstream.claims.admin import Filter, Row, Watcher
 from harness.names import Names
 from harness.programs import ROOT, Running
-from protocol.claims import layout
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.kafka import topics
-from protocol.kafka.clients import admin, producer
-from protocol.kafka.prompt import connected
 
 INTERVAL_S = 0.5
 PARTITIONS = 4
@@ -54,7 +54,7 @@ class ClaimsStage:
         client = admin(self.connection)
         wanted = [
             topics.Wanted(self.topic, PARTITIONS, {}),
-            topics.Wanted(self.claims, layout.PARTITIONS, layout.CONFIG),
+            topics.Wanted(self.claims, messages.PARTITIONS, messages.CONFIG),
         ]
         topics.create(client, wanted, Deadline(30))
         topics.describe_all(client, [one.name for one in wanted], Deadline(30))

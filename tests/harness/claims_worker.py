@@ -15,14 +15,11 @@ from pathlib import Path
 
 import click
 
-from downstream.claims.settings import ClaimsSettings, Flow
-from downstream.consume.handler import Lease, Seat, Slice
-from downstream.consume.loop import Loop, LoopSettings
-from downstream.consume.settings import GRACE_S
-from protocol.client_option import client_config_option, connection
-from protocol.command import run
-from protocol.deadline import Deadline
-from protocol.stopping import stop_on_signals
+from brew.cli import client_config_option, connection, run
+from brew.deadline import Deadline
+from brew.signals import stop_on_signals
+from downstream.consume.handler import GRACE_S, ClaimsSettings, Flow, Lease, LoopSettings, Seat, Slice
+from downstream.consume.loop import Loop
 
 
 class Scribe:

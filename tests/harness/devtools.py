@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from protocol.deadline import Deadline
+from brew.deadline import Deadline
 
 from .browser import _NAMES
 

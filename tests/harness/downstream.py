@@ -12,20 +12,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from brew.connection import Connection
 from downstream.consume.crash import Crash
-from downstream.consume.handler import Handler
-from downstream.consume.loop import Loop, LoopSettings, Told
+from downstream.consume.handler import Handler, LoopSettings
+from downstream.consume.loop import Loop, Told
 from downstream.ledger.check import Checked, check
-from downstream.ledger.handler import LedgerHandler
+from downstream.ledger.command import LedgerHandler
 from downstream.postgres import DatabaseSettings
 from downstream.receive import check as receive_check
-from downstream.receive.background import Keeping
-from downstream.receive.message import identifier
+from downstream.receive.outbox import Keeping
 from downstream.receive.postgres import PostgresReceiver
-from downstream.receive.receiver import Ground, Received, Receiver
+from downstream.receive.receiver import Ground, Received, Receiver, identifier
 from downstream.receive.redis import Effect, RedisReceiver, RedisScriptReceiver, RedisSettings
 from harness.programs import ROOT
-from protocol.connection import Connection
 
 PROGRAM_S = 60.0
 

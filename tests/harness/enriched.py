@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 import orjson
 
-from protocol.deadline import Deadline
-from protocol.kafka import topics
-from protocol.kafka.clients import Connection, admin, producer
-from protocol.kafka.prompt import connected, fenced
-from protocol.position import SourcePosition
-from protocol.records import DISCOUNTS
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka import topics
+from brew.kafka.clients import admin, producer
+from brew.kafka.transaction import connected, fenced
+from brew.offsets import SourcePosition
+from brew.records import DISCOUNTS
 
 from .waiting import markers_written
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from protocol.deadline import Deadline
-from protocol.errors import Fatal, Fenced, KafkaFailure
-from protocol.position import Committed, SourcePosition
+from brew.deadline import Deadline
+from brew.errors import Fatal, Fenced, KafkaFailure
+from brew.offsets import Committed, SourcePosition
 
 
 @dataclass

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.kafka.clients import admin, producer
-from protocol.kafka.introspect import AdminPartition, ask, plain_admin, raw_batches
-from protocol.kafka.offsets import log_offsets
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka.clients import admin, producer
+from brew.kafka.kafka_python import AdminPartition, ask, plain_admin, raw_batches
+from brew.kafka.offsets import log_offsets
 
 from .waiting import markers_written
 

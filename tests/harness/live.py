@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from pipeline.ui.command import OWN_NAMES
-from pipeline.ui.server import Live, server
-from protocol.deadline import Deadline
+from brew.deadline import Deadline
+from operations.ui.server import OWN_NAMES, Live, server
 
 _ANSWER_S = 10.0
 

@@ -7,11 +7,11 @@ import uuid
 from dataclasses import dataclass
 from typing import Self
 
-from proof.campaign import names
+from proof.campaign import result
 
 
 @dataclass(frozen=True, slots=True)
-class Names(names.Names):
+class Names(result.Names):
     """One test's topics and group: `it-<test>-<8 hex digits>` and a suffix."""
 
     @classmethod

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from brew.cli import outcome
+from brew.deadline import Deadline
+from brew.kafka.clients import Producer, producer
+from brew.kafka.transaction import fenced
+from brew.names import ExitCode
 from harness.pipeline import Stage
 from pipeline.__main__ import cli
-from protocol.command import outcome
-from protocol.deadline import Deadline
-from protocol.kafka.clients import Producer, producer
-from protocol.kafka.prompt import fenced
-from protocol.names import ExitCode
 
 
 def words(stage: Stage, command: str) -> list[str]:

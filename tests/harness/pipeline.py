@@ -18,25 +18,28 @@ from typing import Any
 import psutil
 from pyspark.sql import SparkSession
 
-from pipeline import run as running
-from pipeline import session
+from brew.cli import outcome
+from brew.cluster import OpenTransaction
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.driver import run as running
+from brew.driver.micro_batches import Lane
+from brew.driver.progress import Board, Silent
+from brew.kafka import topics
+from brew.kafka.clients import AdminClient, admin, producer
+from brew.kafka.kafka_python import open_transactions
+from brew.kafka.log_reader import LogRecord, scan
+from brew.kafka.offsets import committed_by, log_offsets
+from brew.kafka.transaction import connected
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED
+from brew.offsets import LogOffsets
+from brew.options import settings_of
+from brew.outcome import Outcome, Status
+from brew.readers.connector import SparkEngine
+from brew.settings import PipelineSettings
+from brew.spark import session
 from pipeline.__main__ import run_command
-from pipeline.lane import Lane
-from pipeline.options import settings_of
-from pipeline.outcome import Outcome, Status
-from pipeline.progress import Board, Silent
-from pipeline.settings import PipelineSettings
-from pipeline.spark import SparkEngine
 from proof.__main__ import proof
-from protocol.command import outcome
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.kafka import topics
-from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, AdminClient, admin, producer
-from protocol.kafka.introspect import OpenTransaction, open_transactions
-from protocol.kafka.offsets import LogOffsets, committed_by, log_offsets
-from protocol.kafka.prompt import connected
-from protocol.kafka.scan import LogRecord, scan
 from sandbox.jvm import Jvm
 
 from .brokers import Broker

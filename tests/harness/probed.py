@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from protocol.observe.status import Status, from_json
+from brew.observability.status import Status, from_json
 
 from .programs import Running
 from .waiting import until

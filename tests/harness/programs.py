@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import psutil
 
-from protocol.deadline import Deadline
+from brew.deadline import Deadline
 
 from .waiting import until
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from protocol.observe.counts import Ended, Ending
-from protocol.observe.liveness import Bounds
-from protocol.observe.phase import Phase
-from protocol.observe.recorder import Recorder, Subject
-from protocol.observe.status import PartitionState, PartitionStatus, Topics
+from brew.observability.counters import Ended, Ending
+from brew.observability.health import Bounds
+from brew.observability.recorder import Recorder, Subject
+from brew.observability.status import PartitionState, PartitionStatus, Phase, Topics
 
 PLACE = ("orders", 3)
 

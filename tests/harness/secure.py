@@ -19,11 +19,12 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from protocol.deadline import Deadline
-from protocol.kafka import access
-from protocol.kafka.clients import AdminClient, admin
-from protocol.rights import Right
-from sandbox.kafka import Cluster, Settings
+from brew.acl import Right
+from brew.deadline import Deadline
+from brew.kafka import cluster_admin
+from brew.kafka.clients import AdminClient, admin
+from sandbox.kafka import Cluster
+from sandbox.launch import Settings
 from sandbox.secure import Security
 
 from .brokers import Broker
@@ -53,12 +54,12 @@ class Secure:
 
     def grant(self, user: str, *granted: Right) -> None:
         """Returns once the broker lets the user."""
-        access.grant(self.admin, granted, f"User:{user}", Deadline(ASK_S))
+        cluster_admin.grant(self.admin, granted, f"User:{user}", Deadline(ASK_S))
         until(lambda: self._lacks(user, granted) == set(), f"{user}'s new rights on the broker", ASK_S)
 
     def revoke(self, user: str, *taken: Right) -> int:
         """Returns once the broker does not let the user any more; how many rights were taken."""
-        count = access.revoke(self.admin, taken, f"User:{user}", Deadline(ASK_S))
+        count = cluster_admin.revoke(self.admin, taken, f"User:{user}", Deadline(ASK_S))
         until(lambda: self._lacks(user, taken) == set(taken), f"the end of {user}'s rights on the broker", ASK_S)
         return count
 
@@ -69,7 +70,7 @@ class Secure:
             ResourceType.ANY, None, ResourcePatternType.ANY, principal, None, AclOperation.ANY, AclPermissionType.ANY
         )
         known = set(self.admin.describe_acls(of_user, request_timeout=ASK_S).result())
-        return {right for right in rights if access._acl(AclBinding, right, principal) not in known}
+        return {right for right in rights if cluster_admin._acl(AclBinding, right, principal) not in known}
 
 
 @contextmanager

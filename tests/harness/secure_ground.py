@@ -6,15 +6,15 @@ import functools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from brew.acl import Place
+from brew.deadline import Deadline
+from brew.kafka import topics
+from brew.offsets import SourcePosition
 from downstream.__main__ import downstream
-from downstream.receive.sink import Sink
+from downstream.receive.command import Sink
 from harness.secure_stage import DOWNSTREAM, PIPELINE, SecureStage
 from pipeline.__main__ import cli as pipeline
-from protocol.deadline import Deadline
-from protocol.kafka import topics
-from protocol.position import SourcePosition
-from protocol.rights import Place
-from sandbox.redis import Redis
+from sandbox.store import Redis
 
 PARTITIONS = 2
 QUICK = ("--patience", "1", "--poll-interval", "0.02", "--transaction-timeout", "20", "--progress", "none")

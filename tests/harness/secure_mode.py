@@ -22,9 +22,9 @@ from unittest.mock import patch
 import click
 import pytest
 
-from protocol import client_option, rights
-from protocol.client_config import ClientConfig, load
-from protocol.connection import CLIENT_CONFIG, Connection
+from brew import acl, cli
+from brew.client_config import ClientConfig, load
+from brew.connection import CLIENT_CONFIG, Connection
 
 from . import brokers, downstream, secure_roles
 from .brokers import Broker
@@ -58,7 +58,7 @@ class SecureMode:
             (Names, "fresh", self._fresh(Names.fresh)),
             (Connection, "__init__", self._connection(Connection.__init__)),
             (downstream, "Connection", self._as(secure_roles.DOWNSTREAM)),
-            (client_option, "client_config", self._client_config(client_option.client_config)),
+            (cli, "client_config", self._client_config(cli.client_config)),
             (subprocess.Popen, "__init__", self._popen(subprocess.Popen.__init__)),
         ):
             self._patches.enter_context(patch.object(target, name, ours))
@@ -114,8 +114,8 @@ class SecureMode:
     def _introduce(self, cluster: Secure, names: Names) -> None:
         """To each user what the page lists, on these names."""
         place = self._needs.place(names)
-        for user in rights.USERS:
-            cluster.grant(user, *rights.of(user, place), *rights.more(user, self._needs.purposes, place))
+        for user in acl.USERS:
+            cluster.grant(user, *acl.of(user, place), *acl.more(user, self._needs.purposes, place))
 
     # Who asks.
 

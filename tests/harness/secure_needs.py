@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from protocol.rights import Place, Purpose
+from brew.acl import Place, Purpose
 
 from .names import Names
 

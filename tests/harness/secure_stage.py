@@ -14,10 +14,10 @@ from unittest.mock import patch
 
 import click
 
-from protocol import rights
-from protocol.command import outcome
-from protocol.connection import CLIENT_CONFIG, Connection
-from protocol.rights import Kind, Place, Right
+from brew import acl
+from brew.acl import Kind, Place, Right
+from brew.cli import outcome
+from brew.connection import CLIENT_CONFIG, Connection
 
 from .pipeline import Stage, environment
 from .programs import Running
@@ -43,11 +43,11 @@ class SecureStage(Stage):
         return Place(names.input, names.output, names.dead_letter, names.group)
 
     def rights(self, user: str) -> list[Right]:
-        return rights.of(user, self.place)
+        return acl.of(user, self.place)
 
     def grant_all(self) -> None:
         """To each user all that the page lists, and nothing else."""
-        for user in rights.USERS:
+        for user in acl.USERS:
             self.secure.grant(user, *self.rights(user))
 
     def start(self, command: Sequence[str], user: str | None = None) -> Running:

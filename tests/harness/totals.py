@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from brew.cli import outcome
+from brew.errors import Abortable, BrewError
+from brew.kafka.transaction import KafkaTransaction
+from brew.names import CrashPoint
 from downstream.__main__ import downstream
 from downstream.totals.run import Run, Told
-from downstream.totals.store import MemoryStore, Store
+from downstream.totals.stages import Crash
+from downstream.totals.state_store import MemoryStore, Store
 from downstream.totals.topics import TotalsSettings
-from downstream.totals.transact import Crash
-from protocol.command import outcome
-from protocol.errors import Abortable, BrewError
-from protocol.kafka.transaction import KafkaTransaction
-from protocol.names import CrashPoint
 
 from .pipeline import Stage
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.kafka import topics
-from protocol.kafka.clients import admin
-from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka import topics
+from brew.kafka.clients import admin
+from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 
 from .names import Names
 

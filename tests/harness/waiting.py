@@ -11,10 +11,10 @@ from typing import TypeVar
 
 import psutil
 
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.kafka.transactions import transactions
-from protocol.transactions import ENDING
+from brew.cluster import ENDING
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka.transactions_admin import transactions
 
 POLL_S = 0.02
 

@@ -12,20 +12,19 @@ from harness.names import Names
 from harness.secure import Secure
 from harness.secure_stage import DOWNSTREAM, PIPELINE, PROOF, SecureStage
 
+from brew import acl
+from brew.acl import Kind, Operation, Purpose, Right
+from brew.client_config import load
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Abortable
+from brew.kafka import cluster_admin
+from brew.kafka.transaction import KafkaTransaction, TransactionSettings
+from brew.names import READ_UNCOMMITTED, ExitCode
+from brew.transaction import queue
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
 from proof.__main__ import proof
-from protocol import rights
-from protocol.client_config import load
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Abortable
-from protocol.kafka import operate
-from protocol.kafka.clients import READ_UNCOMMITTED
-from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
-from protocol.names import ExitCode
-from protocol.rights import Kind, Operation, Purpose, Right
-from protocol.steps import queue
 
 ORDERS = 20
 PARTITIONS = 2
@@ -78,7 +77,7 @@ def test_a_run_without_one_right_names_it_and_lets_nothing_out(stage: SecureStag
     assert _visible(stage) == ORDERS
 
     # What came out is looked for only where the group has no position.
-    operate.delete_group(stage.secure.cluster.connection, stage.names.group, Deadline(20))
+    cluster_admin.delete_group(stage.secure.cluster.connection, stage.names.group, Deadline(20))
     restored = ("--on-missing-position", "restore")
     for right in searched:
         _refused_without(stage, right, *restored)
@@ -185,7 +184,7 @@ def test_commits_are_checked_where_kafkas_own_log_may_be_read(stage: SecureStage
     says that all was looked at, nothing is proven.
     """
     assert _run(stage)[0] == ExitCode.DONE
-    [read] = rights.more(PROOF, [Purpose.COMMITS])
+    [read] = acl.more(PROOF, [Purpose.COMMITS])
     describe = replace(read, operation=Operation.DESCRIBE)
 
     def verified(*options: str) -> tuple[int, str]:

@@ -14,19 +14,18 @@ from harness.secure import Secure
 from harness.secure_ground import PARTITIONS, QUICK, Ground
 from harness.secure_stage import DOWNSTREAM, OPERATOR, PIPELINE, PROOF, SecureStage
 
+from brew import acl
+from brew.acl import Purpose
+from brew.deadline import Deadline
+from brew.kafka import topics
+from brew.kafka.topics import CLEANUP_POLICY
+from brew.names import READ_UNCOMMITTED, ExitCode
+from brew.offsets import SourcePosition
+from brew.records import profile
 from downstream.__main__ import downstream
-from downstream.receive.sink import Sink
+from downstream.receive.command import Sink
 from pipeline.__main__ import cli as pipeline
-from protocol import rights
-from protocol.deadline import Deadline
-from protocol.kafka import topics
-from protocol.kafka.clients import READ_UNCOMMITTED
-from protocol.kafka.topics import CLEANUP_POLICY
-from protocol.names import ExitCode
-from protocol.position import SourcePosition
-from protocol.profiles import profile
-from protocol.rights import Purpose
-from sandbox.redis import Redis
+from sandbox.store import Redis
 
 ORDERS = 8
 _HEARTBEAT_S = "0.3"
@@ -130,15 +129,15 @@ def ground(
         sink.serving()
         made = Ground(stage, sink, redis, tmp_path)
         # Of the sandbox's own making; it would let `brew-scan` in.
-        secure.revoke(DOWNSTREAM, *(one for one in rights.of(DOWNSTREAM) if one.prefix))
-        for user in rights.USERS:
-            secure.grant(user, *rights.of(user, made.place))
+        secure.revoke(DOWNSTREAM, *(one for one in acl.of(DOWNSTREAM) if one.prefix))
+        for user in acl.USERS:
+            secure.grant(user, *acl.of(user, made.place))
         yield made
         sink.shutdown()
     stage.nobody_left()
 
 
-ROWS = [(purpose, at) for purpose, case in CASES.items() for at in range(len(rights.more(case.user, [purpose])))]
+ROWS = [(purpose, at) for purpose, case in CASES.items() for at in range(len(acl.more(case.user, [purpose])))]
 
 
 @pytest.mark.parametrize(
@@ -148,8 +147,8 @@ def test_a_right_that_is_missing_is_named_and_nothing_comes_out(ground: Ground, 
     """All but one; with that one, too, the work is done."""
     case, secure = CASES[purpose], ground.stage.secure
     case.prepare(ground)
-    rows = rights.more(case.user, [purpose], ground.place)
-    secure.grant(case.user, *rows, *rights.more(case.user, case.beside, ground.place))
+    rows = acl.more(case.user, [purpose], ground.place)
+    secure.grant(case.user, *rows, *acl.more(case.user, case.beside, ground.place))
     assert secure.revoke(case.user, rows[at]) == 1
     before = _written(ground)
     code, said = case.command(ground)
@@ -179,7 +178,7 @@ ELSEWHERE = {Purpose.UPSTREAM, Purpose.NAMES, Purpose.OFFSETS, Purpose.ABORT, Pu
 
 def test_each_purpose_of_the_page_has_a_test_that_takes_its_rights_away() -> None:
     assert CASES.keys() | ELSEWHERE == set(Purpose)
-    assert {row.user for row in rights.RIGHTS} == {PIPELINE, DOWNSTREAM, PROOF, OPERATOR}
+    assert {row.user for row in acl.RIGHTS} == {PIPELINE, DOWNSTREAM, PROOF, OPERATOR}
 
 
 LOOKS = {
@@ -213,7 +212,7 @@ def test_an_operator_without_one_right_is_told_its_name(ground: Ground) -> None:
     """With the rights of the page every look is given; without one, who needs it names it, and the others go on."""
     _outputs(ground)
     refusing = dict.fromkeys(LOOKS, 0)
-    for right in rights.of(OPERATOR, ground.place):
+    for right in acl.of(OPERATOR, ground.place):
         assert ground.stage.secure.revoke(OPERATOR, right) == 1
         told = {command: _looked(ground, command) for command in LOOKS}
         ground.stage.secure.grant(OPERATOR, right)
@@ -234,8 +233,8 @@ def test_who_holds_back_the_input_is_named_to_whoever_may_know(ground: Ground) -
     ground.make("output", "dead_letter")
     with stage.acting("admin"):
         stage.seed(ORDERS, "--leave-open")
-    [right] = rights.more(PIPELINE, [Purpose.UPSTREAM], ground.place)
-    secure.revoke(PIPELINE, right, *rights.more(PIPELINE, [Purpose.UPSTREAM]))
+    [right] = acl.more(PIPELINE, [Purpose.UPSTREAM], ground.place)
+    secure.revoke(PIPELINE, right, *acl.more(PIPELINE, [Purpose.UPSTREAM]))
     waited = ("--blocked-patience", "1", "--progress", "json")
     code, said = ground.run(*waited)
     assert code == ExitCode.REFUSED, said
@@ -259,7 +258,7 @@ def test_what_only_tells_more_is_missed_by_name_and_an_abort_takes_a_right(groun
     source = SourcePosition.of(stage.records(stage.names.output, READ_UNCOMMITTED)[0].headers())
     explain = ("explain", str(source), "--json")
     doctor = ("doctor", *ground.where, "--topic", stage.names.output, "--older-than", "0")
-    extra = {one: rights.more(OPERATOR, [one], ground.place) for one in (Purpose.NAMES, Purpose.OFFSETS, Purpose.ABORT)}
+    extra = {one: acl.more(OPERATOR, [one], ground.place) for one in (Purpose.NAMES, Purpose.OFFSETS, Purpose.ABORT)}
     assert [len(rows) for rows in extra.values()] == [1, 1, 1]
     for rows in extra.values():
         secure.revoke(OPERATOR, *rows)

@@ -11,16 +11,16 @@ from pathlib import Path
 from harness.brokers import Broker
 from harness.names import Names
 
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.journal import Step, entries
+from brew.kafka import cluster_admin, topics
+from brew.kafka.clients import admin, producer
+from brew.names import ExitCode
 from proof.campaign import matrix, result
 from proof.campaign.cluster import Foreign
 from proof.campaign.runner import Terms, run
 from proof.campaign.stage import Stage
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.journal import Step, entries
-from protocol.kafka import operate, topics
-from protocol.kafka.clients import admin, producer
-from protocol.names import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
 CRASH = matrix.named("F01-after-flush-writer-connector")
@@ -29,7 +29,7 @@ CRASH = matrix.named("F01-after-flush-writer-connector")
 FORGETFUL = """
 import itertools
 from pipeline.__main__ import main
-from protocol.kafka.transaction import KafkaTransaction
+from brew.kafka.transaction import KafkaTransaction
 
 made, numbers = KafkaTransaction.__init__, itertools.count(1)
 
@@ -135,15 +135,15 @@ def test_what_an_operator_does_to_a_topic_is_done(broker: Broker, names: Names) 
     client, deadline = admin(Connection(broker.bootstrap)), Deadline(60)
     topics.create(client, [topics.Wanted(names.input, 2, {})], deadline)
     topics.describe_all(client, [names.input], deadline)
-    assert set(operate.leaders(client, names.input, deadline)) == {0, 1}
-    assert operate.out_of_sync(client, [names.input], deadline) == []
-    operate.set_config(client, names.input, {topics.MAX_MESSAGE_BYTES: "2000000"}, deadline)
-    operate.add_partitions(client, names.input, 3, deadline)
+    assert set(cluster_admin.leaders(client, names.input, deadline)) == {0, 1}
+    assert cluster_admin.out_of_sync(client, [names.input], deadline) == []
+    cluster_admin.set_config(client, names.input, {topics.MAX_MESSAGE_BYTES: "2000000"}, deadline)
+    cluster_admin.add_partitions(client, names.input, 3, deadline)
     while topics.max_message_bytes(client, names.input, deadline) != 2_000_000:
         deadline.check("the setting")
-    while len(operate.leaders(client, names.input, deadline)) < 3:
+    while len(cluster_admin.leaders(client, names.input, deadline)) < 3:
         deadline.check("the new partition")
-    operate.delete_topics(client, [names.input], deadline)
+    cluster_admin.delete_topics(client, [names.input], deadline)
     while names.input in topics.names(client, deadline):
         deadline.check("the topic being gone")
 

@@ -9,7 +9,7 @@ import pytest
 from harness.brokers import Broker
 
 from proof.campaign import matrix
-from proof.campaign.cells import claimants
+from proof.campaign.cells import claims
 from proof.campaign.cluster import Foreign
 from proof.campaign.runner import Terms, run
 
@@ -17,8 +17,8 @@ from proof.campaign.runner import Terms, run
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three members of eight partitions: the same cell, sooner."""
-    monkeypatch.setattr(claimants, "MEMBERS", 3)
-    monkeypatch.setattr(claimants, "PARTITIONS", 8)
+    monkeypatch.setattr(claims, "MEMBERS", 3)
+    monkeypatch.setattr(claims, "PARTITIONS", 8)
 
 
 def test_a_claimant_that_sleeps_is_proven_to_own_nothing_that_others_have(broker: Broker, tmp_path: Path) -> None:

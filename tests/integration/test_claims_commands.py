@@ -13,17 +13,17 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.programs import until
 
+from brew.claims.heartbeater import Keeper
+from brew.claims.member import Membership
+from brew.cli import STOPPED_EXIT, outcome
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka import topics
+from brew.kafka.claims_log import ClaimsLog
+from brew.kafka.clients import admin, producer
+from brew.names import ExitCode
+from brew.signals import Stopped
 from downstream.claims.commands import claims_group
-from protocol.claims.keeper import Keeper
-from protocol.claims.member import Membership
-from protocol.command import STOPPED_EXIT, outcome
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.kafka import topics
-from protocol.kafka.claims_log import ClaimsLog
-from protocol.kafka.clients import admin, producer
-from protocol.names import ExitCode
-from protocol.stopping import Stopped
 
 INTERVAL_S = 2.0  # twice that without a heartbeat is another's turn, and no test here is about that
 RECORDS = 10

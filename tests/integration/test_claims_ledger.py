@@ -9,11 +9,10 @@ from harness.downstream import LedgerStage, document, drain, following, run
 from harness.names import Names
 from harness.programs import until
 
+from brew.connection import Connection
 from downstream.claims.admin import Filter, Watcher
-from downstream.claims.settings import ClaimsSettings
-from downstream.consume.settings import LoopSettings
-from protocol.connection import Connection
-from sandbox.postgres import Postgres
+from downstream.consume.handler import ClaimsSettings, LoopSettings
+from sandbox.store import Postgres
 
 ORDERS = 400
 INTERVAL_S = 0.5

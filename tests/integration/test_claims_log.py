@@ -16,23 +16,22 @@ from harness.secure import Secure
 from harness.secure_stage import DOWNSTREAM, PROOF
 from harness.waiting import until
 
+from brew import acl
+from brew.acl import Kind, Operation, Place, Purpose
+from brew.claims.heartbeater import StandBy
+from brew.claims.log import Item
+from brew.claims.member import Member, Membership
+from brew.claims.messages import CONFIG, ClaimingPartition, encode
+from brew.claims.state import taken
+from brew.client_config import load
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, KafkaFailure, Refused
+from brew.kafka import cluster_admin, topics
+from brew.kafka.claims_log import ClaimsLog
+from brew.kafka.clients import admin
 from proof.claims import races
-from proof.claims.judge import Belief, Line, broken, owners, uncovered
-from protocol import rights
-from protocol.claims.layout import CONFIG
-from protocol.claims.log import Item
-from protocol.claims.member import Member, Membership
-from protocol.claims.messages import ClaimingPartition, encode
-from protocol.claims.snapshots import taken
-from protocol.claims.stand_by import StandBy
-from protocol.client_config import load
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, KafkaFailure, Refused
-from protocol.kafka import operate, topics
-from protocol.kafka.claims_log import ClaimsLog
-from protocol.kafka.clients import admin
-from protocol.rights import Kind, Operation, Place, Purpose
+from proof.claims.history import Belief, Line, broken, owners, uncovered
 
 
 @pytest.fixture
@@ -128,7 +127,7 @@ def test_a_newcomer_after_retention_gets_the_same_world(
     broker: Broker, names: Names, log: ClaimsLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The members write snapshots; then all before the newest one is deleted while they go on."""
-    monkeypatch.setattr("protocol.claims.table.SNAPSHOT_RECORDS", 50)
+    monkeypatch.setattr("brew.claims.state.SNAPSHOT_RECORDS", 50)
     connection, topic = Connection(broker.bootstrap), names.topic("claims")
     first = member(log, "a")
     first.claim(range(4), patience())
@@ -137,7 +136,7 @@ def test_a_newcomer_after_retention_gets_the_same_world(
         first.turn(patience())
     until = first.world.tables[0].snapshot_until
     assert until > 50
-    operate.delete_records(admin(connection), topic, {0: until}, patience())
+    cluster_admin.delete_records(admin(connection), topic, {0: until}, patience())
     first._next_beat = 0
     first.turn(patience())
 
@@ -161,7 +160,7 @@ def test_a_log_that_was_deleted_and_made_again_ends_its_members(broker: Broker, 
     client, topic = admin(Connection(broker.bootstrap)), names.topic("claims")
     first = member(log, "a")
     first.turn(patience())
-    operate.delete_topics(client, [topic], patience())
+    cluster_admin.delete_topics(client, [topic], patience())
     deadline = Deadline(20)
     while topics.describe(client, [topic], patience()):
         deadline.check("the topic goes")
@@ -210,7 +209,7 @@ def test_a_client_that_had_failed_before_says_why_and_the_next_append_has_anothe
     place = Place(names.input, names.output, names.dead_letter, names.group)
     rows = [
         replace(one, user=PROOF, name=topic)
-        for one in rights.more(DOWNSTREAM, [Purpose.OWNERSHIP], place)
+        for one in acl.more(DOWNSTREAM, [Purpose.OWNERSHIP], place)
         if one.kind is Kind.TOPIC
     ]
     (write,) = (one for one in rows if one.operation is Operation.WRITE)

@@ -16,15 +16,15 @@ from harness.names import Names
 from harness.pipeline import READ_UNCOMMITTED, Stage
 from harness.programs import until
 
-from pipeline.direct.line import Line
-from pipeline.direct.tenure import IDLE_FOLLOWING_MS
-from pipeline.direct.turns import AT_ONCE, LONGEST_S, READING
-from proof.wire.running import WireProxy
-from protocol.deadline import Deadline
-from protocol.journal import Phase, Step, entries
-from protocol.kafka import operate
-from protocol.kafka.clients import consumer, producer
-from protocol.names import CrashPoint
+from brew.deadline import Deadline
+from brew.journal import Phase, Step, entries
+from brew.kafka import cluster_admin
+from brew.kafka.clients import consumer, producer
+from brew.names import CrashPoint
+from brew.readers.direct.concurrency import AT_ONCE, LONGEST_S, READING
+from brew.readers.direct.messages import Line
+from brew.readers.direct.worker import IDLE_FOLLOWING_MS
+from proof.wire.proxy import WireProxy
 
 DIRECT = ("--master", "none", "--reader", "direct")
 RIVALRY = re.compile('"status":"(fenced|ahead|offset-gap|already-done)"')
@@ -131,7 +131,7 @@ def test_a_following_run_takes_up_new_partitions_and_ends_on_sigterm(stage: Stag
     stage.seed(20)
     with stage.follow(*DIRECT, "--follow") as program:
         until(lambda: sum(at or 0 for at in stage.committed().values()) == 20, "all is committed", 30)
-        operate.add_partitions(stage.admin, stage.names.input, 4, Deadline(20))
+        cluster_admin.add_partitions(stage.admin, stage.names.input, 4, Deadline(20))
         stage.seed(40)
         until(lambda: len(stage.records(stage.names.output)) == 60, "the new partitions' records", 30)
         program.terminate()

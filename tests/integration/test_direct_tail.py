@@ -15,9 +15,9 @@ from harness.names import Names
 from harness.pipeline import Stage
 from harness.programs import until
 
-from protocol.errors import BrewError
-from protocol.kafka.clients import FULL_MS
-from protocol.kafka.tail import Tail, Taken
+from brew.errors import BrewError
+from brew.kafka.clients import FULL_MS
+from brew.kafka.log_reader import Tail, Taken
 
 AHEAD_BYTES = 64 * 1024
 LOOKS = 30

@@ -17,16 +17,16 @@ from harness.pipeline import Stage
 from harness.programs import Ran
 from harness.waiting import markers_written, until
 
+from brew.cli import outcome
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka import topics
+from brew.kafka.clients import TopicPartition
+from brew.names import CrashPoint
+from brew.records import MARKS_TOPIC, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP, Reason
+from operations.dlq.replay import Edit
+from operations.dlq.replay_log import Marks
 from pipeline.__main__ import cli
-from pipeline.dlq.edit import Edit
-from pipeline.dlq.marks import Marks
-from protocol.command import outcome
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka import topics
-from protocol.kafka.clients import TopicPartition
-from protocol.names import CrashPoint
-from protocol.records import MARKS_TOPIC, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP, Reason
 
 GOOD = b'{"customer_id":"c-1","total_cents":100}'
 MEND = f"{sys.executable} -c \"import sys; sys.stdout.write(sys.stdin.read().replace('broken', '') or sys.exit(7))\""

@@ -11,16 +11,16 @@ from harness.operate import asked, crash, pipeline, upstream, write
 from harness.pipeline import Stage
 from harness.waiting import markers_written
 
-from pipeline.operate import doctor, ward
-from pipeline.operate.ward import Scope, end, examine
-from proof.wire.apis import Api
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Fatal
+from brew.kafka import cluster_admin, transactions_admin
+from brew.names import ExitCode
+from operations import doctor
+from operations.doctor import Scope, end, examine
+from proof.wire.codec import Api
+from proof.wire.proxy import WireProxy
 from proof.wire.rules import Action, Rule, Side
-from proof.wire.running import WireProxy
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Fatal
-from protocol.kafka import operate, transactions
-from protocol.names import ExitCode
 
 
 @pytest.fixture
@@ -67,9 +67,9 @@ def test_a_group_whose_coordinator_is_silent_is_named_beside_those_that_are_told
     output = stage.names.output
     groups = [f"{stage.names.group}.{one}" for one in "abc"]
     for group in groups:
-        operate.set_offsets(stage.connection, group, output, {0: 0}, Deadline(20))
-    monkeypatch.setattr(ward, "groups", lambda *_: groups)
-    monkeypatch.setattr(transactions, "_GROUPS_S", 0.5)
+        cluster_admin.set_offsets(stage.connection, group, output, {0: 0}, Deadline(20))
+    monkeypatch.setattr(doctor, "groups", lambda *_: groups)
+    monkeypatch.setattr(transactions_admin, "_GROUPS_S", 0.5)
     with WireProxy(stage.broker.bootstrap) as proxy:
         proxy.add(Rule(Api.OFFSET_FETCH, Action.DROP, Side.REPLY, nth=2, times=0))
         found = examine(proxy.connection, Scope([output], older_than_s=0), Deadline(20))
@@ -147,9 +147,9 @@ def test_doctor_tells_what_it_ended_and_what_it_could_not(stage: Stage, monkeypa
     def fence(connection: Connection, transactional_id: str, deadline: Deadline) -> None:
         if transactional_id == first:
             raise Fatal("fence: TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
-        transactions.fence(connection, transactional_id, deadline)
+        transactions_admin.fence(connection, transactional_id, deadline)
 
-    monkeypatch.setattr(ward, "fence", fence)
+    monkeypatch.setattr(doctor, "fence", fence)
     with upstream(stage, "a") as one, upstream(stage, "b") as other:
         write(stage, one, 1)
         write(stage, other, 1)

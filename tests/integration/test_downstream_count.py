@@ -10,14 +10,14 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.waiting import markers_written
 
+from brew.cli import outcome
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka import topics
+from brew.kafka.clients import admin, producer
+from brew.offsets import SourcePosition
 from downstream.__main__ import downstream
 from proof.__main__ import proof
-from protocol.command import outcome
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.kafka import topics
-from protocol.kafka.clients import admin, producer
-from protocol.position import SourcePosition
 
 Capture = pytest.CaptureFixture[str]
 

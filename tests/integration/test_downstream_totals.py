@@ -13,14 +13,14 @@ from harness.pipeline import Stage
 from harness.programs import until
 from harness.totals import PARTITIONS, Shop, Strike, abandoned, fail
 
-from downstream.totals import work as working
-from downstream.totals.store import MemoryStore
-from downstream.totals.work import Aggregate
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, Fatal, Refused
-from protocol.kafka.clients import producer
-from protocol.kafka.operate import delete_records, set_config, set_offsets
-from protocol.names import CrashPoint
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, Fatal, Refused
+from brew.kafka.clients import producer
+from brew.kafka.cluster_admin import delete_records, set_config, set_offsets
+from brew.names import CrashPoint
+from downstream.totals import stages as working
+from downstream.totals.stages import Aggregate
+from downstream.totals.state_store import MemoryStore
 
 
 @pytest.fixture

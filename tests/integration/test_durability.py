@@ -12,7 +12,7 @@ from harness.downstream import LedgerStage, ReceiveStage, document, run
 from harness.names import Names
 from harness.stores import store
 
-from sandbox.postgres import Postgres
+from sandbox.store import Postgres
 
 ORDERS = 40
 _REFUSED = 3

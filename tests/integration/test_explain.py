@@ -9,12 +9,12 @@ from harness.operate import asked, crash, pipeline, upstream
 from harness.pipeline import Stage
 from harness.waiting import markers_written
 
-from pipeline.operate import trace
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded
-from protocol.kafka.operate import set_offsets
-from protocol.names import ExitCode
-from protocol.position import SourcePosition
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded
+from brew.kafka.cluster_admin import set_offsets
+from brew.names import ExitCode
+from brew.offsets import SourcePosition
+from operations.explain import search
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_explain_says_what_is_lost_and_refuses_what_is_not_there(stage: Stage, m
     code, text = pipeline(stage, "explain", f"{stage.names.input}/0/99")
     assert (code, "ends at 3" in text) == (3, True)
     assert pipeline(stage, "explain", "other.topic/0/1")[0] == ExitCode.USAGE
-    monkeypatch.setattr(trace, "committed_by", no_answer)
+    monkeypatch.setattr(search, "committed_by", no_answer)
     code, text = pipeline(stage, "explain", f"{stage.names.input}/0/0")
     assert (code, "no stable answer; if a right is missing" in text, "ask again" in text) == (3, True, True)
 

@@ -12,13 +12,14 @@ from harness.names import Names
 from harness.pipeline import Stage
 from harness.waiting import until
 
-from protocol.cluster import GroupFacts, Unknown
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Fatal
-from protocol.kafka import groups, operate
-from protocol.kafka.clients import READ_COMMITTED, consumer
-from protocol.kafka.groups import Groups
+from brew.cluster import GroupFacts, Unknown
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Fatal
+from brew.kafka import cluster_admin, groups
+from brew.kafka.clients import consumer
+from brew.kafka.groups import Groups
+from brew.names import READ_COMMITTED
 
 STEP_S = 20.0
 
@@ -63,22 +64,22 @@ def test_a_group_that_nobody_made_is_dead_and_one_that_holds_offsets_is_empty(st
     """Neither has members; deleted, it is dead again, and then there is nothing left to delete."""
     group = stage.names.group
     assert asked.now(group, Deadline(STEP_S)) == GroupFacts("dead", ())
-    operate.set_offsets(stage.connection, group, stage.names.input, {0: 0}, Deadline(STEP_S))
+    cluster_admin.set_offsets(stage.connection, group, stage.names.input, {0: 0}, Deadline(STEP_S))
     assert stage.committed() == {0: 0}
     assert groups.state(stage.connection, group, Deadline(STEP_S)) == ("empty", 0)
-    operate.delete_group(stage.connection, group, Deadline(STEP_S))
+    cluster_admin.delete_group(stage.connection, group, Deadline(STEP_S))
     assert asked.describe(group, Deadline(STEP_S)).state == "dead"
     with pytest.raises(Fatal, match=f"delete group {group}: .*GroupIdNotFoundError"):
-        operate.delete_group(stage.connection, group, Deadline(STEP_S))
+        cluster_admin.delete_group(stage.connection, group, Deadline(STEP_S))
 
 
 def test_a_group_with_members_is_neither_moved_nor_deleted(stage: Stage) -> None:
     """The coordinator's words are in the error."""
     with member(stage, "classic"):
         with pytest.raises(Fatal, match="NonEmptyGroup"):
-            operate.delete_group(stage.connection, stage.names.group, Deadline(STEP_S))
+            cluster_admin.delete_group(stage.connection, stage.names.group, Deadline(STEP_S))
         with pytest.raises(Fatal, match="UnknownMemberId"):
-            operate.set_offsets(stage.connection, stage.names.group, stage.names.input, {0: 0}, Deadline(STEP_S))
+            cluster_admin.set_offsets(stage.connection, stage.names.group, stage.names.input, {0: 0}, Deadline(STEP_S))
 
 
 def test_the_connection_is_kept_between_questions_and_ends_with_its_thread(stage: Stage) -> None:

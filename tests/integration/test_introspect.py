@@ -8,13 +8,13 @@ import pytest
 from harness.brokers import Broker
 from harness.names import Names
 
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import BrewError, Unreachable
-from protocol.kafka import topics
-from protocol.kafka.clients import admin, producer
-from protocol.kafka.introspect import open_transactions, raw_batches
-from protocol.kafka.offsets import log_offsets
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import BrewError, Unreachable
+from brew.kafka import topics
+from brew.kafka.clients import admin, producer
+from brew.kafka.kafka_python import open_transactions, raw_batches
+from brew.kafka.offsets import log_offsets
 
 
 def topic_with_transactions(broker: Broker, names: Names, compression: str = "none") -> Connection:

@@ -13,12 +13,12 @@ from harness.operate import asked, pipeline, upstream, words, write
 from harness.pipeline import Stage
 from harness.waiting import markers_written
 
-from pipeline.operate.judge.lag import State, tell
-from pipeline.operate.look import Observer
-from protocol.deadline import Deadline
-from protocol.kafka.introspect import RawLogs
-from protocol.kafka.transactions import fence
-from protocol.names import ExitCode, TransactionalId
+from brew.deadline import Deadline
+from brew.kafka.kafka_python import RawLogs
+from brew.kafka.transactions_admin import fence
+from brew.names import ExitCode, TransactionalId
+from operations.lag import Observer
+from operations.partition_state import State, tell
 
 
 @pytest.fixture

@@ -17,15 +17,14 @@ from harness.downstream import LedgerStage, document, following, run
 from harness.names import Names
 from harness.programs import ROOT, until
 
+from brew.deadline import Deadline
+from brew.errors import Refused
 from downstream.consume.handler import Later, Lease, Seat, Slice
-from downstream.ledger import handler as ledger_handler
-from downstream.ledger.handler import LedgerHandler
-from downstream.ledger.position import Row, Start
-from downstream.ledger.store import TABLES, Ledger
+from downstream.ledger import command as ledger_handler
+from downstream.ledger.command import LedgerHandler
+from downstream.ledger.store import TABLES, Ledger, Row, Start
 from downstream.postgres import Database, make_tables
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from sandbox.postgres import Postgres
+from sandbox.store import Postgres
 
 ORDERS = 400
 POISON = (

@@ -9,16 +9,16 @@ import pytest
 from harness.brokers import Broker
 from harness.names import Names
 
-from proof.wire.apis import Api
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded
+from brew.kafka import committed_offset as locating
+from brew.kafka import topics
+from brew.kafka.clients import admin
+from brew.kafka.committed_offset import Locator, locator
+from proof.wire.codec import Api
+from proof.wire.proxy import WireProxy
 from proof.wire.rules import Rule, Side
-from proof.wire.running import WireProxy
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded
-from protocol.kafka import locator as locating
-from protocol.kafka import topics
-from protocol.kafka.clients import admin
-from protocol.kafka.locator import Locator, locator
 
 
 @pytest.fixture

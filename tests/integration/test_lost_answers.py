@@ -9,16 +9,14 @@ import pytest
 from harness.brokers import Broker
 from harness.names import Names
 
-from proof.wire.apis import Api
+from brew.connection import SCRAM, Connection, Secret
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded
+from brew.kafka import cluster_admin, topics
+from brew.kafka.clients import AdminClient, admin
+from proof.wire.codec import Api
+from proof.wire.proxy import WireProxy
 from proof.wire.rules import Action, Rule, Side
-from proof.wire.running import WireProxy
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded
-from protocol.kafka import access, topics
-from protocol.kafka.clients import AdminClient, admin
-from protocol.properties import SCRAM
-from protocol.secrets import Secret
 
 Call = Callable[[AdminClient, Deadline], object]
 
@@ -28,8 +26,10 @@ def _calls(names: Names) -> dict[Api, Call]:
     return {
         Api.CREATE_TOPICS: lambda client, by: topics.create(client, [topics.Wanted(names.output, 1, {})], by),
         Api.DESCRIBE_CONFIGS: lambda client, by: topics.cleanup_policy(client, names.input, by),
-        Api.INCREMENTAL_ALTER_CONFIGS: lambda client, by: access.set_of_broker(client, 1, "num.io.threads", None, by),
-        Api.ALTER_USER_SCRAM_CREDENTIALS: lambda client, by: access.set_passwords(client, user, SCRAM, by),
+        Api.INCREMENTAL_ALTER_CONFIGS: lambda client, by: cluster_admin.set_of_broker(
+            client, 1, "num.io.threads", None, by
+        ),
+        Api.ALTER_USER_SCRAM_CREDENTIALS: lambda client, by: cluster_admin.set_passwords(client, user, SCRAM, by),
     }
 
 

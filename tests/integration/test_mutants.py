@@ -14,7 +14,7 @@ from mutants.command import as_it_should
 from mutants.experiment import experiments
 from mutants.grounds import GROUNDS
 
-from protocol.names import CrashPoint
+from brew.names import CrashPoint
 
 COUNT = 20
 

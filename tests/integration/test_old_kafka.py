@@ -11,8 +11,7 @@ from harness.operate import asked, crash, pipeline, upstream, write
 from harness.pipeline import Stage
 from harness.waiting import markers_written
 
-from protocol.jvm.fetch import fetch
-from protocol.jvm.parts import KAFKAS, home
+from brew.jvm.dependencies import KAFKAS, fetch, home
 
 ORDERS = 40
 

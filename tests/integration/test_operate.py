@@ -14,17 +14,17 @@ from harness.names import Names
 from harness.operate import asked, pipeline, upstream, write
 from harness.pipeline import Stage, until
 
-from protocol.cluster import ClusterFacts
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka import clock, topics
-from protocol.kafka.clients import READ_COMMITTED, AdminClient, consumer
-from protocol.kafka.clock import controller_ahead_s
-from protocol.kafka.introspect import Unsupported
-from protocol.kafka.operate import set_config
-from protocol.kafka.topics import Wanted
-from protocol.kafka.transactions import Transactions
-from protocol.names import ExitCode
+from brew.cluster import ClusterFacts
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka import cluster, topics
+from brew.kafka.clients import AdminClient, consumer
+from brew.kafka.cluster import controller_ahead_s
+from brew.kafka.cluster_admin import set_config
+from brew.kafka.kafka_python import Unsupported
+from brew.kafka.topics import Wanted
+from brew.kafka.transactions_admin import Transactions
+from brew.names import READ_COMMITTED, ExitCode
 
 
 @pytest.fixture
@@ -172,9 +172,9 @@ def test_the_controllers_clock_is_ours_on_one_machine(stage: Stage, monkeypatch:
     """Between question and answer it can't be told from ours; a clock here that is 75 s behind makes it ahead."""
     ahead = controller_ahead_s(stage.connection, Deadline(20))
     assert ahead == pytest.approx(0, abs=0.05)
-    monkeypatch.setattr(clock, "_now", lambda: time.time() - 75)
+    monkeypatch.setattr(cluster, "_now", lambda: time.time() - 75)
     assert controller_ahead_s(stage.connection, Deadline(20)) == pytest.approx(75, abs=1)
-    monkeypatch.setattr(clock, "_now", lambda: time.time() + 75)
+    monkeypatch.setattr(cluster, "_now", lambda: time.time() + 75)
     assert controller_ahead_s(stage.connection, Deadline(20)) == pytest.approx(-75, abs=1)
 
 

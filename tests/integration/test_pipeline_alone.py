@@ -14,12 +14,12 @@ from harness.names import Names
 from harness.pipeline import Stage
 from harness.programs import until
 
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded
-from protocol.journal import Phase, Step, entries
-from protocol.kafka.clients import producer
-from protocol.kafka.ranges import RangeReader
-from protocol.names import CrashPoint
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded
+from brew.journal import Phase, Step, entries
+from brew.kafka.clients import producer
+from brew.kafka.log_reader import RangeReader
+from brew.names import CrashPoint
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from harness.names import Names
 from harness.pipeline import CONNECTOR, Stage
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline import spark as engine
-from pipeline.batches import LIGHT
-from pipeline.read import read
+from brew.readers import connector as engine
+from brew.readers.connector import LIGHT, read
 
 LIFTED = tuple(LIGHT.values())
 SMALL_RANGES = ("--lanes", "1", "--max-records-per-transaction", "100")

@@ -10,13 +10,13 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Here, Stage
 
-from pipeline import run as running
-from pipeline import scout
-from pipeline.progress import Board
-from pipeline.scout import Scout
-from protocol.errors import Refused
-from protocol.kafka.clients import producer
-from protocol.position import OffsetRange
+from brew.driver import partitions
+from brew.driver import run as running
+from brew.driver.partitions import Scout
+from brew.driver.progress import Board
+from brew.errors import Refused
+from brew.kafka.clients import producer
+from brew.offsets import OffsetRange
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_dead_run_elsewhere_does_not_hold_back_a_partition_that_has_no_positio
 ) -> None:
     """The output has to be looked through; the dead one's next attempt would fence it."""
     die_in_partition_0_before_partition_1_has_a_position(stage)
-    monkeypatch.setattr(scout, "_SETTLE_S", 1e-9)  # who had to look again would be refused
+    monkeypatch.setattr(partitions, "_SETTLE_S", 1e-9)  # who had to look again would be refused
     stage.drain_alone()
     assert stage.committed() == {0: 2, 1: 1}
     assert len(stage.records(stage.names.output)) == 3
@@ -109,7 +109,7 @@ def test_a_look_does_not_fence_what_this_run_is_at_work_on(stage: Stage) -> None
 def test_what_hides_the_output_for_too_long_is_refused_by_name(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody gives us the partition of whoever hangs there; to begin would be a guess."""
     die_in_partition_0_before_partition_1_has_a_position(stage)
-    monkeypatch.setattr(scout, "_SETTLE_S", 1e-9)
+    monkeypatch.setattr(partitions, "_SETTLE_S", 1e-9)
     ground = running.check(stage.settings("--master", "none"))
     one = Scout(running.share(ground, threading.Event(), Board(), Here()))
     one.ours = {1}

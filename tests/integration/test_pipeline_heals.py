@@ -13,17 +13,17 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import CONNECTOR, PARTITIONS, READ_UNCOMMITTED, READERS, Here, Stage, Status, spark_here
 
-from pipeline.attempt import Job, Offer, attempt
-from pipeline.plan import position_metadata
-from pipeline.ports import Rows, Targets
-from pipeline.read import check_one_task_per_range, read
-from pipeline.run import check
-from protocol.deadline import Deadline
-from protocol.errors import Fatal
-from protocol.kafka.clients import producer
-from protocol.kafka.transaction import TransactionSettings
-from protocol.names import CrashPoint, TransactionalId
-from protocol.position import OffsetRange
+from brew.attempt import Job, Offer, attempt
+from brew.deadline import Deadline
+from brew.driver.run import check
+from brew.errors import Fatal
+from brew.kafka.clients import producer
+from brew.kafka.transaction import TransactionSettings
+from brew.names import CrashPoint, TransactionalId
+from brew.offsets import OffsetRange
+from brew.planner import position_metadata
+from brew.readers.connector import check_one_task_per_range, read
+from brew.transaction import Rows, Targets
 
 
 @pytest.fixture

@@ -8,20 +8,12 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import READERS, Stage, Status
 
-from protocol.deadline import Deadline
-from protocol.kafka import topics
-from protocol.kafka.clients import producer
-from protocol.kafka.scan import LogRecord
-from protocol.position import SourcePosition
-from protocol.records import (
-    ERROR_MESSAGE,
-    ERROR_OFFSET,
-    ERROR_OMITTED,
-    ERROR_PARTITION,
-    ERROR_REASON,
-    ERROR_TOPIC,
-    Reason,
-)
+from brew.deadline import Deadline
+from brew.kafka import topics
+from brew.kafka.clients import producer
+from brew.kafka.log_reader import LogRecord
+from brew.offsets import SourcePosition
+from brew.records import ERROR_MESSAGE, ERROR_OFFSET, ERROR_OMITTED, ERROR_PARTITION, ERROR_REASON, ERROR_TOPIC, Reason
 
 OWN = [("trace", b"abc"), ("trace", None), ("source.offset", b"7")]
 STAMP = 1_700_000_000_123

@@ -13,14 +13,14 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import READERS, Here, Stage, until
 
-from pipeline import missing
-from pipeline.settings import OnMissingPosition
-from pipeline.survey import Surveyor
+from brew.deadline import Deadline
+from brew.driver import missing_offsets
+from brew.driver.partitions import Surveyor
+from brew.errors import Refused
+from brew.kafka.offsets import committed_by
+from brew.names import READ_COMMITTED
+from brew.settings import OnMissingPosition
 from proof.seed import resolve
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka.clients import READ_COMMITTED
-from protocol.kafka.offsets import committed_by
 
 
 @pytest.fixture(params=READERS)
@@ -84,7 +84,7 @@ def test_what_another_first_run_writes_meanwhile_is_not_taken_for_a_lost_positio
     facts = surveyor.facts(source, range(2), Deadline(20), {})
     stage.drain()
     targets = surveyor.output_topics(source, Deadline(20))
-    allowed = missing.resolve(settings, facts, targets, [], missing.Settling(Deadline(20)))
+    allowed = missing_offsets.resolve(settings, facts, targets, [], missing_offsets.Settling(Deadline(20)))
     surveyor.close()
     assert allowed == ({0, 1} if way is OnMissingPosition.START_OVER else set()), "they are asked again"
     stage.drain()

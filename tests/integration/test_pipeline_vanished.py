@@ -12,11 +12,11 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Here, Stage, until
 
-from pipeline import run as running
-from pipeline.outcome import Outcome, Status
-from pipeline.plan import Fact
-from pipeline.progress import Board
-from protocol.errors import Refused
+from brew.driver import run as running
+from brew.driver.progress import Board
+from brew.errors import Refused
+from brew.outcome import Outcome, Status
+from brew.planner import Fact
 
 ORDERS = 20
 ORDER = (0, b"gold-1", b'{"customer_id": "c-1"}')

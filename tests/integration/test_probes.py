@@ -18,15 +18,15 @@ from harness.pipeline import Stage
 from harness.probed import Probed
 from harness.programs import until
 
-from proof.wire.apis import Api
+from brew.deadline import Deadline
+from brew.kafka.clients import consumer, producer
+from brew.kafka.kafka_python import raw_batches
+from brew.kafka.offsets import log_offsets
+from brew.names import READ_UNCOMMITTED, STEPS, TransactionalId
+from brew.observability.status import PartitionState, from_json
+from proof.wire.codec import Api
+from proof.wire.proxy import WireProxy
 from proof.wire.rules import Rule
-from proof.wire.running import WireProxy
-from protocol.deadline import Deadline
-from protocol.kafka.clients import READ_UNCOMMITTED, consumer, producer
-from protocol.kafka.introspect import raw_batches
-from protocol.kafka.offsets import log_offsets
-from protocol.names import STEPS, TransactionalId
-from protocol.observe.status import PartitionState, from_json
 
 FOLLOW = ("--master", "none", "--follow", "--probe-port", "0")
 ORDER = b'{"order_id":"1","customer_id":"gold-1","item":"x","quantity":1,"total_cents":5,"store":"s","created_at":"t"}'

@@ -17,10 +17,9 @@ from harness.names import Names
 from harness.probed import Probed
 from harness.programs import Running
 
-from protocol.observe.status import PartitionState, Status
-from sandbox.ports import free
-from sandbox.postgres import Postgres
-from sandbox.redis import Redis
+from brew.observability.status import PartitionState, Status
+from sandbox.process import free
+from sandbox.store import Postgres, Redis
 
 FIRST, MORE = 40, 12
 STATIC = ("--partitions", "0,1,2,3", "--probe-port", "0", "--follow")

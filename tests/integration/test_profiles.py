@@ -13,15 +13,14 @@ from harness.names import Names
 from harness.pipeline import READ_UNCOMMITTED, Stage
 from harness.programs import until
 
-from pipeline.profiles import table
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka import topics
-from protocol.kafka.clients import producer
-from protocol.kafka.whole import WholeTopic
-from protocol.position import SourcePosition
-from protocol.profiles import PROFILE_OFFSET, profile
-from protocol.records import DISCOUNTS
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka import topics
+from brew.kafka.clients import producer
+from brew.kafka.topic_reader import WholeTopic
+from brew.offsets import SourcePosition
+from brew.records import DISCOUNTS, PROFILE_OFFSET, profile
+from pipeline import profiles
 
 NONE = ("--master", "none")
 READERS = ["connector", "direct"]
@@ -201,7 +200,7 @@ def test_a_wrong_tier_is_seen(customers: Customers, monkeypatch: pytest.MonkeyPa
     customers.make()
     customers.write({"a": "silver", "b": "gold"})
     customers.order("a", "b")
-    monkeypatch.setattr(table, "_TIERS", (*table._TIERS[1:], table._TIERS[0]))
+    monkeypatch.setattr(profiles, "_TIERS", (*profiles._TIERS[1:], profiles._TIERS[0]))
     customers.stage.drain_alone(*customers.options)
     code, report = customers.verify()
     assert (code, report["verdict"], report["totals"]) == (1, "violated", {"corrupt-output": 2})

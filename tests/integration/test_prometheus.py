@@ -21,7 +21,7 @@ from harness.pipeline import Stage
 from harness.probed import Probed
 from harness.programs import ROOT, Running, until
 
-from sandbox.ports import free
+from sandbox.process import free
 
 ALERTS = ROOT / "deploy/alerts"
 RULES, TESTS = ALERTS / "brew.rules.yaml", ALERTS / "tests/brew.test.yaml"

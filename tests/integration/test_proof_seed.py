@@ -13,15 +13,16 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.waiting import markers_written
 
+from brew.cli import STOPPED_EXIT, outcome
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka import topics
+from brew.kafka.clients import admin
+from brew.kafka.kafka_python import open_transactions
+from brew.kafka.log_reader import scan
+from brew.kafka.offsets import log_offsets
+from brew.names import READ_COMMITTED
 from proof.__main__ import proof
-from protocol.command import STOPPED_EXIT, outcome
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.kafka import topics
-from protocol.kafka.clients import READ_COMMITTED, admin
-from protocol.kafka.introspect import open_transactions
-from protocol.kafka.offsets import log_offsets
-from protocol.kafka.scan import scan
 
 Capture = pytest.CaptureFixture[str]
 

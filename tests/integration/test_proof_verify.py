@@ -14,19 +14,20 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.waiting import markers_written
 
-from proof import snapshot, verify
+from brew.cli import outcome
+from brew.cluster import OFFSETS_TOPIC
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka import topics
+from brew.kafka.clients import Producer, admin, consumer, producer
+from brew.kafka.log_reader import LogRecord, scan
+from brew.kafka.offsets import log_offsets
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED
+from brew.offsets import SourcePosition
+from brew.records import DISCOUNTS, ERROR_REASON, tier_of_key
+from proof import log_feeds, verify
 from proof.__main__ import proof
-from protocol.batches import OFFSETS_TOPIC
-from protocol.command import outcome
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka import topics
-from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED, Producer, admin, consumer, producer
-from protocol.kafka.offsets import log_offsets
-from protocol.kafka.scan import LogRecord, scan
-from protocol.position import SourcePosition
-from protocol.records import DISCOUNTS, ERROR_REASON, tier_of_key
 
 Capture = pytest.CaptureFixture[str]
 Row = tuple[str, Any, bytes | None, Any]
@@ -193,7 +194,7 @@ def test_an_output_in_an_open_transaction_is_inconclusive(
     broker: Broker, names: Names, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its offsets are pending too: neither loss nor proof."""
-    monkeypatch.setattr(snapshot, "_COMMITTED_S", 1.0)
+    monkeypatch.setattr(log_feeds, "_COMMITTED_S", 1.0)
     connection = seeded(broker, names, "--count", "9")
     write(connection, names, rows(connection, names), leave_open=True)
     code, told = verified(broker, names, capsys)
@@ -205,17 +206,17 @@ def test_the_same_is_a_hanging_transaction_once_the_run_has_settled(
     broker: Broker, names: Names, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its producer and its transactional id."""
-    asked = snapshot._asked
+    asked = log_feeds._asked
 
-    def impatient(connection: Connection, claim: snapshot.Claim, partitions: range, isolation: str) -> Any:
+    def impatient(connection: Connection, claim: log_feeds.Claim, partitions: range, isolation: str) -> Any:
         """What has no answer is not waited for; what has one is."""
         with monkeypatch.context() as short:
             if isolation == READ_COMMITTED:
-                short.setattr(snapshot, "_COMMITTED_S", 0.5)
+                short.setattr(log_feeds, "_COMMITTED_S", 0.5)
             return asked(connection, claim, partitions, isolation)
 
-    monkeypatch.setattr(snapshot, "_asked", impatient)
-    monkeypatch.setattr(snapshot, "_SETTLE_S", 0.2)
+    monkeypatch.setattr(log_feeds, "_asked", impatient)
+    monkeypatch.setattr(log_feeds, "_SETTLE_S", 0.2)
     connection = seeded(broker, names, "--count", "9")
     write(connection, names, rows(connection, names), leave_open=True)
     code, report = verified(broker, names, capsys, "--settled")

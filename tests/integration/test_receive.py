@@ -15,18 +15,18 @@ from harness.brokers import Broker
 from harness.downstream import ReceiveStage, document, following, run
 from harness.names import Names
 
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka.clients import consumer
+from brew.names import READ_COMMITTED
 from downstream.consume.crash import Crash
 from downstream.consume.handler import Lease
-from downstream.receive.background import Keeping
-from downstream.receive.message import Message
-from downstream.receive.outbox import CallSettings, Deliverer
+from downstream.receive.command import Sink
+from downstream.receive.outbox import CallSettings, Deliverer, Keeping
 from downstream.receive.postgres import PostgresReceiver
-from downstream.receive.sink import Sink
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka.clients import READ_COMMITTED, consumer
-from sandbox.postgres import Postgres
+from downstream.receive.receiver import Message
+from sandbox.store import Postgres
 
 MESSAGES = 120
 

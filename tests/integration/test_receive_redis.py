@@ -15,11 +15,11 @@ from harness.names import Names
 from harness.stores import store
 from harness.waiting import until
 
+from brew.errors import Refused
 from downstream.consume.handler import Lease
-from downstream.receive.message import Message
+from downstream.receive.receiver import Message
 from downstream.receive.redis import Keys
-from protocol.errors import Refused
-from sandbox.redis import Redis
+from sandbox.store import Redis
 
 MESSAGES = 60
 

@@ -15,11 +15,11 @@ from harness.brokers import Broker, sandbox_broker
 from harness.names import Names
 from harness.waiting import until
 
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka import clients, topics
-from protocol.names import ExitCode
-from sandbox import ports
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka import clients, topics
+from brew.names import ExitCode
+from sandbox import process
 from sandbox.kafka import Cluster
 from sandbox.layout import Layout
 
@@ -79,7 +79,7 @@ def test_the_command_line_starts_tells_and_stops_a_broker(directory: Path) -> No
 
 def test_a_taken_port_is_refused_in_one_sentence(directory: Path) -> None:
     """Whoever holds the port, it is left alone, and nothing is started."""
-    with socket.create_server((ports.HOST, 0)) as holder:
+    with socket.create_server((process.HOST, 0)) as holder:
         port = holder.getsockname()[1]
         refused = _sandbox("up", "--port", str(port), "--dir", str(directory))
     assert refused.returncode == ExitCode.REFUSED

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka import clients, topics
-from protocol.names import ExitCode
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka import clients, topics
+from brew.names import ExitCode
 from sandbox import disk, network
-from sandbox.kafka import Cluster, Settings
+from sandbox.kafka import Cluster
+from sandbox.launch import Settings
 from sandbox.network import CLIENTS, Network
 
 ROOT = Path(__file__).resolve().parents[2]

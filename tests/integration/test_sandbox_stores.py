@@ -20,12 +20,11 @@ import pytest
 import redis as client
 from harness.programs import ROOT
 
-from protocol.command import outcome
-from protocol.errors import Refused
-from protocol.names import ExitCode
+from brew.cli import outcome
+from brew.errors import Refused
+from brew.names import ExitCode
 from sandbox.__main__ import cli
-from sandbox.postgres import Postgres
-from sandbox.redis import Redis
+from sandbox.store import Postgres, Redis
 from sandbox.stores import STORES
 
 
@@ -105,7 +104,7 @@ def test_a_server_that_is_not_installed_is_refused_with_what_to_do(
 ) -> None:
     """A missing server is an error, never a skip."""
     monkeypatch.setenv("PATH", str(directory))
-    monkeypatch.setattr("sandbox.postgres._DEBIAN", directory)
+    monkeypatch.setattr("sandbox.store._DEBIAN", directory)
     for kind in (Postgres, Redis):
         with pytest.raises(Refused, match="make setup-stores"):
             kind.start(directory)

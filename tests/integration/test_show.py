@@ -13,9 +13,9 @@ from harness.pipeline import Stage
 from harness.transactions import topics_made
 from harness.waiting import markers_written
 
+from brew.cli import outcome
+from brew.names import ExitCode
 from pipeline.__main__ import cli
-from protocol.command import outcome
-from protocol.names import ExitCode
 
 
 def test_show_tells_each_records_fate_and_its_bytes(broker: Broker, names: Names) -> None:

@@ -15,18 +15,17 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.transactions import STEP_S, begun, topics_made
 
-from proof.wire.apis import Api
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Abortable
+from brew.kafka import cluster_admin, committed_offset, offset_fetch
+from brew.kafka.committed_offset import Standing, locator
+from brew.kafka.kafka_python import KafkaAdminClient, open_admin
+from brew.kafka.transaction import KafkaTransaction
+from brew.offsets import Committed
+from proof.wire.codec import Api
+from proof.wire.proxy import WireProxy
 from proof.wire.rules import Action, Rule, Side
-from proof.wire.running import WireProxy
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Abortable
-from protocol.kafka import asker, operate, standing
-from protocol.kafka.introspect import KafkaAdminClient, open_admin
-from protocol.kafka.locator import locator
-from protocol.kafka.standing import Standing
-from protocol.kafka.transaction import KafkaTransaction
-from protocol.position import Committed
 
 Begin = Callable[[Connection], KafkaTransaction]
 
@@ -55,7 +54,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[KafkaAdminClient]:
         clients.append(open_admin(connection, deadline, request_s))
         return clients[-1]
 
-    monkeypatch.setattr(asker, "open_admin", keeping)
+    monkeypatch.setattr(offset_fetch, "open_admin", keeping)
     return clients
 
 
@@ -66,10 +65,10 @@ def test_a_transaction_on_a_position_that_has_moved_is_not_committed(
     """Whoever moved it; the next one begins where the group stands, through clients of its own."""
     connection, moved = Connection(broker.bootstrap), 7
     if before is not None:
-        operate.set_offsets(connection, names.group, names.input, {0: before}, Deadline(STEP_S))
+        cluster_admin.set_offsets(connection, names.group, names.input, {0: before}, Deadline(STEP_S))
     kafka = begin(connection)
     kept = locator(connection, names.group).client()
-    operate.set_offsets(connection, names.group, names.input, {0: moved}, Deadline(STEP_S))
+    cluster_admin.set_offsets(connection, names.group, names.input, {0: moved}, Deadline(STEP_S))
     with pytest.raises(Abortable, match=f"stood at {stood} in .* and stands at {moved}: .*nothing was committed"):
         kafka.send_offsets(10, "", Deadline(STEP_S))
     kafka.abort(Deadline(STEP_S))
@@ -99,11 +98,11 @@ def test_looks_of_many_threads_at_once_are_all_answered_by_one_client(
     """A process has a transaction for each of its partitions; kafka-python refuses a sixth request by itself."""
     connection = Connection(broker.bootstrap)
     begin(connection)  # the coordinator is there; it sends no offset
-    one = asker.Asker(connection, names.group, Deadline(STEP_S), STEP_S)
+    one = offset_fetch.Asker(connection, names.group, Deadline(STEP_S), STEP_S)
     try:
         with ThreadPoolExecutor(32) as threads:
             told = threads.map(lambda _: one.look("look", (names.input, 0), Deadline(STEP_S)), range(320))
-            assert Counter(told) == {asker.Answer(None, aware=False): 320}
+            assert Counter(told) == {offset_fetch.Answer(None, aware=False): 320}
     finally:
         one.end()
 
@@ -116,7 +115,7 @@ def test_who_knows_nothing_of_the_offset_sent_is_not_believed(
     begin(connection)  # its topics are there; it sends no offset
     with pytest.raises(Abortable, match="can't be confirmed: who answered for it knows nothing of the offset"):
         Standing(connection, names.group).confirm(names.input, 0, None, Deadline(STEP_S))
-    assert len(made) == standing.STRANGERS > 1
+    assert len(made) == committed_offset.STRANGERS > 1
     assert all(one._closed for one in made)
 
 
@@ -139,7 +138,7 @@ def test_a_bootstrap_server_that_is_cut_off_costs_one_attempt(
     broker: Broker, names: Names, begin: Begin, made: list[KafkaAdminClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not even refused, as from behind a cut; the next attempt goes to another one."""
-    monkeypatch.setattr(standing, "_OPEN_S", 0.5)
+    monkeypatch.setattr(committed_offset, "_OPEN_S", 0.5)
     with socket.create_server(("127.0.0.1", 0), backlog=1) as silent:
         port = silent.getsockname()[1]
 
@@ -163,7 +162,7 @@ def test_answers_that_never_come_end_the_transaction_within_the_deadline(
     broker: Broker, begin: Begin, made: list[KafkaAdminClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the step's name, and so that it is aborted: readers wait behind it. No client, with its thread, is left."""
-    monkeypatch.setattr(standing, "_CONFIRM_S", 0.5)
+    monkeypatch.setattr(committed_offset, "_CONFIRM_S", 0.5)
     with WireProxy(broker.bootstrap) as proxy:
         kafka = begin(proxy.connection)
         proxy.add(Rule(Api.OFFSET_FETCH, Action.DROP, Side.REPLY, times=0))

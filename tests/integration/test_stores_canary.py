@@ -20,9 +20,8 @@ from harness.names import Names
 from harness.probed import PAGES, Probed
 from harness.programs import Ran, Running
 
-from protocol.names import ExitCode
-from sandbox.postgres import Postgres
-from sandbox.redis import Redis
+from brew.names import ExitCode
+from sandbox.store import Postgres, Redis
 
 ORDERS = 20
 USER = "planted"

@@ -9,13 +9,13 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Stage
 
-from pipeline import survey
-from pipeline.survey import Surveyor
-from protocol.deadline import Deadline
-from protocol.kafka import operate
-from protocol.kafka.clients import Consumer
-from protocol.kafka.offsets import committed
-from protocol.position import Committed
+from brew.deadline import Deadline
+from brew.driver import partitions as survey
+from brew.driver.partitions import Surveyor
+from brew.kafka import cluster_admin
+from brew.kafka.clients import Consumer
+from brew.kafka.offsets import committed
+from brew.offsets import Committed
 
 STEP_S = 20.0
 ORDERS, PAST = 10, 4
@@ -64,5 +64,5 @@ def test_a_position_behind_what_was_seen_is_asked_for_through_other_clients(
 def test_a_position_that_somebody_moved_back_is_believed(surveyor: Surveyor, stage: Stage) -> None:
     """One truth: also where it is behind what this run has seen."""
     names = stage.names
-    operate.set_offsets(stage.connection, names.group, names.input, {0: PAST}, Deadline(STEP_S))
+    cluster_admin.set_offsets(stage.connection, names.group, names.input, {0: PAST}, Deadline(STEP_S))
     assert _position(surveyor, {0: ORDERS}) == PAST

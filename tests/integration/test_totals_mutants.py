@@ -11,10 +11,10 @@ from harness.names import Names
 from harness.pipeline import Stage
 from harness.totals import PARTITIONS, Shop, Strike, abandoned, fail
 
+from brew.names import CrashPoint
 from downstream.totals import run as running
-from downstream.totals.store import MemoryStore, Standing
-from downstream.totals.work import Aggregate, Output
-from protocol.names import CrashPoint
+from downstream.totals.stages import Aggregate, Output
+from downstream.totals.state_store import MemoryStore, Standing
 
 
 @pytest.fixture

@@ -23,20 +23,18 @@ from harness.pipeline import Running, Stage
 from harness.transactions import topics_made
 from harness.waiting import markers_written, until
 
-from pipeline.settings import PipelineSettings
-from pipeline.ui.desk import Desk
-from pipeline.ui.server import Live
-from pipeline.ui.settings import LiveSettings
-from pipeline.ui.sources import Tails
-from pipeline.ui.transactions import transactions
-from proof.wire.running import WireProxy
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.kafka.operate import set_config
-from protocol.kafka.topics import cleanup_policy
-from protocol.names import ExitCode
-from protocol.position import SourcePosition
-from protocol.secrets import Secret
+from brew.connection import Connection, Secret
+from brew.deadline import Deadline
+from brew.kafka.cluster_admin import set_config
+from brew.kafka.topics import cleanup_policy
+from brew.names import ExitCode
+from brew.offsets import SourcePosition
+from brew.settings import PipelineSettings
+from operations.ui.model import transactions
+from operations.ui.server import Live
+from operations.ui.settings import LiveSettings
+from operations.ui.sources import Desk, Tails
+from proof.wire.proxy import WireProxy
 
 CANARY = "canary-5f1d0c"
 INTERVAL_S = 0.2

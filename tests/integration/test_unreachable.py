@@ -6,10 +6,10 @@ import pytest
 from harness.brokers import Broker
 from harness.secure import Secure
 
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Unreachable
-from protocol.kafka.clients import reach
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Unreachable
+from brew.kafka.clients import reach
 
 REACH_S = 2.0
 

@@ -23,7 +23,7 @@ from harness.pipeline import Stage
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from protocol.jvm import parts
+from brew.jvm import dependencies
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = ("protocol", "pipeline", "downstream", "proof", "sandbox")
@@ -145,7 +145,7 @@ def test_without_spark_it_needs_nothing_but_kafka(installed: Installed, broker: 
     three = ["--input", names.input, "--output", names.output, "--dead-letter", names.dead_letter]
     group = ["--group", names.group]
     where = installed.place / "venv/bin/python"
-    modules = "import pipeline, protocol.jvm.parts as p; print(pipeline.__file__, p.home())"
+    modules = "import pipeline, brew.jvm.dependencies as p; print(pipeline.__file__, p.home())"
     told = subprocess.run([str(where), "-c", modules], cwd=installed.place, capture_output=True, text=True, check=True)
     assert str(ROOT) not in told.stdout
     for command in (
@@ -171,13 +171,13 @@ def test_spark_needs_the_set_up_and_drains_behind_it(installed: Installed, broke
     assert refused.returncode == 3
     assert "`brew-pipeline setup`" in refused.stderr
     assert str(installed.place / "elsewhere/.cache/brew") in refused.stderr
-    made = installed.run("brew-pipeline", "setup", "--from", str(parts.home()))
+    made = installed.run("brew-pipeline", "setup", "--from", str(dependencies.home()))
     assert made.returncode == 0, made.stderr
-    assert f"{len(parts.wanted(parts.Part.SPARK))} jars" in made.stdout
+    assert f"{len(dependencies.wanted(dependencies.Part.SPARK))} jars" in made.stdout
     line = shlex.split(installed.run("brew-pipeline", "submit", "--dry-run", *run[1:-1], "yarn").stdout)
     assert all(jar.startswith(str(installed.place)) for jar in line[line.index("--jars") + 1].split(","))
     with zipfile.ZipFile(line[line.index("--py-files") + 1]) as shipped:
-        assert {"pipeline/task.py", "protocol/kafka/transaction.py"} <= set(shipped.namelist())
+        assert {"brew/readers/connector.py", "brew/kafka/transaction.py"} <= set(shipped.namelist())
     drained = installed.run("brew-pipeline", *run)
     assert drained.returncode == 0, drained.stdout + drained.stderr
     stage.proven(inputs=60, outputs=50, dead_letters=10)

@@ -11,7 +11,7 @@ import threading
 import pytest
 from harness.brokers import Broker
 
-from proof.wire.running import WireProxy
+from proof.wire.proxy import WireProxy
 
 
 def test_a_proxy_that_ends_while_clients_come_leaves_no_socket_behind(

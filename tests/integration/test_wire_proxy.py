@@ -16,25 +16,24 @@ from harness.names import Names
 from harness.programs import ROOT, until
 from harness.waiting import markers_written
 
-from pipeline.enrich import enricher
-from pipeline.outcome import Status
-from pipeline.ports import Rows, Targets
-from pipeline.settings import Limits
-from pipeline.transact import transact
-from proof.wire.apis import Api
-from proof.wire.rules import Action, Rule, Side
-from proof.wire.running import WireProxy
-from proof.wire.shape import Shape
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import BrewError, Unreachable
-from protocol.kafka import topics
-from protocol.kafka.clients import READ_COMMITTED, admin
-from protocol.kafka.introspect import open_transactions, raw_batches
-from protocol.kafka.offsets import log_offsets
-from protocol.kafka.scan import scan
-from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
-from protocol.position import OffsetRange
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import BrewError, Unreachable
+from brew.kafka import topics
+from brew.kafka.clients import admin
+from brew.kafka.kafka_python import open_transactions, raw_batches
+from brew.kafka.log_reader import scan
+from brew.kafka.offsets import log_offsets
+from brew.kafka.transaction import KafkaTransaction, TransactionSettings
+from brew.names import READ_COMMITTED
+from brew.offsets import OffsetRange
+from brew.outcome import Status
+from brew.settings import Limits
+from brew.transaction import Rows, Targets, transact
+from pipeline.orders import enricher
+from proof.wire.codec import Api
+from proof.wire.proxy import WireProxy
+from proof.wire.rules import Action, Rule, Shape, Side
 
 CONCURRENT_TRANSACTIONS = 51
 

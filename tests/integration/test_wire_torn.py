@@ -10,9 +10,9 @@ import pytest
 from harness.brokers import Broker
 from harness.programs import ROOT
 
+from brew.connection import Connection
 from proof.wire.product import against_pipeline
 from proof.wire.torn import experiment
-from protocol.connection import Connection
 
 TRIES = 6
 

@@ -16,9 +16,9 @@ from harness.names import Names
 from harness.pipeline import Stage
 from harness.waiting import markers_written
 
+from brew.cli import outcome
+from brew.names import ExitCode
 from pipeline.__main__ import cli
-from protocol.command import outcome
-from protocol.names import ExitCode
 
 ORDERS = 12
 

@@ -19,15 +19,14 @@ from harness.downstream import LedgerStage, ReceiveStage
 from harness.names import Names
 from harness.stores import store as running
 
+from brew.cli import run
+from brew.names import ExitCode
 from downstream.receive.check import DUPLICATE
 from proof.campaign.campaign import about
 from proof.campaign.result import PROVEN, VIOLATED, Result, write_file
 from proof.provenance import MadeWith
-from proof.report.bars import STORE_KILLS
-from protocol.command import run
-from protocol.names import ExitCode
-from sandbox.postgres import Postgres
-from sandbox.redis import Redis
+from proof.report.summary import STORE_KILLS
+from sandbox.store import Postgres, Redis
 from tests.kills.bugs import BUGS
 from tests.kills.campaign import Killed, Stage, campaign
 

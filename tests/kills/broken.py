@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from brew.cli import run
 from downstream.__main__ import downstream
-from protocol.command import run
 from tests.kills.bugs import BUGS, OTHERS
 
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from brew.deadline import Deadline
+from brew.kafka.transaction import KafkaTransaction
 from downstream.consume.crash import Crash, Moment
 from downstream.consume.handler import Lease, Slice
-from downstream.ledger import handler as ledger_handler
+from downstream.ledger import command as ledger_handler
+from downstream.ledger.command import LedgerHandler
 from downstream.ledger.entry import entry
-from downstream.ledger.handler import LedgerHandler
-from downstream.ledger.position import Row, Start
-from downstream.receive.message import Message
+from downstream.ledger.store import Row, Start
 from downstream.receive.postgres import PostgresReceiver
-from protocol.deadline import Deadline
-from protocol.kafka.transaction import KafkaTransaction
+from downstream.receive.receiver import Message
 
 
 def _entries(slices: Sequence[Slice]) -> list[ledger_handler.Entry]:

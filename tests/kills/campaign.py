@@ -19,8 +19,8 @@ from typing import Any
 from harness import enriched
 from harness.downstream import LedgerStage, ReceiveStage
 
+from brew.deadline import Deadline
 from downstream.consume.crash import Moment
-from protocol.deadline import Deadline
 from tests.kills.bugs import BUGS
 
 Stage = LedgerStage | ReceiveStage
@@ -74,8 +74,8 @@ class _Program:
 
 def _child(arguments: list[str], bug: Callable[[], None] | None, words: Path) -> None:
     """The command line; ends as the program would."""
+    from brew.cli import outcome  # noqa: PLC0415 - the same
     from downstream.__main__ import downstream  # noqa: PLC0415 - in the child, where it is there already
-    from protocol.command import outcome  # noqa: PLC0415 - the same
 
     sys.stdout = sys.stderr = words.open("a", buffering=1)
     if bug is not None:

@@ -15,16 +15,16 @@ from harness.pipeline import Stage
 from rich.console import Console
 from rich.table import Table
 
+import brew.cli
 import pipeline.__main__
-import protocol.command
+from brew.errors import UsageError
+from brew.names import ExitCode
 from mutants.catalogue import EVERY, HARMLESS, MUTANTS
 from mutants.experiment import Seen, experiments
 from mutants.grounds import GROUNDS
 from mutants.layers import HARMLESS_IN_LAYERS, LAYER_BUGS, copied, is_red
 from mutants.mutant import Changes, Mutant
 from proof.commands.options import json_option, say_json
-from protocol.errors import UsageError
-from protocol.names import ExitCode
 
 _EPILOG = """\b
 Examples:
@@ -157,4 +157,4 @@ def _show(rows: Iterable[dict[str, Any]]) -> None:
 
 def main() -> None:
     """The program."""
-    protocol.command.run(cli, "mutants")
+    brew.cli.run(cli, "mutants")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from brew.outcome import Outcome, Status
+from brew.readers.direct import worker
+from brew.readers.direct.worker import _Tenure
 from mutants.mutant import Changes, mutant
-from pipeline.direct import stretch, tenure
-from pipeline.direct.tenure import _Tenure
-from pipeline.outcome import Outcome, Status
 
 
 @mutant("D22", on="direct-payloads", named="corrupt-output")
@@ -18,7 +18,7 @@ def null_key_becomes_empty(change: Changes) -> None:
     def handing(old: Callable[..., Any]) -> Callable[..., Any]:
         return lambda taken: (rows._replace(keys=[key or b"" for key in rows.keys]) for rows in old(taken))
 
-    change.set(stretch, "_rows", handing)
+    change.set(worker, "_rows", handing)
 
 
 @mutant("D22", on="direct-payloads", named="corrupt-output")
@@ -31,13 +31,13 @@ def headers_of_one_name_become_one(change: Changes) -> None:
 
         return lambda taken: (rows._replace(headers=list(map(once, rows.headers))) for rows in old(taken))
 
-    change.set(stretch, "_rows", handing)
+    change.set(worker, "_rows", handing)
 
 
 @mutant("D11", on="direct-failing-send-offsets", named="not drained")
 def next_range_after_a_failure(change: Changes) -> None:
     """A range that failed is left behind: its task goes on after it, and a drain ends with code 0 without it."""
-    change.set(tenure, "_ON", lambda _: set(Status) - {Status.CRASHED})
+    change.set(worker, "_ON", lambda _: set(Status) - {Status.CRASHED})
 
 
 @mutant("D7", on="direct-vanished-behind-a-commit", named="duplicate-output")

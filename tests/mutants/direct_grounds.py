@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import time
 
+from brew.errors import Abortable, Refused
+from brew.kafka.transaction import KafkaTransaction
+from brew.readers.direct.server import Office
 from mutants.scene import Scene
-from pipeline.direct.office import Office
-from protocol.errors import Abortable, Refused
-from protocol.kafka.transaction import KafkaTransaction
 
 _DIRECT = ("--reader", "direct")
 _LEASE_S = 1.0

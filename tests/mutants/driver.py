@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from brew.driver import micro_batches, missing_offsets
+from brew.driver import partitions as scout
+from brew.driver import partitions as survey
+from brew.driver.missing_offsets import Trace
+from brew.driver.partitions import Scout
+from brew.planner import Fact
+from brew.settings import PipelineSettings
 from mutants.mutant import Changes, mutant
-from pipeline import lane, missing, scout, survey
-from pipeline.missing import Trace
-from pipeline.plan import Fact
-from pipeline.scout import Scout
-from pipeline.settings import PipelineSettings
 
 
 @mutant("D7", on="vanished", named="duplicate-output")
 def earliest_on_a_vanished_offset(change: Changes) -> None:
     """Without a committed offset the run begins at the first record, whatever the output holds."""
-    change.set(missing, "resolve", lambda _: lambda _settings, facts, *_: {fact.partition for fact in facts})
+    change.set(missing_offsets, "resolve", lambda _: lambda _settings, facts, *_: {fact.partition for fact in facts})
 
 
 @mutant("D7", on="vanished", named="lost-output")
@@ -25,10 +27,10 @@ def latest_on_a_vanished_offset(change: Changes) -> None:
 
     def resolve(settings: PipelineSettings, facts: Iterable[Fact], *_: Any) -> set[int]:
         for fact in facts:
-            missing._behind_a_fence(settings, fact, fact.log.last_stable)
+            missing_offsets._behind_a_fence(settings, fact, fact.log.last_stable)
         return set()
 
-    change.set(missing, "resolve", lambda _: resolve)
+    change.set(missing_offsets, "resolve", lambda _: resolve)
 
 
 @mutant("D7", on="vanished-behind-the-first-commit", named="duplicate-output")
@@ -42,7 +44,7 @@ def last_trace_that_is_read_wins(change: Changes) -> None:
     """What is restored is the position behind the record that was read last, not behind the highest one."""
 
     def reading(old: Callable[..., dict[int, Trace]]) -> Callable[..., dict[int, Trace]]:
-        def traces(settings: Any, partitions: Any, logs: missing.Logs, **how: Any) -> dict[int, Trace]:
+        def traces(settings: Any, partitions: Any, logs: missing_offsets.Logs, **how: Any) -> dict[int, Trace]:
             found: dict[int, Trace] = {}
             for name, log in logs.items():
                 found |= old(settings, partitions, {name: log}, **how)
@@ -50,7 +52,7 @@ def last_trace_that_is_read_wins(change: Changes) -> None:
 
         return traces
 
-    change.set(missing, "_traces", reading)
+    change.set(missing_offsets, "_traces", reading)
 
 
 @mutant("D7", on="recreated", named="not refused: topic-recreated")
@@ -62,7 +64,7 @@ def topic_id_left_out(change: Changes) -> None:
 @mutant("D9", on="silent-reader", named="lost-output")
 def second_look_skipped(change: Changes) -> None:
     """A range of which the reader returned nothing is passed without a second reader's look."""
-    change.set(lane, "scan", lambda _: lambda *_arguments, **_options: iter(()))
+    change.set(micro_batches, "scan", lambda _: lambda *_arguments, **_options: iter(()))
 
 
 @mutant("D6", on="rival-amid-the-survey", named="offset-ahead")

@@ -13,14 +13,15 @@ from pathlib import Path
 
 from harness.pipeline import Stage
 
+from brew import attempt
+from brew.deadline import Deadline
+from brew.errors import BrewError
 from mutants.grounds import GROUNDS
 from mutants.mutant import Changes, Mutant
 from mutants.scene import Scene
-from pipeline import journaled
 from proof.findings import Verdict
-from proof.verify import Asked, Claim, verify
-from protocol.deadline import Deadline
-from protocol.errors import BrewError
+from proof.log_feeds import Claim
+from proof.verify import Asked, verify
 
 _VERIFY_S = 60.0
 _AT_ONCE = 4
@@ -76,8 +77,8 @@ def _play(ground: str, stage: Stage, mutant: Mutant | None) -> tuple[Scene, floa
             GROUNDS[ground](scene)
         except BrewError as error:
             scene.signs.append(str(error))
-    journaled._journal(str(scene.journals), os.getpid()).close()
-    journaled._journal.cache_clear()
+    attempt._journal(str(scene.journals), os.getpid()).close()
+    attempt._journal.cache_clear()
     return scene, time.monotonic() - began
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from brew.errors import BrewError
+from brew.kafka.transaction import KafkaTransaction
+from brew.readers.direct import worker
 from mutants.mutant import Changes, mutant
 from mutants.steps import Method
-from pipeline.direct import holder
-from protocol.errors import BrewError
-from protocol.kafka.transaction import KafkaTransaction
 
 
 @mutant("D11", on="failing-send-offsets", named="")
@@ -45,4 +45,4 @@ def lease_without_end(change: Changes) -> None:
     def connecting(old: Method) -> Method:
         return lambda host, port, _silence_s, deadline: old(host, port, 86_400.0, deadline)
 
-    change.set(holder, "Line", lambda line: type("EndlessLine", (line,), {"to": staticmethod(connecting(line.to))}))
+    change.set(worker, "Line", lambda line: type("EndlessLine", (line,), {"to": staticmethod(connecting(line.to))}))

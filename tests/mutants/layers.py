@@ -89,14 +89,14 @@ _REPLAY = "tests/unit/pipeline/test_dlq_replay.py::"
 
 _COMPARISON = "proof/checking/comparison.py"
 _CHAIN = "proof/checking/positions.py"
-_STREAM = "proof/checking/stream.py"
+_STREAM = "proof/checking/input_partition.py"
 _TRANSACTIONS = "proof/checking/transactions.py"
-_WORK = "downstream/totals/work.py"
-_CHANGELOG = "downstream/totals/changelog.py"
-_HOLDER = "protocol/claims/member.py"
-_TABLE = "protocol/claims/table.py"
+_WORK = "downstream/totals/stages.py"
+_CHANGELOG = "downstream/totals/state_store.py"
+_HOLDER = "brew/claims/member.py"
+_TABLE = "brew/claims/state.py"
 _PARTITIONS = "downstream/virtual/partitions.py"
-_REPLAYING = "pipeline/dlq/replay.py"
+_REPLAYING = "operations/dlq/replay.py"
 
 LAYER_BUGS: list[LayerBug] = [
     LayerBug(

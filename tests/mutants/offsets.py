@@ -9,12 +9,12 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 
+from brew import transaction
+from brew.deadline import Deadline
+from brew.errors import BrewError
+from brew.kafka.transaction import KafkaTransaction
+from brew.offsets import HEADER_OFFSET
 from mutants.mutant import Changes, mutant
-from pipeline import transact
-from protocol.deadline import Deadline
-from protocol.errors import BrewError
-from protocol.kafka.transaction import KafkaTransaction
-from protocol.position import HEADER_OFFSET
 
 Method = Callable[..., Any]
 
@@ -36,7 +36,9 @@ def flush_left_out(change: Changes) -> None:
 
         def flush(self, deadline: Deadline) -> None: ...
 
-    change.set(transact, "_write", lambda old: lambda run, *more: old(replace(run, kafka=Unflushed(run.kafka)), *more))
+    change.set(
+        transaction, "_write", lambda old: lambda run, *more: old(replace(run, kafka=Unflushed(run.kafka)), *more)
+    )
 
 
 def _offsets(change: Changes, pick: Callable[[int, int | None], int | None]) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
+from brew import transaction
+from brew.kafka import log_reader
+from brew.kafka.clients import producer
+from brew.kafka.transaction import KafkaTransaction
+from brew.names import READ_UNCOMMITTED
+from brew.offsets import HEADER_OFFSET
 from mutants.mutant import Changes, mutant
-from pipeline import transact
-from protocol.kafka import ranges
-from protocol.kafka.clients import READ_UNCOMMITTED, producer
-from protocol.kafka.transaction import KafkaTransaction
-from protocol.position import HEADER_OFFSET
 
 Produce = Callable[..., None]
 _PARTITION, _HEADERS = 3, 7
@@ -44,13 +45,13 @@ def _headers(change: Changes, edit: Callable[[list[Any]], list[Any]]) -> None:
 @mutant("D9", on="calm", named="phantom-output")
 def read_uncommitted_input(change: Changes) -> None:
     """The input is read at read_uncommitted: orders of aborted transactions are enriched, too."""
-    change.set(ranges, "READ_COMMITTED", lambda _: READ_UNCOMMITTED)
+    change.set(log_reader, "READ_COMMITTED", lambda _: READ_UNCOMMITTED)
 
 
 @mutant("D9", on="retention", named="lost-output")
 def reader_resets_to_latest(change: Changes) -> None:
     """A reader whose offset is gone goes on from the end of the log instead of raising."""
-    change.set(ranges, "consumer", lambda old: lambda *a, **k: old(*a, **k, **{"auto.offset.reset": "latest"}))
+    change.set(log_reader, "consumer", lambda old: lambda *a, **k: old(*a, **k, **{"auto.offset.reset": "latest"}))
 
 
 @mutant("D14", on="full-queue", named="lost-output")
@@ -143,7 +144,7 @@ def batches_swapped(change: Changes) -> None:
 @mutant("D19", on="calm", named="lost-output")
 def rejected_rows_dropped(change: Changes) -> None:
     """A record that can't be enriched is dropped instead of going to the dead-letter topic."""
-    change.set(transact, "_reject", lambda _: lambda *_arguments: None)
+    change.set(transaction, "_reject", lambda _: lambda *_arguments: None)
 
 
 @mutant("D19", on="crash-after-flush", named="duplicate-output")
@@ -168,4 +169,4 @@ def dead_letters_outside_of_the_transaction(change: Changes) -> None:
             beside[0].flush(10)
 
     change.set(KafkaTransaction, "__init__", making)
-    change.set(transact, "_reject", lambda old: lambda run, *record: old(replace(run, kafka=Outside()), *record))
+    change.set(transaction, "_reject", lambda old: lambda run, *record: old(replace(run, kafka=Outside()), *record))

@@ -7,13 +7,13 @@ import threading
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from harness.pipeline import until
 
+from brew.deadline import Deadline
+from brew.driver import partitions
+from brew.errors import Refused
+from brew.kafka import committed_offset, offsets, transaction
+from brew.kafka.transaction import KafkaTransaction
+from brew.names import READ_COMMITTED
 from mutants.scene import Scene
-from pipeline import survey
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka import locator, offsets, transaction
-from protocol.kafka.clients import READ_COMMITTED
-from protocol.kafka.transaction import KafkaTransaction
 
 _LATER_S = 1.0
 
@@ -54,7 +54,7 @@ def told_the_past(scene: Scene) -> None:
     scene.drain()
     scene.mutate()
     until_sent: list[object] = []
-    for owner in (survey, locator):
+    for owner in (partitions, committed_offset):
         scene.change.set(owner, "committed", lambda old: lambda *asked: old(*asked) if until_sent else dict(past))
     scene.once(KafkaTransaction, "send_offsets", before=lambda: until_sent.append(True))
     scene.drain()
@@ -136,7 +136,7 @@ def rival_amid_the_survey(scene: Scene) -> None:
         scene.drain()
 
     before_the_run = iter([False])
-    scene.once(survey, "committed", before=meanwhile, when=lambda *_: next(before_the_run, True))
+    scene.once(partitions, "committed", before=meanwhile, when=lambda *_: next(before_the_run, True))
     scene.drain()
 
 

@@ -13,13 +13,13 @@ from typing import Any
 from confluent_kafka import Producer
 from harness.pipeline import Here, Stage, until
 
+from brew.connection import Connection
+from brew.errors import BrewError, Refused
+from brew.kafka.clients import producer
+from brew.kafka.transaction import KafkaTransaction
+from brew.outcome import Outcome
 from mutants.mutant import Changes, Mutant
-from pipeline.outcome import Outcome
-from proof.orders import orders, spoiled
-from protocol.connection import Connection
-from protocol.errors import BrewError, Refused
-from protocol.kafka.clients import producer
-from protocol.kafka.transaction import KafkaTransaction
+from proof.seed import orders, spoiled
 
 _MOST_CYCLES = 10
 # Most of the bugs sit in what the connector's stand-in reads with; a ground of the other reader names it.

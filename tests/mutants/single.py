@@ -9,21 +9,21 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from harness.fakes import Broker, FakeTransaction
 
+from brew import transaction as transact
+from brew.deadline import Deadline
+from brew.errors import Abortable, Fatal
+from brew.fault_injection import CrashOrder
+from brew.kafka import transaction
+from brew.kafka.log_reader import RangeReader
+from brew.kafka.transaction import KafkaTransaction
+from brew.names import CrashMode, CrashPoint
+from brew.offsets import OffsetRange
+from brew.outcome import Status
+from brew.readers.local import AloneEngine
+from brew.settings import Limits
+from brew.transaction import CrashedOnPurposeError, Rows, Targets
 from mutants.scene import Scene
-from pipeline import transact
-from pipeline.alone import AloneEngine
-from pipeline.crash import CrashOrder
-from pipeline.enrich import enricher
-from pipeline.outcome import Status
-from pipeline.ports import CrashedOnPurposeError, Rows, Targets
-from pipeline.settings import Limits
-from protocol.deadline import Deadline
-from protocol.errors import Abortable, Fatal
-from protocol.kafka import transaction
-from protocol.kafka.ranges import RangeReader
-from protocol.kafka.transaction import KafkaTransaction
-from protocol.names import CrashMode, CrashPoint
-from protocol.position import OffsetRange
+from pipeline.orders import enricher
 
 
 def calm(scene: Scene) -> None:

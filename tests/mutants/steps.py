@@ -8,18 +8,18 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from brew import transaction
+from brew.attempt import Job, Offer
+from brew.deadline import Deadline
+from brew.kafka import committed_offset
+from brew.kafka.committed_offset import Standing
+from brew.kafka.transaction import KafkaTransaction
+from brew.names import READ_UNCOMMITTED, TransactionalId
+from brew.offsets import Committed
+from brew.outcome import Outcome, Status
+from brew.readers import local
+from brew.transaction import Rows
 from mutants.mutant import Changes, mutant
-from pipeline import alone, transact
-from pipeline.attempt import Job, Offer
-from pipeline.outcome import Outcome, Status
-from pipeline.ports import Rows
-from protocol.deadline import Deadline
-from protocol.kafka import locator
-from protocol.kafka.clients import READ_UNCOMMITTED
-from protocol.kafka.standing import Standing
-from protocol.kafka.transaction import KafkaTransaction
-from protocol.names import TransactionalId
-from protocol.position import Committed
 
 Method = Callable[..., Any]
 
@@ -136,26 +136,26 @@ def _not_confirmed(change: Changes) -> None:
 def no_locate(change: Changes) -> None:
     """The driver's word is believed: nobody asks where the group stands."""
     change.set(KafkaTransaction, "locate", lambda _: lambda *_arguments: None)
-    change.set(transact, "_settled", lambda _: lambda *_arguments, **_more: None)
+    change.set(transaction, "_settled", lambda _: lambda *_arguments, **_more: None)
 
 
 @mutant("D4", on="rival-before-the-fence", named="duplicate-output")
 def position_inside_the_range_ignored(change: Changes) -> None:
     """A range that is done in part is written again from its start."""
-    change.set(transact, "_write", lambda old: lambda run, batches, _: old(run, batches, run.offered.start))
+    change.set(transaction, "_write", lambda old: lambda run, batches, _: old(run, batches, run.offered.start))
 
 
 @mutant("D7", on="vanished-behind-the-plan", named="duplicate-output")
 def first_time_ignored(change: Changes) -> None:
     """No committed offset counts as a first time, although the driver planned from one."""
-    change.set(transact, "_settled", lambda old: lambda found, offered, **_: old(found, offered, first_time=True))
+    change.set(transaction, "_settled", lambda old: lambda found, offered, **_: old(found, offered, first_time=True))
 
 
 @mutant("D4", on="pending-under-another-id", named="duplicate-output")
 def unstable_locate(change: Changes) -> None:
     """The position is read without waiting for pending offset commits."""
-    change.set(locator, "READ_COMMITTED", lambda _: READ_UNCOMMITTED)
-    change.set(locator, "_known", lambda _: deque())  # those that are kept were made without the bug
+    change.set(committed_offset, "READ_COMMITTED", lambda _: READ_UNCOMMITTED)
+    change.set(committed_offset, "_known", lambda _: deque())  # those that are kept were made without the bug
 
 
 @mutant("D12", on="lost-answer", named="duplicate-output")
@@ -184,6 +184,6 @@ def retried_without_locate(change: Changes) -> None:
 
         return write
 
-    change.set(alone, "attempt", trying)
-    change.set(transact, "_settled", settling)
-    change.set(transact, "_write", writing)
+    change.set(local, "attempt", trying)
+    change.set(transaction, "_settled", settling)
+    change.set(transaction, "_write", writing)

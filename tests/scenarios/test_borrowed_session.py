@@ -11,13 +11,13 @@ _PROGRAM = """
 import signal, sys, threading
 from pyspark.sql import SparkSession
 from pipeline.__main__ import run_command
-from pipeline.options import settings_of
-from pipeline.progress import Board, Silent
-from pipeline.run import run
-from protocol.command import outcome
-from protocol.errors import Refused
-from protocol.jvm import parts
-from protocol.jvm.parts import Part
+from brew.options import settings_of
+from brew.driver.progress import Board, Silent
+from brew.driver.run import run
+from brew.cli import outcome
+from brew.errors import Refused
+from brew.jvm import parts
+from brew.jvm.dependencies import Part
 
 connector, words = sys.argv[1] == "connector", sys.argv[2:]
 builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")

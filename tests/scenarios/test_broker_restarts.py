@@ -23,12 +23,12 @@ from harness.pipeline import Stage
 from harness.programs import Running
 from harness.waiting import POLL_S, until
 
-from protocol.claims import layout
-from protocol.deadline import Deadline
-from protocol.kafka import topics
-from protocol.kafka.offsets import committed_by, log_offsets
-from protocol.names import READ_COMMITTED
-from sandbox.postgres import Postgres
+from brew.claims import messages
+from brew.deadline import Deadline
+from brew.kafka import topics
+from brew.kafka.offsets import committed_by, log_offsets
+from brew.names import READ_COMMITTED
+from sandbox.store import Postgres
 
 RESTARTS = int(os.environ.get("RESTARTS") or 2)
 AWAY_S = 6.0
@@ -148,7 +148,7 @@ def test_no_following_program_dies_of_a_broker_s_restart(names: Names, postgres:
         for one in (stage, other):
             one.create(2, output=2)
         topics.create(
-            stage.admin, [topics.Wanted(names.topic("claims"), layout.PARTITIONS, layout.CONFIG)], Deadline(30)
+            stage.admin, [topics.Wanted(names.topic("claims"), messages.PARTITIONS, messages.CONFIG)], Deadline(30)
         )
         programs = Programs(stage, other, url, postgres.url, tmp_path)
         programs.start(stack)

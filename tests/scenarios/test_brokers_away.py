@@ -14,7 +14,7 @@ from harness.programs import until
 
 from downstream.consume import loop as looping
 from downstream.consume.loop import Loop
-from sandbox.postgres import Postgres
+from sandbox.store import Postgres
 
 ORDERS = 60
 

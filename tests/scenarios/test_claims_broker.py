@@ -11,13 +11,13 @@ from harness.brokers import Broker, sandbox_broker
 from harness.names import Names
 from harness.programs import until
 
-from proof.claims.judge import Belief, broken
-from protocol.claims.keeper import Keeper
-from protocol.claims.member import Membership
-from protocol.claims.messages import ClaimingPartition, decode
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.kafka.claims_log import ClaimsLog
+from brew.claims.heartbeater import Keeper
+from brew.claims.member import Membership
+from brew.claims.messages import ClaimingPartition, decode
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka.claims_log import ClaimsLog
+from proof.claims.history import Belief, broken
 
 INTERVAL_S = 0.5
 PARTITIONS = (0, 1, 2, 3)

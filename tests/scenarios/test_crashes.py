@@ -10,10 +10,10 @@ import psutil
 import pytest
 from harness.pipeline import PARTITIONS, READ_UNCOMMITTED, Running, Stage, Status, until
 
-from protocol.deadline import Deadline
-from protocol.kafka.transactions import transactions
-from protocol.names import CrashPoint
-from protocol.transactions import ONGOING
+from brew.cluster import ONGOING
+from brew.deadline import Deadline
+from brew.kafka.transactions_admin import transactions
+from brew.names import CrashPoint
 
 BEFORE_COMMIT = {
     CrashPoint.AFTER_FENCE,
@@ -148,7 +148,7 @@ def test_a_jvm_and_a_driver_that_die_alone_leave_nothing_behind(stage: Stage) ->
     # pyspark's own server thread prints a trace of its broken socket, now or later; our last word is the sentence.
     ours = [line for line in ran.err.splitlines() if line.startswith("pipeline: ")]
     assert ours[-1].startswith("pipeline: Spark's JVM has ended by itself (exit code -9"), ran.err
-    assert "pipeline/run.py" not in ran.err
+    assert "brew/driver/run.py" not in ran.err
     stage.nobody_left()
     stage.drain_alone()
     stage.proven(inputs=40_000, outputs=40_000)

@@ -15,18 +15,20 @@ from harness.names import Names
 from harness.transactions import STEP_S, topics_made
 from harness.waiting import until
 
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Abortable, BrewError
-from protocol.kafka import operate
-from protocol.kafka.clients import READ_COMMITTED, admin
-from protocol.kafka.offsets import log_offsets
-from protocol.kafka.scan import scan
-from protocol.kafka.standing import Standing
-from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
-from protocol.kafka.transactions import transactions
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Abortable, BrewError
+from brew.kafka import cluster_admin
+from brew.kafka.clients import admin
+from brew.kafka.committed_offset import Standing
+from brew.kafka.log_reader import scan
+from brew.kafka.offsets import log_offsets
+from brew.kafka.transaction import KafkaTransaction, TransactionSettings
+from brew.kafka.transactions_admin import transactions
+from brew.names import READ_COMMITTED
 from sandbox import network
-from sandbox.kafka import Cluster, Settings
+from sandbox.kafka import Cluster
+from sandbox.launch import Settings
 
 pytestmark = pytest.mark.skipif(not network.allowed(), reason="namespaces need root, `ip` and `nsenter`")
 
@@ -85,7 +87,7 @@ def test_a_position_that_a_cut_off_coordinator_tells_is_not_committed_on(
     whole = TransactionSettings(three.connection, names.group, STEP_S)
     for partition in (0, 1):
         until(partial(_written, whole, names, partition, 0, 5), "a first transaction each")
-    cut_off = operate.coordinator(admin(three.connection), operate.OFFSETS, names.group, Deadline(STEP_S))
+    cut_off = cluster_admin.coordinator(admin(three.connection), cluster_admin.OFFSETS, names.group, Deadline(STEP_S))
     others = [node for node in three.layout.nodes if node.number != cut_off]
     bootstrap = ",".join(f"{node.host}:{node.port}" for node in others)
     mine = TransactionSettings(Connection(bootstrap), names.group, STEP_S)
@@ -99,7 +101,9 @@ def test_a_position_that_a_cut_off_coordinator_tells_is_not_committed_on(
     three.cut(cut_off, [node.number for node in others])
     asking = admin(mine.connection)
     until(
-        lambda: operate.coordinator(asking, operate.OFFSETS, names.group, Deadline(STEP_S)) not in {cut_off, -1},
+        lambda: (
+            cluster_admin.coordinator(asking, cluster_admin.OFFSETS, names.group, Deadline(STEP_S)) not in {cut_off, -1}
+        ),
         "another coordinator",
     )
     for partition in (0, 1):

@@ -47,7 +47,7 @@ def test_submit_prints_a_line_that_gives_the_same_run(stage: Stage) -> None:
     assert words[words.index("--master") + 1] == "spark://m1:7077,m2:7077"
     assert "spark.executor.cores=2" in words
     with zipfile.ZipFile(words[words.index("--py-files") + 1]) as archive:
-        assert {"pipeline/task.py", "protocol/kafka/transaction.py"} <= set(archive.namelist())
+        assert {"brew/readers/connector.py", "brew/kafka/transaction.py"} <= set(archive.namelist())
     at = words.index("run")
     assert words[at - 1].endswith("submitted.py")
     told = stage.settings(*options)

@@ -15,13 +15,13 @@ from harness.names import Names
 from harness.transactions import STEP_S, begun, topics_made
 from harness.waiting import until
 
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.kafka import operate
-from protocol.kafka.clients import admin
-from protocol.kafka.locator import locator
-from protocol.kafka.reassign import reassign
-from protocol.position import Committed
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka import cluster_admin
+from brew.kafka.clients import admin
+from brew.kafka.cluster_admin import reassign
+from brew.kafka.committed_offset import locator
+from brew.offsets import Committed
 from sandbox.kafka import Cluster
 
 # Asks where a group stands, again and again, with what the Python client offers for it.
@@ -60,11 +60,14 @@ def _committed(connection: Connection, names: Names, offset: int) -> None:
 def _coordinator_moves(connection: Connection, group: str) -> None:
     """To the other broker; the old one lives on, and says that it is none when it is asked."""
     client = admin(connection)
-    led = operate.leaders(client, operate.OFFSETS, Deadline(STEP_S))
-    home = operate.home_of(group, len(led))
-    other, *rest = sorted(operate.brokers(client, Deadline(STEP_S)), key=lambda one: one == led[home])
-    reassign(connection, operate.OFFSETS, {home: [other, *rest]}, Deadline(STEP_S))
-    until(lambda: operate.coordinator(client, operate.OFFSETS, group, Deadline(STEP_S)) == other, "another coordinator")
+    led = cluster_admin.leaders(client, cluster_admin.OFFSETS, Deadline(STEP_S))
+    home = cluster_admin.home_of(group, len(led))
+    other, *rest = sorted(cluster_admin.brokers(client, Deadline(STEP_S)), key=lambda one: one == led[home])
+    reassign(connection, cluster_admin.OFFSETS, {home: [other, *rest]}, Deadline(STEP_S))
+    until(
+        lambda: cluster_admin.coordinator(client, cluster_admin.OFFSETS, group, Deadline(STEP_S)) == other,
+        "another coordinator",
+    )
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from harness.pipeline import Ran, Stage
 
-from protocol.names import ExitCode
+from brew.names import ExitCode
 
 LONGEST_S = 15.0  # as it was set for a quiet machine on 2026-11-21
 

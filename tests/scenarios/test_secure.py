@@ -15,17 +15,16 @@ from harness.secure import Secure, secure_broker
 from harness.secure_stage import DOWNSTREAM, OPERATOR, PIPELINE, PROOF, SecureStage
 from harness.spark_events import event_log, read_by_spark
 
+from brew.client_config import load
+from brew.connection import Connection, java_properties, java_settings
+from brew.deadline import Deadline
+from brew.kafka import topics
+from brew.names import ExitCode
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
 from proof.__main__ import proof
-from protocol.client_config import load
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.java_client import java_properties, java_settings
-from protocol.kafka import topics
-from protocol.names import ExitCode
 from sandbox.jvm import Jvm
-from sandbox.private import write_private
+from sandbox.process import write_private
 
 CRASH_LINE = re.compile(r"crash before commit: (\d+) records already in output log")
 

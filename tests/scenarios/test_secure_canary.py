@@ -23,18 +23,16 @@ from harness.secure import ASK_S, Secure
 from harness.secure_stage import OPERATOR, PIPELINE, SecureStage
 from harness.spark_events import event_log, files, read_by_spark
 
+from brew.cli import outcome
+from brew.connection import CLIENT_CONFIG, SCRAM, Secret
+from brew.deadline import Deadline
+from brew.kafka import cluster_admin
+from brew.names import ExitCode
+from brew.offsets import SourcePosition
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
 from proof.__main__ import proof
-from protocol.command import outcome
-from protocol.connection import CLIENT_CONFIG
-from protocol.deadline import Deadline
-from protocol.kafka import access
-from protocol.names import ExitCode
-from protocol.position import SourcePosition
-from protocol.properties import SCRAM
-from protocol.secrets import Secret
-from sandbox.private import write_private
+from sandbox.process import write_private
 
 VARIABLE = "BREW_TEST_CANARY"
 
@@ -45,9 +43,9 @@ def stage(secure: Secure, names: Names) -> Iterator[SecureStage]:
     made.create(2, output=2, dead_letter=2)
     made.grant_all()
     old = secure.security.passwords()[PIPELINE]
-    access.set_passwords(secure.admin, {PIPELINE: Secret(CANARY)}, SCRAM, Deadline(ASK_S))
+    cluster_admin.set_passwords(secure.admin, {PIPELINE: Secret(CANARY)}, SCRAM, Deadline(ASK_S))
     yield made
-    access.set_passwords(secure.admin, {PIPELINE: old}, SCRAM, Deadline(ASK_S))
+    cluster_admin.set_passwords(secure.admin, {PIPELINE: old}, SCRAM, Deadline(ASK_S))
     made.nobody_left()
 
 

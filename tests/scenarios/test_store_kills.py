@@ -9,8 +9,7 @@ from harness.downstream import LedgerStage, ReceiveStage
 from harness.names import Names
 
 from downstream.consume.crash import Moment
-from sandbox.postgres import Postgres
-from sandbox.redis import Redis
+from sandbox.store import Postgres, Redis
 from tests.kills.bugs import BUGS
 from tests.kills.campaign import Stage, campaign
 

@@ -13,13 +13,13 @@ import pytest
 from harness.pipeline import Ran, Stage, until
 from rocksdict import Options, Rdict
 
+from brew.errors import BrewError
+from brew.kafka.topics import Topic
+from brew.names import ExitCode
 from downstream.totals.recompute import recompute
-from downstream.totals.rocks import RocksStore
 from downstream.totals.run import Run, Told
+from downstream.totals.state_store import RocksStore
 from downstream.totals.topics import TotalsSettings
-from protocol.errors import BrewError
-from protocol.kafka.topics import Topic
-from protocol.names import ExitCode
 
 PARTITIONS = 2
 POINTS = ("after-flush", "after-commit")

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 from harness.pipeline import Broker, Names, Stage, until
 
-from protocol.deadline import Deadline
-from protocol.kafka.clients import READ_COMMITTED, consumer
-from protocol.kafka.offsets import committed
-from protocol.position import SourcePosition
-from protocol.records import ERROR_MESSAGE, ERROR_OFFSET
+from brew.deadline import Deadline
+from brew.kafka.clients import consumer
+from brew.kafka.offsets import committed
+from brew.names import READ_COMMITTED
+from brew.offsets import SourcePosition
+from brew.records import ERROR_MESSAGE, ERROR_OFFSET
 
 ORDERS, KEYS, PARTITIONS = 400, 20, 2
 MOST = 60

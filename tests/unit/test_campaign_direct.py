@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from brew.deadline import Deadline
 from proof.campaign import judge, matrix, runner
 from proof.campaign.cell import Cell, Need
 from proof.campaign.cells import direct
@@ -17,7 +18,6 @@ from proof.campaign.cluster import Foreign
 from proof.campaign.holders import HOLDERS, holders
 from proof.campaign.programs import Program, Programs
 from proof.campaign.stage import Stage
-from protocol.deadline import Deadline
 
 QUIET = Cell("T-quiet", "T", "nothing", "nobody", "never", lambda _stage: None)
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from brew.deadline import Deadline
+from brew.journal import Entry, Phase, Step
 from proof.campaign import judge, matrix
 from proof.campaign.cells.wire import slowed
 from proof.campaign.cluster import Foreign
 from proof.campaign.effects import COPIES, OPEN, copies, cut, held_open
-from proof.campaign.measure import first_commit
+from proof.campaign.journals import first_commit
 from proof.campaign.programs import Programs
 from proof.campaign.stage import Stage
-from proof.wire.shape import Shape
-from protocol.deadline import Deadline
-from protocol.journal import Entry, Phase, Step
+from proof.wire.rules import Shape
 
 # Acts alone: whoever counts one of these as enough has counted the blow and not what it did.
 ACTS = {"speculative_runs", "slow_seconds", "storms", "cuts", "pauses", "broker_pauses", "rivals"}

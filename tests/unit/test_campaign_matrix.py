@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from brew.deadline import Deadline
+from brew.errors import UsageError
+from brew.journal import Journal, Step
+from brew.names import CrashPoint
 from proof.campaign import judge, matrix, result
 from proof.campaign.cell import Cell
 from proof.campaign.cluster import Foreign
@@ -15,10 +19,6 @@ from proof.campaign.journals import Journals
 from proof.campaign.programs import Programs
 from proof.campaign.result import Result
 from proof.campaign.stage import Stage, StalledError
-from protocol.deadline import Deadline
-from protocol.errors import UsageError
-from protocol.journal import Journal, Step
-from protocol.names import CrashPoint
 
 QUIET = Cell("T-quiet", "T", "nothing", "nobody", "never", lambda _stage: None)
 ROWS = {f"F{n:02d}" for n in (*range(1, 6), 8, 10, *range(14, 20), *range(21, 34), 35, 38)}

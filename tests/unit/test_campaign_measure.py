@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from proof.campaign.measure import Kill, first_commit, open_ranges, recoveries, stalls
+from brew.journal import Entry, Phase, Step
+from brew.kafka.cluster_admin import home_of
+from proof.campaign.journals import Kill, first_commit, open_ranges, recoveries, stalls
 from proof.campaign.result import p95
-from protocol.journal import Entry, Phase, Step
-from protocol.kafka.operate import home_of
 
 
 def _line(

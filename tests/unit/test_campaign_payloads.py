@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.enrich import enricher
-from pipeline.settings import Limits
+from brew.deadline import Deadline
+from brew.records import Reason, Rejected
+from brew.settings import Limits
+from pipeline.orders import enricher
 from proof.campaign.cells.payload import limit_broken
-from proof.campaign.garbage import KINDS, MAX_BYTES, MAX_DEPTH, payload, payloads
-from proof.campaign.programs import Programs
-from proof.campaign.watched import digest, parsed, watching
+from proof.campaign.payloads import KINDS, MAX_BYTES, MAX_DEPTH, payload, payloads
+from proof.campaign.programs import Programs, digest, parsed, watching
 from proof.oracle import beyond, unjustified, wrong_enrichment
-from protocol.deadline import Deadline
-from protocol.records import Reason, Rejected
 
 COUNT = 100 * len(KINDS)
 VALUES = [payload(7, number)[1] for number in range(COUNT)]
@@ -24,9 +23,9 @@ VALUES = [payload(7, number)[1] for number in range(COUNT)]
 # What the pipeline makes of the payloads, with limits of its own, in a process that is watched.
 ENRICHES = """
 import sys
-from pipeline.enrich import enricher
-from pipeline.settings import Limits
-from proof.campaign.garbage import payload
+from pipeline.orders import enricher
+from brew.settings import Limits
+from proof.campaign.payloads import payload
 enrich = enricher(Limits(int(sys.argv[1]), int(sys.argv[2])))
 for number in range(int(sys.argv[3])):
     enrich(*payload(7, number))

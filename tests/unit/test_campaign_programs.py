@@ -10,9 +10,9 @@ import psutil
 import pytest
 from harness.waiting import await_ends, has_ended, until
 
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded
 from proof.campaign.programs import ProgramFailedError, Programs
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,12 +13,11 @@ from typing import Any, cast
 
 import pytest
 
+from brew.journal import Journal, Phase, Step
 from proof.campaign import judge
 from proof.campaign.cells import mixture
-from proof.campaign.journals import Journals
-from proof.campaign.measure import Kill, recoveries, stalls
+from proof.campaign.journals import Journals, Kill, recoveries, stalls
 from proof.campaign.stage import Stage
-from protocol.journal import Journal, Phase, Step
 
 TRANSACTIONS = 50
 RUN = [[0, 0, 0, 1]]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from brew.cli import outcome
+from brew.names import ExitCode
 from proof.__main__ import proof
 from proof.campaign import matrix
 from proof.commands import campaign as command
-from protocol.command import outcome
-from protocol.names import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / ".ci/run"

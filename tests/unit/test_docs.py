@@ -22,12 +22,12 @@ from harness.pages import (
     unrounded,
 )
 
-from pipeline.options import run_options
-from pipeline.outcome import Status
-from pipeline.plan import position_metadata
-from protocol import names, position, records
-from protocol.kafka.topics import MAX_MESSAGE_BYTES
-from protocol.names import CrashMode, CrashPoint, ExitCode, TransactionalId
+from brew import names, offsets, records
+from brew.kafka.topics import MAX_MESSAGE_BYTES
+from brew.names import CrashMode, CrashPoint, ExitCode, TransactionalId
+from brew.options import run_options
+from brew.outcome import Status
+from brew.planner import position_metadata
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PACKAGES = ("protocol", "pipeline", "downstream", "proof", "sandbox")
@@ -68,7 +68,7 @@ def test_tiers_and_discounts_are_those_of_the_code() -> None:
 
 def test_the_source_headers_are_those_of_the_code() -> None:
     """In the order in which they stand on a record."""
-    written = [name for name, _ in position.SourcePosition("t", 0, 0).headers()]
+    written = [name for name, _ in offsets.SourcePosition("t", 0, 0).headers()]
     assert column(PROTOCOL, "Source headers") == written
 
 
@@ -220,7 +220,7 @@ def test_the_glossary_is_sorted_and_says_each_word_once() -> None:
         (lambda text: dead_links(text, ROOT), "[a](gone.md) [b](README.md) [c](https://x.y/z)", ["gone.md"]),
         (lambda text: dead_links(text, ROOT), "[a](README.md#no-such-heading)", ["README.md#no-such-heading"]),
         (lambda text: missing_files(text, ROOT), "`protocol/gone.py` `Makefile` `a b`", ["protocol/gone.py"]),
-        (lambda text: missing_files(text, ROOT), "`gone.md` `protocol/names.py`", ["gone.md"]),
+        (lambda text: missing_files(text, ROOT), "`gone.md` `brew/names.py`", ["gone.md"]),
         (lambda text: unknown_targets(text, MAKEFILE), "`make lint tset`", ["tset"]),
         (lambda text: unknown_targets(text, MAKEFILE), "```sh\nFOLLOW=1 make run-pipline  # x\n```", ["run-pipline"]),
         (lambda text: unknown_variables(text, MAKEFILE), "`make seed SEEDS=1 SEED_COUNT=2`", ["SEEDS"]),

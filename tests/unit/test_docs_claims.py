@@ -6,12 +6,11 @@ import re
 
 from harness.pages import ROOT, column, tables
 
-from protocol import names
-from protocol.claims import layout, messages
-from protocol.claims.decide import targets
-from protocol.claims.messages import LIMITS, TYPES, VERSION
-from protocol.claims.newcomer import WINDOW
-from protocol.claims.table import PARTIAL_MS, SNAPSHOT_MS, SNAPSHOT_RECORDS, Answer, Status, status
+from brew import names
+from brew.claims import messages
+from brew.claims.member import WINDOW, targets
+from brew.claims.messages import LIMITS, TYPES, VERSION
+from brew.claims.state import PARTIAL_MS, SNAPSHOT_MS, SNAPSHOT_RECORDS, Answer, Status, status
 
 CLAIMS = (ROOT / "docs/CLAIMS.md").read_text()
 
@@ -20,14 +19,14 @@ def test_the_topic_is_made_as_the_page_says() -> None:
     """Name, partitions, configuration."""
     assert f"`{names.CLAIMS_TOPIC}`" in CLAIMS
     told = {row[0]: row[1] for row in tables(CLAIMS, "Log")[0]}
-    assert told == {"partitions": str(layout.PARTITIONS), **layout.CONFIG}
+    assert told == {"partitions": str(messages.PARTITIONS), **messages.CONFIG}
 
 
 def test_the_hash_of_the_page_is_the_codes() -> None:
     """Another implementation can check itself by these."""
     for place, *homes in tables(CLAIMS, "Log")[1]:
         topic, _, partition = place.rpartition(":")
-        assert [layout.coordinating_partition(topic, int(partition), n) for n in (8, 3)] == [int(h) for h in homes]
+        assert [messages.coordinating_partition(topic, int(partition), n) for n in (8, 3)] == [int(h) for h in homes]
 
 
 def test_the_messages_are_those_of_the_page() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from proof.checker import Checker, Facts
+from proof.checking.checker import Checker
+from proof.checking.input_partition import Facts
 from proof.findings import Name
 
 PROTOCOL = (Path(__file__).resolve().parents[2] / "docs/PROTOCOL.md").read_text()

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from brew.cli import CONTEXT, outcome
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
 from proof.__main__ import proof
-from proof.orders import orders
-from protocol.command import CONTEXT, outcome
+from proof.seed import orders
 from sandbox.__main__ import cli as sandbox
 
 PROGRAMS: dict[str, click.Group] = {"pipeline": pipeline, "downstream": downstream, "proof": proof, "sandbox": sandbox}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from protocol.journal import Journal, Phase, Run, Step, entries, runs
+from brew.journal import Journal, Phase, Run, Step, entries, runs
 
 
 def test_what_is_written_is_read_back_in_order(tmp_path: Path) -> None:

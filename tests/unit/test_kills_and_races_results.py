@@ -13,9 +13,8 @@ from proof.campaign.result import write_file
 from proof.claims.races import Races
 from proof.commands import claims
 from proof.provenance import MadeWith
-from proof.report.bars import Met, bars
-from proof.report.reading import read
-from proof.report.results import Result
+from proof.report.results import Result, read
+from proof.report.summary import Met, bars
 from tests.kills import __main__ as kills
 from tests.kills.campaign import Killed
 

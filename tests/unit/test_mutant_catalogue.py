@@ -9,20 +9,31 @@ from mutants.grounds import GROUNDS
 from mutants.layers import HARMLESS_IN_LAYERS, LAYER_BUGS, LayerBug
 from mutants.mutant import Changes
 
-from pipeline import alone, lane, missing, scout, survey, transact
-from pipeline.direct import holder, stretch, tenure
-from pipeline.scout import Scout
-from pipeline.survey import Surveyor
+from brew import transaction as transact
+from brew.driver import micro_batches, missing_offsets, partitions
+from brew.driver.partitions import Scout, Surveyor
+from brew.kafka import committed_offset, log_reader, transaction
+from brew.kafka.committed_offset import Standing
+from brew.kafka.transaction import KafkaTransaction
+from brew.names import TransactionalId
+from brew.readers import local
+from brew.readers.direct import worker
 from proof.findings import Name
-from protocol.kafka import locator, ranges, transaction
-from protocol.kafka.standing import Standing
-from protocol.kafka.transaction import KafkaTransaction
-from protocol.names import TransactionalId
 
 PAGE = (ROOT / "docs/proof/mutants.md").read_text()
-KERNEL = [alone, missing, transact, ranges, locator, transaction, Standing, KafkaTransaction, TransactionalId]
-DIRECT = [stretch, tenure, tenure._Tenure, holder]
-DRIVER = [lane, scout, survey, Scout, Surveyor]
+KERNEL = [
+    local,
+    missing_offsets,
+    transact,
+    log_reader,
+    committed_offset,
+    transaction,
+    Standing,
+    KafkaTransaction,
+    TransactionalId,
+]
+DIRECT = [worker, worker, worker._Tenure, worker]
+DRIVER = [micro_batches, partitions, partitions, Scout, Surveyor]
 CHANGED = [*KERNEL, *DIRECT, *DRIVER]
 
 

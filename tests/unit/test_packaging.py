@@ -19,15 +19,14 @@ import downstream.__main__
 import pipeline.__main__
 import proof.__main__
 import sandbox.__main__
-from pipeline import session
-from pipeline.options import settings_of
-from pipeline.settings import SparkSettings
+from brew.cli import outcome
+from brew.errors import Refused
+from brew.jvm import dependencies
+from brew.jvm.dependencies import Part, fetch, java
+from brew.options import settings_of
+from brew.settings import SparkSettings
+from brew.spark import session
 from pipeline.submit import spark_submit
-from protocol.command import outcome
-from protocol.errors import Refused
-from protocol.jvm import parts
-from protocol.jvm.fetch import fetch, java
-from protocol.jvm.parts import Part
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 JARS = {"a-1.jar": b"one", "b-2.jar": b"two"}
@@ -42,7 +41,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).write_bytes(content)
     sums = tmp_path / "sums"
     sums.write_text("".join(f"{hashlib.sha256(content).hexdigest()}  spark/{name}\n" for name, content in JARS.items()))
-    monkeypatch.setattr(parts, "SUMS", sums)
+    monkeypatch.setattr(dependencies, "SUMS", sums)
     return folder
 
 
@@ -61,7 +60,7 @@ def test_jars_from_a_folder_are_taken_once(source: Path, tmp_path: Path) -> None
     (source / "foreign.jar").touch()
     place = tmp_path / "deep" / "place"
     assert fetch(Part.SPARK, place, source)
-    assert [jar.name for jar in parts.jars(Part.SPARK, place)] == sorted(JARS)
+    assert [jar.name for jar in dependencies.jars(Part.SPARK, place)] == sorted(JARS)
     assert not fetch(Part.SPARK, place, tmp_path / "nowhere")
 
 
@@ -90,9 +89,9 @@ def test_a_jar_that_was_damaged_later_is_fetched_again(source: Path, tmp_path: P
     fetch(Part.SPARK, tmp_path, source)
     (tmp_path / "spark" / "a-1.jar").write_bytes(b"rot")
     with pytest.raises(Refused, match="damaged"):
-        parts.check(Part.SPARK, tmp_path / "spark")
+        dependencies.check(Part.SPARK, tmp_path / "spark")
     assert fetch(Part.SPARK, tmp_path, source)
-    parts.check(Part.SPARK, tmp_path / "spark")
+    dependencies.check(Part.SPARK, tmp_path / "spark")
 
 
 def test_ivy_fetches_what_no_folder_brings(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +114,7 @@ shutil.copytree({str(source)!r}, folder, dirs_exist_ok=True)
         fetch(Part.SPARK, tmp_path / "place")
     fail.unlink()
     assert fetch(Part.SPARK, tmp_path / "place")
-    parts.check(Part.SPARK, tmp_path / "place" / "spark")
+    dependencies.check(Part.SPARK, tmp_path / "place" / "spark")
 
 
 @pytest.mark.parametrize(("told", "sentence"), [("11.0.2", "is version 11"), ("", "is version unknown")])
@@ -129,18 +128,18 @@ def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def test_the_list_names_the_connector_of_pysparks_version() -> None:
     """Ivy's file, the checksums and the requirement move together; both parts are listed."""
     pyspark = next(one.partition("==")[2] for one in PROJECT["dependencies"] if one.startswith("pyspark=="))
-    assert f'name="spark-sql-kafka-0-10_2.13" rev="{pyspark}"' in parts.IVY.read_text()
-    assert f"spark-sql-kafka-0-10_2.13-{pyspark}.jar" in parts.wanted(Part.SPARK)
-    kafka = next(name for name in parts.wanted(Part.KAFKA) if name.startswith("kafka_2.13-"))
-    assert f"spark-{pyspark}-kafka-{kafka.removeprefix('kafka_2.13-').removesuffix('.jar')}" == parts.VERSIONS
+    assert f'name="spark-sql-kafka-0-10_2.13" rev="{pyspark}"' in dependencies.IVY.read_text()
+    assert f"spark-sql-kafka-0-10_2.13-{pyspark}.jar" in dependencies.wanted(Part.SPARK)
+    kafka = next(name for name in dependencies.wanted(Part.KAFKA) if name.startswith("kafka_2.13-"))
+    assert f"spark-{pyspark}-kafka-{kafka.removeprefix('kafka_2.13-').removesuffix('.jar')}" == dependencies.VERSIONS
 
 
-@pytest.mark.parametrize(("version", "part"), parts.KAFKAS.items())
+@pytest.mark.parametrize(("version", "part"), dependencies.KAFKAS.items())
 def test_each_broker_that_can_be_asked_for_is_pinned(version: str, part: Part) -> None:
     """By Ivy's file and by its checksums, and it is the command with that version that fetches it."""
-    assert f'name="kafka_2.13" rev="{version}" conf="{part}->default"' in parts.IVY.read_text()
-    assert f"kafka_2.13-{version}.jar" in parts.wanted(part)
-    said = str(parts.absent(part, Path("place")))
+    assert f'name="kafka_2.13" rev="{version}" conf="{part}->default"' in dependencies.IVY.read_text()
+    assert f"kafka_2.13-{version}.jar" in dependencies.wanted(part)
+    said = str(dependencies.absent(part, Path("place")))
     assert ("make setup" in said, f"sandbox setup --kafka {version}" in said) == (
         part is Part.KAFKA,
         part is not Part.KAFKA,
@@ -149,14 +148,14 @@ def test_each_broker_that_can_be_asked_for_is_pinned(version: str, part: Part) -
 
 def test_where_the_jars_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is given, then the variable, then a checkout, then a folder per version in the user's cache."""
-    monkeypatch.delenv(parts.VARIABLE, raising=False)
-    assert parts.home() == ROOT / ".jvm"
-    monkeypatch.setattr(parts, "_CHECKOUT", tmp_path)
+    monkeypatch.delenv(dependencies.VARIABLE, raising=False)
+    assert dependencies.home() == ROOT / ".jvm"
+    monkeypatch.setattr(dependencies, "_CHECKOUT", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert parts.home() == tmp_path / "cache/brew" / parts.VERSIONS
-    monkeypatch.setenv(parts.VARIABLE, "/v")
-    assert parts.home() == Path("/v")
-    assert parts.home("/given") == Path("/given")
+    assert dependencies.home() == tmp_path / "cache/brew" / dependencies.VERSIONS
+    monkeypatch.setenv(dependencies.VARIABLE, "/v")
+    assert dependencies.home() == Path("/v")
+    assert dependencies.home("/given") == Path("/given")
 
 
 def test_a_run_on_spark_without_jars_is_refused_before_a_jvm_starts(tmp_path: Path) -> None:
@@ -205,8 +204,8 @@ def test_every_package_carries_its_types() -> None:
 @pytest.mark.parametrize("shipped", [False, True])
 def test_the_file_that_spark_submit_runs_starts(tmp_path: Path, *, shipped: bool) -> None:
     """In its own folder, where `numbers.py` stands, and alone beside the zip, as on a machine of the cluster."""
-    script = ROOT / "pipeline/submitted.py"
-    environment = {name: value for name, value in os.environ.items() if name != parts.VARIABLE}
+    script = ROOT / "pipeline/submit_main.py"
+    environment = {name: value for name, value in os.environ.items() if name != dependencies.VARIABLE}
     if shipped:
         script = Path(shutil.copy(script, tmp_path / "submitted.py"))
         environment["PYTHONPATH"] = session.package_archive()

@@ -16,8 +16,8 @@ import pytest
 from dockerfile_parse import DockerfileParser
 from harness.pages import ROOT
 
-from protocol.jvm import parts
-from protocol.observe import settings as probes
+from brew.jvm import dependencies
+from brew.observability import settings as probes
 
 TEXT = (ROOT / "Dockerfile").read_text()
 IGNORE = (ROOT / ".dockerignore").read_text()
@@ -115,7 +115,7 @@ def test_signals_health_and_jars_meet_the_programs() -> None:
     assert f"http://127.0.0.1:{probes.PORT}/livez" in words(health)[-1]
     assert said["EXPOSE"] == str(probes.PORT)
     environment = " ".join(value for name, value in last if name == "ENV")
-    assert f"{parts.VARIABLE}=" in environment
+    assert f"{dependencies.VARIABLE}=" in environment
     assert f"PROBE_PORT={probes.PORT}" in environment
     major = re.search(r"openjdk-(\d+)-jre-headless", TEXT)
     assert major is not None

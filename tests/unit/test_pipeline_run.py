@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from pipeline import patience as patiences
-from pipeline import work as working
-from pipeline.crash import Dice
-from pipeline.outcome import Outcome, Status
-from pipeline.patience import Patience
-from pipeline.progress import Board, Silent
-from pipeline.settings import PipelineSettings
-from pipeline.shared import Shared
-from protocol.connection import Connection
-from protocol.errors import Refused
-from protocol.kafka.transaction import TransactionSettings
-from protocol.position import OffsetRange
+from brew.connection import Connection
+from brew.driver import limits as patiences
+from brew.driver import run as working
+from brew.driver.limits import Patience
+from brew.driver.progress import Board, Silent
+from brew.driver.run_context import Shared
+from brew.errors import Refused
+from brew.fault_injection import Dice
+from brew.kafka.transaction import TransactionSettings
+from brew.offsets import OffsetRange
+from brew.outcome import Outcome, Status
+from brew.settings import PipelineSettings
 
 
 class _Clock:

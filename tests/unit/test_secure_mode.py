@@ -15,8 +15,8 @@ from harness.secure_needs import LEFT_OUT, NEEDS, left_out, needs
 from harness.secure_record import Record
 from harness.secure_roles import ADMIN, DOWNSTREAM, OPERATOR, PIPELINE, PROOF
 
-from protocol import rights
-from protocol.rights import Purpose
+from brew import acl
+from brew.acl import Purpose
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -70,8 +70,8 @@ def test_no_test_has_a_right_outside_its_own_names() -> None:
     for file in [*NEEDS, "other.py"]:
         wanted = needs(file)
         place = wanted.place(names)
-        for user in rights.USERS:
-            for right in [*rights.of(user, place), *rights.more(user, wanted.purposes, place)]:
+        for user in acl.USERS:
+            for right in [*acl.of(user, place), *acl.more(user, wanted.purposes, place)]:
                 assert right.name.startswith(own) or right.name in fixed, str(right)
 
 
@@ -88,7 +88,7 @@ def test_what_is_left_out_is_there_and_has_its_reason() -> None:
 
 
 def test_the_page_has_the_rows_that_are_granted() -> None:
-    assert rights.more_table() in (TESTS.parent / "docs/SECURITY.md").read_text()
+    assert acl.more_table() in (TESTS.parent / "docs/SECURITY.md").read_text()
 
 
 def test_every_file_with_needs_is_there_and_needs_more_than_others() -> None:

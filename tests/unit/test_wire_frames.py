@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proof.wire.apis import HIDDEN, NEWEST, Api, is_flexible, is_read
-from proof.wire.codec import Cursor, Malformed, text, varint
+from proof.wire.codec import HIDDEN, NEWEST, Api, Cursor, Malformed, is_flexible, is_read, text, varint
 from proof.wire.frames import NOTHING, Details, Head, correlation_id, reply_details, request_details, request_head
-from proof.wire.rewrite import narrowed, rewritten, spots
+from proof.wire.link import narrowed, rewritten, spots
 
 with warnings.catch_warnings():
     # The library reads its message schemas with a deprecated function while it is imported.

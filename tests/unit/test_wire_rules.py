@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from proof.wire.apis import Api
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, UsageError
+from proof.wire.codec import Api
 from proof.wire.frames import Details, Head
 from proof.wire.judge import Attempt, Fate, Place, Try, anomalies, tally
-from proof.wire.rules import Action, Caught, Rule, Side, Trap
-from proof.wire.shape import Line, Shape
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, UsageError
+from proof.wire.rules import Action, Caught, Line, Rule, Shape, Side, Trap
 
 HEAD = Head(Api.END_TXN, 1, 7, "rdkafka", 10)
 COMMIT = Details("t", 1, 0, committed=True)

@@ -7,19 +7,19 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from brew import acl
+from brew.acl import Kind, Operation, Place, Right
+from brew.client_config import load
+from brew.cluster import OpenTransaction
+from brew.connection import SCRAM, Secret
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded
+from brew.kafka import cluster_admin
+from brew.kafka.kafka_python import open_transactions
+from brew.names import ExitCode
 from proof.campaign.cell import Cell, Need
 from proof.campaign.programs import Program
 from proof.campaign.stage import Stage
-from protocol import rights
-from protocol.client_config import load
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded
-from protocol.kafka import access
-from protocol.kafka.introspect import OpenTransaction, open_transactions
-from protocol.names import ExitCode
-from protocol.properties import SCRAM
-from protocol.rights import Kind, Operation, Place, Right
-from protocol.secrets import Secret
 
 _ASK_S = 20.0
 _USER = "pipeline"
@@ -44,7 +44,7 @@ def _place(stage: Stage) -> Place:
 
 
 def _grant(stage: Stage, *granted: Right) -> None:
-    access.grant(stage.cluster.admin, granted or rights.of(_USER, _place(stage)), _PRINCIPAL, Deadline(_ASK_S))
+    cluster_admin.grant(stage.cluster.admin, granted or acl.of(_USER, _place(stage)), _PRINCIPAL, Deadline(_ASK_S))
 
 
 def _writer(stage: Stage, *options: str) -> Program:
@@ -96,12 +96,12 @@ def revoked(stage: Stage) -> None:
     _grant(stage)
     with stage.feeding():
         stage.orders(1000, "--transactional")
-        for right in rights.of(_USER, _place(stage)):
+        for right in acl.of(_USER, _place(stage)):
             if not _needed_always(right, stage):
                 continue
             writer = _writer(stage)
             stage.await_commits(_COMMITS)
-            taken = access.revoke(stage.cluster.admin, [right], _PRINCIPAL, Deadline(_ASK_S))
+            taken = cluster_admin.revoke(stage.cluster.admin, [right], _PRINCIPAL, Deadline(_ASK_S))
             stage.fire("rights_revoked", taken)
             _refused(stage, writer, "AUTHORIZATION", _PRINCIPAL, f"{right.operation} on {right.kind} ")
             _grant(stage, right)
@@ -114,7 +114,7 @@ def revoked_from_spark(stage: Stage) -> None:
 
     Describe stays: the driver still sees the offsets, so that nobody but Spark's tasks can find it out.
     """
-    read = next(one for one in rights.of(_USER, _place(stage)) if one.name == stage.names.input)
+    read = next(one for one in acl.of(_USER, _place(stage)) if one.name == stage.names.input)
     describe = replace(read, operation=Operation.DESCRIBE)
     _grant(stage)
     _grant(stage, describe)
@@ -122,7 +122,7 @@ def revoked_from_spark(stage: Stage) -> None:
         stage.orders(1000, "--transactional")
         writer = _writer(stage, *_SPARK)
         stage.await_commits(_COMMITS, _START_S * stage.slack)
-        stage.fire("rights_revoked", access.revoke(stage.cluster.admin, [read], _PRINCIPAL, Deadline(_ASK_S)))
+        stage.fire("rights_revoked", cluster_admin.revoke(stage.cluster.admin, [read], _PRINCIPAL, Deadline(_ASK_S)))
         _refused(stage, writer, _JAVA_SAYS, _PRINCIPAL, f"{read.operation} on {read.kind} ")
         _grant(stage, read)
         _resume(stage, *_SPARK)
@@ -155,7 +155,7 @@ def _password_of(stage: Stage) -> Secret:
 
 
 def _set_password(stage: Stage, word: Secret) -> None:
-    access.set_passwords(stage.cluster.admin, {_USER: word}, SCRAM, Deadline(_ASK_S))
+    cluster_admin.set_passwords(stage.cluster.admin, {_USER: word}, SCRAM, Deadline(_ASK_S))
 
 
 def expired(stage: Stage) -> None:

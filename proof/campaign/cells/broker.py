@@ -10,15 +10,15 @@ from typing import Any
 
 import psutil
 
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, KafkaFailure
+from brew.kafka import cluster_admin
+from brew.kafka.cluster_admin import reassign
 from proof.campaign.cell import Cell, Need
 from proof.campaign.effects import LEADERS_MOVED, OPEN, caught_open, signal_all
 from proof.campaign.journals import is_commit
 from proof.campaign.programs import Program
 from proof.campaign.stage import Stage, StalledError
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, KafkaFailure
-from protocol.kafka import operate
-from protocol.kafka.reassign import reassign
 
 ROLES = ("input", "output", "transactions", "group")
 _NEEDS = frozenset({Need.SANDBOX, Need.THREE})
@@ -163,7 +163,7 @@ def _leaders(stage: Stage) -> dict[tuple[str, int], int]:
     found: dict[tuple[str, int], int] = {}
     for topic in stage.names.topics():
         with contextlib.suppress(KafkaFailure, DeadlineExceeded):
-            leaders = operate.leaders(stage.cluster.admin, topic, Deadline(_ASK_S))
+            leaders = cluster_admin.leaders(stage.cluster.admin, topic, Deadline(_ASK_S))
             found |= {(topic, partition): leader for partition, leader in leaders.items()}
     return found
 

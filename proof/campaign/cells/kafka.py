@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
+from brew.deadline import Deadline
+from brew.kafka import cluster_admin, offsets, topics
+from brew.kafka.clients import consumer, mapped, producer
+from brew.names import READ_COMMITTED, ExitCode, TransactionalId
+from brew.offsets import LogOffsets
 from proof.campaign.cell import Cell
 from proof.campaign.stage import Stage, StalledError
-from protocol.deadline import Deadline
-from protocol.kafka import offsets, operate, topics
-from protocol.kafka.clients import READ_COMMITTED, consumer, mapped, producer
-from protocol.names import ExitCode, TransactionalId
-from protocol.position import LogOffsets
 
 _ASK_S = 30.0
 _REFUSED_S = 60.0
@@ -60,7 +60,7 @@ def offsets_deleted(stage: Stage) -> None:
     """The group is gone, the output is not: refuse, then restore the position from the output and go on."""
     stage.orders(500, "--transactional")
     stage.drain()
-    operate.delete_group(stage.cluster.connection, stage.names.group, Deadline(_ASK_S))
+    cluster_admin.delete_group(stage.cluster.connection, stage.names.group, Deadline(_ASK_S))
     stage.fire("offsets_lost")
     _restored(stage)
 
@@ -87,11 +87,11 @@ def retention(stage: Stage) -> None:
     stage.proven()
     stage.orders(500)
     lost_to = _position(stage)[stage.partition] + 50
-    operate.delete_records(stage.cluster.admin, stage.names.input, {stage.partition: lost_to}, Deadline(_ASK_S))
+    cluster_admin.delete_records(stage.cluster.admin, stage.names.input, {stage.partition: lost_to}, Deadline(_ASK_S))
     stage.fire("records_lost")
     refused(stage, "input-lost", only=stage.partition)
     where = {stage.partition: lost_to}
-    operate.set_offsets(stage.cluster.connection, stage.names.group, stage.names.input, where, Deadline(_ASK_S))
+    cluster_admin.set_offsets(stage.cluster.connection, stage.names.group, stage.names.input, where, Deadline(_ASK_S))
     stage.drain()
 
 
@@ -101,7 +101,7 @@ def recreated(stage: Stage) -> None:
     stage.drain()
     stage.proven()
     client, deadline = stage.cluster.admin, Deadline(_ASK_S)
-    operate.delete_topics(client, [stage.names.input], deadline)
+    cluster_admin.delete_topics(client, [stage.names.input], deadline)
     stage.until(lambda: stage.names.input not in topics.names(client, Deadline(_ASK_S)), "the input being gone", 30.0)
     topics.create(client, [topics.Wanted(stage.names.input, stage.cell.partitions, {})], deadline)
     topics.describe_all(client, [stage.names.input], deadline)
@@ -118,7 +118,7 @@ def more_partitions(stage: Stage) -> None:
         stage.writer("--follow", "--max-records-per-transaction", "100")
         stage.await_commits(10)
         old = stage.cell.partitions
-        operate.add_partitions(stage.cluster.admin, stage.names.input, old + 2, Deadline(_ASK_S))
+        cluster_admin.add_partitions(stage.cluster.admin, stage.names.input, old + 2, Deadline(_ASK_S))
         added = time.time()
         stage.fire("partitions_added", 2)
         feeder.partitions = old + 2

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from brew.connection import Connection
 from proof.campaign.cell import Cell
 from proof.campaign.stage import Stage
-from proof.wire import cells as wire
-from protocol.connection import Connection
+from proof.wire import product as wire
 
 _TRIES_PER_KILL = 10
 

@@ -9,6 +9,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from brew.errors import BrewError
+from brew.kafka.clients import mapped, producer
+from brew.names import TransactionalId
 from proof.campaign.cell import Cell, Need
 from proof.campaign.cells.broker import move_leaders, whole
 from proof.campaign.cells.direct import BOTH
@@ -16,9 +19,6 @@ from proof.campaign.cells.writer import died
 from proof.campaign.cluster import CLIENTS
 from proof.campaign.programs import Program
 from proof.campaign.stage import Stage
-from protocol.errors import BrewError
-from protocol.kafka.clients import mapped, producer
-from protocol.names import TransactionalId
 
 _ROUND_S = 30.0
 _BEAT_S = 2.0

@@ -9,19 +9,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from proof import logs
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka import cluster_admin, offsets, topics
+from brew.kafka.clients import producer
+from brew.kafka.log_reader import Row, scan_rows
+from brew.names import READ_COMMITTED
+from brew.offsets import SourcePosition
+from brew.records import ERROR_REASON, Reason
+from proof import log_summary
 from proof.campaign.cell import Cell
-from proof.campaign.garbage import MAX_BYTES, MAX_DEPTH, payloads
+from proof.campaign.payloads import MAX_BYTES, MAX_DEPTH, payloads
+from proof.campaign.programs import digest, parsed, watching
 from proof.campaign.stage import Stage, StalledError
-from proof.campaign.watched import digest, parsed, watching
 from proof.oracle import beyond
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka import offsets, operate, topics
-from protocol.kafka.clients import READ_COMMITTED, producer
-from protocol.kafka.scan import Row, scan_rows
-from protocol.position import SourcePosition
-from protocol.records import ERROR_REASON, Reason
 
 _LARGEST = 16 * 1024 * 1024
 _FLUSH_S = 120.0
@@ -35,7 +36,7 @@ _PARSED_OF = 2
 def poison(count: int, stage: Stage) -> None:
     """Garbage goes in; each record comes out, enriched or as a dead letter, and memory stays in bounds."""
     for name in stage.names.topics():
-        operate.set_config(stage.cluster.admin, name, {topics.MAX_MESSAGE_BYTES: str(2 * _LARGEST)}, Deadline(30))
+        cluster_admin.set_config(stage.cluster.admin, name, {topics.MAX_MESSAGE_BYTES: str(2 * _LARGEST)}, Deadline(30))
     client = producer(stage.cluster.connection, None, timeout_s=_FLUSH_S, message_max_bytes=_LARGEST)
     for number, (key, value) in enumerate(payloads(count, stage.seed)):
         _produce(client, stage.names.input, value, key, number % stage.cell.partitions)
@@ -62,7 +63,7 @@ def poison(count: int, stage: Stage) -> None:
 def _look(stage: Stage, seen: set[bytes]) -> None:
     """The group stands at the end; limits were held, by their names, and before anything was parsed."""
     connection, name, deadline = stage.cluster.connection, stage.names.input, Deadline(_ASK_S)
-    group = logs.group_position(connection, stage.names.group, name, deadline)
+    group = log_summary.group_position(connection, stage.names.group, name, deadline)
     for one in group.partitions:
         if one.committed != one.offsets.end:
             stuck = f"partition {one.partition} is committed to {one.committed}, its end is {one.offsets.end}"

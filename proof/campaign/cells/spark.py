@@ -15,15 +15,15 @@ from pathlib import Path
 
 import psutil
 
+from brew.journal import Phase, Step
+from brew.names import CrashPoint
 from proof.campaign.cell import Cell, Need
 from proof.campaign.cells.direct import CONNECTOR, DIRECT
 from proof.campaign.cells.writer import ROWS
 from proof.campaign.effects import COPIES, OPEN, caught_open, copies, fenced_since, signal_all, tree
-from proof.campaign.measure import Kill, open_ranges
+from proof.campaign.journals import Kill, open_ranges
 from proof.campaign.programs import Program
 from proof.campaign.stage import Stage, StalledError
-from protocol.journal import Phase, Step
-from protocol.names import CrashPoint
 
 _LOCAL = ("--master", "local[2]")
 _CLUSTER = ("--master", "local-cluster[2,1,1024]")

@@ -1,16 +1,26 @@
-"""The ledger: consumers and database die around the commit, and its reply is lost."""
+"""Cells of the ledger, of members that come and go, and of replies that are lost."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import random
 import signal
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Self
+from urllib.parse import urlsplit
 
 from proof.campaign.cells.stores_programs import (
+    POSTGRES,
     Consumer,
+    Servers,
+    asked,
+    compare_ledger,
     ended,
     filled,
     forgetting,
@@ -18,12 +28,84 @@ from proof.campaign.cells.stores_programs import (
     killed_again_and_again,
     moved,
     no_stall,
+    positions,
     stopped,
 )
-from proof.campaign.cells.stores_reply import LosesReplies
-from proof.campaign.cells.stores_servers import POSTGRES, Servers
-from proof.campaign.cells.stores_sums import asked, compare_ledger, positions
-from proof.campaign.stage import Stage
+from proof.campaign.stage import Stage, StalledError
+
+_DONE = b"COMMIT\x00"
+"""The end of the server's `CommandComplete` for a COMMIT."""
+_CHUNK = 65_536
+_CONNECT_S = 5.0
+_HOST = "127.0.0.1"
+
+
+class LosesReplies:
+    """
+    Passes bytes on, and at some replies to a COMMIT, chosen by ``dice``, cuts both connections instead.
+
+    ``recovery_s``: the seconds from each lost reply to the next one that was passed on.
+    """
+
+    def __init__(self, url: str, probability: float, dice: random.Random) -> None:
+        target = urlsplit(url)
+        self._target = (target.hostname or _HOST, target.port or 5432)
+        self._probability, self._dice = probability, dice
+        self._listening = socket.create_server((_HOST, 0))
+        self.url = target._replace(netloc=f"{target.username}@{_HOST}:{self._listening.getsockname()[1]}").geturl()
+        self.lost = 0
+        self.recovery_s: list[float] = []
+        self._lost_at: float | None = None
+        self._open: list[socket.socket] = []
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, name="loses-replies", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._cut(*self._open)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+                server = socket.create_connection(self._target, _CONNECT_S)
+            except OSError:
+                return
+            server.settimeout(None)
+            self._open += [client, server]
+            for source, sink, replies in ((client, server, False), (server, client, True)):
+                threading.Thread(target=self._pass_on, args=(source, sink, replies), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, replies: bool) -> None:
+        with contextlib.suppress(OSError):
+            while (some := source.recv(_CHUNK)) and not (replies and _DONE in some and self._loses()):
+                sink.sendall(some)
+        self._cut(source, sink)
+
+    def _loses(self) -> bool:
+        """Whether this reply is lost; the server answers a COMMIT in one piece, being asked nothing else."""
+        with self._lock:
+            if self._dice.random() < self._probability:
+                self.lost += 1
+                self._lost_at = self._lost_at or time.time()
+                return True
+            if self._lost_at is not None:
+                self.recovery_s.append(time.time() - self._lost_at)
+                self._lost_at = None
+            return False
+
+    @staticmethod
+    def _cut(*sockets: socket.socket) -> None:
+        for one in sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
 
 MOMENTS = ("after-claim", "before-commit", "commit-in-flight", "after-commit")
 SCHEMA = "cell"
@@ -140,4 +222,137 @@ def reply_lost(stage: Stage) -> None:
             ledger.consumer.drain(*ledger.consumer.all_partitions, "--database", door.url)
         stage.fire("lost_replies", door.lost)
         stage.recovery_s += door.recovery_s
+        ledger.check()
+
+
+_IDLE_S, _LOCK_S = 3.0, 0.5
+_SESSION_S = 6.0
+LOCK_BOUND_S = _IDLE_S + 2 * _LOCK_S + 2.0
+"""A stopped member's session is ended, its lock is free, and the next one has looked again."""
+_WAITS_S = 1.0
+_MEET_S = 2.0
+REBALANCED_S = 2 * _SESSION_S + 3.0
+"""A dead or stopped member's partitions are given out anew after its session."""
+
+
+def row_locked(stage: Stage) -> None:
+    """
+    A member hangs with its rows locked and another takes over.
+
+    First it is woken afterwards and finds its transaction gone; then one is killed while the other waits for it.
+    """
+    times = ("--idle-timeout-s", f"{_IDLE_S:g}", "--lock-timeout-s", f"{_LOCK_S:g}")
+    with ledger_on(stage, *times) as ledger:
+        for killed in (False, True):
+            filled(stage, ORDERS)
+            alone = ledger.consumer.all_partitions
+            sleeper = ledger.consumer.start(*alone, *dying(stage, "before-commit", "stop", 1.0), "--json")
+            if not stopped(stage, sleeper):
+                continue
+            since = time.time()
+            stage.fire("pauses")
+            rival = ledger.consumer.start(*alone, "--json", name="rival")
+            if killed:
+                stage.pause(_WAITS_S)
+                sleeper.kill()
+                since = time.time()
+                stage.fire("kills")
+            ended(stage, rival)
+            assert rival.ended_at is not None
+            stage.recovery_s.append(rival.ended_at - since)
+            if not killed:
+                sleeper.signal(signal.SIGCONT)
+                if json.loads(ended(stage, sleeper).printed())["entries"] == 0:
+                    stage.fire("overtaken")
+        ledger.check()
+
+
+def row_unguarded(stage: Stage) -> None:
+    """The control: positions that are written as if nobody else were there, taken from Kafka's offset."""
+    with ledger_on(stage, bug="position-of-kafka") as ledger, no_stall():
+        filled(stage, ORDERS)
+        alone = ledger.consumer.all_partitions
+        sleeper = ledger.consumer.start(*alone, *dying(stage, "after-commit", "stop", 1.0))
+        if stopped(stage, sleeper):
+            stage.fire("pauses")
+        ended(stage, ledger.consumer.start(*alone, name="rival"))
+        sleeper.signal(signal.SIGCONT)
+        ended(stage, sleeper)
+        ledger.check()
+
+
+def rebalance(stage: Stage) -> None:
+    """Members of a group join, leave, hang and die while orders come in; partitions move under their hands."""
+    with ledger_on(stage) as ledger:
+        with stage.feeding():
+            stage.writer("--follow")
+            _come_and_go(stage, ledger)
+            stage.stop_writers()
+        stage.drain()
+        ledger.check()
+
+
+def _come_and_go(stage: Stage, ledger: Ledger) -> None:
+    follow = ("--follow", "--session-timeout-s", f"{_SESSION_S:g}", "--max-poll-interval-s", "30")
+    start = ledger.consumer.start
+    first = start(*follow)
+    _all_move(stage, ledger)
+    second, third = start(*follow), start(*follow)
+    _all_move(stage, ledger)
+    stage.fire("joins", 3)
+    first.terminate()
+    ended(stage, first)
+    _all_move(stage, ledger)
+    second.kill()
+    stage.fire("kills")
+    _all_move(stage, ledger)
+    third.signal(signal.SIGSTOP)
+    stage.fire("pauses")
+    fourth = start(*follow)
+    _all_move(stage, ledger)
+    third.signal(signal.SIGCONT)
+    _all_move(stage, ledger)
+    for member in (third, fourth):
+        member.terminate()
+        ended(stage, member)
+
+
+def _all_move(stage: Stage, ledger: Ledger) -> None:
+    """Wait until the ledger goes on in every partition, once the members had time to meet; keep how long it took."""
+    stage.pause(_MEET_S)
+    since, before = time.time(), ledger.positions()
+    stage.until(
+        lambda: all(ledger.positions().get(p, 0) > at for p, at in before.items()), "every partition going on", 60.0
+    )
+    stage.recovery_s.append(time.time() - since)
+
+
+@contextlib.contextmanager
+def _set_back(stage: Stage, bug: str) -> Iterator[Ledger]:
+    """Yield a ledger whose database was copied, went on, and was put back to the copy; Kafka is ahead of it."""
+    with ledger_on(stage, bug=bug) as ledger:
+        filled(stage, ORDERS)
+        ledger.consumer.drain(*ledger.consumer.all_partitions)
+        copy = ledger.servers.backup(POSTGRES)
+        filled(stage, ORDERS)
+        ledger.consumer.drain(*ledger.consumer.all_partitions)
+        ledger.servers.restore(POSTGRES, copy)
+        stage.fire("restores")
+        yield ledger
+
+
+def restored(stage: Stage) -> None:
+    """The database is set back: an alarm, and everything that is missing in it is read again."""
+    with _set_back(stage, "") as ledger:
+        if "ledger-rollback" not in ledger.consumer.checked()["findings"]:
+            raise StalledError("the check does not see that Kafka is ahead of the database")
+        told = json.loads(ledger.consumer.drain(*ledger.consumer.all_partitions, "--json").printed())
+        stage.fire("alarms", sum(alarm.startswith("ledger-rollback") for alarm in told["alarms"]))
+        ledger.check()
+
+
+def larger_of_both(stage: Stage) -> None:
+    """The control: the pattern that takes the larger of both offsets leaves out what the database forgot."""
+    with _set_back(stage, "larger-of-both") as ledger, no_stall():
+        filled(stage, ORDERS)  # so that the position leaps over what is missing
         ledger.check()

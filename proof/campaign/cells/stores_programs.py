@@ -1,24 +1,109 @@
-"""The downstream programs as a cell runs them: started as users start them, killed, checked by their own commands."""
+"""What the cells of stores share: programs, servers and sums."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Self
 
 import psutil
+import psycopg
 
-from proof.campaign.programs import Program, ProgramFailedError
+from brew.deadline import Deadline
+from brew.errors import BrewError, Refused
+from brew.kafka import cluster_admin, offsets
+from brew.kafka.log_reader import scan
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode
+from proof.campaign.cluster import guard
+from proof.campaign.programs import ROOT, Program, ProgramFailedError
 from proof.campaign.stage import Stage, StalledError
-from protocol.deadline import Deadline
-from protocol.errors import BrewError
-from protocol.kafka import offsets, operate
-from protocol.kafka.clients import READ_UNCOMMITTED
-from protocol.names import ExitCode
+
+_COMMAND_S = 90.0
+POSTGRES, REDIS = "postgres", "redis"
+
+
+class Servers:
+    """
+    Servers in a folder of their own, entered as a block.
+
+    Raises (every command): Refused, with what the sandbox said; where a server is not installed that is the command
+    that installs it.
+    """
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="brew-stores-"))
+        self.folder.chmod(0o711)  # PostgreSQL runs as another user than root
+        self._guard = guard(self.folder, self._command("down", "--wipe"))
+
+    def up(self, name: str, **settings: str) -> str:
+        """Start a server with the data it has; its URL."""
+        words = [word for pair in settings.items() for word in ("--property", "=".join(pair).replace("_", "-"))]
+        self._stores("up", name, *words)
+        return self.url(name)
+
+    def url(self, name: str) -> str:
+        done = self._run("status", "--json")  # exits with 3 while a server is down, and tells all the same
+        told: dict[str, Any] = json.loads(done.stdout)
+        return str(told[name]["url"])
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to the server and all its children."""
+        self._stores("kill", name)
+
+    def restart(self, name: str) -> None:
+        self._stores("restart", name)
+
+    def backup(self, name: str) -> Path:
+        """Stop the server, copy its data, start it again; the copy."""
+        copy = self.folder / f"{name}-backup"
+        self._stores("down", name)
+        _copy(self.folder / name, copy)
+        self._stores("up", name)
+        return copy
+
+    def restore(self, name: str, copy: Path) -> None:
+        """Put an older copy in place of what the server knows now."""
+        self._stores("down", name)
+        shutil.rmtree(self.folder / name)
+        _copy(copy, self.folder / name)
+        self._stores("up", name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(Refused, subprocess.TimeoutExpired):
+            self._stores("down", "--wipe")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._guard.communicate(b"ended\n")
+
+    def _stores(self, *words: str) -> None:
+        done = self._run(*words)
+        if done.returncode != 0:
+            raise Refused(f"`sandbox stores {' '.join(words)}` failed: {done.stderr.strip()}")
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = self._command(*words)
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
+
+    def _command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "sandbox", "stores", *words, "--dir", str(self.folder)]
+
+
+def _copy(source: Path, target: Path) -> None:
+    """With owners and rights, which PostgreSQL insists on."""
+    subprocess.run(["cp", "-a", str(source), str(target)], check=True, timeout=_COMMAND_S)  # noqa: S607 - coreutils
+
 
 _POLL_S = 0.02
 _ASK_S = 30.0
@@ -89,8 +174,8 @@ class Consumer:
         client = self.stage.cluster.admin
         with contextlib.suppress(BrewError):
             if self.made:
-                operate.delete_topics(client, list(self.made), Deadline(_ASK_S))
-            operate.delete_group(self.stage.cluster.connection, self.group, Deadline(_ASK_S))
+                cluster_admin.delete_topics(client, list(self.made), Deadline(_ASK_S))
+            cluster_admin.delete_group(self.stage.cluster.connection, self.group, Deadline(_ASK_S))
 
     def _line(self) -> list[str]:
         where = ["--bootstrap", self.stage.cluster.bootstrap, "--topic", self.stage.names.output]
@@ -204,3 +289,95 @@ def no_stall() -> Iterator[None]:
         yield
     except StalledError as error:
         raise ProgramFailedError(f"the control did not get as far as its violation: {error}") from error
+
+
+_STORES_SUMS_ASK_S = 30.0
+_CONNECT_S = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """So many orders, with so many cents and cups in them."""
+
+    orders: int
+    cents: int
+    cups: int
+
+
+def sold(stage: Stage) -> Sums:
+    """The output as a `read_committed` reader sees it."""
+    orders = cents = cups = 0
+    for _key, value in _records(stage, stage.names.output):
+        found = json.loads(value or b"")
+        orders, cents, cups = orders + 1, cents + found["total_cents"], cups + found["quantity"]
+    stage.counts["orders"] = orders
+    stage.counts["cents"] = cents
+    return Sums(orders, cents, cups)
+
+
+def totals(stage: Stage, topic: str) -> tuple[int, Decimal]:
+    """Orders and cents of all tiers together, from the latest record of each in the topic of results."""
+    latest = {key: json.loads(value) for key, value in _records(stage, topic) if value is not None}
+    tiers = [total for key, total in latest.items() if (key or b"").startswith(b"tier/")]
+    return sum(int(one["orders"]) for one in tiers), sum((Decimal(one["sum_cents"]) for one in tiers), Decimal(0))
+
+
+def _records(stage: Stage, topic: str) -> Iterator[tuple[bytes | None, bytes | None]]:
+    logs = offsets.log_offsets(stage.cluster.admin, topic, range(stage.cell.partitions), Deadline(_STORES_SUMS_ASK_S))
+    ends = {p: (log.first, log.last_stable) for p, log in logs.items()}
+    for batch in scan(stage.cluster.connection, topic, ends, READ_COMMITTED):
+        yield from ((record.key(), record.value()) for record in batch)
+
+
+def asked(url: str, schema: str, query: str) -> tuple[Any, ...]:
+    """
+    One row of the database.
+
+    Raises:
+        Refused: it can't be asked.
+    """
+    try:
+        with psycopg.connect(url, options=f"-c search_path={schema}", connect_timeout=_CONNECT_S) as session:
+            row = session.execute(query.encode()).fetchone()
+    except psycopg.Error as error:
+        raise Refused(f"the database can't be asked: {' '.join(str(error).split())}") from error
+    assert row is not None
+    return row
+
+
+def positions(url: str, schema: str) -> dict[int, int]:
+    """The ledger's position in each partition; empty while the database can't tell."""
+    try:
+        found = asked(url, schema, "SELECT json_object_agg(partition, next_offset) FROM kafka_offsets")[0]
+    except Refused:
+        return {}
+    return {int(partition): offset for partition, offset in (found or {}).items()}
+
+
+def compare(stage: Stage, name: str, what: str, found: object, wanted: object) -> None:
+    """Keep a finding where a sum is not what it has to be."""
+    if found != wanted:
+        stage.findings.append({"name": name, "evidence": f"{what}: {found} instead of {wanted}"})
+
+
+def compare_ledger(ledger: Consumer, url: str, schema: str) -> None:
+    """Rows and balances in the database against the output, to the cent."""
+    stage, wanted = ledger.stage, sold(ledger.stage)
+    rows, cents = asked(url, schema, "SELECT count(*), coalesce(sum(cents), 0) FROM ledger_entries")
+    name = "ledger-missing" if rows < wanted.orders else "ledger-duplicate"
+    compare(stage, name, "rows of the ledger", rows, wanted.orders)
+    compare(stage, "ledger-drift", "cents in the ledger's rows", cents, wanted.cents)
+    booked = asked(url, schema, "SELECT coalesce(sum(orders), 0), coalesce(sum(cents), 0) FROM ledger_balances")
+    compare(stage, "ledger-drift", "orders and cents in the balances", booked, (wanted.orders, wanted.cents))
+    stage.notes.append(f"{rows} rows of {wanted.orders} outputs, {booked[1]} of {wanted.cents} cents")
+
+
+def compare_receiver(receiver: Consumer, url: str, schema: str) -> None:
+    """Effects and points in the database against the output."""
+    stage, wanted = receiver.stage, sold(receiver.stage)
+    effects, messages = asked(url, schema, "SELECT count(*), count(DISTINCT message_id) FROM receiver_effects")
+    compare(stage, "receiver-lost", "messages with an effect", messages, wanted.orders)
+    compare(stage, "receiver-duplicate", "effects", effects, messages)
+    points = asked(url, schema, "SELECT coalesce(sum(points), 0) FROM receiver_points")[0]
+    compare(stage, "receiver-duplicate" if points > wanted.cups else "receiver-lost", "points", points, wanted.cups)
+    stage.notes.append(f"{effects} effects of {wanted.orders} outputs, {points} of {wanted.cups} points")

@@ -8,23 +8,26 @@ from collections.abc import Iterator
 
 import redis
 
+from brew.errors import Refused
+from brew.names import ExitCode
 from proof.campaign.cells.stores_ledger import BATCH, DIES, MOMENTS, SCHEMA, dying, ledger_on
 from proof.campaign.cells.stores_programs import (
+    REDIS,
     Consumer,
+    Servers,
+    asked,
+    compare_receiver,
     ended,
     filled,
     forgetting,
     found_by,
     killed_again_and_again,
     no_stall,
+    sold,
     stopped,
 )
-from proof.campaign.cells.stores_servers import REDIS, Servers
-from proof.campaign.cells.stores_sums import asked, compare_receiver, sold
 from proof.campaign.programs import Program
 from proof.campaign.stage import Stage, StalledError
-from protocol.errors import Refused
-from protocol.names import ExitCode
 
 _ORDERS = 160
 _ROUNDS = 3

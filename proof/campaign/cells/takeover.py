@@ -6,10 +6,10 @@ import functools
 import signal
 import time
 
+from brew.journal import Entry, Phase, Step
 from proof.campaign.cell import Cell
 from proof.campaign.programs import Program
 from proof.campaign.stage import Stage
-from protocol.journal import Entry, Phase, Step
 
 _TRIES = 2000
 _ROUNDS = 8

@@ -9,16 +9,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from brew.deadline import Deadline
+from brew.journal import Entry, Phase, Step
+from brew.names import TransactionalId
 from proof.campaign.cell import Cell
 from proof.campaign.cells.writer import died
 from proof.campaign.stage import Stage
-from proof.wire.apis import Api, error_name
-from proof.wire.rules import Action, Rule, Side
-from proof.wire.running import WireProxy
-from proof.wire.shape import PLAIN, Shape
-from protocol.deadline import Deadline
-from protocol.journal import Entry, Phase, Step
-from protocol.names import TransactionalId
+from proof.wire.codec import Api, error_name
+from proof.wire.proxy import WireProxy
+from proof.wire.rules import PLAIN, Action, Rule, Shape, Side
 
 _ROUNDS = 10
 _CAUGHT_S = 30.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import signal
 
+from brew.names import CrashPoint
 from proof.campaign.cell import Cell
-from proof.campaign.measure import Kill, recoveries
+from proof.campaign.journals import Kill, recoveries
 from proof.campaign.programs import Program
 from proof.campaign.stage import Stage, StalledError
-from protocol.names import CrashPoint
 
 _PER_TRANSACTION = 20
 _PROBABILITY = 0.1

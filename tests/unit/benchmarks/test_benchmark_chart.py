@@ -15,8 +15,8 @@ from chart import draw, panels
 from results import together
 from runs import Latency, Restart, Results, Run, load, save
 
-from protocol.command import outcome
-from protocol.errors import Refused
+from brew.cli import outcome
+from brew.errors import Refused
 
 _SVG = "{http://www.w3.org/2000/svg}"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import UsageError
+from brew.errors import UsageError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 

@@ -22,10 +22,10 @@ import run  # noqa: E402
 from contenders import CONTENDERS, Place, Setup, require_built  # noqa: E402
 from ground import program  # noqa: E402
 
-from pipeline.enrich import enricher  # noqa: E402
-from pipeline.settings import Limits  # noqa: E402
-from protocol.errors import Refused  # noqa: E402
-from protocol.records import Reason, Rejected  # noqa: E402
+from brew.errors import Refused  # noqa: E402
+from brew.records import Reason, Rejected  # noqa: E402
+from brew.settings import Limits  # noqa: E402
+from pipeline.orders import enricher  # noqa: E402
 
 PLACE = Place("b:1", "in", "out", "dead", "group", Path("home"))
 PEERS = ("loop", "streams", "franz")

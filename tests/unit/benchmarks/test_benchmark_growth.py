@@ -9,7 +9,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[3] / "benchmarks")]
 
 from growth import longest_pause_s, middle  # noqa: E402 - the benchmarks are programs, no package
 
-from protocol.journal import Entry, Phase, Step  # noqa: E402
+from brew.journal import Entry, Phase, Step  # noqa: E402
 
 
 def fence(at: float, pid: int = 7) -> Entry:

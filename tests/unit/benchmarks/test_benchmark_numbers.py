@@ -19,8 +19,8 @@ from runs import Latency, Restart, Results, Run, load  # noqa: E402
 from tree import Tree  # noqa: E402
 from watch import Sight, pace  # noqa: E402
 
-from protocol.deadline import Deadline  # noqa: E402
-from protocol.errors import Refused  # noqa: E402
+from brew.deadline import Deadline  # noqa: E402
+from brew.errors import Refused  # noqa: E402
 
 
 def test_what_was_visible_at_the_first_look_does_not_count_for_the_rate() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from harness.claims import GROUP, INTERVAL, START_MS, TOPIC, beat, claim, fold, release, seat
 
-from protocol.claims.messages import ClaimingMessages, Heartbeat, ReleaseGroup
-from protocol.claims.table import PARTIAL_MS, SNAPSHOT_MS, SNAPSHOT_RECORDS, Answer, Place, Status, Table, status
+from brew.claims.messages import ClaimingMessages, Heartbeat, ReleaseGroup
+from brew.claims.state import PARTIAL_MS, SNAPSHOT_MS, SNAPSHOT_RECORDS, Answer, Place, Status, Table, status
 
 
 def messages(client: str, token: int, proposed: int) -> ClaimingMessages:

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from downstream.claims.flows import AtLeastOnce, AtMostOnce
+from brew.claims.heartbeater import Keeper
+from brew.claims.member import Holding
+from brew.deadline import Deadline
+from downstream.claims.ownership import AtLeastOnce, AtMostOnce
 from downstream.consume.handler import Later, Lease, NotOwned, Seat, Slice
-from protocol.claims.keeper import Keeper
-from protocol.claims.member import Holding
-from protocol.deadline import Deadline
 
 
 class Recorder:

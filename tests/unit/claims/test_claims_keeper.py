@@ -10,12 +10,11 @@ import pytest
 from harness.claims import GROUP, MemoryLog, Shared
 from harness.programs import until
 
-from protocol.claims.keeper import Keeper
-from protocol.claims.log import Entry
-from protocol.claims.member import Membership
-from protocol.claims.table import Table
-from protocol.claims.world import World
-from protocol.errors import Refused
+from brew.claims.heartbeater import Keeper
+from brew.claims.log import Entry
+from brew.claims.member import Membership
+from brew.claims.state import Table, World
+from brew.errors import Refused
 
 
 @contextmanager

@@ -8,15 +8,12 @@ from dataclasses import replace
 import pytest
 from harness.claims import GROUP, MemoryLog, Shared, beat, claim
 
-from protocol.claims.decide import plan, targets
-from protocol.claims.layout import WHOLE_TOPIC, coordinating_partition
-from protocol.claims.log import Appended, Item
-from protocol.claims.member import Member, Membership
-from protocol.claims.messages import ClaimingPartition, Heartbeat, ReleasingPartition
-from protocol.claims.table import SNAPSHOT_RECORDS, Status
-from protocol.claims.world import Owned
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, Refused, UsageError
+from brew.claims.log import Appended, Item
+from brew.claims.member import Member, Membership, plan_claims, targets
+from brew.claims.messages import WHOLE_TOPIC, ClaimingPartition, Heartbeat, ReleasingPartition, coordinating_partition
+from brew.claims.state import SNAPSHOT_RECORDS, Owned, Status
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, Refused, UsageError
 
 INTERVAL_S = 1.0
 EIGHT = tuple(range(8))
@@ -310,28 +307,28 @@ def owned(*owners: str | None) -> dict[int, Owned]:
 def test_free_partitions_are_dealt_without_two_claiming_the_same() -> None:
     """Each member computes the same deal."""
     world = owned(None, "a", None, None, None, None)
-    dealt = {me: plan(world, ["a", "b", "c"], me, paused=False, share=True).claims for me in "abc"}
+    dealt = {me: plan_claims(world, ["a", "b", "c"], me, paused=False, share=True).claims for me in "abc"}
     assert dealt == {"a": [0], "b": [2, 3], "c": [4, 5]}
 
 
 def test_nothing_moves_between_members_that_are_even() -> None:
     """One more than another is even, where it doesn't divide."""
     world = owned("a", "b", "b", "a", "b")
-    assert all(plan(world, ["a", "b"], me, paused=False, share=True) == ([], []) for me in "ab")
+    assert all(plan_claims(world, ["a", "b"], me, paused=False, share=True) == ([], []) for me in "ab")
 
 
 def test_who_has_too_much_gives_back_the_highest_numbers() -> None:
     """As much as the others lack."""
-    assert plan(owned(*"aaaaa"), ["a", "b"], "a", paused=False, share=True).give_back == [3, 4]
-    assert plan(owned(*"aaaaa"), ["a", "b"], "a", paused=True, share=True).give_back == [0, 1, 2, 3, 4]
+    assert plan_claims(owned(*"aaaaa"), ["a", "b"], "a", paused=False, share=True).give_back == [3, 4]
+    assert plan_claims(owned(*"aaaaa"), ["a", "b"], "a", paused=True, share=True).give_back == [0, 1, 2, 3, 4]
     assert sum(targets({"a": 9, "b": 0, "c": 1}, 10).values()) == 10
 
 
 def test_a_stale_partition_is_not_given_back_but_claimed_anew() -> None:
     """Whoever let it go stale holds it no more, whatever the name beside it says."""
     stale = {0: Owned("a", 0, Status.STALE, 0, -1), 1: Owned("a", 1, Status.UNKNOWN, 0, -1)}
-    assert plan(stale, ["a"], "a", paused=True, share=True) == ([], [1])
-    assert plan(stale, ["a"], "a", paused=False, share=True) == ([0], [])
+    assert plan_claims(stale, ["a"], "a", paused=True, share=True) == ([], [1])
+    assert plan_claims(stale, ["a"], "a", paused=False, share=True) == ([0], [])
 
 
 def test_a_message_of_a_partition_stands_in_its_coordinating_partition() -> None:

@@ -8,13 +8,20 @@ from harness.claims import GROUP, INTERVAL, START_MS, TOPIC, Shared, beat, claim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.claims.layout import WHOLE_TOPIC, coordinating_partition
-from protocol.claims.log import Entry
-from protocol.claims.messages import TYPES, ClaimingMessages, Message, ReleaseGroup, Snapshot, decode, encode
-from protocol.claims.snapshots import restored
-from protocol.claims.table import Answer, Table
-from protocol.claims.world import World
-from protocol.errors import Refused, UsageError
+from brew.claims.log import Entry
+from brew.claims.messages import (
+    TYPES,
+    WHOLE_TOPIC,
+    ClaimingMessages,
+    Message,
+    ReleaseGroup,
+    Snapshot,
+    coordinating_partition,
+    decode,
+    encode,
+)
+from brew.claims.state import Answer, Table, World, restored
+from brew.errors import Refused, UsageError
 
 ONE_OF_EACH: list[Message] = [
     beat("a", 7, 12, resume=True),

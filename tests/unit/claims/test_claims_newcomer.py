@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 from harness.claims import MemoryLog, Shared, beat, claim, release
 
-from protocol.claims import newcomer
-from protocol.claims.log import Item
-from protocol.claims.messages import encode
-from protocol.claims.newcomer import arrive
-from protocol.claims.snapshots import taken
-from protocol.claims.table import Table
-from protocol.claims.world import World
-from protocol.deadline import Deadline
+from brew.claims import member
+from brew.claims.log import Item
+from brew.claims.member import arrive
+from brew.claims.messages import encode
+from brew.claims.state import Table, World, taken
+from brew.deadline import Deadline
 
 
 def folded(shared: Shared, until: int | None = None) -> Table:
@@ -36,7 +34,7 @@ def arrived(shared: Shared) -> Table:
 
 def test_records_between_a_snapshots_end_and_the_window_are_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others wrote while it was taken; two of them lie before the last three records."""
-    monkeypatch.setattr(newcomer, "WINDOW", 3)
+    monkeypatch.setattr(member, "WINDOW", 3)
     shared = Shared()
     shared.write(claim("a", 0))
     shared.write(claim("a", 1))

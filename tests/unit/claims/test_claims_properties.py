@@ -9,9 +9,10 @@ from harness.claims import GROUP, INTERVAL, START_MS, TOPIC, MemoryLog, Shared
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from protocol.claims import table as fold
-from protocol.claims.log import Entry
-from protocol.claims.messages import (
+from brew.claims import state as fold
+from brew.claims.log import Entry
+from brew.claims.member import arrive
+from brew.claims.messages import (
     SNAPSHOT_KEY,
     ClaimingMessages,
     ClaimingPartition,
@@ -22,11 +23,8 @@ from protocol.claims.messages import (
     decode,
     encode,
 )
-from protocol.claims.newcomer import arrive
-from protocol.claims.snapshots import restored, taken
-from protocol.claims.table import Answer, Status, Table
-from protocol.claims.world import World
-from protocol.deadline import Deadline
+from brew.claims.state import Answer, Status, Table, World, restored, taken
+from brew.deadline import Deadline
 
 _client = st.sampled_from(["a", "b", "c"])
 _partition = st.integers(0, 1)

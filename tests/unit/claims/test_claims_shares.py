@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from harness.claims import GROUP, INTERVAL, START_MS, TOPIC, beat, claim, fold, release, seat
 
-from protocol.claims.decide import Plan, plan, targets
-from protocol.claims.messages import MAX_INTERVAL_MS, ReleaseGroup
-from protocol.claims.table import PARTIAL_MS, SNAPSHOT_MS, Answer, Status, Table
-from protocol.claims.world import Owned
+from brew.claims.member import Plan, plan_claims, targets
+from brew.claims.messages import MAX_INTERVAL_MS, ReleaseGroup
+from brew.claims.state import PARTIAL_MS, SNAPSHOT_MS, Answer, Owned, Status, Table
 
 
 def world(**owners: str | None) -> dict[int, Owned]:
@@ -18,30 +17,36 @@ def world(**owners: str | None) -> dict[int, Owned]:
 
 def test_a_paused_member_claims_nothing_and_gives_all_back() -> None:
     view = world(p0="a", p1="b", p2=None)
-    assert plan(view, ["a", "b"], "a", paused=True, share=True) == Plan([], [0])
-    assert plan(view, ["a", "b"], "a", paused=True, share=False) == Plan([], [0])
+    assert plan_claims(view, ["a", "b"], "a", paused=True, share=True) == Plan([], [0])
+    assert plan_claims(view, ["a", "b"], "a", paused=True, share=False) == Plan([], [0])
 
 
 def test_who_does_not_share_claims_all_that_is_free_and_gives_nothing_back() -> None:
-    assert plan(world(p0="a", p1=None, p2="b"), ["a", "b"], "a", paused=False, share=False) == Plan([1], [])
+    assert plan_claims(world(p0="a", p1=None, p2="b"), ["a", "b"], "a", paused=False, share=False) == Plan([1], [])
 
 
 def test_an_owner_that_never_said_it_is_a_member_counts_as_one() -> None:
     """Its share is not dealt to the others."""
-    assert plan(world(p0="z", p1=None, p2=None, p3="z"), ["a"], "a", paused=False, share=True) == Plan([1, 2], [])
-    assert plan(world(p0="z", p1=None), [], "a", paused=False, share=True) == Plan([1], [])
+    assert plan_claims(world(p0="z", p1=None, p2=None, p3="z"), ["a"], "a", paused=False, share=True) == Plan(
+        [1, 2], []
+    )
+    assert plan_claims(world(p0="z", p1=None), [], "a", paused=False, share=True) == Plan([1], [])
 
 
 def test_a_partition_of_a_stale_owner_is_free_and_makes_no_member() -> None:
     stale = Owned("gone", 3, Status.STALE, 5000, -1)
-    assert plan({0: stale, 1: stale}, ["a"], "a", paused=False, share=True) == Plan([0, 1], [])
+    assert plan_claims({0: stale, 1: stale}, ["a"], "a", paused=False, share=True) == Plan([0, 1], [])
 
 
 def test_nobody_gives_back_more_than_it_has_too_much() -> None:
     """At its share a member keeps all; one above, it gives the last."""
-    assert plan(world(p0="a", p1="b"), ["a", "b"], "a", paused=False, share=True) == Plan([], [])
-    assert plan(world(p0="a", p1="a", p2="a", p3="b"), ["a", "b"], "a", paused=False, share=True) == Plan([], [2])
-    assert plan(world(p0="a", p1=None, p2="b", p3=None), ["a", "b"], "a", paused=False, share=True) == Plan([1], [])
+    assert plan_claims(world(p0="a", p1="b"), ["a", "b"], "a", paused=False, share=True) == Plan([], [])
+    assert plan_claims(world(p0="a", p1="a", p2="a", p3="b"), ["a", "b"], "a", paused=False, share=True) == Plan(
+        [], [2]
+    )
+    assert plan_claims(world(p0="a", p1=None, p2="b", p3=None), ["a", "b"], "a", paused=False, share=True) == Plan(
+        [1], []
+    )
 
 
 def test_what_does_not_divide_stays_with_those_that_hold_the_most() -> None:

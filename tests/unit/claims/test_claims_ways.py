@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from harness.claims import GROUP, MemoryLog, Shared
 
-from protocol.claims.layout import WHOLE_TOPIC
-from protocol.claims.member import Member, Membership
-from protocol.deadline import Deadline
-from protocol.errors import Refused
+from brew.claims.member import Member, Membership
+from brew.claims.messages import WHOLE_TOPIC
+from brew.deadline import Deadline
+from brew.errors import Refused
 
 INTERVAL_S = 1.0
 

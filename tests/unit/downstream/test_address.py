@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from brew.errors import UsageError
 from downstream.address import shown
 from downstream.postgres import DatabaseSettings, connect
 from downstream.receive import outbox
 from downstream.receive.redis import RedisSettings
 from downstream.virtual import call
-from protocol.errors import UsageError
 
 SECRET = "canary"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED
+from brew.offsets import SourcePosition
 from downstream.__main__ import _document, _text
 from downstream.count import KEY, SOURCE, Count, Tally
-from protocol.names import READ_COMMITTED, READ_UNCOMMITTED
-from protocol.position import SourcePosition
 
 Headers = list[tuple[str, bytes | None]] | None
 

@@ -8,14 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from downstream.consume.handler import Lease, Seat
-from downstream.consume.position import metadata, start, topic_id_in
+from brew.errors import Refused
+from brew.offsets import Committed
+from downstream.consume.handler import Lease, Seat, metadata, start, topic_id_in
 from downstream.receive import command
-from downstream.receive.background import Background
-from downstream.receive.message import identifier
-from downstream.receive.receiver import Ground, Receiver
-from protocol.errors import Refused
-from protocol.position import Committed
+from downstream.receive.outbox import Background
+from downstream.receive.receiver import Ground, Receiver, identifier
 
 LEASE = cast("Lease", None)
 

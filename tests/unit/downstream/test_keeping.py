@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from downstream.receive.background import Keeping, Kept
-from protocol.errors import Refused, UsageError
+from brew.errors import Refused, UsageError
+from downstream.receive.outbox import Keeping, Kept
 
 DAY = 86_400.0
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from brew.deadline import Deadline
+from brew.errors import Refused, UsageError
+from brew.offsets import SourcePosition
 from downstream.consume.crash import Crash, Moment
 from downstream.consume.handler import Lease, NotOwned, Seat
 from downstream.ledger.check import _expected
 from downstream.ledger.entry import Entry, Problem, entry
-from downstream.ledger.position import Row, start
+from downstream.ledger.store import Row, start
 from downstream.postgres import DatabaseSettings
-from protocol.deadline import Deadline
-from protocol.errors import Refused, UsageError
-from protocol.position import SourcePosition
 
 ORDER = {"customer_id": "c-1", "order_id": "o-1", "total_cents": 980, "loyalty_tier": "gold", "loyalty_discount": 0.15}
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, Refused, Retriable, UsageError
+from brew.kafka.group_consumer import NOWHERE, Polled
+from brew.kafka.topics import Topic
+from brew.offsets import Committed, LogOffsets
 from downstream.consume import loop as consuming
-from downstream.consume.handler import Later, Lease, NotOwned, Seat, Slice
-from downstream.consume.loop import Loop, LoopSettings
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, Refused, Retriable, UsageError
-from protocol.kafka.members import NOWHERE, Polled
-from protocol.kafka.topics import Topic
-from protocol.position import Committed, LogOffsets
+from downstream.consume.handler import Later, Lease, LoopSettings, NotOwned, Seat, Slice
+from downstream.consume.loop import Loop
 
 
 @dataclass

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from downstream.consume.handler import Later, Lease, LogRecord, NotOwned, Seat, Slice
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka.log_reader import LogRecord
+from brew.observability.health import Bounds
+from brew.observability.recorder import Recorder, Subject
+from brew.observability.status import PartitionState, Topics
+from downstream.consume.handler import Later, Lease, NotOwned, Seat, Slice
 from downstream.observed import ObservedHandler
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.observe.liveness import Bounds
-from protocol.observe.recorder import Recorder, Subject
-from protocol.observe.status import PartitionState, Topics
 
 
 @dataclass

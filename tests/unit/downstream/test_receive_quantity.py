@@ -10,8 +10,7 @@ import pytest
 
 from downstream.consume.handler import Lease, Slice
 from downstream.receive.check import Checked
-from downstream.receive.message import BAD_QUANTITY, Message, gift_of, identifier
-from downstream.receive.receiver import Ground, Receiver
+from downstream.receive.receiver import BAD_QUANTITY, Ground, Message, Receiver, gift_of, identifier
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,14 @@ from typing import Any, cast
 
 import pytest
 
+from brew.deadline import Deadline
+from brew.offsets import SourcePosition
 from downstream.consume.handler import Later, Lease, NotOwned, Seat, Slice
 from downstream.ledger import check as ledger_check
 from downstream.ledger.check import Money
-from downstream.ledger.position import Row
-from downstream.ledger.store import Ledger
+from downstream.ledger.store import Ledger, Row
 from downstream.receive import check as receive_check
-from downstream.receive.message import Message, gift_of, identifier, messages
-from downstream.receive.receiver import Ground, Receiver
-from protocol.deadline import Deadline
-from protocol.position import SourcePosition
+from downstream.receive.receiver import Ground, Message, Receiver, gift_of, identifier, messages
 
 
 class Record:

@@ -11,18 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downstream.totals.position import Position, position
-from downstream.totals.rocks import RocksStore
-from downstream.totals.store import MemoryStore, Standing, Store
-from downstream.totals.topics import TotalsSettings
+from brew.connection import Connection
+from brew.errors import Refused
+from brew.offsets import Committed, LogOffsets
+from downstream.totals.stages import Aggregate, add
+from downstream.totals.state_store import MemoryStore, RocksStore, Standing, Store
+from downstream.totals.topics import Position, TotalsSettings, position
 from downstream.totals.total import UNREADABLE, Total, deltas, of_order
-from downstream.totals.work import Aggregate, add
-from protocol.connection import Connection
-from protocol.errors import Refused
-from protocol.position import Committed, LogOffsets
 
 if TYPE_CHECKING:
-    from protocol.kafka.clients import AdminClient
+    from brew.kafka.clients import AdminClient
 
 amounts = st.one_of(
     st.integers(-(10**20), 10**20).map(str),

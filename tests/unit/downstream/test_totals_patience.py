@@ -6,16 +6,15 @@ import threading
 
 import pytest
 
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.offsets import LogOffsets
 from downstream.totals import run as running
 from downstream.totals.run import Run
-from downstream.totals.store import MemoryStore
+from downstream.totals.stages import Done, Source, Split
+from downstream.totals.state_store import MemoryStore
 from downstream.totals.topics import TotalsSettings
-from downstream.totals.transact import Done, Source
-from downstream.totals.work import Split
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.position import LogOffsets
 
 
 @pytest.fixture

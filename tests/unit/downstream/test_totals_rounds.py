@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from downstream.totals import changelog, recompute, work
-from downstream.totals.changelog import STANDING, restore, settled, standing_value
-from downstream.totals.store import MemoryStore, Standing
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, Refused
+from brew.offsets import LogOffsets
+from downstream.totals import recompute, stages, state_store
+from downstream.totals.stages import Aggregate, Output, Split
+from downstream.totals.state_store import STANDING, MemoryStore, Standing, restore, settled, standing_value
 from downstream.totals.topics import TotalsSettings
 from downstream.totals.total import Total
-from downstream.totals.work import Aggregate, Output, Split
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, Refused
-from protocol.position import LogOffsets
 
 if TYPE_CHECKING:
-    from protocol.kafka.clients import AdminClient
+    from brew.kafka.clients import AdminClient
 
 NOWHERE = cast("AdminClient", None)
 SETTINGS = TotalsSettings(Connection("nowhere"), "g", "in", "out")
@@ -77,7 +76,7 @@ def own(outputs: Iterator[Output]) -> dict[bytes, int]:
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     """Two deltas are in it, and its changelog has five records."""
-    logs_of(monkeypatch, work, log(5))
+    logs_of(monkeypatch, stages, log(5))
     made = MemoryStore()
     made.write({b"a": Total(2).encode()}, Standing(2, 0, 1))
     return made
@@ -134,7 +133,7 @@ def test_a_store_that_stands_elsewhere_is_restored_and_one_that_is_ahead_from_no
     monkeypatch: pytest.MonkeyPatch, until: int, restored: bool
 ) -> None:
     """Ahead it holds what was never committed; behind it is brought up to the committed offset."""
-    logs_of(monkeypatch, work, log(5))
+    logs_of(monkeypatch, stages, log(5))
     began: list[Standing | None] = []
 
     def restoring(*where: Any) -> int:
@@ -142,7 +141,7 @@ def test_a_store_that_stands_elsewhere_is_restored_and_one_that_is_ahead_from_no
         where[5].write({}, Standing(2, 5, 0))
         return 1
 
-    monkeypatch.setattr(work, "restore", restoring)
+    monkeypatch.setattr(stages, "restore", restoring)
     store = MemoryStore()
     store.write({b"a": ONE}, Standing(until, 1, 1))
     assert aggregate(store).ready(2, fresh=False) is None
@@ -155,14 +154,14 @@ def test_a_changelog_that_stands_elsewhere_than_the_group_is_a_contradiction(
     monkeypatch: pytest.MonkeyPatch, changelog_holds: int | None
 ) -> None:
     """Less or more than the committed offset, or nothing: deltas would be left out or counted twice."""
-    logs_of(monkeypatch, work, log(5))
+    logs_of(monkeypatch, stages, log(5))
 
     def restoring(*where: Any) -> int:
         if changelog_holds is not None:
             where[5].write({}, Standing(changelog_holds, 5, 0))
         return 1
 
-    monkeypatch.setattr(work, "restore", restoring)
+    monkeypatch.setattr(stages, "restore", restoring)
     said = aggregate(MemoryStore()).ready(2, fresh=False)
     assert said is not None
     assert said.startswith("position-moved")
@@ -170,7 +169,7 @@ def test_a_changelog_that_stands_elsewhere_than_the_group_is_a_contradiction(
 
 def test_a_first_look_at_the_logs_beginning_is_fresh_and_one_behind_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Offset 0 and offset 1."""
-    monkeypatch.setattr(work, "restore", lambda *_where: 0)
+    monkeypatch.setattr(stages, "restore", lambda *_where: 0)
     assert aggregate(MemoryStore()).ready(0, fresh=True) is None
     said = aggregate(MemoryStore()).ready(1, fresh=True)
     assert said is not None
@@ -179,7 +178,7 @@ def test_a_first_look_at_the_logs_beginning_is_fresh_and_one_behind_it_is_not(mo
 
 def test_the_brokers_are_asked_for_the_end_now_and_then(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with every transaction, and a commit keeps what is known of it."""
-    left = logs_of(monkeypatch, work, log(4), log(5), log(6))
+    left = logs_of(monkeypatch, stages, log(4), log(5), log(6))
     adding = aggregate(store)
     for at in (2, 3, 4):
         adding.ready(at, fresh=False)
@@ -206,8 +205,8 @@ def test_the_end_of_the_changelog_is_believed_a_round_after_it_was_seen(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is seen now may hold what a newer holder has added: a restore from there would read too little."""
-    monkeypatch.setattr(work, "_LOOK_EVERY_S", 0.0)
-    logs_of(monkeypatch, work, log(10), log(20), log(30))
+    monkeypatch.setattr(stages, "_LOOK_EVERY_S", 0.0)
+    logs_of(monkeypatch, stages, log(10), log(20), log(30))
     adding, starts = aggregate(store), []
     for _ in range(3):
         adding.ready(2, fresh=False)
@@ -217,8 +216,8 @@ def test_the_end_of_the_changelog_is_believed_a_round_after_it_was_seen(
 
 
 def test_the_start_of_a_restore_never_goes_back(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "_LOOK_EVERY_S", 0.0)
-    logs_of(monkeypatch, work, log(10))
+    monkeypatch.setattr(stages, "_LOOK_EVERY_S", 0.0)
+    logs_of(monkeypatch, stages, log(10))
     store.write({}, Standing(2, 15, 1))
     adding = aggregate(store)
     for _ in range(2):
@@ -228,14 +227,14 @@ def test_the_start_of_a_restore_never_goes_back(store: MemoryStore, monkeypatch:
 
 def test_an_end_counts_once_no_transaction_is_open_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first look sees an open one; its records, and where it ends, are known at the second."""
-    monkeypatch.setattr(changelog, "_PAUSE_S", 0.0)
-    left = logs_of(monkeypatch, changelog, log(3, 8), log(7, 8), log(9, 9), log(99, 99))
+    monkeypatch.setattr(state_store, "_PAUSE_S", 0.0)
+    left = logs_of(monkeypatch, state_store, log(3, 8), log(7, 8), log(9, 9), log(99, 99))
     assert settled(NOWHERE, "t", [0], Deadline(10)) == {0: log(9)}
     assert left == [log(99)]
 
 
 def test_a_transaction_that_stays_open_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    logs_of(monkeypatch, changelog, log(3, 8))
+    logs_of(monkeypatch, state_store, log(3, 8))
     with pytest.raises(DeadlineExceeded, match=r"t\[1\] has an open transaction from offset 3 on"):
         settled(NOWHERE, "t", [1], Deadline(0.001))
 
@@ -254,9 +253,9 @@ def restoring(monkeypatch: pytest.MonkeyPatch, records: list[Record], *seen: Log
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(changelog, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(changelog, "RangeReader", Reader)
-    logs_of(monkeypatch, changelog, *seen)
+    monkeypatch.setattr(state_store, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(state_store, "RangeReader", Reader)
+    logs_of(monkeypatch, state_store, *seen)
     return read
 
 
@@ -296,7 +295,7 @@ def test_a_changelog_that_lost_a_total_is_refused_and_what_it_gave_is_wiped(monk
 
 def test_a_recomputation_reads_what_is_decided_and_no_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the restore does: the end that it sees first may be in front of the last transaction."""
-    monkeypatch.setattr(changelog, "_PAUSE_S", 0.0)
-    logs_of(monkeypatch, changelog, log(3, 6), log(6))
+    monkeypatch.setattr(state_store, "_PAUSE_S", 0.0)
+    logs_of(monkeypatch, state_store, log(3, 6), log(6))
     topic = cast("Any", type("Topic", (), {"name": "c", "partitions": 1}))
     assert recompute._ends(NOWHERE, topic) == {0: (0, 6)}

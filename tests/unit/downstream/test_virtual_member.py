@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 import pytest
 from harness.programs import until
 
+from brew.deadline import Deadline
+from brew.errors import Refused
 from downstream.consume.handler import Later, Lease, Seat, Slice
-from downstream.virtual import member
-from downstream.virtual.member import SpreadingMember
-from downstream.virtual.partitions import Place, VirtualPartitions, VirtualSettings
-from protocol.deadline import Deadline
-from protocol.errors import Refused
+from downstream.virtual import partitions as member
+from downstream.virtual.partitions import Place, SpreadingMember, VirtualPartitions, VirtualSettings
 
 
 @dataclass(frozen=True)

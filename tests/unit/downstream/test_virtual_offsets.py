@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downstream.virtual.keyed import KeyedQueue
-from downstream.virtual.retries import Retries
-from downstream.virtual.tracker import OffsetTracker
-from protocol.errors import UsageError
+from brew.errors import UsageError
+from downstream.virtual.scheduling import KeyedQueue, OffsetTracker, Retries
 
 offsets = st.lists(st.integers(0, 200), unique=True, max_size=60).map(sorted)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from downstream.virtual.keyed import KeyedQueue
-from downstream.virtual.retries import Retries
-from downstream.virtual.tracker import OffsetTracker
-from protocol.errors import UsageError
+from brew.errors import UsageError
+from downstream.virtual.scheduling import KeyedQueue, OffsetTracker, Retries
 
 
 def test_a_tracker_begins_at_its_start_with_nothing_in_work() -> None:

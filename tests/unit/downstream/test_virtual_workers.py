@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import pytest
 from harness.programs import until
 
+from brew.deadline import Deadline
+from brew.errors import UsageError
 from downstream.virtual.partitions import HandlerFailedError, HopelessError, Place, VirtualPartitions, VirtualSettings
-from downstream.virtual.retries import OnFailure, Retries
-from protocol.deadline import Deadline
-from protocol.errors import UsageError
+from downstream.virtual.scheduling import OnFailure, Retries
 
 HERE = Place("orders", 0)
 QUICK = Retries(attempts=3, first_s=0.001, most_s=0.002)

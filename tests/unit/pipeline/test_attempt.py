@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from harness.fakes import Broker, FakeTransaction
 
-from pipeline import attempt as attempts
-from pipeline.attempt import Job, Offer, attempt
-from pipeline.crash import CrashOrder
-from pipeline.outcome import Status
-from pipeline.ports import Rows, Targets
-from pipeline.settings import Limits, ProfilesSettings
-from protocol.connection import Connection
-from protocol.errors import Abortable, DeadlineExceeded, Fatal, Fenced, KafkaFailure, Refused
-from protocol.journal import Step, entries
-from protocol.kafka.transaction import TransactionSettings
-from protocol.names import CrashMode, CrashPoint
-from protocol.position import Committed, OffsetRange
+from brew import attempt as attempts
+from brew.attempt import Job, Offer, attempt
+from brew.connection import Connection
+from brew.errors import Abortable, DeadlineExceeded, Fatal, Fenced, KafkaFailure, Refused
+from brew.fault_injection import CrashOrder
+from brew.journal import Step, entries
+from brew.kafka.transaction import TransactionSettings
+from brew.names import CrashMode, CrashPoint
+from brew.offsets import Committed, OffsetRange
+from brew.outcome import Status
+from brew.settings import Limits, ProfilesSettings
+from brew.transaction import Rows, Targets
 
 OFFERED = OffsetRange("in", 0, 5, 8)
 JOB = Job({}, TransactionSettings(Connection("nowhere:1"), "group", 30.0), Limits())

@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 from harness.fakes import Broker, FakeTransaction
 
-from pipeline import attempt as attempts
-from pipeline.attempt import Job, Offer, attempt
-from pipeline.crash import CrashOrder
-from pipeline.outcome import Outcome, Status
-from pipeline.ports import Rows, Tally, Targets
-from pipeline.profiles.table import Table
-from pipeline.settings import Limits, ProfilesSettings
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Fatal
-from protocol.journal import Step, entries
-from protocol.kafka.transaction import TransactionSettings
-from protocol.names import CrashMode, CrashPoint
-from protocol.position import Committed, OffsetRange
-from protocol.profiles import PROFILE_OFFSET, profile
+from brew import attempt as attempts
+from brew.attempt import Job, Offer, attempt
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Fatal
+from brew.fault_injection import CrashOrder
+from brew.journal import Step, entries
+from brew.kafka.transaction import TransactionSettings
+from brew.names import CrashMode, CrashPoint
+from brew.offsets import Committed, OffsetRange
+from brew.outcome import Outcome, Status
+from brew.records import PROFILE_OFFSET, profile
+from brew.settings import Limits, ProfilesSettings
+from brew.transaction import Rows, Tally, Targets
+from pipeline.profiles import Table
 
 OFFER = Offer(OffsetRange("in", 4, 5, 8), Targets("out", "dead", 4, 4), first_time=True)
 JOB = Job({}, TransactionSettings(Connection("nowhere:1"), "group", 30.0), Limits())

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.batches import LIGHT, LIGHT_BYTES, Weights
-from pipeline.outcome import Outcome, Status
+from brew.outcome import Outcome, Status
+from brew.readers.connector import LIGHT, LIGHT_BYTES, Weights
 
 SMALL = Outcome(0, 0, 100, Status.COMMITTED, enriched=90, rejected=10, read_bytes=100 * 200)
 

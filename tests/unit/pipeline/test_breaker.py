@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.breaker import _ORDER, FIRST, SOME, WINDOW, Breaker, FirstRecords
-from pipeline.enrich import enricher
-from pipeline.outcome import Outcome, Status
-from pipeline.settings import Limits
-from protocol.errors import Refused
-from protocol.records import Reason
+from brew.driver.limits import _ORDER, FIRST, SOME, WINDOW, Breaker, FirstRecords
+from brew.errors import Refused
+from brew.outcome import Outcome, Status
+from brew.records import Reason
+from brew.settings import Limits
+from pipeline.orders import enricher
 
 
 def outcome(enriched: int, rejected: int, partition: int = 0, status: Status = Status.COMMITTED) -> Outcome:

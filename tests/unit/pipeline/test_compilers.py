@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from harness.pipeline import run_command, settings_of
 
-from pipeline.run import Ground
-from pipeline.session import spark_conf
-from pipeline.settings import Compilers, Reader, SparkSettings
-from protocol.kafka.transaction import TransactionSettings
+from brew.driver.run import Ground
+from brew.kafka.transaction import TransactionSettings
+from brew.settings import Compilers, Reader, SparkSettings
+from brew.spark.session import spark_conf
 
 
 @pytest.mark.parametrize(

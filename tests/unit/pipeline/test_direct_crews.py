@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JError
 
-from pipeline.direct import crews, here
-from pipeline.direct.crews import SparkCrew
-from pipeline.direct.here import LoneCrew
-from pipeline.direct.terms import Terms
-from pipeline.settings import CrashSettings, DirectSettings, Limits
-from protocol.connection import Connection
-from protocol.errors import Refused
-from protocol.kafka.transaction import TransactionSettings
+from brew.connection import Connection
+from brew.errors import Refused
+from brew.kafka.transaction import TransactionSettings
+from brew.readers.direct import executors
+from brew.readers.direct.executors import LoneCrew, SparkCrew
+from brew.readers.direct.messages import Terms
+from brew.settings import CrashSettings, DirectSettings, Limits
 
 
 class Context:
@@ -56,7 +55,7 @@ class Context:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(crews, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(executors, "_AGAIN_S", 0.01)
     return
 
 
@@ -186,7 +185,7 @@ def test_a_crew_ends_with_its_holders_lines_and_with_its_spark_unless_that_is_ke
 ) -> None:
     """A holder without a line ends by itself; Spark goes after that."""
     office, ended = Closed(), list[bool]()
-    monkeypatch.setattr(crews.session, "end", lambda *_: ended.append(office.closed))
+    monkeypatch.setattr(executors.session, "end", lambda *_: ended.append(office.closed))
     terms: Any = None
     lines: Any = office
     context: Any = Context()
@@ -196,7 +195,7 @@ def test_a_crew_ends_with_its_holders_lines_and_with_its_spark_unless_that_is_ke
 
 def test_an_interrupted_crew_cancels_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     cancelled = list[object]()
-    monkeypatch.setattr(crews.session, "cancel_all", cancelled.append)
+    monkeypatch.setattr(executors.session, "cancel_all", cancelled.append)
     context, office = Context(), Closed()
     idle_crew(context, office).interrupt()
     assert (cancelled, office.closed) == ([context], True)
@@ -208,13 +207,13 @@ def test_a_crash_on_purpose_strikes_a_task_once(
 ) -> None:
     """Spark repeats the task of a worker that died; each time again, and the job fails."""
     given = list[Any]()
-    monkeypatch.setattr(crews, "hold", lambda terms, slot: given.append((terms.crash.probability, slot)))
+    monkeypatch.setattr(executors, "hold", lambda terms, slot: given.append((terms.crash.probability, slot)))
     task = type("Task", (), {"attemptNumber": lambda _self: attempt})()
-    monkeypatch.setattr(crews.TaskContext, "get", lambda: task)
+    monkeypatch.setattr(executors.TaskContext, "get", lambda: task)
     transaction = TransactionSettings(Connection("127.0.0.1:1"), "group", 60.0)
     certain = CrashSettings(probability=1.0)
     terms = Terms("127.0.0.1", 1, "token", "in", transaction, Limits(), DirectSettings(), certain, 1000)
-    assert list(crews._hold_in_task(terms, 4, [])) == []
+    assert list(executors._hold_in_task(terms, 4, [])) == []
     assert given == [(probability, 4)]
 
 
@@ -225,7 +224,7 @@ class LoneLine:
         self.calls = 0
         self.begun, self.over = threading.Semaphore(0), threading.Semaphore(0)
         self.error: Exception | None = None
-        monkeypatch.setattr(here, "hold", self)
+        monkeypatch.setattr(executors, "hold", self)
 
     def __call__(self, _terms: object, slot: int) -> None:
         assert slot == 0

@@ -11,23 +11,23 @@ from typing import Any
 
 import pytest
 
-from pipeline.crash import Dice
-from pipeline.direct import director as directing
-from pipeline.direct.director import Director
-from pipeline.direct.office import Desk, Said
-from pipeline.direct.terms import granted, leaving, telling
-from pipeline.outcome import Outcome, Status
-from pipeline.ownership import EVERY
-from pipeline.plan import Fact
-from pipeline.ports import Targets
-from pipeline.progress import Board, Silent
-from pipeline.scout import Scout
-from pipeline.settings import DirectSettings, PipelineSettings
-from pipeline.shared import Shared
-from protocol.connection import Connection
-from protocol.errors import KafkaFailure, Refused
-from protocol.kafka.transaction import TransactionSettings
-from protocol.position import Committed, LogOffsets
+from brew.connection import Connection
+from brew.driver import leases as directing
+from brew.driver.leases import Director
+from brew.driver.ownership import EVERY
+from brew.driver.partitions import Scout
+from brew.driver.progress import Board, Silent
+from brew.driver.run_context import Shared
+from brew.errors import KafkaFailure, Refused
+from brew.fault_injection import Dice
+from brew.kafka.transaction import TransactionSettings
+from brew.offsets import Committed, LogOffsets
+from brew.outcome import Outcome, Status
+from brew.planner import Fact
+from brew.readers.direct.messages import granted, leaving, telling
+from brew.readers.direct.server import Desk, Said
+from brew.settings import DirectSettings, PipelineSettings
+from brew.transaction import Targets
 
 Message = dict[str, Any]
 

@@ -11,13 +11,13 @@ import pytest
 from harness.waiting import until
 from test_direct_director import Cluster, Mine, Play, both, grants, heard
 
-from pipeline.direct import director as directing
-from pipeline.direct.office import Desk
-from pipeline.direct.terms import leaving, telling
-from pipeline.outcome import Outcome, Status
-from pipeline.progress import Board
-from pipeline.settings import DirectSettings
-from protocol.errors import Fatal
+from brew.driver import leases as directing
+from brew.driver.progress import Board
+from brew.errors import Fatal
+from brew.outcome import Outcome, Status
+from brew.readers.direct.messages import leaving, telling
+from brew.readers.direct.server import Desk
+from brew.settings import DirectSettings
 
 
 @pytest.fixture

@@ -11,17 +11,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.direct import holder
-from pipeline.direct.line import Line
-from pipeline.direct.terms import Grant, Terms, granting
-from pipeline.direct.turns import Desk, Turns
-from pipeline.outcome import Outcome, Status
-from pipeline.pace import Pace
-from pipeline.ports import Targets
-from pipeline.settings import CrashSettings, DirectSettings, Limits
-from protocol.connection import Connection
-from protocol.errors import Fatal, Unreachable
-from protocol.kafka.transaction import TransactionSettings
+from brew.connection import Connection
+from brew.errors import Fatal, Unreachable
+from brew.kafka.transaction import TransactionSettings
+from brew.outcome import Outcome, Status
+from brew.readers.direct import worker
+from brew.readers.direct.concurrency import Desk, Turns
+from brew.readers.direct.messages import Grant, Line, Terms, granting
+from brew.settings import CrashSettings, DirectSettings, Limits
+from brew.transaction import Targets
+from brew.transaction_sizing import Pace
 
 WAIT_S = 20.0
 LEASE_S = 0.3
@@ -88,7 +87,7 @@ class Work:
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     made = Work()
-    monkeypatch.setattr(holder, "work", made)
+    monkeypatch.setattr(worker, "work", made)
     return made
 
 
@@ -116,7 +115,7 @@ class Driver:
 def leased(lease_s: float = 60.0, *, watched: bool = False) -> Iterator[Driver]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         given = terms(server.getsockname()[1], lease_s, watched=watched)
-        task = threading.Thread(target=holder.hold, args=[given, 3], daemon=True)
+        task = threading.Thread(target=worker.hold, args=[given, 3], daemon=True)
         task.start()
         driver = Driver(Line(server.accept()[0], WAIT_S), task)
         try:
@@ -254,7 +253,7 @@ def test_who_waits_for_its_turn_to_read_leaves_when_it_is_called_back(
             return 102
 
     work.acts |= {0: reads, 1: waits, 2: waits}
-    monkeypatch.setattr(holder, "Desk", one_reader)
+    monkeypatch.setattr(worker, "Desk", one_reader)
     with leased() as driver:
         driver.grants(grant(0))
         assert work.begun.acquire(timeout=WAIT_S)
@@ -337,4 +336,4 @@ def test_a_driver_that_is_not_there_is_named_with_what_to_look_at() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         given = terms(server.getsockname()[1])
     with pytest.raises(Unreachable, match=r"driver at 127\.0\.0\.1:\d+ .* spark\.driver\.host"):
-        holder.hold(replace(given), 0)
+        worker.hold(replace(given), 0)

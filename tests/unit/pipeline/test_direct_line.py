@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 from harness.waiting import until
 
-from pipeline.direct import line as lines
-from pipeline.direct import office as offices
-from pipeline.direct.line import Line
-from pipeline.direct.office import Office
-from pipeline.direct.terms import Grant, granted, granting, leaving, telling, told
-from pipeline.outcome import Outcome, Status
-from pipeline.ports import Targets
-from protocol.deadline import Deadline
+from brew.deadline import Deadline
+from brew.outcome import Outcome, Status
+from brew.readers.direct import messages as lines
+from brew.readers.direct import server as offices
+from brew.readers.direct.messages import Grant, Line, granted, granting, leaving, telling, told
+from brew.readers.direct.server import Office
+from brew.transaction import Targets
 
 GRANT = Grant(3, 70, Targets("out", "dead", -1, 3, "topic-id=x", 1000), goal=90, first_time=True, spared=True)
 OUTCOME = Outcome(3, 70, 80, Status.OFFSET_GAP, 60, 5, 1, 0.25, "moved")

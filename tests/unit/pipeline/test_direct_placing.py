@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.direct.placing import loads, move, place
+from brew.driver.assignor import loads, move, place
 
 LAGS = st.dictionaries(st.integers(0, 40), st.integers(0, 1_000_000), min_size=1, max_size=40)
 

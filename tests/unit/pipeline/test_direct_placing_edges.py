@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 
-from pipeline.crash import Dice
-from pipeline.direct.placing import loads, move, place
-from pipeline.direct.roster import Roster
-from pipeline.outcome import Outcome, Status
-from pipeline.progress import Board, Silent
-from pipeline.settings import PipelineSettings
-from pipeline.shared import Shared
-from protocol.connection import Connection
-from protocol.kafka.transaction import TransactionSettings
+from brew.connection import Connection
+from brew.driver.assignor import loads, move, place
+from brew.driver.leases import Roster
+from brew.driver.progress import Board, Silent
+from brew.driver.run_context import Shared
+from brew.fault_injection import Dice
+from brew.kafka.transaction import TransactionSettings
+from brew.outcome import Outcome, Status
+from brew.settings import PipelineSettings
 
 
 def test_a_partition_weighs_its_lag_and_a_quarter_of_the_mean_in_whole_offsets() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from test_direct_director import Play, both, grants
 
-from pipeline.direct.roster import Roster
-from pipeline.plan import Fact
-from pipeline.progress import Board, Silent
-from protocol.position import Committed, LogOffsets
+from brew.driver.leases import Roster
+from brew.driver.progress import Board, Silent
+from brew.offsets import Committed, LogOffsets
+from brew.planner import Fact
 
 
 def roster() -> Roster:

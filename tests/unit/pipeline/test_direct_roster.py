@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from pipeline.crash import Dice
-from pipeline.direct.office import Desk
-from pipeline.direct.roster import Roster
-from pipeline.outcome import Outcome, Status
-from pipeline.plan import Fact
-from pipeline.progress import Board, Silent
-from pipeline.settings import PipelineSettings
-from pipeline.shared import Shared
-from protocol.connection import Connection
-from protocol.kafka.transaction import TransactionSettings
-from protocol.position import Committed, LogOffsets, OffsetRange
+from brew.connection import Connection
+from brew.driver.leases import Roster
+from brew.driver.progress import Board, Silent
+from brew.driver.run_context import Shared
+from brew.fault_injection import Dice
+from brew.kafka.transaction import TransactionSettings
+from brew.offsets import Committed, LogOffsets, OffsetRange
+from brew.outcome import Outcome, Status
+from brew.planner import Fact
+from brew.readers.direct.server import Desk
+from brew.settings import PipelineSettings
 
 GOAL = 100
 LINE: Any = None

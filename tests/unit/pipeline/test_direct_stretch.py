@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pipeline.direct import stretch
-from pipeline.direct.stretch import Stretch
-from pipeline.direct.turns import Turns
-from protocol.kafka.tail import Taken
+from brew.kafka.log_reader import Taken
+from brew.readers.direct import worker
+from brew.readers.direct.concurrency import Turns
+from brew.readers.direct.worker import Stretch
 
 SIZE = 100
 
@@ -60,7 +60,7 @@ def taken(start: int, end: int) -> Taken:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stretch, "CHUNK", 10)
+    monkeypatch.setattr(worker, "CHUNK", 10)
 
 
 def read(there: int, most: int, most_bytes: int) -> tuple[Stretch, list[int], FakeTail]:

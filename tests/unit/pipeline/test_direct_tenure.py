@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from pipeline.attempt import Job, Offer
-from pipeline.direct import tenure
-from pipeline.direct.stretch import CHUNK, Stretch
-from pipeline.direct.terms import Grant, Terms
-from pipeline.direct.turns import Desk, Turns
-from pipeline.outcome import Outcome, Status
-from pipeline.pace import Pace
-from pipeline.ports import Rows, Targets
-from pipeline.settings import CrashSettings, DirectSettings, Limits, ProfilesSettings
-from protocol.connection import Connection
-from protocol.errors import Fatal
-from protocol.kafka.clients import FULL_MS
-from protocol.kafka.tail import IDLE_MS, Taken
-from protocol.kafka.transaction import TransactionSettings
+from brew.attempt import Job, Offer
+from brew.connection import Connection
+from brew.errors import Fatal
+from brew.kafka.clients import FULL_MS
+from brew.kafka.log_reader import IDLE_MS, Taken
+from brew.kafka.transaction import TransactionSettings
+from brew.outcome import Outcome, Status
+from brew.readers.direct import worker as tenure
+from brew.readers.direct.concurrency import Desk, Turns
+from brew.readers.direct.messages import Grant, Terms
+from brew.readers.direct.worker import CHUNK, Stretch
+from brew.settings import CrashSettings, DirectSettings, Limits, ProfilesSettings
+from brew.transaction import Rows, Targets
+from brew.transaction_sizing import Pace
 
 START = 100
 TERMS = Terms(

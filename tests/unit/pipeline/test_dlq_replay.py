@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from pipeline.dlq import marks as marking
-from pipeline.dlq import replay as replaying
-from pipeline.dlq.back import Back, Rules, Stays, Why
-from pipeline.dlq.letter import Choice, Letter
-from pipeline.dlq.marks import Marks, mark_key
-from pipeline.dlq.replay import ReplaySettings, Report, replay
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Fatal, Refused
-from protocol.kafka.transaction import TransactionSettings
-from protocol.position import Committed, LogOffsets, SourcePosition
-from protocol.records import ERROR_REASON
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Fatal, Refused
+from brew.kafka.transaction import TransactionSettings
+from brew.offsets import Committed, LogOffsets, SourcePosition
+from brew.records import ERROR_REASON
+from operations.dlq import replay as replaying
+from operations.dlq import replay_log as marking
+from operations.dlq.dead_letter import Choice, Letter
+from operations.dlq.replay import Back, ReplaySettings, Report, Rules, Stays, Why, replay
+from operations.dlq.replay_log import Marks, mark_key
 
 if TYPE_CHECKING:
-    from pipeline.dlq.ground import Ground
-    from protocol.kafka.clients import AdminClient
+    from brew.kafka.clients import AdminClient
+    from operations.dlq.dead_letter import Ground
 
 NOWHERE = Connection("nowhere")
 RULES = Rules("in", partitions=1, max_bytes=100_000, most_replays=3)

@@ -9,22 +9,13 @@ from dataclasses import replace
 import pytest
 from harness.pages import ROOT, column
 
-from pipeline.dlq.back import BY_KEY, Back, Rules, Stays, Why
-from pipeline.dlq.edit import Edit, EditFailed
-from pipeline.dlq.letter import Choice, Letter, shown
-from pipeline.dlq.marks import mark_key
-from pipeline.dlq.replay import Report
-from pipeline.dlq.show import Census, report_document, summary
-from protocol.errors import UsageError
-from protocol.position import SourcePosition
-from protocol.records import (
-    ERROR_MESSAGE,
-    ERROR_OMITTED,
-    ERROR_REASON,
-    REPLAYED_COUNT,
-    REPLAYED_FROM,
-    REPLAYED_TIMESTAMP,
-)
+from brew.errors import UsageError
+from brew.offsets import SourcePosition
+from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_REASON, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
+from operations.dlq.command import Census, report_document, summary
+from operations.dlq.dead_letter import Choice, Letter, shown
+from operations.dlq.replay import BY_KEY, Back, Edit, EditFailed, Report, Rules, Stays, Why
+from operations.dlq.replay_log import mark_key
 
 SOURCE = SourcePosition("in", 1, 7)
 ERRORS = [(ERROR_REASON, b"not-json"), (ERROR_MESSAGE, b"at 3")]

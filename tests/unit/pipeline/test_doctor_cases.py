@@ -6,8 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.operate import ending
-from pipeline.operate.judge.cases import (
+from brew.cluster import ONGOING, Bound, Coordinated, Held
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded
+from brew.names import TransactionalId
+from operations import doctor
+from operations.hanging_transactions import (
     Case,
     Kind,
     Patience,
@@ -22,11 +27,6 @@ from pipeline.operate.judge.cases import (
     unmatched,
     waiting,
 )
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded
-from protocol.names import TransactionalId
-from protocol.transactions import ONGOING, Bound, Coordinated, Held
 
 NOW_MS = 10_000_000
 PATIENCE = Patience(older_than_s=60)
@@ -177,10 +177,10 @@ def test_one_that_can_not_be_ended_stops_no_other(monkeypatch: pytest.MonkeyPatc
             raise DeadlineExceeded(refused)
         return one is first
 
-    monkeypatch.setattr(ending, "end", end)
+    monkeypatch.setattr(doctor, "end", end)
     said: list[tuple[str, str]] = []
     cases = [first, second, third, fourth]
-    account = ending.end_each(
+    account = doctor.end_each(
         Connection("nowhere:1"),
         cases,
         lambda one: one is not fourth,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.enrich import depth, enricher
-from pipeline.settings import Limits
-from protocol.records import DISCOUNTS, Reason, Rejected
+from brew.records import DISCOUNTS, Reason, Rejected
+from brew.settings import Limits
+from pipeline.orders import depth, enricher
 
 ENRICH = enricher(Limits(max_bytes=1000, max_depth=5))
 

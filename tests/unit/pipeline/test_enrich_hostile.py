@@ -8,10 +8,9 @@ import time
 
 import pytest
 
-from pipeline.enrich import depth, enricher
-from pipeline.numbers import Shelter, may_round
-from pipeline.settings import Limits
-from protocol.records import Reason, Rejected
+from brew.records import Reason, Rejected
+from brew.settings import Limits
+from pipeline.orders import Shelter, depth, enricher, may_round
 
 _SIZE = 1_000_000
 _LIMIT_S = 2.0

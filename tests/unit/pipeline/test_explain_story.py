@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.operate.explain import since
-from pipeline.operate.judge.fate import Fate, Finder, View, Written, view
-from pipeline.operate.judge.order import Order
-from pipeline.operate.judge.story import BROKEN, Answer, Copy, Story, answer, linked
-from protocol.batches import RawBatch
-from protocol.errors import UsageError
-from protocol.position import LogOffsets, SourcePosition
+from brew.cluster import RawBatch
+from brew.errors import UsageError
+from brew.offsets import LogOffsets, SourcePosition
+from operations.explain.command import since
+from operations.explain.verdict import BROKEN, Answer, Copy, Order, Story, answer, linked
+from operations.record_status import Fate, Finder, View, Written, view
 
 LOG = LogOffsets(0, 100, 120)
 

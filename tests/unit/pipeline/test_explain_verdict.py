@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.operate.judge.fate import Fate, View, Written
-from pipeline.operate.judge.order import Order, order_id
-from pipeline.operate.judge.ranges import Span, spans
-from pipeline.operate.judge.story import Copy, Story
-from pipeline.operate.judge.verdict import Verdict, verdict
-from protocol.batches import OffsetBatch, OffsetCommit, RawBatch
-from protocol.position import SourcePosition
-from protocol.records import REPLAYED_FROM
+from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
+from brew.offsets import SourcePosition
+from brew.records import REPLAYED_FROM
+from operations.explain.verdict import Copy, Order, Story, Verdict, order_id, verdict
+from operations.record_status import Fate, Span, View, Written, spans
 
 LETTER = SourcePosition("dlq", 0, 5)
 

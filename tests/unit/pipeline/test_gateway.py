@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark import SparkConf
 
-from pipeline import gateway
-from pipeline.session import spark_conf
-from pipeline.settings import SparkSettings
-from protocol.errors import Refused
+from brew.errors import Refused
+from brew.settings import SparkSettings
+from brew.spark import gateway
+from brew.spark.session import spark_conf
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.headers import headers_of
+from brew.readers.connector import headers_of
 
 _headers = st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st.none() | st.binary()), min_size=1)
 

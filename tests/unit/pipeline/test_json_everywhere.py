@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from brew.cli import outcome
+from brew.driver.progress import Board, JsonLines
+from brew.names import ExitCode
 from pipeline.__main__ import cli
-from pipeline.progress import Board, JsonLines
-from protocol.command import outcome
-from protocol.names import ExitCode
 
 
 @pytest.mark.parametrize(

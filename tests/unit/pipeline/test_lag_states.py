@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.operate.judge.lag import Look, State, tell
-from pipeline.operate.judge.remain import Remainder, Remaining
-from pipeline.operate.lag import document_of, late, table
-from protocol.batches import OpenTransaction, RawBatch
-from protocol.errors import Refused
-from protocol.position import Committed, LogOffsets
-from protocol.transactions import ONGOING, Coordinated
+from brew.cluster import ONGOING, Coordinated, OpenTransaction, RawBatch
+from brew.errors import Refused
+from brew.offsets import Committed, LogOffsets
+from operations.lag import document_of, late, table
+from operations.partition_state import Look, Remainder, Remaining, State, tell
 
 NOW_MS = 1_000_000
 

@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from pipeline import lane as laning
-from pipeline.attempt import Job, Offer
-from pipeline.crash import Dice
-from pipeline.lane import Lane
-from pipeline.outcome import Outcome, Status
-from pipeline.ownership import EVERY
-from pipeline.plan import Fact
-from pipeline.ports import Targets
-from pipeline.progress import Board, Silent
-from pipeline.settings import CrashSettings, PipelineSettings
-from pipeline.shared import Shared
-from protocol.connection import Connection
-from protocol.errors import Refused, Retriable
-from protocol.kafka.transaction import TransactionSettings
-from protocol.names import READ_COMMITTED
-from protocol.position import Committed, LogOffsets, OffsetRange
+from brew.attempt import Job, Offer
+from brew.connection import Connection
+from brew.driver import micro_batches as laning
+from brew.driver.micro_batches import Lane
+from brew.driver.ownership import EVERY
+from brew.driver.progress import Board, Silent
+from brew.driver.run_context import Shared
+from brew.errors import Refused, Retriable
+from brew.fault_injection import Dice
+from brew.kafka.transaction import TransactionSettings
+from brew.names import READ_COMMITTED
+from brew.offsets import Committed, LogOffsets, OffsetRange
+from brew.outcome import Outcome, Status
+from brew.planner import Fact
+from brew.settings import CrashSettings, PipelineSettings
+from brew.transaction import Targets
 
 END = 100
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from pipeline import missing
-from pipeline.missing import HiddenError, Settling
-from pipeline.plan import Fact, position_metadata
-from pipeline.settings import OnMissingPosition, PipelineSettings
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka.topics import Topic
-from protocol.names import READ_COMMITTED
-from protocol.position import Committed, LogOffsets, SourcePosition
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.driver import missing_offsets
+from brew.driver.missing_offsets import HiddenError, Settling
+from brew.errors import Refused
+from brew.kafka.topics import Topic
+from brew.names import READ_COMMITTED
+from brew.offsets import Committed, LogOffsets, SourcePosition
+from brew.planner import Fact, position_metadata
+from brew.settings import OnMissingPosition, PipelineSettings
 
 SETTINGS = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g")
 RESTORE = replace(SETTINGS, on_missing_position=OnMissingPosition.RESTORE)
@@ -111,20 +111,20 @@ class Brokers:
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     played = Brokers()
-    monkeypatch.setattr(missing, "admin", lambda _connection: None)
-    monkeypatch.setattr(missing, "log_offsets", played.log_offsets)
-    monkeypatch.setattr(missing, "scan", played.scan)
-    monkeypatch.setattr(missing, "committed_by", played.committed_by)
-    monkeypatch.setattr(missing, "KafkaTransaction", played.transaction)
-    monkeypatch.setattr(missing, "_LIVE_S", 0.05)
-    monkeypatch.setattr(missing, "_POLL_S", 0.001)
+    monkeypatch.setattr(missing_offsets, "admin", lambda _connection: None)
+    monkeypatch.setattr(missing_offsets, "log_offsets", played.log_offsets)
+    monkeypatch.setattr(missing_offsets, "scan", played.scan)
+    monkeypatch.setattr(missing_offsets, "committed_by", played.committed_by)
+    monkeypatch.setattr(missing_offsets, "KafkaTransaction", played.transaction)
+    monkeypatch.setattr(missing_offsets, "_LIVE_S", 0.05)
+    monkeypatch.setattr(missing_offsets, "_POLL_S", 0.001)
     return played
 
 
 def resolve(
     settings: PipelineSettings, *facts: Fact, others: Iterable[Fact] = (), settling: Settling | None = None
 ) -> set[int]:
-    return missing.resolve(settings, facts, TARGETS, others, settling or Settling(Deadline(30)))
+    return missing_offsets.resolve(settings, facts, TARGETS, others, settling or Settling(Deadline(30)))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_restore_keeps_a_position_that_came_meanwhile(brokers: Brokers, monkeypa
         brokers.commits_at_fence = next(fences)
         return make(*given)
 
-    monkeypatch.setattr(missing, "KafkaTransaction", transaction)
+    monkeypatch.setattr(missing_offsets, "KafkaTransaction", transaction)
     assert resolve(RESTORE, fact()) == set()
     assert brokers.positions[0].offset == 20
 
@@ -253,7 +253,7 @@ def test_the_ends_of_an_older_look_do_not_count_for_a_partition_that_was_gone_me
     """Somebody else may have worked on it, and have lost its position: what is out of it lies behind those ends."""
     settling, asked = Settling(Deadline(30)), []
 
-    def ask() -> missing.Logs:
+    def ask() -> missing_offsets.Logs:
         asked.append(len(asked))
         return {"out": {0: LogOffsets(0, len(asked), len(asked))}}
 

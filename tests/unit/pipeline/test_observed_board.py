@@ -10,16 +10,15 @@ import time
 import pytest
 from harness.pages import ROOT
 
-from pipeline.outcome import Outcome, Status
-from pipeline.plan import Fact
-from pipeline.settings import PipelineSettings
-from pipeline.watching import ObservedBoard, ended, recorder_of
-from protocol.connection import Connection
-from protocol.observe.counts import Ending
-from protocol.observe.phase import Phase
-from protocol.observe.settings import ProbeSettings
-from protocol.observe.status import PartitionState
-from protocol.position import Committed, LogOffsets
+from brew.connection import Connection
+from brew.driver.telemetry import ObservedBoard, ended, recorder_of
+from brew.observability.counters import Ending
+from brew.observability.settings import ProbeSettings
+from brew.observability.status import PartitionState, Phase
+from brew.offsets import Committed, LogOffsets
+from brew.outcome import Outcome, Status
+from brew.planner import Fact
+from brew.settings import PipelineSettings
 
 
 @pytest.fixture
@@ -100,6 +99,6 @@ def test_a_partition_behind_an_open_transaction_is_blocked(board: ObservedBoard)
 
 def test_a_run_that_nobody_watches_imports_nothing_of_the_watching() -> None:
     """It took a tenth of a second of each start."""
-    told = "import sys, pipeline.__main__; print(sorted(n for n in sys.modules if n.startswith('protocol.observe.')))"
+    told = "import sys, pipeline.__main__; print(sorted(n for n in sys.modules if n.startswith('brew.observability.')))"
     ran = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    assert ast.literal_eval(ran.stdout) == ["protocol.observe.phase", "protocol.observe.settings"]
+    assert ast.literal_eval(ran.stdout) == ["brew.observability.status", "brew.observability.settings"]

@@ -11,16 +11,16 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from pipeline.outcome import Outcome, Status
-from pipeline.ports import Rows
-from pipeline.spans import Spans, provider
-from pipeline.traces import MOST, Traces
-from pipeline.watching import ended
-from protocol.errors import UsageError
-from protocol.names import STEPS
-from protocol.observe.counts import Ended
-from protocol.observe.recorder import Subject
-from protocol.observe.status import Topics
+from brew.attempt import MOST, Traces
+from brew.driver.telemetry import ended
+from brew.errors import UsageError
+from brew.names import STEPS
+from brew.observability.counters import Ended
+from brew.observability.recorder import Subject
+from brew.observability.status import Topics
+from brew.observability.tracing import Spans, provider
+from brew.outcome import Outcome, Status
+from brew.transaction import Rows
 
 SUBJECT = Subject("pipeline", "g", Topics("orders", "out", "dlq"), "localhost:1", "direct")
 

@@ -7,15 +7,14 @@ import itertools
 import pytest
 from harness.fakes import Broker, FakeTransaction
 
-from pipeline.outcome import Status
-from pipeline.ports import Rows, Targets
-from pipeline.timed import Timed
-from pipeline.transact import transact
-from protocol.deadline import Deadline
-from protocol.errors import Abortable, Fenced, KafkaFailure
-from protocol.names import STEPS
-from protocol.position import OffsetRange
-from protocol.records import Reason, Rejected
+from brew.attempt import Timed
+from brew.deadline import Deadline
+from brew.errors import Abortable, Fenced, KafkaFailure
+from brew.names import STEPS
+from brew.offsets import OffsetRange
+from brew.outcome import Status
+from brew.records import Reason, Rejected
+from brew.transaction import Rows, Targets, transact
 
 RANGE = OffsetRange("in", 0, 0, 3)
 TARGETS = Targets("out", "dlq", 0, 0)

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from pipeline.patience import Patience
-from pipeline.settings import PipelineSettings
-from protocol.connection import Connection
-from protocol.errors import Refused
+from brew.connection import Connection
+from brew.driver.limits import Patience
+from brew.errors import Refused
+from brew.settings import PipelineSettings
 
 DENIED = "fence: Broker: Transactional Id authorization failed (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)"
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.plan import Fact, check, decide, position_metadata
-from protocol.errors import Refused
-from protocol.position import Committed, LogOffsets, OffsetRange
+from brew.errors import Refused
+from brew.offsets import Committed, LogOffsets, OffsetRange
+from brew.planner import Fact, check, decide, position_metadata
 
 
 def fact(committed: int | None, first: int = 0, stable: int = 100, end: int = 100, metadata: str = "") -> Fact:

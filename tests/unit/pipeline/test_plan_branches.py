@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.outcome import Outcome, Status
-from pipeline.pace import Pace, Paces
-from pipeline.plan import Fact, Plan, check, decide
-from protocol.errors import Refused
-from protocol.position import Committed, LogOffsets, OffsetRange
+from brew.errors import Refused
+from brew.offsets import Committed, LogOffsets, OffsetRange
+from brew.outcome import Outcome, Status
+from brew.planner import Fact, Plan, check, decide
+from brew.transaction_sizing import Pace, Paces
 
 
 def fact(partition: int, committed: int | None, stable: int = 100, *, first: int = 0, end: int = 100) -> Fact:

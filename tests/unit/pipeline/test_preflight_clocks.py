@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.preflight.clocks import skew
-from pipeline.preflight.finding import Severity
-from protocol.cluster import Unknown
-from protocol.kafka.clock import ahead_s
+from brew.cluster import Unknown
+from brew.kafka.cluster import ahead_s
+from brew.preflight.finding import Severity
+from brew.preflight.timeouts import skew
 
 
 @pytest.mark.parametrize(

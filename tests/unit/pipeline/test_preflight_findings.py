@@ -8,18 +8,15 @@ from typing import Any
 
 import pytest
 
-from pipeline.preflight.brokers import transaction_version
-from pipeline.preflight.clocks import Chain, chain
-from pipeline.preflight.finding import NAMES, POSITION_NAMES, Finding, Severity, allowed
-from pipeline.preflight.gate import gate
-from pipeline.preflight.judge import judge
-from pipeline.settings import DirectSettings, PipelineSettings, Reader
-from protocol.batches import OFFSETS_TOPIC
-from protocol.cluster import TRANSACTIONS_TOPIC, ClusterFacts, GroupFacts, TopicFacts, Unknown
-from protocol.connection import Connection
-from protocol.deadline import delivery_ms
-from protocol.errors import Refused, UsageError
-from protocol.kafka import clients
+from brew.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterFacts, GroupFacts, TopicFacts, Unknown
+from brew.connection import Connection
+from brew.deadline import delivery_ms
+from brew.errors import Refused, UsageError
+from brew.kafka import clients
+from brew.preflight.checks import judge, transaction_version
+from brew.preflight.finding import NAMES, POSITION_NAMES, Finding, Severity, allowed, gate
+from brew.preflight.timeouts import Chain, chain
+from brew.settings import DirectSettings, PipelineSettings, Reader
 
 MOST = 100 * 1024 * 1024
 ALL = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS", "DESCRIBE"})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.plan import Fact, position_metadata
-from pipeline.preflight.finding import Severity
-from pipeline.preflight.judge import positions
-from protocol.position import Committed, LogOffsets
+from brew.offsets import Committed, LogOffsets
+from brew.planner import Fact, position_metadata
+from brew.preflight.checks import positions
+from brew.preflight.finding import Severity
 
 
 def fact(partition: int, offset: int | None, metadata: str = position_metadata("id-in")) -> Fact:

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.preflight.clocks import Chain
-from pipeline.preflight.timeouts import chain_words, explained
-from pipeline.settings import ClaimsSettings, PipelineSettings, ProfilesSettings, Reader, SparkSettings
-from protocol.connection import Connection
+from brew.connection import Connection
+from brew.preflight.timeouts import Chain, chain_words, explained
+from brew.settings import ClaimsSettings, PipelineSettings, ProfilesSettings, Reader, SparkSettings
 
 CHAIN = Chain(30_000, 54_000, 60_000, 900_000)
 

@@ -9,21 +9,20 @@ from typing import Any
 
 import pytest
 
-from pipeline import attempt as attempting
-from pipeline.attempt import Job, Offer
-from pipeline.outcome import Status
-from pipeline.ports import Targets
-from pipeline.profiles import held
-from pipeline.profiles.held import Held
-from pipeline.profiles.table import Table, lookup
-from pipeline.settings import Limits, PipelineSettings, ProfilesSettings
+from brew import attempt as attempting
+from brew.attempt import Job, Offer
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, Fatal, UsageError
+from brew.kafka.transaction import TransactionSettings
+from brew.offsets import OffsetRange
+from brew.outcome import Status
+from brew.records import profile
+from brew.settings import Limits, PipelineSettings, ProfilesSettings
+from brew.transaction import Targets
+from pipeline import profiles
+from pipeline.profiles import Held, Table, lookup
 from pipeline.submit import same_options
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, Fatal, UsageError
-from protocol.kafka.transaction import TransactionSettings
-from protocol.position import OffsetRange
-from protocol.profiles import profile
 
 
 class Record:
@@ -61,7 +60,7 @@ class Source:
 
 
 def holding(source: Source, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 5.0) -> Held:
-    monkeypatch.setattr(held, "WholeTopic", lambda *_: source)
+    monkeypatch.setattr(profiles, "WholeTopic", lambda *_: source)
     return Held(Connection("b:1"), "g", ProfilesSettings(load_timeout_s=timeout_s))
 
 
@@ -152,7 +151,7 @@ def test_without_the_table_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, err
     def not_ready(*_: object) -> Table:
         raise error
 
-    monkeypatch.setattr(held, "ready", not_ready)
+    monkeypatch.setattr(profiles, "ready", not_ready)
     monkeypatch.setattr(attempting, "KafkaTransaction", lambda *_: pytest.fail("a transaction was begun"))
     connection = Connection("b:1")
     offer = Offer(OffsetRange("in", 2, 0, 3), Targets("out", "dead", 2, 2))

@@ -10,15 +10,13 @@ from harness.fakes import Broker, FakeTransaction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.enrich import enricher
-from pipeline.ports import Rows, Targets
-from pipeline.profiles.table import Table, lookup
-from pipeline.settings import Limits
-from pipeline.transact import transact
-from protocol.deadline import Deadline
-from protocol.position import OffsetRange, SourcePosition
-from protocol.profiles import profile
-from protocol.records import DISCOUNTS, Rejected
+from brew.deadline import Deadline
+from brew.offsets import OffsetRange, SourcePosition
+from brew.records import DISCOUNTS, Rejected, profile
+from brew.settings import Limits
+from brew.transaction import Rows, Targets, transact
+from pipeline.orders import enricher
+from pipeline.profiles import Table, lookup
 
 ORDER = b'{"customer_id":"c-1","x":1}'
 

@@ -10,22 +10,21 @@ from typing import Any
 import pytest
 from harness.fakes import Broker, FakeTransaction
 
-from pipeline import missing, scout
-from pipeline.crash import Dice
-from pipeline.outcome import Outcome, Status
-from pipeline.plan import Fact
-from pipeline.ports import Rows
-from pipeline.progress import Board, Silent
-from pipeline.scout import Scout
-from pipeline.settings import PipelineSettings
-from pipeline.shared import Shared
-from pipeline.transact import transact
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Refused
-from protocol.kafka.topics import Topic
-from protocol.kafka.transaction import TransactionSettings
-from protocol.position import Committed, LogOffsets, OffsetRange
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.driver import missing_offsets, partitions
+from brew.driver.partitions import Scout
+from brew.driver.progress import Board, Silent
+from brew.driver.run_context import Shared
+from brew.errors import Refused
+from brew.fault_injection import Dice
+from brew.kafka.topics import Topic
+from brew.kafka.transaction import TransactionSettings
+from brew.offsets import Committed, LogOffsets, OffsetRange
+from brew.outcome import Outcome, Status
+from brew.planner import Fact
+from brew.settings import PipelineSettings
+from brew.transaction import Rows, transact
 
 SETTINGS = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g")
 
@@ -75,7 +74,7 @@ class Cluster:
         asked = {fact.partition for fact in facts if fact.log.end > fact.log.first}
         self.resolved.append((asked, {fact.partition for fact in others}, targets))
         if self.hidden:
-            raise missing.HiddenError("somebody's transaction hides the output")
+            raise missing_offsets.HiddenError("somebody's transaction hides the output")
         if any(self.output.get(partition) for partition in asked):
             raise Refused("offsets-vanished")
         return asked
@@ -88,8 +87,8 @@ class Run:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **cluster: Any) -> None:
         self.cluster, self.view = Cluster(**cluster), Notes()
-        monkeypatch.setattr(scout, "Surveyor", lambda _settings: self.cluster)
-        monkeypatch.setattr(missing, "resolve", self.cluster.resolve)
+        monkeypatch.setattr(partitions, "Surveyor", lambda _settings: self.cluster)
+        monkeypatch.setattr(missing_offsets, "resolve", self.cluster.resolve)
         targets = {name: Topic(name, name, 2, 1) for name in ("in", "out", "dead")}
         transaction = TransactionSettings(SETTINGS.connection, "g", 60.0)
         parts = (threading.Event(), Board(), self.view, None, 1_000_000, transaction, Dice(SETTINGS.crash))
@@ -226,7 +225,7 @@ def test_what_hides_the_output_holds_back_one_partition_and_is_refused_in_the_en
     assert (facts.keys(), run.all_of_them) == ({0, 1}, True)
     assert run.scout.first_attempt(facts[0])
     run.cluster.hidden = True
-    monkeypatch.setattr(scout, "_SETTLE_S", 1e-9)
+    monkeypatch.setattr(partitions, "_SETTLE_S", 1e-9)
     with pytest.raises(Refused, match="offsets-vanished: somebody's transaction hides"):
         run.look()
 

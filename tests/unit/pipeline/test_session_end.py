@@ -14,7 +14,8 @@ import pytest
 from pyspark import SparkContext
 from pyspark.accumulators import AccumulatorTCPServer
 
-from pipeline import session, submit
+from brew.spark import session
+from pipeline import submit
 
 
 class Context:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from brew.connection import Connection
+from brew.errors import UsageError
+from brew.fault_injection import Dice, message
+from brew.names import CrashMode, CrashPoint
+from brew.offsets import OffsetRange
+from brew.options import settings_of
+from brew.outcome import Outcome, Status
+from brew.settings import CrashSettings, Limits, PipelineSettings, Reader, SparkSettings
+from brew.transaction_sizing import Pace, Paces
 from pipeline.__main__ import run_command
-from pipeline.crash import Dice, message
-from pipeline.options import settings_of
-from pipeline.outcome import Outcome, Status
-from pipeline.pace import Pace, Paces
-from pipeline.settings import CrashSettings, Limits, PipelineSettings, Reader, SparkSettings
-from protocol.connection import Connection
-from protocol.errors import UsageError
-from protocol.names import CrashMode, CrashPoint
-from protocol.position import OffsetRange
 
 
 def settings(**more: object) -> PipelineSettings:

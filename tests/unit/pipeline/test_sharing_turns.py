@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from harness.pipeline import Here
 
-from pipeline import run, sharing
+from brew.claims.member import Holding, Membership
+from brew.driver import coordination, run
+from brew.driver.limits import Patience
+from brew.driver.ownership import EVERY, Claimed, Everything, Idle, listed
+from brew.driver.run import Ground
+from brew.errors import Fatal, Refused, UsageError
+from brew.kafka.transaction import TransactionSettings
+from brew.offsets import OffsetRange
+from brew.options import settings_of
+from brew.planner import Plan
+from brew.settings import PipelineSettings
 from pipeline.__main__ import run_command
-from pipeline.options import settings_of
-from pipeline.ownership import EVERY, Claimed, Everything, Idle, listed
-from pipeline.patience import Patience
-from pipeline.plan import Plan
-from pipeline.run import Ground
-from pipeline.settings import PipelineSettings
 from pipeline.submit import same_options
-from protocol.claims.member import Holding, Membership
-from protocol.errors import Fatal, Refused, UsageError
-from protocol.kafka.transaction import TransactionSettings
-from protocol.position import OffsetRange
 
 
 def settings(*options: str) -> PipelineSettings:
@@ -179,6 +179,6 @@ def test_a_claims_topic_that_one_broker_does_not_know_yet_is_asked_for_again() -
     view, given = Here(), settings("--share")
     transaction = TransactionSettings(given.connection, given.group, 60.0)
     shared = run.share(Ground({}, None, given, 1, transaction, 0), threading.Event(), view.board, view)
-    assert sharing._joined(keeper, shared)
+    assert coordination._joined(keeper, shared)
     assert keeper.tries == 2
     assert view.notes[0].startswith("the claims topic is out of reach, trying again: bounds")

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from xray_logs import batch, marker
 
-from pipeline.operate.show import Fates, _merged, lines, printable
-from protocol.batches import RawBatch
+from brew.cluster import RawBatch
+from operations.show import Fates, _merged, lines, printable
 
 
 def fates(*batches: RawBatch) -> list[str]:

@@ -12,19 +12,19 @@ import pytest
 from click.testing import CliRunner
 from harness.pipeline import Here, until
 
-from pipeline import stand_by, work
+from brew.driver import coordination, run
+from brew.driver.limits import Patience
+from brew.driver.run import Ground
+from brew.driver.run_context import Shared
+from brew.errors import DeadlineExceeded, Refused, UsageError
+from brew.kafka.transaction import TransactionSettings
+from brew.names import ExitCode
+from brew.offsets import OffsetRange
+from brew.options import settings_of
+from brew.outcome import Outcome, Status
+from brew.settings import PipelineSettings
 from pipeline.__main__ import cli, run_command
-from pipeline.options import settings_of
-from pipeline.outcome import Outcome, Status
-from pipeline.patience import Patience
-from pipeline.run import Ground
-from pipeline.settings import PipelineSettings
-from pipeline.shared import Shared
 from pipeline.submit import same_options
-from protocol.errors import DeadlineExceeded, Refused, UsageError
-from protocol.kafka.transaction import TransactionSettings
-from protocol.names import ExitCode
-from protocol.position import OffsetRange
 
 
 def settings(*options: str) -> PipelineSettings:
@@ -91,7 +91,7 @@ class _Carrier:
 
 @dataclass
 class _Scene:
-    driver: stand_by.Driver
+    driver: coordination.Driver
     seat: _Seat
     carrier: _Carrier
     view: Here
@@ -109,9 +109,9 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> _Scene:
         carrier.shared = shared
         return carrier, [carrier]
 
-    monkeypatch.setattr(stand_by, "employ", employ)
+    monkeypatch.setattr(coordination, "employ", employ)
     ground = Ground({}, None, given, 1, transaction, 0)
-    return _Scene(stand_by.Driver(ground, None, threading.Event(), view.board, view, "me"), seat, carrier, view)
+    return _Scene(coordination.Driver(ground, None, threading.Event(), view.board, view, "me"), seat, carrier, view)
 
 
 def in_background(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
@@ -146,9 +146,9 @@ def test_only_a_driver_that_was_not_replaced_fences_what_it_had_to_interrupt(
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(work, "KafkaTransaction", _Fence)
-    monkeypatch.setattr(work, "_GRACE_S", 0.05)
-    monkeypatch.setattr(work, "_FENCE_S", 0.05)
+    monkeypatch.setattr(run, "KafkaTransaction", _Fence)
+    monkeypatch.setattr(run, "_GRACE_S", 0.05)
+    monkeypatch.setattr(run, "_FENCE_S", 0.05)
     scene.carrier.stubborn = True
     thread, _ = in_background(lambda: scene.driver.work(scene.seat))
     assert scene.carrier.began.wait(5)
@@ -198,7 +198,7 @@ def test_a_crash_on_purpose_does_not_leave_the_seat(scene: _Scene, monkeypatch: 
         scene.seat.log.append("dead")
         raise _Dead
 
-    monkeypatch.setattr(stand_by, "die", die)
+    monkeypatch.setattr(coordination, "die", die)
 
     def crash() -> None:
         assert scene.carrier.shared is not None
@@ -242,7 +242,7 @@ def test_turns_are_taken_until_the_work_is_done() -> None:
     """Each with a seat of its own, left before the next is opened."""
     seat, turns = _Seat(), iter([False, False, True])
     patience = Patience(settings())
-    stand_by.take_turns(lambda: seat, lambda _: True, lambda _: next(turns), threading.Event(), patience, Here())
+    coordination.take_turns(lambda: seat, lambda _: True, lambda _: next(turns), threading.Event(), patience, Here())
     assert seat.log == ["opened", "left"] * 3
 
 
@@ -256,15 +256,15 @@ def test_a_claims_topic_out_of_reach_is_tried_again_for_as_long_as_patience_last
         return seat
 
     patience, stop = Patience(settings()), threading.Event()
-    stand_by.take_turns(open_seat, lambda _: True, lambda _: True, stop, patience, view)
+    coordination.take_turns(open_seat, lambda _: True, lambda _: True, stop, patience, view)
     assert "out of reach" in view.notes[0]
     assert seat.log == ["opened", "left"]
 
-    def fails(_seat: stand_by.Seat) -> bool:
+    def fails(_seat: coordination.Seat) -> bool:
         raise DeadlineExceeded("the work's own")
 
     with pytest.raises(DeadlineExceeded, match="the work's own"):
-        stand_by.take_turns(lambda: seat, lambda _: True, fails, stop, patience, view)
+        coordination.take_turns(lambda: seat, lambda _: True, fails, stop, patience, view)
 
 
 def test_the_options_reach_the_settings_and_spark_submit() -> None:

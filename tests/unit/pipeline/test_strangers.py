@@ -7,18 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline import scout
-from pipeline.crash import Dice
-from pipeline.every import Every
-from pipeline.progress import Board, Silent
-from pipeline.settings import PipelineSettings
-from pipeline.shared import Shared
-from pipeline.strangers import Strangers
-from protocol.cluster import GroupFacts, Unknown
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Refused, Retriable
-from protocol.kafka.transaction import TransactionSettings
+from brew.cluster import GroupFacts, Unknown
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.driver import partitions
+from brew.driver.partitions import Strangers
+from brew.driver.progress import Board, Silent
+from brew.driver.run_context import Every, Shared
+from brew.errors import Refused, Retriable
+from brew.fault_injection import Dice
+from brew.kafka.transaction import TransactionSettings
+from brew.settings import PipelineSettings
 
 SETTINGS = PipelineSettings(Connection("k:9092"), "in", "out", "dead", "g")
 
@@ -72,11 +71,11 @@ def test_the_lanes_of_a_run_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
         def input_topic(self, _deadline: Deadline) -> None:
             raise Retriable("no more than that")
 
-    monkeypatch.setattr(scout, "Surveyor", Away)
+    monkeypatch.setattr(partitions, "Surveyor", Away)
     transaction = TransactionSettings(SETTINGS.connection, "g", 60.0)
     parts = (threading.Event(), Board(), Silent(), None, 1_000_000, transaction, Dice(SETTINGS.crash))
     shared = Shared(SETTINGS, {}, *parts, members_due=scene.every)
-    lanes = [scout.Scout(shared), scout.Scout(shared)]
+    lanes = [partitions.Scout(shared), partitions.Scout(shared)]
     for _ in range(11):
         for lane in lanes:
             with pytest.raises(Retriable):

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from pipeline import survey
-from pipeline.plan import check
-from pipeline.settings import PipelineSettings
-from pipeline.survey import Surveyor
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, Refused
-from protocol.kafka.clients import READ_COMMITTED, READ_UNCOMMITTED
-from protocol.kafka.topics import Topic
-from protocol.position import Committed, LogOffsets
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.driver import partitions as survey
+from brew.driver.partitions import Surveyor
+from brew.errors import DeadlineExceeded, Refused
+from brew.kafka.topics import Topic
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED
+from brew.offsets import Committed, LogOffsets
+from brew.planner import check
+from brew.settings import PipelineSettings
 
 SETTINGS = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g")
 SOURCE = Topic("in", "id", 2, 1)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline import task
-from pipeline.attempt import Job
-from pipeline.settings import Limits
-from protocol.connection import Connection
-from protocol.kafka.transaction import TransactionSettings
+from brew.attempt import Job
+from brew.connection import Connection
+from brew.kafka.transaction import TransactionSettings
+from brew.readers import connector
+from brew.settings import Limits
 
 
 class _Old:
@@ -22,10 +22,10 @@ class _Old:
 @pytest.fixture
 def fresh_worker() -> Iterator[None]:
     """As right after the fork; what a test froze is thawed."""
-    task.settle_in.cache_clear()
+    connector.settle_in.cache_clear()
     yield
     gc.unfreeze()
-    task.settle_in.cache_clear()
+    connector.settle_in.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh_worker")
@@ -35,7 +35,7 @@ def test_a_worker_spares_the_collector_what_it_held_before_its_first_task() -> N
     gone.itself = gone
     ref = weakref.ref(gone)
     del gone
-    work = task.task(Job({}, TransactionSettings(Connection("none:1"), "group", 60.0), Limits()))
+    work = connector.task(Job({}, TransactionSettings(Connection("none:1"), "group", 60.0), Limits()))
     assert list(work(iter(()))) == []
     assert ref() is None, "garbage of before is collected, not kept for ever"
     assert gc.get_freeze_count() > 0

@@ -16,8 +16,8 @@ import pytest
 from rich.console import Console
 from ui_views import Answers, flow, look, seen, strip, tails
 
-from pipeline.ui import top
-from pipeline.ui.keys import keys
+from operations.ui import terminal
+from operations.ui.terminal import keys
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_q_ends_the_view_and_no_other_key_does(keyboard: int) -> None:
             return view
 
     watching = threading.Thread(
-        target=top._watch, args=[Desk(), Console(file=io.StringIO(), width=100, height=30), 60.0], daemon=True
+        target=terminal._watch, args=[Desk(), Console(file=io.StringIO(), width=100, height=30), 60.0], daemon=True
     )
     watching.start()
     watching.join(30)

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 from ui_views import Answers, failed, flow, holder, look, moving, running, seen, status, statuses, strip, tails
 
-from pipeline.ui import top
-from pipeline.ui.document import document
-from pipeline.ui.terminal import screen, spark
-from pipeline.ui.view import View
+from operations.ui import terminal
+from operations.ui.model import View
+from operations.ui.page import document
+from operations.ui.terminal import screen, spark
 
 
 def drawn(view: View, width: int = 140, height: int = 40) -> list[str]:
@@ -62,13 +62,13 @@ def test_a_look_that_was_refused_is_shown_at_once(monkeypatch: pytest.MonkeyPatc
         def view(self) -> View | None:
             return next(views)
 
-    monkeypatch.setattr(top, "_pause", lambda _: pytest.fail("waited"))
-    first = top._settled(Desk())  # type: ignore[arg-type]
+    monkeypatch.setattr(terminal, "_pause", lambda _: pytest.fail("waited"))
+    first = terminal._settled(Desk())  # type: ignore[arg-type]
     assert first.lamps["flow"].stale is not None
     assert first.totals.rate is None
     views = iter([seen(Answers(flow(look(0, 5, 10)), tails(strip(0))))])
     with pytest.raises(pytest.fail.Exception, match="waited"):
-        top._settled(Desk())  # type: ignore[arg-type]
+        terminal._settled(Desk())  # type: ignore[arg-type]
 
 
 def test_the_line_of_rates_is_as_high_as_its_highest() -> None:

@@ -9,17 +9,16 @@ from harness.fakes import Broker, FakeTransaction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.crash import CrashOrder
-from pipeline.enrich import enricher
-from pipeline.outcome import Outcome, Status
-from pipeline.ports import CrashedOnPurposeError, Rows, Targets
-from pipeline.settings import Limits
-from pipeline.transact import transact
-from protocol.deadline import Deadline
-from protocol.errors import Abortable, Fatal, Fenced, KafkaFailure
-from protocol.names import CrashMode, CrashPoint
-from protocol.position import Committed, OffsetRange, SourcePosition
-from protocol.records import ERROR_OMITTED, ERROR_REASON
+from brew.deadline import Deadline
+from brew.errors import Abortable, Fatal, Fenced, KafkaFailure
+from brew.fault_injection import CrashOrder
+from brew.names import CrashMode, CrashPoint
+from brew.offsets import Committed, OffsetRange, SourcePosition
+from brew.outcome import Outcome, Status
+from brew.records import ERROR_OMITTED, ERROR_REASON
+from brew.settings import Limits
+from brew.transaction import CrashedOnPurposeError, Rows, Targets, transact
+from pipeline.orders import enricher
 
 TARGETS = Targets("out", "dead", 2, 2, "topic-id=x", 10_000)
 GOOD = b'{"customer_id":"c"}'

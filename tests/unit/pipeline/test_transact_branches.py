@@ -8,15 +8,13 @@ from contextlib import contextmanager
 import pytest
 from harness.fakes import Broker, FakeTransaction
 
-from pipeline.crash import CrashOrder
-from pipeline.outcome import Outcome, Status
-from pipeline.ports import CrashedOnPurposeError, Rows, Targets
-from pipeline.transact import transact
-from protocol.deadline import Deadline
-from protocol.errors import Abortable, DeadlineExceeded, Fatal
-from protocol.names import CrashMode, CrashPoint
-from protocol.position import Committed, OffsetRange, SourcePosition
-from protocol.records import (
+from brew.deadline import Deadline
+from brew.errors import Abortable, DeadlineExceeded, Fatal
+from brew.fault_injection import CrashOrder
+from brew.names import CrashMode, CrashPoint
+from brew.offsets import Committed, OffsetRange, SourcePosition
+from brew.outcome import Outcome, Status
+from brew.records import (
     ERROR_EXCEPTION,
     ERROR_MESSAGE,
     ERROR_OFFSET,
@@ -27,7 +25,7 @@ from protocol.records import (
     Reason,
     Rejected,
 )
-from protocol.steps import abort_at_once, queue
+from brew.transaction import CrashedOnPurposeError, Rows, Targets, abort_at_once, queue, transact
 
 TARGETS = Targets("out", "dead", 2, 3, "topic-id=x", 10_000)
 

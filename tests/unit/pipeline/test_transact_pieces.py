@@ -8,14 +8,13 @@ from contextlib import contextmanager
 import pytest
 from harness.fakes import Broker, FakeTransaction
 
-from pipeline.enrich import enricher
-from pipeline.outcome import Outcome
-from pipeline.ports import Rows, Targets
-from pipeline.settings import Limits
-from pipeline.transact import transact
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded
-from protocol.position import OffsetRange
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded
+from brew.offsets import OffsetRange
+from brew.outcome import Outcome
+from brew.settings import Limits
+from brew.transaction import Rows, Targets, transact
+from pipeline.orders import enricher
 
 
 class Slow(FakeTransaction):

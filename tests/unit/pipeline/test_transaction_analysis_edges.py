@@ -6,17 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.operate.judge.cases import Case, Kind, Patience, chosen, diagnose, read_again, still_nobodys, waiting
-from pipeline.operate.judge.fate import Fate, Finder, View, Written, view
-from pipeline.operate.judge.lag import Look, State, Told, tell
-from pipeline.operate.judge.order import Order
-from pipeline.operate.judge.ranges import Span, spans
-from pipeline.operate.judge.remain import Remainder, Remaining
-from pipeline.operate.judge.story import Answer, Copy, Story, answer
-from pipeline.operate.judge.verdict import Verdict, verdict
-from protocol.batches import OffsetBatch, OffsetCommit, OpenTransaction, RawBatch
-from protocol.position import Committed, LogOffsets, SourcePosition
-from protocol.transactions import ONGOING, Bound, Coordinated, Held
+from brew.cluster import ONGOING, Bound, Coordinated, Held, OffsetBatch, OffsetCommit, OpenTransaction, RawBatch
+from brew.offsets import Committed, LogOffsets, SourcePosition
+from operations.explain.verdict import Answer, Copy, Order, Story, Verdict, answer, verdict
+from operations.hanging_transactions import Case, Kind, Patience, chosen, diagnose, read_again, still_nobodys, waiting
+from operations.partition_state import Look, Remainder, Remaining, State, Told, tell
+from operations.record_status import Fate, Finder, Span, View, Written, spans, view
 
 NOW_MS = 10_000_000
 HELD = Held("out", 2, 90, 7, 3, NOW_MS - 1000)

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from pipeline.direct.turns import Turns
-from protocol.deadline import Deadline
+from brew.deadline import Deadline
+from brew.readers.direct.concurrency import Turns
 
 WAIT_S = 20.0
 

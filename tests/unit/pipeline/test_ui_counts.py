@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from xray_logs import T0, batch, marker
 
-from pipeline.ui import words
-from pipeline.ui.transactions import Transaction, transactions
-from pipeline.xray.model import Fold, Strip
-from protocol.batches import RawBatch
-from protocol.position import LogOffsets, SourcePosition
+from brew.cluster import RawBatch
+from brew.offsets import LogOffsets, SourcePosition
+from operations.ui import labels
+from operations.ui.model import Transaction, transactions
+from operations.xray.model import Fold, Strip
 
 WRITER = 7
 
@@ -45,7 +45,7 @@ def test_a_transaction_larger_than_the_tail_is_counted_whole_once_it_was_read_ba
     """Ended or open; the first batch of a producer's epoch begins at sequence number 0."""
     told = cut(long(records, end=end))
     assert (told.records, told.exact, told.first) == (records, True, 0)
-    assert words.records(told) == f"{records:,}"
+    assert labels.records(told) == f"{records:,}"
 
 
 @pytest.mark.parametrize("records", [750, 1460])
@@ -56,9 +56,9 @@ def test_a_transaction_whose_beginning_was_not_read_is_told_as_a_least_number(re
     assert (told.exact, told.first, told.last) == (False, None, records - 1)
     assert told.records is not None
     assert 399 <= told.records < records
-    assert words.records(told) == f"≥ {told.records:,}"
-    assert f"at least {told.records:,} records" in words.transaction(told)
-    assert f"up to offset {records - 1:,}" in words.transaction(told)
+    assert labels.records(told) == f"≥ {told.records:,}"
+    assert f"at least {told.records:,} records" in labels.transaction(told)
+    assert f"up to offset {records - 1:,}" in labels.transaction(told)
 
 
 def test_a_marker_before_it_shows_where_a_transaction_of_a_kept_producer_begins() -> None:
@@ -72,7 +72,7 @@ def test_a_marker_whose_records_were_not_read_tells_no_number() -> None:
     """The tail begins at the marker itself; once the records before it are read, they are counted."""
     batches = long(20)
     assert cut(batches[-1:], tail=1).records is None
-    assert words.transaction(cut(batches[-1:], tail=1)).count("records not counted") == 1
+    assert labels.transaction(cut(batches[-1:], tail=1)).count("records not counted") == 1
     assert (cut(batches, tail=1).records, cut(batches, tail=1).exact) == (20, True)
 
 
@@ -89,4 +89,4 @@ def test_another_writers_records_in_between_do_not_count() -> None:
 def test_one_record_is_one_record() -> None:
     """Not `1 records`."""
     told = replace(cut(long(20)), records=1)
-    assert "1 record in output" in words.transaction(told)
+    assert "1 record in output" in labels.transaction(told)

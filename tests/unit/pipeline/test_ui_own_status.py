@@ -11,11 +11,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from ui_views import running, status
 
-from pipeline.settings import PipelineSettings
-from pipeline.ui.sources import OwnStatus
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.observe.status import Status
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.observability.status import Status
+from brew.settings import PipelineSettings
+from operations.ui.sources import OwnStatus
 
 RUN = PipelineSettings(Connection("127.0.0.1:9092"), "in", "out", "dlq", "g")
 OURS = replace(status(running(0)), bootstrap="localhost:9092")

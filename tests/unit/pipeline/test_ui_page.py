@@ -11,13 +11,13 @@ import pytest
 from harness.browser import Page
 from ui_views import TAIL, Answers, failed, flow, holder, look, moving, running, seen, status, statuses, strip, tails
 
-from pipeline.preflight.finding import Finding, Severity
-from pipeline.ui import drawings, page
-from pipeline.ui.asking import Answer
-from pipeline.ui.hub import Hub, Stand
-from pipeline.ui.parts import parts
-from pipeline.ui.view import View
-from protocol.markup import tag
+from brew.html import tag
+from brew.preflight.finding import Finding, Severity
+from operations.ui import fragments, page
+from operations.ui.fragments import parts
+from operations.ui.model import View
+from operations.ui.page import Hub, Stand
+from operations.ui.poller import Answer
 
 EVIL = '"><script>alert(1)</script>\u202e'
 
@@ -110,11 +110,11 @@ def test_a_stale_source_is_marked_where_its_numbers_stand() -> None:
 @pytest.mark.parametrize("count", [0, 1, 90])
 def test_small_pictures_are_whole(count: int) -> None:
     """With no value, one, and as many as fit."""
-    line = drawings.spark([1.0] * count, 90, 72, 16, "x")
+    line = fragments.spark([1.0] * count, 90, 72, 16, "x")
     assert ("polyline" in line) == (count > 1)
     assert "NaN" not in line
-    assert drawings.steps({}).count("<rect") == 6
-    assert 'class="waits"' in drawings.tail(strip(), TAIL)
+    assert fragments.steps({}).count("<rect") == 6
+    assert 'class="waits"' in fragments.tail_drawing(strip(), TAIL)
 
 
 class Balanced(HTMLParser):

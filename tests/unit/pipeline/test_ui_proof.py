@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from harness.pages import ROOT
 
-from pipeline.ui import proof
-from pipeline.ui.sources import ProofOf
+from brew.deadline import Deadline
+from brew.errors import Refused
+from operations.ui import sources
+from operations.ui.sources import ProofOf
 from proof.findings import Report
-from protocol.deadline import Deadline
-from protocol.errors import Refused
 
 
 def report(**more: Any) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def report(**more: Any) -> dict[str, Any]:
 
 
 def read(document: object) -> Any:
-    return proof.read(json.dumps(document).encode(), 5.0)
+    return sources.read(json.dumps(document).encode(), 5.0)
 
 
 def cell(verdict: str, expected: str = "proven", **more: Any) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_the_campaign_of_the_documents_is_read() -> None:
     """Controls and what is not applicable count as their runner said beforehand."""
     document = (ROOT / "docs/proof/results.json").read_bytes()
     controls = sum(one["expected"] == "violated" for one in json.loads(document)["cells"])
-    found = proof.read(document, 5.0)
+    found = sources.read(document, 5.0)
     assert (found.mark, found.wrong) == ("proven", ())
     assert controls > 1
     assert f"{controls} controls broke on purpose and were seen" in found.lines
@@ -66,7 +66,7 @@ def test_a_campaign_is_as_good_as_its_worst_cell(cells: list[dict[str, Any]], ma
     """A result is never better than what stands beside it; a control alone proves nothing."""
     assert read({"cells": cells}).mark == mark
     lines = "".join(json.dumps(one) + "\n" for one in cells) + '{"cell": "cut o'
-    assert proof.read(lines.encode(), 5.0).mark == mark
+    assert sources.read(lines.encode(), 5.0).mark == mark
 
 
 def test_what_is_no_proof_is_refused_with_the_way_to_one(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from harness.browser import Page
 from harness.live import Stream, get, served
 from ui_views import NAMES, T0, moving, seen
 
-from pipeline.settings import PipelineSettings
-from pipeline.ui.server import Live
-from pipeline.ui.settings import LiveSettings, checked_address, loopback
-from pipeline.ui.view import View
-from protocol.connection import Connection
-from protocol.errors import UsageError
+from brew.connection import Connection
+from brew.errors import UsageError
+from brew.settings import PipelineSettings
+from operations.ui.model import View
+from operations.ui.server import Live
+from operations.ui.settings import LiveSettings, checked_address, loopback
 
 TICK_S = 0.05
 

@@ -25,15 +25,15 @@ from ui_views import (
     tails,
 )
 
-from pipeline.ui.asking import Answer, Asker
-from pipeline.ui.document import document
-from pipeline.ui.gather import Answers, Memory
-from pipeline.ui.parts import parts
-from pipeline.ui.terminal import screen
-from pipeline.ui.told import Flow
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded
-from protocol.observe.status import Transactions
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded
+from brew.observability.status import Transactions
+from operations.ui.build import Answers, Memory
+from operations.ui.fragments import parts
+from operations.ui.model import Flow
+from operations.ui.page import document
+from operations.ui.poller import Answer, Asker
+from operations.ui.terminal import screen
 
 
 def test_kafka_alone_tells_rates_and_that_it_works() -> None:

@@ -12,12 +12,13 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkRuntimeError
 
-from pipeline import session, warm
+from brew.driver import warm_up
+from brew.driver.warm_up import Warmth
+from brew.errors import DeadlineExceeded
+from brew.options import settings_of
+from brew.settings import Compilers
+from brew.spark import session
 from pipeline.__main__ import run_command
-from pipeline.options import settings_of
-from pipeline.settings import Compilers
-from pipeline.warm import Warmth
-from protocol.errors import DeadlineExceeded
 
 Work = Callable[[], None]
 
@@ -27,8 +28,8 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], tuple[Warmth, list
     """A Spark that is none, kept warm by ``work``; what was told, and the thread that works."""
     monkeypatch.setattr(session, "start_context", lambda *_: SimpleNamespace(addJobTag=str))
     monkeypatch.setattr(session, "check_alive", lambda _context: None)
-    monkeypatch.setattr(warm, "_SOON_S", 0.0)
-    monkeypatch.setattr(warm, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(warm_up, "_SOON_S", 0.0)
+    monkeypatch.setattr(warm_up, "_AGAIN_S", 0.0)
     settings = settings_of(
         run_command.make_context("run", ["--stand-by", "--master", "local[1]", "--reader", "direct"]).params
     )
@@ -94,10 +95,10 @@ def test_an_end_under_a_job_is_no_bug(kept: Callable[..., tuple[Warmth, list[str
     assert told == []
 
 
-@pytest.mark.parametrize("touch", ["pipeline.direct.crews.touch_holder", "pipeline.warm._touch"])
+@pytest.mark.parametrize("touch", ["brew.readers.direct.executors.touch_holder", "brew.driver.warm_up._touch"])
 def test_a_worker_that_is_kept_warm_has_imported_what_ends_a_transaction(touch: str) -> None:
     """kafka-python takes 0.15 s; a stand-by that takes over would spend them in its first transaction."""
     module, name = touch.rsplit(".", 1)
-    asked = f"import sys, {module}; list({module}.{name}([])); print('protocol.kafka.asker' in sys.modules)"
+    asked = f"import sys, {module}; list({module}.{name}([])); print('brew.kafka.offset_fetch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout == "True\n"

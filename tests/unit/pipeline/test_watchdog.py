@@ -10,13 +10,13 @@ import time
 
 HANGS = """
 import threading
-from pipeline.watchdog import watched
+from brew.watchdog import watched
 with watched("orders[3] offsets [5, 9)", 0.05):
     threading.Event().wait(60)
 """
 RETURNS = """
 import threading
-from pipeline.watchdog import watched
+from brew.watchdog import watched
 with watched("orders[3]", 0.05):
     pass
 threading.Event().wait(0.6)
@@ -25,7 +25,7 @@ print("alive")
 
 SLEEPS = """
 import threading
-from pipeline.watchdog import watched
+from brew.watchdog import watched
 with watched("orders[3]", 1.0):
     print("ready", flush=True)
     threading.Event().wait(0.3)
@@ -34,7 +34,7 @@ print("alive")
 
 FORKS = """
 import os, sys, threading
-from pipeline.watchdog import watched
+from brew.watchdog import watched
 with watched("before the fork", 60.0):
     pass
 child = os.fork()
@@ -46,7 +46,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 SEVERAL = """
 import threading
-from pipeline.watchdog import watched
+from brew.watchdog import watched
 def hang():
     with watched("orders[1]", 0.6):
         entered.set()
@@ -61,7 +61,7 @@ with watched("orders[0]", 60.0):
 """
 FAILS = """
 import contextlib, threading
-from pipeline.watchdog import watched
+from brew.watchdog import watched
 with contextlib.suppress(ValueError), watched("orders[3]", 0.05):
     raise ValueError("a transaction that failed")
 threading.Event().wait(0.6)

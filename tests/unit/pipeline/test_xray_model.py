@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xray_logs import T0, batch, crashed_and_healed, marker, strip
 
-from pipeline.xray import clock, words
-from pipeline.xray.columns import Column, Writers, binned, columns
-from pipeline.xray.command import window_of
-from pipeline.xray.look import Window
-from pipeline.xray.model import Fold, Kind, Strip
-from pipeline.xray.positions import effective
-from pipeline.xray.steps import read
-from protocol.batches import OffsetBatch, OffsetCommit, RawBatch
-from protocol.errors import UsageError
-from protocol.journal import Entry, Phase, Step
-from protocol.position import LogOffsets, SourcePosition
+from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
+from brew.errors import UsageError
+from brew.journal import Entry, Phase, Step
+from brew.offsets import LogOffsets, SourcePosition
+from operations.xray import labels as xray_labels
+from operations.xray import timeline
+from operations.xray.collect import Window
+from operations.xray.columns import Column, Writers, binned, columns
+from operations.xray.command import window_of
+from operations.xray.model import Fold, Kind, Strip
+from operations.xray.timeline import effective, read
 
 _MOVES = st.lists(
     st.tuples(st.sampled_from(["write", "plain", "commit", "abort", "gap"]), st.integers(0, 3), st.integers(1, 9)),
@@ -93,8 +93,8 @@ def test_bounds_at_every_moment_are_those_that_readers_had(moves: list[tuple[str
     """LSO: the first offset whose transaction had not ended; high watermark: behind what was written."""
     batches, kinds = history(moves)
     found = folded(batches, 0, len(kinds))
-    clock.settle(found.runs, len(kinds) + 1)
-    line = clock.timeline([found], {}, [], "in", len(kinds) + 1, most=10_000)
+    timeline.settle(found.runs, len(kinds) + 1)
+    line = timeline.timeline([found], {}, [], "in", len(kinds) + 1, most=10_000)
     for moment, bounds in zip(line.moments[:-1], line.bounds[0], strict=False):
         there = [run for run in found.runs if run.written_ms <= moment]
         end = max((run.end for run in there), default=0)
@@ -116,7 +116,7 @@ def test_a_bin_tells_its_writer_where_it_is_one_and_how_many_where_they_are_more
     (alone,) = binned(strip("out", given), 1)
     source = (SourcePosition("in", 0, 0), SourcePosition("in", 0, 7))
     assert alone.writers == Writers(1, 7, (4, 6), 1, source)
-    assert words.of_column(alone).endswith("; producer 7 epochs 4 to 6; source in[0] 0 to 7")
+    assert xray_labels.of_column(alone).endswith("; producer 7 epochs 4 to 6; source in[0] 0 to 7")
     aborted, _, _ = binned(strip("out", given[:3]), 3)[:3]
     assert aborted.writers.epochs == (4, 4)
     (marked,) = [one for one in binned(strip("out", given[:2]), 9) if Kind.ABORT_MARKER in one.offsets]
@@ -126,9 +126,9 @@ def test_a_bin_tells_its_writer_where_it_is_one_and_how_many_where_they_are_more
     found.runs[0].first = found.runs[0].last = SourcePosition("in", 1, 3)
     (mixed,) = binned(found, 1)
     assert mixed.writers == Writers(2, None, None, 2, None)
-    assert words.of_column(mixed).endswith("; 2 producers; from 2 source partitions")
+    assert xray_labels.of_column(mixed).endswith("; 2 producers; from 2 source partitions")
     (plain,) = binned(strip("in", [batch(0, 1, -1, tx=False), batch(1, 1, -1, tx=False)]), 1)
-    assert words.of_column(plain) == "offsets 0 to 1: 2 plain; no producer id"
+    assert xray_labels.of_column(plain) == "offsets 0 to 1: 2 plain; no producer id"
 
 
 def test_a_transactions_batches_are_one_run_and_another_producers_between_them_cut_it() -> None:
@@ -161,7 +161,7 @@ def test_a_journals_flush_says_when_a_run_was_written() -> None:
         entry(Step.FENCE, 22, Phase.INTENT),
         entry(Step.FLUSH, 30),
     ]
-    clock.settle(out.runs, T0 + 100, read(lines)[0])
+    timeline.settle(out.runs, T0 + 100, read(lines)[0])
     assert [run.written_ms - T0 for run in out.runs] == [4, 20, 30, 40, 40]
 
 
@@ -200,10 +200,10 @@ def test_many_times_are_thinned_and_crashes_stay() -> None:
     for at, run in enumerate(found.runs[:-1]):
         run.written_ms = T0 + 4 * at
     told = read([entry(Step.FENCE, 7, Phase.INTENT)])[1]
-    line = clock.timeline([found], {}, told, "in", T0 + 10_000, most=50)
+    line = timeline.timeline([found], {}, told, "in", T0 + 10_000, most=50)
     assert len(line.moments) <= 51
     assert {T0 + 7, T0 + 10_000} <= set(line.moments)
-    assert line.bounds[0][-1] == clock.Bounds(1001, 1001, None)
+    assert line.bounds[0][-1] == timeline.Bounds(1001, 1001, None)
 
 
 def test_a_groups_commit_counts_from_its_marker_on() -> None:

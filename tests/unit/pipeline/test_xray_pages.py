@@ -14,17 +14,17 @@ import pytest
 from harness.browser import seen
 from xray_logs import T0, batch, crashed_and_healed, marker, strip
 
-from pipeline.xray import page, svg, text
-from pipeline.xray.clock import Timeline, timeline
-from pipeline.xray.document import document
-from pipeline.xray.model import Kind
-from pipeline.xray.picture import Xray
+from operations.xray import html as xray_html
+from operations.xray import text
+from operations.xray.model import Kind
+from operations.xray.text import document
+from operations.xray.timeline import Timeline, Xray, timeline
 
 NS = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(xray: Xray) -> ET.Element:
-    return ET.fromstring(svg.document(xray))
+    return ET.fromstring(xray_html.svg_document(xray))
 
 
 def kinds(root: ET.Element, strip_name: str) -> list[str]:
@@ -51,9 +51,9 @@ def test_where_readers_wait_is_where_the_line_stands() -> None:
     root = drawn(crashed_and_healed())
     found = {one.get("id"): one.get("transform", "") for one in root.iter(f"{NS}g")}
     at = {name: float(found[name][len("translate(") : -1]) for name in ("lso-1", "hw-1", "group-0")}
-    assert at["lso-1"] == pytest.approx(svg.LEFT + svg.PLOT * 18 / 20, abs=0.1)
-    assert at["hw-1"] == pytest.approx(svg.LEFT + svg.PLOT, abs=0.1)
-    assert at["group-0"] == pytest.approx(svg.LEFT + svg.PLOT * 8 / 10, abs=0.1)
+    assert at["lso-1"] == pytest.approx(xray_html.LEFT + xray_html.PLOT * 18 / 20, abs=0.1)
+    assert at["hw-1"] == pytest.approx(xray_html.LEFT + xray_html.PLOT, abs=0.1)
+    assert at["group-0"] == pytest.approx(xray_html.LEFT + xray_html.PLOT * 8 / 10, abs=0.1)
 
 
 def test_what_the_group_has_committed_is_a_strip_between_input_and_output() -> None:
@@ -62,23 +62,23 @@ def test_what_the_group_has_committed_is_a_strip_between_input_and_output() -> N
     orders, copies = xray.strips
     moves = {0: [(T0 + 5, 2), (T0 + 20, 1), (T0 + 40, 8)]}
     line = timeline([orders, copies], moves, xray.told, "in", T0 + 100)
-    root = ET.fromstring(svg.drawing(replace(xray, line=line), moving=True))
+    root = ET.fromstring(xray_html.drawing(replace(xray, line=line), moving=True))
     found = {}
     for group in root.iter(f"{NS}g"):
         piece = group.find(f"{NS}rect[@class='position']")
         if piece is not None and (title := group.find(f"{NS}title")) is not None:
             found[title.text] = [piece.get(name) for name in ("x", "width", "y", "data-t")]
-    each, y = svg.PLOT / 10, svg.layout(xray).rows[0].top + svg.HIGH + 2
+    each, y = xray_html.PLOT / 10, xray_html.layout(xray).rows[0].top + xray_html.HIGH + 2
     assert found == {
-        "offsets 0 to 1: committed by g by 20:26:40.005": [f"{svg.LEFT:.1f}", f"{2 * each:.1f}", f"{y:g}", "1 1"],
+        "offsets 0 to 1: committed by g by 20:26:40.005": [f"{xray_html.LEFT:.1f}", f"{2 * each:.1f}", f"{y:g}", "1 1"],
         "offsets 1 to 7: committed by g by 20:26:40.040": [
-            f"{svg.LEFT + each:.1f}",
+            f"{xray_html.LEFT + each:.1f}",
             f"{7 * each:.1f}",
             f"{y:g}",
             "3 3",
         ],
     }
-    assert svg.layout(xray).rows[1].top - y > svg.HIGH
+    assert xray_html.layout(xray).rows[1].top - y > xray_html.HIGH
 
 
 def test_more_runs_than_pixels_become_bins_and_one_open_record_is_still_seen() -> None:
@@ -87,12 +87,12 @@ def test_more_runs_than_pixels_become_bins_and_one_open_record_is_still_seen() -
     found = strip("out", [*log, batch(9000, 1, 2)], stable=9000)
     line = timeline([found], {}, [], "in", T0 + 1)
     xray = Xray((found,), line, {"out": "output"}, "g", "k:1", T0)
-    text = svg.document(xray)
+    text = xray_html.svg_document(xray)
     assert len(text) < 120_000
     root = ET.fromstring(text)
     pieces = kinds(root, "out partition 0")
     assert pieces.count("open") == 1
-    assert len(pieces) < 4 * svg.MOST_COLUMNS
+    assert len(pieces) < 4 * xray_html.MOST_COLUMNS
     told = "16 committed, 8 commit marker; producer 1 epoch 0; source in[0] 0 to 7"
     assert [one for one in root.iter(f"{NS}title") if (one.text or "").endswith(told)]
     first, *_, last = document(xray)["strips"][0]["bins"]
@@ -102,7 +102,7 @@ def test_more_runs_than_pixels_become_bins_and_one_open_record_is_still_seen() -
 
 def test_the_page_fetches_nothing_and_runs_only_its_own_script() -> None:
     """Its policy names style and script by their hashes."""
-    text = page.page(crashed_and_healed())
+    text = xray_html.page(crashed_and_healed())
     assert not re.findall(r"(?:src|href)=", text)
     assert re.findall(r"https?://\S+?\"", text) == ['http://www.w3.org/2000/svg"']
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
@@ -116,7 +116,7 @@ def test_the_page_fetches_nothing_and_runs_only_its_own_script() -> None:
 def test_names_are_text_on_the_page_whatever_they_hold() -> None:
     """A group is any string; it ends neither an element nor the script's data."""
     xray = replace(crashed_and_healed(), group="</script><b>", not_told=("<i>",))
-    text = page.page(xray)
+    text = xray_html.page(xray)
     assert "<b>" not in text.replace("&lt;b&gt;", "")
     assert text.count("</script>") == 2
     assert "&lt;i&gt;" in text
@@ -124,7 +124,7 @@ def test_names_are_text_on_the_page_whatever_they_hold() -> None:
 
 def test_the_pages_data_tells_the_bounds_of_every_moment() -> None:
     """Before the abort everything of the output waits; the group moves with the commit."""
-    text = page.page(crashed_and_healed())
+    text = xray_html.page(crashed_and_healed())
     (inner,) = re.findall(r'type="application/json">(.*?)</script>', text, re.DOTALL)
     told = json.loads(inner)
     at = {moment - T0: index for index, moment in enumerate(told["moments"])}

@@ -7,17 +7,14 @@ from typing import Any
 
 from xray_logs import T0, batch, marker
 
-from pipeline.operate.judge.lag import Look
-from pipeline.operate.judge.remain import Remaining
-from pipeline.ui.asking import Answer
-from pipeline.ui.gather import Answers, Memory, gather
-from pipeline.ui.told import Flow, Tail
-from pipeline.ui.view import Names, View
-from pipeline.xray.model import Fold, Strip
-from protocol.batches import OpenTransaction
-from protocol.observe import status as told
-from protocol.position import Committed, LogOffsets, SourcePosition
-from protocol.transactions import Coordinated
+from brew.cluster import Coordinated, OpenTransaction
+from brew.observability import status as told
+from brew.offsets import Committed, LogOffsets, SourcePosition
+from operations.partition_state import Look, Remaining
+from operations.ui.build import Answers, Memory, gather
+from operations.ui.model import Flow, Names, Tail, View
+from operations.ui.poller import Answer
+from operations.xray.model import Fold, Strip
 
 NAMES = Names("g", "in", "out", "k:9092")
 TAIL = 100

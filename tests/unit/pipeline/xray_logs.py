@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pipeline.xray import clock
-from pipeline.xray.model import Fold, Strip
-from pipeline.xray.picture import Xray
-from pipeline.xray.steps import Told
-from protocol.batches import RawBatch
-from protocol.position import LogOffsets, SourcePosition
+from brew.cluster import RawBatch
+from brew.offsets import LogOffsets, SourcePosition
+from operations.xray import timeline
+from operations.xray.model import Fold, Strip
+from operations.xray.timeline import Told, Xray
 
 T0 = 1_780_000_000_000
 
@@ -33,7 +32,7 @@ def strip(topic: str, batches: Iterable[RawBatch], *, stable: int | None = None,
     for one in given:
         fold.add(one, lambda: (SourcePosition("in", 0, 0), SourcePosition("in", 0, 7)))
     runs = fold.finish()
-    clock.settle(runs, T0 + 100)
+    timeline.settle(runs, T0 + 100)
     return Strip(topic, 0, LogOffsets(0, end if stable is None else stable, end), 0, end, runs, group)
 
 
@@ -52,5 +51,5 @@ def crashed_and_healed() -> Xray:
         stable=18,
     )
     told = (Told(T0 + 5, 1, "crashed", 0, 0, 8, crash=True),)
-    line = clock.timeline([orders, copies], {0: [(T0 + 40, 8)]}, told, "in", T0 + 100)
+    line = timeline.timeline([orders, copies], {0: [(T0 + 40, 8)]}, told, "in", T0 + 100)
     return Xray((orders, copies), line, {"in": "input", "out": "output"}, "g", "k:9092", T0 + 100, told)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from histories import OUT, History, World
 from reader_lines import read_line
 
+from brew.cluster import OffsetBatch, OffsetCommit
+from brew.journal import Entry, Run, Step
+from brew.offsets import LogOffsets, SourcePosition
 from proof.findings import Name
-from protocol.batches import OffsetBatch, OffsetCommit
-from protocol.journal import Entry, Run, Step
-from protocol.position import LogOffsets, SourcePosition
 
 Aftermath = Callable[[World, History], None]
 

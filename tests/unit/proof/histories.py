@@ -9,16 +9,15 @@ from typing import Any
 
 from reader_lines import read_by
 
-from proof.checker import Checker, Facts, Record
-from proof.checking.demands import check_fired, check_secrets, check_stalls
-from proof.checking.readers import check_readers
-from proof.checking.writers import Acknowledged
+from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
+from brew.journal import Entry, Phase, Step
+from brew.offsets import LogOffsets, SourcePosition
+from brew.records import DISCOUNTS, ERROR_REASON, tier_of_key
+from proof.checking.checker import Checker
+from proof.checking.input_partition import Facts, Record
+from proof.checking.journals import Acknowledged, check_fired, check_readers, check_secrets, check_stalls
 from proof.findings import Report
-from proof.orders import orders, spoiled
-from protocol.batches import OffsetBatch, OffsetCommit, RawBatch
-from protocol.journal import Entry, Phase, Step
-from protocol.position import LogOffsets, SourcePosition
-from protocol.records import DISCOUNTS, ERROR_REASON, tier_of_key
+from proof.seed import orders, spoiled
 
 KINDS = ("not-json", "not-an-object", "no-customer-id", "no-value")
 OUT, DEAD, OFFSETS = "out", "dlq", "offsets"

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from histories import DEAD, OUT, Txn, World
 
+from brew.offsets import SourcePosition
 from proof.findings import Name
-from protocol.position import SourcePosition
 
 Plan = Callable[[World], None]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from proof.checker import Record
-from protocol.journal import Entry, Phase, Run, Step, runs
-from protocol.position import SourcePosition
+from brew.journal import Entry, Phase, Run, Step, runs
+from brew.offsets import SourcePosition
+from proof.checking.input_partition import Record
 
 
 def read_by(dice: random.Random, pid: int, visible: dict[str, list[Record]], *, final: bool = False) -> list[Entry]:

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proof.checker import Checker, Facts, Record
+from brew.offsets import LogOffsets, SourcePosition
+from brew.records import DISCOUNTS, ERROR_OMITTED, ERROR_REASON, tier_of_key
+from proof.checking.checker import Checker
+from proof.checking.input_partition import Facts, Record
 from proof.findings import Name, Report, Verdict
-from proof.orders import orders, spoiled
-from protocol.position import LogOffsets, SourcePosition
-from protocol.records import DISCOUNTS, ERROR_OMITTED, ERROR_REASON, tier_of_key
+from proof.seed import orders, spoiled
 
 KINDS = ("not-json", "not-an-object", "no-customer-id", "no-value")
 

@@ -6,22 +6,18 @@ from typing import Any
 
 import pytest
 
-from proof.checker import Checker, Facts, Record
-from proof.checking.lane import Lane
-from proof.checking.layout import Layout
-from proof.checking.offset_log import OffsetLog
-from proof.checking.positions import Positions
-from proof.checking.readers import check_readers
-from proof.checking.stream import Stream
+from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
+from brew.journal import Entry, Phase, Run, Step
+from brew.offsets import LogOffsets, SourcePosition
+from brew.records import ERROR_OMITTED, ERROR_REASON, Reason
+from proof.checking.checker import Checker
+from proof.checking.comparison import wrong_dead_letter, wrong_output
+from proof.checking.input_partition import Facts, Lane, Layout, Record, Stream
+from proof.checking.journals import Acknowledged, check_readers
+from proof.checking.positions import OffsetLog, Positions
 from proof.checking.transactions import Endings, RawLog
-from proof.checking.writers import Acknowledged
 from proof.findings import Findings, Name, Verdict
-from proof.matching import wrong_dead_letter, wrong_output
 from proof.oracle import beyond, unjustified, wrong_enrichment
-from protocol.batches import OffsetBatch, OffsetCommit, RawBatch
-from protocol.journal import Entry, Phase, Run, Step
-from protocol.position import LogOffsets, SourcePosition
-from protocol.records import ERROR_OMITTED, ERROR_REASON, Reason
 
 
 class Log:

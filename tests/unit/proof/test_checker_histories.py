@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import PLANS, Plan
 
-from proof.checker import Checker, Facts
-from proof.checking.demands import check_secrets
+from brew.cluster import RawBatch
+from brew.offsets import LogOffsets, SourcePosition
+from proof.checking.checker import Checker
+from proof.checking.input_partition import Facts
+from proof.checking.journals import check_secrets
 from proof.findings import Findings, Name, Verdict
-from protocol.batches import RawBatch
-from protocol.position import LogOffsets, SourcePosition
 
 SEEDS = range(3)
 

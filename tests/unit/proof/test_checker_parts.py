@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from proof.checking.demands import check_fired, check_secrets, check_stalls
-from proof.checking.lane import Lane
-from proof.checking.layout import Layout
-from proof.checking.readers import check_readers
-from proof.checking.records import Row
+from brew.cluster import RawBatch
+from brew.journal import Entry, Phase, Run, Step
+from proof.checking.input_partition import Lane, Layout, Row
+from proof.checking.journals import Acknowledged, check_fired, check_readers, check_secrets, check_stalls
 from proof.checking.transactions import Endings, RawLog
-from proof.checking.writers import Acknowledged
 from proof.findings import Finding, Findings, Name
-from protocol.batches import RawBatch
-from protocol.journal import Entry, Phase, Run, Step
 
 
 def row(offset: int) -> Row:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from proof.checker import Checker, Facts, Record
+from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
+from brew.offsets import LogOffsets, SourcePosition
+from brew.records import ERROR_REASON
+from proof.checking.checker import Checker
+from proof.checking.input_partition import Facts, Record
 from proof.findings import Name, Verdict
-from protocol.batches import OffsetBatch, OffsetCommit, RawBatch
-from protocol.position import LogOffsets, SourcePosition
-from protocol.records import ERROR_REASON
 
 VALUE = b'{"customer_id":"c"}'
 ENRICHED = VALUE[:-1] + b',"loyalty_tier":"gold","loyalty_discount":0.15}'

@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from proof.checking.lane import Lane
+from brew.cluster import RawBatch
+from proof.checking.input_partition import Lane, Stream
 from proof.checking.positions import Positions
-from proof.checking.stream import Stream
 from proof.checking.transactions import Attempt, Endings, Key, RawLog
 from proof.findings import Findings, Name
-from protocol.batches import RawBatch
 
 A, B, C, X = (1, 0), (1, 1), (1, 2), (9, 9)
 """Producer id and epoch of four transactions; nobody ever commits an offset as X."""

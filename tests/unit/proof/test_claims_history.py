@@ -6,9 +6,9 @@ import random
 
 from harness.claims import INTERVAL, START_MS, beat, claim, release
 
+from brew.claims.messages import Message, encode
+from brew.claims.state import Table
 from proof.claims.history import History, View
-from protocol.claims.messages import Message, encode
-from protocol.claims.table import Table
 
 
 def told(*records: tuple[int, Message]) -> History:

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
+from brew.cli import outcome
+from brew.names import ExitCode
 from downstream.__main__ import downstream
 from proof.__main__ import COMMANDS, proof
 from proof.commands import options
-from protocol.command import outcome
-from protocol.names import ExitCode
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from proof.log_fold import LogCounts, fold
-from protocol.batches import RawBatch
-from protocol.position import LogOffsets
+from brew.cluster import RawBatch
+from brew.offsets import LogOffsets
+from proof.log_summary import LogCounts, fold
 
 
 def data(base: int, records: int, producer: int = -1) -> RawBatch:

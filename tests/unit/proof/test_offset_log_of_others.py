@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from proof.checking.lane import Lane
-from proof.checking.offset_log import OffsetLog
-from proof.checking.positions import Positions
+from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
+from proof.checking.input_partition import Lane
+from proof.checking.positions import OffsetLog, Positions
 from proof.checking.transactions import Endings
 from proof.findings import Findings, Name
-from protocol.batches import OffsetBatch, OffsetCommit, RawBatch
 
 
 def reused(commits: tuple[OffsetCommit, ...]) -> list[OffsetBatch]:

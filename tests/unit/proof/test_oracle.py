@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from brew.records import Reason
 from proof.oracle import unjustified, wrong_enrichment
-from protocol.records import Reason
 
 ORDER = b'{"order_id":"gold-1","customer_id":"c","total_cents":5}'
 GOLD = b',"loyalty_tier":"gold","loyalty_discount":0.15}'

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proof.orders import orders, spoiled
-from proof.seeding import Seeding, chunks
-from protocol.errors import UsageError
-from protocol.records import DISCOUNTS, ORDER_FIELDS, tier_of_key
+from brew.errors import UsageError
+from brew.records import DISCOUNTS, ORDER_FIELDS, tier_of_key
+from proof.seed import Seeding, chunks, orders, spoiled
 
 
 def plan(count: int, **more: object) -> Seeding:

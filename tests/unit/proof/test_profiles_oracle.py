@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.enrich import enricher
-from pipeline.profiles.table import Table, lookup
-from pipeline.settings import Limits
-from proof.checker import Checker, Facts, Record
-from proof.customers import Customers, chunks
+from brew.errors import UsageError
+from brew.offsets import LogOffsets, SourcePosition
+from brew.records import DISCOUNTS, PROFILE_OFFSET, Rejected, profile
+from brew.settings import Limits
+from pipeline.orders import enricher
+from pipeline.profiles import Table, lookup
+from proof.checking.checker import Checker
+from proof.checking.input_partition import Facts, Record
 from proof.findings import Name, Verdict
-from proof.profiles import Profiles
-from protocol.errors import UsageError
-from protocol.position import LogOffsets, SourcePosition
-from protocol.profiles import PROFILE_OFFSET, profile
-from protocol.records import DISCOUNTS, Rejected
+from proof.oracle import Profiles
+from proof.seed_customers import Customers, chunks
 
 ORDER = b'{"customer_id":"c-1"}'
 Log = Sequence[tuple[int, int, bytes, bytes | None]]

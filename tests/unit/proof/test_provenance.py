@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from harness.campaigns import campaign as whole
 
+from brew.cli import outcome
+from brew.names import ExitCode
 from proof import provenance
 from proof.__main__ import proof
 from proof.campaign import campaign, result
@@ -18,11 +20,9 @@ from proof.campaign.campaign import Plan, carry_out
 from proof.campaign.cell import Cell
 from proof.campaign.runner import Terms
 from proof.provenance import MadeWith, kernel, kernel_modules
-from proof.report.markdown import markdown
-from proof.report.reading import read
+from proof.report.results import read
 from proof.report.summary import Summary
-from protocol.command import outcome
-from protocol.names import ExitCode
+from proof.report.text import markdown
 
 
 def _experiment(_bootstrap: str, seed: int, _kills: int) -> dict[str, object]:
@@ -45,8 +45,8 @@ def _copy(folder: Path) -> Path:
 def test_the_kernel_is_what_runs_when_a_range_is_transacted() -> None:
     """The six steps, the transaction, the fence, who is asked about a position; nobody who merely starts them."""
     names = set(kernel_modules())
-    assert names > {"pipeline.transact", "protocol.kafka.transaction", "protocol.steps", "protocol.kafka.locator"}
-    assert not {one for one in names if one.startswith(("pipeline.direct", "pipeline.run", "proof"))}
+    assert names > {"brew.transaction", "brew.kafka.transaction", "brew.kafka.committed_offset"}
+    assert not {one for one in names if one.startswith(("brew.readers.direct", "brew.driver.run", "proof"))}
 
 
 def test_the_same_files_have_the_same_hash_wherever_they_are(tmp_path: Path) -> None:
@@ -54,10 +54,10 @@ def test_the_same_files_have_the_same_hash_wherever_they_are(tmp_path: Path) -> 
     root = _copy(tmp_path)
     assert kernel(root) == kernel()
     assert provenance.commit(root) == "unknown"
-    with (root / "protocol/retry.py").open("a") as file:
+    with (root / "brew/deadline.py").open("a") as file:
         file.write("\n")
     assert kernel(root) != kernel()
-    (root / "pipeline/transact.py").unlink()
+    (root / "brew/transaction.py").unlink()
     with pytest.raises(FileNotFoundError):
         kernel(root)
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from harness.campaigns import campaign
 
+from brew.cli import outcome
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, Refused
+from brew.names import ExitCode
 from proof.__main__ import proof
-from proof.picture import picture
+from proof.commands.report import picture
 from proof.provenance import kernel
-from proof.report.reading import read
-from protocol.command import outcome
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, Refused
-from protocol.names import ExitCode
+from proof.report.results import read
 
 ROOT = Path(__file__).resolve().parents[3]
 CELL = {"cell": "F01-c", "row": "F01", "seed": 1, "verdict": "proven"}

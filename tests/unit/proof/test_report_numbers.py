@@ -10,16 +10,11 @@ from typing import Any
 import pytest
 from harness.campaigns import HOSTILE, campaign
 
-from proof.report.bars import Met, bars
-from proof.report.document import document
-from proof.report.markdown import markdown, plain
-from proof.report.reading import read
-from proof.report.results import Result, Standing
-from proof.report.rows import MATRIX, TITLES
-from proof.report.strips import HEIGHT, Axis, plot
-from proof.report.summary import Summary
-from proof.report.times import Times, say_seconds
-from protocol.names import CrashPoint
+from brew.names import CrashPoint
+from proof.report.figures import HEIGHT, Axis, plot
+from proof.report.results import MATRIX, TITLES, Result, Standing, read
+from proof.report.summary import Met, Summary, Times, bars, say_seconds
+from proof.report.text import document, markdown, plain
 
 ANOMALY = {"name": "lost-output", "topic": "t", "partition": 1, "offset": 2, "evidence": "gone"}
 SILENT = {"name": "silent-fault", "topic": "", "partition": -1, "offset": -1, "evidence": "no kill"}

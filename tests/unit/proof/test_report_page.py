@@ -10,12 +10,10 @@ from html.parser import HTMLParser
 import pytest
 from harness.campaigns import CELLS, HOSTILE, campaign
 
+from brew.html import Markup, tag, visible
 from proof.report.page import page
-from proof.report.reading import read
-from proof.report.results import Standing
-from proof.report.rows import TITLES
+from proof.report.results import TITLES, Standing, read
 from proof.report.summary import Summary
-from protocol.markup import Markup, tag, visible
 
 VOID = {"meta", "input", "br"}
 

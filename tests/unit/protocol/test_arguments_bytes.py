@@ -7,9 +7,9 @@ import json
 import click
 import pytest
 
-from protocol.command import as_bytes, as_text, outcome
-from protocol.errors import Refused
-from protocol.names import ExitCode
+from brew.cli import as_bytes, as_text, outcome
+from brew.errors import Refused
+from brew.names import ExitCode
 
 
 def test_an_argument_keeps_its_bytes_and_has_a_text_to_print() -> None:

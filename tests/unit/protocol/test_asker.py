@@ -9,12 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from harness.waiting import until
 
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Retriable
-from protocol.kafka import asker
-from protocol.kafka.asker import Answer, Asker
-from protocol.kafka.group_offsets import Told
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Retriable
+from brew.kafka import offset_fetch
+from brew.kafka.offset_fetch import Answer, Asker, Told
 
 PLACE = ("orders", 0)
 
@@ -46,8 +45,8 @@ def answer(monkeypatch: pytest.MonkeyPatch, admin: Admin) -> Iterator[threading.
         assert may.wait(20)
         return [{PLACE: Told(None, unstable=True)}, {PLACE: Told(5, unstable=False)}]
 
-    monkeypatch.setattr(asker, "open_admin", lambda *_: admin)
-    monkeypatch.setattr(asker, "ask", ask)
+    monkeypatch.setattr(offset_fetch, "open_admin", lambda *_: admin)
+    monkeypatch.setattr(offset_fetch, "ask", ask)
     yield may
     may.set()
 
@@ -93,7 +92,7 @@ def test_a_connection_that_is_forgotten_ends_too(admin: Admin) -> None:
 @pytest.mark.parametrize("name", ["kafka-io-1", "worker"])
 def test_an_end_that_takes_long_is_not_waited_for(name: str, admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's own thread would wait for itself; others may wait for an address that nobody tells."""
-    monkeypatch.setattr(asker, "_CLOSE_S", 0.05)
+    monkeypatch.setattr(offset_fetch, "_CLOSE_S", 0.05)
     admin.may_close.clear()
     ending = threading.Thread(target=_asker().end, name=name)
     ending.start()

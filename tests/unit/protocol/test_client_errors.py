@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from protocol.errors import Fenced, Retriable
-from protocol.kafka.clients import mapped
+from brew.errors import Fenced, Retriable
+from brew.kafka.clients import mapped
 
 
 def test_a_fence_that_strikes_while_the_client_logs_is_still_a_fence() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from protocol.errors import Abortable, Fatal, Fenced, KafkaFailure, Retriable, classify
+from brew.errors import Abortable, Fatal, Fenced, KafkaFailure, Retriable, classify
 
 
 @dataclass

@@ -8,12 +8,12 @@ import weakref
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import BrewError, DeadlineExceeded
-from protocol.kafka import transaction
-from protocol.kafka.clients import mapped
-from protocol.kafka.transaction import KafkaTransaction, TransactionSettings
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import BrewError, DeadlineExceeded
+from brew.kafka import transaction
+from brew.kafka.clients import mapped
+from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 
 LIBRDKAFKAS_PAUSE_S = 0.5
 BUSY = {KafkaError.CONCURRENT_TRANSACTIONS, KafkaError._TIMED_OUT}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from protocol.batches import RawBatch
-from protocol.deadline import Deadline
-from protocol.kafka.first_visible import FirstVisible, _first, first_visible
-from protocol.kafka.introspect import parse_batches
+from brew.cluster import RawBatch
+from brew.deadline import Deadline
+from brew.kafka.kafka_python import parse_batches
+from brew.kafka.raw_log import FirstVisible, _first, first_visible
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)

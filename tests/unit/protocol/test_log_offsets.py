@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded
-from protocol.kafka.offsets import log_offsets
-from protocol.position import LogOffsets
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded
+from brew.kafka.offsets import log_offsets
+from brew.offsets import LogOffsets
 
 
 class _Leaders:

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from harness.pages import ROOT, tables
 
-from protocol.observe.counts import Ending
-from protocol.observe.exposition import METRICS, stored_names
-from protocol.observe.settings import probe_options
-from protocol.observe.status import PartitionState
+from brew.observability.counters import Ending
+from brew.observability.metrics import METRICS, stored_names
+from brew.observability.settings import probe_options
+from brew.observability.status import PartitionState
 
 DEPLOY, RUNBOOKS = ROOT / "deploy", ROOT / "docs/runbooks"
 PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}

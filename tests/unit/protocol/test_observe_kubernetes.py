@@ -13,9 +13,9 @@ import pytest
 import yaml
 from harness.pages import ROOT
 
+from brew.observability.settings import PORT
 from downstream.ledger.command import ledger_command
 from pipeline.__main__ import run_command
-from protocol.observe.settings import PORT
 
 DEPLOY = ROOT / "deploy"
 KUBERNETES = "1.31"

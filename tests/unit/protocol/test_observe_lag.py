@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness.recorded import PLACE, Scene
 
-from protocol.observe.counts import Ending
+from brew.observability.counters import Ending
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ import dataclasses
 
 import pytest
 
-from protocol.observe.liveness import Bounds, Program, Vitals, judge, live, ready, started, state_of
-from protocol.observe.phase import Phase
-from protocol.observe.status import ILL, PartitionState, PartitionStatus, State
+from brew.observability.health import Bounds, Program, Vitals, judge, live, ready, started, state_of
+from brew.observability.status import ILL, PartitionState, PartitionStatus, Phase, State
 
 BOUNDS = Bounds(polling_ttl_s=300, consuming_ttl_s=200, away_s=180)
 WELL = Vitals(polled_at=1000)

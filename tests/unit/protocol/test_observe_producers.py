@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded
-from protocol.observe.counts import Ended, Ending
-from protocol.observe.liveness import Bounds
-from protocol.observe.producers import Producers
-from protocol.observe.recorder import Recorder, Subject
-from protocol.observe.server import respond
-from protocol.observe.status import LastTransaction, Topics, from_json
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded
+from brew.observability.counters import Ended, Ending
+from brew.observability.health import Bounds
+from brew.observability.recorder import Recorder, Subject
+from brew.observability.server import Producers, respond
+from brew.observability.status import LastTransaction, Topics, from_json
 
 
 @dataclass

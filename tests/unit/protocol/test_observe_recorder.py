@@ -7,9 +7,8 @@ import threading
 import pytest
 from harness.recorded import PLACE, Scene
 
-from protocol.observe.counts import Ended, Ending, Histogram, Rate
-from protocol.observe.phase import Phase
-from protocol.observe.status import PartitionState, Status, from_json
+from brew.observability.counters import Ended, Ending, Histogram, Rate
+from brew.observability.status import PartitionState, Phase, Status, from_json
 
 
 @pytest.fixture

@@ -13,16 +13,15 @@ import click
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from protocol.errors import UsageError
-from protocol.names import STEPS
-from protocol.observe import exposition
-from protocol.observe.counts import BUCKETS_S, Ended, Ending
-from protocol.observe.liveness import Bounds
-from protocol.observe.phase import Phase
-from protocol.observe.recorder import Recorder, Subject
-from protocol.observe.server import Probes, respond, serving
-from protocol.observe.settings import HOST, PORT, ProbeSettings, probe_options, probe_settings, probe_words
-from protocol.observe.status import Topics, from_json
+from brew.errors import UsageError
+from brew.names import STEPS
+from brew.observability import metrics
+from brew.observability.counters import BUCKETS_S, Ended, Ending
+from brew.observability.health import Bounds
+from brew.observability.recorder import Recorder, Subject
+from brew.observability.server import Probes, respond, serving
+from brew.observability.settings import HOST, PORT, ProbeSettings, probe_options, probe_settings, probe_words
+from brew.observability.status import Phase, Topics, from_json
 
 ANY_PORT = ProbeSettings(port=0)
 NOTHING_GIVEN = dict.fromkeys(("probe_port", "polling_ttl", "consuming_ttl")) | {"no_probes": False, "probe_host": HOST}
@@ -160,7 +159,7 @@ def test_every_metric_that_is_described_is_told_and_no_other(recorder: Recorder)
         for sample in family.samples
         if sample.name.startswith("brew")
     }
-    described = {name: set(labels) - {"le"} for name, labels in exposition.stored_names().items()}
+    described = {name: set(labels) - {"le"} for name, labels in metrics.stored_names().items()}
     assert told == described
 
 

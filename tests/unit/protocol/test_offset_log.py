@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.batches import OffsetBatch, OffsetCommit, RawBatch
-from protocol.kafka.offset_log import offset_batches, offsets_partition
+from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
+from brew.kafka.raw_log import offset_batches, offsets_partition
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from protocol.outage import Outage
+from brew.kafka.broker_watch import Outage
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaTimeoutError
 
-from protocol.kafka.plain_client import PlainClient
+from brew.kafka.kafka_python import PlainClient
 
 _ENOUGH_MS = 400
 
@@ -63,7 +63,7 @@ def test_a_client_that_nobody_answers_leaves_no_socket_and_no_thread(
 
 @pytest.mark.usefixtures("_uncollected")
 def test_the_library_alone_leaves_a_socket_for_each_refusal(refusing: str) -> None:
-    """Once this fails, `protocol.kafka.plain_client` needs no sockets of its own any more."""
+    """Once this fails, `brew.kafka.kafka_python` needs no sockets of its own any more."""
     sockets = _sockets()
     with _ended_clients():
         _open(KafkaAdminClient, refusing)

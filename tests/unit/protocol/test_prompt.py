@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Denied, Fatal
+from brew.kafka import clients, log_reader
+from brew.kafka.clients import Noes
+from brew.kafka.offsets import committed
+from brew.kafka.transaction import connected
 from proof import seed
-from protocol.connection import Connection
-from protocol.deadline import Deadline
-from protocol.errors import Denied, Fatal
-from protocol.kafka import clients, scan
-from protocol.kafka.clients import Noes
-from protocol.kafka.offsets import committed
-from protocol.kafka.prompt import connected
 
 TIMED_OUT = KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer", False, False))
 
@@ -62,9 +62,9 @@ def test_a_scan_has_brokers_hold_no_answer_back(monkeypatch: pytest.MonkeyPatch)
         given.update(settings)
         raise Made
 
-    monkeypatch.setattr(scan, "consumer", consumer)
+    monkeypatch.setattr(log_reader, "consumer", consumer)
     with pytest.raises(Made):
-        list(scan.scan(Connection("nowhere:1"), "orders", {0: (0, 5)}, "read_committed"))
+        list(log_reader.scan(Connection("nowhere:1"), "orders", {0: (0, 5)}, "read_committed"))
     assert given["fetch.wait.max.ms"] <= 20
 
 

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.connection import Connection
-from protocol.errors import UsageError
-from protocol.properties import ALLOWED, REFUSED, Line, check_together, parse
-from protocol.secrets import Secret
+from brew.connection import ALLOWED, REFUSED, Connection, Line, Secret, check_together, parse
+from brew.errors import UsageError
 
 CANARY = "canary-7f3a"
 WEAKENS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.denied import No, advice, no
+from brew.acl import No, advice, no
 
 NAMES = {"input": "in.v1", "output": "out", "dead_letter": "out.dlq", "group": "g"}
 ME, FILE = "User:me", "/c.properties"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.errors import UsageError
-from protocol.properties import ALLOWED, Line, check_together, parse
+from brew.connection import ALLOWED, Line, check_together, parse
+from brew.errors import UsageError
 
 LISTED = ", ".join(ALLOWED)
 VERIFICATION = "enable.ssl.certificate.verification"

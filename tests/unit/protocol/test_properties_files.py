@@ -8,12 +8,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from protocol.client_config import load
-from protocol.client_option import beside, connection
-from protocol.connection import CLIENT_CONFIG
-from protocol.errors import BrewError, Denied, Refused, UsageError
+from brew.cli import beside, connection
+from brew.client_config import load
+from brew.connection import CLIENT_CONFIG
+from brew.errors import BrewError, Denied, Refused, UsageError
 from sandbox.certificates import Authority
-from sandbox.private import write_private
+from sandbox.process import write_private
 
 CANARY = "canary-91c2"
 BASE = "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=u\n"

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.connection import Connection
-from protocol.errors import Refused
-from protocol.java_client import jaas, java_properties, java_settings
-from protocol.secrets import Secret
+from brew.connection import Connection, Secret, jaas, java_properties, java_settings
+from brew.errors import Refused
 from sandbox.certificates import Authority
 
 PRINTABLE = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1, max_size=40)

@@ -8,13 +8,12 @@ import click
 import pytest
 from harness.pages import ROOT, tables
 
+from brew import acl
+from brew.acl import Kind, Operation, Place, Right
+from brew.connection import ALLOWED, CLIENT_CONFIG
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
 from proof.__main__ import proof
-from protocol import rights
-from protocol.connection import CLIENT_CONFIG
-from protocol.properties import ALLOWED
-from protocol.rights import Kind, Operation, Place, Right
 
 SECURITY = (ROOT / "docs/SECURITY.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -23,7 +22,7 @@ _WITHOUT = {"campaign", "replay"}
 
 
 def test_the_table_of_rights_is_the_one_in_the_code() -> None:
-    assert rights.table() in SECURITY
+    assert acl.table() in SECURITY
 
 
 def test_every_setting_that_is_let_through_is_told() -> None:
@@ -35,15 +34,15 @@ def test_every_setting_that_is_let_through_is_told() -> None:
 
 def test_a_place_fills_in_its_names() -> None:
     place = Place("in", "out", "dead", "g")
-    assert [str(right) for right in rights.of("pipeline", place) if right.kind is not Kind.TOPIC] == [
+    assert [str(right) for right in acl.of("pipeline", place) if right.kind is not Kind.TOPIC] == [
         "Read on group g",
         "Write on transactional-id g:*",
     ]
-    assert {right.name for right in rights.of("pipeline", place) if right.kind is Kind.TOPIC} == {"in", "out", "dead"}
+    assert {right.name for right in acl.of("pipeline", place) if right.kind is Kind.TOPIC} == {"in", "out", "dead"}
 
 
 def test_nobody_but_the_pipeline_may_write() -> None:
-    writers = {right.user for right in rights.RIGHTS if right.operation is Operation.WRITE}
+    writers = {right.user for right in acl.RIGHTS if right.operation is Operation.WRITE}
     assert writers == {"pipeline"}
 
 
@@ -77,7 +76,7 @@ def test_every_command_that_is_told_where_brokers_are_is_told_who_it_is(group: c
         options = {flag: one for one in command.params for flag in one.opts}
         if "--bootstrap" not in options or path.split()[-1] in _WITHOUT:
             continue
-        assert "--client-config" in options, f"{path}: use protocol.client_option beside --bootstrap"
+        assert "--client-config" in options, f"{path}: use brew.cli beside --bootstrap"
         assert options["--client-config"].envvar == CLIENT_CONFIG
 
 

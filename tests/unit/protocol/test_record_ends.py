@@ -6,8 +6,8 @@ import warnings
 
 import pytest
 
-from protocol.kafka.record_ends import sources
-from protocol.position import SourcePosition
+from brew.kafka.raw_log import sources
+from brew.offsets import SourcePosition
 
 with warnings.catch_warnings():
     # The library reads its message schemas with a deprecated function while it is imported.

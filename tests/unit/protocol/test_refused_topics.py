@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from protocol.denied import advice
-from protocol.kafka.refusals import Refusals
+from brew.acl import advice
+from brew.kafka.transaction import Refusals
 
 ERROR = "Failed to add partition(s) to transaction: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
 LINE = 'ADDPARTS [rdkafka#producer-1]: TxnCoordinator/1: Failed to add partition "%s" [0] to transaction: %s'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from protocol.kafka.scan import _wanted
+from brew.kafka.log_reader import _wanted
 
 
 class Message:

@@ -6,8 +6,8 @@ import warnings
 
 import pytest
 
-from protocol.errors import Refused
-from protocol.kafka.introspect import parse_batches
+from brew.errors import Refused
+from brew.kafka.kafka_python import parse_batches
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -9,14 +9,14 @@ import sys
 import click
 import pytest
 
-from protocol.command import outcome
-from protocol.names import ExitCode
+from brew.cli import outcome
+from brew.names import ExitCode
 
 _DEADLINE_S = 20.0
 # A main thread holds its event's lock for microseconds at a time, so a signal seldom falls into them: held here.
 _IN_THE_MIDST = """
 import signal, sys, threading
-from protocol.stopping import stop_on_signals
+from brew.signals import stop_on_signals
 stop = threading.Event()
 stop_on_signals(stop)
 with stop._cond:
@@ -25,7 +25,7 @@ sys.exit(0 if stop.wait(10) else 3)
 """
 _DEAF = """
 import signal, sys, threading
-from protocol.stopping import SAME_S, stop_on_signals
+from brew.signals import SAME_S, stop_on_signals
 stop = threading.Event()
 stop_on_signals(stop, *map(float, sys.argv[1:]))
 signal.raise_signal(signal.SIGTERM)
@@ -36,7 +36,7 @@ threading.Event().wait(10)
 """
 _TWICE_AT_ONCE = """
 import signal, threading
-from protocol.stopping import stop_on_signals
+from brew.signals import stop_on_signals
 stop = threading.Event()
 stop_on_signals(stop)
 signal.raise_signal(signal.SIGTERM)
@@ -46,7 +46,7 @@ raise SystemExit(0 if stop.wait(10) else 3)
 _PROGRAM = """
 import signal, sys, threading, click
 from protocol import command
-from protocol.stopping import interruptible, stop_on_signals
+from brew.signals import interruptible, stop_on_signals
 how, number, follow = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "follow"
 sys.argv[1:] = []
 @click.command()

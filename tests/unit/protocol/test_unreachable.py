@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.connection import Connection
-from protocol.kafka import unreachable
-from protocol.kafka.unreachable import cause
+from brew.connection import Connection
+from brew.kafka import unreachable
+from brew.kafka.unreachable import cause
 
 TLS = {"security.protocol": "SASL_SSL"}
 

@@ -7,12 +7,11 @@ from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.deadline import Deadline
-from protocol.errors import Abortable, DeadlineExceeded, Fatal, Fenced, Retriable, UsageError, classify
-from protocol.kafka.clients import KafkaException, mapped
-from protocol.names import TransactionalId, checked_topic
-from protocol.position import OffsetRange, SourcePosition
-from protocol.retry import again
+from brew.deadline import Deadline, again
+from brew.errors import Abortable, DeadlineExceeded, Fatal, Fenced, Retriable, UsageError, classify
+from brew.kafka.clients import KafkaException, mapped
+from brew.names import TransactionalId, checked_topic
+from brew.offsets import OffsetRange, SourcePosition
 
 _topics = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
 

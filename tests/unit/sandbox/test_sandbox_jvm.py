@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import Refused, UsageError
+from brew.errors import Refused, UsageError
 from sandbox.jvm import TOOLS, Jvm
 
 

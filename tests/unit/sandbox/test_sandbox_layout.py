@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import Refused
-from protocol.jvm.parts import Part
-from sandbox.kafka import Cluster, Settings
+from brew.errors import Refused
+from brew.jvm.dependencies import Part
+from sandbox.kafka import Cluster
+from sandbox.launch import Settings
 from sandbox.layout import Layout, plan, server_properties
 from sandbox.process import Identity
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from harness.waiting import await_ends, has_ended, until
 
-from protocol.deadline import Deadline
+from brew.deadline import Deadline
 from sandbox import process
 from sandbox.process import Identity, Started
 

@@ -1,0 +1,1 @@
+"""Exactly-once between Kafka and Spark, for any records."""

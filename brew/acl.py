@@ -1,0 +1,387 @@
+"""
+The least rights of each program, and which right is missing when a broker refuses; pure.
+
+docs/SECURITY.md has the same rows, and a test reads both. Each was found by taking it away: ``seen`` is what the
+program then says (tests/integration/test_acls.py, `proof campaign --cells F36*`).
+
+Errors are text by the time people see them: they come from two client libraries and from Java, and travel from Spark's
+workers as JSON.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from brew import names
+from brew.cluster import OFFSETS_TOPIC
+
+SCAN_GROUP = "brew-scan"
+"""Under this name logs are read; nothing is committed, but librdkafka asks who coordinates it."""
+CLAIMS_GROUP = "brew-claims"
+"""The same for claims topics."""
+
+
+class Purpose(enum.StrEnum):
+    """What needs more rights than `RIGHTS`; the words of docs/SECURITY.md."""
+
+    MAKE = "missing topics made by the run itself"
+    PROFILES = "`TIERS=profiles`"
+    SHARE = "several drivers (`--stand-by`, `--share`)"
+    OWNERSHIP = "`downstream ... --ownership claims`"
+    OTHER_GROUP = "`downstream` with a `--group` that does not begin with `brew-`"
+    TOTALS = "`downstream totals`"
+    CALL = "`downstream call`"
+    RECEIVE = "`downstream receive`"
+    UPSTREAM = "naming who upstream holds back the input"
+    COMMITS = "commits of the group, checked by `proof verify`"
+    NAMES = "naming who writes an open transaction (`lag`, `explain`, `doctor`, `ui`, `top`)"
+    OFFSETS = "where ranges and positions were, over time (`explain`, `xray`)"
+    ABORT = "`doctor --abort` of the pipeline's own transactions"
+    REPLAY = "`dlq replay`"
+
+
+class Kind(enum.StrEnum):
+    """What a right is about; Kafka's own words."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    TRANSACTIONAL_ID = "transactional-id"
+    CLUSTER = "cluster"
+
+
+class Operation(enum.StrEnum):
+    """What may be done; Kafka's own words. Read and Write bring Describe with them."""
+
+    READ = "Read"
+    WRITE = "Write"
+    CREATE = "Create"
+    DESCRIBE = "Describe"
+    DESCRIBE_CONFIGS = "DescribeConfigs"
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """
+    One row: ``name`` is what `Place` fills in; ``prefix`` says that it begins the names meant.
+
+    ``seen``: words of the message when it is missing; empty where nothing is missed but an answer. ``purpose``: what
+    needs it; None where every run of the program does.
+    """
+
+    user: str
+    kind: Kind
+    name: str
+    operation: Operation
+    why: str
+    seen: str = ""
+    prefix: bool = False
+    purpose: Purpose | None = None
+
+    def at(self, place: Place) -> Right:
+        """The row with the place's own names."""
+        filled = self.name.format_map(place.fields())
+        return replace(self, name=filled)
+
+    def command(self, principal: str) -> str:
+        """The words of Kafka's own tool that grant it."""
+        words = ["kafka-acls", "--add", "--allow-principal", principal, "--operation", self.operation.value]
+        words += ["--resource-pattern-type", "prefixed"] if self.prefix else []
+        return shlex.join([*words, f"--{self.kind.value}", *([] if self.kind is Kind.CLUSTER else [self.name])])
+
+    def __str__(self) -> str:
+        star = "*" if self.prefix else ""
+        return f"{self.operation} on {self.kind.value} {self.name}{star}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The names that one pipeline and its readers use; ``downstream`` and ``upstream`` are what theirs begin with."""
+
+    input: str = names.INPUT_TOPIC
+    output: str = names.OUTPUT_TOPIC
+    dead_letter: str = names.DEAD_LETTER_TOPIC
+    group: str = names.GROUP_ID
+    profiles: str = names.CUSTOMERS_TOPIC
+    claims: str = names.CLAIMS_TOPIC
+    totals: str = names.TOTALS_TOPIC
+    downstream: str = "brew-"
+    upstream: str = "seed:"
+
+    def fields(self) -> dict[str, str]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+_PIPELINE, _DOWNSTREAM, _PROOF, _OPERATOR = "pipeline", "downstream", "proof-reader", "operator"
+_TOPIC_DENIED, _GROUP_DENIED = "TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED"
+_SEARCHED = "without a committed offset its headers are searched for what came out before"
+_SIZE = "how large a record may be, so that a larger one is rejected by name"
+
+RIGHTS = (
+    Right(_PIPELINE, Kind.TOPIC, "{input}", Operation.READ, "reads the orders", _TOPIC_DENIED),
+    Right(_PIPELINE, Kind.TOPIC, "{output}", Operation.WRITE, "writes enriched orders", "output-access"),
+    Right(_PIPELINE, Kind.TOPIC, "{output}", Operation.READ, _SEARCHED, _TOPIC_DENIED),
+    Right(_PIPELINE, Kind.TOPIC, "{output}", Operation.DESCRIBE_CONFIGS, _SIZE, "output-access"),
+    Right(_PIPELINE, Kind.TOPIC, "{dead_letter}", Operation.WRITE, "writes what is rejected", "dead-letter-access"),
+    Right(_PIPELINE, Kind.TOPIC, "{dead_letter}", Operation.READ, _SEARCHED, _TOPIC_DENIED),
+    Right(_PIPELINE, Kind.TOPIC, "{dead_letter}", Operation.DESCRIBE_CONFIGS, _SIZE, "dead-letter-access"),
+    Right(_PIPELINE, Kind.GROUP, "{group}", Operation.READ, "locate and send-offsets: the position", _GROUP_DENIED),
+    Right(
+        _PIPELINE,
+        Kind.TRANSACTIONAL_ID,
+        "{group}:",
+        Operation.WRITE,
+        "fence, produce, send-offsets and commit",
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        prefix=True,
+    ),
+    Right(_DOWNSTREAM, Kind.TOPIC, "{output}", Operation.READ, "reads enriched orders", _TOPIC_DENIED),
+    Right(
+        _DOWNSTREAM,
+        Kind.GROUP,
+        "{downstream}",
+        Operation.READ,
+        "joins its own groups and stores their positions",
+        _GROUP_DENIED,
+        prefix=True,
+    ),
+    Right(_PROOF, Kind.TOPIC, "{input}", Operation.READ, "compares every order", _TOPIC_DENIED),
+    Right(_PROOF, Kind.TOPIC, "{output}", Operation.READ, "with what came of it", _TOPIC_DENIED),
+    Right(_PROOF, Kind.TOPIC, "{dead_letter}", Operation.READ, "or of its dead letter", _TOPIC_DENIED),
+    Right(_PROOF, Kind.GROUP, "{group}", Operation.DESCRIBE, "with the group's position", _GROUP_DENIED),
+    Right(_PROOF, Kind.GROUP, SCAN_GROUP, Operation.DESCRIBE, "its readers' group; no commits", _GROUP_DENIED),
+    Right(_OPERATOR, Kind.TOPIC, "{input}", Operation.READ, "looks at the log: what is left, and whose", _TOPIC_DENIED),
+    Right(_OPERATOR, Kind.TOPIC, "{output}", Operation.READ, "at what came of it", _TOPIC_DENIED),
+    Right(_OPERATOR, Kind.TOPIC, "{dead_letter}", Operation.READ, "at what was rejected", _TOPIC_DENIED),
+    Right(_OPERATOR, Kind.TOPIC, "{dead_letter}.replayed", Operation.READ, "at what was written back", _TOPIC_DENIED),
+    Right(_OPERATOR, Kind.GROUP, "{group}", Operation.DESCRIBE, "at the group's position", _GROUP_DENIED),
+    Right(_OPERATOR, Kind.GROUP, SCAN_GROUP, Operation.DESCRIBE, "`dlq` reads records; no commits", _GROUP_DENIED),
+)
+"""Every right, in the order of docs/SECURITY.md."""
+
+
+def _more(purpose: Purpose, user: str, *rows: tuple[Kind, str, str, str]) -> Iterator[Right]:
+    """Rows of (kind, name, operations with commas, why); a star behind the name makes it a prefix."""
+    for kind, name, operations, why in rows:
+        for operation in operations.split(","):
+            prefix = name.endswith("*")
+            yield Right(user, kind, name.removesuffix("*"), Operation(operation), why, "", prefix, purpose)
+
+
+_CLAIMS = (
+    (Kind.TOPIC, "{claims}", "Read,Write", "claims, heartbeats, releases"),
+    (Kind.TOPIC, "{claims}", "Create", "only where the program is to make it"),
+    (Kind.GROUP, CLAIMS_GROUP, "Describe", "its reader's group; no commits"),
+)
+_MADE = "only where the program is to make it"
+COMMITS_READ = Right(
+    _PROOF,
+    Kind.TOPIC,
+    OFFSETS_TOPIC,
+    Operation.READ,
+    "compares each commit with the records before it; without it that check says that it could not look",
+    f"lacks Read on topic {OFFSETS_TOPIC}",
+    purpose=Purpose.COMMITS,
+)
+
+MORE = (
+    *_more(
+        Purpose.MAKE,
+        _PIPELINE,
+        (Kind.TOPIC, "{output}", "Create", "makes it"),
+        (Kind.TOPIC, "{dead_letter}", "Create", "makes it"),
+        (Kind.TOPIC, "{input}", "DescribeConfigs", "with room for what the input takes"),
+    ),
+    *_more(
+        Purpose.PROFILES,
+        _PIPELINE,
+        (Kind.TOPIC, "{profiles}", "Read", "reads the profiles"),
+        (Kind.TOPIC, "{profiles}", "DescribeConfigs", "whether old ones are kept"),
+    ),
+    *_more(Purpose.SHARE, _PIPELINE, *_CLAIMS),
+    *_more(Purpose.OWNERSHIP, _DOWNSTREAM, *_CLAIMS),
+    *_more(Purpose.OTHER_GROUP, _DOWNSTREAM, (Kind.GROUP, SCAN_GROUP, "Describe", "looks at whole logs; no commits")),
+    *_more(
+        Purpose.TOTALS,
+        _DOWNSTREAM,
+        (Kind.TOPIC, "{totals}", "Read,Write", "results, and their comparison"),
+        (Kind.TOPIC, "{totals}", "Create", _MADE),
+        (Kind.TOPIC, "{downstream}*", "Read,Write", "deltas and changelog"),
+        (Kind.TOPIC, "{downstream}*", "Create", _MADE),
+        (Kind.TRANSACTIONAL_ID, "{downstream}*", "Write", "one transaction per range"),
+    ),
+    *_more(
+        Purpose.CALL,
+        _DOWNSTREAM,
+        (Kind.TOPIC, "{dead_letter}", "Write", "writes what nobody takes"),
+        (Kind.TOPIC, "{dead_letter}", "Create", _MADE),
+        (Kind.TOPIC, "{output}", "DescribeConfigs", "how large a record may be"),
+    ),
+    *_more(Purpose.RECEIVE, _DOWNSTREAM, (Kind.TOPIC, "{output}", "DescribeConfigs", "how long ids have to be kept")),
+    *_more(
+        Purpose.UPSTREAM,
+        _PIPELINE,
+        (Kind.TRANSACTIONAL_ID, "{upstream}*", "Describe", "its id; without it an open transaction has a number only"),
+    ),
+    COMMITS_READ,
+    *_more(Purpose.NAMES, _OPERATOR, (Kind.TRANSACTIONAL_ID, "{group}:*", "Describe", "its id, age and time-out")),
+    *_more(Purpose.OFFSETS, _OPERATOR, (Kind.TOPIC, OFFSETS_TOPIC, "Read", "each commit of the group")),
+    *_more(Purpose.ABORT, _OPERATOR, (Kind.TRANSACTIONAL_ID, "{group}:*", "Write", "fences the id")),
+    *_more(
+        Purpose.REPLAY,
+        _OPERATOR,
+        (Kind.TOPIC, "{input}", "Write,DescribeConfigs", "records are written back, if they fit"),
+        (Kind.TOPIC, "{dead_letter}.replayed", "Write,DescribeConfigs", "marks what is out"),
+        (Kind.TOPIC, "{dead_letter}.replayed", "Create", "the first time"),
+        (Kind.GROUP, "{group}.dlq-replay", "Read", "its own position"),
+        (Kind.TRANSACTIONAL_ID, "{group}.dlq-replay:*", "Write", "one transaction per letter"),
+    ),
+)
+"""What `Purpose` needs on top."""
+
+USERS = tuple(dict.fromkeys(right.user for right in RIGHTS))
+
+
+def of(user: str, place: Place | None = None) -> list[Right]:
+    """The rights of one user at ``place``; with the names that programs have by themselves where none is given."""
+    return [right.at(place or Place()) for right in RIGHTS if right.user == user]
+
+
+def more(user: str, purposes: Iterable[Purpose], place: Place | None = None) -> list[Right]:
+    """What one user needs on top for ``purposes``."""
+    wanted = frozenset(purposes)
+    return [right.at(place or Place()) for right in MORE if right.user == user and right.purpose in wanted]
+
+
+def _rows(rights: Iterable[Right]) -> Iterator[str]:
+    for right in rights:
+        seen = f"`{right.seen}`" if right.seen else "-"
+        yield f"| `{right.user}` | {_resource(right)} | {right.operation} | {right.why} | {seen} |"
+
+
+def _resource(right: Right) -> str:
+    name = re.sub(r"\{(\w+)\}", lambda found: f"<{found[1].replace('_', '-')}>", right.name)
+    return f"{right.kind} `{name}{'*' if right.prefix else ''}`"
+
+
+def table() -> str:
+    """The rows as docs/SECURITY.md has them."""
+    return "\n".join(_rows(RIGHTS))
+
+
+def more_table() -> str:
+    """The rows of `MORE` as docs/SECURITY.md has them, those of one name together."""
+    found: dict[tuple[Purpose | None, str, str, str], list[str]] = {}
+    for right in MORE:
+        found.setdefault((right.purpose, right.user, _resource(right), right.why), []).append(right.operation)
+    rows = ((purpose, user, what, ", ".join(each), why) for (purpose, user, what, why), each in found.items())
+    return "\n".join(f"| {purpose} | `{user}` | {what} | {told} | {why} |" for purpose, user, what, told, why in rows)
+
+
+_TOPIC = re.compile(r"\bTOPIC_AUTHORIZATION_FAILED|\bTopicAuthorization|Not authorized to access topics")
+_GROUP = re.compile(r"GROUP_AUTHORIZATION_FAILED|GroupAuthorization")
+_TRANSACTION = re.compile(r"TRANSACTIONAL_ID_AUTHORIZATION_FAILED|TransactionalIdAuthorization")
+_CLUSTER = re.compile(r"CLUSTER_AUTHORIZATION_FAILED|ClusterAuthorization")
+# Who may write to some topic needs no IdempotentWrite (KIP-679): without any, this is the first no.
+_NO_WRITE = re.compile(r"idempotence PID\b.*CLUSTER_AUTHORIZATION_FAILED")
+_LOGIN = re.compile(r"_AUTHENTICATION\b|SaslAuthenticationException|SASL authentication error|SaslAuthenticationFailed")
+_TLS = re.compile(r"\b_SSL\b|SslAuthenticationException|SSL handshake failed|CERTIFICATE_VERIFY_FAILED")
+_WRITES = re.compile(r"\b(?:produce|begin|send-offsets|commit): |\bappend to ")
+_REFUSED = re.compile(r"\(no Write on topic ([\w., -]+)\)")  # as `brew.kafka.transaction` says it
+_READS = re.compile(r"\b(?:scan|read) of ")
+_CONFIG = re.compile(r"configuration of (?:topic )?'?([\w.-]*[\w-])")
+_NO_TOPIC = re.compile(r"topic '([\w.-]+)' is missing and could not be made")
+_OTHER = re.compile(r"\b(?:topic|scan of|read of(?! topic)) '?([\w.-]*[\w-])")
+_FENCE = re.compile(r"\bfence of (\S+): ")
+_AS = re.compile(r"\bas ([\w.-]*[\w-]): ")
+# As `brew.preflight.checks` says it.
+_PREFLIGHT = re.compile(r"this principal on (topic|group) (\S+) \(kafka-acls\.sh\)\): ([A-Z_, ]+) is not granted")
+WRITTEN = "written"
+"""What the roles of topics begin with that a command writes and does not read, as `advice` is told names."""
+_OPERATIONS = {one.replace("Configs", "_Configs").upper(): one for one in Operation}
+
+
+class No(enum.StrEnum):
+    """Which no it is."""
+
+    LOGIN = "login"
+    TLS = "tls"
+    RIGHT = "right"
+
+
+def no(text: str) -> No | None:
+    """What kind of refusal an error's words tell of; None for all other errors."""
+    if any(one.search(text) for one in (_TOPIC, _GROUP, _TRANSACTION, _CLUSTER, _PREFLIGHT)):
+        return No.RIGHT
+    if _LOGIN.search(text):
+        return No.LOGIN
+    return No.TLS if _TLS.search(text) else None
+
+
+def advice(
+    text: str, user: str, names: Mapping[str, str], source: str | None, *, looks_only: bool = False
+) -> str | None:
+    """
+    What to do about a refusal, as one clause; None where there was none.
+
+    ``names`` are a program's own: topics by their roles (`input`, `output`, ..., see `WRITTEN`) and `group`.
+    ``source`` is the file of `--client-config`. ``looks_only``: the program never moves a position.
+    """
+    kind, file = no(text), source or "the file of --client-config (there is none)"
+    if kind is None:
+        return None
+    if kind is No.LOGIN:
+        return f"the brokers do not take {user} with this password; look at sasl.* in {file}"
+    if kind is No.TLS:
+        return (
+            f"no trust between this client and a broker; look at ssl.* in {file}: who signed the broker's certificate, "
+            "whether one has expired, and whether the broker's name is in it"
+        )
+    principal = user if user.startswith("User:") else "User:NAME"
+    told = " and ".join(f"{one}: `{one.command(principal)}`" for one in _missing(text, names, looks_only=looks_only))
+    return f"{user} lacks {told or 'a right'}; docs/SECURITY.md has all that are needed"
+
+
+def _missing(text: str, names: Mapping[str, str], *, looks_only: bool) -> list[Right]:
+    """The rights that the words speak of, as far as they tell."""
+    group = names.get("group", "")
+    if _TRANSACTION.search(text) and (found := _FENCE.search(text)) is not None:
+        return [Right("", Kind.TRANSACTIONAL_ID, found[1], Operation.WRITE, "")]
+    if _TRANSACTION.search(text):
+        return [Right("", Kind.TRANSACTIONAL_ID, f"{group}:", Operation.WRITE, "", prefix=True)]
+    if found := _PREFLIGHT.search(text):
+        kind, name = Kind(found[1]), found[2]
+        return [Right("", kind, name, _OPERATIONS[one.strip()], "") for one in found[3].split(",")]
+    if _GROUP.search(text) and "scan of" in text:
+        return [Right("", Kind.GROUP, SCAN_GROUP, Operation.DESCRIBE, "")]
+    if _GROUP.search(text):
+        if (found := _AS.search(text)) is not None and found[1] != group:
+            group, looks_only = found[1], True  # the group of a reader that commits nothing
+        return [Right("", Kind.GROUP, group, Operation.DESCRIBE if looks_only else Operation.READ, "")] if group else []
+    if not _TOPIC.search(text) and not _NO_WRITE.search(text):
+        return [Right("", Kind.CLUSTER, "kafka-cluster", Operation.CREATE, "")]
+    if found := _NO_TOPIC.search(text):
+        return [Right("", Kind.TOPIC, found[1], Operation.CREATE, "")]
+    return [Right("", Kind.TOPIC, name, operation, "") for name, operation in _topics(text, names)]
+
+
+def _topics(text: str, names: Mapping[str, str]) -> list[tuple[str, Operation]]:
+    """The topics that the words speak of, and what is missing there; what a command writes, where they name none."""
+    if found := _REFUSED.search(text):
+        return [(name, Operation.WRITE) for name in found[1].split(", ")]
+    topics = {role: name for role, name in names.items() if role != "group"}
+    written = {name for role, name in topics.items() if role.startswith(WRITTEN)}
+    named = {name for name in topics.values() if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", text)}
+    if not named and (found := _CONFIG.search(text) or _OTHER.search(text)):
+        named = {found[1]}  # no option names it, such as the marks beside dead letters
+    if _CONFIG.search(text):
+        return [(name, Operation.DESCRIBE_CONFIGS) for name in sorted(named or set(topics.values()))]
+    if not _WRITES.search(text):
+        told = sorted(named) or list(dict.fromkeys(topics.values()))
+        meant = set() if _READS.search(text) else written
+        return [(one, Operation.WRITE if one in meant else Operation.READ) for one in told]
+    ours = written or {name for role, name in topics.items() if role in {"output", "dead_letter"}}
+    return [(name, Operation.WRITE) for name in sorted(named or ours or set(topics.values()))]

@@ -1,0 +1,274 @@
+"""A member in a thread of its own, the partitions a worker holds of it, and leader election for stand-by."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from brew.claims.log import Log
+from brew.claims.member import INTERVAL_S, Holding, Member, Membership
+from brew.claims.messages import WHOLE_TOPIC
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, KafkaFailure
+
+_LOOKS_PER_INTERVAL = 10
+_LONGEST_LOOK_S = 0.25
+_JOIN_S = 30.0
+_LEAVE_S = 3.0
+_CALL_INTERVALS = 2
+
+
+class Keeper:
+    """
+    Keeps what one member holds; every method may be called from any thread, and none but `give_back`,
+    `claim_messages` and the ends of the `with` block waits for a broker.
+
+    ``healthy``: while it says no (the work hangs, though the process lives), no heart beats, and others take over.
+    """
+
+    def __init__(
+        self,
+        open_log: Callable[[], Log],
+        membership: Membership,
+        *,
+        healthy: Callable[[], bool] = lambda: True,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.membership = membership
+        self._open_log, self._healthy, self._now = open_log, healthy, now
+        self._lock = threading.Lock()
+        self._end, self._news = threading.Event(), threading.Condition()
+        self._held: Mapping[int, Holding] = {}
+        self._wanted: frozenset[int] = frozenset()
+        self._done: dict[int, Holding] = {}
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self.owners: Mapping[int, str] = {}
+        """Who owns which partition, as far as the log was read; those that are free are left out."""
+        self.trouble: str | None = None
+        """Why the last turn failed, while it does; the next one tries again."""
+
+    def __enter__(self) -> Self:
+        self._log = self._open_log()
+        try:
+            self._member = Member(self._log, self.membership, self._now)
+            self._member.join(Deadline(_JOIN_S))
+        except BaseException:
+            self._log.close()
+            raise
+        with self._lock:
+            self._publish()
+        self._thread = threading.Thread(target=self._run, name="claims", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Release what is still held, at the positions that were told last, and end the thread; once or twice."""
+        if self._end.is_set() or self._thread is None:
+            return
+        self._end.set()
+        self._thread.join(_LEAVE_S + self._patience_s())
+        with self._lock, contextlib.suppress(DeadlineExceeded, KafkaFailure):
+            if self._failure is None:
+                self._member.progress(self._done)
+                self._member.leave(Deadline(_LEAVE_S))
+        with self._lock:
+            self._publish()
+        self._log.close()
+
+    def held(self) -> dict[int, Holding]:
+        """
+        What is surely ours now.
+
+        Raises:
+            BrewError: the keeper had to give up; nothing is ours any more.
+        """
+        if self._failure is not None:
+            raise self._failure
+        return {p: one for p, one in self._held.items() if self._now() < one.sure_until}
+
+    def wanted_back(self) -> frozenset[int]:
+        """Partitions to `give_back` once the work at hand is done."""
+        return self._wanted & self._held.keys()
+
+    def cover(self, partitions: tuple[int, ...]) -> None:
+        """These may be claimed from now on: the topic has grown."""
+        with self._lock:
+            self.membership = replace(self.membership, partitions=partitions)
+            self._member.who = self.membership
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when something may have changed, or after that long."""
+        with self._news:
+            self._news.wait(timeout_s)
+
+    def progress(self, done: Mapping[int, Holding]) -> None:
+        """Work on these holdings is done up to their positions; the next heartbeat says so."""
+        self._done = {**self._done, **done}
+
+    def claim_messages(self, partition: int, holding: Holding, proposed: int) -> bool:
+        """Whether everything below ``proposed`` is now ours to work on, and nobody else's ever."""
+        with self._lock:
+            try:
+                return self._member.claim_messages(partition, holding, proposed, Deadline(self._patience_s()))
+            except (DeadlineExceeded, KafkaFailure):
+                return False
+            finally:
+                self._publish()
+
+    def give_back(self, done: Mapping[int, Holding]) -> None:
+        """Release these holdings at their positions; one that can't be told goes stale by itself."""
+        with self._lock:
+            for partition in done:
+                self._done.pop(partition, None)
+            if self._failure is not None:
+                return
+            with contextlib.suppress(DeadlineExceeded, KafkaFailure):
+                self._member.give_back(done, Deadline(self._patience_s()))
+            self._publish()
+
+    def _patience_s(self) -> float:
+        return max(1.0, _CALL_INTERVALS * self.membership.interval_s)
+
+    def _run(self) -> None:
+        look_s = min(_LONGEST_LOOK_S, self.membership.interval_s / _LOOKS_PER_INTERVAL)
+        while not self._end.wait(look_s):
+            if not self._healthy():
+                self.trouble = "the work hangs"
+                continue
+            with self._lock:
+                try:
+                    self._member.progress(self._done)
+                    self._member.turn(Deadline(self._patience_s()))
+                    self.trouble = None
+                except (DeadlineExceeded, KafkaFailure) as error:
+                    self.trouble = str(error)
+                except BaseException as error:  # noqa: BLE001 - leaves from `held`, in the thread that works
+                    self._failure = error
+                    self._held = {}
+                self._publish()
+            if self._failure is not None:
+                return
+
+    def _publish(self) -> None:
+        """Hand copies to the other threads; called with the lock held, since they never look at the member itself."""
+        if self._failure is None:
+            self._held, self._wanted = dict(self._member.holdings), self._member.give_back_wanted
+            owned = self._member.owned()
+            self.owners = {p: one.owner for p, one in owned.items() if one.owner is not None and not one.free}
+        with self._news:
+            self._news.notify_all()
+
+
+class Hand:
+    """
+    Follows one keeper for who works by it; used by one thread at a time. Only these calls change what is in hand.
+
+    Each may raise what made the keeper give up, as `Keeper.held`.
+    """
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._tokens: dict[int, int] = {}
+
+    @property
+    def partitions(self) -> frozenset[int]:
+        return frozenset(self._tokens)
+
+    def lost(self) -> list[int]:
+        """Those that are surely ours no more, or by another claim; they are out of hand from now on."""
+        held = self._keeper.held()
+        gone = [p for p, token in self._tokens.items() if p not in held or held[p].token != token]
+        self.drop(gone)
+        return gone
+
+    def due(self) -> list[int]:
+        """Those in hand that others are due, to be given back once the work on them is done."""
+        return sorted(self._keeper.wanted_back() & self._tokens.keys())
+
+    def gained(self, but: Collection[int] = ()) -> list[int]:
+        """Those that are ours and were not in hand, without ``but``; they are in hand from now on."""
+        held = self._keeper.held()
+        new = sorted(held.keys() - self._tokens.keys() - set(but))
+        self._tokens |= {p: held[p].token for p in new}
+        return new
+
+    def give_back(self, partitions: Collection[int]) -> None:
+        """Release these at the positions that the log knows; whoever is due them has them at once."""
+        held = self._keeper.held()
+        self._keeper.give_back({p: held[p] for p in partitions if p in held})
+        self.drop(partitions)
+
+    def drop(self, partitions: Iterable[int]) -> None:
+        """These are out of hand, whoever released them."""
+        for partition in partitions:
+            self._tokens.pop(partition, None)
+
+
+_LOOK_S = 0.25
+
+
+class StandBy:
+    """
+    The seat of a topic's one worker: `wait` for it, look at `holds` before each piece of work, leave with the block.
+
+    Two processes may both believe for a moment that they hold it; what they write has to be fenced by other means.
+    """
+
+    def __init__(
+        self,
+        open_log: Callable[[], Log],
+        *,
+        group: str,
+        topic: str,
+        client_id: str,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self._keeper = Keeper(open_log, Membership(client_id, group, topic, (WHOLE_TOPIC,), interval_s))
+
+    def __enter__(self) -> Self:
+        self._keeper.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Give the seat up; the next one has it at once."""
+        self._keeper.leave()
+
+    def wait(self, stop: threading.Event, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        """Wait until the seat is ours, calling ``meanwhile`` at each look; False when ``stop`` was set before."""
+        while not stop.is_set():
+            if self.holds():
+                return True
+            meanwhile()
+            self._keeper.wait(_LOOK_S)
+        return False
+
+    def holds(self) -> bool:
+        """Whether the seat is surely ours now; raises what made the keeper give up."""
+        return WHOLE_TOPIC in self._keeper.held()
+
+    @property
+    def owner(self) -> str | None:
+        """The client id of who has the seat, as far as the log was read; None where nobody has, or he is stale."""
+        return self._keeper.owners.get(WHOLE_TOPIC)
+
+    @property
+    def token(self) -> int | None:
+        """The fencing token, None while the seat is not ours."""
+        holding = self._keeper.held().get(WHOLE_TOPIC)
+        return None if holding is None else holding.token

@@ -1,0 +1,383 @@
+"""A member of a group that coordinates through the claims topic: joins, claims, heartbeats, releases."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from brew.claims import state
+from brew.claims.log import Entry, Item, Log
+from brew.claims.messages import (
+    MAX_INTERVAL_MS,
+    MIN_INTERVAL_MS,
+    NOTHING,
+    SNAPSHOT_KEY,
+    WHOLE_TOPIC,
+    ClaimingMessages,
+    ClaimingPartition,
+    Heartbeat,
+    Message,
+    ReleaseGroup,
+    ReleasingPartition,
+    Snapshot,
+    decode,
+    encode,
+)
+from brew.claims.state import SNAPSHOT_RECORDS, Answer, BrokerClock, Owned, Seat, Table, World, restored
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, KafkaFailure, Refused, UsageError
+
+
+class Plan(NamedTuple):
+    """Partitions to claim now, and partitions to give back after the work at hand."""
+
+    claims: list[int]
+    give_back: list[int]
+
+
+def plan_claims(owned: Mapping[int, Owned], members: Collection[str], me: str, *, paused: bool, share: bool) -> Plan:
+    """
+    What ``me`` claims and gives back.
+
+    ``paused``: the group is, by somebody else. ``share``: take a fair part; else all that is free.
+    """
+    mine = sorted(p for p, one in owned.items() if one.owner == me and not one.free)
+    if paused:
+        return Plan([], mine)
+    free = sorted(p for p, one in owned.items() if one.free)
+    if not share:
+        return Plan(free, [])
+    held = Counter(one.owner for one in owned.values() if not one.free)
+    names = sorted({me, *members, *(name for name in held if name is not None)})
+    due = targets({name: held[name] for name in names}, len(owned))
+    at = 0
+    for name in names:
+        lacks = max(0, due[name] - held[name])
+        if name == me:
+            return Plan(free[at : at + lacks], mine[due[me] :] if len(mine) > due[me] else [])
+        at += lacks
+    raise AssertionError("a member is among the members")
+
+
+def targets(held: Mapping[str, int], partitions: int) -> dict[str, int]:
+    """How many of the partitions each member should hold; what doesn't divide stays with those that hold the most."""
+    each, over = divmod(partitions, len(held))
+    order = sorted(held, key=lambda name: (-held[name], name))
+    return {name: each + (place < over) for place, name in enumerate(order)}
+
+
+WINDOW = 2 * SNAPSHOT_RECORDS
+"""So many records before the end are searched for a snapshot; one is due in half of them."""
+
+
+def arrive(log: Log, deadline: Deadline) -> World:
+    """
+    The world as it stands at the log's end; the log's `read` goes on from there.
+
+    Raises:
+        DeadlineExceeded: it took too long.
+        Refused: a version that this program does not know.
+    """
+    bounds = log.bounds(deadline)
+    near = {p: (max(first, end - WINDOW), end) for p, (first, end) in bounds.items()}
+    read: dict[int, list[Entry]] = {p: [] for p in bounds}
+    for entry in log.history(near, deadline):
+        read[entry.partition].append(entry)
+    tables: dict[int, Table] = {}
+    missing: dict[int, tuple[int, int]] = {}
+    for partition, entries in read.items():
+        snapshot = newest(entries)
+        tables[partition] = Table(bounds[partition][0]) if snapshot is None else restored(snapshot)
+        missing[partition] = (tables[partition].next, near[partition][0])
+    before: dict[int, list[Entry]] = {p: [] for p in bounds}
+    for entry in log.history({p: (start, until) for p, (start, until) in missing.items() if start < until}, deadline):
+        before[entry.partition].append(entry)
+    world = World([tables[p] for p in sorted(tables)])
+    for partition, table in tables.items():
+        start = table.next
+        for entry in before[partition] + read[partition]:
+            if entry.offset >= start:
+                world.apply(entry)
+        table.next = max(table.next, bounds[partition][1])
+    log.tail(world.ends())
+    return world
+
+
+def newest(entries: list[Entry]) -> Snapshot | None:
+    """The last snapshot among the records, if there is one."""
+    for entry in reversed(entries):
+        if entry.key == SNAPSHOT_KEY:
+            found = decode(entry.value)
+            if isinstance(found, Snapshot) and found.until <= entry.offset:
+                return found
+    return None
+
+
+INTERVAL_S = 3.0
+"""Unless told otherwise, an owner means to be heard this often; others take over after two of them."""
+BEATS_PER_INTERVAL = 2
+_BEATEN = {Answer.REFRESHED, Answer.RESUMED, Answer.ADOPTED}
+
+
+@dataclass(frozen=True)
+class Membership:
+    """
+    Who takes part in what.
+
+    ``partitions``: those that may be claimed; `(WHOLE_TOPIC,)` takes a topic as a whole, and is never shared.
+    ``client_id``: stable over restarts, if the process should take its partitions back at once.
+    ``works``: False for an administrator, for whom no share is kept.
+    """
+
+    client_id: str
+    group_id: str
+    topic: str
+    partitions: tuple[int, ...]
+    interval_s: float = INTERVAL_S
+    works: bool = True
+
+    def __post_init__(self) -> None:
+        if not MIN_INTERVAL_MS <= self.interval_ms <= MAX_INTERVAL_MS:
+            raise UsageError(
+                f"the heartbeat interval is {self.interval_s:g} s, and may be {MIN_INTERVAL_MS / 1000:g} to "
+                f"{MAX_INTERVAL_MS / 1000:g} s; set --heartbeat-interval-s"
+            )
+        encode(self._presence())
+
+    @property
+    def interval_ms(self) -> int:
+        return round(self.interval_s * 1000)
+
+    @property
+    def share(self) -> bool:
+        return self.partitions != (WHOLE_TOPIC,)
+
+    def presence(self) -> list[Message]:
+        """I am there; nothing of one who does not work."""
+        return [self._presence()] if self.works else []
+
+    def _presence(self) -> Heartbeat:
+        return Heartbeat(
+            self.client_id, self.group_id, self.topic, None, NOTHING, NOTHING, self.interval_ms, resume=False
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """
+    A partition that is ours: its fencing token, and the position that the log knows, or will be told.
+
+    ``sure_until``: monotonic seconds; later than that nobody has heard us for two intervals, and others may own it.
+    """
+
+    token: int
+    position: int
+    sure_until: float
+
+
+class Member:
+    """Holds partitions by claim; what it does not hear back it does not hold."""
+
+    def __init__(self, log: Log, membership: Membership, now: Callable[[], float] = time.monotonic) -> None:
+        self._log, self.who, self._now = log, membership, now
+        self.clock = BrokerClock(now)
+        self.holdings: dict[int, Holding] = {}
+        self.give_back_wanted: frozenset[int] = frozenset()
+        self._next_beat = self._may_claim_at = -math.inf
+
+    def join(self, deadline: Deadline) -> None:
+        """Read to the end, say that we are there, and take back what this ``client_id`` still owns."""
+        self.world = arrive(self._log, deadline)
+        for partition, table in enumerate(self.world.tables):
+            self.clock.heard(partition, table.clock)
+        if self.world.partial:
+            self._may_claim_at = self._now() + 2 * self.who.interval_s
+        self._write(self.who.presence(), deadline)
+        self._check_way(deadline)
+        mine = {p: one for p, one in self.owned().items() if one.owner == self.who.client_id and not one.free}
+        self._beat({p: Holding(one.token, one.position, -math.inf) for p, one in mine.items()}, deadline, resume=True)
+
+    def _check_way(self, deadline: Deadline) -> None:
+        """Refuse where others take the topic as a whole and we would share it, or the other way round."""
+        who = self.who
+        places = self.world.places(who.group_id, who.topic) if who.works else []
+        others = [p for p in places if (p == WHOLE_TOPIC) is who.share]
+        for one in self.world.owned(who.group_id, who.topic, others, self.clock).values():
+            if not one.free and one.owner != who.client_id:
+                self.leave(deadline)
+                theirs, ours = ("as a whole", "divided") if who.share else ("divided", "as a whole")
+                raise Refused(
+                    f"{one.owner!r} of group {who.group_id!r} works on {who.topic} {theirs}, and {who.client_id!r} "
+                    f"would take it {ours}: choose one way for all, stand-by or share, or name another group or "
+                    "claims topic (--claims)"
+                )
+
+    def turn(self, deadline: Deadline) -> None:
+        """Beat if it is time, take in what is new, claim what is due; `holdings` and `give_back_wanted` follow."""
+        if self._now() >= self._next_beat:
+            self._next_beat = self._now() + self.who.interval_s / BEATS_PER_INTERVAL
+            self._beat(self.holdings, deadline)
+        else:
+            self._take(self._log.read({}, deadline))
+        paused_by = self.world.paused_by(self.who.group_id, self.clock)
+        members = self.world.members(self.who.group_id, self.who.topic, self.clock)
+        plan = plan_claims(
+            self.owned(),
+            members,
+            self.who.client_id,
+            paused=paused_by not in {None, self.who.client_id},
+            share=self.who.share,
+        )
+        self.give_back_wanted = frozenset(plan.give_back) & self.holdings.keys()
+        if plan.claims and self._now() >= self._may_claim_at:
+            self.claim(plan.claims, deadline)
+
+    def look(self, deadline: Deadline) -> None:
+        """Take in what is new, and nothing else."""
+        self._take(self._log.read({}, deadline))
+
+    def owned(self) -> dict[int, Owned]:
+        """Each partition as the world has it now."""
+        return self.world.owned(self.who.group_id, self.who.topic, self.who.partitions, self.clock)
+
+    def held(self) -> dict[int, Holding]:
+        """The holdings that we are sure of."""
+        return {p: one for p, one in self.holdings.items() if self._now() < one.sure_until}
+
+    def claim(self, partitions: Sequence[int], deadline: Deadline) -> list[int]:
+        """Claim all at once, read back, heartbeat at once; returns those that were granted."""
+        who, sent = self.who, self._now()
+        written = self._write(
+            [ClaimingPartition(who.client_id, who.group_id, who.topic, p, who.interval_ms) for p in partitions],
+            deadline,
+        )
+        gained = {}
+        for partition, (answer, offset) in zip(partitions, written, strict=True):
+            seat = self._seat(partition)
+            if answer is Answer.GRANTED and seat is not None and seat.token == offset:
+                gained[partition] = Holding(offset, seat.position, sent + 2 * who.interval_s)
+        self.holdings |= gained
+        self._beat(gained, deadline)
+        return [p for p in gained if p in self.holdings]
+
+    def progress(self, done: Mapping[int, Holding]) -> None:
+        """Work on these holdings is done up to their positions; the next beat says so."""
+        for partition, one in done.items():
+            if self._still(partition, one):
+                self.holdings[partition] = replace(self.holdings[partition], position=one.position)
+
+    def _still(self, partition: int, holding: Holding) -> bool:
+        return partition in self.holdings and self.holdings[partition].token == holding.token
+
+    def claim_messages(self, partition: int, holding: Holding, proposed: int, deadline: Deadline) -> bool:
+        """Claim everything below ``proposed``, read back, verify, heartbeat; only after True it may be worked on."""
+        if not self._still(partition, holding) or partition not in self.held():
+            return False
+        who = self.who
+        message = ClaimingMessages(who.client_id, who.group_id, who.topic, partition, proposed, holding.token)
+        [(answer, _)] = self._write([message], deadline)
+        if answer is not Answer.ADVANCED or not self._still(partition, holding):
+            return False
+        self.progress({partition: replace(holding, position=proposed)})
+        self._beat({partition: self.holdings[partition]}, deadline)
+        return self._still(partition, holding) and partition in self.held()
+
+    def give_back(self, done: Mapping[int, Holding], deadline: Deadline) -> None:
+        """Release these holdings at their positions; what was lost meanwhile is none of ours to release."""
+        who = self.who
+        ours = {p: one for p, one in done.items() if self._still(p, one)}
+        for partition in ours:
+            del self.holdings[partition]
+        self.give_back_wanted -= ours.keys()
+        self._write(
+            [
+                ReleasingPartition(who.client_id, who.group_id, who.topic, p, one.position, one.token)
+                for p, one in ours.items()
+            ],
+            deadline,
+        )
+
+    def leave(self, deadline: Deadline) -> None:
+        """Release all that is held, and the membership."""
+        who = self.who
+        self.give_back(dict(self.holdings), deadline)
+        self._write([ReleasingPartition(who.client_id, who.group_id, who.topic, None, NOTHING, NOTHING)], deadline)
+
+    def pause_group(self, for_s: float, deadline: Deadline) -> None:
+        """Pause the whole group for so long, by the brokers' clock; 0 ends a pause."""
+        who = self.who
+        self._write([ReleaseGroup(who.client_id, who.group_id, 0)], deadline)
+        if for_s > 0:
+            latest = max(self.clock.now_ms(p) for p in range(self._log.partitions))
+            self._write([ReleaseGroup(who.client_id, who.group_id, latest + int(for_s * 1000))], deadline)
+
+    def _beat(self, beating: Mapping[int, Holding], deadline: Deadline, *, resume: bool = False) -> None:
+        """Heartbeats of these, and of the member itself; those whose record counted are sure for two intervals."""
+        who, sent = self.who, self._now()
+        beats: list[Message] = [
+            Heartbeat(who.client_id, who.group_id, who.topic, p, one.position, one.token, who.interval_ms, resume)
+            for p, one in beating.items()
+        ]
+        written = self._write([*beats, *who.presence()], deadline)
+        for (partition, one), (answer, offset) in zip(beating.items(), written, strict=False):
+            token = offset if answer is Answer.RESUMED else one.token
+            seat = self._seat(partition)
+            if answer in _BEATEN and seat is not None and (seat.owner, seat.token) == (who.client_id, token):
+                position = max(seat.position, one.position)
+                self.holdings[partition] = Holding(token, position, sent + 2 * who.interval_s)
+
+    def _write(self, messages: Iterable[Message], deadline: Deadline) -> list[tuple[Answer, int]]:
+        """Append, read back, and return what the fold made of each, and its offset; where copied, of the first."""
+        items: list[Item] = []
+        first = []
+        for message in messages:
+            first.append(len(items))
+            items += [Item(p, *encode(message)) for p in self._homes(message)]
+        if not items:
+            return []
+        appended = self._log.append(items, deadline)
+        for one in appended:
+            if one.offset < self.world.tables[one.partition].next:
+                raise Refused(
+                    f"partition {one.partition} of the claims topic has shrunk to offset {one.offset}: it was deleted "
+                    "and made again; start again"
+                )
+            self.clock.heard(one.partition, one.time_ms)
+        until = {one.partition: one.offset + 1 for one in appended}
+        answers = self._take(self._log.read(until, deadline))
+        self._snapshot_if_due(deadline)
+        return [(answers[appended[at].partition, appended[at].offset], appended[at].offset) for at in first]
+
+    def _homes(self, message: Message) -> Iterable[int]:
+        partition = getattr(message, "partition", None)
+        if partition is None:
+            return range(self._log.partitions)
+        return [self.world.home(self.who.topic, partition)]
+
+    def _take(self, entries: Sequence[Entry]) -> dict[tuple[int, int], Answer]:
+        """Apply what was read, and drop what the log now gives to others."""
+        answers = {}
+        for entry in entries:
+            answers[entry.partition, entry.offset] = self.world.apply(entry)
+            self.clock.heard(entry.partition, entry.time_ms)
+        for partition, one in list(self.holdings.items()):
+            seat = self._seat(partition)
+            if seat is None or (seat.owner, seat.token) != (self.who.client_id, one.token):
+                del self.holdings[partition]
+        return answers
+
+    def _seat(self, partition: int) -> Seat | None:
+        home = self.world.home(self.who.topic, partition)
+        return self.world.tables[home].seats.get((self.who.group_id, self.who.topic, partition))
+
+    def _snapshot_if_due(self, deadline: Deadline) -> None:
+        due = [p for p, table in enumerate(self.world.tables) if table.snapshot_due]
+        if due:
+            taken = [Item(p, *encode(state.taken(self.world.tables[p], self.who.client_id))) for p in due]
+            with contextlib.suppress(DeadlineExceeded, KafkaFailure):  # another write will find it due again
+                self._log.append(taken, deadline)

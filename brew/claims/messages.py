@@ -1,0 +1,212 @@
+"""The messages of the claims topic, their bytes, and which partition coordinates what."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import uuid
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from brew.errors import Refused, UsageError
+from brew.names import checked_topic
+
+PARTITIONS = 1
+CONFIG = {
+    "message.timestamp.type": "LogAppendTime",
+    "cleanup.policy": "delete",
+    "retention.ms": "604800000",
+    "segment.bytes": "67108864",
+}
+WHOLE_TOPIC = -1
+"""In place of a partition's number: the topic as a whole."""
+
+
+@functools.lru_cache(4096)
+def coordinating_partition(topic: str, partition: int, of: int) -> int:
+    """The partition of a log with ``of`` partitions in which all that concerns this partition stands."""
+    return zlib.crc32(f"{topic}:{partition}".encode()) % of
+
+
+VERSION = 1
+NOTHING = -1
+"""A position or token that says nothing."""
+MAX_ID = 255
+MAX_PARTITION = 1_000_000
+MIN_INTERVAL_MS, MAX_INTERVAL_MS = 50, 600_000
+
+
+class Heartbeat(NamedTuple):
+    """I am there, and stand at ``last_offset``; without a partition: the member itself is there."""
+
+    client_id: str
+    group_id: str
+    topic: str
+    partition: int | None
+    last_offset: int
+    token: int
+    interval_ms: int
+    resume: bool
+
+
+class ClaimingPartition(NamedTuple):
+    """I want this partition; the record's offset becomes the fencing token if it is granted."""
+
+    client_id: str
+    group_id: str
+    topic: str
+    partition: int
+    interval_ms: int
+
+
+class ReleasingPartition(NamedTuple):
+    """I give the partition back at ``last_offset``; without a partition: the member leaves."""
+
+    client_id: str
+    group_id: str
+    topic: str
+    partition: int | None
+    last_offset: int
+    token: int
+
+
+class ClaimingMessages(NamedTuple):
+    """I am about to work on everything below ``proposed_last_offset``, and nobody else ever shall."""
+
+    client_id: str
+    group_id: str
+    topic: str
+    partition: int
+    proposed_last_offset: int
+    token: int
+
+
+class ReleaseGroup(NamedTuple):
+    """All members of the group give back and claim nothing before ``msg_expire_time`` (ms of the brokers' clock)."""
+
+    client_id: str
+    group_id: str
+    msg_expire_time: int
+
+
+class Snapshot(NamedTuple):
+    """What a fold knew before the offset ``until``; ``state`` is `brew.claims.state`'s own."""
+
+    client_id: str
+    until: int
+    clock: int
+    state: dict[str, list[list[Any]]]
+
+
+Message = Heartbeat | ClaimingPartition | ReleasingPartition | ClaimingMessages | ReleaseGroup | Snapshot
+TYPES: dict[str, type[Message]] = {
+    one.__name__: one
+    for one in (Heartbeat, ClaimingPartition, ReleasingPartition, ClaimingMessages, ReleaseGroup, Snapshot)
+}
+SNAPSHOT_KEY = Snapshot.__name__.encode()
+
+
+_INT64 = 2**63 - 1
+
+
+def _number(low: int, high: int = _INT64) -> Callable[[Any], bool]:
+    return lambda found: type(found) is int and low <= found <= high
+
+
+def _id(found: Any) -> bool:
+    return isinstance(found, str) and 1 <= len(found) <= MAX_ID
+
+
+@functools.lru_cache(1024)
+def _topic(found: str) -> bool:
+    try:
+        return checked_topic(found, "topic") == found
+    except UsageError:
+        return False
+
+
+LIMITS: dict[str, Callable[[Any], bool]] = {
+    "client_id": _id,
+    "group_id": _id,
+    "topic": lambda found: isinstance(found, str) and _topic(found),
+    "partition": _number(WHOLE_TOPIC, MAX_PARTITION),
+    "last_offset": _number(NOTHING),
+    "proposed_last_offset": _number(0),
+    "token": _number(NOTHING),
+    "interval_ms": _number(MIN_INTERVAL_MS, MAX_INTERVAL_MS),
+    "resume": lambda found: isinstance(found, bool),
+    "msg_expire_time": _number(0),
+    "until": _number(0),
+    "clock": _number(0),
+    "state": lambda found: isinstance(found, dict),
+}
+_OF_THE_MEMBER = {Heartbeat, ReleasingPartition}
+
+
+def _within(made: type[Message], field: str) -> Callable[[Any], bool]:
+    within = LIMITS[field]
+    if field == "partition" and made in _OF_THE_MEMBER:
+        return lambda found: found is None or within(found)
+    return within
+
+
+_CHECKS = {made: tuple(_within(made, field) for field in made._fields) for made in TYPES.values()}
+# Looked up once: a newcomer without a snapshot decodes a million of them.
+_FIELDS: dict[type[Message], frozenset[str]] = {made: frozenset(made._fields) for made in TYPES.values()}
+_VALUES: dict[type[Message], Callable[[dict[str, Any]], tuple[Any, ...]]] = {
+    made: operator.itemgetter(*made._fields) for made in TYPES.values()
+}
+
+
+def encode(message: Message) -> tuple[bytes, bytes]:
+    """
+    A record's key and value.
+
+    Raises:
+        UsageError: a field is out of its limits.
+    """
+    wrong = _wrong(type(message), message)
+    if wrong is not None:
+        raise UsageError(f"{type(message).__name__}: {wrong} is {getattr(message, wrong)!r}; see docs/CLAIMS.md")
+    name = type(message).__name__
+    key = SNAPSHOT_KEY if isinstance(message, Snapshot) else f"{name}/{uuid.uuid4().hex}".encode()
+    return key, orjson.dumps({"v": VERSION, "type": name, **message._asdict()})
+
+
+def decode(value: bytes | None) -> Message | None:
+    """
+    A record's value as a message; None for what is none, which all readers pass over alike.
+
+    Raises:
+        Refused: a version or type that this reader does not know; its world would differ from the others'.
+    """
+    try:
+        fields = orjson.loads(value or b"")
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(fields, dict) or type(version := fields.pop("v", None)) is not int or version < 1:
+        return None
+    name = fields.pop("type", None)
+    if not isinstance(name, str):
+        return None
+    made = TYPES.get(name)
+    if version > VERSION or made is None:
+        raise Refused(
+            f"the claims topic holds a message {name!r} of version {version}, and this program knows versions up to "
+            f"{VERSION}; update it, or name another topic (--claims)"
+        )
+    if fields.keys() != _FIELDS[made]:
+        return None
+    values = _VALUES[made](fields)
+    return None if _wrong(made, values) is not None else made._make(values)
+
+
+def _wrong(made: type[Message], values: Sequence[Any]) -> str | None:
+    """The first field that is out of its limits."""
+    for at, within in enumerate(_CHECKS[made]):
+        if not within(values[at]):
+            return made._fields[at]
+    return None

@@ -1,0 +1,412 @@
+"""
+Who owns what: a fold over the claims topic, its snapshots, and the view over all its partitions; pure.
+
+Pure: the time is that of the records. All who have applied the same records hold the same table.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from brew.claims.log import Entry
+from brew.claims.messages import (
+    MAX_INTERVAL_MS,
+    NOTHING,
+    ClaimingMessages,
+    ClaimingPartition,
+    Heartbeat,
+    Message,
+    ReleaseGroup,
+    ReleasingPartition,
+    Snapshot,
+    coordinating_partition,
+    decode,
+)
+from brew.errors import Refused
+
+SNAPSHOT_RECORDS = 10_000
+SNAPSHOT_MS = 3_600_000
+PARTIAL_MS = 2 * MAX_INTERVAL_MS
+"""How long a fold that began in the middle of a log counts as partial."""
+
+
+class Status(enum.StrEnum):
+    """How long an owner was not heard, in its own intervals."""
+
+    FRESH = "fresh"
+    UNKNOWN = "unknown"
+    STALE = "stale"
+
+
+class Answer(enum.StrEnum):
+    """What the fold makes of a record."""
+
+    GRANTED = "granted"
+    HELD = "held"
+    PAUSED = "paused"
+    REFRESHED = "refreshed"
+    RESUMED = "resumed"
+    RELEASED = "released"
+    ADVANCED = "advanced"
+    BEHIND = "behind"
+    LATE = "late"
+    ADOPTED = "adopted"
+    NOTED = "noted"
+    UNREADABLE = "unreadable"
+
+
+def status(heard: int, interval_ms: int, now: int) -> Status:
+    """Fresh below one interval, unknown up to two, stale beyond; who was heard in the future is fresh."""
+    age = now - heard
+    if age < interval_ms:
+        return Status.FRESH
+    return Status.UNKNOWN if age <= 2 * interval_ms else Status.STALE
+
+
+class Place(NamedTuple):
+    """A partition that is worked on, for one group."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+@dataclass(slots=True)
+class Seat:
+    """Who has a place; ``owner`` is None when it was given back. Times in ms of the brokers' clock."""
+
+    owner: str | None
+    token: int
+    heard: int
+    interval_ms: int
+    position: int
+
+    def status(self, now: int) -> Status:
+        return status(self.heard, self.interval_ms, now)
+
+
+@dataclass(slots=True)
+class Presence:
+    """When a member was last heard of itself."""
+
+    heard: int
+    interval_ms: int
+
+
+@dataclass(slots=True)
+class Pause:
+    """Who paused a group, and until when."""
+
+    client: str
+    until: int
+
+
+class Table:
+    """
+    What one partition of the claims topic says up to the offset ``next``, not included.
+
+    ``begin``: the offset of the first record that will be applied; above 0 without a snapshot the table is partial.
+    """
+
+    def __init__(self, begin: int = 0) -> None:
+        self.next = begin
+        self.clock = 0
+        self.seats: dict[tuple[str, str, int], Seat] = {}
+        self.members: dict[tuple[str, str], dict[str, Presence]] = {}
+        self.pauses: dict[str, Pause] = {}
+        self.snapshot_until = begin
+        self.snapshot_clock = 0
+        self._begin = begin
+        self._complete_at = 0 if begin == 0 else NOTHING
+
+    @property
+    def partial(self) -> bool:
+        """Claims may be missing: the log began before what was read."""
+        return self._complete_at != 0
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether who writes now should write a snapshot, too."""
+        since = (self.next - self.snapshot_until, self.clock - self.snapshot_clock)
+        return not self.partial and (since[0] >= SNAPSHOT_RECORDS or since[1] >= SNAPSHOT_MS)
+
+    def apply(self, offset: int, time_ms: int, message: Message | None) -> Answer:
+        """Take in the record at ``offset``, which the broker appended at ``time_ms``; None is no message."""
+        if time_ms < self.clock:
+            self._turn_back(time_ms)
+        if self.clock == 0:
+            self.snapshot_clock = time_ms
+            self._complete_at = 0 if self._begin == 0 else time_ms + PARTIAL_MS
+        self.clock, self.next = time_ms, offset + 1
+        if self._complete_at and time_ms >= self._complete_at:
+            self._complete_at = 0
+        if message is None:
+            return Answer.UNREADABLE
+        return _RULES[type(message)](self, message, offset, time_ms)
+
+    def _turn_back(self, time_ms: int) -> None:
+        """The brokers' clock went back: whoever was heard in its future was heard now."""
+        for seat in self.seats.values():
+            seat.heard = min(seat.heard, time_ms)
+        for known in self.members.values():
+            for one in known.values():
+                one.heard = min(one.heard, time_ms)
+        self.snapshot_clock = min(self.snapshot_clock, time_ms)
+
+    def _claiming(self, message: ClaimingPartition, offset: int, time_ms: int) -> Answer:
+        place = Place(message.group_id, message.topic, message.partition)
+        pause = self.pauses.get(message.group_id)
+        if pause is not None and time_ms < pause.until and pause.client != message.client_id:
+            return Answer.PAUSED
+        seat = self.seats.get(place)
+        if seat is not None and seat.owner is not None and seat.status(time_ms) is not Status.STALE:
+            return Answer.HELD
+        position = NOTHING if seat is None else seat.position
+        self.seats[place] = Seat(message.client_id, offset, time_ms, message.interval_ms, position)
+        return Answer.GRANTED
+
+    def _owned(self, message: Heartbeat | ReleasingPartition | ClaimingMessages, partition: int) -> Seat | None:
+        """The seat that this write may touch: its owner and its token are the current ones."""
+        seat = self.seats.get((message.group_id, message.topic, partition))
+        if seat is None or seat.token != message.token or seat.owner != message.client_id:
+            return None
+        return seat
+
+    def _heartbeat(self, message: Heartbeat, offset: int, time_ms: int) -> Answer:
+        if message.partition is None:
+            self._present(message, time_ms)
+            return Answer.NOTED
+        seat = self._owned(message, message.partition)
+        answer = Answer.REFRESHED
+        if seat is None:
+            place = Place(message.group_id, message.topic, message.partition)
+            if not self._adoptable(place, message.token, time_ms):
+                return Answer.LATE
+            seat = self.seats[place] = Seat(message.client_id, message.token, time_ms, message.interval_ms, NOTHING)
+            answer = Answer.ADOPTED
+        if message.resume:
+            if seat.status(time_ms) is Status.STALE:
+                return Answer.LATE
+            seat.token = offset
+            answer = Answer.RESUMED
+        seat.heard, seat.interval_ms = time_ms, message.interval_ms
+        seat.position = max(seat.position, message.last_offset)
+        return answer
+
+    def _adoptable(self, place: Place, token: int, time_ms: int) -> bool:
+        """A partial table takes a heartbeat for the claim that it could not read."""
+        if not self.partial or not NOTHING < token < self._begin:
+            return False
+        seat = self.seats.get(place)
+        return seat is None or seat.owner is None or seat.status(time_ms) is Status.STALE
+
+    def _present(self, message: Heartbeat, time_ms: int) -> None:
+        known = self.members.setdefault((message.group_id, message.topic), {})
+        if message.client_id not in known:
+            gone = [c for c, one in known.items() if status(one.heard, one.interval_ms, time_ms) is Status.STALE]
+            for client in gone:
+                del known[client]
+        known[message.client_id] = Presence(time_ms, message.interval_ms)
+
+    def _releasing(self, message: ReleasingPartition, _offset: int, time_ms: int) -> Answer:
+        if message.partition is None:
+            known = self.members.get((message.group_id, message.topic), {})
+            known.pop(message.client_id, None)
+            if not known:
+                self.members.pop((message.group_id, message.topic), None)
+            return Answer.NOTED
+        seat = self._owned(message, message.partition)
+        if seat is None:
+            return Answer.LATE
+        pause = self.pauses.get(message.group_id)
+        administrator = pause is not None and time_ms < pause.until and pause.client == message.client_id
+        if administrator and message.last_offset != NOTHING:
+            seat.position = message.last_offset
+        seat.position = max(seat.position, message.last_offset)
+        seat.owner, seat.heard = None, time_ms
+        return Answer.RELEASED
+
+    def _claiming_messages(self, message: ClaimingMessages, _offset: int, time_ms: int) -> Answer:
+        seat = self._owned(message, message.partition)
+        if seat is None:
+            return Answer.LATE
+        if message.proposed_last_offset <= seat.position:
+            return Answer.BEHIND
+        seat.position, seat.heard = message.proposed_last_offset, time_ms
+        return Answer.ADVANCED
+
+    def _release_group(self, message: ReleaseGroup, _offset: int, time_ms: int) -> Answer:
+        self.pauses.pop(message.group_id, None)
+        if message.msg_expire_time > time_ms:
+            self.pauses[message.group_id] = Pause(message.client_id, message.msg_expire_time)
+        return Answer.NOTED
+
+    def _snapshot(self, message: Snapshot, offset: int, time_ms: int) -> Answer:
+        if message.until > offset:
+            return Answer.UNREADABLE
+        self.snapshot_until, self.snapshot_clock = message.until, time_ms
+        return Answer.NOTED
+
+
+_RULES: dict[type, Callable[[Table, Any, int, int], Answer]] = {
+    Heartbeat: Table._heartbeat,  # noqa: SLF001 - the table's own rules, looked up by type
+    ClaimingPartition: Table._claiming,  # noqa: SLF001
+    ReleasingPartition: Table._releasing,  # noqa: SLF001
+    ClaimingMessages: Table._claiming_messages,  # noqa: SLF001
+    ReleaseGroup: Table._release_group,  # noqa: SLF001
+    Snapshot: Table._snapshot,  # noqa: SLF001
+}
+
+
+def taken(table: Table, client_id: str) -> Snapshot:
+    """All that the table knows now."""
+    return Snapshot(
+        client_id,
+        table.next,
+        table.clock,
+        {
+            "seats": [
+                [*place, seat.owner, seat.token, seat.heard, seat.interval_ms, seat.position]
+                for place, seat in table.seats.items()
+            ],
+            "members": [
+                [group, topic, client, one.heard, one.interval_ms]
+                for (group, topic), known in table.members.items()
+                for client, one in known.items()
+            ],
+            "pauses": [[group, one.client, one.until] for group, one in table.pauses.items()],
+        },
+    )
+
+
+def restored(snapshot: Snapshot) -> Table:
+    """
+    The table that stood when the snapshot was taken; its history counts as complete.
+
+    Raises:
+        Refused: the state is not one that this program writes.
+    """
+    table = Table()
+    table.next = table.snapshot_until = snapshot.until
+    table.clock = table.snapshot_clock = snapshot.clock
+    try:
+        for group, topic, partition, owner, token, heard, interval_ms, position in snapshot.state["seats"]:
+            table.seats[Place(group, topic, partition)] = Seat(owner, token, heard, interval_ms, position)
+        for group, topic, client, heard, interval_ms in snapshot.state["members"]:
+            table.members.setdefault((group, topic), {})[client] = Presence(heard, interval_ms)
+        for group, client, until in snapshot.state["pauses"]:
+            table.pauses[group] = Pause(client, until)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Refused(
+            f"a snapshot of {snapshot.client_id!r} in the claims topic can't be read ({error!r}); "
+            "name another topic (--claims), or update this program"
+        ) from error
+    return table
+
+
+class Owned(NamedTuple):
+    """One partition as the group sees it; ``owner`` is None where nobody has it, ``age_ms`` since he was heard."""
+
+    owner: str | None
+    token: int
+    status: Status
+    age_ms: int
+    position: int
+
+    @property
+    def free(self) -> bool:
+        return self.owner is None or self.status is Status.STALE
+
+
+class BrokerClock:
+    """A guess of the brokers' clock between records: the newest record's time, and what has passed here since."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._newest: dict[int, tuple[int, float]] = {}
+
+    def heard(self, partition: int, time_ms: int) -> None:
+        """A record of that time just came in, or just was appended."""
+        self._newest[partition] = (time_ms, self._now())
+
+    def now_ms(self, partition: int) -> int:
+        time_ms, at = self._newest.get(partition, (0, self._now()))
+        return time_ms + int((self._now() - at) * 1000)
+
+
+class World:
+    """The tables of all partitions; ``apply`` keeps them going."""
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self.tables = list(tables)
+
+    @property
+    def partial(self) -> bool:
+        return any(table.partial for table in self.tables)
+
+    def apply(self, entry: Entry) -> Answer:
+        """
+        Take in a record.
+
+        Raises:
+            Refused: another version, or a log that has grown partitions.
+        """
+        message = decode(entry.value)
+        if message is not None:
+            self._check_place(message, entry)
+        return self.tables[entry.partition].apply(entry.offset, entry.time_ms, message)
+
+    def _check_place(self, message: Message, entry: Entry) -> None:
+        if isinstance(message, (ReleaseGroup, Snapshot)) or message.partition is None:
+            return
+        wanted = self.home(message.topic, message.partition)
+        if wanted != entry.partition:
+            raise Refused(
+                f"offset {entry.offset} of partition {entry.partition} of the claims topic concerns "
+                f"{message.topic}[{message.partition}], which belongs into partition {wanted} of {len(self.tables)}: "
+                "partitions were added to a log that had begun; name a new claims topic (--claims)"
+            )
+
+    def home(self, topic: str, partition: int) -> int:
+        return coordinating_partition(topic, partition, len(self.tables))
+
+    def owned(self, group: str, topic: str, partitions: Sequence[int], clock: BrokerClock) -> dict[int, Owned]:
+        """Each of the partitions, also those that nobody ever claimed."""
+        found = {}
+        for partition in partitions:
+            home = self.home(topic, partition)
+            now, seat = clock.now_ms(home), self.tables[home].seats.get((group, topic, partition))
+            if seat is None:
+                found[partition] = Owned(None, -1, Status.STALE, 0, -1)
+            else:
+                found[partition] = Owned(seat.owner, seat.token, seat.status(now), now - seat.heard, seat.position)
+        return found
+
+    def places(self, group: str, topic: str) -> list[int]:
+        """The partitions that anybody of the group ever claimed."""
+        return sorted({p for table in self.tables for g, t, p in table.seats if (g, t) == (group, topic)})
+
+    def members(self, group: str, topic: str, clock: BrokerClock) -> list[str]:
+        """The members that are not stale in every partition of the log, sorted."""
+        there: set[str] = set()
+        for partition, table in enumerate(self.tables):
+            now = clock.now_ms(partition)
+            known = table.members.get((group, topic), {})
+            there |= {c for c, one in known.items() if status(one.heard, one.interval_ms, now) is not Status.STALE}
+        return sorted(there)
+
+    def paused_by(self, group: str, clock: BrokerClock) -> str | None:
+        """The client that has paused the group in any partition of the log, if one has."""
+        for partition, table in enumerate(self.tables):
+            pause = table.pauses.get(group)
+            if pause is not None and clock.now_ms(partition) < pause.until:
+                return pause.client
+        return None
+
+    def ends(self) -> Mapping[int, int]:
+        """The next offset of each partition."""
+        return {partition: table.next for partition, table in enumerate(self.tables)}

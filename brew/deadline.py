@@ -1,0 +1,70 @@
+"""A budget of time that is passed down, and calls that are repeated within it while the error is retriable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from brew.errors import DeadlineExceeded, Retriable
+
+_MOMENT_S = 0.001
+_DELIVERY = 0.9
+
+
+def delivery_ms(transaction_s: float) -> int:
+    """How long a record of a transaction may be on its way: less than brokers wait for the transaction's end."""
+    return int(transaction_s * 1000 * _DELIVERY)
+
+
+class Deadline:
+    """A point in monotonic time; `remaining_s()` never goes below zero, since negative time-outs block for ever."""
+
+    def __init__(self, budget_s: float, now: Callable[[], float] = time.monotonic) -> None:
+        if not budget_s > 0:
+            raise ValueError(f"a deadline needs a positive budget of seconds, got {budget_s}")
+        self.budget_s = budget_s
+        self._now = now
+        self._end = now() + budget_s
+
+    def remaining_s(self) -> float:
+        """Seconds left, at least 0."""
+        return max(0.0, self._end - self._now())
+
+    def expired(self) -> bool:
+        return self.remaining_s() == 0.0
+
+    def part(self, seconds: float) -> Deadline:
+        """So much of what is left, and a moment where nothing is: whoever asks then runs out of time, and says so."""
+        return Deadline(max(_MOMENT_S, min(seconds, self.remaining_s())), self._now)
+
+    def check(self, step: str) -> None:
+        """
+        Go on while there is time left.
+
+        Raises:
+            DeadlineExceeded: the budget is used up; the text names ``step``.
+        """
+        if self.expired():
+            raise DeadlineExceeded(f"{step}: no end within {self.budget_s:g} s")
+
+
+_T = TypeVar("_T")
+
+PAUSE_S = 0.02
+
+
+def again(call: Callable[[], _T], step: str, deadline: Deadline, pause_s: float = PAUSE_S) -> _T:
+    """
+    Call until it returns, or raises something that is not `Retriable`; ``pause_s`` lies between two calls.
+
+    Raises:
+        DeadlineExceeded: it was still retriable when time ran out.
+    """
+    while True:
+        try:
+            return call()
+        except Retriable as error:
+            if deadline.remaining_s() <= pause_s:
+                raise DeadlineExceeded(f"{step}: still failing after {deadline.budget_s:g} s: {error}") from error
+            time.sleep(pause_s)

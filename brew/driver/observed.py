@@ -1,0 +1,78 @@
+"""A run that can be watched: probes, metrics, /status and spans, where somebody asked for them; else nothing of it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.driver.progress import Board
+from brew.observability.settings import ProbeSettings, probe_settings
+from brew.settings import PipelineSettings
+
+NO_SPANS = "none"
+EXPORTERS = (NO_SPANS, "otlp", "console")
+
+spans_option = click.option(
+    "--spans",
+    envvar="SPANS",
+    type=click.Choice(EXPORTERS),
+    default=NO_SPANS,
+    show_default=True,
+    help="A span per transaction, by OpenTelemetry; otlp goes where OTEL_EXPORTER_OTLP_ENDPOINT says.",
+)
+
+
+def probes_of(option: dict[str, Any], settings: PipelineSettings) -> ProbeSettings | None:
+    """
+    The probes' settings from a run's options; an attempt may take twice its time-out before the watchdog ends it.
+
+    Raises:
+        UsageError: a value that can't be.
+    """
+    return probe_settings(option, follow=settings.follow, longest_work_s=2 * settings.transaction_timeout_s)
+
+
+@contextmanager
+def observed(settings: PipelineSettings, probes: ProbeSettings | None, exporter: str = NO_SPANS) -> Iterator[Board]:
+    """
+    The board of a run; while the block lasts it is served, and spans go out, where somebody wants to see them.
+
+    Raises:
+        UsageError: the port that was asked for is taken, or spans can't be sent from here.
+    """
+    if probes is None and exporter == NO_SPANS:
+        yield Board()
+        return
+    from brew.driver.telemetry import ObservedBoard, recorder_of  # noqa: PLC0415 - a tenth of a second, for who is watched
+    from brew.observability.server import (
+        Producers,
+        serving,
+    )
+
+    recorder = recorder_of(settings, probes or ProbeSettings())
+    with contextlib.ExitStack() as ending:
+        if probes is not None:
+            ending.enter_context(serving(probes, recorder, Producers(functools.partial(_holders, settings.connection))))
+        board = ObservedBoard(recorder, settings)
+        if exporter != NO_SPANS:
+            from brew.observability.tracing import Spans, provider  # noqa: PLC0415 - an extra dependency, and slow to import
+
+            spans = Spans(provider(exporter), recorder.subject)
+            ending.callback(spans.close)
+            board.spans = spans
+        yield board
+
+
+def _holders(connection: Connection, names: Sequence[str], deadline: Deadline) -> Mapping[str, tuple[int, int]]:
+    """Who holds these transactional ids, by their coordinators."""
+    from brew.kafka.transactions_admin import transactions  # noqa: PLC0415 - a second client, for who asks
+
+    with transactions(connection, deadline) as told:
+        return {one.transactional_id: (one.producer_id, one.producer_epoch) for one in told.named(names)}

@@ -1,0 +1,182 @@
+"""What a run shows while it works: a table on a terminal, a JSON line per cycle anywhere else."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Container, Iterable
+from dataclasses import asdict, dataclass, field
+
+import orjson
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from brew.driver.ownership import EVERY
+from brew.observability.status import Phase
+from brew.outcome import Outcome, Status
+from brew.planner import Fact
+
+_REFRESH_PER_S = 4
+
+
+@dataclass(slots=True)
+class PartitionView:
+    """One input partition's counters."""
+
+    position: int = 0
+    lag: int = 0
+    transactions: int = 0
+    enriched: int = 0
+    rejected: int = 0
+    fenced: int = 0
+    failed: int = 0
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counters of the whole run."""
+
+    transactions: int = 0
+    enriched: int = 0
+    rejected: int = 0
+    fenced: int = 0
+    failed: int = 0
+    already_done: int = 0
+
+
+@dataclass
+class Board:
+    """Counters that lanes write and a view reads; every method may be called from any thread."""
+
+    partitions: dict[int, PartitionView] = field(default_factory=dict)
+    totals: Totals = field(default_factory=Totals)
+    note: str = ""
+    started: float = field(default_factory=time.monotonic)
+    first_commit_s: float | None = None
+    last_commit_s: float | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def survey(self, facts: Iterable[Fact], ours: Container[int] = EVERY) -> None:  # noqa: ARG002 - for who watches
+        with self._lock:
+            for fact in facts:
+                view = self.partitions.setdefault(fact.partition, PartitionView())
+                view.position, view.lag = fact.position, fact.lag
+
+    def outcome(self, outcome: Outcome) -> None:
+        with self._lock:
+            view = self.partitions.setdefault(outcome.partition, PartitionView())
+            match outcome.status:
+                case Status.COMMITTED:
+                    view.lag = max(0, view.lag - (outcome.until - max(view.position, outcome.start)))
+                    view.position = outcome.until
+                    self._committed(view, outcome)
+                case Status.FENCED:
+                    view.fenced += 1
+                    self.totals.fenced += 1
+                case Status.ALREADY_DONE | Status.AHEAD:
+                    self.totals.already_done += 1
+                case _:
+                    view.failed += 1
+                    self.totals.failed += 1
+
+    def _committed(self, view: PartitionView, outcome: Outcome) -> None:
+        for counters in (view, self.totals):
+            counters.transactions += 1
+            counters.enriched += outcome.enriched
+            counters.rejected += outcome.rejected
+        self.last_commit_s = time.monotonic() - self.started
+        if self.first_commit_s is None:
+            self.first_commit_s = self.last_commit_s
+
+    # What only those want to know who watch a run from outside (`brew.driver.observed`).
+
+    watched = False
+    """Whether `begun` is worth telling: from a task that is a message for each transaction."""
+
+    @property
+    def traced(self) -> bool:
+        """Whether spans are made: attempts then tell which traces their records belong to."""
+        return False
+
+    def begun(self, partition: int) -> None:
+        """A transaction of this partition may be open from now on; `outcome` tells of its end."""
+
+    def unanswered(self, why: str) -> None:
+        """The brokers did not say where partitions stand."""
+
+    def phase(self, phase: Phase, detail: str = "") -> None:
+        """What the run as a whole is at."""
+
+    def fatal(self, why: str) -> None:
+        """The run ends over this."""
+
+    def rate(self) -> float:
+        """Records per second between the first and the last commit (from the start while there is only one)."""
+        if self.first_commit_s is None or self.last_commit_s is None:
+            return 0.0
+        span = self.last_commit_s - self.first_commit_s or self.last_commit_s
+        return (self.totals.enriched + self.totals.rejected) / span if span else 0.0
+
+
+class Silent:
+    """Show nothing."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def cycle(self, lane: int, outcomes: list[Outcome], seconds: float) -> None: ...
+    def tell(self, note: str) -> None: ...
+
+
+class JsonLines(Silent):
+    """One JSON object a line on stdout: `cycle` and `note` events."""
+
+    def cycle(self, lane: int, outcomes: list[Outcome], seconds: float) -> None:
+        ranges = [
+            {"partition": o.partition, "from": o.start, "until": o.until, "status": o.status.value}
+            | {"enriched": o.enriched, "rejected": o.rejected}
+            | ({"detail": o.detail} if o.detail else {})
+            for o in outcomes
+        ]
+        self._write({"event": "cycle", "lane": lane, "seconds": round(seconds, 3), "ranges": ranges})
+
+    def tell(self, note: str) -> None:
+        self._write({"event": "note", "text": note})
+
+    def done(self, board: Board) -> None:
+        """The sum of a run that has ended."""
+        self._write({"event": "done", **asdict(board.totals), "rate": round(board.rate(), 3)})
+
+    def _write(self, line: dict[str, object]) -> None:
+        sys.stdout.write(orjson.dumps(line).decode() + "\n")
+        sys.stdout.flush()
+
+
+class LiveTable(Silent):
+    """A table that redraws itself, a row per partition."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._live = Live(get_renderable=self._table, console=Console(), refresh_per_second=_REFRESH_PER_S)
+
+    def start(self) -> None:
+        self._live.start()
+
+    def stop(self) -> None:
+        self._live.stop()
+
+    def tell(self, note: str) -> None:
+        self._board.note = note
+
+    def _table(self) -> Table:
+        board = self._board
+        elapsed = time.monotonic() - board.started
+        table = Table(caption=board.note or None, title=f"{elapsed:,.0f} s, {board.rate():,.0f} records/s")
+        table.add_column("partition", justify="right")
+        for name in ("position", "lag", "enriched", "rejected", "transactions", "fenced", "failed"):
+            table.add_column(name, justify="right")
+        for number, view in sorted(board.partitions.items()):
+            counters = (view.enriched, view.rejected, view.transactions, view.fenced, view.failed)
+            table.add_row(str(number), f"{view.position:,}", f"{view.lag:,}", *(f"{c:,}" for c in counters))
+        return table

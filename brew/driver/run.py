@@ -1,0 +1,290 @@
+"""One run: checks, who works in it, and the ways it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import psutil
+
+from brew.deadline import Deadline
+from brew.driver.micro_batches import Lane
+from brew.driver.partitions import Surveyor
+from brew.driver.progress import Board, Silent
+from brew.driver.run_context import Shared
+from brew.errors import BrewError
+from brew.fault_injection import Dice, message
+from brew.kafka import topics
+from brew.kafka.clients import BATCH_BYTES, reach
+from brew.kafka.cluster import Asked
+from brew.kafka.topics import Topic
+from brew.kafka.transaction import MESSAGE_MAX_BYTES, KafkaTransaction, TransactionSettings
+from brew.names import ExitCode
+from brew.observability.status import Phase
+from brew.outcome import Outcome
+from brew.preflight.checks import judge, roles
+from brew.preflight.finding import gate
+from brew.readers.connector import Carrier, Engine
+from brew.settings import Compilers, PipelineSettings, Reader
+from brew.signals import interruptible
+from pipeline.profiles import check as check_profiles
+
+_GRACE_S = 4.0
+_FENCE_S = 1.5
+_LOOK_S = 0.01
+_WATCH_S = 0.02
+
+
+class Worker(Protocol):
+    """Decides what is transacted next, until the run is drained or stopped."""
+
+    def run(self) -> None: ...
+
+
+def work(shared: Shared, carrier: Carrier, workers: Sequence[Worker]) -> None:
+    """Run them in threads; the first error of one stops all, and leaves here."""
+    errors: list[Exception] = []
+
+    def guarded(worker: Worker) -> None:
+        try:
+            worker.run()
+        except Exception as error:  # noqa: BLE001 - carried to the main thread
+            if not shared.stop.is_set() or isinstance(error, BrewError):
+                errors.append(error)
+                shared.board.fatal(str(error))
+            shared.stop.set()
+
+    threads = [
+        threading.Thread(target=guarded, args=[one], name=f"worker-{i}", daemon=True) for i, one in enumerate(workers)
+    ]
+    shared.board.phase(Phase.WORKING)
+    for thread in threads:
+        thread.start()
+    interrupt = _awaited(shared, threads)
+    shared.board.phase(Phase.STOPPING)
+    if shared.stop.is_set() and not errors and not shared.crashed:
+        shared.view.tell("stopping: finishing the running transactions")
+    if shared.crashed:
+        _let_the_others_finish(shared)
+        return
+    _end(shared, carrier, threads)
+    if interrupt is not None:
+        raise interrupt
+    if errors:
+        raise errors[0]
+    if not shared.stop.is_set():
+        shared.first.check_at_end()
+
+
+def _awaited(shared: Shared, threads: list[threading.Thread]) -> BaseException | None:
+    """Wait until all have ended or the run is stopped; an exception in the main thread (Ctrl-C) stops it, too."""
+    try:
+        while any(thread.is_alive() for thread in threads) and not shared.stop.is_set():
+            shared.stop.wait(_WATCH_S)
+    except BaseException as error:  # noqa: BLE001 - raised again once the transactions have ended
+        shared.stop.set()
+        return error
+    return None
+
+
+def _end(shared: Shared, carrier: Carrier, threads: list[threading.Thread]) -> None:
+    """Let the threads finish their transactions; interrupt what takes too long, and fence it."""
+    ended = _joined(threads, Deadline(_GRACE_S))
+    if not ended:
+        carrier.interrupt()
+    _fence_what_is_left(shared)
+    if not ended:
+        _joined(threads, Deadline(_FENCE_S))
+
+
+def _let_the_others_finish(shared: Shared) -> None:
+    """Wait for transactions that run, or the number that a crash announces would miss what they leave in the log."""
+    deadline = Deadline(shared.settings.transaction_timeout_s)
+    while shared.running and not deadline.expired():
+        time.sleep(_LOOK_S)
+
+
+def _joined(threads: list[threading.Thread], deadline: Deadline) -> bool:
+    for thread in threads:
+        thread.join(deadline.remaining_s())
+    return not any(thread.is_alive() for thread in threads)
+
+
+def _fence_what_is_left(shared: Shared) -> None:
+    """Fence the ids of ranges whose workers were interrupted or lost, so that no reader waits for the time-out."""
+    if shared.replaced.is_set():  # a fence now would strike the one who works
+        return
+    deadline, ours = Deadline(_FENCE_S), shared.ownership.surely()
+    for offered in [one for one in {**shared.lost, **shared.running}.values() if one.partition in ours]:
+        kafka = KafkaTransaction(shared.transaction, offered.topic, offered.partition)
+        try:
+            kafka.fence(deadline)
+        except BrewError as error:
+            shared.view.tell(f"{offered}: its transaction stays open until the time-out: {error}")
+        finally:
+            kafka.close()
+
+
+def die(settings: PipelineSettings, crashed: list[Outcome]) -> None:
+    """Tell what the crash left behind, then kill the JVM, the workers and this process, transactions open."""
+    enriched, rejected = sum(o.enriched for o in crashed), sum(o.rejected for o in crashed)
+    sys.stdout.write(message(settings.crash.point, enriched, rejected) + "\n")
+    sys.stdout.flush()
+    for child in psutil.Process().children(recursive=True):
+        try:
+            child.kill()
+        except psutil.NoSuchProcess:
+            continue
+    os._exit(ExitCode.CRASHED_ON_PURPOSE)
+
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+_REACH_S = 10.0
+_CHECK_S = 30.0
+_OUTPUT_ROOM = 16_384
+_LONG_RUN = 1_500_000
+
+
+@dataclass(frozen=True)
+class Ground:
+    """
+    What the checks before a run found: the topics by name, where a drain ends, and the limits to hold.
+
+    ``notes``: what is unsafe, and was allowed by name.
+    """
+
+    topics: dict[str, Topic]
+    goals: dict[int, int] | None
+    settings: PipelineSettings
+    dead_letter_max_bytes: int
+    transaction: TransactionSettings
+    backlog: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def compilers(self) -> Compilers:
+        """What pays for this run's JVM (docs/decisions/0006); under the direct reader it does next to nothing."""
+        if self.settings.reader is Reader.DIRECT:
+            return Compilers.FIRST
+        if self.settings.follow:
+            return Compilers.BOTH
+        return Compilers.FIRST if self.backlog < _LONG_RUN else Compilers.SECOND_LATE
+
+
+@interruptible()
+def check(settings: PipelineSettings) -> Ground:
+    """
+    Look at the cluster before Spark starts; makes the output topics where they are missing, once a run may go on.
+
+    Raises:
+        Unreachable, Refused: there is nothing to run on.
+    """
+    reach(settings.connection, Deadline(_REACH_S))
+    deadline = Deadline(_CHECK_S)
+    surveyor = Surveyor(settings)
+    try:
+        source = surveyor.input_topic(deadline)
+        check_profiles(settings, surveyor.admin, deadline)
+        asked = Asked(surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline)
+        facts = surveyor.facts(source, range(source.partitions), deadline, {})
+        told = asked.answers()
+        notes = gate(judge(settings, told, MESSAGE_MAX_BYTES), settings.allow)
+        found = {**surveyor.output_topics(source, deadline), source.name: source}
+        if any(told.topics[name] is None for name in found):  # made by now: judged as they are, not as expected
+            told = Asked(surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline).answers()
+            notes = gate(judge(settings, told, MESSAGE_MAX_BYTES), settings.allow)
+        output_max, dead_letter_max = (
+            told.number_of(name, topics.MAX_MESSAGE_BYTES) or topics.max_message_bytes(surveyor.admin, name, deadline)
+            for name in (settings.output, settings.dead_letter)
+        )
+    finally:
+        surveyor.close()
+    # What the output topic can't hold is rejected by name, instead of failing its transaction again and again.
+    most = max(1, min(settings.limits.max_bytes, output_max - _OUTPUT_ROOM))
+    goals = None if settings.follow else {fact.partition: fact.log.end for fact in facts}
+    limits = replace(settings.limits, max_bytes=most)
+    backlog = sum(fact.lag for fact in facts)
+    batch = min(BATCH_BYTES, output_max, dead_letter_max)
+    transaction = TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s, batch)
+    return Ground(found, goals, replace(settings, limits=limits), dead_letter_max, transaction, backlog, notes)
+
+
+def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: Silent) -> ExitCode:
+    """
+    Run until drained, stopped, or crashed on purpose (then this process does not return).
+
+    Raises:
+        BrewError: refused, or nothing moved for too long.
+    """
+    ground = check(settings)
+    if stop.is_set():
+        return ExitCode.DONE
+    shared = share(ground, stop, board, view)
+    carrier, workers = employ(ground, shared)
+    try:
+        view.start()
+        try:
+            work(shared, carrier, workers)
+        finally:
+            view.stop()
+        if shared.crashed:
+            die(settings, shared.crashed)
+    finally:
+        carrier.close()
+    return ExitCode.DONE
+
+
+def employ(ground: Ground, shared: Shared, kept: SparkContext | None = None) -> tuple[Carrier, list[Worker]]:
+    """
+    What carries the transactions, and who decides on them; what a run does not use is not imported.
+
+    ``kept``: Spark was started before, and outlives what is made here.
+    """
+    settings = ground.settings
+    if settings.reader is Reader.DIRECT:
+        from brew.driver import leases as hire  # noqa: PLC0415
+
+        told = {"watched": shared.board.watched, "traced": shared.board.traced}
+        crew = hire.crew(settings, ground.transaction, ground.compilers, **told, kept=kept)
+        return crew, [hire.director(shared, crew)]
+    engine: Engine
+    if settings.spark.absent:
+        from brew.readers.local import AloneEngine  # noqa: PLC0415
+
+        engine = AloneEngine(settings.connection, settings.group, ground.topics[settings.input].partitions)
+    else:
+        from brew.readers import connector as spark  # noqa: PLC0415 - a third of a second
+        from brew.spark import session  # noqa: PLC0415
+
+        if kept is not None:
+            started = session.on(kept)
+        elif (kept := session.borrowed()) is not None:
+            started = session.beside(kept)
+        else:
+            started = session.start(settings.spark, ground.compilers)
+        engine = spark.SparkEngine(started, settings.spark, kept=kept is not None)
+    return engine, [Lane(shared, engine, index) for index in range(settings.lanes)]
+
+
+def share(ground: Ground, stop: threading.Event, board: Board, view: Silent) -> Shared:
+    """What the workers of this run share; tells what was allowed although it is unsafe."""
+    for note in ground.notes:
+        view.tell(note)
+    return Shared(
+        ground.settings,
+        ground.topics,
+        stop,
+        board,
+        view,
+        ground.goals,
+        ground.dead_letter_max_bytes,
+        ground.transaction,
+        Dice(ground.settings.crash),
+    )

@@ -1,0 +1,67 @@
+"""What all parts of a run share."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from brew.driver.limits import FirstRecords
+from brew.driver.ownership import Everything, Ownership
+from brew.driver.progress import Board, Silent
+from brew.fault_injection import Dice
+from brew.kafka.topics import Topic
+from brew.kafka.transaction import TransactionSettings
+from brew.offsets import OffsetRange
+from brew.outcome import Outcome
+from brew.settings import PipelineSettings
+
+
+class Every:
+    """A first time after ``seconds``, too: what begins with it has just been looked at."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._lock, self._next = threading.Lock(), clock() + seconds
+
+    def due(self) -> bool:
+        """Whether it is time; who is told so is the only one until the next time."""
+        with self._lock:
+            if self._clock() < self._next:
+                return False
+            self._next = self._clock() + self._seconds
+            return True
+
+
+_MEMBERS_S = 5.0
+
+
+@dataclass
+class Shared:
+    """
+    ``targets`` are input, output and dead-letter topic by name, ``goals`` where a draining run ends (partition ->
+    offset; None follows for ever), ``running`` what may have a transaction open now (partition -> range). ``replaced``:
+    another driver works now, and what is left open is that one's to fence. ``lost``: ranges whose worker is gone: their
+    transactions may be open until the next attempt fences them. ``members_due``: to ask who has joined.
+    """
+
+    settings: PipelineSettings
+    targets: Mapping[str, Topic]
+    stop: threading.Event
+    board: Board
+    view: Silent
+    goals: Mapping[int, int] | None
+    dead_letter_max_bytes: int
+    transaction: TransactionSettings
+    dice: Dice
+    crashed: list[Outcome] = field(default_factory=list)
+    running: dict[int, OffsetRange] = field(default_factory=dict)
+    lost: dict[int, OffsetRange] = field(default_factory=dict)
+    replaced: threading.Event = field(default_factory=threading.Event)
+    ownership: Ownership = field(default_factory=Everything)
+    first: FirstRecords = field(init=False)
+    members_due: Every = field(default_factory=lambda: Every(_MEMBERS_S))
+
+    def __post_init__(self) -> None:
+        self.first = FirstRecords(self.settings.max_rejected)

@@ -1,0 +1,112 @@
+"""The board of a run that is watched: it tells a recorder, and all answers come from that."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import TYPE_CHECKING
+
+from brew.attempt import COMMIT
+from brew.driver.ownership import EVERY
+from brew.driver.progress import Board
+from brew.names import TransactionalId
+from brew.observability.counters import Ended, Ending
+from brew.observability.health import Bounds
+from brew.observability.recorder import Recorder, Subject
+from brew.observability.settings import ProbeSettings
+from brew.observability.status import Phase, Topics
+from brew.outcome import Outcome, Status
+from brew.planner import Fact
+from brew.settings import PipelineSettings
+
+if TYPE_CHECKING:
+    from brew.observability.tracing import Spans
+
+_OUT_OF_PATIENCE_S = 60.0
+"""By then a run that lost its patience has ended by itself: a survey, a pause, and the end of what runs."""
+
+
+def recorder_of(settings: PipelineSettings, probes: ProbeSettings) -> Recorder:
+    """A run's memory."""
+    topics = Topics(settings.input, settings.output, settings.dead_letter)
+    bounds = Bounds(probes.polling_ttl_s, probes.consuming_ttl_s, settings.patience_s + _OUT_OF_PATIENCE_S)
+    reader = settings.reader.value
+    return Recorder(Subject("pipeline", settings.group, topics, settings.connection.bootstrap, reader), bounds)
+
+
+class ObservedBoard(Board):
+    """The run's counters, and a recorder that hears all that they hear."""
+
+    watched = True
+
+    def __init__(self, recorder: Recorder, settings: PipelineSettings) -> None:
+        super().__init__()
+        self.recorder, self._topic, self._group = recorder, settings.input, settings.group
+        self.spans: Spans | None = None
+
+    @property
+    def traced(self) -> bool:
+        return self.spans is not None
+
+    def survey(self, facts: Iterable[Fact], ours: Container[int] = EVERY) -> None:
+        told = list(facts)
+        super().survey(told, ours)
+        self.recorder.released((one.topic, one.partition) for one in told if one.partition not in ours)
+        for one in told:
+            if one.partition in ours:
+                self.recorder.surveyed((one.topic, one.partition), one.position, one.log.last_stable, one.log.end)
+
+    def begun(self, partition: int) -> None:
+        self.recorder.begun((self._topic, partition))
+
+    def outcome(self, outcome: Outcome) -> None:
+        super().outcome(outcome)
+        told = ended(outcome, self._topic, self._group)
+        self.recorder.ended(told)
+        if self.spans is not None:
+            self.spans.ended(told)
+
+    def unanswered(self, why: str) -> None:
+        self.recorder.unanswered(why)
+
+    def phase(self, phase: Phase, detail: str = "") -> None:
+        if phase is Phase.STANDING_BY:
+            self.recorder.released()
+        self.recorder.phase(phase, detail)
+
+    def fatal(self, why: str) -> None:
+        self.recorder.fatal(why)
+
+
+def ended(outcome: Outcome, topic: str, group: str) -> Ended:
+    """An outcome in the words that every program shares."""
+    return Ended(
+        topic,
+        outcome.partition,
+        _ending(outcome),
+        outcome.start,
+        outcome.until,
+        outcome.enriched + outcome.rejected,
+        outcome.reasons,
+        outcome.seconds,
+        outcome.steps,
+        outcome.began_at or None,
+        str(TransactionalId(group, topic, outcome.partition)),
+        outcome.detail,
+        outcome.newest_ms,
+        outcome.traces,
+        outcome.malformed_profiles,
+    )
+
+
+def _ending(outcome: Outcome) -> Ending:
+    match outcome.status:
+        case Status.COMMITTED:
+            return Ending.COMMITTED
+        case Status.FENCED:
+            return Ending.FENCED
+        case Status.ALREADY_DONE | Status.AHEAD | Status.OFFSET_GAP:
+            return Ending.REFUSED
+        case Status.CRASHED:
+            return Ending.INDEFINITE
+        case Status.FAILED:  # whether a commit that failed was applied, the next attempt's locate tells
+            return Ending.INDEFINITE if COMMIT in outcome.steps else Ending.ABORTED

@@ -1,0 +1,1 @@
+"""JVM parts that pip does not bring."""

@@ -1,0 +1,223 @@
+"""The claims topic as a log: append with the brokers' time, read to the end; the rules are in `brew.claims`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+from brew.claims.log import Appended, Entry, Item
+from brew.claims.messages import CONFIG, PARTITIONS
+from brew.connection import Connection
+from brew.deadline import Deadline, again
+from brew.errors import DeadlineExceeded, Refused, Retriable, classify
+from brew.kafka import topics
+from brew.kafka.clients import admin, asking, attempt_s, consumer, mapped, producer
+from brew.kafka.log_reader import TRANSIENT, LogRecord, scan
+from brew.kafka.topics import Wanted
+from brew.names import READ_UNCOMMITTED
+
+_GROUP = "brew-claims"
+_OPEN_S = 15.0
+_BATCH = 10_000
+_POLL_S = 0.1
+_MESSAGE_BYTES = 16 * 1024 * 1024
+_NO_POSITION = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the library's public name
+_FATAL = KafkaError._FATAL  # noqa: SLF001 - the same
+_ENDED = {KafkaError._PARTITION_EOF}  # noqa: SLF001 - the same
+_NOT_DELIVERED = {KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
+
+
+class ClaimsLog:
+    """
+    One claims topic. Used by one thread at a time, in the process that opened it.
+
+    ``make``: make the topic if it is missing, and get ready to write.
+
+    Raises:
+        Refused: the topic is missing, or can't be made.
+    """
+
+    def __init__(self, connection: Connection, topic: str, *, make: bool = True) -> None:
+        deadline = Deadline(_OPEN_S)
+        self._connection, self._topic = connection, topic
+        self._admin = admin(connection)
+        if make and not topics.describe(self._admin, [topic], deadline):
+            topics.create(self._admin, [Wanted(topic, PARTITIONS, CONFIG)], deadline)
+        # Who else has just made it may have asked another broker: all of them have to know it.
+        known = topics.describe_all(self._admin, [topic], deadline)[topic] if make else None
+        self._partitions = (known or topics.existing(self._admin, topic, deadline)).partitions
+        self._producer: Producer | None = None
+        if make:
+            # It needs half a second before its first record (measured), and has it while the log is read.
+            self._writer()
+        self._reader: Consumer | None = None
+        self._next: dict[int, int] = {}
+        self._waiting: list[Entry] = []
+
+    @property
+    def partitions(self) -> int:
+        return self._partitions
+
+    @property
+    def _reading(self) -> str:
+        return f"read of topic {self._topic} as {_GROUP}"
+
+    def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
+        """See `brew.claims.log.Log`; what could not be delivered in time is taken out of the queue again."""
+        told: dict[int, tuple[KafkaError | None, Message]] = {}
+
+        def delivered(at: int) -> Callable[[KafkaError | None, Message], None]:
+            return lambda error, message: told.__setitem__(at, (error, message))
+
+        def queue(writer: Producer, at: int, item: Item) -> None:
+            writer.produce(self._topic, item.value, item.key, item.partition, on_delivery=delivered(at))
+
+        writer = self._writer()
+        with mapped(f"append to topic {self._topic}"):
+            for at, item in enumerate(items):
+                try:
+                    queue(writer, at, item)
+                except KafkaException as error:
+                    if at or error.args[0].code() != _FATAL:
+                        raise
+                    # It had failed before, and says only that; the next one tells of its first record why.
+                    self._producer = None
+                    writer = self._writer()
+                    queue(writer, at, item)
+            writer.flush(deadline.remaining_s())
+        if len(told) < len(items):
+            writer.purge()
+            writer.flush(0)
+            raise DeadlineExceeded(f"append to topic {self._topic}: no answer within {deadline.budget_s:g} s")
+        self._raise_first([error for error, _ in told.values() if error is not None])
+        return [self._appended(told[at][1]) for at in range(len(items))]
+
+    def _writer(self) -> Producer:
+        if self._producer is None:
+            self._producer = producer(
+                self._connection,
+                None,
+                timeout_s=_OPEN_S,
+                message_max_bytes=_MESSAGE_BYTES,
+                **{"linger.ms": 0, "compression.type": "zstd"},
+            )
+        return self._producer
+
+    def _raise_first(self, errors: Sequence[KafkaError]) -> None:
+        for error in errors:
+            if error.code() in _NOT_DELIVERED:
+                raise DeadlineExceeded(f"append to topic {self._topic}: {error.str()}")
+            # A producer with a fatal error takes nothing any more; the next append gets another one.
+            self._producer = None
+            raise classify(error, f"append to topic {self._topic}")
+
+    def _appended(self, message: Message) -> Appended:
+        kind, time_ms = message.timestamp()
+        self._check_time(kind)
+        return Appended(cast("int", message.partition()), cast("int", message.offset()), time_ms)
+
+    def _check_time(self, kind: int) -> None:
+        if kind != TIMESTAMP_LOG_APPEND_TIME:
+            raise Refused(
+                f"topic {self._topic!r} takes its time from who writes, and claims need the brokers' time; set "
+                "message.timestamp.type=LogAppendTime and start again, or name another claims topic (--claims)"
+            )
+
+    def bounds(self, deadline: Deadline) -> dict[int, tuple[int, int]]:
+        """See `brew.claims.log.Log`."""
+        asked = {TopicPartition(self._topic, p): p for p in range(self._partitions)}
+
+        def ask(spec: OffsetSpec) -> dict[int, int]:
+            with asking("bounds of the claims topic"):
+                answers = self._admin.list_offsets(
+                    dict.fromkeys(asked, spec),
+                    isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                    request_timeout=attempt_s(deadline),
+                )
+                found = {asked[place]: future.result().offset for place, future in answers.items()}
+            if any(offset < 0 for offset in found.values()):
+                raise Retriable("bounds of the claims topic: a leader names none yet")
+            return found
+
+        def both() -> dict[int, tuple[int, int]]:
+            first, end = ask(OffsetSpec.earliest()), ask(OffsetSpec.latest())  # type: ignore[no-untyped-call]
+            return {p: (first[p], end[p]) for p in first}
+
+        return again(both, "bounds of the claims topic", deadline)
+
+    def history(self, ranges: Mapping[int, tuple[int, int]], deadline: Deadline) -> list[Entry]:
+        """See `brew.claims.log.Log`."""
+        found: list[Entry] = []
+        idle_s = max(0.1, deadline.remaining_s())
+        for batch in scan(self._connection, self._topic, ranges, READ_UNCOMMITTED, idle_s=idle_s, group=_GROUP):
+            found += [self._entry(record) for record in batch]
+            deadline.check("reading the claims topic")
+        return found
+
+    def tail(self, starts: Mapping[int, int]) -> None:
+        """See `brew.claims.log.Log`."""
+        self._next, self._waiting = dict(starts), []
+        if self._reader is not None:
+            self._reader.close()
+        self._reader = consumer(self._connection, _GROUP, READ_UNCOMMITTED, **{"enable.partition.eof": False})
+        with mapped(self._reading):
+            self._reader.assign([TopicPartition(self._topic, p, start) for p, start in starts.items()])
+
+    def read(self, until: Mapping[int, int], deadline: Deadline) -> list[Entry]:
+        """See `brew.claims.log.Log`."""
+        reader, wait_s = self._reader, 0.0
+        if reader is None:
+            raise ValueError("`tail` tells where to read from, and comes first")
+        while True:
+            with mapped(self._reading):
+                first = reader.poll(wait_s)
+                rest = [] if first is None else reader.consume(_BATCH, timeout=0)
+            for record in cast("list[LogRecord]", [one for one in (first, *rest) if one is not None]):
+                if self._is_record(record):
+                    self._waiting.append(self._entry(record))
+                    self._next[record.partition()] = record.offset() + 1
+            if all(self._next[partition] >= end for partition, end in until.items()):
+                found, self._waiting = self._waiting, []
+                return found
+            deadline.check("reading the claims topic")
+            wait_s = min(_POLL_S, deadline.remaining_s())
+
+    def _is_record(self, record: LogRecord) -> bool:
+        error = record.error()
+        if error is None:
+            return True
+        if error.code() == _NO_POSITION:
+            raise Refused(
+                f"topic {self._topic!r} no longer holds what was to be read next ({error.str()}): it was made again, "
+                "or emptied; start again"
+            )
+        if not error.retriable() and error.code() not in TRANSIENT | _ENDED | {KafkaError.UNKNOWN_TOPIC_OR_PART}:
+            raise classify(error, self._reading)
+        return False
+
+    def _entry(self, record: LogRecord) -> Entry:
+        kind, time_ms = record.timestamp()
+        self._check_time(kind)
+        return Entry(record.partition(), record.offset(), time_ms, record.key() or b"", record.value())
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        if self._producer is not None:
+            self._producer.purge()
+            with contextlib.suppress(KafkaException):
+                self._producer.flush(0)
+        self._producer = None

@@ -1,0 +1,244 @@
+"""Make clients of the Kafka library; every one is quiet, refuses to create topics, and checks checksums."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from brew.acl import advice
+from brew.connection import Connection
+from brew.deadline import Deadline, delivery_ms
+from brew.errors import Denied, Retriable, Unreachable, classify
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED
+from brew.signals import interruptible
+
+__all__ = [
+    "BATCH_BYTES",
+    "FULL_MS",
+    "LOG",
+    "READ_COMMITTED",
+    "READ_UNCOMMITTED",
+    "AdminClient",
+    "Connection",
+    "Consumer",
+    "KafkaError",
+    "KafkaException",
+    "Message",
+    "Producer",
+    "TopicPartition",
+    "admin",
+    "asking",
+    "attempt_s",
+    "consumer",
+    "mapped",
+    "producer",
+    "reach",
+]
+
+# librdkafka prints a line to stderr every 50 ms while a broker is down unless it has a logger.
+LOG = logging.getLogger("brew.librdkafka")
+LOG.addHandler(logging.NullHandler())
+LOG.propagate = os.environ.get("BREW_CLIENT_LOG") == "1"
+
+# Measured: a fresh producer with init_transactions goes from 55 ms to 2 ms with these four (docs/DESIGN.md).
+_QUICK = {
+    "enable.sparse.connections": False,
+    "retry.backoff.ms": 2,
+    "retry.backoff.max.ms": 20,
+    "reconnect.backoff.ms": 5,
+    "reconnect.backoff.max.ms": 1000,  # the default of 10 s outlives a fail-over
+}
+# While a batch waits for room on the wire librdkafka's thread spins (8 million polls for 2.4 million records with
+# half of this); a topic takes 1,048,588 bytes unless told otherwise. `flush` sends what is there, whatever the linger.
+BATCH_BYTES = 1_000_000
+FULL_MS = 10
+"""A consumer whose queue is full looks so often whether there is room; the default of 1000 halves a loop in Python."""
+# With re-bootstrapping a cut connection could leave send_offsets_to_transaction waiting past its time-out for good
+# (seen with librdkafka 2.16, docs/decisions/0007); clients made for one transaction have no use for it, and the one
+# that is kept (`locator`) is given up when it fails.
+ONE_TRANSACTION = {"metadata.recovery.strategy": "none"}
+
+
+# A request is not sent to a partition's new leader while the old one may come back (measured: 30 s of a survey's 30).
+_ATTEMPT_S = 3.0
+_LOOK_S = 0.25
+"""Then somebody looks whether a door was shut, and again after twice as long: the client itself waits on."""
+_NO_ANSWER = {KafkaError._TIMED_OUT, KafkaError._TRANSPORT}  # noqa: SLF001 - public names
+_NO_TRUST = re.compile("certificate|alert|wrong version", re.IGNORECASE)
+_PAUSE_S = 0.05
+_NOT_LET_IN = {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001 - public names
+
+
+def _base(connection: Connection) -> dict[str, object]:
+    return {"bootstrap.servers": connection.bootstrap, "logger": LOG, **_QUICK, **connection.settings()}
+
+
+def producer(
+    connection: Connection,
+    transactional_id: str | None,
+    *,
+    timeout_s: float,
+    message_max_bytes: int,
+    **more: object,
+) -> Producer:
+    """
+    A producer for one transaction, or an idempotent one when ``transactional_id`` is None.
+
+    ``timeout_s`` is the broker's patience with the open transaction; a message's own time-out stays below it. Without
+    one it is the message's.
+    """
+    settings = {
+        **_base(connection),
+        "enable.idempotence": True,
+        "acks": "all",
+        "linger.ms": 100,
+        "batch.size": BATCH_BYTES,
+        "queue.buffering.max.messages": 200_000,
+        "queue.buffering.max.kbytes": 64 * 1024,
+        "message.max.bytes": message_max_bytes,
+        "message.timeout.ms": int(timeout_s * 1000),
+        "partitioner": "murmur2_random",  # Java's partitioner, so that keys land where other producers put them
+        "allow.auto.create.topics": False,
+        "compression.type": "none",
+        **more,
+    }
+    if transactional_id is not None:
+        settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": int(timeout_s * 1000)}
+        settings |= {"message.timeout.ms": delivery_ms(timeout_s)}
+        settings |= ONE_TRANSACTION
+    return Producer(settings)
+
+
+def consumer(connection: Connection, group: str, isolation: str, **more: str | int | bool) -> Consumer:
+    """A consumer that commits nothing by itself and raises rather than resets where an offset is gone."""
+    return Consumer({
+        **_base(connection),
+        "group.id": group,
+        "isolation.level": isolation,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "check.crcs": True,
+        "allow.auto.create.topics": False,
+        "enable.partition.eof": True,
+        "fetch.queue.backoff.ms": FULL_MS,
+        **more,
+    })  # fmt: skip
+
+
+def admin(connection: Connection, **more: object) -> AdminClient:
+    settings = {**_base(connection), **more}
+    # Without it the client holds on to a dead controller for half a minute (measured).
+    settings.setdefault("topic.metadata.refresh.interval.ms", 1000)
+    return AdminClient(settings)  # type: ignore[arg-type]  # its stub knows no logger
+
+
+@interruptible()
+def reach(connection: Connection, deadline: Deadline, *, explain: bool = True) -> None:
+    """
+    Return once a broker answers; without ``explain`` the reason for no answer is not looked for.
+
+    Raises:
+        Unreachable: none did within the deadline.
+        Denied: one is there, and does not let us in, or is not to be trusted.
+    """
+    noes, look_s = Noes(), _LOOK_S
+    client = admin(connection, error_cb=noes)
+    try:
+        while True:
+            try:
+                client.list_topics(timeout=min(look_s, attempt_s(deadline)))
+            except KafkaException:
+                look_s *= 2
+                client.poll(0)  # errors of connections are told to the callback, and only here
+                noes.check(connection, f"connect to {connection.bootstrap}")
+                if deadline.expired():
+                    raise
+                time.sleep(min(_PAUSE_S, deadline.remaining_s()))
+            else:
+                return
+    except KafkaException as error:
+        text = f"no Kafka broker answered at {connection.bootstrap!r} within {deadline.budget_s:g} s"
+        if not explain:
+            raise Unreachable(text) from error
+        from brew.kafka.unreachable import cause  # noqa: PLC0415 - Python's own TLS, only when it went wrong
+
+        why = cause(connection)
+        raise Unreachable(f"{text}: {why.found}; {why.next}") from error
+
+
+class Noes:
+    """
+    An `error_cb` that keeps what the brokers' doors said last: librdkafka takes a wrong password, or a certificate that
+    it does not trust, for something that passes, and tries on until time runs out.
+    """
+
+    def __init__(self) -> None:
+        self._last: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        # A broker that is killed in the middle of a handshake is an error of TLS, too, and passes.
+        tls = error.code() == KafkaError._SSL  # noqa: SLF001 - the library's public name
+        if error.code() in _NOT_LET_IN and not (tls and not _NO_TRUST.search(error.str())):
+            self._last = error
+
+    def check(self, connection: Connection, step: str) -> None:
+        """
+        Raises:
+            Denied: a door was shut; the words of the client library, and what to look at.
+        """
+        if self._last is not None:
+            from brew.kafka.tls_diagnosis import reason  # noqa: PLC0415 - Python's own TLS, only when it went wrong
+
+            why = reason(connection) if self._last.code() == KafkaError._SSL else None  # noqa: SLF001 - as above
+            text = f"{step}: {self._last.str()} ({self._last.name()}{f'; {why}' if why else ''})"
+            raise Denied(f"{text}; {advice(text, connection.user, {}, connection.source)}")
+
+
+@contextmanager
+def mapped(step: str) -> Iterator[None]:
+    """Let a client error of this step leave as a leaf of the tree in `brew.errors`."""
+    try:
+        yield
+    except (KafkaException, SystemError) as error:
+        # No local here may hold the exception: it holds this frame, and with it each caller's, a producer among them.
+        cause = _cause(error)
+        if cause is None:
+            raise
+        raise classify(cause, step) from error
+
+
+def _cause(error: KafkaException | SystemError) -> KafkaError | None:
+    """The client's own error; None where another program's is pending."""
+    # The client runs callbacks (our logger) with its own exception pending; Python then hangs that one on as cause.
+    told = error if isinstance(error, KafkaException) else error.__cause__
+    if not isinstance(told, KafkaException):
+        return None
+    cause = told.args[0]
+    # `_FAIL` is the library's name for "local failure".
+    return cause if isinstance(cause, KafkaError) else KafkaError(KafkaError._FAIL, str(cause), True)  # noqa: SLF001
+
+
+def attempt_s(deadline: Deadline) -> float:
+    """The time-out of one admin request: the client waits it out where its broker is gone, whoever leads now."""
+    return min(_ATTEMPT_S, max(0.001, deadline.remaining_s()))
+
+
+@contextmanager
+def asking(step: str) -> Iterator[None]:
+    """`mapped`, for a question that is asked again: no answer in one attempt's time is retriable."""
+    with mapped(step):
+        try:
+            yield
+        except KafkaException as error:
+            cause = error.args[0]
+            if isinstance(cause, KafkaError) and cause.code() in _NO_ANSWER:
+                raise Retriable(f"{step}: {cause.str()}") from error
+            raise

@@ -1,0 +1,415 @@
+"""
+kafka-python's client without leaks, and what only it can ask: raw batches and open transactions.
+
+confluent-kafka can do neither; kafka-python speaks KIP-664 and hands out record batches undecoded.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from brew.cluster import OpenTransaction, RawBatch
+from brew.connection import Connection
+from brew.deadline import Deadline, again
+from brew.errors import BrewError, DeadlineExceeded, Fatal, Refused, Retriable
+from brew.kafka.clients import reach
+
+with warnings.catch_warnings():
+    # The library reads its message schemas with a deprecated function while it is imported.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka import KafkaAdminClient
+    from kafka.net.inet import KafkaNetSocket
+
+__all__ = [
+    "MOST_BYTES",
+    "AdminPartition",
+    "DefaultRecordBatch",
+    "KafkaAdminClient",
+    "NoSuchId",
+    "OpenTransaction",
+    "PlainClient",
+    "RawBatch",
+    "RawLogs",
+    "Unsupported",
+    "ask",
+    "fetch",
+    "open_admin",
+    "open_transactions",
+    "parse_batches",
+    "parsed",
+    "plain_admin",
+    "raw_batches",
+    "raw_logs",
+]
+
+# Failures reach the caller as exceptions; the library would also print them.
+logging.getLogger("kafka").addHandler(logging.NullHandler())
+logging.getLogger("kafka").propagate = False
+
+_SCHEME = "closed-on-failure"
+
+
+class _ClosedOnFailure(KafkaNetSocket):  # type: ignore[misc]
+    """
+    Direct connections, found by the scheme of ``proxy_url`` as the library's own proxies are.
+
+    A connection that fails, or whose client ends first, is held by a cycle of its exception and a frame: its socket
+    would stay open until the garbage collector comes by, four of them for each attempt of two seconds.
+    """
+
+    SCHEMES = (_SCHEME,)
+
+    async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None) -> Any:
+        try:
+            return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
+        except BaseException:
+            sock.close()
+            raise
+
+
+class PlainClient(KafkaAdminClient):  # type: ignore[misc]
+    """Made like the library's, which leaves its thread behind when its constructor fails."""
+
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(proxy_url=f"{_SCHEME}://", **settings)
+        except BaseException:
+            if hasattr(self, "_net"):
+                self._closed = False
+                self.close()
+            raise
+
+
+with warnings.catch_warnings():
+    # The library reads its message schemas with a deprecated function while it is imported.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka import KafkaAdminClient
+    from kafka import TopicPartition as AdminPartition
+    from kafka.errors import for_code
+    from kafka.protocol.consumer import FetchRequest
+
+
+MOST_BYTES = 16 * 1024 * 1024
+_COMMITTED = 1
+
+
+async def fetch(
+    admin: KafkaAdminClient, partition: AdminPartition, offset: int, most: int = MOST_BYTES, *, committed: bool = False
+) -> Any:
+    """
+    One request to the leader, outside of any fetch session (epoch -1); its answer for the partition.
+
+    ``most`` bytes, and one batch at least. ``committed``: up to the last stable offset, and with the aborted
+    transactions that lie within.
+    """
+    leader = next(iter(await admin._async_get_leader_for_partitions([partition])))  # noqa: SLF001
+    asked = FetchRequest.FetchTopic.FetchPartition(
+        partition=partition.partition, fetch_offset=offset, partition_max_bytes=most
+    )
+    request = FetchRequest(
+        max_wait_ms=100,
+        min_bytes=1,
+        max_bytes=most,
+        isolation_level=_COMMITTED if committed else 0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[FetchRequest.FetchTopic(topic=partition.topic, partitions=[asked])],
+        forgotten_topics_data=[],
+        min_version=4,
+        max_version=12,  # from 13 on topics go by id
+    )
+    response = await admin._manager.send(request, node_id=leader)  # noqa: SLF001
+    answer = response.responses[0].partitions[0]
+    if answer.error_code:
+        raise for_code(answer.error_code)(f"fetch of {partition.topic}[{partition.partition}] at offset {offset}")
+    return answer
+
+
+with warnings.catch_warnings():
+    # The library reads its message schemas with a deprecated function while it is imported.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.record.default_records import DefaultRecordBatch
+
+
+_HEADER = DefaultRecordBatch.HEADER_STRUCT
+_LENGTH_END = 12
+_MAGIC_2 = 2
+
+
+def parse_batches(data: bytes | memoryview) -> Iterator[RawBatch]:
+    """The complete batches in what a fetch returned; the last one may be cut off and is left out."""
+    return (batch for batch, _ in parsed(data))
+
+
+def parsed(data: bytes | memoryview) -> Iterator[tuple[RawBatch, memoryview]]:
+    """As `parse_batches`, each with its bytes."""
+    view, at = memoryview(data), 0
+    while at + _HEADER.size <= len(view):
+        fields = _HEADER.unpack_from(view, at)
+        end = at + _LENGTH_END + fields[1]
+        if fields[3] != _MAGIC_2:
+            raise Refused(
+                f"the log holds record batches of format {fields[3]}, which know no transactions; "
+                "format 2 is needed (brokers write it since Kafka 0.11): copy the topic to a new one"
+            )
+        if end > len(view):
+            return
+        control = bool(fields[5] & DefaultRecordBatch.CONTROL_MASK)
+        batch = RawBatch(
+            base_offset=fields[0],
+            last_offset=fields[0] + fields[6],
+            records=fields[12],
+            producer_id=fields[9],
+            producer_epoch=fields[10],
+            base_sequence=fields[11],
+            transactional=bool(fields[5] & DefaultRecordBatch.TRANSACTIONAL_MASK),
+            control=control,
+            marker=_marker(view[at:end]) if control else None,
+            max_timestamp=fields[8],
+        )
+        yield batch, view[at:end]
+        at = end
+
+
+def _marker(batch: memoryview) -> str | None:
+    for record in DefaultRecordBatch(batch):
+        if record.abort:
+            return "abort"
+        if record.commit:
+            return "commit"
+    return None
+
+
+with warnings.catch_warnings():
+    # The library reads its message schemas with a deprecated function while it is imported.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka import TopicPartition as AdminPartition
+    from kafka.errors import KafkaError as PlainKafkaError
+    from kafka.errors import KafkaTimeoutError, RetriableError, TransactionalIdNotFoundError, UnsupportedVersionError
+
+
+_FETCH_S = 60.0
+_AT_ONCE = 100_000
+"""
+No limit: a broker answers a connection's requests one by one anyway, and with the library's own, 5, a sixth is refused,
+or never answered, instead of waiting (3.0.12: half of the looks of four threads; 500 at once stood still).
+"""
+# librdkafka's name of a setting -> kafka-python's.
+_SECURITY = {
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+}
+
+
+def open_transactions(
+    connection: Connection, topic: str, partitions: Iterable[int], deadline: Deadline
+) -> list[OpenTransaction]:
+    """
+    The transactions that are open in these partitions, by partition and first offset.
+
+    The partition's leader knows producer and offset, the coordinator knows the transactional id and when it began;
+    without an answer of the coordinator these two are None.
+    """
+    with plain_admin(connection, deadline) as admin:
+        asked = [AdminPartition(topic, p) for p in partitions]
+        states = ask(admin, deadline, "describe producers", admin._async_describe_producers, asked)  # noqa: SLF001
+        found = [
+            (partition.partition, producer)
+            for partition, state in states.items()
+            for producer in state.active_producers
+            if producer.current_transaction_start_offset >= 0
+        ]
+        names = _names_and_starts(admin, {producer.producer_id for _, producer in found}, deadline) if found else {}
+    nobody = (None, None)
+    return sorted(
+        (
+            OpenTransaction(
+                partition,
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.current_transaction_start_offset,
+                *names.get(producer.producer_id, nobody),
+            )
+            for partition, producer in found
+        ),
+        key=lambda one: (one.partition, one.first_offset),
+    )
+
+
+def _names_and_starts(
+    admin: KafkaAdminClient, producer_ids: set[int], deadline: Deadline
+) -> dict[int, tuple[str, float | None]]:
+    """Producer id -> its transactional id, and the open transaction's age by this machine's clock."""
+    listings = ask(
+        admin,
+        deadline,
+        "list transactions",
+        admin._async_list_transactions,  # noqa: SLF001
+        None,
+        sorted(producer_ids),
+    )
+    names = {one.transactional_id: one.producer_id for some in listings.values() for one in some}
+    found = {}
+    for name, producer_id in names.items():
+        try:
+            told = ask(admin, deadline, "describe transactions", admin._async_describe_transactions, [name])[name]  # noqa: SLF001
+        except NoSuchId:
+            continue
+        began_ms = told.transaction_start_time_ms
+        found[producer_id] = (name, max(0.0, time.time() - began_ms / 1000) if began_ms > 0 else None)
+    return found
+
+
+def raw_batches(
+    connection: Connection, topic: str, partition: int, start: int, until: int, deadline: Deadline
+) -> Iterator[RawBatch]:
+    """
+    Yield the batches that hold offsets of `[start, until)`, markers and open transactions included, in log order.
+
+    Only headers are read: records are neither decompressed nor decoded. The first batch may begin below ``start``.
+
+    Raises:
+        Refused: the log begins above ``start``.
+        DeadlineExceeded: the log could not be read to ``until`` in time.
+    """
+    if start >= until:
+        return
+    with raw_logs(connection, deadline) as logs:
+        yield from (batch for batch, _ in logs.batches(topic, partition, start, until, deadline))
+
+
+class RawLogs:
+    """Raw batches of several partitions through one connection; made by `raw_logs`."""
+
+    def __init__(self, admin: KafkaAdminClient) -> None:
+        self._admin = admin
+
+    def batches(
+        self, topic: str, partition: int, start: int, until: int, deadline: Deadline | None = None
+    ) -> Iterator[tuple[RawBatch, memoryview]]:
+        """As `raw_batches`, each with its bytes; without a deadline every fetch has one of its own."""
+        here = start
+        while here < until:
+            left = deadline or Deadline(_FETCH_S)
+            left.check(f"raw batches of {topic}[{partition}]")
+            data = _fetched(self._admin, AdminPartition(topic, partition), here, left)
+            before = here
+            for batch, content in parsed(data):
+                if batch.base_offset >= until:
+                    return
+                if batch.last_offset >= here:
+                    yield batch, content
+                    here = batch.last_offset + 1
+            if here == before:
+                # Compaction may have taken the very last batches: then the log holds nothing up to its end.
+                return
+
+    def visible(
+        self, topic: str, partition: int, offset: int, most: int, deadline: Deadline
+    ) -> tuple[bytes, list[tuple[int, int]]]:
+        """
+        One fetch below the last stable offset: ``most`` bytes of raw batches, one batch at least; and which of them are
+        aborted, as producer ids with the first offset of each transaction.
+        """
+        step = f"first record of {topic}[{partition}]"
+        place = AdminPartition(topic, partition)
+
+        async def call() -> Any:
+            return await fetch(self._admin, place, offset, most, committed=True)
+
+        answer = again(lambda: ask(self._admin, deadline, step, call), step, deadline)
+        aborted = [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()]
+        return bytes(answer.records or b""), aborted
+
+
+@contextmanager
+def raw_logs(connection: Connection, deadline: Deadline) -> Iterator[RawLogs]:
+    with plain_admin(connection, deadline) as admin:
+        yield RawLogs(admin)
+
+
+def _fetched(admin: KafkaAdminClient, partition: AdminPartition, offset: int, deadline: Deadline) -> bytes:
+    step = f"raw batches of {partition.topic}"
+    answer = again(lambda: ask(admin, deadline, step, fetch, admin, partition, offset), step, deadline)
+    return bytes(answer.records or b"")
+
+
+class Unsupported(Refused):
+    """These brokers are too old for the question."""
+
+
+class NoSuchId(Fatal):
+    """The coordinator doesn't know the transactional id any more."""
+
+
+def open_admin(connection: Connection, deadline: Deadline, request_s: float | None = None) -> KafkaAdminClient:
+    """A client that its user closes; one request of it may take ``request_s``, or what ``deadline`` has left."""
+    # librdkafka tells who is there and does not let us in; to kafka-python that, too, is a time that has passed.
+    reach(connection, deadline, explain=False)
+    left_ms = max(1, int(deadline.remaining_s() * 1000))
+    settings = connection.settings()
+    security = {theirs: settings[ours] for ours, theirs in _SECURITY.items() if ours in settings}
+    with _told(f"connect to {connection.bootstrap}"):
+        return PlainClient(
+            bootstrap_servers=connection.bootstrap.split(","),
+            client_id="brew-introspect",
+            request_timeout_ms=left_ms if request_s is None else int(request_s * 1000),
+            bootstrap_timeout_ms=left_ms,
+            max_in_flight_requests_per_connection=_AT_ONCE,
+            **security,
+        )
+
+
+@contextmanager
+def plain_admin(connection: Connection, deadline: Deadline) -> Iterator[KafkaAdminClient]:
+    admin = open_admin(connection, deadline)
+    try:
+        yield admin
+    finally:
+        admin.close()
+
+
+def ask(admin: KafkaAdminClient, deadline: Deadline, step: str, call: Any, *arguments: Any) -> Any:
+    """Run one of the library's coroutines to its end, or to the deadline's."""
+    deadline.check(step)
+    manager = admin._manager  # noqa: SLF001 - the only way to bound a call that makes several requests
+
+    async def within() -> Any:
+        return await manager.wait_for(manager.call_soon(call, *arguments), deadline.remaining_s() * 1000)
+
+    with _told(step):
+        return manager.run(within)
+
+
+@contextmanager
+def _told(step: str) -> Iterator[None]:
+    """Let an error of kafka-python leave as a leaf of the tree in `brew.errors`."""
+    try:
+        yield
+    except PlainKafkaError as error:
+        raise _as_ours(error, step) from error
+
+
+def _as_ours(error: PlainKafkaError, step: str) -> BrewError:
+    text = f"{step}: {error} ({type(error).__name__})"
+    if isinstance(error, KafkaTimeoutError):
+        return DeadlineExceeded(text)
+    if isinstance(error, TransactionalIdNotFoundError):
+        return NoSuchId(text)
+    if isinstance(error, UnsupportedVersionError):
+        return Unsupported(
+            f"{text}: these brokers can't tell; Kafka 3.0 or later can (KIP-664), so ask after an upgrade"
+        )
+    return Retriable(text) if isinstance(error, RetriableError) else Fatal(text)

@@ -1,0 +1,134 @@
+"""Read whole topics to their end, and what follows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator, Mapping
+from itertools import groupby
+from typing import cast
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+from brew.connection import Connection
+from brew.deadline import Deadline, again
+from brew.errors import DeadlineExceeded, Retriable, classify
+from brew.kafka import topics
+from brew.kafka.clients import admin, asking, attempt_s, consumer, mapped
+from brew.kafka.log_reader import TRANSIENT, LogRecord
+from brew.kafka.offsets import log_offsets
+from brew.names import READ_COMMITTED
+
+_BATCH = 10_000
+_POLL_S = 0.1
+
+
+class WholeTopic:
+    """
+    The visible records of one topic, each given out once.
+
+    Used by one thread at a time, in the process that made it. Nothing is ever committed under ``group``.
+    ``positions``: per partition the offset below which all is given out.
+
+    Raises:
+        Refused: there is no such topic.
+    """
+
+    def __init__(self, connection: Connection, topic: str, group: str, deadline: Deadline) -> None:
+        self.topic = topic
+        self._admin = admin(connection)
+        count = topics.existing(self._admin, topic, deadline).partitions
+        logs = log_offsets(self._admin, topic, range(count), deadline)
+        self.positions = {partition: log.first for partition, log in logs.items()}
+        ahead: dict[str, str | int | bool] = {"queued.max.messages.kbytes": 32_768, "fetch.wait.max.ms": 100}
+        self._consumer = consumer(connection, group, READ_COMMITTED, **ahead)
+        with mapped(f"read of {topic}"):
+            self._consumer.assign([TopicPartition(topic, p, at) for p, at in self.positions.items()])
+
+    def ends(self, deadline: Deadline) -> dict[int, int]:
+        """The last stable offset of each partition, now: one question to the brokers."""
+        asked = {TopicPartition(self.topic, p): p for p in self.positions}
+
+        def ask() -> dict[int, int]:
+            with asking(f"end of {self.topic}"):
+                answers = self._admin.list_offsets(
+                    dict.fromkeys(asked, OffsetSpec.latest()),  # type: ignore[no-untyped-call,arg-type]
+                    isolation_level=IsolationLevel.READ_COMMITTED,
+                    request_timeout=attempt_s(deadline),
+                )
+                found = {asked[place]: future.result().offset for place, future in answers.items()}
+            if any(offset < 0 for offset in found.values()):
+                raise Retriable(f"end of {self.topic}: a leader names none yet")
+            return found
+
+        return again(ask, f"end of {self.topic}", deadline)
+
+    def read(self, until: Mapping[int, int], deadline: Deadline, stop: threading.Event) -> Iterator[list[LogRecord]]:
+        """
+        Yield what comes next, until all positions have reached ``until``; records beyond it may be among them.
+
+        Raises:
+            DeadlineExceeded: that took too long, or ``stop`` was set; the next call goes on from there.
+            KafkaFailure: the topic can't be read on.
+        """
+        while any(self.positions[partition] < end for partition, end in until.items()):
+            if stop.is_set():
+                raise DeadlineExceeded(f"read of {self.topic}: left because the run stops")
+            deadline.check(f"read of {self.topic}")
+            with mapped(f"read of {self.topic}"):
+                first = self._consumer.poll(min(_POLL_S, deadline.remaining_s()))
+                rest = [] if first is None else self._consumer.consume(_BATCH, 0)
+            batch: list[LogRecord] = []
+            for message in cast("list[LogRecord]", [] if first is None else [first, *rest]):
+                error = message.error()
+                if error is None:
+                    batch.append(message)
+                    self.positions[message.partition()] = message.offset() + 1
+                else:
+                    self._heed(error, message.partition(), message.offset())
+            if batch:
+                yield batch
+
+    def _heed(self, error: KafkaError, partition: int, offset: int) -> None:
+        """An end of partition moves the position over markers; what the client repairs by itself is passed over."""
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's public name
+            self.positions[partition] = max(self.positions[partition], offset)
+        elif not error.retriable() and error.code() not in TRANSIENT:
+            raise classify(error, f"read of {self.topic}[{partition}]")
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+_FOLLOW_BATCH = 1000
+_FOLLOW_POLL_S = 0.02
+_GROUP = "brew-follow"
+
+
+def follow(
+    connection: Connection, starts: Mapping[str, Mapping[int, int]], isolation: str
+) -> Generator[tuple[str, list[LogRecord]], None, None]:
+    """
+    Yield (topic, records) in the order of reading, from ``starts`` (topic -> partition -> offset) on, for ever.
+
+    What the client library repairs by itself (brokers gone, leaders moving) is passed over; nothing is committed.
+    """
+    reader = consumer(connection, _GROUP, isolation, **{"fetch.wait.max.ms": 20, "enable.partition.eof": False})
+    try:
+        reader.assign([TopicPartition(t, p, start) for t, found in starts.items() for p, start in found.items()])
+        while True:
+            with mapped("follow"):
+                got = [one for one in reader.consume(_FOLLOW_BATCH, timeout=_FOLLOW_POLL_S) if _is_record(one)]
+            for topic, some in groupby(got, key=lambda record: str(record.topic())):
+                yield topic, cast("list[LogRecord]", list(some))
+    finally:
+        reader.close()
+
+
+def _is_record(message: Message) -> bool:
+    error = message.error()
+    if error is None:
+        return True
+    if not error.retriable() and error.code() not in TRANSIENT | {KafkaError.UNKNOWN_TOPIC_OR_PART}:
+        raise KafkaException(error)
+    return False

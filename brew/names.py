@@ -1,0 +1,92 @@
+"""Names that every program of the house shares: topics, group, transactional ids, steps, exit codes."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+from brew.errors import UsageError
+
+INPUT_TOPIC = "brew.orders.v1"
+OUTPUT_TOPIC = "brew.orders.enriched"
+DEAD_LETTER_TOPIC = "brew.orders.dlq"
+CUSTOMERS_TOPIC = "brew.customers.v1"
+CLAIMS_TOPIC = "brew.claims.v1"
+TOTALS_TOPIC = "brew.totals.v1"
+GROUP_ID = "brew-enricher"
+BOOTSTRAP = "localhost:9092"
+
+READ_COMMITTED = "read_committed"
+READ_UNCOMMITTED = "read_uncommitted"
+
+STEPS = ("fence", "locate", "begin", "produce", "send-offsets", "commit")
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class ExitCode(enum.IntEnum):
+    """What a program of the house tells its caller."""
+
+    DONE = 0
+    VIOLATION = 1
+    CRASHED_ON_PURPOSE = 2
+    REFUSED = 3
+    USAGE = 64
+
+
+class CrashPoint(enum.StrEnum):
+    """Where a transaction can be made to die, in the order in which the six steps pass them."""
+
+    AFTER_FENCE = "after-fence"
+    MID_PRODUCE = "mid-produce"
+    AFTER_FLUSH = "after-flush"
+    AFTER_SEND_OFFSETS = "after-send-offsets"
+    COMMIT_IN_FLIGHT = "commit-in-flight"
+    AFTER_COMMIT = "after-commit"
+    BEFORE_REPORT = "before-report"
+
+
+class CrashMode(enum.StrEnum):
+    """Who dies at a crash point: the whole pipeline (exit code 2), or one worker (the run heals itself)."""
+
+    PIPELINE = "pipeline"
+    WORKER = "worker"
+
+
+def checked_topic(name: str, setting: str) -> str:
+    """Return ``name`` when Kafka accepts it as a topic's name; raise `UsageError` naming ``setting`` otherwise."""
+    if not _TOPIC.fullmatch(name) or name in {".", ".."}:
+        raise UsageError(
+            f"{setting} is {name!r}: a topic's name has 1 to 249 of the characters a-z A-Z 0-9 . _ - ; set {setting}"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalId:
+    """The stable transactional id of one input partition in one group: `<group>:<topic>:<partition>`."""
+
+    group: str
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.topic}:{self.partition}"
+
+    @classmethod
+    def parse(cls, text: str) -> TransactionalId:
+        """
+        Read the whole id back; a topic's name holds no colon, so the group may.
+
+        Raises:
+            ValueError: ``text`` is not an id that `str()` of this class writes.
+        """
+        group, _, rest = text.rpartition(":")[0].rpartition(":")
+        digits = text.rpartition(":")[2]
+        if not group or not _TOPIC.fullmatch(rest) or not digits.isascii() or not digits.isdigit():
+            raise ValueError(f"not a transactional id of this pipeline: {text!r}")
+        parsed = cls(group, rest, int(digits))
+        if str(parsed) != text:
+            raise ValueError(f"not a transactional id of this pipeline: {text!r}")
+        return parsed

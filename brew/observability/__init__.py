@@ -1,0 +1,1 @@
+"""Status, metrics, probes and tracing of a running program."""

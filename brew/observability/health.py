@@ -1,0 +1,308 @@
+"""Whether a program is alive, ready and started, folded from what is known of each partition; pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from brew.observability.counters import Ended, Ending, Place, Rate
+from brew.observability.status import (
+    ILL,
+    Answer,
+    LastTransaction,
+    PartitionState,
+    PartitionStatus,
+    Phase,
+    State,
+    Transactions,
+)
+
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Seconds: unlooked-at, standing still with something to read, and servers away before it is an illness."""
+
+    polling_ttl_s: float
+    consuming_ttl_s: float
+    away_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """
+    One partition's times, all by the same clock; None where a thing is not so now.
+
+    ``waiting_since``: there is something to read, and the position has not moved. ``blocked_since``: all that is left
+    (``held_back`` offsets) stands behind an open transaction. ``away_since``: a server that the work needs does not
+    answer. ``fenced``: a newer holder took the id over, and nothing was committed since. ``trouble``: what went wrong
+    last. ``fatal``: why nothing that is tried again can succeed.
+    """
+
+    polled_at: float
+    waiting_since: float | None = None
+    blocked_since: float | None = None
+    away_since: float | None = None
+    held_back: int = 0
+    lag: int | None = None
+    fenced: bool = False
+    trouble: str = ""
+    fatal: str = ""
+
+
+class Finding(NamedTuple):
+    """What a partition is at, and why; the reason is for people."""
+
+    state: PartitionState
+    reason: str
+
+
+def judge(vitals: Vitals, bounds: Bounds, now: float) -> Finding:
+    """The first of these that holds: blocked and idle are healthy for as long as they last."""
+    if vitals.fatal:
+        return Finding(PartitionState.UNRECOVERABLE, vitals.fatal)
+    unseen_s = now - vitals.polled_at
+    if unseen_s > bounds.polling_ttl_s:
+        return Finding(
+            PartitionState.STUCK,
+            f"nobody has looked at it for {unseen_s:.0f} s (--polling-ttl {bounds.polling_ttl_s:g})",
+        )
+    behind = f": {vitals.trouble}" if vitals.trouble else ""
+    if vitals.away_since is not None:
+        away_s = now - vitals.away_since
+        state = PartitionState.STUCK if away_s > bounds.away_s else PartitionState.BLOCKED
+        return Finding(state, f"waits for a server for {away_s:.0f} s (at most {bounds.away_s:g}){behind}")
+    if vitals.blocked_since is not None:
+        since = f"{now - vitals.blocked_since:.0f} s"
+        return Finding(
+            PartitionState.BLOCKED, f"{vitals.held_back} offsets stand behind an open transaction, for {since}"
+        )
+    if vitals.waiting_since is None:
+        return Finding(PartitionState.IDLE, "nothing to read")
+    return _with_work(vitals, bounds, now, behind)
+
+
+def _with_work(vitals: Vitals, bounds: Bounds, now: float, behind: str) -> Finding:
+    still_s = now - (vitals.waiting_since if vitals.waiting_since is not None else now)
+    left = "some" if vitals.lag is None else str(vitals.lag)
+    if still_s > bounds.consuming_ttl_s:
+        limit = f"(--consuming-ttl {bounds.consuming_ttl_s:g})"
+        return Finding(
+            PartitionState.STUCK, f"{left} offsets to read, nothing moved for {still_s:.0f} s {limit}{behind}"
+        )
+    if vitals.fenced:
+        return Finding(PartitionState.FENCED, f"a newer holder took it over, nothing was committed since{behind}")
+    return Finding(PartitionState.WORKING, f"{left} offsets to read{behind}")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """``beat_at``: when the program last looked at anything; ``away_since`` and ``fatal`` as in `Vitals`."""
+
+    phase: Phase
+    beat_at: float
+    detail: str = ""
+    away_since: float | None = None
+    away_why: str = ""
+    fatal: str = ""
+
+
+def live(program: Program, partitions: Sequence[PartitionStatus], bounds: Bounds, now: float) -> Answer:
+    """False only where a restart may help: something is stuck, or unrecoverable."""
+    if program.fatal:
+        return Answer(False, f"unrecoverable: {program.fatal}")
+    if program.phase in {Phase.STARTING, Phase.STOPPING, Phase.STOPPED}:
+        return Answer(True, _words(program))
+    unseen_s = now - program.beat_at
+    if unseen_s > bounds.polling_ttl_s:
+        return Answer(False, f"nothing was looked at for {unseen_s:.0f} s (--polling-ttl {bounds.polling_ttl_s:g})")
+    ill = [one for one in partitions if one.state in ILL]
+    if ill:
+        named = "; ".join(f"{one.topic}[{one.partition}] is {one.state}: {one.reason}" for one in ill[:_NAMED])
+        return Answer(False, named + (f"; and {len(ill) - _NAMED} more" if len(ill) > _NAMED else ""))
+    if program.phase is Phase.STANDING_BY:
+        return Answer(True, _words(program))
+    counts = Counter(one.state for one in partitions)
+    told = ", ".join(f"{counts[state]} {state}" for state in PartitionState if counts[state])
+    return Answer(True, told or "no partition is ours now")
+
+
+def ready(program: Program, alive: Answer, waits: str = "") -> Answer:
+    """
+    True when it does its work, or could at once: the checks have passed, and brokers and stores answer.
+
+    ``waits``: why none of its partitions can be worked on, where each of them waits for a store.
+    """
+    if program.phase not in {Phase.WORKING, Phase.STANDING_BY}:
+        return Answer(False, _words(program))
+    if program.away_since is not None:
+        return Answer(False, f"the brokers do not answer: {program.away_why}")
+    if waits and alive.ok:
+        return Answer(False, f"every partition waits: {waits}")
+    return Answer(alive.ok, alive.reason if not alive.ok else _words(program))
+
+
+def started(program: Program) -> Answer:
+    """True once the checks have passed and the work, or the wait for it, has begun."""
+    return Answer(program.phase is not Phase.STARTING, _words(program))
+
+
+def state_of(program: Program, partitions: Sequence[PartitionStatus]) -> State:
+    """The program's state as one word."""
+    if program.phase is Phase.WORKING:
+        return State.IDLE if all(one.state is PartitionState.IDLE for one in partitions) else State.WORKING
+    return State.IDLE if program.phase is Phase.STANDING_BY else State(program.phase.value)
+
+
+def _words(program: Program) -> str:
+    name = program.phase.value.replace("-", " ")
+    return f"{name}: {program.detail}" if program.detail else name
+
+
+BROKERS = "brokers"
+STORE = "store"
+"""Servers that may be away; what is away twice is away until both are back."""
+
+_BAD = {Ending.ABORTED, Ending.FENCED, Ending.INDEFINITE}
+
+
+@dataclass(slots=True)
+class Partition:
+    """
+    Times by the recorder's clock; ``trouble_since`` is when the row of failures began that a commit will end.
+
+    ``begun_at``: when the transaction began of whose end nobody told yet. ``oldest_at``: when the oldest record was
+    written that is left, as near as is known: since it is seen, or as the last one that is done.
+    """
+
+    polled_at: float
+    rate: Rate
+    position: int | None = None
+    last_stable: int | None = None
+    end: int | None = None
+    waiting_since: float | None = None
+    blocked_since: float | None = None
+    away: dict[str, float] = field(default_factory=dict)
+    progress_at: float | None = None
+    begun_at: float | None = None
+    oldest_at: float | None = None
+    trouble_since: float | None = None
+    trouble: str = ""
+    fenced: bool = False
+    records: int = 0
+    last: LastTransaction | None = None
+    step: str | None = None
+    endings: dict[Ending, int] = field(default_factory=dict)
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets that can be read and are not done."""
+        if self.last_stable is None or self.position is None:
+            return None
+        return max(0, self.last_stable - self.position)
+
+    @property
+    def held_back(self) -> int:
+        """Offsets behind the last stable one that are not done."""
+        return max(0, (self.end or 0) - max(self.last_stable or 0, self.position or 0))
+
+    def stands(self, last_stable: int, end: int, now: float) -> None:
+        """The brokers told where the log stands."""
+        self.back(BROKERS, now)
+        self.last_stable, self.end = last_stable, end
+        self.compare(now)
+
+    def gone(self, server: str, why: str, now: float) -> None:
+        """A server did not answer."""
+        self.away.setdefault(server, now)
+        self.trouble = why
+        self.trouble_since = now if self.trouble_since is None else self.trouble_since
+
+    def back(self, server: str, now: float) -> None:
+        """A server answers again; time without an answer was no time to work."""
+        if self.away.pop(server, None) is not None:
+            self.waiting_since, self.trouble = now if self.lag else None, ""
+
+    def moved(self, position: int, now: float, newest_at: float | None = None) -> float | None:
+        """
+        All below is done; the seconds that this took to recover, where there was trouble.
+
+        ``newest_at``: when the last record below was written; what is left is not older, where times rise with offsets.
+        """
+        recovered = None if self.trouble_since is None else now - self.trouble_since
+        self.position, self.progress_at = position, now
+        self.waiting_since = self.trouble_since = None
+        self.fenced, self.trouble = False, ""
+        self.compare(now)
+        self.oldest_at = newest_at if self.lag else None
+        return recovered
+
+    def ended(self, end: Ended, now: float, newest_at: float | None = None) -> float | None:
+        """An attempt ended; the seconds that a recovery took, where it ended one; ``newest_at`` as for `moved`."""
+        self.polled_at, self.begun_at = now, None
+        self.endings[end.ending] = self.endings.get(end.ending, 0) + 1
+        self.step = list(end.steps)[-1] if end.steps else self.step
+        self.last = LastTransaction(
+            end.transactional_id, None, None, end.records, round(end.seconds, 6), dict(end.steps)
+        )
+        self.position = end.start if self.position is None else self.position
+        self.last_stable = max(self.last_stable or 0, end.until)  # what was planned can be read
+        self.end = max(self.end or 0, self.last_stable)
+        if end.ending is Ending.COMMITTED:
+            return self.moved(end.until, now, newest_at)
+        if end.ending in _BAD:
+            self.fenced, self.trouble = end.ending is Ending.FENCED, f"{end.ending}: {end.detail}".rstrip(": ")
+            self.trouble_since = now if self.trouble_since is None else self.trouble_since
+        self.compare(now)
+        return None
+
+    def compare(self, now: float) -> None:
+        """Position against log: is there something to do, and does somebody hold it back."""
+        if self.lag is None:
+            return
+        if self.lag:
+            if self.waiting_since is None:
+                self.waiting_since = self.oldest_at = now
+        elif not self.away:
+            self.waiting_since, self.fenced, self.trouble, self.trouble_since = None, False, "", None
+        blocked = not self.lag and self.held_back > 0
+        self.blocked_since = (now if self.blocked_since is None else self.blocked_since) if blocked else None
+
+    def told(self, place: Place, bounds: Bounds, fatal: str, now: float) -> PartitionStatus:
+        """The partition as the document shows it."""
+        since = (self.polled_at, self.waiting_since, self.blocked_since, min(self.away.values(), default=None))
+        vitals = Vitals(*since, self.held_back, self.lag, self.fenced, self.trouble, fatal)
+        state, reason = judge(vitals, bounds, now)
+        count = self.endings.get
+        return PartitionStatus(
+            *place,
+            state,
+            reason,
+            self.position,
+            self.last_stable,
+            self.lag,
+            self.records,
+            round(self.rate.per_s(now), 3),
+            self.step,
+            round(now - self.polled_at, 3),
+            None if self.progress_at is None else round(now - self.progress_at, 3),
+            Transactions(
+                count(Ending.COMMITTED, 0),
+                count(Ending.ABORTED, 0),
+                count(Ending.FENCED, 0),
+                count(Ending.REFUSED, 0),
+                count(Ending.INDEFINITE, 0),
+            ),
+            self.last,
+            None if self.end is None else self.held_back,
+            None if self.begun_at is None else round(now - self.begun_at, 3),
+            self._lag_s(now),
+        )
+
+    def _lag_s(self, now: float) -> float | None:
+        if not self.lag:
+            return None if self.lag is None else 0.0
+        return None if self.oldest_at is None else round(max(0.0, now - self.oldest_at), 3)

@@ -1,0 +1,209 @@
+"""The text of `/metrics`: names, labels and help of every metric, filled from what a recorder tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from brew.names import STEPS
+from brew.observability.counters import BUCKETS_S, Counts, Ending, Histogram
+from brew.observability.status import PartitionState, PartitionStatus, Status
+from brew.records import Reason
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+_PLACE = ("topic", "partition")
+
+
+class Described(NamedTuple):
+    """A metric's kind, labels, and help."""
+
+    kind: Callable[..., Any]
+    labels: tuple[str, ...]
+    text: str
+
+
+METRICS = {
+    "brew_txn_total": Described(
+        CounterMetricFamily,
+        (*_PLACE, "outcome"),
+        "Transactions that ended: committed, aborted, fenced, indefinite, refused",
+    ),
+    "brew_txn_phase_seconds": Described(
+        HistogramMetricFamily, ("phase",), "Seconds of one step of a transaction, failed ones too"
+    ),
+    "brew_txn_seconds": Described(HistogramMetricFamily, (), "Seconds of a whole attempt, failed ones too"),
+    "brew_txn_open": Described(GaugeMetricFamily, (), "Transactions that were begun, and of whose end nobody told yet"),
+    "brew_records_total": Described(CounterMetricFamily, _PLACE, "Records of the input that are done"),
+    "brew_dlq_total": Described(CounterMetricFamily, ("reason",), "Records that were rejected"),
+    "brew_duplicates_total": Described(
+        CounterMetricFamily, (), "Records that came again and were skipped; absent where nobody looks for such"
+    ),
+    "brew_profiles_malformed": Described(
+        GaugeMetricFamily,
+        (),
+        "Customer profiles that can't be read, whose customers have none; absent without profiles",
+    ),
+    "brew_fenced_total": Described(CounterMetricFamily, (), "Transactions that a newer holder of the id ended"),
+    "brew_unanswered_total": Described(CounterMetricFamily, (), "Looks that brokers or stores did not answer"),
+    "brew_recoveries_total": Described(CounterMetricFamily, (), "Commits that ended a partition's trouble"),
+    "brew_recovery_seconds": Described(
+        GaugeMetricFamily, (), "How long the last recovery took: from the first failure, or the start, to a commit"
+    ),
+    "brew_consumer_lag": Described(GaugeMetricFamily, _PLACE, "Last stable offset minus committed offset"),
+    "brew_consumer_lag_seconds": Described(
+        GaugeMetricFamily, _PLACE, "Age of the oldest record that can be read and is not done; absent where unknown"
+    ),
+    "brew_consumer_position": Described(GaugeMetricFamily, _PLACE, "Committed offset"),
+    "brew_lso_lag": Described(GaugeMetricFamily, _PLACE, "End minus last stable offset: behind open transactions"),
+    "brew_partition_state": Described(
+        GaugeMetricFamily, (*_PLACE, "state"), "1 for what a partition is at, 0 for others"
+    ),
+    "brew_polled_age_seconds": Described(GaugeMetricFamily, _PLACE, "Since somebody looked at the partition"),
+    "brew_progress_age_seconds": Described(GaugeMetricFamily, _PLACE, "Since the position moved; absent before it did"),
+    "brew_live": Described(GaugeMetricFamily, (), "What /livez answers, 1 or 0"),
+    "brew_ready": Described(GaugeMetricFamily, (), "What /readyz answers, 1 or 0"),
+    "brew_started": Described(GaugeMetricFamily, (), "What /startupz answers, 1 or 0"),
+    "brew_start_time_seconds": Described(GaugeMetricFamily, (), "When the program began, since the epoch"),
+    "brew": Described(InfoMetricFamily, ("application", "version", "group", "reader"), "Who tells"),
+}
+"""Name as Prometheus stores it (histograms without their suffixes, `brew` becomes `brew_info`)."""
+
+
+def text(status: Status, counts: Counts) -> bytes:
+    """All metrics of one moment."""
+    registry = CollectorRegistry()
+    registry.register(_Snapshot(status, counts))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry)
+
+
+def stored_names() -> dict[str, tuple[str, ...]]:
+    """Every series' name as it is asked for in PromQL -> its labels."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, one in METRICS.items():
+        if one.kind is HistogramMetricFamily:
+            found |= {f"{name}_bucket": (*one.labels, "le"), f"{name}_sum": one.labels, f"{name}_count": one.labels}
+        else:
+            found[f"{name}_info" if one.kind is InfoMetricFamily else name] = one.labels
+    return found
+
+
+class _Snapshot(Collector):
+    """One moment, as the client library collects it."""
+
+    def __init__(self, status: Status, counts: Counts) -> None:
+        self._status, self._counts = status, counts
+
+    def describe(self) -> Iterable[Metric]:
+        return []  # or the library would collect once more to learn the names
+
+    def collect(self) -> Iterator[Metric]:
+        status, counts = self._status, self._counts
+        yield self._info(status)
+        # From 0 on, or Prometheus sees no increase where a series begins with its first count.
+        ours = [(one.topic, one.partition) for one in status.partitions]
+        endings = {(place, ending): 0 for place in ours for ending in Ending} | counts.endings
+        reasons: dict[str, int] = dict.fromkeys(Reason if status.reader else (), 0) | counts.dead_letters
+        yield _filled("brew_txn_total", [([*_place(p), e], n) for (p, e), n in sorted(endings.items())])
+        records = dict.fromkeys(ours, 0) | counts.records
+        yield _filled("brew_records_total", [(_place(place), n) for place, n in sorted(records.items())])
+        yield _filled("brew_dlq_total", [([reason], n) for reason, n in sorted(reasons.items())])
+        yield from self._singles()
+        yield _histogram(
+            "brew_txn_phase_seconds", {step: counts.steps.get(step, Histogram()) for step in _steps(counts)}
+        )
+        yield _histogram("brew_txn_seconds", {"": counts.seconds})
+        yield from _gauges(status.partitions)
+
+    def _info(self, status: Status) -> Metric:
+        found = InfoMetricFamily("brew", METRICS["brew"].text)
+        labels = {
+            "application": status.application,
+            "version": status.version,
+            "group": status.group or "",
+            "reader": status.reader or "",
+        }
+        found.add_metric([], labels)
+        return found
+
+    def _singles(self) -> Iterator[Metric]:
+        status, counts = self._status, self._counts
+        fenced = sum(n for (_, ending), n in counts.endings.items() if ending is Ending.FENCED)
+        singles: dict[str, float | None] = {
+            "brew_duplicates_total": counts.duplicates,
+            "brew_profiles_malformed": counts.malformed_profiles,
+            "brew_fenced_total": fenced,
+            "brew_unanswered_total": counts.unanswered,
+            "brew_recoveries_total": counts.recoveries,
+            "brew_recovery_seconds": counts.recovery_s,
+            "brew_txn_open": sum(one.open_s is not None for one in status.partitions),
+            "brew_live": status.live.ok,
+            "brew_ready": status.ready.ok,
+            "brew_started": status.started.ok,
+            "brew_start_time_seconds": datetime.fromisoformat(status.started_at).timestamp(),
+        }
+        for name, value in singles.items():
+            yield _filled(name, [] if value is None else [([], value)])
+
+
+def _steps(counts: Counts) -> list[str]:
+    """The six, and whatever else was told of."""
+    return [*STEPS, *sorted(counts.steps.keys() - set(STEPS))]
+
+
+def _place(place: tuple[str, int]) -> list[str]:
+    return [place[0], str(place[1])]
+
+
+def _gauges(partitions: Sequence[PartitionStatus]) -> Iterator[Metric]:
+    values: dict[str, Callable[[PartitionStatus], float | None]] = {
+        "brew_consumer_lag": lambda one: one.lag,
+        "brew_consumer_lag_seconds": lambda one: one.lag_s,
+        "brew_consumer_position": lambda one: one.position,
+        "brew_lso_lag": lambda one: one.held_back,
+        "brew_polled_age_seconds": lambda one: one.polled_age_s,
+        "brew_progress_age_seconds": lambda one: one.progress_age_s,
+    }
+    for name, value_of in values.items():
+        told = [(_place((one.topic, one.partition)), value_of(one)) for one in partitions]
+        yield _filled(name, [(labels, value) for labels, value in told if value is not None])
+    yield _filled(
+        "brew_partition_state",
+        [
+            ([*_place((one.topic, one.partition)), state], one.state is state)
+            for one in partitions
+            for state in PartitionState
+        ],
+    )
+
+
+def _filled(name: str, samples: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    described = METRICS[name]
+    found = described.kind(name, described.text, labels=described.labels)
+    for labels, value in samples:
+        found.add_metric(labels, value)
+    filled: Metric = found
+    return filled
+
+
+def _histogram(name: str, told: dict[str, Histogram]) -> Metric:
+    described = METRICS[name]
+    found = HistogramMetricFamily(name, described.text, labels=described.labels)
+    for label, one in told.items():
+        buckets, below = [], 0
+        for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], one.counts, strict=True):
+            below += count
+            buckets.append((bound, below))
+        found.add_metric([label] if described.labels else [], buckets, one.total)
+    return found

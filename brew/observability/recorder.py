@@ -1,0 +1,289 @@
+"""The memory of a running program: what happened to each partition; any thread writes it, probes read it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib import metadata
+
+from brew.observability.counters import Counts, Ended, Ending, Place, Rate
+from brew.observability.health import BROKERS, STORE, Bounds, Partition, Program, live, ready, started, state_of
+from brew.observability.status import Phase, Status, Topics, Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Who tells, and of what; ``reader`` is the pipeline's own."""
+
+    application: str
+    group: str | None
+    topics: Topics
+    bootstrap: str
+    reader: str | None = None
+
+
+class Recorder:
+    """
+    Takes events in, gives a `Status` and `Counts` out; nothing here waits for anything.
+
+    ``clock`` is monotonic seconds, ``wall`` seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        bounds: Bounds,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.subject, self._bounds, self._clock, self._wall = subject, bounds, clock, wall
+        self._lock = threading.Lock()
+        self._began, self._began_at = clock(), wall()
+        self._program = Program(Phase.STARTING, self._began)
+        self._partitions: dict[Place, Partition] = {}
+        self._counts = Counts()
+        self._rate = Rate(self._began)
+
+    @classmethod
+    def unheard(cls) -> Recorder:
+        """One that nobody asks: tests, and programs inside of others."""
+        return cls(Subject("", None, Topics(""), ""), Bounds(1, 1, 1))
+
+    # The program as a whole.
+
+    def phase(self, phase: Phase, detail: str = "") -> None:
+        """What the program is at now; said again it is a sign of life. Who works, or waits to, is not lost."""
+        with self._lock:
+            fresh = phase in {Phase.WORKING, Phase.STANDING_BY}
+            fatal = "" if fresh else self._program.fatal
+            self._program = replace(self._program, phase=phase, detail=detail, fatal=fatal, beat_at=self._clock())
+
+    def fatal(self, why: str) -> None:
+        """Nothing that is tried again can succeed; the first reason stays."""
+        with self._lock:
+            self._program = replace(self._program, fatal=self._program.fatal or why)
+
+    def unanswered(self, why: str, *, look: bool = True) -> None:
+        """The brokers did not answer; ``look``: the loop that works asked, which is a sign of its life."""
+        with self._lock:
+            now, was = self._clock(), self._program
+            self._program = replace(
+                was,
+                away_since=now if was.away_since is None else was.away_since,
+                away_why=why,
+                beat_at=now if look else was.beat_at,
+            )
+            self._counts.unanswered += 1
+            for one in self._partitions.values():
+                one.polled_at = now if look else one.polled_at
+                one.gone(BROKERS, why, now)
+
+    def _answered(self, now: float | None = None) -> None:
+        beat_at = self._program.beat_at if now is None else now
+        self._program = replace(self._program, away_since=None, away_why="", beat_at=beat_at)
+
+    # Partitions.
+
+    def polled(self, places: Iterable[Place]) -> None:
+        """Somebody looked whether there is something to read."""
+        with self._lock:
+            now = self._clock()
+            self._program = replace(self._program, beat_at=now)
+            for place in places:
+                self._taken(place, now)
+
+    def surveyed(self, place: Place, position: int, last_stable: int, end: int) -> None:
+        """The loop that works asked the brokers where position and log stand."""
+        with self._lock:
+            now = self._clock()
+            new = place not in self._partitions
+            one = self._taken(place, now)
+            if one.position is not None and position > one.position:
+                self._recovered(one.moved(position, now))
+            one.position = position
+            one.stands(last_stable, end, now)
+            if not one.lag:
+                one.back(STORE, now)  # who has something to read hears from the store only when that is worked on
+            if new and one.lag and one.trouble_since is None:
+                one.trouble_since = self._began  # what was left over: until the next commit this recovers
+            self._answered(now)
+
+    def told(self, place: Place, last_stable: int, end: int) -> None:
+        """The brokers told where the log stands, to somebody who does not work: no sign of the loop's life."""
+        with self._lock:
+            if place in self._partitions:
+                self._partitions[place].stands(last_stable, end, self._clock())
+            self._answered()
+
+    def waits(self, places: Iterable[Place], why: str) -> None:
+        """What these partitions need besides brokers (a store, a lock) is away; the loop will ask again."""
+        with self._lock:
+            now = self._clock()
+            self._program = replace(self._program, beat_at=now)
+            self._counts.unanswered += 1
+            for place in places:
+                self._taken(place, now).gone(STORE, why, now)
+
+    def read(self, place: Place, records: int) -> None:
+        """So many records were taken in hand."""
+        with self._lock:
+            now = self._clock()
+            one = self._taken(place, now)
+            one.back(STORE, now)
+            self._read(one, records, now)
+            self._counts.records[place] += records
+
+    def moved(self, place: Place, position: int, newest_ms: int | None = None) -> None:
+        """All below ``position`` is durably done; ``newest_ms`` is the timestamp of the last record there."""
+        with self._lock:
+            one = self._partitions.get(place)
+            if one is not None and (one.position is None or position > one.position):
+                now = self._clock()
+                self._recovered(one.moved(position, now, self._written_at(newest_ms, now)))
+
+    def begun(self, place: Place) -> None:
+        """An attempt began: its transaction is open until it ends, or another one of the partition does."""
+        with self._lock:
+            if place in self._partitions:
+                self._partitions[place].begun_at = self._clock()
+
+    def skipped(self, records: int) -> None:
+        """So many records came again, and what they ask for is done already; 0 tells that somebody looks for such."""
+        with self._lock:
+            self._counts.duplicates = (self._counts.duplicates or 0) + records
+
+    def rejected(self, reason: str, records: int) -> None:
+        """So many records were rejected outside of a transaction; 0 tells that there may be such."""
+        with self._lock:
+            self._counts.dead_letters[reason] += records
+
+    def ended(self, end: Ended) -> None:
+        """An attempt ended, one way or another."""
+        with self._lock:
+            now = self._clock()
+            self._program = replace(self._program, beat_at=now)
+            self._counts.ended(end)
+            one = self._taken(end.place, now)
+            self._recovered(one.ended(end, now, self._written_at(end.newest_ms, now)))
+            if end.ending is Ending.COMMITTED:
+                self._read(one, end.records, now)
+
+    def attempted(
+        self,
+        place: Place,
+        start: int,
+        until: int,
+        began_at: float,
+        ending: Ending,
+        *,
+        records: int = 0,
+        detail: str = "",
+    ) -> None:
+        """An attempt of a program that does not measure its steps."""
+        took = max(0.0, self._wall() - began_at)
+        self.ended(Ended(*place, ending, start, until, records, {}, took, {}, began_at, None, detail))
+
+    def released(self, places: Iterable[Place] | None = None) -> None:
+        """They are not ours any more; none named: all of them."""
+        with self._lock:
+            for place in list(self._partitions if places is None else places):
+                self._partitions.pop(place, None)
+
+    def places(self) -> list[Place]:
+        """What is ours now."""
+        with self._lock:
+            return sorted(self._partitions)
+
+    def _taken(self, place: Place, now: float) -> Partition:
+        found = self._partitions.get(place)
+        if found is None:
+            found = self._partitions[place] = Partition(now, Rate(now))
+        found.polled_at = now
+        return found
+
+    def _read(self, one: Partition, records: int, now: float) -> None:
+        one.records += records
+        one.rate.add(records, now)
+        self._rate.add(records, now)
+
+    def _written_at(self, time_ms: int | None, now: float) -> float | None:
+        """A record's timestamp by the recorder's clock; whose clock is ahead of ours has just written it."""
+        return None if time_ms is None or time_ms < 0 else now - max(0.0, self._wall() - time_ms / 1000)
+
+    def _recovered(self, seconds: float | None) -> None:
+        if seconds is not None:
+            self._counts.recovered(seconds)
+
+    # What probes ask.
+
+    def look(self) -> tuple[Status, Counts]:
+        """Both of the same moment."""
+        with self._lock:
+            return self._status(self._clock()), self._counts.copy()
+
+    def status(self) -> Status:
+        with self._lock:
+            return self._status(self._clock())
+
+    def _waits(self) -> str:
+        """Why no partition can be worked on, where each waits for what it needs besides brokers."""
+        partitions = list(self._partitions.values())
+        if not partitions or any(STORE not in one.away for one in partitions):
+            return ""
+        return partitions[0].trouble or "its store does not answer"
+
+    def _status(self, now: float) -> Status:
+        subject, program = self.subject, self._program
+        partitions = tuple(
+            one.told(place, self._bounds, program.fatal, now) for place, one in sorted(self._partitions.items())
+        )
+        alive = live(program, partitions, self._bounds, now)
+        return Status(
+            subject.application,
+            _version(),
+            subject.group,
+            subject.topics,
+            subject.bootstrap,
+            os.getpid(),
+            socket.gethostname(),
+            _iso(self._began_at),
+            _iso(self._wall()),
+            state_of(program, partitions),
+            subject.reader,
+            partitions,
+            _totals(self._counts, self._rate.per_s(now)),
+            alive,
+            ready(program, alive, self._waits()),
+            started(program),
+        )
+
+
+def _totals(counts: Counts, rate: float) -> Totals:
+    endings = [(ending, count) for (_, ending), count in counts.endings.items()]
+    return Totals(
+        sum(counts.records.values()),
+        round(rate, 3),
+        sum(count for ending, count in endings if ending is Ending.COMMITTED),
+        sum(counts.dead_letters.values()),
+        sum(count for ending, count in endings if ending is Ending.FENCED),
+        None if counts.recovery_s is None else round(counts.recovery_s, 3),
+        counts.malformed_profiles,
+    )
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
+@functools.cache
+def _version() -> str:
+    try:
+        return metadata.version("brew")
+    except metadata.PackageNotFoundError:  # run from the source, as Spark's executors do
+        return "unknown"

@@ -1,0 +1,115 @@
+"""Where a program answers probes, and for how long a partition may stand still; the options, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from brew.errors import UsageError
+
+PORT = 3000
+HOST = "127.0.0.1"
+TTL_S = 300.0
+_SHORTEST_TTL_S, _LONGEST_TTL_S = 1.0, 86_400.0
+_SLACK_S = 60.0
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSettings:
+    """
+    ``port`` 0 is any free one; ``asked``: somebody named it, so going on with another one, or none, would not do.
+
+    ``polling_ttl_s``: how long a partition may not be looked at. ``consuming_ttl_s``: how long it may stand still
+    although there is something to read.
+    """
+
+    host: str = HOST
+    port: int = PORT
+    asked: bool = False
+    polling_ttl_s: float = TTL_S
+    consuming_ttl_s: float = TTL_S
+
+    def __post_init__(self) -> None:
+        for setting, value in (("--polling-ttl", self.polling_ttl_s), ("--consuming-ttl", self.consuming_ttl_s)):
+            if not _SHORTEST_TTL_S <= value <= _LONGEST_TTL_S:
+                raise UsageError(
+                    f"{setting} is {value:g}: it has to be between {_SHORTEST_TTL_S:g} and {_LONGEST_TTL_S:g} s"
+                )
+
+
+PROBE_OPTIONS = (
+    click.option(
+        "--probe-port",
+        envvar="PROBE_PORT",
+        type=click.IntRange(0, 65_535),
+        default=None,
+        help=f"Probes, metrics and /status are answered there; 0: any free port.  [default: {PORT} with --follow]",
+    ),
+    click.option("--no-probes", envvar="NO_PROBES", is_flag=True, help="Answer none."),
+    click.option(
+        "--probe-host", envvar="PROBE_HOST", default=HOST, show_default=True, help="The address that probes listen at."
+    ),
+    click.option(
+        "--polling-ttl",
+        type=float,
+        default=None,
+        help=f"Seconds until a partition that nobody looks at is stuck.  [default: {TTL_S:g}, more if work may last]",
+    ),
+    click.option(
+        "--consuming-ttl",
+        type=float,
+        default=None,
+        help="Seconds until a partition that stands still is stuck.  [default: the same]",
+    ),
+)
+
+
+def probe_options(command: _Command) -> _Command:
+    """Put the options of probes on a click command."""
+    for option in reversed(PROBE_OPTIONS):
+        command = option(command)
+    return command
+
+
+def probe_settings(given: Mapping[str, Any], *, follow: bool, longest_work_s: float) -> ProbeSettings | None:
+    """
+    None where nobody is to answer: a program that ends by itself tells with its exit code.
+
+    ``longest_work_s``: how long one piece of work may take by itself, in good health.
+
+    Raises:
+        UsageError: a time that can't be, or in which one piece of work has no place.
+    """
+    if given["no_probes"] or (given["probe_port"] is None and not follow):
+        return None
+    return ProbeSettings(
+        given["probe_host"],
+        PORT if given["probe_port"] is None else given["probe_port"],
+        given["probe_port"] is not None,
+        _ttl("--polling-ttl", given["polling_ttl"], longest_work_s),
+        _ttl("--consuming-ttl", given["consuming_ttl"], longest_work_s),
+    )
+
+
+def probe_words(given: Mapping[str, Any]) -> list[str]:
+    """The same options once more, as words of a command line."""
+    valued = {name: given[name] for name in ("probe_port", "probe_host", "polling_ttl", "consuming_ttl")}
+    words = [[f"--{name.replace('_', '-')}", str(value)] for name, value in valued.items() if value is not None]
+    return [*(word for pair in words for word in pair), *(["--no-probes"] if given["no_probes"] else [])]
+
+
+def _ttl(setting: str, asked: float | None, longest_work_s: float) -> float:
+    """The default makes room for the work; a time that was asked for is held against it."""
+    if asked is None:
+        return max(TTL_S, longest_work_s + _SLACK_S)
+    if asked < longest_work_s:
+        raise UsageError(
+            f"{setting} is {asked:g}: one piece of work may take {longest_work_s:g} s in good health "
+            f"(twice the transaction time-out, or the poll interval); raise {setting} or shorten those"
+        )
+    return asked

@@ -1,0 +1,205 @@
+"""The document of `/status`, as values."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+
+class State(enum.StrEnum):
+    """What a program as a whole is at."""
+
+    STARTING = "starting"
+    WORKING = "working"
+    IDLE = "idle"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+class PartitionState(enum.StrEnum):
+    """What a program is at with one partition; only the last two are ill."""
+
+    IDLE = "idle"
+    WORKING = "working"
+    BLOCKED = "blocked"
+    FENCED = "fenced"
+    STUCK = "stuck"
+    UNRECOVERABLE = "unrecoverable"
+
+
+ILL = frozenset({PartitionState.STUCK, PartitionState.UNRECOVERABLE})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one probe says; ``reason`` is for people, and never empty."""
+
+    ok: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Where a program reads and writes; a reader that writes no topic has null there."""
+
+    input: str
+    output: str | None = None
+    dead_letter: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """
+    How attempts ended: ``refused`` are those that wrote nothing, since the position was elsewhere.
+
+    ``indefinite``: whether they were committed the next attempt's *locate* tells.
+    """
+
+    committed: int = 0
+    aborted: int = 0
+    fenced: int = 0
+    refused: int = 0
+    indefinite: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LastTransaction:
+    """
+    The last one that ended; ``steps`` maps the names of brew.names.STEPS to seconds, as far as known.
+
+    ``producer_id`` and ``epoch`` are the id's newest holder's, told where they were asked for; one that has begun since
+    has a newer epoch. ``producer_unknown`` says why they are null.
+    """
+
+    transactional_id: str | None = None
+    producer_id: int | None = None
+    epoch: int | None = None
+    records: int | None = None
+    seconds: float | None = None
+    steps: Mapping[str, float] = field(default_factory=dict)
+    producer_unknown: str | None = "not asked; /status?producers asks the brokers"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """
+    One input partition.
+
+    ``position`` is the offset that is committed, ``end`` the last stable offset, ``lag`` what lies between them,
+    ``held_back`` the offsets behind ``end``, which wait for somebody's open transaction;
+    ``rate`` is in records per second over the last ten seconds; ``step`` is the last step that was told;
+    ``open_s`` seconds since a transaction began of whose end nobody told yet. ``lag_s`` is how old the oldest record is
+    that can be read and is not done: 0 where there is none, null where the program does not know.
+    """
+
+    topic: str
+    partition: int
+    state: PartitionState
+    reason: str = ""
+    position: int | None = None
+    end: int | None = None
+    lag: int | None = None
+    records: int = 0
+    rate: float = 0.0
+    step: str | None = None
+    polled_age_s: float | None = None
+    progress_age_s: float | None = None
+    transactions: Transactions = Transactions()
+    last_transaction: LastTransaction | None = None
+    held_back: int | None = None
+    open_s: float | None = None
+    lag_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """
+    All partitions since the start; ``recovery_s`` is how long the last recovery took, null before the first one.
+
+    ``malformed_profiles``: records of the profiles' topic that are no profiles; null without profiles.
+    """
+
+    records: int = 0
+    rate: float = 0.0
+    transactions: int = 0
+    dead_letters: int = 0
+    fences: int = 0
+    recovery_s: float | None = None
+    malformed_profiles: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The whole document; ``started_at`` and ``now`` are ISO 8601 in UTC, ``reader`` is null outside the pipeline."""
+
+    application: str
+    version: str
+    group: str | None
+    topics: Topics
+    bootstrap: str
+    pid: int
+    host: str
+    started_at: str
+    now: str
+    state: State
+    reader: str | None
+    partitions: Sequence[PartitionStatus]
+    totals: Totals
+    live: Answer
+    ready: Answer
+    started: Answer
+
+    def to_json(self) -> bytes:
+        """The document's bytes."""
+        return orjson.dumps(self, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def from_json(document: bytes | str) -> Status:
+    """
+    Read a document back; fields that a newer program adds are passed over, those that an older one lacks keep defaults.
+
+    Raises:
+        ValueError: this is no such document.
+    """
+    try:
+        read = orjson.loads(document)
+        partitions = tuple(_partition(one) for one in read["partitions"])
+        parts = {
+            "topics": Topics(**_known(Topics, read["topics"])),
+            "state": State(read["state"]),
+            "partitions": partitions,
+            "totals": Totals(**_known(Totals, read["totals"])),
+            **{name: Answer(**_known(Answer, read[name])) for name in ("live", "ready", "started")},
+        }
+        return Status(**{**_known(Status, read), **parts})
+    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"no status document: {error}") from error
+
+
+def _partition(read: Mapping[str, Any]) -> PartitionStatus:
+    last = read.get("last_transaction")
+    parts = {
+        "state": PartitionState(read["state"]),
+        "transactions": Transactions(**_known(Transactions, read.get("transactions") or {})),
+        "last_transaction": None if last is None else LastTransaction(**_known(LastTransaction, last)),
+    }
+    return PartitionStatus(**{**_known(PartitionStatus, read), **parts})
+
+
+def _known(kind: Any, read: Mapping[str, Any]) -> dict[str, Any]:
+    names = kind.__dataclass_fields__
+    return {name: value for name, value in read.items() if name in names}
+
+
+class Phase(enum.StrEnum):
+    """What a program is at as a whole."""
+
+    STARTING = "starting"
+    STANDING_BY = "standing-by"
+    WORKING = "working"
+    STOPPING = "stopping"
+    STOPPED = "stopped"

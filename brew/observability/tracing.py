@@ -1,0 +1,106 @@
+"""
+A span for each transaction, one within it for each of its steps (OpenTelemetry, the extra `otel`).
+
+They are made in the driver from what attempts report, with the times that were measured where the work was done, so
+executors need no exporter. Messaging attributes are those of the semantic conventions (v1.44, in development), which
+know no transactions: `brew.txn.*` are ours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.environment_variables import OTEL_SERVICE_NAME
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode, get_current_span, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from brew.errors import UsageError
+from brew.observability.counters import Ended, Ending
+from brew.observability.recorder import Subject
+
+_NS = 1_000_000_000
+_SERVICE = "brew-pipeline"
+_W3C = TraceContextTextMapPropagator()
+
+
+def provider(exporter: str) -> TracerProvider:
+    """
+    What sends spans to ``exporter``: otlp or console; the service's name is OTEL_SERVICE_NAME, or ours.
+
+    Raises:
+        UsageError: the exporter is not installed.
+    """
+    name = os.environ.get(OTEL_SERVICE_NAME, _SERVICE)
+    made = TracerProvider(resource=Resource.create({SERVICE_NAME: name}))
+    made.add_span_processor(BatchSpanProcessor(_exporter(exporter)))
+    return made
+
+
+def _exporter(name: str) -> SpanExporter:
+    if name == "console":
+        return ConsoleSpanExporter()
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+    except ImportError as error:
+        raise UsageError(f"--spans is {name!r}, and {error.name} is not installed: pip install 'brew[otel]'") from error
+    exporter: SpanExporter = OTLPSpanExporter()
+    return exporter
+
+
+class Spans:
+    """Makes spans of attempts that have ended; closing it sends what is left."""
+
+    def __init__(self, sending: TracerProvider, subject: Subject) -> None:
+        self._provider, self._subject = sending, subject
+        self._tracer = sending.get_tracer("brew")
+
+    def ended(self, end: Ended) -> None:
+        """One attempt; without a time of its begin (Spark lost the task) there is nothing to draw."""
+        if end.began_at is None:
+            return
+        began = int(end.began_at * _NS)
+        until = began + int(end.seconds * _NS)
+        kind = SpanKind.CONSUMER
+        name, links = f"transact {end.topic}", [*_links(end.traces)]
+        span = self._tracer.start_span(name, None, kind, self._attributes(end), links, start_time=began)
+        if end.ending not in {Ending.COMMITTED, Ending.REFUSED}:
+            span.set_attribute("error.type", end.ending.value)
+            span.set_status(Status(StatusCode.ERROR, end.detail[:200]))
+        inside, at = set_span_in_context(span), began
+        for step, seconds in end.steps.items():
+            one = self._tracer.start_span(step, inside, SpanKind.INTERNAL, start_time=at)
+            at = min(until, at + int(seconds * _NS))
+            one.end(at)
+        span.end(until)
+
+    def _attributes(self, end: Ended) -> dict[str, str | int]:
+        found: dict[str, str | int] = {
+            "messaging.system": "kafka",
+            "messaging.operation.name": "transact",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": end.topic,
+            "messaging.destination.partition.id": str(end.partition),
+            "messaging.batch.message_count": end.records,
+            "messaging.kafka.offset": end.start,
+            "brew.txn.outcome": end.ending.value,
+            "brew.txn.start": end.start,
+            "brew.txn.until": end.until,
+        }
+        named = {"messaging.consumer.group.name": self._subject.group, "brew.txn.id": end.transactional_id}
+        return found | {name: value for name, value in named.items() if value is not None}
+
+    def close(self) -> None:
+        self._provider.shutdown()
+
+
+def _links(traces: Sequence[str]) -> Iterator[Link]:
+    """To the spans that wrote the input's records, as the conventions ask for batches; what is no context is none."""
+    for one in traces:
+        found = get_current_span(_W3C.extract({"traceparent": one}, context=Context())).get_span_context()
+        if found.is_valid:
+            yield Link(found)

@@ -1,0 +1,184 @@
+"""The options of a run, and the settings they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from brew import names
+from brew.claims.member import INTERVAL_S
+from brew.cli import client_config_option, connection
+from brew.errors import UsageError
+from brew.jvm import dependencies
+from brew.names import CrashMode, CrashPoint
+from brew.preflight.finding import allowed
+from brew.records import Tiers
+from brew.settings import (
+    ClaimsSettings,
+    CrashSettings,
+    DirectSettings,
+    Limits,
+    OnMissingPosition,
+    PipelineSettings,
+    ProfilesSettings,
+    Reader,
+    SparkSettings,
+)
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def run_options(command: _F) -> _F:
+    """Put every option of a run on a click command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def _number(flag: str, kind: type, default: float | str | None, text: str) -> Callable[[_F], _F]:
+    return click.option(flag, type=kind, default=default, show_default=default is not None, help=text)
+
+
+def _choice(flag: str, choices: Any, default: str, text: str) -> Callable[[_F], _F]:
+    values = click.Choice([choice.value for choice in choices])
+    return click.option(flag, type=values, default=default, show_default=True, help=text)
+
+
+def _name(flag: str, env: str, default: str, text: str) -> Callable[[_F], _F]:
+    return click.option(flag, envvar=env, default=default, show_default=True, help=text)
+
+
+_OPTIONS: list[Callable[[Any], Any]] = [
+    _name("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers."),
+    client_config_option,
+    _name("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Topic to read, read_committed."),
+    _name("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Topic for enriched orders; made when missing."),
+    _name("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Topic for rejected records; made when missing."),
+    _name("--group", "GROUP_ID", names.GROUP_ID, "Consumer group that holds the position."),
+    click.option(
+        "--tiers",
+        envvar="TIERS",
+        type=click.Choice([one.value for one in Tiers]),
+        default=Tiers.PREFIX.value,
+        show_default=True,
+        help="Where a customer's tier comes from: the record key's prefix, or the customer's profile.",
+    ),
+    _name("--profiles-topic", "PROFILES_TOPIC", names.CUSTOMERS_TOPIC, "Profiles: their topic, compacted."),
+    _number("--profiles-timeout", float, 120.0, "Profiles: seconds that a worker may take to read all of them."),
+    _name("--master", "MASTER", "local[*]", "Spark master: local[*], spark://, yarn, k8s://; none: no Spark."),
+    click.option(
+        "--reader",
+        envvar="READER",
+        type=click.Choice([reader.value for reader in Reader]),
+        default=Reader.DIRECT.value,
+        show_default=True,
+        help="direct: each task reads by itself. connector: Spark's Kafka source reads; slower, for SQL and joins.",
+    ),
+    _number("--lease", float, 10.0, "Direct: seconds that a task works without a word from the driver."),
+    _number("--transaction-bytes", int, 16 * 1024**2, "Direct: input of one transaction, at most."),
+    _number("--read-ahead-bytes", int, 64 * 1024**2, "Direct: what one task fetches ahead, at most."),
+    click.option("--follow", envvar="FOLLOW", is_flag=True, help="Keep running until SIGTERM instead of draining."),
+    click.option("--stand-by", envvar="STAND_BY", is_flag=True, help="Of several drivers one works, the others wait."),
+    click.option("--share", envvar="SHARE", is_flag=True, help="Several drivers divide the partitions by claims."),
+    _number("--claim-interval", float, INTERVAL_S, "Claims: seconds between heartbeats; after two others take over."),
+    click.option("--client-id", default="", metavar="NAME", help="Claims: this driver's name.  [default: host-pid]"),
+    _number("--claims", str, names.CLAIMS_TOPIC, "Stand-by and share: the log of claims; made when missing."),
+    _number("--lanes", int, 2, "Cycles that overlap, over disjoint partitions."),
+    _number("--max-records-per-transaction", int, 250_000, "Offsets of one range, at most."),
+    _number("--transaction-timeout", float, 60.0, "Seconds; the broker's patience with an open transaction."),
+    _number("--poll-interval", float, 0.1, "Seconds between looks when there is nothing to do."),
+    _number("--patience", float, 120.0, "Seconds without progress before giving up."),
+    _number("--blocked-patience", float, 1200.0, "Seconds behind an upstream's open transaction before giving up."),
+    _number("--max-record-bytes", int, 1_000_000, "Larger values are rejected."),
+    _number("--max-record-depth", int, 100, "Deeper JSON is rejected."),
+    click.option(
+        "--max-rejected",
+        type=float,
+        help="Share of a partition's last 1000 records that may be rejected; 1: all.  [default: all, but not all of a "
+        "run's first 100]",
+    ),
+    _choice(
+        "--on-missing-position",
+        OnMissingPosition,
+        OnMissingPosition.REFUSE.value,
+        "What to do when the output holds records but the group has no committed offset.",
+    ),
+    _number("--crash-prob", float, 0.0, "How likely a transaction crashes, 0 to 1."),
+    _choice("--crash-point", CrashPoint, CrashPoint.AFTER_FLUSH.value, "Where."),
+    _choice(
+        "--crash-mode",
+        CrashMode,
+        CrashMode.PIPELINE.value,
+        "pipeline: all of it dies, exit code 2. worker: one Python worker dies, the run heals.",
+    ),
+    _number("--crash-seed", int, None, "Seed of the dice."),
+    click.option("--allow", multiple=True, metavar="NAME", help="Run although this check says unsafe; repeatable."),
+    click.option("--conf", "conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated."),
+    click.option("--journal", envvar="JOURNAL", metavar="DIR", help="Write down every step there, for `proof verify`."),
+    click.option("--jvm-dir", envvar="BREW_JVM_DIR", default=None, help="Where the set-up put the JVM parts."),
+    click.option("--make-archive", default=None, hidden=True, help="Write the class-data archive here."),
+    click.option("--verbose", is_flag=True, help="Let Spark speak."),
+]
+
+
+def settings_of(option: dict[str, Any]) -> PipelineSettings:
+    """
+    Build the settings from parsed options.
+
+    Raises:
+        UsageError: a value that can't be.
+    """
+    return PipelineSettings(
+        connection(option["bootstrap"]),
+        option["input"],
+        option["output"],
+        option["dead_letter"],
+        option["group"],
+        _spark(option),
+        CrashSettings(
+            option["crash_prob"],
+            CrashPoint(option["crash_point"]),
+            CrashMode(option["crash_mode"]),
+            option["crash_seed"],
+        ),
+        Limits(option["max_record_bytes"], option["max_record_depth"]),
+        Reader(option["reader"]),
+        DirectSettings(option["lease"], option["transaction_bytes"], option["read_ahead_bytes"]),
+        follow=option["follow"],
+        lanes=option["lanes"],
+        max_records_per_transaction=option["max_records_per_transaction"],
+        transaction_timeout_s=option["transaction_timeout"],
+        poll_interval_s=option["poll_interval"],
+        patience_s=option["patience"],
+        blocked_patience_s=option["blocked_patience"],
+        on_missing_position=OnMissingPosition(option["on_missing_position"]),
+        journal=option["journal"],
+        max_rejected=option["max_rejected"],
+        stand_by=_claims(option) if option["stand_by"] else None,
+        share=_claims(option) if option["share"] else None,
+        allow=allowed(option["allow"]),
+        profiles=_profiles(option) if option["tiers"] == Tiers.PROFILES else None,
+    )
+
+
+def _profiles(option: dict[str, Any]) -> ProfilesSettings:
+    return ProfilesSettings(option["profiles_topic"], option["profiles_timeout"])
+
+
+def _claims(option: dict[str, Any]) -> ClaimsSettings:
+    return ClaimsSettings(option["claim_interval"], option["client_id"], option["claims"])
+
+
+def _spark(option: dict[str, Any]) -> SparkSettings:
+    conf = {}
+    for pair in option["conf"]:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise UsageError(f"--conf is {pair!r}: write spark.some.name=value")
+        conf[name] = value
+    jvm_dir = str(dependencies.home(option["jvm_dir"]))
+    return SparkSettings(
+        option["master"], jvm_dir, conf, verbose=option["verbose"], make_archive=option["make_archive"]
+    )

@@ -1,0 +1,54 @@
+"""What a task reports to the driver: a range, and what became of it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class Status(enum.StrEnum):
+    """What became of a range."""
+
+    COMMITTED = "committed"
+    ALREADY_DONE = "already-done"
+    AHEAD = "ahead"
+    OFFSET_GAP = "offset-gap"
+    FENCED = "fenced"
+    FAILED = "failed"
+    CRASHED = "crashed"
+
+
+GOOD = {Status.COMMITTED, Status.ALREADY_DONE, Status.AHEAD}
+"""The range is behind the committed offset now, whoever moved it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """
+    A range and what became of it; ``position`` is the committed offset that *locate* found (-1: none).
+
+    ``steps``: seconds of each step that was begun. ``began_at``: seconds since the epoch. ``reasons``: why records were
+    rejected -> how many; ``examples``: reason -> the first one's offset. ``read_bytes``: of Spark's Arrow batches.
+    ``newest_ms``: the timestamp of the last record of a range that was committed, if it has one.
+    ``malformed_profiles``: in the table of profiles that the task used; None without one.
+    ``traces``: `traceparent` headers of its records, where somebody asked (`brew.attempt`).
+    """
+
+    partition: int
+    start: int
+    until: int
+    status: Status
+    position: int = -1
+    enriched: int = 0
+    rejected: int = 0
+    seconds: float = 0.0
+    detail: str = ""
+    steps: Mapping[str, float] = field(default_factory=dict)
+    began_at: float = 0.0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    examples: Mapping[str, int] = field(default_factory=dict)
+    read_bytes: int = 0
+    newest_ms: int | None = None
+    traces: list[str] = field(default_factory=list)
+    malformed_profiles: int | None = None

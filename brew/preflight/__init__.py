@@ -1,0 +1,1 @@
+"""Checks of a cluster before a run, and what each finding means."""

@@ -1,0 +1,416 @@
+"""All checks of a cluster before a run; pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from brew.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterFacts, GroupFacts, TopicFacts, Unknown
+from brew.deadline import delivery_ms
+from brew.errors import Refused
+from brew.names import READ_COMMITTED
+from brew.planner import Fact, check, position_metadata
+from brew.preflight import timeouts
+from brew.preflight.finding import ROLES, Finding, Severity
+from brew.preflight.timeouts import Chain
+from brew.settings import PipelineSettings, Reader
+
+VERIFICATION = "transaction.partition.verification.enable"
+_KIP_890 = 2
+
+
+def alike(facts: ClusterFacts, settings: frozenset[str]) -> Finding:
+    """Whether every broker has the same ``settings``; where they differ the other checks take the least of them."""
+    told = facts.config
+    setting, why = "these settings of each broker", "what holds does not depend on the broker that is asked"
+    good = Finding("brokers-alike", "", "the same on every broker", setting, why, Severity.OK)
+    if isinstance(told, Unknown):
+        why = f"the brokers do not tell ({told.reason}); grant DescribeConfigs on the cluster"
+        return replace(good, value="?", why=why, severity=Severity.UNKNOWN)
+    apart = [words for name in sorted(settings) if (words := _apart(name, facts))]
+    if apart:
+        why = "what holds depends on the broker that leads a partition, or coordinates; the checks take the least"
+        return replace(good, value="; ".join(apart), why=why, severity=Severity.WARNING)
+    if isinstance(facts.brokers, int) and len(told) < facts.brokers:
+        value = f"{len(told)} of {facts.brokers} brokers"
+        return replace(good, value=value, why="the others did not tell", severity=Severity.UNKNOWN)
+    return replace(good, value=f"{len(told)} brokers" if len(told) > 1 else "1 broker")
+
+
+def _apart(name: str, facts: ClusterFacts) -> str:
+    """Who has which value of a setting, where there are several; empty where all have one."""
+    if isinstance(facts.config, Unknown):
+        return ""
+    having: dict[str, list[int]] = defaultdict(list)
+    for broker, config in sorted(facts.config.items()):
+        if name in config:
+            having[config[name]].append(broker)
+    if len(having) < 2:  # noqa: PLR2004 - two differ
+        return ""
+    return f"{name} is " + ", ".join(f"{value} on {' '.join(map(str, who))}" for value, who in sorted(having.items()))
+
+
+def verification(facts: ClusterFacts) -> Finding:
+    """Whether the brokers ask the coordinator before they take a record into a transaction."""
+    found = facts.texts(VERIFICATION)
+    finding = Finding(
+        "transaction-verification",
+        ", ".join(sorted(found)) or "?",
+        "true",
+        f"the brokers' {VERIFICATION}",
+        "a late record opens no transaction that nobody ends",
+        Severity.OK,
+    )
+    if not found:
+        why = "not told; on Kafka before 3.6 a late record can open a transaction that nobody ends: `pipeline doctor`"
+        return replace(finding, why=why, severity=Severity.UNKNOWN)
+    if found != {"true"}:
+        why = "a late record can open a transaction that nobody ends (KIP-890); `pipeline doctor` finds those"
+        return replace(finding, why=why, severity=Severity.WARNING)
+    return finding
+
+
+def transaction_version(told: int | Unknown) -> Finding:
+    """The cluster's level of the feature `transaction.version`; 2 moves the epoch with each transaction (KIP-890)."""
+    name, need = "transaction-version", f"at least {_KIP_890}"
+    setting = "kafka-features.sh upgrade --feature transaction.version=2"
+    if isinstance(told, Unknown):
+        why = f"the brokers do not tell ({told.reason})"
+        return Finding(name, "?", need, setting, why, Severity.UNKNOWN)
+    if told < _KIP_890:
+        why = (
+            "an upstream producer's late commit can end its next transaction: orders that it aborted could be read; "
+            "this pipeline's own writers take a new epoch for each transaction"
+        )
+        return Finding(name, str(told), need, setting, why, Severity.WARNING)
+    why = "producers that know it are safe from their own late commits; ours take a new epoch for each transaction"
+    return Finding(name, str(told), need, setting, why, Severity.OK)
+
+
+_ENOUGH = 3
+_STORAGE_MIN_ISR = "min.insync.replicas"
+_STORAGE_UNCLEAN = "unclean.leader.election.enable"
+_CLEANUP = "cleanup.policy"
+
+
+def storage(role: str, topic: TopicFacts, brokers: int | None) -> Iterator[Finding]:
+    """
+    The checks of one topic; ``brokers`` is None where nobody tells how many there are.
+
+    What the input loses is lost by those who write it: a warning. What is ours is unsafe.
+    """
+    yield _replication(role, topic, brokers)
+    yield _min_isr(role, topic)
+    yield _unclean(role, topic)
+    if role in _COMPACTED:
+        yield _cleanup(role, topic)
+
+
+def _worst(role: str) -> Severity:
+    return Severity.WARNING if role == "input" else Severity.UNSAFE
+
+
+def _replication(role: str, topic: TopicFacts, brokers: int | None) -> Finding:
+    need = _ENOUGH if brokers is None else min(_ENOUGH, brokers)
+    why, severity = "a broker that is lost for good takes no acknowledged record with it", Severity.OK
+    if topic.replicas < need:
+        lost = "its disk is the only copy" if topic.replicas == 1 else "two disks hold all there is"
+        severity = _worst(role) if topic.replicas == 1 else Severity.WARNING
+        why = f"{lost}: a broker that is lost for good takes acknowledged records, or their offsets, with it"
+    elif topic.replicas < _ENOUGH:
+        severity = Severity.WARNING
+        why = f"a cluster of {brokers} can't do better, and loses what its disks lose; use three brokers"
+    setting = f"replicas of {topic.name} (kafka-reassign-partitions.sh)"
+    return Finding(f"{role}-replication", str(topic.replicas), f"{_ENOUGH}", setting, why, severity)
+
+
+def _min_isr(role: str, topic: TopicFacts) -> Finding:
+    found = topic.number(_STORAGE_MIN_ISR)
+    need = "1" if topic.replicas == 1 else f"2 to {max(2, topic.replicas - 1)}"
+    setting = f"{_STORAGE_MIN_ISR} of {topic.name}"
+
+    def finding(severity: Severity, why: str) -> Finding:
+        return Finding(f"{role}-min-isr", "?" if found is None else str(found), need, setting, why, severity)
+
+    if found is None:
+        return finding(Severity.UNKNOWN, "the brokers do not tell; grant DescribeConfigs on the topic")
+    if found > topic.replicas:
+        return finding(_worst(role), f"no record is ever acknowledged: there are {topic.replicas} replicas only")
+    if topic.in_sync < found:
+        return finding(Severity.WARNING, f"{topic.in_sync} replicas are in sync now: until more are, writes fail")
+    if topic.replicas > 1 and found == 1:
+        return finding(Severity.WARNING, "a record on one disk counts as acknowledged, and is lost with that disk")
+    if topic.replicas > 1 and found == topic.replicas:
+        return finding(Severity.WARNING, "one broker that is away stops all writes")
+    return finding(Severity.OK, "what is acknowledged is on that many disks")
+
+
+def _unclean(role: str, topic: TopicFacts) -> Finding:
+    found = topic.text(_STORAGE_UNCLEAN)
+    if found is None:
+        severity, why = Severity.UNKNOWN, "the brokers do not tell; grant DescribeConfigs on the topic"
+    elif found == "true" and topic.replicas > 1:
+        severity = _worst(role)
+        why = "a replica that lags may become leader: acknowledged records and committed transactions vanish"
+    else:
+        severity, why = Severity.OK, "only a replica in sync becomes leader"
+    return Finding(
+        f"{role}-unclean-election", found or "?", "false", f"{_STORAGE_UNCLEAN} of {topic.name}", why, severity
+    )
+
+
+_COMPACTED = {
+    "input": "compaction may remove an order before it is read",
+    "output": "compaction removes all but the last record of a key: orders vanish after they were delivered",
+    "dead-letter": "compaction refuses records without a key, and removes all but the last of one key",
+}
+
+
+def _cleanup(role: str, topic: TopicFacts) -> Finding:
+    found = topic.text(_CLEANUP)
+    if found is None:
+        severity, why = Severity.UNKNOWN, "the brokers do not tell; grant DescribeConfigs on the topic"
+    elif "compact" in found:
+        severity, why = _worst(role), _COMPACTED[role]
+    else:
+        severity, why = Severity.OK, "records go by age or size only"
+    return Finding(f"{role}-cleanup", found or "?", "delete", f"{_CLEANUP} of {topic.name}", why, severity)
+
+
+_TOPIC_NEEDS = {
+    "input": frozenset({"READ"}),
+    "output": frozenset({"WRITE", "DESCRIBE_CONFIGS"}),
+    "dead-letter": frozenset({"WRITE", "DESCRIBE_CONFIGS"}),
+}
+_MOST_NAMED = 3
+
+
+def access(role: str, topic: TopicFacts) -> Finding:
+    """What this client may do on a topic."""
+    return _access(f"{role}-access", f"topic {topic.name}", _TOPIC_NEEDS[role], topic.operations)
+
+
+def group(name: str, told: GroupFacts | Unknown) -> Iterator[Finding]:
+    """Members and rights of the group that holds the position."""
+    yield members(name, told)
+    operations = None if isinstance(told, Unknown) else told.operations
+    yield _access("group-access", f"group {name}", frozenset({"READ"}), operations)
+
+
+def transactional_id(group: str, told: bool | Unknown) -> Finding:
+    """
+    The ids `<group>:<topic>:<partition>`.
+
+    ``told``: whether the brokers let this client look at one, which Write brings with it.
+    """
+    name, setting = "transactional-id-access", f"ACLs of this principal on transactional ids {group}:* (prefixed)"
+    if isinstance(told, Unknown):
+        why = f"the brokers do not tell ({told.reason}); a missing right shows at the first fence"
+        return Finding(name, "?", "WRITE", setting, why, Severity.UNKNOWN)
+    if told:
+        why = "they may be looked at, as Write lets us; whether Write is granted shows at the first fence"
+        return Finding(name, "DESCRIBE", "WRITE", setting, why, Severity.OK)
+    why = "WRITE is not granted: no transaction can begin"
+    return Finding(name, "none", "WRITE", setting, why, Severity.UNSAFE)
+
+
+def _access(name: str, resource: str, needed: frozenset[str], told: frozenset[str] | None) -> Finding:
+    need, setting = ", ".join(sorted(needed)), f"ACLs of this principal on {resource} (kafka-acls.sh)"
+    if told is None:
+        why = "the brokers do not tell what this client may do; a missing right shows as a refusal later"
+        return Finding(name, "?", need, setting, why, Severity.UNKNOWN)
+    value = ", ".join(sorted(told & needed)) or "none"
+    if missing := sorted(needed - told):
+        why = f"{', '.join(missing)} is not granted: the run would be refused in the middle of its work"
+        return Finding(name, value, need, setting, why, Severity.UNSAFE)
+    return Finding(name, value, need, setting, "what a run does there is granted", Severity.OK)
+
+
+def members(name: str, told: GroupFacts | Unknown) -> Finding:
+    """Who else is in the group."""
+    setting = f"group.id of whoever subscribes with {name}, or --group"
+    if isinstance(told, Unknown):
+        return Finding(
+            "group-members", "?", "none", setting, f"the brokers do not tell: {told.reason}", Severity.UNKNOWN
+        )
+    if not told.members:
+        why = "only this pipeline moves the position"
+        return Finding("group-members", "none", "none", setting, why, Severity.OK)
+    named = ", ".join(told.members[:_MOST_NAMED]) + (" ..." if len(told.members) > _MOST_NAMED else "")
+    why = "a member commits positions of its own under this group: records would be skipped or come twice"
+    return Finding("group-members", f"{len(told.members)}: {named}", "none", setting, why, Severity.UNSAFE)
+
+
+_OUTPUT_ROOM = 16_384
+_MOST_COPIES = 3
+_REQUEST_MS = 30_000  # librdkafka's default
+_MAX_BYTES = "max.message.bytes"
+_MADE_WITH = {  # settings of the brokers by which they make their own logs at first use
+    "transactions": ("transaction.state.log.replication.factor", "transaction.state.log.min.isr"),
+    "offsets": ("offsets.topic.replication.factor", "min.insync.replicas"),
+}
+_MIN_ISR = "min.insync.replicas"
+_UNCLEAN = "unclean.leader.election.enable"
+_BROKERS = frozenset(
+    {
+        timeouts.MAX_TRANSACTION_MS,
+        timeouts.OFFSETS_RETENTION_MIN,
+        VERIFICATION,
+        _MIN_ISR,
+        _UNCLEAN,
+        *(setting for settings in _MADE_WITH.values() for setting in settings),
+    }
+)
+"""What the checks ask brokers for."""
+
+
+def roles(settings: PipelineSettings) -> dict[str, str]:
+    """Role -> topic, in the order of `ROLES`."""
+    topics = (settings.input, settings.output, settings.dead_letter, TRANSACTIONS_TOPIC, OFFSETS_TOPIC)
+    return dict(zip(ROLES, topics, strict=True))
+
+
+def judge(settings: PipelineSettings, facts: ClusterFacts, message_max_bytes: int) -> list[Finding]:
+    """Every check that needs no look at the position; ``message_max_bytes`` is what our own writer takes."""
+    found: list[Finding] = []
+    known: dict[str, TopicFacts] = {}
+    count = facts.brokers if isinstance(facts.brokers, int) else None
+    for role, name in roles(settings).items():
+        told = facts.topics.get(name)
+        topic = _as_it_will_be(role, name, facts) if told is None else told
+        if isinstance(topic, Unknown):
+            gone = role == "input" and told is None
+            found.append(_untold(role, name, topic.reason, Severity.UNSAFE if gone else Severity.UNKNOWN))
+            continue
+        found += storage(role, topic, count)
+        if told is not None and role in ROLES[:3]:
+            known[role] = topic
+            found.append(access(role, topic))
+    found += _sizes(settings, known, message_max_bytes)
+    found += timeouts.chain(chain_of(settings, facts))
+    direct = settings.reader is Reader.DIRECT
+    amount = settings.direct.transaction_bytes if direct else None
+    found.append(
+        timeouts.size(settings.max_records_per_transaction, amount, int(settings.transaction_timeout_s * 1000))
+    )
+    found.append(timeouts.retention(facts.number(timeouts.OFFSETS_RETENTION_MIN)))
+    found.append(verification(facts))
+    found.append(alike(facts, _BROKERS))
+    found.append(_isolation())
+    found += group(settings.group, facts.group)
+    return found
+
+
+def positions(facts: Iterable[Fact], group: str) -> Iterator[Finding]:
+    """Whether the group's position still means what it meant; a run refuses by itself where it does not."""
+    seen = list(facts)
+    moved = "kafka-consumer-groups --reset-offsets"
+    for fact in seen:
+        try:
+            check(fact, group)
+        except Refused as error:
+            kind, _, why = str(error).partition(": ")
+            at = "none" if fact.committed is None else str(fact.committed.offset)
+            recreated = kind == "topic-recreated"
+            need = f"topic id {fact.topic_id}" if recreated else f"{fact.log.first} to {fact.log.end}"
+            name = "topic-identity" if recreated else "position"
+            yield Finding(name, f"{at} in partition {fact.partition}", need, moved, why, Severity.UNSAFE)
+            return
+    begun = [fact for fact in seen if fact.committed is not None]
+    text = f"{len(begun)} of {len(seen)} partitions"
+    yield Finding("position", text, "within the log", moved, "no record was lost before it was read", Severity.OK)
+    named = [f for f in begun if f.committed is not None and f.committed.metadata == position_metadata(f.topic_id)]
+    known = len(named) == len(begun)
+    why = "a topic that is deleted and made again is seen"
+    if not known:
+        why = "a position set by hand carries no topic id: until the next commit a topic made again is not seen"
+    value = f"{len(named)} of {len(begun)} positions"
+    severity = Severity.OK if known else Severity.UNKNOWN
+    yield Finding("topic-identity", value, "the topic's id beside each position", moved, why, severity)
+
+
+def _as_it_will_be(role: str, name: str, facts: ClusterFacts) -> TopicFacts | Unknown:
+    """A topic that is not there yet, with what it will be made with."""
+    if role == "input":
+        return Unknown("there is no such topic; make it (`make topic-create-all`), or name another (--input)")
+    if role in _MADE_WITH:
+        copies, needed = (facts.number(setting) for setting in _MADE_WITH[role])
+    else:
+        count = facts.brokers if isinstance(facts.brokers, int) else None
+        copies, needed = None if count is None else min(_MOST_COPIES, count), facts.number(_MIN_ISR)
+    if copies is None or isinstance(facts.config, Unknown):
+        return Unknown("it is made at first use, and the brokers do not tell with what")
+    config = {
+        _MIN_ISR: "?" if needed is None else str(needed),
+        _UNCLEAN: "true" if "true" in facts.texts(_UNCLEAN) else "false",
+        "cleanup.policy": "delete",
+    }
+    return TopicFacts(name, "", 0, copies, copies, config)
+
+
+def _untold(role: str, name: str, reason: str, severity: Severity) -> Finding:
+    return Finding(f"{role}-replication", "?", "3", f"replicas of {name}", reason, severity)
+
+
+def chain_of(settings: PipelineSettings, facts: ClusterFacts) -> Chain:
+    """The time-outs of these settings, and the brokers' maximum."""
+    transaction_ms = int(settings.transaction_timeout_s * 1000)
+    request_ms = int(settings.connection.properties.get("request.timeout.ms", _REQUEST_MS))
+    return Chain(
+        request_ms,
+        delivery_ms(settings.transaction_timeout_s),
+        transaction_ms,
+        facts.number(timeouts.MAX_TRANSACTION_MS),
+    )
+
+
+def _sizes(settings: PipelineSettings, known: Mapping[str, TopicFacts], most: int) -> Iterator[Finding]:
+    source, output, dead = (known.get(role) for role in ROLES[:3])
+    largest = None if source is None else source.number(_MAX_BYTES)
+    if largest is None:
+        return
+    wanted = min(largest, settings.limits.max_bytes)
+    if output is not None:
+        room = _OUTPUT_ROOM
+        why = (f"enrichment and headers take up to {room} bytes more", "orders that only just fit are rejected instead")
+        yield _size("output", output, wanted + room, why)
+    if dead is not None:
+        why = ("a rejected record fits with its bytes", "the value of a larger record is left out of its dead letter")
+        yield _size("dead-letter", dead, largest, why)
+    ok = largest <= most
+    yield Finding(
+        "producer-message-size",
+        f"{most} bytes",
+        f"at least {largest} bytes",
+        f"{_MAX_BYTES} of {settings.input}",
+        "our writer takes whatever the input holds" if ok else "our writer refuses records that the input takes",
+        Severity.OK if ok else Severity.WARNING,
+    )
+    if output is not None and source is not None:
+        same = output.partitions == source.partitions
+        yield Finding(
+            "output-partitions",
+            str(output.partitions),
+            str(source.partitions),
+            f"partitions of {output.name}",
+            "a crash in one input partition holds back one output partition only"
+            if same
+            else "records go by their key: a crash in one input partition can hold back all of the output",
+            Severity.OK if same else Severity.WARNING,
+        )
+
+
+def _size(role: str, topic: TopicFacts, need: int, why: tuple[str, str]) -> Finding:
+    found = topic.number(_MAX_BYTES)
+    severity = Severity.UNKNOWN if found is None else Severity.OK if found >= need else Severity.WARNING
+    told = "the brokers do not tell; grant DescribeConfigs on the topic" if found is None else why[found < need]
+    value = "?" if found is None else f"{found} bytes"
+    setting = f"{_MAX_BYTES} of {topic.name}"
+    return Finding(f"{role}-message-size", value, f"at least {need} bytes", setting, told, severity)
+
+
+def _isolation() -> Finding:
+    """Told for completeness: every reader of ours is made with it, and no setting changes that."""
+    why = "aborted orders are never read; no setting of ours changes that (--client-config refuses the key)"
+    return Finding("isolation-level", READ_COMMITTED, READ_COMMITTED, "isolation.level", why, Severity.OK)

@@ -1,0 +1,90 @@
+"""What a check found, its name, and whether a run goes on; pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from brew.errors import Refused, UsageError
+
+
+class Severity(enum.StrEnum):
+    """How bad a finding is; a run refuses what is unsafe."""
+
+    OK = "ok"
+    UNKNOWN = "unknown"
+    WARNING = "warning"
+    UNSAFE = "unsafe"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: the value found, the value needed, the setting to change, and why it matters."""
+
+    name: str
+    value: str
+    need: str
+    setting: str
+    why: str
+    severity: Severity
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self) | {"severity": self.severity.value}
+
+
+ROLES = ("input", "output", "dead-letter", "transactions", "offsets")
+"""Topics by what they are to a run; the last two are Kafka's own logs."""
+
+NAMES = (
+    *(f"{role}-{check}" for role in ROLES for check in ("replication", "min-isr", "unclean-election")),
+    *(f"{role}-{check}" for role in ROLES[:3] for check in ("cleanup", "access")),
+    *(f"{role}-message-size" for role in ROLES[1:3]),
+    "output-partitions",
+    "producer-message-size",
+    "request-timeout",
+    "delivery-timeout",
+    "transaction-timeout",
+    "transaction-size",
+    "offsets-retention",
+    "transaction-verification",
+    "brokers-alike",
+    "isolation-level",
+    "group-members",
+    "group-access",
+)
+POSITION_NAMES = ("position", "topic-identity", "transactional-id-access", "transaction-version", "clock-skew")
+"""What only the command looks at: what is unsafe of it a run refuses by itself, and can't be told to go on."""
+
+
+def allowed(names: Iterable[str]) -> frozenset[str]:
+    """
+    The names given with `--allow`.
+
+    Raises:
+        UsageError: there is no check of that name.
+    """
+    found = frozenset(names)
+    if unknown := sorted(found - set(NAMES)):
+        raise UsageError(f"--allow is {unknown[0]!r}: no check has that name; `pipeline preflight` lists them")
+    return found
+
+
+def gate(findings: Iterable[Finding], allow: frozenset[str]) -> tuple[str, ...]:
+    """
+    The notes of what is unsafe and allowed by name.
+
+    Raises:
+        Refused: something is unsafe; all of it is named, with what to change.
+    """
+    unsafe = [one for one in findings if one.severity is Severity.UNSAFE]
+    left = [one for one in unsafe if one.name not in allow]
+    if left:
+        flags = " ".join(f"--allow {one.name}" for one in left)
+        told = "; ".join(f"{one.name} is {one.value}, needs {one.need} ({one.setting}): {one.why}" for one in left)
+        raise Refused(
+            f"preflight: {told}; change {'it' if len(left) == 1 else 'them'}, or run all the same with {flags} "
+            "(`pipeline preflight` shows all checks)"
+        )
+    return tuple(f"allowed although unsafe: {one.name} is {one.value}, needs {one.need}: {one.why}" for one in unsafe)

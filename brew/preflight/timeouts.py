@@ -1,0 +1,230 @@
+"""The chain of time-outs, each explained, and the clocks; pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from brew.cluster import Unknown
+from brew.preflight.finding import Finding, Severity
+from brew.settings import PipelineSettings, Reader
+from brew.transaction_sizing import SHARE
+from brew.watchdog import PATIENCE
+
+_MOST_SKEW_S = 1.0
+_BUSY_RECORDS_PER_S = 50_000
+_BUSY_BYTES_PER_S = 20_000_000
+_WEEK_MIN = 7 * 24 * 60
+MAX_TRANSACTION_MS = "transaction.max.timeout.ms"
+OFFSETS_RETENTION_MIN = "offsets.retention.minutes"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """How long each one waits, in ms; ``broker_ms`` is the longest transaction that the brokers allow, if they tell."""
+
+    request_ms: int
+    delivery_ms: int
+    transaction_ms: int
+    broker_ms: int | None
+
+
+def chain(found: Chain) -> Iterator[Finding]:
+    """`request < delivery < transaction < the brokers' maximum`, link by link; what is equal is warned of."""
+    ok = found.request_ms < found.delivery_ms
+    yield Finding(
+        "request-timeout",
+        f"{found.request_ms} ms",
+        f"less than {found.delivery_ms} ms",
+        "request.timeout.ms (--transaction-timeout sets the delivery's)",
+        "a request that is lost is sent again within the transaction"
+        if ok
+        else "a lost request is not sent again before the record's time is over: the transaction is aborted instead",
+        Severity.OK if ok else Severity.WARNING,
+    )
+    ok = found.delivery_ms < found.transaction_ms
+    yield Finding(
+        "delivery-timeout",
+        f"{found.delivery_ms} ms",
+        f"less than {found.transaction_ms} ms",
+        "message.timeout.ms (--transaction-timeout sets it)",
+        "the writer gives up before the brokers abort it, and the next attempt knows why"
+        if ok
+        else "the brokers abort the transaction while its records are still on their way",
+        _severity(found.delivery_ms, found.transaction_ms),
+    )
+    yield _transaction(found)
+
+
+def _transaction(found: Chain) -> Finding:
+    value, setting = f"{found.transaction_ms} ms", f"--transaction-timeout, or the brokers' {MAX_TRANSACTION_MS}"
+    if found.broker_ms is None:
+        why = "the brokers do not tell their maximum (DescribeConfigs on the cluster); a longer one is refused at once"
+        return Finding("transaction-timeout", value, "less than the brokers' maximum", setting, why, Severity.UNKNOWN)
+    severity = _severity(found.transaction_ms, found.broker_ms)
+    why = "a dead run holds readers back for that long, unless the next one fences it"
+    if severity is Severity.WARNING:
+        why = "the brokers take just that: once their maximum is lowered they refuse every transaction"
+    elif severity is Severity.UNSAFE:
+        why = "the brokers refuse every transaction (INVALID_TRANSACTION_TIMEOUT)"
+    return Finding("transaction-timeout", value, f"less than {found.broker_ms} ms", setting, why, severity)
+
+
+def _severity(ms: int, limit_ms: int) -> Severity:
+    """Below is good, above fails; equal works, and has no room."""
+    return Severity.OK if ms < limit_ms else Severity.WARNING if ms == limit_ms else Severity.UNSAFE
+
+
+def size(records: int, transaction_bytes: int | None, transaction_ms: int) -> Finding:
+    """
+    Whether a full transaction fits into a third of its time-out, at a speed that a busy machine still has.
+
+    ``transaction_bytes``: where the reader counts bytes, not records.
+    """
+    share_s = transaction_ms / 1000 * SHARE
+    if transaction_bytes is None:
+        value, need, speed = f"{records} records", round(_BUSY_RECORDS_PER_S * share_s), f"{_BUSY_RECORDS_PER_S}/s"
+        setting, text = "--max-records-per-transaction", f"at most {need} records"
+        ok = records <= need
+    else:
+        value, need, speed = f"{transaction_bytes} bytes", round(_BUSY_BYTES_PER_S * share_s), "20 MB/s"
+        setting, text = "--transaction-bytes", f"at most {need} bytes"
+        ok = transaction_bytes <= need
+    why = f"at {speed} a full transaction takes a third of its time-out ({share_s:g} s) at most"
+    if not ok:
+        why = f"at {speed} a full transaction takes more than {share_s:g} s: on a slow day its time-out aborts it"
+    return Finding("transaction-size", value, text, setting, why, Severity.OK if ok else Severity.WARNING)
+
+
+def retention(minutes: int | None) -> Finding:
+    """How long Kafka remembers a position of a group without members, as ours is."""
+    value, need = "?" if minutes is None else f"{minutes} min", f"at least {_WEEK_MIN} min"
+    if minutes is None:
+        severity, why = Severity.UNKNOWN, "the brokers do not tell; grant DescribeConfigs on the cluster"
+    elif minutes < _WEEK_MIN:
+        severity = Severity.WARNING
+        why = "a partition without commits for that long loses its position (offsets-vanished at the next run)"
+    else:
+        severity, why = Severity.OK, "a run may pause for that long and still knows where it stands"
+    return Finding("offsets-retention", value, need, f"the brokers' {OFFSETS_RETENTION_MIN}", why, severity)
+
+
+def skew(told: float | Unknown) -> Finding:
+    """``told``: seconds that the controller's clock is ahead of this machine's, negative where it is behind."""
+    name, need, setting = (
+        "clock-skew",
+        f"at most {_MOST_SKEW_S:g} s",
+        "the clocks (NTP) of this machine and the brokers",
+    )
+    if isinstance(told, Unknown):
+        why = f"the brokers do not tell ({told.reason}); with KRaft, Kafka 3.3 and Describe on the cluster they do"
+        return Finding(name, "?", need, setting, why, Severity.UNKNOWN)
+    if abs(told) > _MOST_SKEW_S:
+        value = f"the controller is {abs(told):.1f} s {'ahead' if told > 0 else 'behind'}"
+        why = "lag in seconds, ages of transactions and times of orders compare clocks: they are wrong by as much"
+        return Finding(name, value, need, setting, why, Severity.WARNING)
+    value = "within the answer's time" if told == 0 else f"{told:+.3f} s"
+    return Finding(name, value, need, setting, "ages that compare both clocks can be believed", Severity.OK)
+
+
+_MINUTE_MS = 60_000
+_TRANSACTION = "--transaction-timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeout:
+    """One of them; ``ms`` is None where it is not told, ``exceeded`` what happens when it is over."""
+
+    name: str
+    ms: int | None
+    set_by: str
+    exceeded: str
+
+
+def explained(settings: PipelineSettings, found: Chain, retention_min: int | None) -> dict[str, Any]:
+    """The chain in its order, whether it holds (null: not told), and what waits beside it."""
+    links = list(_links(settings, found))
+    values = [one.ms for one in links]
+    known = [ms for ms in values if ms is not None]
+    rising = all(low < high for low, high in itertools.pairwise(known))
+    return {
+        "holds": rising if known == values or not rising else None,
+        "chain": [asdict(one) for one in links],
+        "beside": [asdict(one) for one in _beside(settings, retention_min)],
+    }
+
+
+def _links(settings: PipelineSettings, found: Chain) -> Iterator[Timeout]:
+    given = "request.timeout.ms" in settings.connection.properties
+    by = "request.timeout.ms in --client-config" if given else "librdkafka's default; request.timeout.ms"
+    yield Timeout("request", found.request_ms, by, "the request is sent again, as long as the record has time left")
+    yield Timeout(
+        "delivery",
+        found.delivery_ms,
+        f"nine tenths of {_TRANSACTION} (message.timeout.ms)",
+        "the record counts as lost: the transaction is aborted, and the next attempt writes the range again",
+    )
+    yield Timeout(
+        "transaction",
+        found.transaction_ms,
+        f"{_TRANSACTION} (transaction.timeout.ms)",
+        "the coordinator aborts and fences it, readers go on behind it; the next attempt writes the range again",
+    )
+    yield Timeout(
+        "brokers' maximum",
+        found.broker_ms,
+        f"the brokers' {MAX_TRANSACTION_MS}",
+        "a longer transaction time-out is refused at the first fence (INVALID_TRANSACTION_TIMEOUT)",
+    )
+
+
+def _beside(settings: PipelineSettings, retention_min: int | None) -> Iterator[Timeout]:
+    whole = settings.transaction_timeout_s
+    yield _of("batch", whole * SHARE, f"a third of {_TRANSACTION}", "the next ranges get fewer records")
+    yield _of("attempt", whole, _TRANSACTION, "it gives up, aborts, and gives its range back to the driver")
+    ends = (
+        "the run ends with the stacks on stderr" if settings.spark.absent else "its worker ends, Spark tries it again"
+    )
+    yield _of("watchdog", PATIENCE * whole, f"twice {_TRANSACTION}", f"a call of the client library has hung: {ends}")
+    claims = settings.stand_by or settings.share
+    if settings.reader is Reader.DIRECT and not settings.spark.absent:
+        leased = settings if claims is None else settings.leased_within(claims)
+        by = "--lease" if claims is None else "--lease, two heartbeat intervals at most"
+        gone = "without a word from the driver a task ends its partitions; one that is silent is taken for dead"
+        yield _of("lease", leased.direct.lease_s, by, gone)
+    if claims is not None:
+        by = "--claim-interval, the same for all drivers"
+        yield _of("heartbeat", claims.interval_s, by, "nothing yet: one beat may be late")
+        over = "another driver takes over, and its fence ends what this one left open"
+        yield _of("take-over", 2 * claims.interval_s, "twice --claim-interval", over)
+    if settings.profiles is not None:
+        yield _of(
+            "profiles", settings.profiles.load_timeout_s, "--profiles-timeout", "the attempt fails, and is repeated"
+        )
+    yield _of("patience", settings.patience_s, "--patience", "no progress for so long: the run refuses to go on")
+    if not settings.follow:
+        upstream = "an upstream's open transaction held the input back for so long: the draining run refuses to go on"
+        yield _of("blocked patience", settings.blocked_patience_s, "--blocked-patience", upstream)
+    ms = None if retention_min is None else retention_min * _MINUTE_MS
+    forgotten = "a group without commits for so long is forgotten: offsets-vanished at the next run"
+    yield Timeout("position", ms, f"the brokers' {OFFSETS_RETENTION_MIN}", forgotten)
+    nobody = "nobody: the pipeline subscribes nowhere, so no session or poll interval can end"
+    yield Timeout("session", None, nobody, "nothing; the fence keeps two runs apart")
+
+
+def _of(name: str, seconds: float, set_by: str, exceeded: str) -> Timeout:
+    return Timeout(name, round(seconds * 1000), set_by, exceeded)
+
+
+def chain_words(told: Mapping[str, Any]) -> str:
+    """The chain in one line."""
+    values = [f"{one['name']} {'?' if one['ms'] is None else words(one['ms'])}" for one in told["chain"]]
+    verdict = {True: "holds", False: "does NOT hold", None: "can't be told whole"}[told["holds"]]
+    return f"{' < '.join(values)}: {verdict}"
+
+
+def words(ms: int | None) -> str:
+    """As people say it; a dash where it is not told, or never ends."""
+    return "-" if ms is None else f"{ms / 1000:,g} s"

@@ -1,0 +1,1 @@
+"""The direct reader: a task holds partitions for a lease, and transacts one range after another."""

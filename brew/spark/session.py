@@ -1,0 +1,306 @@
+"""Start Spark: quickly on this machine, quietly everywhere, with our package on the executors."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from brew.errors import Refused
+from brew.jvm import dependencies
+from brew.jvm.dependencies import Part
+from brew.settings import Compilers, SparkSettings
+from brew.spark import gateway
+
+PACKAGES = ("protocol", "pipeline")
+CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+_CONNECT_S = 5.0
+_GONE_S = 2.0
+# Spark's own, and what a Kafka client's secrets are called: setting one replaces the default.
+_HIDDEN = "(?i)secret|password|token|access[.]?key|jaas|keystore"
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"  # what spark-submit tells a driver; the jars are its affair
+
+_TAG = "brew-pipeline"
+_OF_A_SESSION = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    # Spark's own list less kafka: read the first way, each row becomes objects and a row again (decision 0006).
+    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
+}
+
+# Measured on two cores (decision 0006): the second compiler alone took a quarter of the JVM's CPU time.
+COLLECTOR = "-XX:+UseSerialGC"
+COMPILERS = {
+    Compilers.FIRST: ("-XX:TieredStopAtLevel=1",),
+    Compilers.SECOND_LATE: (
+        "-XX:Tier4InvocationThreshold=100000",
+        "-XX:Tier4MinInvocationThreshold=20000",
+        "-XX:Tier4CompileThreshold=300000",
+        "-XX:Tier4BackEdgeThreshold=1000000",
+    ),
+    Compilers.BOTH: (),
+}
+
+
+def spark_conf(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> dict[str, str]:
+    """Every Spark setting of a run, the caller's own last."""
+    conf = {
+        "spark.app.name": "brew-pipeline",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **_OF_A_SESSION,
+        "spark.python.worker.reuse": "true",
+        "spark.speculation": "false",
+        "spark.redaction.regex": _HIDDEN,
+        "spark.sql.redaction.options.regex": f"(?i)url|{_HIDDEN}",
+        "spark.task.maxFailures": "4",
+        "spark.driver.memory": "1g",
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir(), "brew-warehouse")),
+        **_java(settings, compilers),
+    }
+    if settings.master.startswith("local"):
+        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return conf | dict(settings.conf)
+
+
+def _java(settings: SparkSettings, compilers: Compilers) -> dict[str, str]:
+    """The connector's jars and the JVM's options; without jars of ours Spark fetches the connector itself."""
+    log4j = "file:" + str(Path(__file__).with_name("log4j2.properties"))
+    options = [f"-Dlog4j2.configurationFile={log4j}"] if not settings.verbose else []
+    jars = [str(jar) for jar in dependencies.jars(Part.SPARK, Path(settings.jvm_dir))] if settings.jvm_dir else []
+    if not jars:
+        return {"spark.jars.packages": CONNECTOR, "spark.driver.extraJavaOptions": " ".join(options)}
+    archive = Path(settings.jvm_dir or "", "spark.jsa")
+    if settings.local:
+        options += [COLLECTOR, *COMPILERS[compilers]]
+        if settings.make_archive:
+            options.append(f"-XX:ArchiveClassesAtExit={settings.make_archive}")
+        elif archive.exists():
+            # Falls back silently when the archive does not fit this JVM or these jars.
+            options += [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    conf = {"spark.driver.extraClassPath": ":".join(jars), "spark.driver.extraJavaOptions": " ".join(options)}
+    return conf if settings.local else conf | {"spark.jars": ",".join(jars)}
+
+
+def start(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> SparkSession:
+    """
+    Start the driver's JVM.
+
+    Raises:
+        Refused: the master does not answer.
+    """
+    spark = SparkSession(start_context(settings, compilers))
+    try:
+        spark.conf.get("spark.sql.session.timeZone")  # builds the session's state: a bad --conf shows itself here
+    except Exception as error:
+        end(spark.sparkContext)
+        raise _did_not_start(settings, error) from error
+    return spark
+
+
+def borrowed() -> SparkContext | None:
+    """
+    The Spark of somebody else in this process, if there is one: a process has room for one context only.
+
+    Whoever runs on it stops nothing at the end, cancels no job but its own, and leaves settings and signals alone.
+    """
+    context: SparkContext | None = SparkContext._active_spark_context  # noqa: SLF001 - pyspark names no other way
+    if context is None:
+        return None
+    if not context.master.startswith("local") or context.master.startswith("local-cluster"):
+        _ship_packages(context)
+    return context
+
+
+def beside(context: SparkContext) -> SparkSession:
+    """
+    A session of our own on a borrowed context, with what reading Kafka needs set in it alone.
+
+    Raises:
+        Refused: Spark's Kafka source is not on its class path.
+    """
+    spark = SparkSession(context).newSession()
+    for name, value in _OF_A_SESSION.items():
+        spark.conf.set(name, value)
+    try:
+        spark.read.format("kafka").option("kafka.bootstrap.servers", "localhost:1").option("subscribe", "x").load()
+    except AnalysisException as error:
+        raise Refused(
+            "the Spark session of this process has no Kafka source on its class path; build it with "
+            f'.config("spark.jars.packages", "{CONNECTOR}"), or run with --reader direct'
+        ) from error
+    return spark
+
+
+def on(context: SparkContext) -> SparkSession:
+    """The session of a context that was started before."""
+    return SparkSession(context)
+
+
+def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> SparkContext:
+    """
+    As `start`, without Spark's SQL.
+
+    Raises:
+        Refused: the master does not answer.
+    """
+    _check_jars(settings)
+    _check_master(settings.master)
+    if settings.master.startswith("local"):
+        # Workers of this machine would else be the first `python3` of PATH.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings, compilers).items()))
+    jvm = gateway.start(conf, settings)
+    try:
+        with _sigint_kept():
+            context = SparkContext(conf=conf, gateway=jvm)
+    except Exception as error:
+        raise _did_not_start(settings, error) from error
+    if not settings.local:
+        _ship_packages(context)
+    return context
+
+
+def _ship_packages(context: SparkContext) -> None:
+    archive = package_archive()
+    atexit.register(shutil.rmtree, Path(archive).parent, ignore_errors=True)  # served from there while Spark runs
+    context.addPyFile(archive)
+
+
+def _did_not_start(settings: SparkSettings, error: Exception) -> Refused:
+    said = next((line for line in str(error).splitlines() if "Exception:" in line), type(error).__name__)
+    return Refused(f"Spark did not start on {settings.master!r}: {said.strip()}; try --verbose")
+
+
+@contextlib.contextmanager
+def _sigint_kept() -> Iterator[None]:
+    """A new context takes SIGINT for itself, where it may: it cancels all jobs in mid-transaction, and raises."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+def check_alive(context: SparkContext) -> None:
+    """
+    Look whether the driver's JVM is still there; without it nothing that is tried again can succeed.
+
+    Raises:
+        Refused: it has ended.
+    """
+    process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - pyspark keeps the JVM's process there
+    if process is not None and process.poll() is not None:
+        raise Refused(
+            f"Spark's JVM has ended by itself (exit code {process.returncode}; -9 is a kill, often out of memory); "
+            "run again: the run goes on where Kafka says it stands"
+        )
+
+
+@contextlib.contextmanager
+def asked(context: SparkContext) -> Iterator[None]:
+    """
+    Around a call of the driver's JVM, which may go away under it.
+
+    Raises:
+        Refused: it has ended, or does not answer.
+    """
+    try:
+        yield
+    except (Py4JError, OSError) as error:
+        process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - pyspark keeps the JVM's process there
+        if process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GONE_S)  # its sockets close a moment before it has ended
+        check_alive(context)
+        raise Refused(f"Spark's JVM does not answer: {error}; try --verbose") from error
+
+
+def tag_jobs(context: SparkContext) -> None:
+    """Mark the jobs that this thread starts as ours, for `cancel_all`."""
+    context.addJobTag(_TAG)
+
+
+def cancel_all(context: SparkContext) -> None:
+    """Cancel all of our jobs; a JVM that is gone has none."""
+    with contextlib.suppress(Py4JError, OSError):
+        context.cancelJobsWithTag(_TAG)
+
+
+def end(context: SparkContext, wait_s: float = 10.0) -> None:
+    """Stop Spark and wait for its JVM to go; kill it when it does not."""
+    process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - pyspark keeps the JVM's process there
+    _let_go_of_accumulators(context)
+    with contextlib.suppress(Py4JError, OSError):  # a JVM that was killed can't answer
+        context.stop()
+    if process is None:
+        return
+    process.stdin.close()  # the JVM ends at the end of its input
+    try:
+        process.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(wait_s)
+
+
+def _let_go_of_accumulators(context: SparkContext) -> None:
+    """Nobody here has accumulators; pyspark's server of them looks once a second whether it should end."""
+    server = getattr(context, "_accumulatorServer", None)
+    if server is None:
+        return
+    context._accumulatorServer = None  # noqa: SLF001 - as `context.stop` leaves it
+    server.handle_error = lambda *_: None  # the JVM's end of their line may go first
+    threading.Thread(target=server.shutdown, name="accumulators", daemon=True).start()
+
+
+def package_archive() -> str:
+    """Zip our packages for the executors; the path of the zip."""
+    path = Path(tempfile.mkdtemp(prefix="brew-"), "brew.zip")
+    root = Path(__file__).parent.parent
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in PACKAGES:
+            for source in sorted((root / package).rglob("*.py")):
+                archive.write(source, source.relative_to(root))
+    return str(path)
+
+
+def _check_jars(settings: SparkSettings) -> None:
+    """
+    Without the connector the first read would fail, after all the work of a start.
+
+    Raises:
+        Refused: it is not here, and nobody said that Spark has it.
+    """
+    from_elsewhere = any(name.startswith(("spark.jars", "spark.driver.extraClassPath")) for name in settings.conf)
+    if from_elsewhere or settings.jvm_dir is None or _SUBMITTED in os.environ:
+        return
+    if not dependencies.jars(Part.SPARK, Path(settings.jvm_dir)):
+        raise dependencies.absent(Part.SPARK, Path(settings.jvm_dir))
+
+
+def _check_master(master: str) -> None:
+    """A Spark master that does not listen would keep the JVM trying for minutes."""
+    if not master.startswith("spark://"):
+        return
+    host, _, port = master.removeprefix("spark://").split(",")[0].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+    except OSError as error:
+        raise Refused(f"no Spark master answers at {master!r} ({error}); start it, or set MASTER (--master)") from error

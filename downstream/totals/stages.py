@@ -1,0 +1,326 @@
+"""Orders become deltas, deltas become totals; each range in one Kafka transaction with its state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+from brew.deadline import Deadline
+from brew.errors import BrewError, Fenced, Refused
+from brew.kafka.clients import AdminClient
+from brew.kafka.log_reader import LogRecord
+from brew.kafka.offsets import log_offsets
+from brew.kafka.transaction import KafkaTransaction
+from brew.names import CrashPoint
+from brew.offsets import LogOffsets
+from brew.transaction import abort_at_once, queue
+from downstream.totals.state_store import STANDING, Standing, Store, restore, standing_value
+from downstream.totals.topics import Position, TotalsSettings, position
+from downstream.totals.total import Total, deltas
+
+_LOOK_EVERY_S = 10.0
+BY_KEY = -1
+"""The partition that the key's murmur2 names."""
+
+
+class Output(NamedTuple):
+    """One record to produce."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes
+
+
+class Work(Protocol):
+    """One partition's work; all calls come from one thread at a time, in this order."""
+
+    def ready(self, position: int, *, fresh: bool) -> str | None:
+        """
+        After fence and locate: stand where the committed offset is; ``fresh`` if there was none.
+
+        Where that can't be, the sentence that tells what contradicts what.
+        """
+        ...
+
+    def take(self, records: Sequence[LogRecord]) -> None: ...
+
+    def outputs(self, until: int) -> Iterator[Output]:
+        """All that the transaction writes."""
+        ...
+
+    def committed(self) -> None:
+        """The transaction is committed: keep what it changed."""
+        ...
+
+    def dropped(self) -> None:
+        """It is not, or nobody knows: forget what it would have changed."""
+        ...
+
+
+@dataclass
+class Split:
+    """Orders of one input partition become deltas, which go to the partition of their customer or tier."""
+
+    deltas_topic: str
+    _found: dict[bytes, Total] = field(default_factory=dict)
+
+    def ready(self, position: int, *, fresh: bool) -> str | None:  # noqa: ARG002 - the port's shape; it has no state
+        self._found = {}
+        return None
+
+    def take(self, records: Sequence[LogRecord]) -> None:
+        add(self._found, deltas(record.value() for record in records))
+
+    def outputs(self, until: int) -> Iterator[Output]:  # noqa: ARG002 - the port's shape
+        for key, total in self._found.items():
+            yield Output(self.deltas_topic, BY_KEY, key, total.encode())
+
+    def committed(self) -> None:
+        self._found = {}
+
+    def dropped(self) -> None:
+        self._found = {}
+
+
+@dataclass
+class Aggregate:
+    """Deltas of one partition are added to the totals in the store."""
+
+    settings: TotalsSettings
+    client: AdminClient
+    partition: int
+    store: Store
+    restored: Callable[[int, int, float], None] = lambda _partition, _records, _seconds: None
+    _found: dict[bytes, Total] = field(default_factory=dict)
+    _changes: dict[bytes, bytes | None] = field(default_factory=dict)
+    _until: int = -1
+    _keys: int = 0
+    _seen_end: int | None = None
+    _look_at: float = 0.0
+
+    def ready(self, position: int, *, fresh: bool) -> str | None:
+        """Restore the store unless it stands at the committed offset already."""
+        self.dropped()
+        if fresh and position > 0:
+            return (
+                f"range-lost: {self.settings.deltas}[{self.partition}] begins at {position}, and nothing of it was "
+                "ever added; what lay before is gone. Count afresh with another --group"
+            )
+        standing = self.store.standing
+        if standing is not None and standing.until > position:
+            self.store.wipe()  # it holds what was never committed, or what an operator took back
+            standing = None
+        if standing is None or standing.until != position:
+            self._restore()
+            standing = self.store.standing
+        if (standing is None) == fresh and (standing is None or standing.until == position):
+            if standing is not None:
+                self._note_end(standing)
+            return None
+        at = "nothing" if standing is None else f"the deltas below {standing.until}"
+        return (
+            f"position-moved: {self.settings.changelog}[{self.partition}] holds {at}, and the group stands at "
+            f"{'no offset' if fresh else position} of {self.settings.deltas}[{self.partition}]; "
+            "deltas would be counted twice or left out. Count afresh with another --group"
+        )
+
+    def _note_end(self, standing: Standing) -> None:
+        """
+        Raise the changelog offset from which a later restore would read.
+
+        What was decided in the changelog before this fence is in the store, since it stands at the committed offset; so
+        the end that counts was seen before. One seen now could hold what a newer holder has added already.
+        """
+        if self._seen_end is not None:
+            self.store.write({}, replace(standing, changelog=max(standing.changelog, self._seen_end)))
+            self._seen_end = None
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_EVERY_S
+            logs = log_offsets(
+                self.client, self.settings.changelog, [self.partition], Deadline(self.settings.timeout_s)
+            )
+            self._seen_end = logs[self.partition].last_stable
+
+    def _restore(self) -> None:
+        began, settings = time.monotonic(), self.settings
+        deadline = Deadline(settings.restore_s)
+        where = settings.changelog, self.partition
+        records = restore(settings.connection, settings.group, self.client, *where, self.store, deadline)
+        if records:
+            self.restored(self.partition, records, time.monotonic() - began)
+
+    def take(self, records: Sequence[LogRecord]) -> None:
+        for record in records:
+            key, value = record.key(), record.value()
+            if key is None or value is None:
+                raise Refused(
+                    f"foreign-delta: {self.settings.deltas}[{self.partition}] offset {record.offset()} lacks key or "
+                    "value, so this program did not write it; only its group may write there"
+                )
+            add(self._found, {key: Total.decode(value)})
+
+    def outputs(self, until: int) -> Iterator[Output]:
+        partition, changelog, output = self.partition, self.settings.changelog, self.settings.output
+        keys = list(self._found)
+        before = self.store.get(keys)
+        for key, old in zip(keys, before, strict=True):
+            total = self._found[key] if old is None else Total.decode(old).plus(self._found[key])
+            self._changes[key] = value = total.encode()
+            yield Output(changelog, partition, key, value)
+            yield Output(output, partition, key, total.document(key))
+        standing = self.store.standing
+        self._until = until
+        self._keys = (0 if standing is None else standing.keys) + before.count(None)
+        yield Output(changelog, partition, STANDING, standing_value(until, self._keys))
+
+    def committed(self) -> None:
+        """Only now the store changes: before, an abort would have left changes in it that are in no log."""
+        standing = self.store.standing
+        at = 0 if standing is None else standing.changelog
+        self.store.write(self._changes, Standing(self._until, at, self._keys))
+        self.dropped()
+
+    def dropped(self) -> None:
+        self._found, self._changes = {}, {}
+        self._until = -1
+
+
+def add(totals: dict[bytes, Total], more: dict[bytes, Total]) -> None:
+    """Add totals to totals, key by key."""
+    for key, total in more.items():
+        before = totals.get(key)
+        totals[key] = total if before is None else before.plus(total)
+
+
+class Crash(Protocol):
+    """Something that may kill this process."""
+
+    def at(self, point: CrashPoint, topic: str, kafka: KafkaTransaction) -> None:
+        """``topic``: the one that the transaction reads."""
+        ...
+
+
+class Reader(Protocol):
+    """Reads the visible records of `[start, until)`."""
+
+    def __call__(self, start: int, until: int) -> Iterable[list[LogRecord]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The partition that is read, and what its log held when this attempt was planned."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    log: LogOffsets
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an attempt did: `[start, until)` is committed; empty when somebody had been there before."""
+
+    start: int
+    until: int
+    records: int = 0
+
+
+def transact(
+    source: Source,
+    until: int,
+    work: Work,
+    read: Reader,
+    kafka: KafkaTransaction,
+    timeout_s: float,
+    crash: Crash | None = None,
+) -> Done:
+    """
+    Work off `[committed, until)` and move the committed offset behind it.
+
+    1. fence: whoever held this transactional id is out, and its open transaction aborted.
+    2. locate: the stable committed offset. Only now the state is restored if it stands elsewhere: nobody else can be
+       adding to the changelog any more. Then the range is read, before anything is open that readers would wait for.
+    3. begin.
+    4. produce: results, and for totals the changelog beside them; then flush.
+    5. send offsets: the range's end.
+    6. commit. Only then the state changes.
+
+    Raises:
+        Fenced: a newer attempt owns this partition.
+        Refused: the position can't be trusted.
+        Abortable, Fatal, DeadlineExceeded: nothing is visible of this attempt, or all of it; the next one finds out.
+    """
+    kafka.fence(Deadline(timeout_s))  # 1
+    found = kafka.locate(Deadline(timeout_s))  # 2
+    _may_crash(crash, CrashPoint.AFTER_FENCE, source, kafka)
+    at = position(str(source), source.topic_id, found, source.log)
+    contradiction = work.ready(at.offset, fresh=found is None)
+    if contradiction is not None:
+        # A newer holder may have committed while the state was restored; only an offset that stays is a contradiction.
+        if kafka.locate(Deadline(timeout_s)) != found:
+            raise Fenced(f"{source}: somebody else went on while the state was restored")
+        raise Refused(contradiction)
+    if at.offset >= until:
+        return Done(at.offset, at.offset)
+    records = 0
+    for batch in read(at.offset, until):
+        work.take(batch)
+        records += len(batch)
+    _write(source, until, at, work, kafka, Deadline(timeout_s), crash)
+    _may_crash(crash, CrashPoint.AFTER_COMMIT, source, kafka)
+    work.committed()
+    _may_crash(crash, CrashPoint.BEFORE_REPORT, source, kafka)
+    return Done(at.offset, until, records)
+
+
+def _write(
+    source: Source,
+    until: int,
+    at: Position,
+    work: Work,
+    kafka: KafkaTransaction,
+    deadline: Deadline,
+    crash: Crash | None,
+) -> None:
+    """Steps 3 to 6."""
+    kafka.begin()  # 3
+    try:
+        outputs = list(work.outputs(until))
+        middle = len(outputs) // 2
+        _produce(outputs[:middle], kafka, deadline)  # 4
+        if crash is not None:
+            kafka.flush(deadline)
+            crash.at(CrashPoint.MID_PRODUCE, source.topic, kafka)
+        _produce(outputs[middle:], kafka, deadline)
+        kafka.flush(deadline)
+        _may_crash(crash, CrashPoint.AFTER_FLUSH, source, kafka)
+        kafka.send_offsets(until, Position(until, at.began).metadata(source.topic_id), deadline)  # 5
+        _may_crash(crash, CrashPoint.AFTER_SEND_OFFSETS, source, kafka)
+    except Exception:
+        work.dropped()
+        abort_at_once(kafka)
+        raise
+    _may_crash(crash, CrashPoint.COMMIT_IN_FLIGHT, source, kafka)
+    try:
+        kafka.commit(deadline)  # 6
+    except BrewError:
+        # It may have been applied: the state stays where it was, and the next attempt's locate tells.
+        work.dropped()
+        raise
+
+
+def _produce(outputs: Iterable[Output], kafka: KafkaTransaction, deadline: Deadline) -> None:
+    with kafka.mapped("produce"):
+        for topic, partition, key, value in outputs:
+            queue(kafka, deadline, topic, value, key, partition)
+
+
+def _may_crash(crash: Crash | None, point: CrashPoint, source: Source, kafka: KafkaTransaction) -> None:
+    if crash is not None:
+        crash.at(point, source.topic, kafka)

@@ -1,0 +1,300 @@
+"""One partition's totals between transactions, in memory or in RocksDB, restored from the changelog."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rocksdict import Options, Rdict, WriteBatch, WriteOptions
+
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, Refused
+from brew.kafka.clients import AdminClient
+from brew.kafka.log_reader import RangeReader
+from brew.kafka.offsets import log_offsets
+from brew.offsets import LogOffsets
+
+Changes = Mapping[bytes, bytes | None]
+"""Key -> new value; None deletes the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """
+    How far a store is: all deltas below ``until`` are in it, and all of the changelog below ``changelog`` at least.
+
+    Reading a part of the changelog again does no harm, since it holds totals and no changes. ``keys`` is how many
+    totals the store holds; the changelog tells the same number, so that a damaged one is noticed.
+    """
+
+    until: int
+    changelog: int
+    keys: int
+
+    def encode(self) -> bytes:
+        return f"{self.until} {self.changelog} {self.keys}".encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> Standing:
+        return cls(*map(int, text.split(b" ")))
+
+
+class Store(Protocol):
+    """One partition's totals; only what is committed in Kafka ever gets in."""
+
+    @property
+    def standing(self) -> Standing | None:
+        """How far it is; None while it is empty."""
+        ...
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+    def write(self, changes: Changes, standing: Standing) -> None:
+        """Put changes and standing in together."""
+        ...
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]: ...
+
+    def wipe(self) -> None:
+        """Empty it."""
+        ...
+
+    def close(self) -> None:
+        """End in good order: what is in it may be trusted by the next process."""
+        ...
+
+
+class MemoryStore:
+    """A dict; gone with the process, and then read back from the changelog."""
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, bytes] = {}
+        self._standing: Standing | None = None
+
+    @property
+    def standing(self) -> Standing | None:
+        return self._standing
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return list(map(self._values.get, keys))
+
+    def write(self, changes: Changes, standing: Standing) -> None:
+        for key, value in changes.items():
+            if value is None:
+                self._values.pop(key, None)
+            else:
+                self._values[key] = value
+        self._standing = standing
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        yield from self._values.items()
+
+    def wipe(self) -> None:
+        self._values.clear()
+        self._standing = None
+
+    def close(self) -> None:
+        self.wipe()
+
+
+_STANDING = b"\x00standing"
+_MARK = "clean"
+
+
+class RocksStore:
+    """
+    A directory with a database, a lock, and a mark that is there only after a clean end.
+
+    Without the mark (a kill, a power cut), or with another one's (another changelog), the database is wiped: its writes
+    skip the write-ahead log and nothing promises what a kill leaves. The changelog holds it all.
+    """
+
+    def __init__(self, home: Path, identity: str) -> None:
+        """
+        ``identity``: of the changelog that the state belongs to, as its topic id.
+
+        Raises:
+            Refused: another process has the directory.
+        """
+        home.mkdir(parents=True, exist_ok=True)
+        self._home, self._identity = home, identity
+        self._mark, self._place = home / _MARK, home / "db"
+        self._lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            raise Refused(
+                f"the state in {home} is another process's; end that one, or give this one its own --state-dir"
+            ) from error
+        self.wiped = self._place.exists() and not self.trusted(home, identity)
+        if self.wiped:
+            shutil.rmtree(self._place)
+        self._set_mark(None)
+        self._open()
+
+    @staticmethod
+    def trusted(home: Path, identity: str) -> bool:
+        """Whether the state there was closed in good order, and is of that changelog."""
+        mark = home / _MARK
+        return mark.exists() and mark.read_text() == identity
+
+    def _set_mark(self, identity: str | None) -> None:
+        """Write or remove the mark, and have the disk know before anything else happens."""
+        if identity is None:
+            self._mark.unlink(missing_ok=True)
+        else:
+            self._mark.write_text(identity)
+        for path in (self._mark, self._home):
+            if path.exists():
+                descriptor = os.open(path, os.O_RDONLY)
+                os.fsync(descriptor)
+                os.close(descriptor)
+
+    def _open(self) -> None:
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        self._db = Rdict(str(self._place), options)
+        writing = WriteOptions()
+        writing.disable_wal = True  # type: ignore[method-assign,assignment]  # a property, whatever its stub says
+        self._db.set_write_options(writing)
+        known = self._db.get(_STANDING)
+        self._standing = None if known is None else Standing.decode(known)
+
+    @property
+    def standing(self) -> Standing | None:
+        return self._standing
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        found: list[bytes | None] = self._db.get(list(keys))  # type: ignore[assignment]  # a list for a list
+        return found
+
+    def write(self, changes: Changes, standing: Standing) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for key, value in changes.items():
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        batch.put(_STANDING, standing.encode())
+        self._db.write(batch)
+        self._standing = standing
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in self._db.items():
+            if isinstance(key, bytes) and key != _STANDING:
+                yield key, value
+
+    def wipe(self) -> None:
+        self._db.close()
+        shutil.rmtree(self._place)
+        self._open()
+
+    def close(self) -> None:
+        self._db.flush()
+        self._db.close()
+        self._set_mark(self._identity)
+        os.close(self._lock)
+
+
+STANDING = b"\x00standing"
+"""The key of the record that closes a transaction's changes: how far the deltas are, and how many totals there are."""
+_PAUSE_S = 0.01
+_ASK_S = 15.0
+_SETTLE_S = 45.0
+
+
+def standing_value(until: int, keys: int) -> bytes:
+    return f"{until} {keys}".encode()
+
+
+def parsed_standing(value: bytes) -> tuple[int, int]:
+    until, keys = value.split(b" ")
+    return int(until), int(keys)
+
+
+def settled(client: AdminClient, topic: str, partitions: Iterable[int], deadline: Deadline) -> dict[int, LogOffsets]:
+    """
+    Offsets of partitions in which no transaction is open: each last stable offset is the partition's end.
+
+    A commit is answered before its markers are in all partitions, so that this may take a moment.
+
+    Raises:
+        DeadlineExceeded: somebody keeps a transaction open there; after our fence that is nobody of this group.
+    """
+    while True:
+        found = log_offsets(client, topic, partitions, Deadline(_ASK_S))
+        waiting = [p for p, log in found.items() if log.last_stable < log.end]
+        if not waiting:
+            return found
+        if deadline.remaining_s() <= _PAUSE_S:
+            raise DeadlineExceeded(
+                f"{topic}{waiting} has an open transaction from offset {found[waiting[0]].last_stable} on after "
+                f"{deadline.budget_s:g} s; nobody but this program's group may write there"
+            )
+        time.sleep(_PAUSE_S)
+
+
+def restore(
+    connection: Connection,
+    group: str,
+    client: AdminClient,
+    topic: str,
+    partition: int,
+    store: Store,
+    deadline: Deadline,
+) -> int:
+    """
+    Read what the store has not seen of its changelog; the number of records read.
+
+    Only for whoever has fenced the partition's transactional id: nobody else can be writing then. ``group`` is his own,
+    since brokers with ACLs want to know one even where nothing is committed.
+
+    Raises:
+        Refused: the changelog has lost records; a total built on it would be wrong.
+    """
+    log = settled(client, topic, [partition], Deadline(min(_SETTLE_S, deadline.budget_s)))[partition]
+    standing = store.standing
+    if standing is not None and not log.first <= standing.changelog <= log.end:
+        store.wipe()
+        standing = None
+    start = log.first if standing is None else standing.changelog
+    until, told_keys, keys = (-1, 0, 0) if standing is None else (standing.until, standing.keys, standing.keys)
+    done = 0
+    reader = RangeReader(connection, topic, partition, group)
+    try:
+        for batch in reader.read(start, log.end, deadline, threading.Event()):
+            changes: dict[bytes, bytes | None] = {}
+            for record in batch:
+                key, value = record.key(), record.value()
+                if key == STANDING and value is not None:
+                    until, told_keys = parsed_standing(value)
+                elif key is not None:
+                    changes[key] = value
+            keys += growth(store, changes)
+            done += len(batch)
+            store.write(changes, Standing(until, batch[-1].offset() + 1, keys))
+    finally:
+        reader.close()
+    if keys != told_keys:
+        store.wipe()
+        raise Refused(
+            f"changelog-damaged: {topic}[{partition}] gives {keys} totals where its last transaction left {told_keys}; "
+            "its cleanup.policy has to be compact, and nobody else may write or delete there. "
+            "Count afresh with another --group, or restore the topic"
+        )
+    return done
+
+
+def growth(store: Store, changes: Changes) -> int:
+    """By how many totals these changes make the store larger."""
+    known = store.get(list(changes))
+    return sum((new is not None) - (old is not None) for new, old in zip(changes.values(), known, strict=True))

@@ -1,0 +1,161 @@
+"""Which record may run, which offset may be stored, and what follows a failure; pure."""
+
+from __future__ import annotations
+
+import enum
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from brew.errors import UsageError
+
+T = TypeVar("T")
+
+
+class KeyedQueue(Generic[T]):
+    """
+    Pieces of work, each under a key.
+
+    A key's first piece stays its first until it is finished, however often it is put off; other keys go on meanwhile.
+    A free worker takes whatever key is ready, so that no worker idles while another one has a heap of keys to itself.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: dict[Hashable, deque[T]] = {}
+        self._ready: deque[Hashable] = deque()
+        self._later: list[tuple[float, int, Hashable]] = []
+        self._number = itertools.count()
+
+    def __len__(self) -> int:
+        """Pieces that are not finished."""
+        return sum(map(len, self._pieces.values()))
+
+    def put(self, key: Hashable, piece: T) -> None:
+        """Add a piece behind the others of its key."""
+        behind = self._pieces.get(key)
+        if behind is None:
+            self._pieces[key] = deque([piece])
+            self._ready.append(key)
+        else:
+            behind.append(piece)
+
+    def take(self, now: float) -> tuple[Hashable, T] | None:
+        """A key's first piece, for one worker; None when all are in work, put off, or there is none."""
+        while self._later and self._later[0][0] <= now:
+            self._ready.append(heapq.heappop(self._later)[2])
+        if not self._ready:
+            return None
+        key = self._ready.popleft()
+        return key, self._pieces[key][0]
+
+    def due(self) -> float | None:
+        """When the next piece that was put off comes back; None when none was."""
+        return self._later[0][0] if self._later else None
+
+    def finish(self, key: Hashable) -> None:
+        """The piece that `take` gave is finished; the key's next one may begin."""
+        pieces = self._pieces[key]
+        pieces.popleft()
+        if pieces:
+            self._ready.append(key)
+        else:
+            del self._pieces[key]
+
+    def put_off(self, key: Hashable, until: float) -> None:
+        """The piece that `take` gave failed; it comes again at ``until``, and its key waits with it."""
+        heapq.heappush(self._later, (until, next(self._number), key))
+
+
+class OffsetTracker:
+    """
+    Records of one partition, taken in rising order and finished in any.
+
+    `position` is the next offset to store: every record below it is finished. A crash therefore repeats what lies
+    between the stored position and the last record taken, `span` records at most, and skips none.
+    """
+
+    def __init__(self, start: int) -> None:
+        """``start``: the offset at which reading begins; all below it is done."""
+        self._next = start
+        self._taken: deque[int] = deque()
+        self._unfinished: set[int] = set()
+
+    @property
+    def position(self) -> int:
+        """The oldest record that is not finished; where there is none, the next offset to be read."""
+        return self._taken[0] if self._taken else self._next
+
+    @property
+    def span(self) -> int:
+        """Records taken that the position has not passed, finished or not: what a crash would repeat."""
+        return len(self._taken)
+
+    @property
+    def unfinished(self) -> int:
+        """Records that somebody is still to finish."""
+        return len(self._unfinished)
+
+    def take(self, offset: int) -> None:
+        """
+        A record was read and given to a worker; offsets may leave gaps, since markers are no records.
+
+        Raises:
+            ValueError: the offset lies below what was read already.
+        """
+        if offset < self._next:
+            raise ValueError(f"offset {offset} was read already: the next one is {self._next} or later")
+        self._taken.append(offset)
+        self._unfinished.add(offset)
+        self._next = offset + 1
+
+    def finish(self, offset: int) -> None:
+        """
+        The record's effect is done, or it is a dead letter.
+
+        Raises:
+            ValueError: it was not taken, or is finished already: one of two workers had another's record.
+        """
+        if offset not in self._unfinished:
+            raise ValueError(f"offset {offset} is not in work")
+        self._unfinished.discard(offset)
+        while self._taken and self._taken[0] not in self._unfinished:
+            self._taken.popleft()
+
+    def passed(self, until: int) -> None:
+        """The reader knows that no further record lies below ``until``: markers at the log's end count as read."""
+        self._next = max(self._next, until)
+
+
+class OnFailure(enum.StrEnum):
+    """What happens to a record when its last attempt has failed."""
+
+    DEAD_LETTER = "dead-letter"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often a record is tried; the seconds between tries are ``first_s``, doubled each time, ``most_s`` at most."""
+
+    attempts: int = 5
+    first_s: float = 0.1
+    most_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise UsageError(f"--attempts is {self.attempts}: a record is tried once at least; set it to 1 or more")
+        if not 0 < self.first_s <= self.most_s:
+            raise UsageError(
+                f"--back-off-s is {self.first_s:g} and --most-back-off-s {self.most_s:g}: "
+                "the first has to be above 0 and not above the second"
+            )
+
+    def after(self, failures: int) -> float | None:
+        """Seconds until the next try after that many failures; None when there is none."""
+        if failures >= self.attempts:
+            return None
+        doublings = min(failures - 1, 64)
+        return float(min(self.most_s, self.first_s * 2**doublings))

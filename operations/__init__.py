@@ -1,0 +1,1 @@
+"""Tools for people who operate a cluster: preflight, lag, explain, doctor, X-ray, live view, dead letters."""

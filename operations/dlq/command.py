@@ -1,0 +1,413 @@
+"""`dlq`: list, show, edit and replay dead letters."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import click
+import orjson
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from brew import names
+from brew.cli import as_bytes, client_config_option, connection
+from brew.deadline import Deadline
+from brew.errors import Refused, UsageError
+from brew.kafka import topics
+from brew.kafka.clients import BATCH_BYTES
+from brew.kafka.transaction import TransactionSettings
+from brew.names import CrashPoint, ExitCode, checked_topic
+from brew.offsets import SourcePosition
+from operations.dlq.dead_letter import ASK_S, Choice, Ground, Letter, ground, shown
+from operations.dlq.replay import CRASH_POINTS, Back, Edit, ReplaySettings, Report, Rules, Stays, replay, replay_group
+
+_MOST_SHOWN = 2000
+_PERIODS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H:00Z", "minute": "%Y-%m-%dT%H:%MZ"}
+PERIODS = ("none", *_PERIODS)
+_MOST_LINES = 100
+
+
+@dataclass(slots=True)
+class _Count:
+    letters: int = 0
+    replayed: int = 0
+    oldest: int = 0
+    newest: int = 0
+
+
+@dataclass
+class Census:
+    """Dead letters counted by reason, partition, and period of the input record's timestamp (`none`: all of them)."""
+
+    period: str = "none"
+    _counts: dict[tuple[str, int, str], _Count] = field(default_factory=dict)
+
+    def add(self, letter: Letter, *, replayed: bool) -> None:
+        form = _PERIODS.get(self.period)
+        when = "" if form is None else _time(letter.timestamp).strftime(form)
+        at = (letter.reason, letter.partition, when)
+        count = self._counts.setdefault(at, _Count(oldest=letter.timestamp, newest=letter.timestamp))
+        count.letters += 1
+        count.replayed += replayed
+        count.oldest, count.newest = min(count.oldest, letter.timestamp), max(count.newest, letter.timestamp)
+
+    def document(self, topic: str) -> dict[str, Any]:
+        rows: list[dict[str, Any]] = [
+            {"reason": reason, "partition": partition}
+            | ({"time": when} if when else {})
+            | {"letters": count.letters, "replayed": count.replayed, "waiting": count.letters - count.replayed}
+            | {"oldest": _text(count.oldest), "newest": _text(count.newest)}
+            for (reason, partition, when), count in sorted(self._counts.items())
+        ]
+        totals = {name: sum(row[name] for row in rows) for name in ("letters", "replayed", "waiting")}
+        return {"topic": topic, **totals, "rows": rows}
+
+
+def census_table(document: dict[str, Any]) -> Table:
+    """The rows of `Census.document`."""
+    timed = any("time" in row for row in document["rows"])
+    names = ["reason", "partition", *(["time"] if timed else []), "letters", "replayed", "waiting", "oldest", "newest"]
+    table = Table(title=Text(document["topic"]), show_footer=True)
+    for name in names:
+        number = name in {"partition", "letters", "replayed", "waiting"}
+        footer = f"{document[name]:,}" if name in document and number else ""
+        table.add_column(name, Text(footer), justify="right" if number else "left", overflow="fold")
+    for row in document["rows"]:
+        table.add_row(*(Text(f"{row[name]:,}" if isinstance(row[name], int) else row[name]) for name in names))
+    return table
+
+
+def letter_document(letter: Letter, *, replayed: bool) -> dict[str, Any]:
+    """All of one letter; bytes as `{"text": ...}` or `{"hex": ...}`."""
+    source = letter.source
+    return {
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "source": None if source is None else f"{source.topic}/{source.partition}/{source.offset}",
+        "reason": letter.reason,
+        "message": letter.message,
+        "timestamp": _text(letter.timestamp),
+        "replayed": replayed,
+        "replays_before": letter.replays,
+        "key": shown(letter.key),
+        "headers": [[name, shown(content)] for name, content in letter.headers],
+        "value_omitted": letter.omitted,
+        "value": shown(letter.value),
+    }
+
+
+def letter_table(document: dict[str, Any]) -> Group:
+    """The same for a terminal: nothing that it could take for a command, long values cut."""
+    table = Table(show_header=False)
+    for name, content in document.items():
+        if name in {"headers", "value"}:
+            continue
+        table.add_row(Text(name), _harmless(content) if name == "key" else _plain(content))
+    headers = Table("header", "value", title="headers")
+    for name, content in document["headers"]:
+        headers.add_row(_plain(name), _harmless(content))
+    return Group(table, headers, Text("value:"), _harmless(document["value"]))
+
+
+def report_document(report: Report, dead_letter: str, target: str, *, dry_run: bool) -> dict[str, Any]:
+    """What a replay did; with ``dry_run`` what it would do."""
+    return {
+        "dead_letter": dead_letter,
+        "input": target,
+        "dry_run": dry_run,
+        "replayed": len(report.backs),
+        "stays": dict(sorted(Counter(each.why.value for each in report.stays).items())),
+        "letters": [
+            {"partition": back.letter.partition, "offset": back.letter.offset, "to": back.partition}
+            | {"count": back.letter.replays + 1}
+            for back in report.backs
+        ],
+        "stayed": [
+            {
+                "partition": one.letter.partition,
+                "offset": one.letter.offset,
+                "why": one.why.value,
+                "message": one.message,
+            }
+            for one in report.stays
+        ],
+    }
+
+
+def tell(console: Console, told: Iterable[Back | Stays]) -> None:
+    """A line for each letter that stays and was not written back before; the first hundred of a transaction."""
+    stays = [one for one in told if isinstance(one, Stays) and one.message]
+    for one in stays[:_MOST_LINES]:
+        place = f"{one.letter.partition}/{one.letter.offset}"
+        console.print(_plain(f"{place} stays, {one.why.value}: {one.message}"), soft_wrap=True)
+    if len(stays) > _MOST_LINES:
+        console.print(Text(f"... and {len(stays) - _MOST_LINES:,} more; --json names all"))
+
+
+def summary(document: dict[str, Any]) -> str:
+    """One line."""
+    verb = "would be written back" if document["dry_run"] else "written back"
+    stays = ", ".join(f"{count:,} {why}" for why, count in document["stays"].items())
+    left = f"; {sum(document['stays'].values()):,} stay: {stays}" if stays else ""
+    return f"{document['replayed']:,} dead letters {verb} to {document['input']}{left}"
+
+
+def _plain(content: object) -> Text:
+    text = str(content)
+    return Text("".join(one if one.isprintable() or one in "\n\t" else "\N{REPLACEMENT CHARACTER}" for one in text))
+
+
+def _harmless(content: dict[str, str] | None) -> Text:
+    if content is None:
+        return Text("(null)", style="dim")
+    [(kind, text)] = content.items()
+    cut = text[:_MOST_SHOWN]
+    more = f" ... {len(text) - _MOST_SHOWN:,} characters more; --json prints all" if len(text) > _MOST_SHOWN else ""
+    return Text(("hex " if kind == "hex" else "") + cut + more)
+
+
+def _time(timestamp_ms: int) -> datetime:
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):  # any 64-bit number may stand there
+        return datetime.fromtimestamp(0, UTC)
+
+
+def _text(timestamp_ms: int) -> str:
+    return _time(timestamp_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_WIDE = 240
+_LONGEST_GROUP = 200
+
+
+def _name(flag: str, env: str, default: str, text: str) -> Callable[[_F], _F]:
+    return click.option(flag, envvar=env, default=default, show_default=True, help=text)
+
+
+def _all(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    def decorate(command: _F) -> _F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+_place = _all(
+    _name("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers."),
+    client_config_option,
+    _name("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "The dead-letter topic."),
+)
+_chosen = _all(
+    click.option("--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of the dead-letter topic."),
+    click.option("--reason", "reasons", multiple=True, metavar="REASON", help="Only these; may be repeated."),
+    click.option("--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; may be repeated."),
+    click.option("--offsets", metavar="FROM:UNTIL", help="Only these, FROM <= offset < UNTIL; either may be left out."),
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+
+
+@click.group("dlq")
+def dlq() -> None:
+    """
+    Dead letters: count them, look at one, write them back to the input, each at most once.
+
+    \b
+    Examples:
+      python -m pipeline dlq list                              how many, and why
+      python -m pipeline dlq inspect 0/17                      one of them
+      python -m pipeline dlq replay --reason not-json --dry-run
+
+    Exit codes: 0 done, 3 refused, 64 wrong usage.
+    """  # noqa: D301 - click's own mark
+
+
+@dlq.command("list")
+@_place
+@_chosen
+@click.option("--input", "topic", metavar="TOPIC", help="Only dead letters of this input topic.")
+@click.option("--per", type=click.Choice(PERIODS), default="none", show_default=True, help="Count by time, too.")
+@_json
+def list_command(
+    bootstrap: str, dead_letter: str, per: str, topic: str | None, *, as_json: bool, **chosen: Any
+) -> ExitCode:
+    """
+    Count the dead letters by reason, partition and time of the input record.
+
+    \b
+    Examples:
+      python -m pipeline dlq list
+      python -m pipeline dlq list --reason not-json --per hour --json
+    """  # noqa: D301 - click's own mark
+    choice = replace(_choice(**chosen), topic=None if topic is None else checked_topic(topic, "--input"))
+    place = ground(connection(bootstrap), dead_letter)
+    census = Census(per)
+    partitions = place.partitions(choice.partitions)
+    marks = {p: place.marked(p).offsets for p in partitions}
+    for letters in place.letters(partitions, choice.start, choice.until):
+        for letter in letters:
+            if choice.means(letter):
+                census.add(letter, replayed=letter.offset in marks[letter.partition])
+    document = census.document(dead_letter)
+    if as_json:
+        _print_json(document)
+    else:
+        _console().print(census_table(document))
+    return ExitCode.DONE
+
+
+@dlq.command("inspect")
+@_place
+@_name("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "The input topic, for --source.")
+@click.argument("at", metavar="[PARTITION/OFFSET]", required=False)
+@click.option("--source", metavar="PARTITION/OFFSET", help="The record's place on the input instead.")
+@_json
+def inspect_command(
+    bootstrap: str, dead_letter: str, at: str | None, source: str | None, *, as_json: bool, **more: Any
+) -> ExitCode:
+    """
+    Show one dead letter: reason, headers, value; bytes that are no text in hex.
+
+    \b
+    Examples:
+      python -m pipeline dlq inspect 2/17
+      python -m pipeline dlq inspect --source 2/10441 --json
+    """  # noqa: D301 - click's own mark
+    if (at is None) is (source is None):
+        raise UsageError(
+            "name one dead letter: PARTITION/OFFSET on the dead-letter topic, or --source PARTITION/OFFSET"
+        )
+    partition, offset = _pair(at or source or "")
+    place = ground(connection(bootstrap), dead_letter)
+    if source is None:
+        letter = _at(place, partition, offset)
+    else:
+        letter = _from(place, SourcePosition(more["input"], partition, offset))
+    if letter is None:
+        where = f"{more['input']}/{source}" if source is not None else f"{dead_letter}/{at}"
+        raise Refused(f"there is no visible dead letter of {where}; `pipeline dlq list` counts those that are there")
+    marks = place.marked(letter.partition).offsets
+    document = letter_document(letter, replayed=letter.offset in marks)
+    if as_json:
+        _print_json(document)
+    else:
+        _console().print(letter_table(document))
+    return ExitCode.DONE
+
+
+@dlq.command("replay")
+@_place
+@_name("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Topic to write back to.")
+@_name("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's group; replays use it with '.dlq-replay' behind.")
+@_chosen
+@click.option("--edit", "edit", metavar="COMMAND", help="Repair each value: stdin to stdout. What fails stays.")
+@click.option(
+    "--edit-timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="Seconds."
+)
+@click.option("--by-key", is_flag=True, help="Let the key choose the partition, not the one that it came from.")
+@click.option(
+    "--most-replays", type=click.IntRange(0), default=3, show_default=True, help="Of one record; then it stays."
+)
+@click.option("--transaction-timeout", type=click.FloatRange(1, 900), default=60.0, show_default=True, help="Seconds.")
+@click.option("--dry-run", is_flag=True, help="Write nothing, say what would be.")
+@click.option("--crash-point", type=click.Choice([one.value for one in CRASH_POINTS]), help="Die there, as by SIGKILL.")
+@_json
+def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option: Any) -> ExitCode:
+    """
+    Write dead letters back to the input, each at most once, however often this runs or dies.
+
+    A record goes back to the partition that it came from, behind what is there, with headers that name its dead letter.
+
+    \b
+    Examples:
+      python -m pipeline dlq replay --dry-run
+      python -m pipeline dlq replay --reason too-large
+      python -m pipeline dlq replay --key gold-000016 --edit 'jq -c .order'
+      python -m pipeline dlq replay --partition 2 --offsets 100:200 --most-replays 1
+    """  # noqa: D301 - click's own mark
+    target = checked_topic(option["input"], "INPUT_TOPIC (--input)")
+    edit = None if option["edit"] is None else Edit.parse(option["edit"], option["edit_timeout"])
+    choice = _choice(**{name: option[name] for name in ("partitions", "reasons", "keys", "offsets")})
+    if not 1 <= len(option["group"]) <= _LONGEST_GROUP:
+        raise UsageError(f"GROUP_ID (--group) has {len(option['group'])} characters, it needs 1 to {_LONGEST_GROUP}")
+    place = ground(connection(bootstrap), dead_letter)
+    settings = _settings(place, target, choice, edit, option)
+    report, console = Report(), Console(stderr=True)
+
+    def told(done: Sequence[Back | Stays]) -> None:
+        tell(console, done)
+
+    with console.status("replaying") if console.is_terminal else contextlib.nullcontext():
+        replay(place, settings, report, told)
+    document = report_document(report, dead_letter, target, dry_run=settings.dry_run)
+    if as_json:
+        _print_json(document)
+    else:
+        click.echo(summary(document))
+    return ExitCode.DONE
+
+
+def _settings(place: Ground, target: str, choice: Choice, edit: Edit | None, option: dict[str, Any]) -> ReplaySettings:
+    deadline = Deadline(ASK_S)
+    found = topics.existing(place.admin, target, deadline)
+    max_bytes = topics.max_message_bytes(place.admin, target, deadline)
+    batch = min(BATCH_BYTES, max_bytes)
+    if not option["dry_run"]:
+        batch = min(batch, topics.max_message_bytes(place.admin, place.make_marks().name, deadline))
+    return ReplaySettings(
+        option["group"],
+        TransactionSettings(place.connection, replay_group(option["group"]), option["transaction_timeout"], batch),
+        Rules(target, found.partitions, max_bytes, option["most_replays"], by_key=option["by_key"]),
+        choice,
+        edit,
+        dry_run=option["dry_run"],
+        crash=None if option["crash_point"] is None else CrashPoint(option["crash_point"]),
+    )
+
+
+def _at(place: Ground, partition: int, offset: int) -> Letter | None:
+    place.partitions([partition])
+    found = (letter for some in place.letters([partition], offset, offset + 1) for letter in some)
+    return next(found, None)
+
+
+def _from(place: Ground, source: SourcePosition) -> Letter | None:
+    found = (letter for some in place.letters(place.partitions(())) for letter in some if letter.source == source)
+    return next(found, None)
+
+
+def _choice(partitions: Sequence[int], reasons: Sequence[str], keys: Sequence[str], offsets: str | None) -> Choice:
+    start, colon, until = (offsets or ":").partition(":")
+    if not colon or any(word and not (word.isascii() and word.isdigit()) for word in (start, until)):
+        raise UsageError(f"--offsets is {offsets!r}: write FROM:UNTIL, such as 100:200, 100: or :200")
+    return Choice(
+        tuple(partitions),
+        tuple(reasons),
+        tuple(as_bytes(key) for key in keys),
+        int(start or 0),
+        int(until) if until else None,
+    )
+
+
+def _pair(text: str) -> tuple[int, int]:
+    partition, _, offset = text.partition("/")
+    if not all(word.isascii() and word.isdigit() for word in (partition, offset)):
+        raise UsageError(f"{text!r} is no place: write PARTITION/OFFSET, such as 2/17")
+    return int(partition), int(offset)
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else _WIDE)
+
+
+def _print_json(document: object) -> None:
+    click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())

@@ -1,0 +1,219 @@
+"""A dead letter as values, and where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused, UsageError
+from brew.kafka import topics
+from brew.kafka.clients import AdminClient, admin, reach
+from brew.kafka.log_reader import LogRecord, scan
+from brew.kafka.offsets import log_offsets
+from brew.kafka.topics import Topic, Wanted
+from brew.names import READ_COMMITTED, checked_topic
+from brew.offsets import Headers, SourcePosition
+from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_REASON, MARKS_TOPIC, REPLAYED_COUNT
+from operations.dlq.replay_log import Marks
+
+NO_REASON = "unknown"
+"""The reason shown for a record that no pipeline put there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A record of the dead-letter topic; ``timestamp`` is the input record's, in ms since the epoch."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: int
+
+    def _last(self, name: str) -> bytes | None:
+        return dict(self.headers).get(name)
+
+    @property
+    def reason(self) -> str:
+        return (self._last(ERROR_REASON) or NO_REASON.encode()).decode("utf-8", "replace")
+
+    @property
+    def message(self) -> str:
+        return (self._last(ERROR_MESSAGE) or b"").decode("utf-8", "replace")
+
+    @property
+    def source(self) -> SourcePosition | None:
+        """Where the record stood on the input; None where it is not a pipeline's dead letter."""
+        return SourcePosition.of(self.headers) if self._last(ERROR_REASON) is not None else None
+
+    @property
+    def own_headers(self) -> list[tuple[str, bytes | None]]:
+        """The headers that the input record had: those before the last block of error and source headers."""
+        starts = [at for at, (name, _) in enumerate(self.headers) if name == ERROR_REASON]
+        return list(self.headers[: starts[-1]] if starts else self.headers)
+
+    @property
+    def omitted(self) -> bool:
+        """True where the value did not fit, and stands on the input only."""
+        block = self.headers[len(self.own_headers) :]
+        return any(name == ERROR_OMITTED for name, _ in block)
+
+    @property
+    def replays(self) -> int:
+        """How often the record had been written back before it was rejected this time."""
+        told = dict(self.own_headers).get(REPLAYED_COUNT) or b""
+        return int(told) if told.isdigit() else 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of key, value and headers."""
+        return sized(self.key, self.value, self.headers)
+
+
+def sized(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    return len(key or b"") + len(value or b"") + sum(len(name) + len(text or b"") for name, text in headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which dead letters are meant; everything that is set has to hold, and nothing set means all."""
+
+    partitions: Sequence[int] = ()
+    reasons: Sequence[str] = ()
+    keys: Sequence[bytes] = ()
+    start: int = 0
+    until: int | None = None
+    topic: str | None = None
+    """The input topic that they came from."""
+
+    def means(self, letter: Letter) -> bool:
+        return (
+            (not self.partitions or letter.partition in self.partitions)
+            and (not self.reasons or letter.reason in self.reasons)
+            and (not self.keys or letter.key in self.keys)
+            and (self.topic is None or (letter.source is not None and letter.source.topic == self.topic))
+            and self.start <= letter.offset
+            and (self.until is None or letter.offset < self.until)
+        )
+
+
+def shown(content: bytes | None) -> dict[str, str] | None:
+    """Bytes for people and JSON: `{"text": ...}` where every character is harmless to print, else `{"hex": ...}`."""
+    if content is None:
+        return None
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return {"hex": content.hex()}
+    harmless = all(character.isprintable() or character in "\n\t" for character in text)
+    return {"text": text} if harmless else {"hex": content.hex()}
+
+
+ASK_S = 30.0
+_REACH_S = 10.0
+
+
+@dataclass
+class Ground:
+    """The dead-letter topic and the one with its marks (None: nothing was ever written back); used by one thread."""
+
+    connection: Connection
+    admin: AdminClient
+    dead_letter: Topic
+    marks: Topic | None
+    _read: dict[int, Marks] = field(default_factory=dict)
+
+    def partitions(self, chosen: Sequence[int]) -> list[int]:
+        """Those that are meant; all where none is."""
+        there = self.dead_letter.partitions
+        wrong = [p for p in chosen if not 0 <= p < there]
+        if wrong:
+            raise UsageError(f"--partition is {wrong[0]}: {self.dead_letter.name} has partitions 0 to {there - 1}")
+        return sorted(set(chosen)) or list(range(there))
+
+    def letters(self, partitions: Sequence[int], start: int = 0, until: int | None = None) -> Iterator[list[Letter]]:
+        """The visible dead letters of some partitions, in order for each of them, batch by batch."""
+        name = self.dead_letter.name
+        logs = log_offsets(self.admin, name, partitions, Deadline(ASK_S))
+        ends = {p: log.last_stable if until is None else min(until, log.last_stable) for p, log in logs.items()}
+        spans = {p: (max(start, log.first), ends[p]) for p, log in logs.items()}
+        for batch in scan(self.connection, name, spans, READ_COMMITTED):
+            yield [_letter(record) for record in batch]
+
+    def marked(self, partition: int) -> Marks:
+        """The marks of a partition, kept for the next time; empty ones before the first replay."""
+        name = self.dead_letter.name + MARKS_TOPIC
+        if partition not in self._read:
+            self._read[partition] = Marks(self.connection, name, partition, self.dead_letter.topic_id)
+        if self.marks is not None and partition < self.marks.partitions:
+            self._read[partition].follow(self.admin, Deadline(ASK_S))
+        return self._read[partition]
+
+    def original(self, letter: Letter) -> bytes | None:
+        """
+        The value of a letter that carries only a reference to it.
+
+        Raises:
+            LookupError: the input does not hold it any more.
+        """
+        source = letter.source
+        if source is None:
+            raise LookupError("it has no source position")
+        log = log_offsets(self.admin, source.topic, [source.partition], Deadline(ASK_S))[source.partition]
+        if log.first <= source.offset < log.last_stable:
+            span = {source.partition: (source.offset, source.offset + 1)}
+            for batch in scan(self.connection, source.topic, span, READ_COMMITTED):
+                if batch[0].key() == letter.key:
+                    return batch[0].value()
+        raise LookupError(f"{source.topic}/{source.partition}/{source.offset} does not hold the value any more")
+
+    def make_marks(self) -> Topic:
+        """
+        The topic for marks, made where it is missing.
+
+        Raises:
+            Refused: it has too few partitions.
+        """
+        if self.marks is None:
+            wanted = Wanted(
+                checked_topic(self.dead_letter.name + MARKS_TOPIC, "DLQ_TOPIC (--dead-letter) with '.replayed'"),
+                self.dead_letter.partitions,
+                {"cleanup.policy": "compact"},
+            )
+            deadline = Deadline(ASK_S)
+            topics.create(self.admin, [wanted], deadline)
+            self.marks = topics.describe_all(self.admin, [wanted.name], deadline)[wanted.name]
+        if self.marks.partitions < self.dead_letter.partitions:
+            raise Refused(
+                f"{self.marks.name} has {self.marks.partitions} partitions, {self.dead_letter.name} has "
+                f"{self.dead_letter.partitions}: add the missing ones to it (`kafka-topics --alter --partitions`)"
+            )
+        return self.marks
+
+
+def ground(connection: Connection, dead_letter: str) -> Ground:
+    """
+    Look at the cluster.
+
+    Raises:
+        Refused: there is no such topic, or no broker.
+    """
+    checked_topic(dead_letter, "DLQ_TOPIC (--dead-letter)")
+    reach(connection, Deadline(_REACH_S))
+    client = admin(connection)
+    marks = dead_letter + MARKS_TOPIC
+    found = topics.describe(client, [dead_letter, marks], Deadline(ASK_S))
+    if dead_letter not in found:
+        raise Refused(
+            f"dead-letter topic {dead_letter!r} is not on {connection.bootstrap}; name another with "
+            "DLQ_TOPIC (--dead-letter)"
+        )
+    return Ground(connection, client, found[dead_letter], found.get(marks))
+
+
+def _letter(record: LogRecord) -> Letter:
+    headers = record.headers() or []
+    return Letter(record.partition(), record.offset(), record.key(), record.value(), headers, record.timestamp()[1])

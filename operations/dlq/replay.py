@@ -1,0 +1,392 @@
+"""Write dead letters back to the input, each at most once."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from brew.deadline import Deadline
+from brew.errors import BrewError, Fenced, Refused, UsageError
+from brew.kafka.transaction import KafkaTransaction, TransactionSettings
+from brew.names import CrashPoint
+from brew.offsets import Committed
+from brew.records import REPLAY_GROUP, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
+from brew.transaction import abort_at_once, queue
+from operations.dlq.dead_letter import Choice, Ground, Letter, sized
+from operations.dlq.replay_log import mark_key, mark_value
+
+BY_KEY = -1
+"""The partition that leaves the choice to the key's murmur2 hash."""
+
+_OURS = {REPLAYED_FROM, REPLAYED_COUNT, REPLAYED_TIMESTAMP}
+_ROOM, _ROOM_PER_HEADER = 512, 10
+
+
+class Why(enum.StrEnum):
+    """Why a dead letter stays where it is."""
+
+    FOREIGN = "foreign"
+    REPLAYED = "replayed-before"
+    TOO_OFTEN = "too-often"
+    NO_PARTITION = "no-partition"
+    BYTES_GONE = "bytes-gone"
+    EDIT_FAILED = "edit-failed"
+    TOO_LARGE = "too-large"
+
+
+@dataclass(frozen=True, slots=True)
+class Stays:
+    """A dead letter that is not written back, and one sentence that says why."""
+
+    letter: Letter
+    why: Why
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """A record for the input topic, made of ``letter``."""
+
+    letter: Letter
+    partition: int
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """
+    What decides over a dead letter: the input topic, how many partitions it has and how many bytes a record may have,
+    how often one record is written back at most, and whether the key chooses the partition.
+    """
+
+    input: str
+    partitions: int
+    max_bytes: int
+    most_replays: int
+    by_key: bool = False
+
+    def stays(self, letter: Letter) -> Stays | None:
+        """Why it is not written back, as far as can be said without its value."""
+        source = letter.source
+        if source is None:
+            return Stays(letter, Why.FOREIGN, "it has no error and source headers: no pipeline put it there")
+        if source.topic != self.input:
+            return Stays(letter, Why.FOREIGN, f"it came from {source.topic}, not from {self.input}; set --input")
+        if letter.replays >= self.most_replays:
+            told = f"it was written back {letter.replays} times, --most-replays is {self.most_replays}"
+            return Stays(letter, Why.TOO_OFTEN, told)
+        if source.partition >= self.partitions and not self.by_key:
+            told = f"{source.topic} has {self.partitions} partitions, it came from {source.partition}; use --by-key"
+            return Stays(letter, Why.NO_PARTITION, told)
+        return None
+
+    def back(self, dead_letter: str, letter: Letter, value: bytes | None) -> Back | Stays:
+        """The record to write, for a letter that `stays` lets go; ``value`` may have been repaired."""
+        headers = [(name, text) for name, text in letter.own_headers if name not in _OURS]
+        headers += [
+            (REPLAYED_FROM, f"{dead_letter}/{letter.partition}/{letter.offset}".encode()),
+            (REPLAYED_COUNT, b"%d" % (letter.replays + 1)),
+            (REPLAYED_TIMESTAMP, b"%d" % letter.timestamp),
+        ]
+        # One that the broker refuses would fail its whole transaction, again and again.
+        size = sized(letter.key, value, headers) + _ROOM + _ROOM_PER_HEADER * len(headers)
+        if size > self.max_bytes:
+            told = f"it has about {size} bytes, {self.input} takes {self.max_bytes} (max.message.bytes)"
+            return Stays(letter, Why.TOO_LARGE, told)
+        source = letter.source
+        partition = BY_KEY if self.by_key or source is None else source.partition
+        return Back(letter, partition, value, headers)
+
+
+_TOLD = 200
+
+
+class EditFailed(Exception):
+    """The command ended with another code than 0, or not in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """The command's words (no shell), and how long it may take for one record."""
+
+    command: tuple[str, ...]
+    timeout_s: float
+
+    @classmethod
+    def parse(cls, text: str, timeout_s: float) -> Self:
+        """
+        Split ``text`` as a shell would.
+
+        Raises:
+            UsageError: a quote does not end, or there is no word.
+        """
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise UsageError(f"--edit is {text!r}: {error}") from error
+        if not words:
+            raise UsageError("--edit is empty: give a command that reads a value and writes the repaired one")
+        return cls(tuple(words), timeout_s)
+
+    def __call__(self, value: bytes | None) -> bytes:
+        """
+        The repaired value; a record without one gives the command nothing to read.
+
+        Raises:
+            EditFailed: it stays as it is.
+            UsageError: the command can't be started.
+        """
+        try:
+            child = subprocess.Popen(
+                self.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UsageError(f"--edit can't start {self.command[0]!r}: {error.strerror}") from error
+        with child:
+            try:
+                edited, complaint = child.communicate(value or b"", timeout=self.timeout_s)
+            except subprocess.TimeoutExpired as error:
+                os.killpg(child.pid, signal.SIGKILL)
+                raise EditFailed(f"--edit took longer than {self.timeout_s:g} s (--edit-timeout)") from error
+            except BaseException:
+                os.killpg(child.pid, signal.SIGKILL)
+                raise
+        if child.returncode:
+            told = complaint.decode("utf-8", "replace").strip()[-_TOLD:]
+            raise EditFailed(f"--edit ended with {child.returncode}" + (f": {told}" if told else ""))
+        return edited
+
+
+_MOST_LETTERS = 1000
+CRASH_POINTS = (
+    CrashPoint.AFTER_FENCE,
+    CrashPoint.AFTER_FLUSH,
+    CrashPoint.AFTER_SEND_OFFSETS,
+    CrashPoint.COMMIT_IN_FLIGHT,
+    CrashPoint.AFTER_COMMIT,
+)
+"""Where a replay can be made to die."""
+_MOST_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """What one replay is told; ``transaction`` carries the replay group."""
+
+    group: str
+    transaction: TransactionSettings
+    rules: Rules
+    choice: Choice
+    edit: Edit | None = None
+    dry_run: bool = False
+    crash: CrashPoint | None = None
+
+
+@dataclass
+class Report:
+    """What was written back (or would be), and what stays."""
+
+    backs: list[Back] = field(default_factory=list)
+    stays: list[Stays] = field(default_factory=list)
+
+
+def replay(
+    place: Ground, settings: ReplaySettings, report: Report, told: Callable[[Sequence[Back | Stays]], None]
+) -> None:
+    """
+    Write back all that is meant, partition by partition; ``told`` hears of each transaction once it is committed.
+
+    Raises:
+        Refused: going on would guess; what was committed by then is marked.
+        BrewError: a step failed; run it again, Kafka knows what is out.
+    """
+    for partition in place.partitions(settings.choice.partitions):
+        one = _Partition(place, settings, partition)
+        for letters in _chunks(place.letters([partition])):
+            done = one.work(letters)
+            report.backs += [each for each in done if isinstance(each, Back)]
+            report.stays += [each for each in done if isinstance(each, Stays)]
+            told(done)
+
+
+def _chunks(batches: Iterator[list[Letter]]) -> Iterator[list[Letter]]:
+    """Letters in order, as many as one transaction takes."""
+    chunk: list[Letter] = []
+    size = 0
+    for batch in batches:
+        for letter in batch:
+            if chunk and (len(chunk) >= _MOST_LETTERS or size + letter.size > _MOST_BYTES):
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(letter)
+            size += letter.size
+    if chunk:
+        yield chunk
+
+
+class _Partition:
+    """One dead-letter partition, from its first letter on."""
+
+    def __init__(self, place: Ground, settings: ReplaySettings, partition: int) -> None:
+        self._place, self._settings, self._partition = place, settings, partition
+        self._marks = place.marked(partition)
+        self._waiting: int | None = None  # the first letter that is not written back
+        self._check_group()
+
+    def work(self, letters: list[Letter]) -> list[Back | Stays]:
+        """One transaction, or none where nothing of ``letters`` is to be written."""
+        choice = self._settings.choice
+        wanted = [letter for letter in letters if choice.means(letter)]
+        if self._settings.dry_run or not any(self._goes(letter) for letter in wanted):
+            done = self._decided(wanted)
+            self._note_waiting(letters, [])
+            return done
+        kafka = KafkaTransaction(self._settings.transaction, self._place.dead_letter.name, self._partition)
+        try:
+            return self._transact(letters, wanted, kafka)
+        except Fenced as error:
+            raise Refused(
+                f"another replay of {self._place.dead_letter.name}[{self._partition}] has taken over; "
+                "what this one had committed is marked, run it again when that one is done"
+            ) from error
+        finally:
+            kafka.close()
+
+    def _transact(self, letters: list[Letter], wanted: list[Letter], kafka: KafkaTransaction) -> list[Back | Stays]:
+        """
+        1. fence: whoever replayed this partition is out, its open transaction is aborted.
+        2. locate: the marks, to the end of their log; a letter with a mark is out already.
+        3. begin.
+        4. produce: each record to the input, and its mark; then flush.
+        5. send offsets: the first letter that still waits, for lag tools; the marks are the truth.
+        6. commit.
+        """
+        timeout_s = self._settings.transaction.timeout_s
+        deadline = Deadline(timeout_s)
+        kafka.fence(deadline)  # 1
+        found = kafka.locate(deadline)  # 2
+        self._check_marks(found)
+        self._marks.settle(self._place.admin, deadline)
+        self._check_group()
+        self._may_crash(CrashPoint.AFTER_FENCE)
+        # Commands may take their time: nothing is open yet that readers would wait for.
+        done = self._decided(wanted)
+        backs = [each for each in done if isinstance(each, Back)]
+        self._note_waiting(letters, backs)
+        if backs:
+            self._write(backs, self._settled(letters, found), kafka, Deadline(timeout_s))
+            self._marks.offsets.update(each.letter.offset for each in backs)
+        return done
+
+    def _write(self, backs: list[Back], settled: int, kafka: KafkaTransaction, deadline: Deadline) -> None:
+        kafka.begin()  # 3
+        try:
+            with kafka.mapped("produce"):
+                for back in backs:  # 4
+                    self._produce(back, kafka, deadline)
+            kafka.flush(deadline)
+            self._may_crash(CrashPoint.AFTER_FLUSH)
+            kafka.send_offsets(settled, self._metadata(), deadline)  # 5
+            self._may_crash(CrashPoint.AFTER_SEND_OFFSETS)
+        except Exception:
+            abort_at_once(kafka)
+            raise
+        if self._settings.crash is CrashPoint.COMMIT_IN_FLIGHT:
+            with contextlib.suppress(BrewError):  # it does not wait, so it times out
+                kafka.commit_without_waiting()
+            self._may_crash(CrashPoint.COMMIT_IN_FLIGHT)
+        # A commit that fails may have been applied: the marks tell the next run.
+        kafka.commit(deadline)  # 6
+        self._may_crash(CrashPoint.AFTER_COMMIT)
+
+    def _produce(self, back: Back, kafka: KafkaTransaction, deadline: Deadline) -> None:
+        settings, letter = self._settings, back.letter
+        key = mark_key(self._marks.dead_letter_id, letter.offset)
+        mark = mark_value(settings.group, settings.rules.input, back.partition, letter.replays + 1)
+        rows = [
+            (settings.rules.input, back.value, letter.key, back.partition, back.headers),
+            (self._marks.topic, mark, key, self._partition, None),
+        ]
+        for topic, value, row_key, partition, headers in rows:
+            queue(kafka, deadline, topic, value, row_key, partition, headers=headers)
+
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    def _goes(self, letter: Letter) -> bool:
+        return letter.offset not in self._marks.offsets and self._settings.rules.stays(letter) is None
+
+    def _decided(self, wanted: list[Letter]) -> list[Back | Stays]:
+        return [self._decide(letter) for letter in wanted]
+
+    def _decide(self, letter: Letter) -> Back | Stays:
+        settings = self._settings
+        if letter.offset in self._marks.offsets:
+            return Stays(letter, Why.REPLAYED)
+        stays = settings.rules.stays(letter)
+        if stays is not None:
+            return stays
+        try:
+            value = self._place.original(letter) if letter.omitted else letter.value
+            if settings.edit is not None:
+                value = settings.edit(value)
+        except LookupError as error:
+            return Stays(letter, Why.BYTES_GONE, str(error))
+        except EditFailed as error:
+            return Stays(letter, Why.EDIT_FAILED, str(error))
+        return settings.rules.back(self._place.dead_letter.name, letter, value)
+
+    # -- the position ----------------------------------------------------------------------------------------------
+
+    def _note_waiting(self, letters: list[Letter], backs: list[Back]) -> None:
+        out = self._marks.offsets | {back.letter.offset for back in backs}
+        if self._waiting is None:
+            self._waiting = next((letter.offset for letter in letters if letter.offset not in out), None)
+
+    def _settled(self, letters: list[Letter], found: Committed | None) -> int:
+        """The offset below which every letter is written back; it never moves back."""
+        here = letters[-1].offset + 1 if self._waiting is None else self._waiting
+        same = found is not None and found.metadata == self._metadata()
+        return max(here, found.offset) if found is not None and same else here
+
+    def _metadata(self) -> str:
+        marks = self._place.make_marks()
+        return f"topic-id={self._marks.dead_letter_id} marks-id={marks.topic_id}"
+
+    def _check_marks(self, found: Committed | None) -> None:
+        """The replay group's offset remembers which topic held the marks, and that there were some."""
+        ours = f"topic-id={self._marks.dead_letter_id} marks-id="
+        if found is not None and found.metadata.startswith(ours) and found.metadata != self._metadata():
+            raise Refused(
+                f"the marks of {self._place.dead_letter.name}[{self._partition}] are gone: {self._marks.topic} was "
+                f"made again after dead letters had been written back; delete the offsets of group "
+                f"{self._settings.transaction.group} if all of them may be written back once more"
+            )
+
+    def _check_group(self) -> None:
+        """Another group has other transactional ids: the two would not fence each other."""
+        if self._marks.group is not None and self._marks.group != self._settings.group:
+            raise Refused(
+                f"dead letters of {self._place.dead_letter.name}[{self._partition}] were written back under group "
+                f"{self._marks.group!r}, this is {self._settings.group!r}: set GROUP_ID (--group) to the pipeline's"
+            )
+
+    def _may_crash(self, point: CrashPoint) -> None:
+        if self._settings.crash is point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def replay_group(group: str) -> str:
+    """The group of the offsets and transactional ids that belong to the replays of ``group``'s dead letters."""
+    return group + REPLAY_GROUP

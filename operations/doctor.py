@@ -1,0 +1,419 @@
+"""`doctor`: find hanging transactions, show them, and end them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.text import Text
+
+from brew.acl import advice as denied
+from brew.cluster import ONGOING, Bound, Held, Place, Unknown
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import BrewError, DeadlineExceeded, Refused, UsageError
+from brew.kafka.clients import admin
+from brew.kafka.cluster import broker_settings
+from brew.kafka.transactions_admin import Transactions, bounds, everywhere, fence, groups, transactions
+from brew.names import ExitCode
+from operations.hanging_transactions import (
+    SICK,
+    Case,
+    Kind,
+    Patience,
+    Waiting,
+    chosen,
+    confirmed,
+    diagnose,
+    ends_by_fence,
+    own_command,
+    read_again,
+    same_transaction,
+    still_nobodys,
+    unmatched,
+    waiting,
+)
+from operations.options import advice, advised, bootstrap_option, connected, json_option, say_json, show
+
+_LOOK_S = 0.05
+_LONGEST = "transaction.max.timeout.ms"
+_LONGEST_MS = 900_000  # Kafka's default
+_END_S = 30.0
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Scope:
+    """
+    Where to look: ``topics`` (none: all), and a pipeline's ``group`` (None: everybody's transactions).
+
+    ``older_than_s`` makes a transaction lingering; so many groups are asked for their positions at most.
+    """
+
+    topics: Collection[str] = ()
+    group: str | None = None
+    older_than_s: float = 60.0
+    most_groups: int = 500
+
+
+@dataclass(frozen=True)
+class Ward:
+    """
+    The open transactions, where partitions end, and the groups' positions there.
+
+    ``not_told``: what the brokers did not tell, with their reason.
+    """
+
+    cases: tuple[Case, ...]
+    bounds: Mapping[Place, Bound]
+    groups: Mapping[str, Mapping[Place, int]]
+    not_told: tuple[str, ...]
+
+
+def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Ward:
+    """
+    Look at all partitions in ``scope``, and at all coordinators.
+
+    Raises:
+        Unsupported: the brokers are older than Kafka 3.0.
+    """
+    client = admin(connection)
+    found, silent = bounds(client, everywhere(client, scope.topics, deadline), deadline)
+    held_back = sorted(place for place, bound in found.items() if bound.held)
+    not_told = [f"{topic}[{partition}]: {reason}" for (topic, partition), reason in sorted(silent.items())]
+    settings = broker_settings(client, deadline)
+    longest = _LONGEST_MS if isinstance(settings, Unknown) else int(settings.get(_LONGEST, _LONGEST_MS))
+    groups_there: Mapping[str, Mapping[Place, int]] = {}
+    with transactions(connection, deadline) as told:
+        cases = _diagnosed(told, held_back, Patience(scope.older_than_s, longest))
+        cases = [one for one in cases if _within(one, scope)]
+        places = {held.place for one in cases for held in one.holds}
+        places |= {(owner.topic, owner.partition) for one in cases if (owner := one.owner) is not None}
+        if places:
+            try:
+                groups_there, mute = told.readers(groups(client, scope.most_groups, deadline), sorted(places))
+                not_told += _unheard(mute)
+            except BrewError as error:
+                not_told.append(str(error))
+    return Ward(tuple(cases), found, groups_there, tuple(not_told))
+
+
+def _unheard(mute: Mapping[str, str]) -> list[str]:
+    """A line for the groups whose coordinators did not say where they stand."""
+    names = [*sorted(mute)[:_NAMED], *(["others"] if len(mute) > _NAMED else [])]
+    return [f"offsets of {len(mute)} groups ({', '.join(names)}): {mute[names[0]]}"] if mute else []
+
+
+def _within(case: Case, scope: Scope) -> bool:
+    if scope.group is not None and (case.owner is None or case.owner.group != scope.group):
+        return False
+    touched = case.known is not None and any(topic in scope.topics for topic, _ in case.known.places)
+    return not scope.topics or bool(case.holds) or touched
+
+
+def _diagnosed(told: Transactions, held_back: list[Place], patience: Patience) -> list[Case]:
+    """The leaders first, then the coordinators, then the leaders again for what would be hanging."""
+    held = told.held(held_back) if held_back else []
+    known = {one.transactional_id: one for one in told.going_on()}
+    known |= {one.transactional_id: one for one in told.of_producers(one.producer_id for one in held)}
+    cases = diagnose(held, known.values(), patience, int(time.time() * 1000))
+    return confirmed(cases, told.held(held_back) if held_back else [])
+
+
+def end(connection: Connection, case: Case, deadline: Deadline) -> bool:
+    """
+    End one transaction, and return once no partition is held back by it any more.
+
+    The brokers are asked again first: False when it has ended by itself, or its owner has begun another since; nothing
+    is ended then. Between that answer and the fence lie milliseconds.
+
+    Raises:
+        Refused: it could not be ended from here; the text has Kafka's own command.
+        DeadlineExceeded: it was still open when time ran out.
+    """
+    with transactions(connection, deadline) as told:
+        if ends_by_fence(case):
+            name = str(case.transactional_id)
+            now = next(iter(told.named([name])), None)
+            if now is None or not same_transaction(case, now):
+                return False
+            ours = now.state == ONGOING
+            if ours:  # one that is ending needs no fence, which would only strike its owner
+                fence(connection, name, deadline)
+        else:
+            held = told.held(sorted({one.place for one in case.holds}))
+            left = still_nobodys(case, held, told.of_producers([case.producer_id]))
+            for one in left:
+                _mark(told, one, connection)
+            ours = bool(left)
+        _await_end(told, case, deadline)
+    return ours
+
+
+def _mark(told: Transactions, held: Held, connection: Connection) -> None:
+    try:
+        told.write_abort_marker(held)
+    except DeadlineExceeded:
+        raise
+    except BrewError as error:
+        raise Refused(
+            f"the abort marker was not taken ({error}); with the cluster's rights (ClusterAction, or Alter) run "
+            f"`{own_command(connection.bootstrap, held)}`"
+        ) from error
+
+
+def _await_end(told: Transactions, case: Case, deadline: Deadline) -> None:
+    ours = {(one.place, one.first_offset, one.producer_id) for one in case.holds}
+    places = sorted({one.place for one in case.holds})
+    while places:
+        if not any((one.place, one.first_offset, one.producer_id) in ours for one in told.held(places)):
+            return
+        deadline.check("end of the transaction")
+        threading.Event().wait(_LOOK_S)
+
+
+_STYLES = {Kind.HANGING: "bold red", Kind.LINGERING: "yellow", Kind.UNKNOWN: "cyan", Kind.OPEN: "green"}
+
+
+def row(case: Case, ward: Ward, bootstrap: str) -> dict[str, Any]:
+    """One open transaction as JSON."""
+    known, owner = case.known, case.owner
+    return {
+        "kind": case.kind.value,
+        "why": case.why,
+        "transactional_id": case.transactional_id,
+        "producer_id": case.producer_id,
+        "producer_epoch": case.producer_epoch,
+        "state": None if known is None else known.state,
+        "age_s": None if case.age_s is None else round(case.age_s, 1),
+        "timeout_s": None if known is None else known.timeout_ms / 1000,
+        "pipeline": None
+        if owner is None
+        else {"group": owner.group, "input": owner.topic, "partition": owner.partition},
+        "holds": [_wait(one) for one in waiting(case, ward.bounds, ward.groups)],
+        "read_again": read_again(case, ward.groups),
+        "ends_by": "fence" if ends_by_fence(case) else "marker",
+        "commands": [] if ends_by_fence(case) else [own_command(bootstrap, one) for one in case.holds],
+    }
+
+
+def _wait(one: Waiting) -> dict[str, Any]:
+    return {
+        "topic": one.held.topic,
+        "partition": one.held.partition,
+        "from_offset": one.held.first_offset,
+        "offsets_waiting": one.offsets,
+        "groups_at_it": list(one.at_it),
+        "groups_on_the_way": list(one.on_the_way),
+    }
+
+
+def drawn(ward: Ward, bootstrap: str) -> list[RenderableType]:
+    """A panel per transaction; none is a good sign."""
+    parts: list[RenderableType] = [_panel(one, ward, bootstrap) for one in ward.cases]
+    parts += [Text(f"not told: {one}", "cyan") for one in ward.not_told]
+    return parts or [Text("no transaction is open")]
+
+
+def _panel(case: Case, ward: Ward, bootstrap: str) -> Panel:
+    facts = row(case, ward, bootstrap)
+    age = "" if case.age_s is None else f", open for {case.age_s:.0f} s of {facts['timeout_s']:g} s"
+    lines = [Text(case.why), Text(f"producer {case.producer_id}, epoch {case.producer_epoch}{age}")]
+    if case.owner is not None:
+        lines.append(Text(f"pipeline of group {case.owner.group}, input {case.owner.topic}[{case.owner.partition}]"))
+    for one in facts["holds"]:
+        place = f"{one['topic']}[{one['partition']}] from offset {one['from_offset']}"
+        groups = [f"{name} waits" for name in one["groups_at_it"]]
+        groups += [f"{name} is on its way" for name in one["groups_on_the_way"]]
+        told = "; ".join(groups) or "no group has a position there"
+        lines.append(Text(f"holds back {place}: {one['offsets_waiting']:,} offsets wait; {told}"))
+    if not facts["holds"]:
+        lines.append(Text("holds no partition back yet"))
+    if case.kind is Kind.HANGING:
+        lines += [Text(f"Kafka's own command: {command}") for command in facts["commands"]]
+    lines.append(Text(f"read again after an abort: {facts['read_again']}"))
+    style = _STYLES[case.kind]
+    return Panel(Group(*lines), title=Text(f"{case.kind.value}: {case.names[0]}", style), title_align="left")
+
+
+_ENDING_END_S = 30.0
+ENDED = "ended"
+_OVER = "over by itself, or its owner has begun another: nothing was ended"
+
+
+@dataclass
+class Account:
+    """
+    What became of each transaction that was picked, or asked about.
+
+    ``over``: ended without us, or its owner has begun another since. ``left``: lingers, and was not to be ended.
+    ``failed``: still open, and why.
+    """
+
+    ended: list[Case] = field(default_factory=list)
+    over: list[Case] = field(default_factory=list)
+    left: list[Case] = field(default_factory=list)
+    failed: list[tuple[Case, str]] = field(default_factory=list)
+
+    def sick(self, cases: Iterable[Case]) -> list[Case]:
+        """Those of ``cases`` that are as sick as before."""
+        return [one for one in cases if one.kind in SICK and one not in self.ended and one not in self.over]
+
+    def document(self) -> dict[str, Any]:
+        """The same as JSON."""
+        named = {"ended": self.ended, "over": self.over, "left": self.left}
+        failed = [{"transaction": case.names[0], "error": error} for case, error in self.failed]
+        return {what: [one.names[0] for one in cases] for what, cases in named.items()} | {"failed": failed}
+
+
+def end_each(
+    connection: Connection, picked: Iterable[Case], agreed: Callable[[Case], bool], told: Callable[[Case, str], None]
+) -> Account:
+    """
+    End those that ``agreed`` agrees to; ``told`` hears a sentence of each, as soon as it is known.
+
+    One that fails stops no other: it is accounted for with what to do next.
+    """
+    account = Account()
+    for case in picked:
+        if not agreed(case):
+            account.left.append(case)
+            continue
+        try:
+            ended = end(connection, case, Deadline(_ENDING_END_S))
+        except BrewError as error:
+            why = f"{error}; {no}" if (no := _denied(error, connection)) else advice(error)
+            account.failed.append((case, why))
+            told(case, f"not ended: {why}")
+        else:
+            (account.ended if ended else account.over).append(case)
+            told(case, ENDED if ended else _OVER)
+    return account
+
+
+def _denied(error: BrewError, connection: Connection) -> str | None:
+    """Who lacks which right; None where the brokers did not say no."""
+    return denied(str(error), connection.user, {}, connection.source)
+
+
+_ASK_S = 60.0
+_OLDER_THAN_S = 60.0
+
+
+@click.command("doctor")
+@bootstrap_option
+@click.option("--topic", "topics", multiple=True, help="Look at this topic only; repeatable.  [default: all]")
+@click.option("--group", help="Look at this pipeline's transactions only.  [default: everybody's]")
+@click.option(
+    "--older-than",
+    type=click.FloatRange(0),
+    help="Seconds; a transaction open for longer is lingering, although its own time-out is longer.  [default: 60]",
+)
+@click.option("--groups", type=click.IntRange(1), default=500, show_default=True, help="Ask of so many, at most.")
+@click.option("--abort", "abort", is_flag=True, help="End the named ones, or --all.")
+@click.option("--transaction", "names", multiple=True, metavar="ID", help="Its id, or TOPIC/PARTITION/PRODUCER.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="All that hang or are past their own time-out; with --older-than, and --topic or --group, all that linger.",
+)
+@click.option("--yes", is_flag=True, help="Ask nothing.")
+@json_option
+@advised()
+def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: Any) -> ExitCode:
+    """
+    Find hanging and lingering transactions, say whose they are and who waits behind them; end them with --abort.
+
+    Hanging: a partition holds a transaction open that its coordinator does not know of; nobody will end it.
+    Lingering: open for longer than its time-out, or than --older-than. Reads only, unless --abort is given, and asks
+    again right before it ends one: what is over by then, or begun anew, is left alone.
+
+    \b
+    Examples:
+      python -m pipeline doctor
+      python -m pipeline doctor --older-than 10 --topic brew.orders.enriched --json
+      python -m pipeline doctor --abort --transaction brew-enricher:brew.orders.v1:2
+      python -m pipeline doctor --abort --all --yes
+      python -m pipeline doctor --abort --all --group brew-enricher --older-than 10
+
+    \b
+    Exit codes: 0 nothing sick (any more), 1 sick transactions found, 3 refused, out of reach, or one was not ended,
+    64 wrong usage.
+    """  # noqa: D301 - click's own mark
+    _check_usage(names, as_json=as_json, **option)
+    older_than_s = _OLDER_THAN_S if option["older_than"] is None else option["older_than"]
+    scope = Scope(option["topics"], option["group"], older_than_s, option["groups"])
+    connection = connected(bootstrap)
+    ward = examine(connection, scope, Deadline(_ASK_S))
+    if not as_json:
+        show(*drawn(ward, bootstrap))
+    account = _treated(connection, ward, names, as_json=as_json, **option) if option["abort"] else Account()
+    sick = account.sick(ward.cases)
+    if as_json:
+        told = {"sick": len(sick), **account.document(), "not_told": ward.not_told}
+        say_json(told | {"transactions": [row(one, ward, bootstrap) for one in ward.cases]})
+    elif not option["abort"]:
+        _advise(sick)
+    if account.failed:
+        return ExitCode.REFUSED
+    return ExitCode.VIOLATION if sick else ExitCode.DONE
+
+
+def _check_usage(
+    names: tuple[str, ...], *, abort: bool, everything: bool, yes: bool, as_json: bool, **_others: Any
+) -> None:
+    if abort and not names and not everything:
+        raise UsageError("--abort needs to know what: name each with --transaction ID, or say --all")
+    if (names or everything or yes) and not abort:
+        raise UsageError("--transaction, --all and --yes say what to end: say --abort, too")
+    if abort and not yes and (as_json or not sys.stdin.isatty()):
+        raise UsageError("--abort asks before it ends anything, and nobody is there to answer; say --yes")
+
+
+def _treated(
+    connection: Connection, ward: Ward, names: tuple[str, ...], *, yes: bool, as_json: bool, **option: Any
+) -> Account:
+    """End what is meant; without ``as_json`` each is told as soon as it is known."""
+    if unknown := unmatched(ward.cases, names):
+        raise Refused(f"no open transaction is named {unknown[0]!r}; `pipeline doctor` lists those that are there")
+    everything = option["everything"]
+    young = option["older_than"] is not None and bool(option["topics"] or option["group"])
+    picked = chosen(ward.cases, names, everything=everything, young=young)
+
+    def agreed(case: Case) -> bool:
+        return yes or click.confirm(f"end {case.names[0]}? {_price(case, ward)}")
+
+    def told(case: Case, outcome: str) -> None:
+        if not as_json:
+            price = f"; {_price(case, ward)}" if outcome == ENDED else ""
+            show(Text(f"{case.names[0]}: {outcome}{price}"))
+
+    account = end_each(connection, picked, agreed, told)
+    spared = [one for one in ward.cases if everything and one.kind is Kind.LINGERING and one not in picked]
+    for case in spared:
+        told(case, "left alone, it is within its own time-out; --older-than with --topic or --group ends it, too")
+    account.left += spared
+    return account
+
+
+def _price(case: Case, ward: Ward) -> str:
+    return f"read again: {read_again(case, ward.groups)}"
+
+
+def _advise(sick: list[Case]) -> None:
+    if not sick:
+        click.echo("nothing is hanging or lingering")
+        return
+    lines = (
+        f"{len(sick)} to end: if its owner is gone, `pipeline doctor --abort --transaction {sick[0].names[0]}`; "
+        "an owner that is still alive is fenced by that. --abort --all ends those that hang or are past their time-out"
+    )
+    show(Text(lines))

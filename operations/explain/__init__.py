@@ -1,0 +1,1 @@
+"""Where one record is, or why it came twice."""

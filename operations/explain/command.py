@@ -1,0 +1,240 @@
+"""`explain`: where one order is, or why it came twice."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from rich.console import Console, Group
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from brew.cli import as_bytes, as_text
+from brew.deadline import Deadline
+from brew.errors import UsageError
+from brew.kafka.log_reader import LogRecord
+from brew.kafka.transactions_admin import transactions
+from brew.names import ExitCode
+from brew.offsets import SourcePosition
+from operations.explain import search
+from operations.explain.search import Places, Tracer, family
+from operations.explain.verdict import BROKEN, Copy, Story, Verdict, answer, order_id, verdict
+from operations.options import (
+    advised,
+    bootstrap_option,
+    connected,
+    dead_letter_option,
+    group_option,
+    input_option,
+    json_option,
+    output_option,
+    say_json,
+    show,
+)
+from operations.record_status import Fate
+
+_STYLES = {Fate.COMMITTED: "green", Fate.PLAIN: "green", Fate.ABORTED: "dim", Fate.OPEN: "yellow"}
+
+
+def document(story: Story) -> dict[str, Any]:
+    """One order as JSON."""
+    verdict, why = answer(story)
+    return {
+        "order": story.place,
+        "answer": verdict.value,
+        "why": why,
+        "group": {"committed": story.position, "view": story.group_view()},
+        "order_id": None if story.order is None else story.order.order_id,
+        "replay_of": None if story.order is None or story.order.replay_of is None else str(story.order.replay_of),
+        "replayed_as": list(story.replays),
+        "input": None if story.source is None else _copy(story.source),
+        "copies": [_copy(one) for one in story.copies],
+    }
+
+
+def _copy(one: Copy) -> dict[str, Any]:
+    written = one.written
+    return {
+        "role": one.role,
+        "at": one.place,
+        "fate": written.fate.value,
+        "producer_id": written.producer_id,
+        "producer_epoch": written.producer_epoch,
+        "transactional_id": one.transactional_id,
+        "range": None if one.span is None else [one.span.start, one.span.until],
+        "reason": one.reason,
+        "message": one.message or None,
+        "marker": written.marker_offset,
+        "marker_epoch": written.marker_epoch,
+        "visible": one.view.visible,
+        "rule": one.view.rule,
+    }
+
+
+def judged(stories: Sequence[Story]) -> dict[str, str] | None:
+    """What the records are to each other, as JSON; None where one stands for itself."""
+    found = verdict(stories)
+    return None if found is None else {"verdict": found[0].value, "why": found[1]}
+
+
+def remarks(found: Mapping[str, Any]) -> list[Text]:
+    """The verdict, and what the brokers did not tell, for people."""
+    lines = [Text(f"not told: {one}", "cyan") for one in found["not_told"]]
+    if found["verdict"] is not None:
+        style = "bold red" if found["verdict"]["verdict"] == Verdict.DELIVERED_TWICE else "bold"
+        lines.insert(
+            0, Text("together: ").append(found["verdict"]["verdict"], style).append(f": {found['verdict']['why']}")
+        )
+    return lines
+
+
+def drawn(told: dict[str, Any]) -> Group:
+    """One order for people."""
+    table = Table(pad_edge=False, show_lines=False)
+    table.add_column("where", overflow="fold")
+    table.add_column("fate", no_wrap=True)
+    table.add_column("transaction", overflow="fold")
+    table.add_column("read_committed sees it?", ratio=1, overflow="fold")
+    rows = [told["input"]] if told["input"] is not None else []
+    for row in [*rows, *told["copies"]]:
+        fate = Fate(row["fate"])
+        seen = Text("yes: " if row["visible"] else "no: ", "green" if row["visible"] else "yellow")
+        table.add_row(
+            f"{row['role']}\n{row['at']}",
+            Text(row["fate"], _STYLES.get(fate, "red")),
+            _transaction(row),
+            seen.append(row["rule"], "default"),
+        )
+    style = "bold red" if told["answer"] in {one.value for one in BROKEN} else "bold"
+    head = Text(f"{told['order']}: ").append(told["answer"], style).append(f": {told['why']}")
+    lines = [Text(f"group: {told['group']['view']}")]
+    if told["replay_of"] is not None:
+        lines.append(Text(f"written back from dead letter {told['replay_of']}"))
+    return Group(head, table, *lines)
+
+
+def _transaction(row: dict[str, Any]) -> str:
+    if row["fate"] in {Fate.PLAIN, Fate.UNKNOWN}:
+        return "none" if row["fate"] == Fate.PLAIN else "-"
+    lines = [row["transactional_id"] or "", f"producer {row['producer_id']}, epoch {row['producer_epoch']}"]
+    if row["range"] is not None:
+        start, until = row["range"]
+        lines.append(f"input range up to {until}" if start is None else f"input range [{start}, {until})")
+    return "\n".join(line for line in lines if line)
+
+
+_SPAN = re.compile(r"(\d{1,6})([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_ALL_S = 3600.0
+
+
+@click.command("explain")
+@click.argument("what", metavar="KEY|TOPIC/PARTITION/OFFSET")
+@bootstrap_option
+@input_option
+@output_option
+@dead_letter_option
+@group_option
+@click.option("--key", "is_key", is_flag=True, help="It is a key, although it looks like a place.")
+@click.option("--order-id", "is_order_id", is_flag=True, help="It is an order_id, as the values carry it.")
+@click.option("--since", metavar="TIME", help="Of a key or id: input from then on: 90s, 15m, 2h, 7d, 2026-11-21T08:00.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=5, show_default=True, help="Of a key or id: the last so many."
+)
+@json_option
+@advised()
+def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: Any) -> ExitCode:
+    """
+    Tell an order's way: where it is, which copies of it lie in the logs, who sees them, and by which rule.
+
+    Takes a key, an order_id, or a place on the input, output or dead-letter topic. Reads the logs, which takes a while
+    where they are long; a key or id is searched from --since on. Several records are held against each other: written
+    twice by upstream, delivered twice by the pipeline, or written back from the dead letters.
+
+    \b
+    Examples:
+      python -m pipeline explain gold-000016
+      python -m pipeline explain brew.orders.v1/2/10441
+      python -m pipeline explain brew.orders.enriched/2/20893 --json
+      python -m pipeline explain gold-000016 --since 2h --limit 1
+      python -m pipeline explain order-4711 --order-id
+
+    \b
+    Exit codes: 0 told, 1 it breaks the promise (twice, lost, ghost), 3 refused or out of reach, 64 wrong usage.
+    """  # noqa: D301 - click's own mark
+    places = Places(more["topic"], more["output"], more["dead_letter"], more["group"])
+    since_ms = None if more["since"] is None else since(more["since"], time.time())
+    by_id = more["is_order_id"]
+    place = None if is_key or by_id else SourcePosition.parse(what)
+    if place is not None and place.topic not in places.topics:
+        raise UsageError(
+            f"{what!r} is a place on none of {', '.join(places.topics)}; name those topics, or say --key if it is a key"
+        )
+    connection = connected(bootstrap)
+    with transactions(connection, Deadline(_ALL_S)) as told, _progress() as progress:
+        tracer = Tracer(connection, places, told, progress)
+        tracer.check(places.input, *([] if place is None else [place.topic]))
+        if place is None:
+            asked, count = tracer.matching(_named(what, by_id=by_id), since_ms, more["limit"])
+        else:
+            asked, count = [tracer.origin(place.topic, place.partition, place.offset)], 1
+        stories = family(tracer, asked)
+    found = {"what": as_text(what), "found": count, "verdict": judged(stories), "not_told": tracer.not_told}
+    if as_json:
+        say_json(found | {"orders": [document(story) for story in stories]})
+    else:
+        show(*(drawn(document(story)) for story in stories), *remarks(found))
+        name = "order_id" if by_id else "key"
+        if not stories:
+            click.echo(
+                f"no record of {places.input} has the {name} {as_text(what)!r}; look further back with --since, "
+                "or name a place"
+            )
+        elif count > len(asked):
+            click.echo(f"{count} records have that {name}, the last {len(asked)} are told; --limit {count} tells all")
+    return ExitCode.VIOLATION if BROKEN & {answer(story)[0] for story in stories} else ExitCode.DONE
+
+
+def _named(what: str, *, by_id: bool) -> Callable[[LogRecord], bool]:
+    if by_id:
+        return lambda record: order_id(record.value()) == what
+    key = as_bytes(what)
+    return lambda record: record.key() == key
+
+
+def since(text: str, now_s: float) -> int:
+    """
+    `2h` or a date, as milliseconds since the epoch; a date without a zone is UTC.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if span := _SPAN.fullmatch(text):
+        return int((now_s - int(span[1]) * _SECONDS[span[2]]) * 1000)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"--since is {text!r}: write 90s, 15m, 2h, 7d, or 2026-11-21T08:00") from error
+    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[search.Progress]:
+    """A bar on stderr while a log is read, where that is a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        tasks: dict[str, Any] = {}
+
+        def tell(topic: str, read: int, total: int) -> None:
+            if topic not in tasks:
+                tasks[topic] = bar.add_task(f"reading {topic}", total=total)
+            bar.update(tasks[topic], completed=read, total=total)
+
+        yield tell

@@ -1,0 +1,293 @@
+"""Search a key in input, output and dead letters, and follow its replays."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from brew.cluster import OFFSETS_TOPIC
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import BrewError, Refused
+from brew.kafka import topics
+from brew.kafka.clients import admin
+from brew.kafka.log_reader import LogRecord, scan
+from brew.kafka.offsets import committed_by, log_offsets, offsets_at
+from brew.kafka.raw_log import offset_batches, offsets_partition
+from brew.kafka.transactions_admin import Transactions
+from brew.names import READ_UNCOMMITTED
+from brew.offsets import LogOffsets, SourcePosition
+from operations.dlq.dead_letter import Letter
+from operations.explain.verdict import Copy, Order, Story, linked
+from operations.record_status import Finder, Spans, spans, view
+
+_ASK_S = 60.0
+_MOST_OFFSET_LOG = 200_000
+_CREATE_TIME = 1  # librdkafka's number for a timestamp that the producer set
+DEAD_LETTER = "dead-letter"
+
+Progress = Callable[[str, int, int], None]
+"""Told while a log is read: topic, offsets read, offsets in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The topics that an order passes, and the group that reads the first."""
+
+    input: str
+    output: str
+    dead_letter: str
+    group: str
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return self.input, self.output, self.dead_letter
+
+    @property
+    def targets(self) -> dict[str, str]:
+        return {"output": self.output, DEAD_LETTER: self.dead_letter}
+
+
+class Tracer:
+    """One investigation, through one admin client."""
+
+    def __init__(self, connection: Connection, places: Places, told: Transactions, progress: Progress) -> None:
+        self._connection, self.places, self._told, self._progress = connection, places, told, progress
+        self._admin = admin(connection)
+        self._logs: dict[str, dict[int, LogOffsets]] = {}
+        self._sources: dict[SourcePosition, LogRecord | None] = {}
+        self.not_told: list[str] = []
+
+    def logs(self, topic: str) -> dict[int, LogOffsets]:
+        """The topic's bounds when this investigation began; empty where there is no such topic."""
+        if topic not in self._logs:
+            deadline = Deadline(_ASK_S)
+            found = topics.describe(self._admin, [topic], deadline).get(topic)
+            partitions = range(0 if found is None else found.partitions)
+            self._logs[topic] = log_offsets(self._admin, topic, partitions, deadline) if found else {}
+        return self._logs[topic]
+
+    def check(self, *wanted: str) -> None:
+        """
+        Raises:
+            Refused: one of these topics does not exist, so that an answer about its records would mean nothing.
+        """
+        for topic in wanted:
+            if not self.logs(topic):
+                topics.existing(self._admin, topic, Deadline(_ASK_S))
+
+    def origin(self, topic: str, partition: int, offset: int) -> SourcePosition:
+        """
+        Where the record at this place came from; the place itself on the input.
+
+        Raises:
+            Refused: there is no such place, or its record names no source.
+        """
+        log = self.logs(topic).get(partition)
+        if log is None or offset >= log.end:
+            end = "has no such partition" if log is None else f"ends at {log.end}"
+            raise Refused(f"{topic}/{partition}/{offset} is not there: the log {end}; `pipeline lag` shows the ends")
+        record = self._at(topic, partition, offset)
+        if topic == self.places.input and (record is not None or offset < log.first):
+            return SourcePosition(topic, partition, offset)
+        source = None if record is None else SourcePosition.of(record.headers())
+        if source is None:
+            what = "no record is there (a marker, or gone)" if record is None else "it carries no source headers"
+            raise Refused(f"{topic}/{partition}/{offset}: {what}; name a place on {self.places.input}, or a key")
+        return source
+
+    def source(self, at: SourcePosition) -> LogRecord | None:
+        """The input record there; None where it is gone."""
+        if at not in self._sources:
+            self._sources[at] = self._at(at.topic, at.partition, at.offset)
+        return self._sources[at]
+
+    def matching(
+        self, fits: Callable[[LogRecord], bool], since_ms: int | None, most: int | None = None
+    ) -> tuple[list[SourcePosition], int]:
+        """The last ``most`` places of the input whose record fits, and how many there are in all."""
+        found: deque[SourcePosition] = deque(maxlen=most)
+        count = 0
+        for record in self._records(self.places.input, since_ms):
+            if fits(record):
+                found.append(SourcePosition(self.places.input, record.partition(), record.offset()))
+                count += 1
+        return list(found), count
+
+    def stories(self, wanted: Iterable[SourcePosition]) -> list[Story]:
+        """What became of each of these."""
+        asked = list(dict.fromkeys(wanted))
+        sources = {at: self.source(at) for at in asked}
+        copies: defaultdict[SourcePosition, list[Copy]] = defaultdict(list)
+        # The positions first, then the logs' ends: what was committed before is then inside of them.
+        positions = self._positions({at.partition for at in asked})
+        for topic in self.places.targets.values():
+            self._logs.pop(topic, None)
+        since_ms = earliest(sources.values())
+        found = self._search(sources, since_ms)
+        missing = set(asked) - {at for at, _, _ in found}
+        if since_ms is not None and any((positions.get(at.partition) or 0) > at.offset for at in missing):
+            found = self._search(sources, None)
+        for at, role, record in found:
+            one = self._copy(role, self.places.targets[role], record.partition(), record.offset())
+            copies[at].append(_rejected(one, record) if role == DEAD_LETTER else one)
+        named = self._named(copies)
+        complete = all(log.first == 0 for name in self.places.targets.values() for log in self.logs(name).values())
+        return [
+            Story(
+                at,
+                None if sources[at] is None else self._copy("input", at.topic, at.partition, at.offset),
+                tuple(named(at, one) for one in copies[at]),
+                positions.get(at.partition),
+                complete,
+                None if (source := sources[at]) is None else Order.of(source.value(), source.headers()),
+            )
+            for at in asked
+        ]
+
+    def _at(self, topic: str, partition: int, offset: int) -> LogRecord | None:
+        log = self.logs(topic).get(partition)
+        if log is None or not log.first <= offset < log.end:
+            return None
+        span = {partition: (offset, offset + 1)}
+        batches = scan(self._connection, topic, span, READ_UNCOMMITTED, group=self.places.group)
+        return next((one for batch in batches for one in batch if one.offset() == offset), None)
+
+    def _records(self, topic: str, since_ms: int | None) -> Iterator[LogRecord]:
+        logs = self.logs(topic)
+        starts: Mapping[int, int | None] = {p: log.first for p, log in logs.items()}
+        if since_ms is not None and logs:
+            starts = offsets_at(self._admin, topic, logs, since_ms, Deadline(_ASK_S))
+        ranges = {p: (start, logs[p].end) for p, start in starts.items() if start is not None}
+        total, read = sum(until - start for start, until in ranges.values()), 0
+        for batch in scan(self._connection, topic, ranges, READ_UNCOMMITTED, group=self.places.group):
+            yield from batch
+            read += len(batch)
+            self._progress(topic, read, total)
+
+    def _search(
+        self, sources: Mapping[SourcePosition, LogRecord | None], since_ms: int | None
+    ) -> list[tuple[SourcePosition, str, LogRecord]]:
+        """Every record of output and dead letters that came from one of these, by its headers."""
+        keys = {record.key() for record in sources.values() if record is not None}
+        by_key = all(record is not None for record in sources.values())  # reading headers costs more than a key
+        found = []
+        for role, topic in self.places.targets.items():
+            for record in self._records(topic, since_ms):
+                if not by_key or record.key() in keys:
+                    source = SourcePosition.of(record.headers())
+                    if source is not None and source in sources:
+                        found.append((source, role, record))
+        return found
+
+    def _copy(self, role: str, topic: str, partition: int, offset: int) -> Copy:
+        log, finder = self.logs(topic)[partition], Finder(offset)
+        for batch, _ in self._told.raw.batches(topic, partition, offset, log.end, Deadline(_ASK_S)):
+            if finder.add(batch):
+                break
+        written = finder.written()
+        return Copy(role, topic, partition, offset, written, view(offset, written, log))
+
+    def _named(self, copies: Mapping[SourcePosition, list[Copy]]) -> Callable[[SourcePosition, Copy], Copy]:
+        """Adds what the coordinator and the group's offset log tell of a copy's transaction."""
+        producers = {
+            one.written.producer_id for some in copies.values() for one in some if one.written.producer_id >= 0
+        }
+        names: dict[int, str] = {}
+        try:
+            names = {one.producer_id: one.transactional_id for one in self._told.of_producers(producers)}
+        except BrewError as error:
+            self.not_told.append(str(error))
+        known = self._spans if producers else {}
+
+        def name(at: SourcePosition, one: Copy) -> Copy:
+            span = known.get((one.written.producer_id, one.written.producer_epoch), {}).get(at.partition)
+            return replace(one, transactional_id=names.get(one.written.producer_id), span=span)
+
+        return name
+
+    @cached_property
+    def _spans(self) -> Spans:
+        """The ranges of the group's transactions, as far as the offset log still tells them."""
+        group, deadline = self.places.group, Deadline(_ASK_S)
+        try:
+            partition = offsets_partition(group, topics.existing(self._admin, OFFSETS_TOPIC, deadline).partitions)
+            log = log_offsets(self._admin, OFFSETS_TOPIC, [partition], deadline)[partition]
+            start = max(log.first, log.end - _MOST_OFFSET_LOG)
+            batches = offset_batches(self._told.raw, group, self.places.input, partition, start, log.end)
+            return spans(batches, {p: one.first for p, one in self.logs(self.places.input).items()})
+        except BrewError as error:
+            self.not_told.append(str(error))
+            return {}
+
+    def _positions(self, partitions: Iterable[int]) -> dict[int, int | None]:
+        known = [p for p in partitions if p in self.logs(self.places.input)]
+        whose = (self._connection, self.places.group, self.places.input)
+        told = committed_by(*whose, known, READ_UNCOMMITTED, Deadline(_ASK_S))
+        return {p: None if one is None else one.offset for p, one in told.items()}
+
+
+def earliest(sources: Iterable[LogRecord | None]) -> int | None:
+    """A copy carries its source's timestamp, so none is older; None where that is not known."""
+    stamps = [None if record is None else record.timestamp() for record in sources]
+    known = [stamp[1] for stamp in stamps if stamp is not None and stamp[0] == _CREATE_TIME]
+    return min(known) if known and len(known) == len(stamps) else None
+
+
+def _rejected(one: Copy, record: LogRecord) -> Copy:
+    letter = Letter(one.partition, one.offset, None, None, record.headers() or [], 0)
+    return replace(one, reason=_printable(letter.reason), message=_printable(letter.message))
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
+
+
+def family(tracer: Tracer, asked: Iterable[SourcePosition]) -> list[Story]:
+    """What became of each of these, and of the records that they were, or have become, by a replay; by place."""
+    stories = tracer.stories(_with_originals(tracer, asked))
+    looked: set[str] = set()
+    while letters := {letter.place for one in stories for letter in one.letters} - looked:
+        looked |= letters
+        found = _replays(tracer, stories, letters) - {one.at for one in stories}
+        stories += tracer.stories(sorted(found)) if found else []
+    return linked(stories)
+
+
+def _with_originals(tracer: Tracer, asked: Iterable[SourcePosition]) -> list[SourcePosition]:
+    found = dict.fromkeys(asked)
+    new = deque(found)
+    while new:
+        origin = _original(tracer, tracer.source(new.popleft()))
+        if origin is not None and origin not in found:
+            found[origin] = None
+            new.append(origin)
+    return list(found)
+
+
+def _original(tracer: Tracer, record: LogRecord | None) -> SourcePosition | None:
+    """The input record whose dead letter this one was."""
+    letter = None if record is None else Order.of(None, record.headers()).replay_of
+    if letter is None or letter.topic != tracer.places.dead_letter:
+        return None
+    try:
+        origin = tracer.origin(letter.topic, letter.partition, letter.offset)
+    except Refused as error:
+        tracer.not_told.append(f"the record that was written back from {letter}: {error}")
+        return None
+    return origin if origin.topic == tracer.places.input else None
+
+
+def _replays(tracer: Tracer, stories: Iterable[Story], letters: set[str]) -> set[SourcePosition]:
+    """The input records that were written back from these dead letters; a replay keeps the key, and is newer."""
+    sources = [tracer.source(one.at) for one in stories if one.letters]
+    keys = {one.key() for one in sources if one is not None} if None not in sources else None
+
+    def fits(record: LogRecord) -> bool:
+        if keys is not None and record.key() not in keys:
+            return False
+        return str(Order.of(None, record.headers()).replay_of) in letters
+
+    return set(tracer.matching(fits, earliest(sources))[0])

@@ -1,0 +1,284 @@
+"""What became of one order, told from what was found of it; pure."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import orjson
+
+from brew.offsets import Headers, SourcePosition
+from brew.records import REPLAYED_FROM
+from operations.record_status import Fate, Span, View, Written
+
+_MOST_BYTES = 1_000_000  # what a run takes, by default; a larger value is not read for its id
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """``order_id`` is None where the value tells none; ``replay_of``: the dead letter that it was."""
+
+    order_id: str | None
+    digest: bytes
+    replay_of: SourcePosition | None = None
+
+    @classmethod
+    def of(cls, value: bytes | None, headers: Headers | None) -> Order:
+        """Read it from a record."""
+        origin = dict(headers or ()).get(REPLAYED_FROM)
+        replay_of = None if origin is None else SourcePosition.parse(origin.decode("utf-8", "replace"))
+        return cls(order_id(value), hashlib.sha256(value or b"").digest(), replay_of)
+
+    @property
+    def identity(self) -> str | bytes:
+        """Equal for one order: its id, and its bytes where they tell none."""
+        return self.digest if self.order_id is None else self.order_id
+
+
+def order_id(value: bytes | None) -> str | None:
+    """The order's id as its value tells it; None where it is no such value."""
+    if value is None or len(value) > _MOST_BYTES:
+        return None
+    try:
+        told = orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return None
+    found = told.get("order_id") if isinstance(told, dict) else None
+    return str(found) if isinstance(found, str | int) and not isinstance(found, bool) else None
+
+
+class Answer(enum.StrEnum):
+    """Where an order is; the last three break the promise."""
+
+    DELIVERED = "delivered"
+    REJECTED = "rejected"
+    WAITING = "waiting"
+    IN_FLIGHT = "in-flight"
+    NOT_READ = "not-read"
+    NOT_VISIBLE = "not-visible"
+    NOT_FOUND = "not-found"
+    TWICE = "twice"
+    LOST = "lost"
+    GHOST = "ghost"
+
+
+BROKEN = frozenset({Answer.TWICE, Answer.LOST, Answer.GHOST})
+_STANDING = frozenset({Fate.COMMITTED, Fate.PLAIN})
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """
+    One physical record that came of an order.
+
+    ``span``: the input range of its transaction, where that is known. ``reason``, ``message``: of a dead letter.
+    """
+
+    role: str
+    topic: str
+    partition: int
+    offset: int
+    written: Written
+    view: View
+    transactional_id: str | None = None
+    span: Span | None = None
+    reason: str | None = None
+    message: str = ""
+
+    @property
+    def place(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """
+    An input record and all that came of it; ``complete``: no part of the output logs was left out.
+
+    ``position`` is the group's committed offset in that partition; ``source`` and ``order`` are None where retention
+    took the record. ``replays``: the input records that its dead letters were written back as.
+    """
+
+    at: SourcePosition
+    source: Copy | None
+    copies: tuple[Copy, ...]
+    position: int | None
+    complete: bool = True
+    order: Order | None = None
+    replays: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        return str(self.at)
+
+    @property
+    def seen(self) -> bool:
+        """True when the input record is there and nobody aborted it."""
+        return self.source is not None and self.source.written.fate is not Fate.ABORTED
+
+    @property
+    def letters(self) -> list[Copy]:
+        """The dead letters of it that stand."""
+        return [one for one in self.copies if one.reason is not None and one.written.fate in _STANDING]
+
+    @property
+    def done(self) -> bool:
+        """True when the group stands behind the order."""
+        return self.position is not None and self.position > self.at.offset
+
+    def group_view(self) -> str:
+        """The group's offset against this one."""
+        if self.position is None:
+            return "no committed offset: not read yet"
+        if self.done:
+            return f"done: the group stands at {self.position}"
+        if any(one.written.fate is Fate.OPEN for one in self.copies):
+            return f"in flight: the group stands at {self.position}, and a transaction is open"
+        return f"not read yet: the group stands at {self.position}"
+
+
+def linked(stories: Iterable[Story]) -> list[Story]:
+    """The same by place, each with the input records among them that its dead letters were written back as."""
+    told = sorted(stories, key=lambda one: one.at)
+    back: defaultdict[str, list[str]] = defaultdict(list)
+    for one in told:
+        if one.seen and one.order is not None and one.order.replay_of is not None:
+            back[str(one.order.replay_of)].append(one.place)
+    return [replace(one, replays=tuple(at for letter in one.letters for at in back[letter.place])) for one in told]
+
+
+def answer(story: Story) -> tuple[Answer, str]:
+    """The answer and one sentence for it."""
+    standing = [one for one in story.copies if one.written.fate in _STANDING]
+    aborted = sum(one.written.fate is Fate.ABORTED for one in story.copies)
+    if story.source is not None and story.source.written.fate is Fate.ABORTED:
+        if standing:
+            return Answer.GHOST, "the input record was aborted, and yet it was delivered"
+        return Answer.NOT_VISIBLE, "the input record itself was aborted: nobody is to see it"
+    if len(standing) > 1:
+        return Answer.TWICE, _why_twice(standing)
+    if standing:
+        return _delivered(story, standing[0], aborted)
+    return _nowhere(story, aborted)
+
+
+def _why_twice(standing: list[Copy]) -> str:
+    """How many copies stand, what wrote them, and what that points to."""
+    plain = [one for one in standing if one.written.fate is Fate.PLAIN]
+    within = [one for one in standing if one.written.fate is Fate.COMMITTED]
+    places = " and ".join(one.place for one in standing)
+    writers = sorted({one.transactional_id or f"producer {one.written.producer_id}" for one in within})
+    if not within:
+        return f"{len(plain)} copies ({places}), all written in no transaction at all: by another program"
+    if plain:
+        return (
+            f"{len(standing)} copies ({places}), {len(within)} committed by {' and '.join(writers)} and {len(plain)} "
+            "written in no transaction at all: another program writes to this topic"
+        )
+    count = _transactions(within)
+    text = f"{len(within)} copies were committed ({places}), in {count} transaction{'s' * (count != 1)}"
+    if len(writers) > 1:
+        return f"{text} of {' and '.join(writers)}: two groups, or two programs, write to this topic"
+    if count == 1:
+        return f"{text} of {writers[0]}: its writer produced the record more than once"
+    return (
+        f"{text} of {writers[0]}: the group's position was moved back by hand, or a run was told to start over "
+        "(--on-missing-position start-over)"
+    )
+
+
+def _transactions(copies: list[Copy]) -> int:
+    """A transaction has one marker in each partition; a producer may write several transactions in one epoch."""
+    markers: defaultdict[tuple[int, int], defaultdict[tuple[str, int], set[int | None]]]
+    markers = defaultdict(lambda: defaultdict(set))
+    for one in copies:
+        writer = (one.written.producer_id, one.written.producer_epoch)
+        markers[writer][one.topic, one.partition].add(one.written.marker_offset)
+    return sum(max(len(found) for found in places.values()) for places in markers.values())
+
+
+def _delivered(story: Story, copy: Copy, aborted: int) -> tuple[Answer, str]:
+    more = ""
+    if aborted:
+        plural = "ies" if aborted > 1 else "y"
+        more = f"; {aborted} aborted cop{plural} beside it: read_uncommitted readers see {aborted + 1}"
+    if not copy.view.visible:
+        return Answer.WAITING, f"committed, but readers wait for an older open transaction{more}"
+    if copy.reason is not None:
+        why = f"{copy.reason}: {copy.message}" if copy.message else copy.reason
+        back = "".join(f"; written back as {one}" for one in story.replays)
+        return Answer.REJECTED, f"{why}; dead letter {copy.place}{back}{more}"
+    return Answer.DELIVERED, f"delivered once, to {copy.topic}[{copy.partition}] offset {copy.offset}{more}"
+
+
+def _nowhere(story: Story, aborted: int) -> tuple[Answer, str]:
+    source = story.source
+    tried = f", {aborted} attempt{'s' * (aborted != 1)} aborted" if aborted else ""
+    if any(one.written.fate is Fate.OPEN for one in story.copies):
+        return Answer.IN_FLIGHT, f"written, and its transaction is still open{tried}"
+    if source is not None and not source.view.visible:
+        return Answer.NOT_VISIBLE, f"not visible on the input: {source.view.rule}"
+    if not story.done:
+        return Answer.NOT_READ, f"nothing committed yet{tried}; the next run reads it again"
+    if source is None or not story.complete:
+        why = "the input record is gone" if source is None else "a part of the output logs is gone or was left out"
+        return Answer.NOT_FOUND, f"the group stands behind it, no copy was found, and {why}"
+    return Answer.LOST, "the group stands behind it, and no committed copy exists: somebody moved the position forward"
+
+
+class Verdict(enum.StrEnum):
+    """What several records are to each other; the first breaks the promise."""
+
+    DELIVERED_TWICE = "delivered-twice"
+    WRITTEN_TWICE = "written-twice"
+    REPLAYED = "replayed"
+    DIFFERENT = "different"
+
+
+def verdict(stories: Sequence[Story]) -> tuple[Verdict, str] | None:
+    """The first rule that fits, and a sentence; None where one record stands for itself."""
+    if twice := [one for one in stories if answer(one)[0] is Answer.TWICE]:
+        rest = f", and so on for {len(twice) - 1} more" if len(twice) > 1 else ""
+        return Verdict.DELIVERED_TWICE, f"{twice[0].place} was delivered more than once{rest}: {answer(twice[0])[1]}"
+    if len(stories) < 2:  # noqa: PLR2004 - a comparison takes two
+        return None
+    for several in _writings(stories):
+        if len(several) > 1:
+            return Verdict.WRITTEN_TWICE, _written(several)
+    if replays := [one for one in stories if one.seen and one.order is not None and one.order.replay_of is not None]:
+        return Verdict.REPLAYED, _replayed(replays)
+    told = f"{len(stories)} records, no order twice among those that readers see: each is told by itself"
+    return Verdict.DIFFERENT, told
+
+
+def _writings(stories: Sequence[Story]) -> Collection[list[Story]]:
+    """The records that upstream wrote and readers see, order by order; a replay is our own writing."""
+    found: defaultdict[str | bytes, list[Story]] = defaultdict(list)
+    for one in stories:
+        if one.seen and one.order is not None and one.order.replay_of is None:
+            found[one.order.identity].append(one)
+    return found.values()
+
+
+def _written(several: Sequence[Story]) -> str:
+    orders = [one.order for one in several if one.order is not None]
+    name = "a record" if orders[0].order_id is None else f"order {orders[0].order_id!r}"
+    alike = "with the same bytes" if len({one.digest for one in orders}) == 1 else "with different values"
+    answers = [answer(one)[0] for one in several]
+    ours = answers[0].value if len(set(answers)) == 1 else ", ".join(answers)
+    return (
+        f"upstream wrote {name} {len(several)} times, {alike}, at {' and '.join(one.place for one in several)}; "
+        f"to the pipeline each is an order of its own ({ours})"
+    )
+
+
+def _replayed(replays: Sequence[Story]) -> str:
+    told = [
+        f"{one.place} is dead letter {one.order.replay_of}, written back, and it is {answer(one)[0]}"
+        for one in replays
+        if one.order is not None
+    ]
+    return f"not twice: {'; '.join(told)}"

@@ -1,0 +1,249 @@
+"""Which open transactions are hanging or lingering, whose they are, and what ends them; pure."""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from brew.cluster import ENDED, ENDING, Bound, Coordinated, Held, Place
+from brew.names import TransactionalId
+
+_SLACK_MS = 5 * 60 * 1000  # what Kafka's own tool allows on top of the longest transaction
+
+
+class Kind(enum.StrEnum):
+    """What an open transaction is; `hanging` ones end only by hand, `lingering` ones too late."""
+
+    OPEN = "open"
+    LINGERING = "lingering"
+    HANGING = "hanging"
+    UNKNOWN = "unknown"
+
+
+SICK = frozenset({Kind.LINGERING, Kind.HANGING})
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """``older_than_s`` makes a transaction lingering; ``longest_ms`` is the longest that the brokers allow."""
+
+    older_than_s: float
+    longest_ms: int = 900_000
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One open transaction: what it is and why, and the partitions that it holds back."""
+
+    kind: Kind
+    why: str
+    producer_id: int
+    producer_epoch: int
+    holds: tuple[Held, ...]
+    known: Coordinated | None = None
+    age_s: float | None = None
+
+    @property
+    def transactional_id(self) -> str | None:
+        return None if self.known is None else self.known.transactional_id
+
+    @property
+    def owner(self) -> TransactionalId | None:
+        """Group and input partition, where the id is one of a pipeline."""
+        try:
+            return None if self.known is None else TransactionalId.parse(self.known.transactional_id)
+        except ValueError:
+            return None
+
+    @property
+    def overdue(self) -> bool:
+        """True when its own time-out is over, by this machine's clock; others linger by a person's patience."""
+        known = self.known
+        return known is not None and self.age_s is not None and self.age_s * 1000 > known.timeout_ms
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """
+        How a person may name it for `--abort`: by id, or by `topic/partition/producer-id`.
+
+        A hanging one has no id any more: whoever goes on under it must not be struck.
+        """
+        places = tuple(f"{one.topic}/{one.partition}/{one.producer_id}" for one in self.holds)
+        by_place = self.transactional_id is None or (self.kind is Kind.HANGING and bool(places))
+        return places if by_place else (str(self.transactional_id), *places)
+
+
+def diagnose(held: Iterable[Held], known: Iterable[Coordinated], patience: Patience, now_ms: int) -> list[Case]:
+    """
+    The open transactions, sick ones first.
+
+    The leaders (``held``) were asked before the coordinators (``known``). A coordinator says that a transaction has
+    ended only once every marker is written, so what a leader still holds then is hanging (KIP-664).
+    """
+    by_producer: dict[int, Coordinated] = {one.producer_id: one for one in known}
+    groups: defaultdict[tuple[int, int, bool], list[Held]] = defaultdict(list)
+    for one in held:
+        groups[one.producer_id, one.producer_epoch, _orphaned(one, by_producer.get(one.producer_id))].append(one)
+    cases = []
+    for (producer_id, epoch, orphaned), places in groups.items():
+        owner = by_producer.get(producer_id)
+        if owner is None or orphaned:
+            cases.append(_without_coordinator(producer_id, epoch, tuple(sorted(places)), owner, patience, now_ms))
+        else:
+            cases.append(_coordinated(owner, tuple(sorted(places)), patience, now_ms))
+    going_on = {one.producer_id for one in cases_of(cases, known=True)}
+    cases += [
+        _coordinated(one, (), patience, now_ms)
+        for one in by_producer.values()
+        if one.open and one.producer_id not in going_on
+    ]
+    return sorted(cases, key=lambda one: (_ORDER.index(one.kind), -(one.age_s or 0), one.producer_id))
+
+
+_ORDER = (Kind.HANGING, Kind.LINGERING, Kind.UNKNOWN, Kind.OPEN)
+
+
+def cases_of(cases: Iterable[Case], *, known: bool) -> list[Case]:
+    """Those whose transaction the coordinator has open, or has not."""
+    return [one for one in cases if (one.kind in {Kind.OPEN, Kind.LINGERING}) is known]
+
+
+def _orphaned(held: Held, owner: Coordinated | None) -> bool:
+    """True when the coordinator knows the producer, and nothing of this transaction."""
+    if owner is None or owner.state in ENDED:
+        return owner is not None
+    if owner.state in ENDING:  # its markers are on their way, with a newer epoch after a fence
+        return False
+    return held.place not in owner.places or held.producer_epoch < owner.producer_epoch
+
+
+def _without_coordinator(
+    producer_id: int, epoch: int, places: tuple[Held, ...], owner: Coordinated | None, patience: Patience, now_ms: int
+) -> Case:
+    if owner is not None:
+        why = f"its coordinator has nothing open there ({owner.transactional_id!r} is {owner.state}): nobody ends it"
+        return Case(Kind.HANGING, why, producer_id, epoch, places, owner)
+    idle_ms = now_ms - max(one.last_ms for one in places)
+    if idle_ms > patience.longest_ms + _SLACK_MS:
+        why = f"no coordinator knows the producer, and its last record is {idle_ms / 1000:.0f} s old: nobody ends it"
+        return Case(Kind.HANGING, why, producer_id, epoch, places)
+    why = "no coordinator tells of it: not ours to see (Describe on transactional ids), or hanging"
+    return Case(Kind.UNKNOWN, why, producer_id, epoch, places)
+
+
+def _coordinated(owner: Coordinated, places: tuple[Held, ...], patience: Patience, now_ms: int) -> Case:
+    age_s = owner.age_s(now_ms)
+    kind, why = Kind.OPEN, "within its time-out"
+    if owner.state in ENDING:
+        why = f"{owner.state}: its markers are being written"
+    elif age_s is not None and age_s * 1000 > owner.timeout_ms:
+        kind, why = Kind.LINGERING, f"open for longer than its time-out of {owner.timeout_ms / 1000:g} s"
+    elif age_s is not None and age_s > patience.older_than_s:
+        ends_s = owner.timeout_ms / 1000 - age_s
+        kind = Kind.LINGERING
+        why = f"open for longer than {patience.older_than_s:g} s; its time-out ends it in {ends_s:.0f} s"
+    return Case(kind, why, owner.producer_id, owner.producer_epoch, places, owner, age_s)
+
+
+def confirmed(cases: Iterable[Case], still: Collection[Held]) -> list[Case]:
+    """The same without hanging ones that a second look at the leaders no longer finds."""
+    now = {_identity(one) for one in still}
+    sure = {Kind.OPEN, Kind.LINGERING}
+    return [case for case in cases if case.kind in sure or any(_identity(one) in now for one in case.holds)]
+
+
+def _identity(held: Held) -> tuple[Place, int, int, int]:
+    return held.place, held.first_offset, held.producer_id, held.producer_epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What waits behind a transaction in one partition: offsets, and groups by whether they have come up to it."""
+
+    held: Held
+    offsets: int
+    at_it: tuple[str, ...] = ()
+    on_the_way: tuple[str, ...] = ()
+
+
+def waiting(case: Case, bounds: Mapping[Place, Bound], groups: Mapping[str, Mapping[Place, int]]) -> list[Waiting]:
+    """Who waits, partition by partition."""
+    found = []
+    for held in case.holds:
+        bound = bounds.get(held.place, Bound(held.first_offset, held.first_offset))
+        positions = {name: offsets[held.place] for name, offsets in sorted(groups.items()) if held.place in offsets}
+        at_it = tuple(name for name, offset in positions.items() if offset >= held.first_offset)
+        behind = tuple(name for name, offset in positions.items() if offset < held.first_offset)
+        found.append(Waiting(held, max(0, bound.end - held.first_offset), at_it, behind))
+    return found
+
+
+def chosen(cases: Iterable[Case], names: Collection[str], *, everything: bool, young: bool = False) -> list[Case]:
+    """
+    Those to end: the named ones whatever they are, or all that hang or are past their own time-out.
+
+    ``young``: lingering ones within their time-out, too; whoever asks has said whose, and how old is too old.
+    A name that fits nothing is left to the caller: see `unmatched`.
+    """
+    wanted = set(names)
+    return [one for one in cases if wanted & set(one.names) or (everything and _ill(one, young=young))]
+
+
+def _ill(case: Case, *, young: bool) -> bool:
+    return case.kind is Kind.HANGING or (case.kind is Kind.LINGERING and (young or case.overdue))
+
+
+def same_transaction(case: Case, now: Coordinated | None) -> bool:
+    """True while it is open at its coordinator; what its owner has begun since is another, under the same id."""
+    was = case.known
+    if was is None or now is None or not now.open:
+        return False
+    return (now.producer_id, now.producer_epoch, now.began_ms) == (was.producer_id, was.producer_epoch, was.began_ms)
+
+
+def still_nobodys(case: Case, held: Iterable[Held], known: Iterable[Coordinated]) -> list[Held]:
+    """What partitions still hold of a transaction without a coordinator, and no coordinator tells of by now."""
+    owners = {one.producer_id: one for one in known}
+    ours = {_identity(one) for one in case.holds}
+    return [
+        one
+        for one in held
+        if _identity(one) in ours and (one.producer_id not in owners or _orphaned(one, owners[one.producer_id]))
+    ]
+
+
+def unmatched(cases: Iterable[Case], names: Iterable[str]) -> list[str]:
+    """The names that fit no open transaction."""
+    known = {name for one in cases for name in one.names}
+    return [name for name in names if name not in known]
+
+
+def ends_by_fence(case: Case) -> bool:
+    """True when a fence of its id ends it; what its coordinator knows nothing of takes a marker by hand."""
+    return case.known is not None and case.known.open and case.kind in {Kind.OPEN, Kind.LINGERING}
+
+
+def read_again(case: Case, groups: Mapping[str, Mapping[Place, int]]) -> str:
+    """What is read again once it has ended."""
+    if not ends_by_fence(case):
+        return "nothing: the records were never part of a transaction that could commit; they stay hidden for good"
+    owner = case.owner
+    if owner is None:
+        return "its owner is fenced, and has to start again from the last position that it committed"
+    place = (owner.topic, owner.partition)
+    position = groups.get(owner.group, {}).get(place)
+    start = "its first offset" if position is None else f"offset {position}"
+    return (
+        f"group {owner.group} reads {owner.topic}[{owner.partition}] again from {start}, at its next attempt; "
+        "the aborted copies stay in the log, hidden from read_committed readers"
+    )
+
+
+def own_command(bootstrap: str, held: Held) -> str:
+    """Kafka's own command that ends a hanging transaction."""
+    return (
+        f"kafka-transactions.sh --bootstrap-server {bootstrap} abort --topic {held.topic} "
+        f"--partition {held.partition} --start-offset {held.first_offset}"
+    )

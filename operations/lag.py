@@ -1,0 +1,349 @@
+"""`lag`: what is left of each partition, and who blocks it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import click
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from brew.cluster import Coordinated, OpenTransaction
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, UsageError
+from brew.kafka import topics
+from brew.kafka.clients import admin, consumer
+from brew.kafka.kafka_python import RawLogs
+from brew.kafka.offsets import committed, log_offsets
+from brew.kafka.raw_log import FirstVisible, first_visible
+from brew.kafka.transactions_admin import Transactions, transactions
+from brew.names import READ_UNCOMMITTED, ExitCode, TransactionalId
+from brew.offsets import Committed, LogOffsets
+from operations.options import (
+    advised,
+    bootstrap_option,
+    connected,
+    group_option,
+    input_option,
+    json_option,
+    say_json,
+    show,
+)
+from operations.partition_state import Look, Remainder, Remaining, State, Told, tell
+
+_T = TypeVar("_T")
+
+
+class Observer:
+    """
+    Looks again and again, through the same clients.
+
+    ``exact``: up to so many offsets raw batches are read to count records; behind that it is "at most".
+    ``ages``: of partitions with something to read the first record is asked for, too, unless the position stood still.
+    ``silent``: what the brokers did not tell at the last look, or None.
+    """
+
+    def __init__(self, connection: Connection, topic: str, group: str, exact: int, *, ages: bool = True) -> None:
+        self._connection, self._topic, self._group, self._exact = connection, topic, group, exact
+        self._ages = ages
+        self._first: dict[int, tuple[int, FirstVisible]] = {}
+        self._admin = admin(connection)
+        # Not waiting for pending offsets: an open transaction must not stop who looks at it.
+        self._reader = consumer(connection, group, READ_UNCOMMITTED)
+        self.silent: str | None = None
+
+    def look(self, deadline: Deadline) -> list[Look]:
+        """All partitions now; the position first, so that it never exceeds the log read after it."""
+        found = range(topics.existing(self._admin, self._topic, deadline).partitions)
+        positions = committed(self._reader, self._topic, found, deadline)
+        logs = log_offsets(self._admin, self._topic, found, deadline)
+        looks = [_plain(p, logs[p], positions[p]) for p in found]
+        if all(one.log.end == one.position for one in looks):
+            return looks
+        self.silent = None
+        try:
+            with transactions(self._connection, deadline) as told:
+                return self._deep(looks, told, deadline)
+        except BrewError as error:
+            self.silent = str(error)
+            return looks
+
+    def _deep(self, looks: list[Look], told: Transactions, deadline: Deadline) -> list[Look]:
+        blocked = [one.partition for one in looks if one.log.last_stable < one.log.end]
+        behind = [one.partition for one in looks if one.position < one.log.last_stable]
+        holders = self._if_told(lambda: self._holders(told, blocked))
+        ids = {str(TransactionalId(self._group, self._topic, p)): p for p in behind}
+        own = self._if_told(lambda: {ids[one.transactional_id]: one for one in told.named(ids)})
+        deep = [
+            Look(
+                one.partition,
+                one.log,
+                one.committed,
+                self._remaining(one, told.raw, deadline),
+                holders.get(one.partition, ()),
+                own.get(one.partition),
+            )
+            for one in looks
+        ]
+        return [self._aged(one, told.raw, deadline) for one in deep] if self._ages else deep
+
+    def _aged(self, one: Look, raw: RawLogs, deadline: Deadline) -> Look:
+        """With the time of the first record that waits; where the position stood still it is the same one as before."""
+        if not one.remaining.records or one.position < one.log.first:
+            return one
+        at, found = self._first.get(one.partition, (-1, FirstVisible()))
+        if at != one.position or found.time_ms is None:
+            try:
+                span = (one.position, one.log.last_stable)
+                found = first_visible(raw, self._topic, one.partition, *span, deadline)
+            except BrewError as error:
+                self.silent, found = str(error), FirstVisible()
+            self._first[one.partition] = one.position, found
+        return replace(one, remaining=Remaining(0) if found.nothing else one.remaining, oldest_ms=found.time_ms)
+
+    def _if_told(self, ask: Callable[[], Mapping[int, _T]]) -> Mapping[int, _T]:
+        """What older brokers, or missing rights, leave untold stops nothing else."""
+        try:
+            return ask()
+        except BrewError as error:
+            self.silent = str(error)
+            return {}
+
+    def _holders(self, told: Transactions, blocked: list[int]) -> Mapping[int, tuple[OpenTransaction, ...]]:
+        held = told.held((self._topic, p) for p in blocked) if blocked else []
+        known = told.of_producers(one.producer_id for one in held)
+        owners: dict[int, Coordinated] = {one.producer_id: one for one in known}
+        now_ms = int(time.time() * 1000)
+        found: dict[int, tuple[OpenTransaction, ...]] = {}
+        for one in held:
+            owner = owners.get(one.producer_id)
+            name, age_s = (None, None) if owner is None else (owner.transactional_id, owner.age_s(now_ms))
+            opened = OpenTransaction(one.partition, one.producer_id, one.producer_epoch, one.first_offset, name, age_s)
+            found[one.partition] = (*found.get(one.partition, ()), opened)
+        return found
+
+    def _remaining(self, one: Look, raw: RawLogs, deadline: Deadline) -> Remaining:
+        if not 0 < one.log.last_stable - one.position <= self._exact or one.position < one.log.first:
+            return one.remaining
+        count = Remainder(one.position, one.log.last_stable)
+        most = one.log.last_stable + self._exact  # markers may stand above the last stable offset
+        until = min(one.log.end, most)
+        for batch, _ in raw.batches(self._topic, one.partition, one.position, until, deadline):
+            count.add(batch)
+            if count.settled:
+                break
+        return count.remaining()
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _plain(partition: int, log: LogOffsets, position: Committed | None) -> Look:
+    at = log.first if position is None else position.offset
+    left = max(0, log.last_stable - at)
+    return Look(partition, log, position, Remaining(left, exact=left == 0))
+
+
+_ASK_S = 30.0
+_STYLES = {
+    State.IDLE: "dim",
+    State.WORKING: "green",
+    State.BLOCKED: "yellow",
+    State.FENCED: "bold red",
+    State.STUCK: "bold red",
+}
+
+
+@click.command("lag")
+@bootstrap_option
+@input_option
+@group_option
+@click.option(
+    "--interval", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, help="Seconds between two looks."
+)
+@click.option("--watch", is_flag=True, help="Look again and again until SIGTERM or Ctrl-C; --json: a line per look.")
+@click.option(
+    "--exact",
+    type=click.IntRange(0, 10_000_000),
+    default=20_000,
+    show_default=True,
+    help="Count records in a lag of up to so many offsets; a longer one is told as 'at most'.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice([one.value for one in State]),
+    multiple=True,
+    help="Exit 1 where a partition is in this state; repeatable.  [default: none]",
+)
+@click.option(
+    "--fail-older-than",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Exit 1 where a record that can be read is older.  [default: never]",
+)
+@json_option
+@advised()
+def lag(
+    bootstrap: str,
+    topic: str,
+    group: str,
+    *,
+    interval: float,
+    exact: int,
+    watch: bool,
+    fail_on: tuple[str, ...],
+    fail_older_than: float | None,
+    as_json: bool,
+) -> ExitCode:
+    """
+    Tell per partition how many records are left to read, how old the oldest of them is, and what it is doing.
+
+    The lag is counted up to the last stable offset, in records: markers and aborted records are none. States: idle,
+    working, blocked (by whose open transaction), fenced (attempts begin and none commits), stuck (nothing moves).
+
+    \b
+    Examples:
+      python -m pipeline lag
+      python -m pipeline lag --group brew-enricher --interval 5 --json
+      python -m pipeline lag --watch
+      python -m pipeline lag --fail-on stuck --fail-on fenced --interval 30
+      python -m pipeline lag --fail-older-than 300
+
+    \b
+    Exit codes: 0 told, 1 as a --fail option says, 3 refused or out of reach, 64 wrong usage.
+    """  # noqa: D301 - click's own mark
+    if watch and (fail_on or fail_older_than is not None):
+        raise UsageError("--watch has no end to fail at: say --fail-... without it, and a longer --interval")
+    with Observer(connected(bootstrap), topic, group, exact) as observer:
+        before = observer.look(Deadline(_ASK_S))
+        if not watch:
+            document = _next(observer, before, interval)[1]
+            say_json(document | {"topic": topic, "group": group}) if as_json else show(table(document, topic, group))
+            bad = bool(set(fail_on) & document["states"].keys()) or late(document, fail_older_than)
+            return ExitCode.VIOLATION if bad else ExitCode.DONE
+        _watch(observer, before, interval, topic, group, as_json=as_json)
+    return ExitCode.DONE
+
+
+def late(document: Mapping[str, Any], limit_s: float | None) -> bool:
+    """
+    Whether a record that can be read is older.
+
+    Raises:
+        Refused: a partition's age is not told, and none that is told is older.
+    """
+    if limit_s is None or (document["lag_s"] or 0) > limit_s:
+        return limit_s is not None
+    if untold := [row["partition"] for row in document["partitions"] if row["lag_s"] is None]:
+        raise Refused(
+            f"--fail-older-than is {limit_s:g} and the age of what waits in partition {untold[0]} is not told "
+            f"({document['not_told'] or 'its first record has no timestamp, or lies behind many aborted ones'}); "
+            "look with --json, or fail by state (--fail-on)"
+        )
+    return False
+
+
+def _watch(observer: Observer, before: list[Look], interval_s: float, topic: str, group: str, *, as_json: bool) -> None:
+    """Until a signal ends the program."""
+    with contextlib.nullcontext() if as_json else Live(auto_refresh=False) as live:
+        while True:
+            try:
+                before, document = _next(observer, before, interval_s)
+            except (DeadlineExceeded, KafkaFailure) as error:  # brokers come back; whoever watches wants to see that
+                document = document_of([], [], 0, str(error)) | {"exact": False}
+            if live is None:
+                say_json(document | {"topic": topic, "group": group}, lines=True)
+            else:
+                live.update(table(document, topic, group), refresh=True)
+
+
+def _next(observer: Observer, before: list[Look], interval_s: float) -> tuple[list[Look], dict[str, Any]]:
+    threading.Event().wait(interval_s)
+    now = observer.look(Deadline(_ASK_S))
+    return now, document_of(before, now, int(time.time() * 1000), observer.silent)
+
+
+def document_of(before: list[Look], now: list[Look], now_ms: int, silent: str | None) -> dict[str, Any]:
+    """Two looks as one document; partitions that are new since the first are compared with themselves."""
+    known: Mapping[int, Look] = {one.partition: one for one in before}
+    told = [(one, tell(known.get(one.partition, one), one, now_ms)) for one in now]
+    total = Remaining(sum(one.remaining.records for one in now), all(one.remaining.exact for one in now))
+    ages = [age for one in now if (age := one.lag_s(now_ms)) is not None]
+    return {
+        "remaining": total.records,
+        "exact": total.exact,
+        "lag_s": round(max(ages), 1) if ages else None,
+        "states": Counter(one.state.value for _, one in told),
+        "not_told": silent,
+        "partitions": [_row(look, one, now_ms) for look, one in told],
+    }
+
+
+def _row(look: Look, told: Told, now_ms: int) -> dict[str, Any]:
+    age_s = look.lag_s(now_ms)
+    holders = [
+        {
+            "producer_id": one.producer_id,
+            "producer_epoch": one.producer_epoch,
+            "transactional_id": one.transactional_id,
+            "first_offset": one.first_offset,
+            "age_s": None if one.age_s is None else round(one.age_s, 1),
+        }
+        for one in look.holders
+    ]
+    return {
+        "partition": look.partition,
+        "state": told.state.value,
+        "why": told.why,
+        "committed": None if look.committed is None else look.committed.offset,
+        "log_start": look.log.first,
+        "last_stable": look.log.last_stable,
+        "end": look.log.end,
+        "remaining": look.remaining.records,
+        "exact": look.remaining.exact,
+        "lag_s": None if age_s is None else round(age_s, 1),
+        "held_by": holders,
+    }
+
+
+def table(document: Mapping[str, Any], topic: str, group: str) -> Group:
+    """The same for people."""
+    drawn = Table(title=Text(f"group {group} in {topic}"), title_justify="left", pad_edge=False)
+    for name in ("p", "committed", "LSO", "end", "to read", "oldest"):
+        drawn.add_column(name, justify="right", no_wrap=True)
+    drawn.add_column("state", no_wrap=True)
+    drawn.add_column("why", ratio=1, overflow="fold")
+    for row in document["partitions"]:
+        state = State(row["state"])
+        at = "-" if row["committed"] is None else f"{row['committed']:,}"
+        left = str(Remaining(row["remaining"], row["exact"])).replace("at most ", "≤ ")
+        cells = (str(row["partition"]), at, f"{row['last_stable']:,}", f"{row['end']:,}", left, _age(row["lag_s"]))
+        drawn.add_row(*cells, Text(state.value, _STYLES[state]), Text(row["why"]))
+    total = str(Remaining(document["remaining"], document["exact"]))
+    oldest = f", the oldest is {_age(document['lag_s'])} old" if document["lag_s"] else ""
+    lines = [Text(f"{total} records to read{oldest}")]
+    if document["not_told"]:
+        lines.append(Text(f"not told: {document['not_told']}", "cyan"))
+    return Group(drawn, *lines)
+
+
+def _age(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:,.0f} s"

@@ -1,0 +1,77 @@
+"""Options that the operator's commands share, and how they print."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import click
+import orjson
+from rich.console import Console, RenderableType
+
+from brew import names
+from brew.cli import REACH_S, beside, connection
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
+from brew.kafka.clients import reach
+from brew.names import checked_topic
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _topic(_context: click.Context, parameter: click.Parameter, value: str) -> str:
+    return checked_topic(value, parameter.opts[0])
+
+
+def _named(flags: str, env: str, default: str, text: str, **more: Any) -> Callable[[_F], _F]:
+    return click.option(*flags.split(), envvar=env, default=default, show_default=True, help=text, **more)
+
+
+bootstrap_option = beside(_named("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers."))
+input_option = _named("--input topic", "INPUT_TOPIC", names.INPUT_TOPIC, "What the group reads.", callback=_topic)
+output_option = _named("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Where enriched orders are.", callback=_topic)
+dead_letter_option = _named(
+    "--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Where rejected records are.", callback=_topic
+)
+group_option = _named("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's consumer group.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+
+
+@contextlib.contextmanager
+def advised() -> Iterator[None]:
+    """What the brokers refuse, or leave unanswered, ends with what to do next."""
+    try:
+        yield
+    except (KafkaFailure, DeadlineExceeded) as error:
+        raise Refused(advice(error)) from error
+
+
+def advice(error: BrewError) -> str:
+    """An error's sentence; what the brokers said, or left unanswered, with what to do next."""
+    if not isinstance(error, KafkaFailure | DeadlineExceeded):
+        return str(error)
+    return (
+        f"{error}; if a right is missing, docs/SECURITY.md (Rights) has them all; otherwise look after the "
+        "brokers, and ask again"
+    )
+
+
+def connected(bootstrap: str) -> Connection:
+    """The connection, once a broker has answered."""
+    found = connection(bootstrap)
+    reach(found, Deadline(REACH_S))
+    return found
+
+
+def show(*parts: RenderableType) -> None:
+    """As wide as the terminal; 80 columns, or `COLUMNS`, elsewhere."""
+    console = Console(soft_wrap=False)
+    for part in parts:
+        console.print(part)
+
+
+def say_json(document: object, *, lines: bool = False) -> None:
+    """One document; with ``lines`` one line of a stream of them."""
+    click.echo(orjson.dumps(document, option=0 if lines else orjson.OPT_INDENT_2).decode())

@@ -1,0 +1,175 @@
+"""What a partition's group is doing: lag, and the records that remain; pure."""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from dataclasses import dataclass
+
+from brew.cluster import ENDING, ONGOING, Coordinated, OpenTransaction, RawBatch
+from brew.offsets import Committed, LogOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """Records left to read; not ``exact``: at most so many."""
+
+    records: int
+    exact: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.records:,}" if self.exact else f"at most {self.records:,}"
+
+
+class Remainder:
+    """
+    Counts the visible records of `[start, until)` while raw batches come by, from ``start`` on in log order.
+
+    A transaction below the last stable offset may have its marker above it, so batches behind ``until`` count, too.
+    """
+
+    def __init__(self, start: int, until: int) -> None:
+        self._start, self._until = start, until
+        self._visible = 0
+        self._pending: defaultdict[int, int] = defaultdict(int)
+        self._sparse = False
+        self._reached = start
+
+    def add(self, batch: RawBatch) -> None:
+        self._reached = batch.last_offset + 1
+        if batch.control:
+            count = self._pending.pop(batch.producer_id, 0)
+            if batch.marker == "commit":
+                self._visible += count
+        elif count := self._inside(batch):
+            if batch.transactional:
+                self._pending[batch.producer_id] += count
+            else:
+                self._visible += count
+
+    def _inside(self, batch: RawBatch) -> int:
+        width = batch.last_offset - batch.base_offset + 1
+        inside = min(batch.last_offset, self._until - 1) - max(batch.base_offset, self._start) + 1
+        if inside <= 0:
+            return 0
+        if inside == width:
+            return batch.records
+        self._sparse |= batch.records != width  # compacted: which of them are inside is not in the header
+        return min(inside, batch.records)
+
+    @property
+    def settled(self) -> bool:
+        """True when no later batch changes the count."""
+        return self._reached >= self._until and not self._pending
+
+    def remaining(self) -> Remaining:
+        """The count by now; what has no marker yet, or was not looked at, is counted as visible."""
+        unseen = max(0, self._until - max(self._reached, self._start))
+        count = self._visible + sum(self._pending.values()) + unseen
+        return Remaining(count, self.settled and not self._sparse)
+
+
+class State(enum.StrEnum):
+    """What a partition is doing; `stuck` and `fenced` want somebody to look."""
+
+    IDLE = "idle"
+    WORKING = "working"
+    BLOCKED = "blocked"
+    FENCED = "fenced"
+    STUCK = "stuck"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """
+    One partition at one moment.
+
+    ``holders`` keep its last stable offset back, ``own`` is the pipeline's id as its coordinator knows it.
+    ``oldest_ms``: the timestamp of the first record that is left, where somebody asked, and it could be told.
+    """
+
+    partition: int
+    log: LogOffsets
+    committed: Committed | None
+    remaining: Remaining
+    holders: tuple[OpenTransaction, ...] = ()
+    own: Coordinated | None = None
+    oldest_ms: int | None = None
+
+    def lag_s(self, now_ms: int) -> float | None:
+        """How old the first record is that is left, by this machine's clock: 0 where none is, None where untold."""
+        if self.remaining.records == 0:
+            return 0.0
+        return None if self.oldest_ms is None else max(0.0, (now_ms - self.oldest_ms) / 1000)
+
+    @property
+    def position(self) -> int:
+        """The next offset to read: the committed one, or the first there is."""
+        return self.log.first if self.committed is None else self.committed.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The state, and why in one sentence."""
+
+    state: State
+    why: str
+
+
+def tell(before: Look, now: Look, now_ms: int) -> Told:
+    """The first rule that fits decides."""
+    if outside := _outside(now):
+        return Told(State.STUCK, outside)
+    if now.position != before.position:
+        return Told(State.WORKING, f"{now.position - before.position:+,} offsets since the last look")
+    if now.remaining.records == 0:
+        if now.log.last_stable < now.log.end:
+            return Told(State.BLOCKED, f"{_offsets(now.log.end - now.log.last_stable)} behind {_who(now)}")
+        tail = now.log.end - now.position
+        why = f"only markers and aborted records are left ({_offsets(tail)})" if tail else "at the end"
+        return Told(State.IDLE, why)
+    return _behind(before, now, now_ms)
+
+
+def _offsets(count: int) -> str:
+    return f"{count:,} offset{'s' * (count != 1)}"
+
+
+def _outside(now: Look) -> str | None:
+    if now.committed is None or now.log.first <= now.committed.offset <= now.log.end:
+        return None
+    kind = "input-lost" if now.committed.offset < now.log.first else "offset-ahead"
+    return f"{kind}: the position {now.committed.offset} is outside the log [{now.log.first}, {now.log.end}]"
+
+
+def _who(now: Look) -> str:
+    if not now.holders:
+        return "an open transaction; the brokers do not tell whose"
+    first = now.holders[0]
+    age = "" if first.age_s is None else f", open for {first.age_s:.0f} s"
+    more = f" and {len(now.holders) - 1} more" if len(now.holders) > 1 else ""
+    name = repr(first.transactional_id) if first.transactional_id else "an unknown transactional id"
+    return f"{name} (producer {first.producer_id}, epoch {first.producer_epoch}{age}){more}"
+
+
+def _behind(before: Look, now: Look, now_ms: int) -> Told:
+    """There is something to read, and the position did not move."""
+    own = now.own
+    if own is None:
+        return Told(State.STUCK, "nothing moves, and no transaction of the pipeline is known: is it running?")
+    age_s = own.age_s(now_ms)
+    if own.state in ENDING:
+        return Told(State.WORKING, "its transaction is ending")
+    if own.state == ONGOING and age_s is not None and age_s * 1000 <= own.timeout_ms:
+        return Told(State.WORKING, f"a transaction is open for {age_s:.1f} s")
+    if own.state == ONGOING:
+        since = "" if age_s is None else f" for {age_s:.0f} s"
+        return Told(State.STUCK, f"its own transaction is open{since}, longer than its time-out: see `pipeline doctor`")
+    if before.own is not None and _newer(before.own, own):
+        why = f"attempts begin (epoch {before.own.producer_epoch} to {own.producer_epoch}) and none commits"
+        return Told(State.FENCED, f"{why}: two runs fence each other, or each attempt fails")
+    return Told(State.STUCK, "nothing moves and no transaction is open: is it running?")
+
+
+def _newer(before: Coordinated, now: Coordinated) -> bool:
+    return (before.producer_id, before.producer_epoch) != (now.producer_id, now.producer_epoch)

@@ -1,0 +1,153 @@
+"""`pipeline preflight`: every check of a run, with what was found, what is needed, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from brew.deadline import Deadline
+from brew.driver.partitions import Surveyor
+from brew.errors import BrewError
+from brew.kafka.cluster import Asked, controller_ahead_s, level, may_describe
+from brew.kafka.transaction import MESSAGE_MAX_BYTES
+from brew.names import ExitCode, TransactionalId
+from brew.options import run_options, settings_of
+from brew.preflight import checks, timeouts
+from brew.preflight.checks import chain_of, judge, positions, roles
+from brew.preflight.finding import Finding, Severity
+from brew.settings import PipelineSettings
+from operations.options import advised, connected, json_option, say_json, show
+
+_ASK_S = 30.0
+_FEATURE = "transaction.version"
+_MARKS = {
+    Severity.OK: ("✓", "green"),
+    Severity.UNKNOWN: ("?", "cyan"),
+    Severity.WARNING: ("!", "yellow"),
+    Severity.UNSAFE: ("✗", "bold red"),
+}
+
+_EPILOG = """\b
+Examples:
+  python -m pipeline preflight
+  python -m pipeline preflight --output orders.enriched --transaction-timeout 120 --json
+  python -m pipeline preflight --explain-timeouts --transaction-timeout 120
+  python -m pipeline run --allow output-replication            run although that check says unsafe
+
+\b
+Exit codes: 0 nothing unsafe, 3 unsafe (a run would refuse) or out of reach, 64 wrong usage."""
+
+
+@click.command("preflight", epilog=_EPILOG)
+@run_options
+@click.option(
+    "--explain-timeouts",
+    "explain",
+    is_flag=True,
+    help="Instead tell what waits for how long, who sets it, and what happens when it is over.",
+)
+@json_option
+@advised()
+def preflight(*, explain: bool, as_json: bool, **option: Any) -> ExitCode:
+    """Check all that the promise needs of the cluster, with the options of a run; writes nothing."""
+    settings = settings_of(option)
+    connected(settings.connection.bootstrap)
+    if explain:
+        return _explain(settings, as_json=as_json)
+    findings = look(settings)
+    left = [one for one in findings if one.severity is Severity.UNSAFE and one.name not in settings.allow]
+    counts = Counter(one.severity.value for one in findings)
+    if as_json:
+        allowed = sorted(settings.allow)
+        document = {"refuses": bool(left), "counts": counts, "allowed": allowed}
+        say_json(document | {"findings": [one.document() for one in findings]})
+    else:
+        show(table(findings))
+        told = ", ".join(f"{counts[one.value]} {one.value}" for one in Severity if counts[one.value])
+        names = ", ".join(one.name for one in left)
+        click.echo(f"{told}; " + (f"a run refuses: {names}" if left else "a run goes on"))
+    return ExitCode.REFUSED if left else ExitCode.DONE
+
+
+def _explain(settings: PipelineSettings, *, as_json: bool) -> ExitCode:
+    surveyor = Surveyor(settings)
+    try:
+        facts = Asked(
+            surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, Deadline(_ASK_S)
+        ).answers()
+    finally:
+        surveyor.close()
+    chain = chain_of(settings, facts)
+    told = timeouts.explained(settings, chain, facts.number(timeouts.OFFSETS_RETENTION_MIN))
+    if as_json:
+        say_json(told)
+    else:
+        click.echo(timeouts.chain_words(told))
+        show(_timeouts(told))
+    refused = [
+        one for one in timeouts.chain(chain) if one.severity is Severity.UNSAFE and one.name not in settings.allow
+    ]
+    return ExitCode.REFUSED if refused else ExitCode.DONE
+
+
+def _timeouts(told: dict[str, Any]) -> Table:
+    """The chain's links, then the others; each with who sets it, and what happens."""
+    drawn = Table.grid(padding=(0, 1))
+    drawn.add_column(no_wrap=True)
+    drawn.add_column(no_wrap=True, justify="right")
+    drawn.add_column(ratio=1, overflow="fold")
+    for one in [*told["chain"], *told["beside"]]:
+        why = Text(f"set by {one['set_by']}. ").append(f"When over: {one['exceeded']}", "dim")
+        drawn.add_row(Text(one["name"], "bold"), timeouts.words(one["ms"]), why)
+    return drawn
+
+
+def look(settings: PipelineSettings) -> list[Finding]:
+    """The findings, those about the position included."""
+    deadline = Deadline(_ASK_S)
+    surveyor = Surveyor(settings)
+    try:
+        # The position first: on a new cluster that is what makes the group's coordinator.
+        told = [*_position(surveyor, settings, deadline), _ids(settings, deadline)]
+        told.append(checks.transaction_version(level(settings.connection, _FEATURE, deadline)))
+        told.append(timeouts.skew(controller_ahead_s(settings.connection, deadline)))
+        asked = Asked(surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline)
+        return [*judge(settings, asked.answers(), MESSAGE_MAX_BYTES), *told]
+    finally:
+        surveyor.close()
+
+
+def _ids(settings: PipelineSettings, deadline: Deadline) -> Finding:
+    """Of the id of the first partition: rights on them are given by their common beginning."""
+    first = str(TransactionalId(settings.group, settings.input, 0))
+    return checks.transactional_id(settings.group, may_describe(settings.connection, first, deadline))
+
+
+def _position(surveyor: Surveyor, settings: PipelineSettings, deadline: Deadline) -> Iterator[Finding]:
+    try:
+        source = surveyor.input_topic(deadline)
+        facts = surveyor.facts(source, range(source.partitions), deadline, {})
+        yield from positions(facts, settings.group)
+    except BrewError as error:
+        setting = f"Read on group {settings.group}"
+        yield Finding("position", "?", "within the log", setting, str(error), Severity.UNKNOWN)
+
+
+def table(findings: list[Finding]) -> Table:
+    """A line or two per check; where something is wrong the setting to change stands below."""
+    drawn = Table.grid(padding=(0, 1))
+    drawn.add_column(no_wrap=True)
+    drawn.add_column(no_wrap=True)
+    drawn.add_column(ratio=1, overflow="fold")
+    for one in findings:
+        mark, style = _MARKS[one.severity]
+        told = Text(f"{one.value}, needs {one.need}: ").append(one.why, "dim" if one.severity is Severity.OK else "")
+        if one.severity is not Severity.OK:
+            told.append(f"\n→ {one.setting}", "bold")
+        drawn.add_row(Text(mark, style), Text(one.name, style), told)
+    return drawn

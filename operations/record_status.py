@@ -1,0 +1,139 @@
+"""Whether a record is visible, aborted or open, from its batch's transaction; pure."""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
+from brew.offsets import LogOffsets
+
+
+class Fate(enum.StrEnum):
+    """How the transaction of a record ended."""
+
+    PLAIN = "plain"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    OPEN = "open"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Who wrote a record, and the marker behind it, if there is one."""
+
+    fate: Fate
+    producer_id: int = -1
+    producer_epoch: int = -1
+    marker_offset: int | None = None
+    marker_epoch: int | None = None
+
+
+class Finder:
+    """Takes raw batches in log order, from the one that holds ``offset`` on, until the record's fate is known."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+        self._own: RawBatch | None = None
+        self._end: RawBatch | None = None
+
+    def add(self, batch: RawBatch) -> bool:
+        """True once no later batch matters."""
+        if self._own is None and batch.base_offset <= self._offset <= batch.last_offset:
+            self._own = batch
+            return not batch.transactional
+        if self._own is not None and batch.control and batch.producer_id == self._own.producer_id:
+            self._end = batch
+            return True
+        return self._own is None and batch.base_offset > self._offset
+
+    def written(self) -> Written:
+        own, end = self._own, self._end
+        if own is None:
+            return Written(Fate.UNKNOWN)
+        if not own.transactional:
+            return Written(Fate.PLAIN, own.producer_id, own.producer_epoch)
+        if end is None:
+            return Written(Fate.OPEN, own.producer_id, own.producer_epoch)
+        fate = Fate.COMMITTED if end.marker == "commit" else Fate.ABORTED
+        return Written(fate, own.producer_id, own.producer_epoch, end.base_offset, end.producer_epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Whether a `read_committed` reader sees a record, and the rule."""
+
+    visible: bool
+    rule: str
+
+
+def view(offset: int, written: Written, log: LogOffsets) -> View:
+    """What a `read_committed` reader is given."""
+    if written.fate is Fate.ABORTED:
+        ended = f"aborted by the marker at {written.marker_offset}"
+        if written.marker_epoch is not None and written.marker_epoch > written.producer_epoch:
+            ended += f" (epoch {written.marker_epoch}, newer than the writer's: a fence or its time-out ended it)"
+        else:
+            ended += " (its own writer ended it)"
+        return View(visible=False, rule=ended)
+    if written.fate is Fate.OPEN:
+        return View(visible=False, rule="its transaction is still open: no marker yet")
+    if written.fate is Fate.UNKNOWN:
+        return View(visible=False, rule="no batch holds it: retention or compaction took it")
+    if offset >= log.last_stable:
+        behind = f"not below the last stable offset {log.last_stable}"
+        return View(visible=False, rule=f"{behind}: an older transaction is open, and readers wait for it")
+    if written.fate is Fate.PLAIN:
+        return View(visible=True, rule="no transaction, and below the last stable offset")
+    return View(visible=True, rule=f"committed by the marker at {written.marker_offset}")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The offsets `[start, until)` of an input partition; ``start`` is None where the log no longer tells it."""
+
+    start: int | None
+    until: int
+
+
+Spans = dict[tuple[int, int], dict[int, Span]]
+"""(Producer, epoch) -> input partition -> what its transaction was to commit, whether it did or not."""
+
+
+def spans(batches: Iterable[OffsetBatch], firsts: Mapping[int, int]) -> Spans:
+    """
+    A range begins where the group stood before it.
+
+    That is the commit before, which compaction leaves until a newer one is compacted, too. A group's first range begins
+    at the log start: known where it is 0 (``firsts``) and the offset log has no gap in which a commit may have been.
+    """
+    found: defaultdict[tuple[int, int], dict[int, Span]] = defaultdict(dict)
+    stands: dict[int, int | None] = {}
+    pending: defaultdict[int, list[OffsetCommit]] = defaultdict(list)
+    reached = 0
+    whole = True
+
+    def begins(partition: int) -> int | None:
+        if partition in stands or not whole or firsts.get(partition) != 0:
+            return stands.get(partition)
+        return 0
+
+    for batch in batches:
+        raw = batch.raw
+        whole &= raw.base_offset == reached and raw.records == raw.last_offset - raw.base_offset + 1
+        reached = raw.last_offset + 1
+        took_effect: Iterable[OffsetCommit] = () if raw.transactional else batch.commits
+        if raw.control:
+            ended = pending.pop(raw.producer_id, [])
+            took_effect = ended if raw.marker == "commit" else ()
+        elif raw.transactional and batch.commits:
+            pending[raw.producer_id] += batch.commits
+            for one in batch.commits:
+                if one.until is not None:
+                    found[raw.producer_id, raw.producer_epoch][one.partition] = Span(begins(one.partition), one.until)
+        for one in took_effect:
+            stands[one.partition] = one.until
+    return dict(found)

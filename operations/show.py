@@ -1,0 +1,380 @@
+"""`pipeline show`: the records of a topic as they stand in the log, and what became of each one's transaction."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from brew.cli import as_bytes
+from brew.cluster import RawBatch
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused, UsageError
+from brew.kafka import topics
+from brew.kafka.clients import admin
+from brew.kafka.kafka_python import RawLogs, raw_logs
+from brew.kafka.log_reader import LogRecord, scan
+from brew.kafka.offsets import log_offsets, offsets_at
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode, checked_topic
+from brew.offsets import LogOffsets
+from brew.signals import Stopped
+from operations.explain.command import since
+from operations.options import advised, bootstrap_option, connected, json_option, say_json
+
+_ASK_S = 60.0
+_POLL_S = 0.5
+_CHUNK = 2000
+"""Offsets of a partition that are held at a time."""
+_WIDEST = 300
+_MARKER = "-marker"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """
+    Which records: `partitions` (none: all), from ``start`` (`--offset`) or ``since_ms`` on, the last ``limit`` of them,
+    or the first ones where a start is given; ``limit`` 0 is all.
+    """
+
+    topic: str
+    partitions: tuple[int, ...] = ()
+    start: int | None = None
+    since_ms: int | None = None
+    limit: int = 20
+    key: bytes | None = None
+    isolation: str = READ_UNCOMMITTED
+    markers: bool = False
+
+    @property
+    def newest(self) -> bool:
+        """Without a place to start at, the newest records are meant."""
+        return self.start is None and self.since_ms is None
+
+
+class Fates:
+    """
+    The fate of the offsets of one partition, from its raw batches in log order; pure.
+
+    A marker ends what its producer id has open, whatever the epoch: a fence's marker carries the next one.
+    """
+
+    def __init__(self) -> None:
+        self._batches: list[RawBatch] = []
+        self._open: dict[int, list[int]] = {}
+        self._fates: list[str] = []
+
+    def add(self, batch: RawBatch) -> None:
+        """Take the next batch of the log."""
+        fate = "plain"
+        if batch.control:
+            ended = "committed" if batch.marker == "commit" else "aborted"
+            for at in self._open.pop(batch.producer_id, ()):
+                self._fates[at] = ended
+            fate = f"{batch.marker or 'control'}{_MARKER}"
+        elif batch.transactional:
+            fate = "open"
+            self._open.setdefault(batch.producer_id, []).append(len(self._batches))
+        self._batches.append(batch)
+        self._fates.append(fate)
+
+    def undecided(self, below: int) -> bool:
+        """Some transaction with records below this offset has no marker yet."""
+        return any(self._batches[at].base_offset < below for some in self._open.values() for at in some)
+
+    def told(self) -> Iterator[tuple[RawBatch, str]]:
+        """Each batch with its fate, in log order."""
+        return zip(self._batches, self._fates, strict=True)
+
+
+def printable(content: bytes | None) -> dict[str, Any]:
+    """Bytes for JSON: `{"text": ...}` where they are UTF-8, else `{"base64": ...}`; `{"null": true}` for none."""
+    if content is None:
+        return {"null": True}
+    try:
+        return {"text": content.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(content).decode()}
+
+
+def document(record: LogRecord, fate: str, batch: RawBatch | None, topic: str) -> dict[str, Any]:
+    """One record as JSON."""
+    return {
+        "topic": topic,
+        "partition": record.partition(),
+        "offset": record.offset(),
+        "timestamp_ms": record.timestamp()[1],
+        "fate": fate,
+        "producer_id": None if batch is None or batch.producer_id < 0 else batch.producer_id,
+        "producer_epoch": None if batch is None or batch.producer_id < 0 else batch.producer_epoch,
+        "key": printable(record.key()),
+        "value": printable(record.value()),
+        "headers": [[name, printable(value)] for name, value in record.headers() or []],
+    }
+
+
+def marker_document(partition: int, batch: RawBatch, fate: str, topic: str) -> dict[str, Any]:
+    """One control marker as JSON; it has no key, value or headers that a reader is given."""
+    return {
+        "topic": topic,
+        "partition": partition,
+        "offset": batch.base_offset,
+        "timestamp_ms": batch.max_timestamp,
+        "fate": fate,
+        "producer_id": batch.producer_id,
+        "producer_epoch": batch.producer_epoch,
+    }
+
+
+class Reader:
+    """Reads one topic's records with their fates, through one admin client and one raw connection."""
+
+    def __init__(self, connection: Connection, raw: RawLogs, wanted: Wanted) -> None:
+        self._connection, self._raw, self.wanted = connection, raw, wanted
+        self._admin = admin(connection)
+        known = topics.existing(self._admin, wanted.topic, Deadline(_ASK_S)).partitions
+        wrong = [p for p in wanted.partitions if not 0 <= p < known]
+        if wrong:
+            raise UsageError(f"--partition is {wrong[0]}: {wanted.topic} has partitions 0 to {known - 1}")
+        self.partitions = sorted(set(wanted.partitions)) or list(range(known))
+
+    def bounds(self) -> dict[int, LogOffsets]:
+        return log_offsets(self._admin, self.wanted.topic, self.partitions, Deadline(_ASK_S))
+
+    def until(self, log: LogOffsets) -> int:
+        """Where this isolation level's readers are stopped."""
+        return log.last_stable if self.wanted.isolation == READ_COMMITTED else log.end
+
+    def starts(self, logs: Mapping[int, LogOffsets]) -> dict[int, int]:
+        """Where to begin in each partition; the log's start for the newest records, which are read from their end."""
+        wanted = self.wanted
+        if wanted.since_ms is not None:
+            found = offsets_at(self._admin, wanted.topic, logs, wanted.since_ms, Deadline(_ASK_S))
+            return {p: log.end if (at := found[p]) is None else at for p, log in logs.items()}
+        if wanted.start is None:
+            return {p: log.first for p, log in logs.items()}
+        for p, log in logs.items():
+            if wanted.start < log.first and len(logs) == 1:
+                raise Refused(f"offset {wanted.start} of {wanted.topic}/{p} is gone: the log begins at {log.first}")
+        return {p: max(log.first, wanted.start) for p, log in logs.items()}
+
+    def span(self, partition: int, start: int, until: int, log: LogOffsets) -> list[dict[str, Any]]:
+        """The records of `[start, until)` in order, as documents; markers among them where they are wanted."""
+        wanted, fates = self.wanted, Fates()
+        for batch, _ in self._raw.batches(wanted.topic, partition, start, log.end, Deadline(_ASK_S)):
+            if batch.base_offset >= until and not fates.undecided(until):
+                break
+            fates.add(batch)
+        batches = [(batch, fate) for batch, fate in fates.told() if batch.base_offset < until]
+        found = [
+            marker_document(partition, batch, fate, wanted.topic)
+            for batch, fate in batches
+            if wanted.markers and batch.control and batch.base_offset >= start
+        ]
+        data = iter([one for one in batches if not one[0].control])
+        here = next(data, None)
+        for some in scan(self._connection, wanted.topic, {partition: (start, until)}, wanted.isolation):
+            for record in some:
+                while here is not None and here[0].last_offset < record.offset():
+                    here = next(data, None)
+                if wanted.key is None or record.key() == wanted.key:
+                    raw, fate = (None, "unknown") if here is None else here
+                    found.append(document(record, fate, raw, wanted.topic))
+        return sorted(found, key=lambda one: one["offset"])
+
+    def newest(self, partition: int, log: LogOffsets) -> list[dict[str, Any]]:
+        """The last ``limit`` records of a partition, read backwards piece by piece."""
+        found: list[dict[str, Any]] = []
+        until, limit = self.until(log), self.wanted.limit
+        size = max(limit, 20) if self.wanted.key is None and limit else _CHUNK
+        while until > log.first and (not limit or len(found) < limit):
+            start = max(log.first, until - size)
+            found = [*self.span(partition, start, until, log), *found]
+            until, size = start, min(_CHUNK, size * 2)
+        return found[-limit:] if limit else found
+
+    def forward(self, partition: int, start: int, log: LogOffsets) -> Iterator[dict[str, Any]]:
+        """From ``start`` to the end, piece by piece."""
+        until = self.until(log)
+        while start < until:
+            end = min(until, start + _CHUNK)
+            yield from self.span(partition, start, end, log)
+            start = end
+
+
+def collected(reader: Reader, logs: Mapping[int, LogOffsets]) -> list[dict[str, Any]]:
+    """What a look without `--follow` shows: by time, the newest last; of one partition by offset."""
+    wanted = reader.wanted
+    starts = reader.starts(logs)
+    found: list[dict[str, Any]] = []
+    for partition, log in logs.items():
+        if wanted.newest:
+            found += reader.newest(partition, log)
+            continue
+        for count, one in enumerate(reader.forward(partition, starts[partition], log), 1):
+            found.append(one)
+            if count == wanted.limit:
+                break
+    if len(logs) > 1:
+        found = _merged(found)
+    if not wanted.limit:
+        return found
+    return found[-wanted.limit :] if wanted.newest else found[: wanted.limit]
+
+
+def _merged(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By time, without changing the order of any one partition, whose timestamps may run backwards."""
+    latest: dict[int, int] = {}
+    keyed = []
+    for at, one in enumerate(found):
+        latest[one["partition"]] = max(latest.get(one["partition"], 0), one["timestamp_ms"])
+        keyed.append((latest[one["partition"]], at, one))
+    return [one for _, _, one in sorted(keyed, key=lambda each: each[:2])]
+
+
+def followed(reader: Reader, starts: dict[int, int], say: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Say what is added from ``starts`` on, until it is stopped; an open record is not said again at its end."""
+    while True:
+        for partition, log in reader.bounds().items():
+            until = reader.until(log)
+            if until > starts[partition]:
+                say(list(reader.forward(partition, starts[partition], log)))
+                starts[partition] = until
+        time.sleep(_POLL_S)
+
+
+def lines(found: Iterable[dict[str, Any]]) -> Table:
+    """Records for people: nothing that a terminal could take for a command, long values cut."""
+    table = Table(pad_edge=False)
+    for name in ("place", "time", "fate", "key", "value", "headers"):
+        table.add_column(name, overflow="fold")
+    for one in found:
+        place = f"{one['partition']}/{one['offset']}"
+        if one["fate"].endswith(_MARKER):
+            by = f"producer {one['producer_id']}, epoch {one['producer_epoch']}"
+            table.add_row(place, _when(one["timestamp_ms"]), one["fate"], "", Text(by, "dim"), "")
+            continue
+        headers = "\n".join(f"{_safe(name)}={_shown(value)}" for name, value in one["headers"])
+        table.add_row(
+            place,
+            _when(one["timestamp_ms"]),
+            one["fate"],
+            Text(_shown(one["key"])),
+            Text(_shown(one["value"])),
+            Text(headers),
+        )
+    return table
+
+
+def _shown(content: Mapping[str, Any]) -> str:
+    if "null" in content:
+        return "(null)"
+    [(kind, text)] = content.items()
+    cut = f"{text[:_WIDEST]}... {len(text):,} characters, --json shows all" if len(text) > _WIDEST else text
+    return f"base64 {cut}" if kind == "base64" else _safe(cut)
+
+
+def _safe(text: str) -> str:
+    return "".join(one if one.isprintable() or one == "\n" else "\N{REPLACEMENT CHARACTER}" for one in text)
+
+
+def _when(timestamp_ms: int) -> str:
+    try:
+        told = datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):  # any 64-bit number may stand there
+        return str(timestamp_ms)
+    return told.replace("+00:00", "Z")
+
+
+def _start(text: str | None) -> tuple[int | None, int | None]:
+    """`--offset`/`--from`: an offset, or a time as `explain --since` takes it."""
+    if text is None:
+        return None, None
+    if re.fullmatch(r"\d{1,18}", text):
+        return int(text), None
+    return None, since(text, time.time())
+
+
+@click.command("show")
+@click.argument("topic")
+@bootstrap_option
+@click.option("--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only these; may be repeated.")
+@click.option("--offset", "--from", "start", metavar="OFFSET|TIME", help="From there on: 10441, 15m, 2026-11-21T08:00.")
+@click.option(
+    "--limit", type=click.IntRange(0), default=20, show_default=True, help="Records at most; 0 shows all there are."
+)
+@click.option("--key", metavar="TEXT", help="Only records with this key.")
+@click.option(
+    "--isolation",
+    type=click.Choice([READ_UNCOMMITTED, READ_COMMITTED]),
+    default=READ_UNCOMMITTED,
+    show_default=True,
+    help="read_committed leaves out aborted and open records.",
+)
+@click.option("--markers", is_flag=True, help="Control markers, too: where transactions end.")
+@click.option("--follow", is_flag=True, help="Go on with what is written, until SIGTERM or ctrl-c.")
+@json_option
+@advised()
+def show(topic: str, bootstrap: str, start: str | None, *, follow: bool, as_json: bool, **more: Any) -> ExitCode:
+    """
+    Show a topic's records: key, value, headers, time, place, and what became of each one's transaction.
+
+    The newest records, newest last; from --offset on the first ones. A record is committed, aborted, open (no marker
+    yet), or plain (written in no transaction). --json prints one object a line; bytes are {"text": ...} where they are
+    UTF-8, else {"base64": ...}, and {"null": true} where there are none.
+
+    \b
+    Examples:
+      python -m pipeline show brew.orders.enriched
+      python -m pipeline show brew.orders.v1 --partition 2 --offset 0 --limit 5
+      python -m pipeline show brew.orders.enriched --markers --from 15m --json
+      python -m pipeline show brew.orders.enriched --follow --isolation read_committed
+
+    \b
+    Exit codes: 0 shown, or told to stop, 3 refused or out of reach, 64 wrong usage.
+    """  # noqa: D301 - click's own mark
+    offset, since_ms = _start(start)
+    key = None if more["key"] is None else as_bytes(more["key"])
+    wanted = Wanted(
+        checked_topic(topic, "TOPIC"),
+        more["partitions"],
+        offset,
+        since_ms,
+        more["limit"],
+        key,
+        more["isolation"],
+        more["markers"],
+    )
+    connection = connected(bootstrap)
+
+    def say(found: list[dict[str, Any]]) -> None:
+        if as_json:
+            for one in found:
+                say_json(one, lines=True)
+        elif found:
+            Console(soft_wrap=False).print(lines(found))
+
+    with raw_logs(connection, Deadline(_ASK_S)) as raw:
+        reader = Reader(connection, raw, wanted)
+        logs = reader.bounds()
+        found = collected(reader, logs)
+        say(found)
+        if follow:
+            shown = {one["partition"]: one["offset"] + 1 for one in found}
+            begin = reader.starts(logs)
+            ends = {p: reader.until(log) if wanted.newest else begin[p] for p, log in logs.items()}
+            with contextlib.suppress(Stopped):
+                followed(reader, {p: max(ends[p], shown.get(p, 0)) for p in logs}, say)
+        elif not found and not as_json:
+            click.echo(f"no record of {topic} is meant by these options; --from and --isolation decide what is read")
+    return ExitCode.DONE

@@ -1,0 +1,272 @@
+"""Sources in, the view out; pure, with the time as an argument."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from brew.observability.status import PartitionStatus, Status
+from brew.preflight.finding import Finding, Severity
+from operations.partition_state import Look
+from operations.ui import labels
+from operations.ui.model import (
+    Ages,
+    Flow,
+    History,
+    Lamp,
+    Names,
+    Proof,
+    Row,
+    Tail,
+    Totals,
+    Transaction,
+    View,
+    transactions,
+)
+from operations.ui.poller import Answer
+
+MOST_TRANSACTIONS = 40
+_OVERRULES = {"unrecoverable", "stuck", "fenced"}
+_NAMED_BY_KAFKA = {"blocked", "idle"}
+_UNPROVEN = "not verified yet: make verify"
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What each source told last; None where it was not asked for."""
+
+    flow: Answer[Flow]
+    tail: Answer[Tail]
+    statuses: tuple[Answer[Status], ...] = ()
+    proof: Answer[Proof] | None = None
+    preflight: Answer[list[Finding]] | None = None
+
+
+class Memory:
+    """What needs more than the latest answers; fed by `gather`, one flow after the other."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.ages = Ages()
+
+    def add(self, answers: Answers) -> None:
+        flow = answers.flow
+        if flow.value is not None and flow.at_s is not None:
+            self.history.add(flow.at_s, flow.value)
+            self.ages.add(flow.value)
+        for one in answers.statuses:
+            if one.value is not None:
+                self.ages.say(one.value)
+
+
+def gather(names: Names, answers: Answers, memory: Memory, now_s: float, now_ms: int, tail: int) -> View:
+    """
+    One moment's view.
+
+    Kafka tells positions and who blocks whom, running programs their steps and rates. Where both tell a state, an ill
+    one of the program counts, then what Kafka calls blocked or idle, then what the program says.
+    """
+    memory.add(answers)
+    told, notes = _statuses(names, answers.statuses, now_s)
+    ended = _ended(names, answers.tail, memory.ages, now_ms)
+    rows = tuple(_rows(answers, memory.history, told, ended, now_s))
+    flow, tails = answers.flow.value, answers.tail.value
+    if flow is not None and flow.silent:
+        notes.append(f"the brokers do not tell all: {flow.silent}")
+    if tails is not None and not tails.missing and flow is not None and len(tails.strips) != len(flow.looks):
+        notes.append(
+            f"{names.input} has {len(flow.looks)} partitions and {names.output} {len(tails.strips)}: "
+            "a row shows the tail of the output's partition of the same number"
+        )
+    checks = None if answers.preflight is None or answers.preflight.value is None else tuple(answers.preflight.value)
+    return View(
+        names,
+        now_ms,
+        _lamps(answers, now_s, now_ms),
+        rows,
+        _totals(rows, answers, told, ended, memory.history, now_s),
+        tuple(ended[:MOST_TRANSACTIONS]),
+        None if answers.proof is None else answers.proof.value,
+        checks,
+        tuple(notes),
+        tail,
+    )
+
+
+def _statuses(
+    names: Names, answers: Iterable[Answer[Status]], now_s: float
+) -> tuple[dict[int, PartitionStatus], list[str]]:
+    """What programs tell of each partition; where two tell of one, the one that moved last."""
+    found: dict[int, PartitionStatus] = {}
+    notes = []
+    for answer in answers:
+        if answer.value is None or answer.stale(now_s):
+            continue
+        if answer.value.group not in {None, names.group}:
+            notes.append(f"{answer.name} tells of group {answer.value.group}, not of {names.group}: it is left out")
+            continue
+        for one in answer.value.partitions:
+            other = found.get(one.partition)
+            if one.topic == names.input and (other is None or _age(one) < _age(other)):
+                found[one.partition] = one
+    return found, notes
+
+
+def _age(one: PartitionStatus) -> float:
+    return float("inf") if one.progress_age_s is None else one.progress_age_s
+
+
+def _ended(names: Names, tail: Answer[Tail], ages: Ages, now_ms: int) -> list[Transaction]:
+    if tail.value is None:
+        return []
+    found = transactions(tail.value.strips, names.group, names.input)
+    return [ages.aged(one, names.input, now_ms) for one in found]
+
+
+def _rows(
+    answers: Answers,
+    history: History,
+    told: Mapping[int, PartitionStatus],
+    ended: Sequence[Transaction],
+    now_s: float,
+) -> Iterable[Row]:
+    looks: dict[int, Look] = {one.partition: one for one in answers.flow.value.looks} if answers.flow.value else {}
+    strips = answers.tail.value.strips if answers.tail.value else {}
+    latest: dict[int, Transaction] = {}
+    for one in ended:
+        if one.outcome != "open":
+            latest.setdefault(one.partition if one.source is None else one.source, one)
+    fresh = bool(looks) and not answers.flow.stale(now_s)
+    now_ms = answers.flow.value.now_ms if answers.flow.value else 0
+    for partition in sorted({*looks, *told, *strips}):
+        look, status = looks.get(partition), told.get(partition)
+        kafka = history.told(partition) if look is not None else ("unknown", "Kafka has not told yet")
+        state, why = _state(kafka, status, fresh=fresh)
+        row = Row(partition, state, why, strip=strips.get(partition), last=latest.get(partition))
+        if look is not None:
+            row = _looked(row, look, history, now_ms)
+        yield row if status is None else _told(row, status)
+
+
+def _state(kafka: tuple[str, str], status: PartitionStatus | None, *, fresh: bool) -> tuple[str, str]:
+    if status is None:
+        return kafka
+    own = (status.state.value, status.reason)
+    if status.state.value in _OVERRULES or not fresh:
+        return own
+    return kafka if kafka[0] in _NAMED_BY_KAFKA else own
+
+
+def _looked(row: Row, look: Look, history: History, now_ms: int) -> Row:
+    own = look.own
+    return replace(
+        row,
+        position=look.position,
+        last_stable=look.log.last_stable,
+        end=look.log.end,
+        left=look.remaining.records,
+        exact=look.remaining.exact,
+        rate=history.rate(look.partition),
+        trace=tuple(history.of.get(look.partition, ())),
+        open_s=own.age_s(now_ms) if own is not None and own.open else None,
+        lag_s=look.lag_s(now_ms),
+    )
+
+
+def _told(row: Row, status: PartitionStatus) -> Row:
+    """Steps and records, which only the program knows; positions where Kafka does not tell them."""
+    own = status.last_transaction
+    return replace(
+        row,
+        position=row.position if row.position is not None else status.position,
+        end=row.end if row.end is not None else status.end,
+        left=row.left if row.left is not None else status.lag,
+        lag_s=status.lag_s if status.lag_s is not None else row.lag_s,
+        rate=status.rate,
+        unit="records",
+        step=status.step,
+        steps={} if own is None else {step: float(seconds) for step, seconds in own.steps.items()},
+    )
+
+
+def _totals(
+    rows: Sequence[Row],
+    answers: Answers,
+    told: Mapping[int, PartitionStatus],
+    ended: Sequence[Transaction],
+    history: History,
+    now_s: float,
+) -> Totals:
+    rates = [row.rate for row in rows if row.rate is not None]
+    lefts = [row.left for row in rows if row.left is not None]
+    counted, outcomes = "in the tails", Counter(one.outcome for one in ended)
+    known = [one.value for one in answers.statuses if one.value is not None and not one.stale(now_s)]
+    if known and told:
+        counted = "since the start of what runs"
+        still = outcomes["open"]
+        outcomes = Counter({"open": still})
+        for one in (partition for status in known for partition in status.partitions):
+            made = one.transactions
+            outcomes += Counter(
+                committed=made.committed, aborted=made.aborted, fenced=made.fenced, indefinite=made.indefinite
+            )
+    return Totals(
+        sum(rates) if rates else None,
+        "records" if told else "offsets",
+        tuple(history.total),
+        sum(lefts) if lefts else None,
+        all(row.exact for row in rows),
+        Counter(row.state for row in rows),
+        outcomes,
+        counted,
+        max((row.lag_s for row in rows if row.lag_s is not None), default=None),
+    )
+
+
+def _lamps(answers: Answers, now_s: float, now_ms: int) -> dict[str, Lamp]:
+    """A lamp per source, in the order in which people read them."""
+    flow, tail = answers.flow, answers.tail
+    looks = len(flow.value.looks) if flow.value else 0
+    found = {"flow": _lamp(flow, "Kafka", f"{looks} partitions", now_s)}
+    strips = len(tail.value.strips) if tail.value else 0
+    missing = tail.value is not None and tail.value.missing
+    found["tail"] = _lamp(tail, "log tails", "there is no output topic yet" if missing else f"{strips} logs", now_s)
+    for at, one in enumerate(answers.statuses):
+        status = one.value
+        said = "" if status is None else f"{status.application} {status.state.value}"
+        found[f"status-{at}"] = _lamp(one, urlsplit(one.name).netloc or one.name, said, now_s)
+    if not answers.statuses:
+        found["status"] = Lamp(
+            "status",
+            "running program",
+            "none answers on this machine (--status-url): phases and seconds are Kafka's",
+            off=True,
+        )
+    if answers.proof is None:
+        found["proof"] = Lamp("proof", "proof", _UNPROVEN, off=True)
+    else:
+        proof = answers.proof.value
+        lamp = _lamp(answers.proof, "proof", "" if proof is None else proof.mark, now_s)
+        old_s = None if proof is None else max(0.0, now_ms / 1000 - proof.written_s)
+        found["proof"] = lamp if lamp.stale else replace(lamp, age_s=old_s)
+    if answers.preflight is None:
+        found["preflight"] = Lamp("preflight", "preflight", "not asked for", off=True)
+    else:
+        checks = answers.preflight.value or []
+        counts = Counter(one.severity for one in checks)
+        said = ", ".join(labels.checks(one, counts[one]) for one in reversed(Severity) if counts[one])
+        found["preflight"] = _lamp(answers.preflight, "preflight", said, now_s)
+    return found
+
+
+def _lamp(answer: Answer[Any], title: str, said: str, now_s: float) -> Lamp:
+    age_s, stale = answer.age_s(now_s), None
+    if answer.stale(now_s):
+        old = "never answered" if age_s is None else f"last answer {age_s:.0f} s ago"
+        stale = f"{old}: {answer.failed or 'the question has not come back'}"
+    elif age_s is None:
+        said = "asking"
+    return Lamp(answer.name, title, said, age_s, stale)

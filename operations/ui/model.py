@@ -1,0 +1,351 @@
+"""What the live view shows, as values; pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from brew.cluster import Coordinated
+from brew.names import TransactionalId
+from brew.observability.status import Status
+from brew.preflight.finding import Finding
+from operations.partition_state import Look, State, Told, tell
+from operations.xray.model import Kind, Run, Strip
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """One look at all input partitions; ``silent`` is what the brokers did not tell."""
+
+    now_ms: int
+    looks: tuple[Look, ...]
+    silent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The last offsets of each output partition; ``missing``: the topic is not there yet."""
+
+    topic: str
+    strips: Mapping[int, Strip]
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """
+    What a file of `proof` says: of one run, or of a campaign.
+
+    ``mark`` is proven, violated or inconclusive; ``lines`` are the numbers, ``wrong`` what was found, in sentences.
+    """
+
+    mark: str
+    title: str
+    lines: tuple[str, ...]
+    wrong: tuple[str, ...]
+    written_s: float
+
+
+LOOKING = "looking"
+KEPT = 60
+_WINDOW_S = 5.0
+_RATE_S = 10.0
+_MOMENTS = {State.STUCK, State.FENCED}
+
+
+class History:
+    """
+    The latest looks, for what needs more than one: rates in offsets per second, and what a partition is doing.
+
+    ``total`` is the rate of all partitions over time, the newest last.
+    """
+
+    def __init__(self) -> None:
+        self._flows: deque[tuple[float, Flow, dict[int, Look]]] = deque()
+        self.total: deque[float] = deque(maxlen=KEPT)
+        self.of: dict[int, deque[float]] = {}
+        self._began_s: float | None = None
+
+    def add(self, at_s: float, flow: Flow) -> None:
+        """One look more; one that is known already changes nothing."""
+        if self._flows and self._flows[-1][0] >= at_s:
+            return
+        self._began_s = at_s if self._began_s is None else self._began_s
+        before = self._flows[-1] if self._flows else None
+        self._flows.append((at_s, flow, {one.partition: one for one in flow.looks}))
+        while len(self._flows) > 2 and at_s - self._flows[0][0] > _RATE_S:  # noqa: PLR2004 - two looks make a rate
+            self._flows.popleft()
+        if before is not None:
+            self._trace(before, at_s, flow)
+
+    def _trace(self, before: tuple[float, Flow, dict[int, Look]], at_s: float, flow: Flow) -> None:
+        whole = 0.0
+        for look in flow.looks:
+            known = before[2].get(look.partition, look)
+            rate = max(0, look.position - known.position) / (at_s - before[0])
+            self.of.setdefault(look.partition, deque(maxlen=KEPT)).append(rate)
+            whole += rate
+        self.total.append(whole)
+
+    def rate(self, partition: int) -> float | None:
+        """Offsets per second over the last ten seconds; None before the second look."""
+        found = [(at, looks[partition].position) for at, _, looks in self._flows if partition in looks]
+        if len(found) <= 1:
+            return None
+        (first_s, first), (last_s, last) = found[0], found[-1]
+        return max(0, last - first) / (last_s - first_s)
+
+    def told(self, partition: int) -> tuple[str, str]:
+        """State and reason, against a look of some seconds ago, so that a pause between two commits is none."""
+        if not self._flows or self._began_s is None:
+            return LOOKING, "not looked at yet"
+        at_s, flow, looks = self._flows[-1]
+        now = looks[partition]
+        older = [known[partition] for at, _, known in self._flows if at_s - at <= _WINDOW_S and partition in known]
+        found: Told = tell(older[0], now, flow.now_ms)
+        outside = now.committed is not None and not now.log.first <= now.committed.offset <= now.log.end
+        if found.state in _MOMENTS and not outside and at_s - self._began_s < _WINDOW_S:
+            return LOOKING, f"nothing has moved yet; {_WINDOW_S:g} s of looking tell whether it is stuck"
+        return found.state.value, found.why
+
+
+_KEPT = 4096
+_OUTCOMES = {Kind.COMMIT_MARKER: "committed", Kind.ABORT_MARKER: "aborted"}
+Writer = tuple[int, int]
+"""Producer id and epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """
+    One transaction in one output partition.
+
+    ``outcome`` is committed, aborted or open; ``source`` is the input partition, ``first`` to ``last`` its offsets;
+    ``records`` are all that it wrote there, at least so many where not ``exact``, None where nothing of it was read.
+    ``first`` is None where it begins before what was read. ``ended_ms`` is the broker's time of the marker.
+    ``state`` and ``timeout_s`` are its coordinator's, told of what is open and the group's own.
+    """
+
+    partition: int
+    outcome: str
+    producer_id: int
+    epoch: int
+    records: int | None
+    ended_ms: int | None
+    marker: int | None
+    transactional_id: str | None = None
+    source: int | None = None
+    first: int | None = None
+    last: int | None = None
+    seconds: float | None = None
+    state: str | None = None
+    timeout_s: float | None = None
+    exact: bool = True
+
+
+class Ages:
+    """How long transactions took: as their own program said, else since their coordinator saw them begin."""
+
+    def __init__(self) -> None:
+        self._own: dict[Writer, Coordinated] = {}
+        self._began_ms: OrderedDict[Writer, int] = OrderedDict()
+        self._took_s: OrderedDict[tuple[str, int, int], float] = OrderedDict()
+
+    def add(self, flow: Flow) -> None:
+        open_now = [one.own for one in flow.looks if one.own is not None and one.own.open]
+        self._own = {(own.producer_id, own.producer_epoch): own for own in open_now}
+        self._began_ms |= {writer: own.began_ms for writer, own in self._own.items() if own.began_ms is not None}
+        _forget(self._began_ms)
+
+    def aged(self, one: Transaction, topic: str, now_ms: int) -> Transaction:
+        """With its seconds; of one that is open what its coordinator says, too."""
+        known = replace(one, seconds=self.seconds(one, topic, now_ms))
+        own = self._own.get((one.producer_id, one.epoch)) if one.outcome == "open" else None
+        return known if own is None else replace(known, state=own.state, timeout_s=own.timeout_ms / 1000)
+
+    def say(self, status: Status) -> None:
+        """A program knows no producer ids; its position is where the last one that committed ended."""
+        for one in status.partitions:
+            last = one.last_transaction
+            if last is not None and last.seconds is not None and one.position is not None:
+                self._took_s.setdefault((one.topic, one.partition, one.position), last.seconds)
+        _forget(self._took_s)
+
+    def seconds(self, one: Transaction, topic: str, now_ms: int) -> float | None:
+        """To its marker, by the brokers' clocks, where no program said it; to now while it is open."""
+        if one.outcome == "committed" and one.source is not None and one.last is not None:
+            said = self._took_s.get((topic, one.source, one.last + 1))
+            if said is not None:
+                return said
+        began_ms = self._began_ms.get((one.producer_id, one.epoch))
+        until_ms = now_ms if one.outcome == "open" else one.ended_ms
+        if began_ms is None or until_ms is None or until_ms < began_ms:
+            return None
+        return (until_ms - began_ms) / 1000
+
+
+def _forget(known: OrderedDict[Any, Any]) -> None:
+    """The oldest, so that what was seen once does not pile up."""
+    while len(known) > _KEPT:
+        known.popitem(last=False)
+
+
+def transactions(strips: Mapping[int, Strip], group: str, topic: str) -> list[Transaction]:
+    """All of the tails: open ones first, then by the time of their marker, the latest first."""
+    found = [one for strip in strips.values() for one in _of(strip, group, topic)]
+    return sorted(found, key=lambda one: (one.ended_ms is not None, -(one.ended_ms or 0), one.partition))
+
+
+def _of(strip: Strip, group: str, topic: str) -> Iterator[Transaction]:
+    wrote: dict[int | None, list[Run]] = {}
+    for run in strip.runs:
+        if not run.kind.marker and run.producer_id >= 0 and (run.marker is not None or run.kind is Kind.OPEN):
+            key = run.marker if run.marker is not None else -run.producer_id - 1
+            wrote.setdefault(key, []).append(run)
+    for run in strip.runs:
+        if run.kind.marker:
+            own = wrote.get(run.start, [])
+            records, exact = _counted(own or [run])
+            ended = Transaction(
+                strip.partition,
+                _OUTCOMES[run.kind],
+                run.producer_id,
+                own[0].epoch if own else run.epoch,
+                records,
+                run.written_ms,
+                run.start,
+                exact=exact,
+            )
+            yield _named(ended, own or [run], group, topic)
+    for runs in (some for some in wrote.values() if some[0].kind is Kind.OPEN):
+        records, exact = _counted(runs)
+        writer = (runs[0].producer_id, runs[0].epoch)
+        yield _named(
+            Transaction(strip.partition, "open", *writer, records, None, None, exact=exact), runs, group, topic
+        )
+
+
+def _counted(runs: Sequence[Run]) -> tuple[int | None, bool]:
+    """All records of the transaction whose runs in the tail these are, and whether nothing else lies before them."""
+    earlier = runs[0].earlier
+    count = earlier.records + sum(one.records for one in runs if not one.kind.marker)
+    return (count if count or earlier.whole else None), earlier.whole
+
+
+def _named(one: Transaction, runs: Sequence[Run], group: str, topic: str) -> Transaction:
+    """Whose it is follows from where its records came from."""
+    firsts = [at for run in runs for at in (run.earlier.first, run.first) if at is not None and at.topic == topic]
+    if not firsts:
+        return one
+    name = str(TransactionalId(group, topic, firsts[0].partition))
+    last = next((run.last for run in reversed(runs) if run.last is not None and run.last.topic == topic), None)
+    return replace(
+        one,
+        transactional_id=name,
+        source=firsts[0].partition,
+        first=firsts[0].offset if one.exact else None,
+        last=None if last is None else last.offset,
+    )
+
+
+ILL = ("unrecoverable", "stuck", "fenced", "blocked")
+"""States that want somebody to look, the worst first."""
+STATES = (*ILL, "working", "looking", "idle", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Lamp:
+    """A source: whether it tells, since when, and what it said; ``stale`` is there with a reason."""
+
+    name: str
+    title: str
+    said: str
+    age_s: float | None = None
+    stale: str | None = None
+    off: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """
+    One partition.
+
+    ``rate`` is in ``unit`` per second; ``trace`` is the rate over time in offsets. ``step`` and ``steps`` (seconds by
+    step) come from a running program; without one ``open_s`` tells how long its transaction is open. ``last`` is the
+    latest transaction that ended, ``strip`` the tail of the output's partition of the same number. ``lag_s`` is how old
+    the oldest record is that is left to read.
+    """
+
+    partition: int
+    state: str
+    why: str
+    position: int | None = None
+    last_stable: int | None = None
+    end: int | None = None
+    left: int | None = None
+    exact: bool = True
+    rate: float | None = None
+    unit: str = "offsets"
+    trace: tuple[float, ...] = ()
+    step: str | None = None
+    steps: Mapping[str, float] = field(default_factory=dict)
+    open_s: float | None = None
+    last: Transaction | None = None
+    strip: Strip | None = None
+    lag_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """
+    All partitions together; counts by outcome are those of the tails, or of the programs where they tell them.
+
+    ``lag_s`` is that of the oldest record of all.
+    """
+
+    rate: float | None
+    unit: str
+    trace: tuple[float, ...]
+    left: int | None
+    exact: bool
+    states: Mapping[str, int]
+    outcomes: Mapping[str, int]
+    counted: str
+    lag_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What is looked at."""
+
+    group: str
+    input: str
+    output: str
+    bootstrap: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that is shown at one moment; ``notes`` are what the sources could not tell, in sentences."""
+
+    names: Names
+    now_ms: int
+    lamps: Mapping[str, Lamp]
+    rows: tuple[Row, ...]
+    totals: Totals
+    transactions: tuple[Transaction, ...]
+    proof: Proof | None
+    findings: tuple[Finding, ...] | None
+    notes: tuple[str, ...]
+    tail: int
+
+    def ill(self) -> list[Row]:
+        """The partitions that want somebody to look, the worst first."""
+        return sorted((row for row in self.rows if row.state in ILL), key=lambda row: ILL.index(row.state))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """What a page that is open can't change by itself: which partitions there are."""
+        return tuple(row.partition for row in self.rows)

@@ -1,0 +1,232 @@
+"""`ui`: serve the page and push its changes as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import click
+import orjson
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from brew.errors import Refused
+from brew.names import ExitCode
+from operations.options import advised, say_json
+from operations.ui import page
+from operations.ui.fragments import parts
+from operations.ui.model import View
+from operations.ui.page import Hub, Stand, document
+from operations.ui.settings import LOOPBACK, live_options, loopback, settings_of
+from operations.ui.sources import Desk
+
+_HEADERS = {
+    "Content-Security-Policy": page.POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_BEAT_S = 2.0
+_GRACE_S = 1
+_MOST_READERS = 200
+
+
+class Live:
+    """
+    Takes the view once per interval, for all readers together.
+
+    ``view`` may take its time: it is called in a thread of its own.
+    """
+
+    def __init__(self, view: Callable[[], View], interval_s: float) -> None:
+        self._take, self._interval_s = view, interval_s
+        self.hub = Hub()
+        self.failed: Exception | None = None
+        self._view: View | None = None
+        self._one = asyncio.Lock()
+
+    async def _now(self) -> View:
+        """The newest view; the first reader may come before the first look."""
+        return self._view or await self._refresh()
+
+    async def _refresh(self) -> View:
+        def made() -> tuple[View, dict[str, Any]]:
+            view = self._take()
+            return view, parts(view)
+
+        async with self._one:
+            view, found = await asyncio.to_thread(made)
+            self.hub.publish(found)
+            self._view = view
+        return view
+
+    async def run(self) -> None:
+        """Until the hub is closed; what nobody foresaw ends the program instead of leaving old numbers on pages."""
+        try:
+            while not self.hub.closed:
+                await self._refresh()
+                await asyncio.sleep(self._interval_s)
+        except Exception as error:  # noqa: BLE001 - raised again by `serve`
+            self.failed = error
+
+    async def page(self, _request: Request) -> Response:
+        view = await self._now()
+        return HTMLResponse(page.page(view, self.hub.parts(), self.hub.stand), headers=_HEADERS)
+
+    async def json(self, _request: Request) -> Response:
+        view = await self._now()
+        body = orjson.dumps(document(view), option=orjson.OPT_INDENT_2)
+        return Response(body, media_type="application/json", headers=_HEADERS)
+
+    async def events(self, request: Request) -> Response:
+        """Server-sent events (WHATWG HTML, "Server-sent events"): `change` with parts, `reload`, and `beat`."""
+        given = request.headers.get("last-event-id") or request.query_params.get("since") or ""
+        return StreamingResponse(self._stream(Stand.parse(given)), media_type="text/event-stream", headers=_HEADERS)
+
+    async def _stream(self, stand: Stand | None) -> AsyncIterator[bytes]:
+        while not self.hub.closed:
+            found = None if stand is None else self.hub.since(stand)
+            if found is None or stand is None:
+                yield b"event: reload\ndata: {}\n\n"
+                return
+            if found:
+                stand = self.hub.stand
+                yield b"event: change\nid: %s\ndata: %s\n\n" % (str(stand).encode(), orjson.dumps(found))
+            else:
+                yield b"event: beat\ndata: {}\n\n"
+            await self.hub.news(stand, _BEAT_S)
+
+
+def application(live: Live, hosts: list[str]) -> Starlette:
+    """The routes; ``hosts`` are the names under which it answers, so that no other site's page can reach it."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        work = asyncio.create_task(live.run())
+        yield
+        work.cancel()
+
+    def file(name: str, kind: str) -> Route:
+        async def serve_file(_request: Request) -> Response:
+            content = page.style() if name == "page.css" else page.asset(name)
+            return Response(content, media_type=kind, headers=_HEADERS)
+
+        return Route(f"/{name}", serve_file)
+
+    routes = [
+        Route("/", live.page),
+        Route("/events", live.events),
+        Route("/view.json", live.json),
+        file("page.css", "text/css"),
+        file("page.js", "text/javascript"),
+        file("icon.svg", "image/svg+xml"),
+    ]
+    return Starlette(
+        routes=routes, lifespan=lifespan, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]
+    )
+
+
+class _Server(uvicorn.Server):
+    """Ends the streams before it waits for its readers, who would stay for ever."""
+
+    def __init__(self, config: uvicorn.Config, live: Live) -> None:
+        super().__init__(config)
+        self._live = live
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._live.failed is not None
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._live.hub.close()
+        await super().shutdown(sockets)
+
+
+def server(live: Live, hosts: list[str]) -> uvicorn.Server:
+    """A server that has not begun; its `run` takes a listening socket."""
+    config = uvicorn.Config(
+        application(live, hosts),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        http="h11",
+        loop="asyncio",
+        limit_concurrency=_MOST_READERS,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+    return _Server(config, live)
+
+
+def serve(live: Live, listening: socket.socket, hosts: list[str]) -> None:
+    """Until a signal; uvicorn raises it again once all is closed, for whoever handled it before."""
+    server(live, hosts).run(sockets=[listening])
+    if live.failed is not None:
+        raise live.failed
+
+
+OWN_NAMES = [LOOPBACK, "localhost", "::1", "[::1]"]
+
+
+@click.command("ui")
+@live_options
+@click.option("--host", default=LOOPBACK, show_default=True, help="Another one lets other machines read it.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=3001, show_default=True, help="0: any that is free.")
+@click.option("--json", "as_json", is_flag=True, help="Say where it listens as a document; a refusal, too.")
+@advised()
+def ui(host: str, port: int, *, as_json: bool, **option: Any) -> ExitCode:
+    """
+    Show in a browser what the group does: flow and phases per partition, transactions, the logs' tails, the last
+    proof, preflight. Reads only, asks the brokers once per interval however many look, ends with SIGTERM or Ctrl-C.
+
+    \b
+    Examples:
+      python -m pipeline ui
+      python -m pipeline ui --port 0 --status-url http://127.0.0.1:3000
+      python -m pipeline ui --group my-group --input a --output b --proof proof.json
+
+    \b
+    Exit codes: 3 refused or out of reach, 64 wrong usage, 143 ended by a signal.
+    """  # noqa: D301 - click's own mark
+    settings = settings_of(option)
+    if not loopback(host):
+        click.echo(
+            f"--host is {host}: whoever reaches this machine reads topics, groups and offsets, with no password "
+            f"and no TLS; {LOOPBACK} and an ssh tunnel are safer",
+            err=True,
+        )
+    with _listening(host, port) as listening:
+        bound = int(listening.getsockname()[1])
+        shown = f"[{host}]" if ":" in host else host
+        url = f"http://{shown}:{bound}/"
+        say_json({"url": url}, lines=True) if as_json else click.echo(f"live view at {url}")
+        with Desk(settings) as desk:
+            # Whoever opened it to others may call it by any name.
+            serve(Live(desk.view, settings.interval_s), listening, OWN_NAMES if loopback(host) else ["*"])
+    return ExitCode.DONE
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """
+    A socket that is bound and listens.
+
+    Raises:
+        Refused: the port is taken, or this machine has no such address.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        what = "the port is taken; choose another with --port, or 0 for any" if taken else "choose another --host"
+        raise Refused(f"--host {host} --port {port}: {error.strerror or error}: {what}") from error

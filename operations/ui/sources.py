@@ -1,0 +1,388 @@
+"""Where the live view's numbers come from: brokers, `/status`, proofs; each polled at its own pace."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import orjson
+import urllib3
+
+from brew.cluster import RawBatch
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import BrewError, DeadlineExceeded, Refused
+from brew.kafka import topics
+from brew.kafka.clients import admin
+from brew.kafka.offsets import log_offsets
+from brew.kafka.raw_log import LogEnds, log_ends, sources
+from brew.observability.status import Status, from_json
+from brew.offsets import LogOffsets
+from brew.preflight.finding import Finding
+from brew.settings import PipelineSettings
+from operations import preflight
+from operations.lag import Observer
+from operations.ui.build import Answers, Memory, gather
+from operations.ui.model import Flow, Names, Proof, Tail, View
+from operations.ui.poller import Answer, Asker
+from operations.ui.settings import OWN_STATUS, LiveSettings, checked_address
+from operations.xray.model import Fold, Run, Strip
+
+_PROVEN, _VIOLATED, _INCONCLUSIVE = "proven", "violated", "inconclusive"
+_MARKS = (_VIOLATED, _INCONCLUSIVE, _PROVEN)
+_CONTROL, _NOTHING = "control", "not applicable"
+_SHOWN = 8
+_CELL = {"cell", "verdict", "seed"}
+
+
+def read(content: bytes, written_s: float) -> Proof:
+    """
+    One document, or one JSON object per line as a campaign appends them.
+
+    Raises:
+        ValueError: it is neither; the text says what was expected.
+    """
+    try:
+        found = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        found = {"cells": _lines(content)}
+    if isinstance(found, dict) and found.get("verdict") in _MARKS and "inputs" in found:
+        return _verified(found, written_s)
+    cells = found.get("cells") if isinstance(found, dict) else None
+    if isinstance(cells, list) and cells and all(isinstance(one, dict) and one.keys() >= _CELL for one in cells):
+        return _campaign(cells, written_s)
+    raise ValueError("neither a document of `proof verify --json` nor results of `proof campaign`")
+
+
+def _lines(content: bytes) -> list[Any]:
+    """Complete lines; the last one may just be written."""
+    try:
+        return [orjson.loads(line) for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
+    except orjson.JSONDecodeError:
+        return []
+
+
+def _verified(found: Mapping[str, Any], written_s: float) -> Proof:
+    number = {name: _int(found.get(name)) for name in ("inputs", "outputs", "dead_letters", "backlog")}
+    counts = {name: _int(count) for name, count in _mapping(found.get("counts")).items()}
+    balance = "=" if number["inputs"] == number["outputs"] + number["dead_letters"] else "≠"
+    came = f"{number['outputs']:,} outputs + {number['dead_letters']:,} dead letters"
+    lines = [f"{number['inputs']:,} inputs {balance} {came}"]
+    if number["backlog"]:
+        lines.append(f"{number['backlog']:,} inputs not read yet")
+    if counts:
+        lines.append(
+            f"{counts.get('committed_transactions', 0):,} transactions committed, "
+            f"{counts.get('aborted_transactions', 0):,} aborted ({counts.get('aborted_records', 0):,} records)"
+        )
+    wrong = [f"{name}: {_int(count):,}" for name, count in _mapping(found.get("totals")).items()]
+    wrong += [f"could not tell: {one}" for one in _texts(found.get("doubts"))]
+    return Proof(str(found["verdict"]), "proof verify", tuple(lines), tuple(wrong[:_SHOWN]), written_s)
+
+
+def _campaign(cells: Sequence[Mapping[str, Any]], written_s: float) -> Proof:
+    """
+    A cell is as good as its worst run, and the campaign as its worst cell.
+
+    A control is meant to be violated: it counts as proven when it is, and as inconclusive when it is not. What the
+    runner said beforehand to be not applicable counts for nothing.
+    """
+    judged = [(f"{one['cell']}, seed {_int(one['seed'])}", _judged(one)) for one in cells]
+    counts = Counter(mark for _, mark in judged)
+    mark = next((one for one in (*_MARKS[:2], _PROVEN) if counts[one]), _INCONCLUSIVE)
+    lines = [
+        f"{len(judged):,} runs of {len({str(one['cell']) for one in cells}):,} cells",
+        ", ".join(f"{counts[one]:,} {one}" for one in (_PROVEN, *_MARKS[:2]) if counts[one]),
+    ]
+    if counts[_CONTROL]:
+        lines.append(f"{counts[_CONTROL]:,} controls broke on purpose and were seen")
+    if counts[_NOTHING]:
+        lines.append(f"{counts[_NOTHING]:,} not applicable")
+    wrong = [f"{name}: {found}" for name, found in judged if found in _MARKS[:2]]
+    return Proof(mark, "campaign", tuple(filter(None, lines)), tuple(wrong[:_SHOWN]), written_s)
+
+
+def _judged(cell: Mapping[str, Any]) -> str:
+    """The verdict, never better than what stands beside it."""
+    verdict, expected = str(cell["verdict"]), str(cell.get("expected", _PROVEN))
+    if expected == _VIOLATED:
+        return _CONTROL if verdict == _VIOLATED else _INCONCLUSIVE
+    if expected == verdict == _INCONCLUSIVE:
+        return _NOTHING
+    if verdict == _PROVEN and cell.get("anomalies"):
+        return _VIOLATED
+    if verdict == _PROVEN and cell.get("doubts"):
+        return _INCONCLUSIVE
+    return verdict if verdict in _MARKS else _INCONCLUSIVE
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: object) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else []
+
+
+_MOST_BYTES = 16 * 1024 * 1024
+_MOST_BACK = 10_000
+_EXACT = 200  # counting records means reading batches; near the end of a log is where it matters
+
+
+class Flows:
+    """
+    The group's partitions, through the clients of `pipeline lag`; made at the first question.
+
+    ``ages``: nobody else tells how old what waits is, so the logs are asked.
+    """
+
+    def __init__(self, run: PipelineSettings, *, ages: bool = True) -> None:
+        self._run, self._ages = run, ages
+        self._observer: Observer | None = None
+
+    def ask(self, deadline: Deadline) -> Flow:
+        if self._observer is None:
+            run = self._run
+            self._observer = Observer(run.connection, run.input, run.group, _EXACT, ages=self._ages)
+        looks = tuple(self._observer.look(deadline))
+        return Flow(int(time.time() * 1000), looks, self._observer.silent)
+
+    def close(self) -> None:
+        if self._observer is not None:
+            self._observer.close()
+
+
+class Tails:
+    """
+    The last offsets of each output partition; only those that have changed are read again.
+
+    Transactions that begin before the tail are read back to their first batch, `_MOST_BACK` offsets at most at a look.
+    """
+
+    def __init__(self, connection: Connection, topic: str, last: int) -> None:
+        self._connection, self._topic, self._last = connection, topic, last
+        self._admin = admin(connection)
+        self._strips: dict[int, Strip] = {}
+        self._read_s: dict[int, float] = {}
+
+    def ask(self, deadline: Deadline) -> Tail:
+        """Where time runs out, what was read longest ago comes first at the next question."""
+        known = topics.describe(self._admin, [self._topic], deadline).get(self._topic)
+        if known is None:
+            return Tail(self._topic, {}, missing=True)
+        logs = log_offsets(self._admin, self._topic, range(known.partitions), deadline)
+        changed = [p for p, log in logs.items() if p not in self._strips or self._strips[p].log != log]
+        wanted = {p: self._window(logs[p]) for p in sorted(changed, key=lambda p: self._read_s.get(p, 0.0))}
+        if wanted:
+            with log_ends(self._connection, deadline) as ends:
+                self._again(ends, wanted, logs)
+        self._strips = {p: one for p, one in self._strips.items() if p in logs}
+        return Tail(self._topic, dict(self._strips))
+
+    def _window(self, log: LogOffsets) -> tuple[int, int]:
+        return max(log.first, log.end - self._last), log.end
+
+    def _again(self, ends: LogEnds, wanted: dict[int, tuple[int, int]], logs: dict[int, LogOffsets]) -> None:
+        read, back = 0, _MOST_BACK
+        try:
+            for partition, batches in ends.batches(self._topic, wanted):
+                strip = Strip(self._topic, partition, logs[partition], *wanted[partition])
+                strip.runs = self._folded(strip, batches)
+                self._strips[partition], self._read_s[partition] = strip, time.monotonic()
+                read += 1
+                if (missing := min(_missing(strip, self._last, batches), strip.start - strip.log.first)) and back > 0:
+                    start = strip.start - min(missing, back)
+                    back -= strip.start - start
+                    ((_, before),) = ends.batches(self._topic, {partition: (start, strip.start)})
+                    known = {one.base_offset for one, _ in before}
+                    rest = [one for one in batches if one[0].base_offset not in known]
+                    strip.runs = self._folded(strip, [*before, *rest])
+        except DeadlineExceeded:
+            if not read:
+                raise
+
+    def _folded(self, strip: Strip, batches: list[tuple[RawBatch, memoryview]]) -> list[Run]:
+        origin = not batches or batches[0][0].base_offset == 0
+        fold = Fold(strip.start, strip.until, max(1, self._last // 100), origin=origin)
+        for batch, content in batches:
+            fold.add(batch, functools.partial(sources, content))
+        return fold.finish()
+
+
+def _missing(strip: Strip, last: int, batches: list[tuple[RawBatch, memoryview]]) -> int:
+    """How many offsets before the tail may hold the beginnings of its transactions, by their sequence numbers."""
+    cut = {run.producer_id for run in strip.runs if not run.earlier.whole}
+    first: dict[int, RawBatch] = {}
+    for batch, _ in batches:
+        if batch.producer_id in cut and batch.transactional:
+            first.setdefault(batch.producer_id, batch)
+    # A marker alone tells nothing of how much it ends; other writers' records may lie in between.
+    return max((last if one.control else 2 * one.base_sequence for one in first.values()), default=0)
+
+
+class StatusOf:
+    """What a running program tells of itself; nothing but the fields of `brew.observability.status` is kept."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._pool = urllib3.PoolManager(num_pools=1, retries=False)
+
+    def ask(self, deadline: Deadline) -> Status:
+        try:
+            answer = self._pool.request(
+                "GET", self._url, redirect=False, preload_content=False, timeout=max(0.001, deadline.remaining_s())
+            )
+            with answer:
+                body = self._read(answer, deadline)
+        except urllib3.exceptions.HTTPError as error:
+            raise Refused(f"{self._url} does not answer ({type(error).__name__})") from error
+        if answer.status != 200:  # noqa: PLR2004 - HTTP's own number
+            raise Refused(f"{self._url} answers {answer.status}: is it the address of a /status?")
+        try:
+            return from_json(body)
+        except ValueError as error:
+            raise Refused(f"{self._url} answers with something else than a status document") from error
+
+    def _read(self, answer: urllib3.BaseHTTPResponse, deadline: Deadline) -> bytes:
+        """Piece by piece, so that neither a long nor a slow answer holds anybody up."""
+        body = bytearray()
+        for piece in answer.stream(64 * 1024):
+            body += piece
+            if len(body) > _MOST_BYTES:
+                raise Refused(f"{self._url} answers with more than {_MOST_BYTES:,} bytes")
+            if deadline.expired():
+                raise DeadlineExceeded(f"{self._url}: no whole answer within {deadline.budget_s:g} s")
+        return bytes(body)
+
+
+class OwnStatus:
+    """The status of a run on this machine, where one answers that works on the same group, topic and cluster."""
+
+    def __init__(self, url: str, run: PipelineSettings) -> None:
+        self._run, self._source = run, StatusOf(url)
+
+    def ask(self, deadline: Deadline) -> Status | None:
+        """None where nothing answers there, or a program that works on something else."""
+        try:
+            found = self._source.ask(deadline)
+        except BrewError:
+            return None
+        run = self._run
+        theirs, ours = _servers(found.bootstrap), _servers(run.connection.bootstrap)
+        same = found.group == run.group and found.topics.input == run.input and theirs & ours
+        return found if same else None
+
+
+def _servers(bootstrap: str) -> set[str]:
+    return {one.strip().replace("localhost:", "127.0.0.1:") for one in bootstrap.split(",")}
+
+
+class ProofOf:
+    """A file that `proof verify --json` or a campaign wrote; read again when it changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: tuple[float, int] | None = None
+        self._proof: Proof | None = None
+
+    def ask(self, _deadline: Deadline) -> Proof:
+        try:
+            now = self._path.stat()
+            if self._proof is None or self._known != (now.st_mtime, now.st_size):
+                with self._path.open("rb") as file:
+                    content = file.read(_MOST_BYTES + 1)
+                if len(content) > _MOST_BYTES:
+                    raise Refused(f"{self._path.name} has more than {_MOST_BYTES:,} bytes")
+                self._proof, self._known = read(content, now.st_mtime), (now.st_mtime, now.st_size)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            text = f"{self._path.name}: {why}; write it with `python -m proof verify --json > FILE`"
+            raise Refused(text) from error
+        return self._proof
+
+
+def findings(run: PipelineSettings) -> list[Finding]:
+    """All checks of a run with these topics; their deadline is their own."""
+    return preflight.look(run)
+
+
+_TAIL_EVERY = 2
+_PROOF_EVERY_S = 2.0
+_PREFLIGHT_EVERY_S = 60.0
+_PREFLIGHT_PATIENCE_S = 40.0
+_LEAVE_S = 0.5
+
+
+class Desk:
+    """
+    One asker per source, however many look; all of them end with the block.
+
+    `view` is called by one thread at a time: it feeds what the looks before have left.
+    """
+
+    def __init__(self, settings: LiveSettings) -> None:
+        run, every_s, patience_s = settings.run, settings.interval_s, settings.patience_s
+        self._names = Names(run.group, run.input, run.output, run.connection.bootstrap)
+        self._tail_offsets = settings.tail
+        flows, tails = Flows(run, ages=not settings.statuses), Tails(run.connection, run.output, settings.tail)
+        self._flow: Asker[Flow] = Asker("flow", flows.ask, every_s, patience_s, flows.close)
+        self._tail: Asker[Tail] = Asker("tail", tails.ask, _TAIL_EVERY * every_s, patience_s)
+        self._statuses: list[Asker[Status]] = [
+            Asker(url, StatusOf(url).ask, every_s, patience_s) for url in map(checked_address, settings.statuses)
+        ]
+        self._own: Asker[Status | None] | None = None
+        if not settings.statuses:
+            self._own = Asker(OWN_STATUS, OwnStatus(OWN_STATUS, run).ask, every_s, patience_s)
+        self._proof: Asker[Proof] | None = None
+        if settings.proof is not None:
+            self._proof = Asker("proof", ProofOf(settings.proof).ask, _PROOF_EVERY_S, patience_s)
+        self._preflight: Asker[list[Finding]] = Asker(
+            "preflight", lambda _deadline: findings(run), _PREFLIGHT_EVERY_S, _PREFLIGHT_PATIENCE_S
+        )
+        self._memory = Memory()
+
+    def _askers(self) -> list[Asker[Any]]:
+        found: list[Asker[Any]] = [self._flow, self._tail, self._preflight, *self._statuses]
+        return [*found, *(one for one in (self._own, self._proof) if one is not None)]
+
+    def _told(self) -> tuple[Answer[Status], ...]:
+        """What running programs told; the one on this machine only where there is one."""
+        if self._own is None:
+            return tuple(one.answer for one in self._statuses)
+        own = self._own.answer
+        return () if own.value is None else (cast("Answer[Status]", own),)
+
+    def view(self) -> View:
+        """What is known now."""
+        answers = Answers(
+            self._flow.answer,
+            self._tail.answer,
+            self._told(),
+            None if self._proof is None else self._proof.answer,
+            self._preflight.answer,
+        )
+        now_ms = int(time.time() * 1000)
+        return gather(self._names, answers, self._memory, time.monotonic(), now_ms, self._tail_offsets)
+
+    def __enter__(self) -> Self:
+        for one in self._askers():
+            one.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for one in self._askers():
+            one.stop()
+        deadline = Deadline(_LEAVE_S)
+        for one in self._askers():
+            one.leave(deadline)

@@ -1,0 +1,276 @@
+"""`top`: the view on a terminal, and its keys."""
+
+from __future__ import annotations
+
+import functools
+import os
+import select
+import sys
+import termios
+import threading
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from brew.deadline import Deadline
+from brew.names import ExitCode
+from brew.preflight.finding import Severity
+from operations.options import advised, json_option, say_json
+from operations.ui import labels
+from operations.ui.model import ILL, LOOKING, STATES, Lamp, Row, Transaction, View
+from operations.ui.page import document
+from operations.ui.settings import live_options, settings_of
+from operations.ui.sources import Desk
+from operations.xray.text import cells
+
+_STYLES = {"working": "green", "blocked": "yellow", **dict.fromkeys(("stuck", "fenced", "unrecoverable"), "bold red")}
+_OUTCOMES = {"committed": "green", "aborted": "red", "open": "yellow"}
+_PROOFS = {"proven": "green", "violated": "bold red", "inconclusive": "yellow"}
+_LEVELS = " ▁▂▃▄▅▆▇█"
+_FIXED, _WIDE, _NARROW = 78, 100, 24
+_TRANSACTIONS = 6
+_SPARK = 16
+
+
+def screen(view: View, width: int, height: int) -> Group:
+    """As much as fits: what is ill comes first, what is left out is counted."""
+    head = list(_head(view, width))
+    tail = list(_foot(view, height))
+    room = max(3, height - len(head) - len(tail) - 3)
+    return Group(*head, _table(view, width, room), *tail)
+
+
+def _head(view: View, width: int) -> Iterator[Text]:
+    totals, names = view.totals, view.names
+    title = Text(f"{names.group} ", "bold").append(f"{names.input} → {names.output} · {names.bootstrap}", "dim")
+    yield _cut(title, width)
+    numbers = Text()
+    numbers.append(f"{labels.rate(totals.rate)} ", "bold").append(f"{totals.unit}/s ")
+    numbers.append(spark(totals.trace, _SPARK), "cyan")
+    oldest = f", {labels.seconds(totals.lag_s)} old" if totals.lag_s else ""
+    numbers.append(f"  {labels.number(totals.left, exact=totals.exact)} ", "bold").append(f"to read{oldest}  ")
+    for state in STATES:
+        if totals.states.get(state):
+            numbers.append(f"{labels.SIGNS[state]} {totals.states[state]} {state}  ", _STYLES.get(state, "dim"))
+    yield _cut(numbers, width)
+    yield _cut(_transactions_line(view), width)
+    lamps = Text()
+    for lamp in view.lamps.values():
+        lamps.append_text(_lamp(lamp)).append("  ")
+    yield _cut(lamps, width)
+
+
+def _transactions_line(view: View) -> Text:
+    line = Text("transactions ")
+    for name, count in view.totals.outcomes.items():
+        line.append(f"{count:,} {name}  ", _OUTCOMES.get(name, "yellow"))
+    line.append(f"({view.totals.counted})  ", "dim")
+    proof = view.proof
+    said = view.lamps["proof"].said
+    line.append("proof ").append(proof.mark if proof else said, _PROOFS[proof.mark] if proof else "dim")
+    if view.findings is not None:
+        wrong = [one for one in view.findings if one.severity in {Severity.UNSAFE, Severity.WARNING}]
+        unsafe = any(one.severity is Severity.UNSAFE for one in wrong)
+        told = ", ".join(one.name for one in wrong) or "in order"
+        line.append("  preflight ").append(told, "bold red" if unsafe else "yellow" if wrong else "green")
+    return line
+
+
+def _lamp(lamp: Lamp) -> Text:
+    if lamp.off:
+        return Text(f"○ {lamp.title}", "dim")
+    if lamp.stale:
+        return Text(f"✗ {lamp.title} stale, {lamp.stale}", "bold red")
+    return Text("● ", "green" if lamp.age_s is not None else "dim").append(f"{lamp.title} {labels.ago(lamp.age_s)}", "")
+
+
+def _table(view: View, width: int, room: int) -> RenderableType:
+    drawn = Table.grid(padding=(0, 1))
+    heads = ["p", "state", "what it does", "rate/s", "to read", "position", "last transaction", "tail"]
+    for name in heads:
+        drawn.add_column(justify="right" if name in {"p", "rate/s", "to read", "position"} else "left", no_wrap=True)
+    wide = width >= _WIDE
+    drawn.add_row(*(Text(name, "dim") for name in (heads if wide else heads[:-1])))
+    shown = [*view.ill(), *(row for row in view.rows if row.state not in ILL)]
+    for row in shown[:room]:
+        drawn.add_row(*_cells(row, width - _FIXED if wide else 0, width))
+    if len(shown) <= room:
+        return drawn
+    return Group(drawn, Text(f"and {len(shown) - room:,} more, none of them worse", "dim"))
+
+
+def _cells(row: Row, tail: int, width: int) -> list[Text]:
+    style = _STYLES.get(row.state, "dim")
+    does = row.why if row.state in ILL else row.step or ""
+    if not does and row.open_s is not None:
+        does = f"open {labels.seconds(row.open_s)}"
+    told = [
+        Text(str(row.partition)),
+        Text(f"{labels.SIGNS[row.state]} {row.state}", style),
+        Text(_short(does or "", _NARROW if width >= _WIDE else 14), style if row.state in ILL else ""),
+        Text(labels.rate(row.rate)),
+        Text(labels.number(row.left, exact=row.exact)),
+        Text(labels.number(row.position)),
+        _last(row.last),
+    ]
+    if tail <= 0:
+        return told
+    strip = Text()
+    if row.strip is not None:
+        for sign, one in cells(row.strip, tail)[-tail:]:
+            strip.append(sign, one)
+    return [*told, strip]
+
+
+def _last(one: Transaction | None) -> Text:
+    if one is None:
+        return Text(labels.NONE, "dim")
+    text = Text(f"{labels.OUTCOMES[one.outcome]} ", _OUTCOMES[one.outcome]).append(labels.records(one))
+    if one.seconds is not None:
+        text.append(f" {labels.seconds(one.seconds)}")
+    return text.append(f" {one.producer_id}:{one.epoch}", "dim")
+
+
+def _foot(view: View, height: int) -> Iterator[Text]:
+    """Whole sentences for what is ill; the latest transactions where there is room."""
+    for row in view.ill()[:3]:
+        yield Text(f"{labels.SIGNS[row.state]} partition {row.partition} {row.state}: {row.why}", _STYLES[row.state])
+    if height >= len(view.rows) + _NARROW:
+        for one in view.transactions[:_TRANSACTIONS]:
+            yield Text(f"{labels.OUTCOMES[one.outcome]} ", _OUTCOMES[one.outcome]).append(
+                labels.transaction(one), "dim"
+            )
+    for note in view.notes:
+        yield Text(f"not told: {note}", "cyan")
+
+
+def spark(values: tuple[float, ...], most: int) -> str:
+    """The newest values as blocks, the highest of them full."""
+    shown = values[-most:]
+    top = max(shown, default=0.0)
+    return "".join(_LEVELS[round(one / top * (len(_LEVELS) - 1))] if top else _LEVELS[1] for one in shown)
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _cut(text: Text, width: int) -> Text:
+    text.truncate(width, overflow="ellipsis")
+    return text
+
+
+QUIT = "q"
+
+
+@contextmanager
+def keys() -> Iterator[Callable[[float], str]]:
+    """
+    What waits so many seconds, or until a key is pressed: the key, or nothing.
+
+    The terminal is as it was at the end. Without one, or in its background, it only waits.
+    """
+    if not sys.stdin.isatty() or _in_background(sys.stdin.fileno()):
+        yield _keys_pause
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal)  # a key counts without Enter; Ctrl-C is a signal as before
+    try:
+        yield functools.partial(_pressed, terminal)
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _in_background(terminal: int) -> bool:
+    """Whoever changes the terminal from there is stopped by the kernel."""
+    try:
+        return os.tcgetpgrp(terminal) != os.getpgrp()
+    except OSError:  # another session's: it has no background for us
+        return False
+
+
+def _pressed(terminal: int, seconds: float) -> str:
+    if not select.select([terminal], [], [], seconds)[0]:
+        return ""
+    return os.read(terminal, 64).decode(errors="replace").lower() or QUIT  # nothing to read: the terminal has gone
+
+
+def _keys_pause(seconds: float) -> str:
+    threading.Event().wait(seconds)
+    return ""
+
+
+_TICK_S = 0.05
+_ONCE_S = 12.0
+
+
+@click.command("top")
+@live_options
+@click.option("--once", is_flag=True, help="Look long enough to tell rates and states, print, and end.")
+@json_option
+@advised()
+def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
+    """
+    Show on the terminal what the group does, as `pipeline ui` does in a browser, until q, SIGTERM or Ctrl-C.
+
+    \b
+    Examples:
+      python -m pipeline top
+      python -m pipeline top --status-url http://127.0.0.1:3000 --proof proof.json
+      python -m pipeline top --once --json
+
+    \b
+    Exit codes: 0 shown once, or q, 3 refused or out of reach, 64 wrong usage, 143 ended by a signal.
+    """  # noqa: D301 - click's own mark
+    settings = settings_of(option)
+    console = Console()
+    with Desk(settings) as desk:
+        if once or not (as_json or console.is_terminal):
+            view = _settled(desk)
+            say_json(document(view)) if as_json else console.print(screen(view, console.width, _tall(view)))
+        elif as_json:
+            while True:
+                _pause(settings.interval_s)
+                say_json(document(desk.view()), lines=True)
+        else:
+            _watch(desk, console, settings.interval_s)
+    return ExitCode.DONE
+
+
+def _watch(desk: Desk, console: Console, interval_s: float) -> None:
+    """Until q is pressed, or a signal ends the program."""
+    with keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(screen(desk.view(), console.width, console.height), refresh=True)
+            if QUIT in pressed(interval_s):
+                return
+
+
+def _settled(desk: Desk) -> View:
+    """The first view in which every source has answered, or failed, and no state is still to be seen."""
+    deadline = Deadline(_ONCE_S)
+    while True:
+        view = desk.view()
+        waiting = [one for one in view.lamps.values() if not one.off and one.age_s is None and one.stale is None]
+        looking = LOOKING in view.totals.states or (bool(view.rows) and view.totals.rate is None)
+        failed = view.lamps["flow"].stale is not None  # no state and no rate comes any more
+        if deadline.expired() or not (waiting or (looking and not failed)):
+            return view
+        _pause(_TICK_S)
+
+
+def _pause(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+def _tall(view: View) -> int:
+    """Room for all of it."""
+    return len(view.rows) + 60

@@ -1,0 +1,146 @@
+"""The X-ray as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.text import Text
+
+from operations.xray import labels as xray_labels
+from operations.xray.columns import ORDER, Column, binned, columns
+from operations.xray.html import MOST_COLUMNS
+from operations.xray.model import Kind, Run, Strip
+from operations.xray.timeline import Xray
+
+_SIGNS = {
+    Kind.PLAIN: ("▒", "blue"),
+    Kind.COMMITTED: ("█", "green"),
+    Kind.ABORTED: ("░", "red"),
+    Kind.OPEN: ("?", "yellow"),
+    Kind.COMMIT_MARKER: ("│", "bold"),
+    Kind.ABORT_MARKER: ("┆", "bold red"),
+}
+_NOTHING = ("·", "dim")
+_LABEL = 12
+_LEAST = 20
+_WIDEST_OFFSET = 3
+
+
+def lines(xray: Xray, width: int) -> Iterator[Text]:
+    """A strip and a line of numbers for each partition of each topic, and what the signs mean."""
+    room = max(_LEAST, width - _LABEL - 1)
+    for partition, indices in xray.by_partition().items():
+        yield Text(f"partition {partition}", "bold")
+        for strip in (xray.strips[at] for at in indices):
+            drawn = Text(f"{xray.role(strip)[: _LABEL - 1]:<{_LABEL}}")
+            for sign, style in cells(strip, room):
+                drawn.append(sign, style)
+            yield drawn
+            yield Text(f"{'':<{_LABEL}}{_numbers(strip)}", "dim")
+    legend = Text()
+    for kind in ORDER:
+        sign, style = _SIGNS[kind]
+        legend.append(sign, style).append(f" {kind.words}  ")
+    yield legend
+    for one in xray.not_told:
+        yield Text(f"not told: {one}", "cyan")
+
+
+def cells(strip: Strip, room: int) -> list[tuple[str, str]]:
+    """
+    A sign and its style for each cell, ``room`` at most.
+
+    Where several offsets share a cell, an open one counts before all others, then whatever has the most offsets.
+    """
+    span = strip.until - strip.start
+    if not span:
+        return []
+    count = min(span, room)
+    each = min(_WIDEST_OFFSET, room // span) if span <= room else 1
+    size = -(-span // count)
+    found = [_NOTHING] * -(-span // size)
+    for column in binned(strip, count):
+        found[(column.start - strip.start) // size] = _SIGNS[_foremost(column)]
+    return [one for one in found for _ in range(each)]
+
+
+def _foremost(column: Column) -> Kind:
+    counts = column.offsets
+    if counts[Kind.OPEN]:
+        return Kind.OPEN
+    return max(counts, key=lambda kind: (counts[kind], -ORDER.index(kind)))
+
+
+def _numbers(strip: Strip) -> str:
+    counts, log = strip.counts(), strip.log
+    parts = [f"{counts[kind]:,} {kind.words}" for kind in ORDER if counts[kind] and not kind.marker]
+    if (strip.start, strip.until) != (log.first, log.end):
+        parts.append(f"of {xray_labels.span(strip.start, strip.until)}")
+    parts += [f"log start {log.first:,}", f"LSO {log.last_stable:,}", f"HW {log.end:,}"]
+    return " · ".join(parts if strip.group is None else [*parts, f"group {strip.group:,}"])
+
+
+def document(xray: Xray) -> dict[str, Any]:
+    """Strips with their counts, and their runs; bins instead where a strip has more runs than a picture shows."""
+    return {
+        "taken": xray_labels.date(xray.taken_ms),
+        "group": xray.group,
+        "strips": [{"role": xray.role(strip), **_strip(strip)} for strip in xray.strips],
+        "steps": [{"at_ms": one.at_ms, "step": one.name, "partition": one.partition} for one in xray.told],
+        "not_told": list(xray.not_told),
+    }
+
+
+def _strip(strip: Strip) -> dict[str, Any]:
+    log, found = strip.log, columns(strip, MOST_COLUMNS)
+    exact = all(one.run is not None for one in found)
+    return {
+        "topic": strip.topic,
+        "partition": strip.partition,
+        "start": strip.start,
+        "until": strip.until,
+        "log_start": log.first,
+        "last_stable": log.last_stable,
+        "high_watermark": log.end,
+        "group": strip.group,
+        "records": {kind.value: count for kind, count in strip.counts().items()},
+        "empty_offsets": strip.gaps(),
+        "runs" if exact else "bins": [_bin(one) if one.run is None else _run(one.run) for one in found],
+    }
+
+
+def _bin(column: Column) -> dict[str, Any]:
+    offsets = {kind.value: count for kind, count in column.offsets.items()}
+    writers = column.writers
+    return {
+        "start": column.start,
+        "until": column.end,
+        "offsets": offsets,
+        "runs": column.runs,
+        "producers": writers.producers,
+        "producer_id": writers.producer_id,
+        "epochs": writers.epochs,
+        "source_partitions": writers.partitions,
+        "source": writers.source and [_place(at) for at in writers.source],
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    source = None if run.first is None or run.last is None else [_place(run.first), _place(run.last)]
+    return {
+        "start": run.start,
+        "until": run.end,
+        "kind": run.kind.value,
+        "records": run.records,
+        "producer_id": run.producer_id,
+        "epoch": run.epoch,
+        "written_ms": run.written_ms,
+        "ended_ms": run.ended_ms,
+        "marker": run.marker,
+        "source": source,
+    }
+
+
+def _place(at: Any) -> str:
+    return f"{at.topic}/{at.partition}/{at.offset}"

@@ -1,0 +1,271 @@
+"""What the logs looked like at an earlier time, from their transactions' steps; pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from brew.cluster import OffsetBatch, OffsetCommit
+from brew.journal import Entry, Phase, Step
+from operations.xray.model import Kind, Run, Strip
+
+_TOLD = {Step.FENCE, Step.BEGIN, Step.FLUSH, Step.SEND_OFFSETS, Step.COMMIT, Step.ABORT}
+_CRASHED = "crashed"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """
+    One attempt at the range `[start, until)` of an input partition.
+
+    ``wrote_ms`` is when its flush was through; without a flush, its last sign of life.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    until: int
+    pid: int
+    began_ms: int
+    wrote_ms: int = 0
+    flushed: bool = False
+    last_ms: int = 0
+    last: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A step for people; ``crash`` marks the last sign of life of an attempt."""
+
+    at_ms: int
+    pid: int
+    name: str
+    partition: int
+    start: int
+    until: int
+    crash: bool = False
+
+
+def read(lines: Iterable[Entry]) -> tuple[list[Attempt], list[Told]]:
+    """
+    Attempts as they began, and what to tell of them, by time.
+
+    An attempt that its process neither closed nor outlived has crashed after its last line, or is still at work: the
+    journal can't tell these two apart.
+    """
+    current: dict[tuple[int, str, int], Attempt] = {}
+    done: list[Attempt] = []
+    told: list[Told] = []
+    for line in lines:
+        place = line.fields
+        if line.step is Step.READ or not {"topic", "partition", "start", "until"} <= place.keys():
+            continue
+        key, at_ms = (line.pid, str(place["topic"]), int(place["partition"])), int(line.at * 1000)
+        before = current.get(key)
+        if line.step is Step.FENCE and line.phase is Phase.INTENT:
+            if before is not None:
+                done.append(before)
+            before = None
+        attempt = before or Attempt(*key[1:], place["start"], place["until"], line.pid, at_ms)
+        current[key] = _next(attempt, line, at_ms)
+        name = _name(line)
+        if name is not None:
+            told.append(_tell(attempt, name, at_ms, crash=name == _CRASHED))
+        if line.step is Step.OUTCOME:
+            done.append(current.pop(key))
+    for attempt in current.values():
+        done.append(attempt)
+        told.append(_tell(attempt, f"no sign of life after {attempt.last}", attempt.last_ms, crash=True))
+    return done, sorted(told, key=lambda one: one.at_ms)
+
+
+def _next(attempt: Attempt, line: Entry, at_ms: int) -> Attempt:
+    found = replace(attempt, last_ms=at_ms, last=f"{line.step} ({line.phase})")
+    if attempt.flushed:
+        return found
+    return replace(found, wrote_ms=at_ms, flushed=(line.step, line.phase) == (Step.FLUSH, Phase.DONE))
+
+
+def _name(line: Entry) -> str | None:
+    if line.step is Step.OUTCOME:
+        return str(line.fields.get("status", Step.OUTCOME))
+    if line.phase is Phase.FAILED:
+        return f"{line.step} failed"
+    return str(line.step) if line.phase is Phase.DONE and line.step in _TOLD else None
+
+
+def _tell(attempt: Attempt, name: str, at_ms: int, *, crash: bool) -> Told:
+    return Told(at_ms, attempt.pid, name, attempt.partition, attempt.start, attempt.until, crash)
+
+
+MOST_FRAMES = 120
+Positions = Mapping[int, Sequence[tuple[int, int]]]
+"""Input partition -> (ms, committed offset) in the order in which they took effect."""
+
+
+def settle(runs: Sequence[Run], now_ms: int, attempts: Iterable[Attempt] = ()) -> None:
+    """
+    Give every run a time of writing that fits the log's order.
+
+    A batch carries its producer's time, which may be the source record's: long before. Markers carry the broker's. So
+    a batch is not older than the marker before it nor younger than the one behind it; a journal's flush says it best.
+    """
+    by_source: defaultdict[tuple[str, int], list[Attempt]] = defaultdict(list)
+    for attempt in sorted(attempts, key=lambda one: one.began_ms):
+        by_source[attempt.topic, attempt.partition].append(attempt)
+    lowest = 0
+    for run in runs:
+        if run.kind.marker:
+            run.written_ms = lowest = max(lowest, run.written_ms)
+            continue
+        flushed = _flushed(run, by_source)
+        run.written_ms = max(lowest, run.written_ms if flushed is None else flushed)
+    highest = now_ms
+    for run in reversed(runs):
+        if run.kind.marker:
+            highest = run.written_ms
+        else:
+            run.written_ms = min(run.written_ms, highest, highest if run.ended_ms is None else run.ended_ms)
+
+
+def _flushed(run: Run, by_source: Mapping[tuple[str, int], Sequence[Attempt]]) -> int | None:
+    """When the attempt that wrote this run flushed it: the last one over its source that began before it ended."""
+    if run.first is None:
+        return None
+    for attempt in reversed(by_source.get((run.first.topic, run.first.partition), ())):
+        inside = attempt.start <= run.first.offset < attempt.until
+        if inside and (run.ended_ms is None or attempt.began_ms <= run.ended_ms):
+            return attempt.wrote_ms
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Last stable offset, high watermark and the group's position at one moment."""
+
+    stable: int
+    end: int
+    group: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The moments in rising order; the last one is what the brokers told when they were asked."""
+
+    moments: tuple[int, ...]
+    bounds: tuple[tuple[Bounds, ...], ...] = field(repr=False)
+
+    def written(self, run: Run) -> int:
+        """The first moment at which the run lies in the log."""
+        return bisect_left(self.moments, run.written_ms)
+
+    def ended(self, run: Run) -> int:
+        """The first moment at which its fate is known; behind the last one if it is open."""
+        if run.ended_ms is None:
+            return len(self.moments) if run.kind is Kind.OPEN else self.written(run)
+        return max(self.written(run), bisect_left(self.moments, run.ended_ms))
+
+
+def timeline(
+    strips: Sequence[Strip],
+    positions: Positions,
+    told: Sequence[Told],
+    input_topic: str,
+    now_ms: int,
+    most: int = MOST_FRAMES,
+) -> Timeline:
+    """At most ``most`` moments: all of them when they are that few, else every n-th, and each crash."""
+    times = {now_ms, *_times(strips)}
+    times.update(at for some in positions.values() for at, _ in some)
+    times.update(one.at_ms for one in told)
+    times.discard(0)  # a record without a time is there from the beginning
+    moments = _thinned(sorted(times), {one.at_ms for one in told if one.crash}, most)
+    empty = Timeline(moments, ())
+    bounds = tuple(tuple(_bounds(strip, empty, positions if strip.topic == input_topic else {})) for strip in strips)
+    return Timeline(moments, bounds)
+
+
+def _times(strips: Iterable[Strip]) -> Iterator[int]:
+    for strip in strips:
+        for run in strip.runs:
+            yield run.written_ms
+            if run.ended_ms is not None:
+                yield run.ended_ms
+
+
+def _thinned(times: Sequence[int], kept: set[int], most: int) -> tuple[int, ...]:
+    if len(times) <= most:
+        return tuple(times)
+    step = (len(times) - 1) / (most - 1)
+    chosen = {times[round(at * step)] for at in range(most)}
+    return tuple(sorted(chosen | set(sorted(kept & set(times))[-most:])))
+
+
+def _bounds(strip: Strip, line: Timeline, positions: Positions) -> Iterator[Bounds]:
+    """At each moment; the last is the brokers' own answer."""
+    count = len(line.moments)
+    ends, lowest_open = [strip.start] * count, [strip.until] * count
+    for run in strip.runs:
+        written, ended = line.written(run), line.ended(run)
+        if written < count:
+            ends[written] = max(ends[written], run.end)
+        for at in range(written, min(ended, count)):
+            lowest_open[at] = min(lowest_open[at], run.start)
+    committed = list(positions.get(strip.partition, ()))
+    end, group, upcoming = strip.start, None, 0
+    for at, moment in enumerate(line.moments[:-1]):
+        end = max(end, ends[at])
+        while upcoming < len(committed) and committed[upcoming][0] <= moment:
+            group = committed[upcoming][1]
+            upcoming += 1
+        yield Bounds(min(lowest_open[at], end), end, group)
+    yield Bounds(strip.log.last_stable, strip.log.end, strip.group)
+
+
+def effective(batches: Iterable[OffsetBatch]) -> dict[int, list[tuple[int, int]]]:
+    """Partition -> (ms, offset), in order; a commit inside of a transaction counts from its commit marker on."""
+    found: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    pending: dict[int, list[OffsetCommit]] = {}
+
+    def take(commits: Iterable[OffsetCommit], at_ms: int) -> None:
+        for one in commits:
+            if one.until is not None:
+                found[one.partition].append((at_ms, one.until))
+
+    for batch in batches:
+        raw = batch.raw
+        if raw.control:
+            ended = pending.pop(raw.producer_id, [])
+            take(ended if raw.marker == "commit" else [], raw.max_timestamp)
+        elif raw.transactional:
+            if batch.commits:
+                pending.setdefault(raw.producer_id, []).extend(batch.commits)
+        else:
+            take(batch.commits, raw.max_timestamp)
+    return dict(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Xray:
+    """``roles`` names topics, as in `input`; ``not_told`` is what could not be asked, in sentences."""
+
+    strips: tuple[Strip, ...]
+    line: Timeline
+    roles: dict[str, str]
+    group: str
+    bootstrap: str
+    taken_ms: int
+    told: tuple[Told, ...] = ()
+    not_told: tuple[str, ...] = ()
+
+    def role(self, strip: Strip) -> str:
+        return self.roles.get(strip.topic, strip.topic)
+
+    def by_partition(self) -> dict[int, list[int]]:
+        """Partition -> indices of its strips, so that input and output stand above each other."""
+        found: dict[int, list[int]] = {}
+        for at, strip in enumerate(self.strips):
+            found.setdefault(strip.partition, []).append(at)
+        return dict(sorted(found.items()))

@@ -1,1 +1,0 @@
-"""What the commands conclude from what the brokers told; pure."""

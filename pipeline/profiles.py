@@ -1,0 +1,253 @@
+"""Customers' profiles from a compacted topic: read to the end before each transaction, held as a table."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, Fatal, Refused
+from brew.kafka import topics
+from brew.kafka.clients import AdminClient, mapped
+from brew.kafka.topic_reader import WholeTopic
+from brew.records import COMPACT, DISCOUNTS, NO_PROFILE, PROFILE_OFFSET, STANDARD, MalformedProfileError, tier_of
+from brew.settings import PipelineSettings, ProfilesSettings
+
+_TIERS = tuple(DISCOUNTS)
+_NUMBERS = {tier: bytes([number]) for number, tier in enumerate(_TIERS)}
+_TOLD = 5
+Resolve = Callable[[bytes | None, dict[str, object]], str]
+Evidence = Callable[[], tuple[str, bytes | None]]
+
+
+class Table:
+    """
+    Customer -> tier and the place of the profile that says so.
+
+    An entry is one bytes object, the tier's number and the header's text: measured at 150 bytes a customer with key and
+    dictionary. Replaced as a whole, so that a thread which looks up while another folds sees the old or the new one.
+    ``malformed`` counts records that were no profile; the first ones are named in ``complaints``.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[str, bytes] = {}
+        self.nobody = _nobody({})
+        self.malformed = 0
+        self.complaints: list[str] = []
+
+    def take(self, place: str, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
+        """Fold one record in; ``place`` is the topic's name. A tombstone, or no profile, removes the customer."""
+        try:
+            customer = (key or b"").decode()
+        except UnicodeDecodeError:
+            self._complain(f"{place}[{partition}] offset {offset}: the key is not UTF-8")
+            return
+        if value is None:
+            self.entries.pop(customer, None)
+            return
+        try:
+            tier = tier_of(customer, value)
+        except MalformedProfileError as error:
+            # The one before is not kept: whoever loads after compaction could not know it.
+            self.entries.pop(customer, None)
+            self._complain(f"{place}[{partition}] offset {offset}: {error}")
+            return
+        self.entries[customer] = b"%b%d/%d" % (_NUMBERS[tier], partition, offset)
+
+    def read_to(self, positions: Mapping[int, int]) -> None:
+        """All visible records below these offsets are folded in."""
+        self.nobody = _nobody(positions)
+
+    def _complain(self, what: str) -> None:
+        self.malformed += 1
+        if len(self.complaints) < _TOLD:
+            self.complaints.append(what)
+
+
+def _nobody(positions: Mapping[int, int]) -> bytes:
+    """The entry of a customer without a profile: how far the table had been read when it held none."""
+    read = b",".join(b"%d" % positions[partition] for partition in sorted(positions))
+    return b"%b%b %b" % (_NUMBERS[STANDARD], NO_PROFILE, read)
+
+
+def lookup(table: Table) -> tuple[Resolve, Evidence]:
+    """
+    A resolver, and what tells the profile that its last answer came from, as a header; for one thread.
+
+    A customer_id that is no text has no profile.
+    """
+    get = table.entries.get
+    tiers, last = _TIERS, b""
+
+    def resolve(_key: bytes | None, order: dict[str, object]) -> str:
+        nonlocal last
+        customer = order["customer_id"]
+        found = get(customer) if type(customer) is str else None
+        last = found if found is not None else table.nobody
+        return tiers[last[0]]
+
+    def evidence() -> tuple[str, bytes | None]:
+        return PROFILE_OFFSET, last[1:]
+
+    return resolve, evidence
+
+
+def check(settings: PipelineSettings, client: AdminClient, deadline: Deadline) -> None:
+    """
+    Return if the run can hold its profiles, or wants none.
+
+    Raises:
+        Refused: the topic is missing, or would lose profiles with time.
+    """
+    if settings.profiles is None:
+        return
+    name = settings.profiles.topic
+    with mapped("check of the profiles"):
+        found = topics.describe(client, [name], deadline)
+        if name not in found:
+            raise Refused(
+                f"profiles topic {name!r} is not on {settings.connection.bootstrap}; make it (`make seed-customers`, "
+                "or `make topic-create-all`), name another with PROFILES_TOPIC (--profiles-topic), or do without: "
+                "TIERS=prefix (--tiers)"
+            )
+        policy = topics.cleanup_policy(client, name, deadline)
+    if policy != COMPACT:
+        raise Refused(
+            f"profiles topic {name!r} has cleanup.policy={policy}, which removes the newest profile of a customer with "
+            f"time; it needs cleanup.policy={COMPACT}: set it, or name another topic with PROFILES_TOPIC "
+            "(--profiles-topic)"
+        )
+
+
+_TELL_S = 2.0
+_LEAVE_S = 1.0
+_ASK_S = 5.0
+
+
+class Held:
+    """One topic's table, shared by all threads of one process."""
+
+    def __init__(self, connection: Connection, group: str, settings: ProfilesSettings) -> None:
+        self._connection, self._group, self._settings = connection, group, settings
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._asked_at = float("-inf")
+        self._source: WholeTopic | None = None
+        self._table = Table()
+        self.loaded = False
+
+    def ready(self, timeout_s: float) -> Table:
+        """
+        The table, with every profile that was visible when this was called; loading it the first time.
+
+        A transaction takes longer than one question about the topic's end, so an order that was written after its
+        customer's profile is enriched with that profile, or with a newer one.
+
+        Raises:
+            DeadlineExceeded: it could not be read in time; what was read is kept, and the next call goes on.
+            Refused, KafkaFailure: the topic is not there, or can't be read.
+        """
+        arrived = time.monotonic()
+        deadline = Deadline(timeout_s if self.loaded else self._settings.load_timeout_s)
+        if not self._lock.acquire(timeout=deadline.remaining_s()):
+            raise DeadlineExceeded(f"profiles: another thread has been reading them for {deadline.budget_s:g} s")
+        try:
+            if self._asked_at < arrived:  # else somebody asked for the end while this one waited
+                self._read(deadline)
+        except (Fatal, Refused):
+            self._forget()
+            raise
+        else:
+            return self._table
+        finally:
+            self._lock.release()
+
+    def _read(self, deadline: Deadline) -> None:
+        if self._stop.is_set():
+            raise DeadlineExceeded("profiles: left because the run stops")
+        began = time.monotonic()
+        asking = deadline.part(_ASK_S)  # a stop is not heard meanwhile
+        if self._source is None:
+            self._source = WholeTopic(self._connection, self._settings.topic, self._group, asking)
+        source, table = self._source, self._table
+        ends = source.ends(asking)
+        if any(end < source.positions[partition] for partition, end in ends.items()):
+            raise Fatal(f"profiles: {source.topic} ends before what was read of it: it was made again, or cut off")
+        malformed = table.malformed
+        progress = _Progress(source.topic, ends, began)
+        for batch in source.read(ends, deadline, self._stop):
+            for record in batch:
+                table.take(source.topic, record.partition(), record.offset(), record.key(), record.value())
+            if not self.loaded:
+                progress.told(source.positions)
+        table.read_to(source.positions)
+        if table.malformed > malformed:
+            _say(f"profiles: {table.malformed} records are no profiles, their customers have none, first "
+                 f"{'; '.join(table.complaints)}")  # fmt: skip
+        if not self.loaded:
+            progress.ended(len(table.entries))
+        self._asked_at, self.loaded = began, True
+
+    def _forget(self) -> None:
+        """Begin anew the next time."""
+        if self._source is not None:
+            self._source.close()
+        self._source, self._table, self.loaded = None, Table(), False
+
+    def close(self) -> None:
+        """Give a load up that runs, and let the client go."""
+        self._stop.set()
+        if self._lock.acquire(timeout=_LEAVE_S):
+            self._forget()
+            self._lock.release()
+
+
+class _Progress:
+    """Says on stderr how far a load is that takes its time."""
+
+    def __init__(self, topic: str, ends: Mapping[int, int], began: float) -> None:
+        self._topic, self._ends, self._began = topic, ends, began
+        self._next = began + _TELL_S
+
+    def told(self, positions: Mapping[int, int]) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _TELL_S
+            done = sum(min(positions[p], end) for p, end in self._ends.items())
+            _say(f"profiles: {self._topic} read to {done:,} of {sum(self._ends.values()):,} offsets")
+
+    def ended(self, customers: int) -> None:
+        _say(f"profiles: {customers:,} customers of {self._topic} held, {time.monotonic() - self._began:.1f} s")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"pipeline: {text}\n")
+    sys.stderr.flush()
+
+
+_all: dict[tuple[int, str, str], Held] = {}
+_guard = threading.Lock()
+
+
+def ready(settings: ProfilesSettings, connection: Connection, group: str, timeout_s: float) -> Table:
+    """The table of this process; as `Held.ready`."""
+    # Spark forks its workers, so the process is part of the key.
+    key = (os.getpid(), connection.bootstrap, settings.topic)
+    with _guard:
+        held = _all.get(key)
+        if held is None:
+            held = _all[key] = Held(connection, group, settings)
+    return held.ready(timeout_s)
+
+
+def let_go(*, loading_only: bool = False) -> None:
+    """Close what this process holds; ``loading_only``: give up loads that run, and keep what is loaded."""
+    with _guard:
+        gone = [key for key, held in _all.items() if not (loading_only and held.loaded)]
+        given = [_all.pop(key) for key in gone]
+    for held in given:
+        held.close()

@@ -1,1 +1,0 @@
-"""Customer profiles: a table held by each process that writes, which says the tier of a customer."""

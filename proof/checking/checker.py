@@ -1,0 +1,197 @@
+"""
+Check the promise record by record: every visible input once downstream, nothing else, unchanged, in order.
+
+Pure: records, batches and facts in, findings out. Input, output and dead letters may arrive in any interleaving, each
+in offset order per partition; raw batches of a partition come before its records. Memory is that of partitions, open
+transactions, and records whose other half has not arrived yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
+
+from brew.cluster import RawBatch
+from proof.checking.comparison import Comparison
+from proof.checking.input_partition import Facts, Lane, Layout, Record, Row, Stream
+from proof.checking.journals import Acknowledged
+from proof.checking.positions import OffsetLog, Positions
+from proof.checking.transactions import Attempt, Endings, RawLog
+from proof.findings import Findings, Name, Report, Tally, own_doubts
+
+__all__ = ["Checker", "Facts", "Record"]
+
+_partition = itemgetter(0)
+
+
+class Checker:
+    """A fold over three logs; ask for the report once all of them have ended."""
+
+    def __init__(self, facts: Facts, acknowledged: Acknowledged | None = None) -> None:
+        self._facts = facts
+        self._acknowledged = acknowledged or Acknowledged((), facts.input)
+        self.found = Findings()
+        self.endings = Endings(self.found, facts.healed_ms)
+        self._downstream = {facts.output: 0, facts.dead_letter: 0}
+        self._lanes = {p: Lane(log.first) for p, log in facts.logs.items()}
+        self._positions = {
+            p: Positions(facts.input, p, lane, self.found, self.endings.both) for p, lane in self._lanes.items()
+        }
+        self.offsets = OffsetLog(self._positions, self.found, self.endings, strict=facts.strict)
+        self._streams: dict[tuple[str, int], Stream] = {}
+        self._compared = Comparison(facts, self.found, self._lanes)
+        self._offsets_ahead()
+
+    @property
+    def in_flight(self) -> int:
+        """Records that wait for their other half."""
+        return sum(map(len, self._lanes.values()))
+
+    @property
+    def held_bytes(self) -> int:
+        """What stays for good: 16 bytes per stretch of input offsets without a visible record."""
+        return sum(lane.held_bytes for lane in self._lanes.values())
+
+    @property
+    def layouts(self) -> dict[tuple[str, int], Layout]:
+        """What readers could see; complete once the logs have ended, empty unless ``Facts.journals``."""
+        return {place: stream.layout for place, stream in self._streams.items() if stream.layout is not None}
+
+    def _offsets_ahead(self) -> None:
+        for partition, committed in self._facts.committed.items():
+            log = self._facts.logs.get(partition)
+            if log is not None and committed is not None and committed > log.last_stable:
+                evidence = f"it is committed, but readers see the input up to {log.last_stable} only (end {log.end})"
+                self.found.say(Name.OFFSET_AHEAD, (self._facts.input, partition, committed), evidence)
+
+    def _stream(self, topic: str, partition: int) -> Stream:
+        found = self._streams.get((topic, partition))
+        if found is None:
+            raw = RawLog(topic, partition, self.found, self.endings, strict=self._facts.strict)
+            log = (self._facts.downstream or {}).get(topic, {}).get(partition)
+            layout = Layout(log.first if log else 0) if self._facts.journals else None
+            found = self._streams[topic, partition] = Stream(raw, self._wrote, layout)
+        return found
+
+    def _wrote(self, source_partition: int, attempt: Attempt) -> None:
+        if self.offsets.readable:
+            self._positions[source_partition].wrote(attempt)
+
+    def batches(self, topic: str, partition: int, batches: Iterable[RawBatch]) -> None:
+        """Take in raw batches of output or dead-letter topic, before the records that lie in them."""
+        self._stream(topic, partition).batches(batches)
+
+    def input(self, records: Iterable[Row]) -> None:
+        """Take in visible records of the input."""
+        self._compared.take_inputs(records)
+
+    def output(self, records: Iterable[Row]) -> None:
+        """Take in visible records of the output."""
+        self._take(self._facts.output, records)
+
+    def dead_letters(self, records: Iterable[Row]) -> None:
+        """Take in visible records of the dead-letter topic."""
+        self._take(self._facts.dead_letter, records)
+
+    def _take(self, topic: str, records: Iterable[Row]) -> None:
+        for partition, rows in groupby(records, _partition):
+            self._downstream[topic] += self._compared.take_rows(self._stream(topic, partition), rows)
+        for position in self._positions.values():
+            position.settle()
+
+    def input_ended(self) -> None:
+        """No input will come any more."""
+        self._compared.input_ended()
+
+    def downstream_ended(self) -> None:
+        """No output and no dead letter will come any more."""
+        self._compared.downstream_ended()
+
+    def _transactions_ended(self) -> None:
+        """What only the whole of the logs can tell."""
+        for stream in self._streams.values():
+            for attempt in stream.ended():
+                self._open(attempt)
+        for attempt in self.offsets.open():
+            self._open(attempt)
+        for partition, position in self._positions.items():
+            position.ended(sorted(self._compared.lost[partition]))
+        self.endings.report()
+
+    def _open(self, attempt: Attempt) -> None:
+        self.endings.counts["open_transactions"] += 1
+        if self._facts.settled:
+            evidence = f"{attempt.records} records up to {attempt.last}, and no end marker behind them"
+            self.found.say(Name.HANGING, attempt.place, evidence, attempt.key)
+
+    def _stuck(self) -> None:
+        """After a run has settled nothing may hold back a last stable offset."""
+        told = {(one.topic, one.partition) for one in self.found.first() if one.name is Name.HANGING}
+        logs = {**(self._facts.downstream or {}), self._facts.input: self._facts.logs}
+        for topic, partitions in logs.items():
+            for partition, log in partitions.items():
+                if log.last_stable < log.end and (topic, partition) not in told:
+                    evidence = f"readers stop here, the log ends at {log.end}: somebody's transaction never ended"
+                    self.found.say(Name.HANGING, (topic, partition, log.last_stable), evidence)
+
+    def _lost_commits(self) -> None:
+        """What a writer was told is committed, and is not there."""
+        told = set()
+        for partition, lost in self._compared.lost.items():
+            for offset in lost:
+                held = self._acknowledged.holding(partition, offset)
+                if held is not None and (partition, held) not in told:
+                    told.add((partition, held))
+                    evidence = f"a writer's journal has the commit of [{held[0]}, {held[1]}) as done"
+                    self.found.say(Name.LOST_COMMIT, (self._facts.input, partition, offset), evidence)
+        for partition, position in self._positions.items():
+            until, committed = self._acknowledged.until(partition), self._facts.committed.get(partition)
+            if committed is not None and committed < until and self.offsets.readable and not position.by_hand:
+                evidence = f"a writer's journal has the commit of {until} as done, the group stands at {committed}"
+                self.found.say(Name.LOST_COMMIT, (self._facts.input, partition, committed), evidence)
+
+    def finish(self) -> None:
+        """Judge what needs all of the logs; once, before readers' journals and demands are looked at."""
+        self._transactions_ended()
+        if self._facts.settled:
+            self._stuck()
+        self._lost_commits()
+        self.offsets.compare(self._facts.committed)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What a campaign holds its demands against."""
+        told = ("committed_transactions", "aborted_transactions", "aborted_records", "fences", "open_transactions")
+        counts = {"inputs": self._compared.inputs, "outputs": self._downstream[self._facts.output]}
+        counts["dead_letters"] = self._downstream[self._facts.dead_letter]
+        if self._facts.profiles is not None:
+            counts |= self._facts.profiles.counts
+        return counts | {name: self.endings.counts[name] for name in told}
+
+    def report(self, notes: Iterable[str] = (), unseen: Iterable[str] = ()) -> Report:
+        """The verdict on all that was taken in; ``unseen`` is what could not be looked at and should have been."""
+        compared, totals = self._compared, {str(name): total for name, total in self.found.totals.items()}
+        findings = self.found.first()
+        tally = Tally(compared.inputs, compared.backlog, compared.unverifiable)
+        doubts = own_doubts(self._facts.input, self._facts.logs, self._facts.committed, tally)
+        if self._facts.doubts and Name.LOST in totals:
+            lost = totals.pop(Name.LOST)
+            findings = [finding for finding in findings if finding.name is not Name.LOST]
+            doubts.append(f"{lost} inputs have not come out, which the following may explain")
+        return Report(
+            inputs=compared.inputs,
+            outputs=self._downstream[self._facts.output],
+            dead_letters=self._downstream[self._facts.dead_letter],
+            backlog=compared.backlog,
+            unverifiable=compared.unverifiable,
+            totals=totals,
+            findings=findings,
+            doubts=[*doubts, *self._facts.doubts, *unseen],
+            notes=[*self.offsets.notes, *notes],
+            counts=self.counts,
+            recovery_s=[
+                None if first is None else (first - healed) / 1000
+                for healed, first in sorted(self.endings.first_commit_ms.items())
+            ],
+        )

@@ -1,0 +1,208 @@
+"""Readers' and writers' journals against the logs, and what a campaign demands; pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from brew.journal import Entry, Phase, Run, Step
+from brew.names import READ_COMMITTED
+from proof.checking.input_partition import Layout
+from proof.findings import Findings, Name
+
+
+class Acknowledged:
+    """Offsets of the input behind a `commit done` of a journal, as merged ranges per partition."""
+
+    def __init__(self, entries: Iterable[Entry], topic: str, group: str | None = None) -> None:
+        found: dict[int, list[tuple[int, int]]] = {}
+        self.any_writer = False
+        for entry in entries:
+            if entry.step is Step.READ:
+                continue
+            self.any_writer = True
+            said = entry.fields
+            if entry.step is not Step.COMMIT or entry.phase is not Phase.DONE or said.get("topic", topic) != topic:
+                continue
+            if group is None or said.get("group", group) == group:
+                found.setdefault(said["partition"], []).append((said["start"], said["until"]))
+        self.ranges = {partition: _merged(some) for partition, some in found.items()}
+
+    def until(self, partition: int) -> int:
+        """The highest offset that was acknowledged; -1 without one."""
+        some = self.ranges.get(partition)
+        return some[-1][1] if some else -1
+
+    def holding(self, partition: int, offset: int) -> tuple[int, int] | None:
+        """The acknowledged range that holds the offset."""
+        some = self.ranges.get(partition, [])
+        at = bisect_right(some, (offset, 1 << 62)) - 1
+        return some[at] if at >= 0 and offset < some[at][1] else None
+
+    def covers(self, partition: int, offset: int, count: int) -> bool:
+        """Whether one of these offsets was acknowledged; true of all where no writer wrote anything down."""
+        if not self.any_writer:
+            return True
+        some = self.ranges.get(partition, [])
+        return any(start < offset + count and offset < until for start, until in some)
+
+
+def _merged(some: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, until in sorted(some):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(until, merged[-1][1])
+        else:
+            merged.append((start, until))
+    return merged
+
+
+Place = tuple[str, int]
+_Who = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Reader:
+    """How far one process got: partition -> first and next offset; ``final`` says that it drained its topics."""
+
+    next: dict[Place, int] = field(default_factory=dict)
+    first: dict[Place, int] = field(default_factory=dict)
+    topics: set[str] = field(default_factory=set)
+    committed: bool = True
+    final: bool = False
+
+
+class Readers:
+    """A fold over the journals' lines, each reader's in its order."""
+
+    def __init__(self, layouts: Mapping[Place, Layout], found: Findings, acknowledged: Acknowledged) -> None:
+        self._layouts, self._found, self._acknowledged = layouts, found, acknowledged
+        self._readers: dict[_Who, _Reader] = {}
+
+    def take(self, entry: Entry) -> None:
+        """Lines of other steps, and of topics that are not checked, are passed over."""
+        if entry.step is not Step.READ:
+            return
+        reader = self._readers.setdefault((entry.who, entry.pid), _Reader())
+        fields = entry.fields
+        reader.final = reader.final or bool(fields.get("final"))
+        if "topic" not in fields:
+            return
+        reader.topics.add(fields["topic"])
+        reader.committed = fields.get("isolation", READ_COMMITTED) == READ_COMMITTED
+        place = fields["topic"], fields.get("partition", -1)
+        layout = self._layouts.get(place)
+        if layout is None:
+            return
+        for run in fields.get("runs", ()):
+            self._read(f"{entry.who} {entry.pid}", reader, place, layout, Run(*run))
+
+    def _read(self, who: str, reader: _Reader, place: Place, layout: Layout, run: Run) -> None:
+        expected = reader.next.get(place)
+        if expected is None:
+            reader.first[place] = run.offset
+        elif run.offset < expected:
+            evidence = f"{who} had read up to {expected - 1} before"
+            self._found.say(Name.NONMONOTONIC_POLL, (*place, run.offset), evidence)
+        else:
+            self._skipped(who, place, layout, expected, run.offset)
+        reader.next[place] = max(expected or 0, run.offset + run.length)
+        self._compare(who, reader, place, layout, run)
+
+    def _skipped(self, who: str, place: Place, layout: Layout, start: int, until: int) -> None:
+        for hole in layout.between(start, until):
+            evidence = f"{who} went from {start - 1} to {until} and left out {hole.length} visible records"
+            self._found.say(Name.POLL_SKIP, (*place, hole.offset), evidence)
+            return
+
+    def _compare(self, who: str, reader: _Reader, place: Place, layout: Layout, run: Run) -> None:
+        """Record by record of one source; stretches that the log does not show are told once."""
+        here, until = max(run.offset, layout.first), run.offset + run.length
+        for seen in layout.between(here, until):
+            if seen.offset > here:
+                self._invisible(who, reader, place, layout, here)
+            here = seen.offset + seen.length
+            told = run.source_partition, run.source_offset + seen.offset - run.offset
+            if run.source_offset >= 0 and told != (seen.source_partition, seen.source_offset):
+                evidence = f"{who} read source {told[0]}:{told[1]}, the log holds "
+                evidence += f"{seen.source_partition}:{seen.source_offset}"
+                self._found.say(Name.INCONSISTENT, (*place, seen.offset), evidence)
+        if here < until:
+            self._invisible(who, reader, place, layout, here)
+
+    def _invisible(self, who: str, reader: _Reader, place: Place, layout: Layout, offset: int) -> None:
+        if layout.aborted(offset):
+            if reader.committed:
+                evidence = f"{who} read it at read_committed, and its transaction did not commit"
+                self._found.say(Name.ABORTED_READ, (*place, offset), evidence)
+        else:
+            self._found.say(Name.INCONSISTENT, (*place, offset), f"{who} read it, and the log holds no record there")
+
+    def ended(self) -> None:
+        """A reader that drained the log has seen all that was acknowledged."""
+        for (who, pid), reader in self._readers.items():
+            if not (reader.final and reader.committed):
+                continue
+            for place, layout in self._layouts.items():
+                if place[0] not in reader.topics:
+                    continue
+                begin = reader.first.get(place, layout.end)
+                self._unseen(f"{who} {pid}", place, layout, layout.first, begin)
+                self._unseen(f"{who} {pid}", place, layout, reader.next.get(place, layout.end), layout.end)
+
+    def _unseen(self, who: str, place: Place, layout: Layout, start: int, until: int) -> None:
+        for run in layout.between(start, until):
+            if self._acknowledged.covers(run.source_partition, run.source_offset, run.length):
+                evidence = f"{who} read to the end and did not get {run.length} committed records from here on"
+                self._found.say(Name.UNSEEN, (*place, run.offset), evidence)
+                return
+
+
+def check_readers(
+    entries: Iterable[Entry], layouts: Mapping[Place, Layout], found: Findings, acknowledged: Acknowledged
+) -> None:
+    readers = Readers(layouts, found, acknowledged)
+    for entry in entries:
+        readers.take(entry)
+    readers.ended()
+
+
+_RUN = "run"
+
+
+def check_fired(needed: Mapping[str, int], fired: Mapping[str, int], found: Findings) -> None:
+    """Each demanded count is reached, or the run shows nothing."""
+    for what, least in sorted(needed.items()):
+        count = fired.get(what, 0)
+        if count < least:
+            evidence = f"{what}: {count} seen, {least} needed; run it longer, or see why the fault did not reach it"
+            found.say(Name.SILENT_FAULT, (_RUN, -1, count), evidence)
+
+
+def check_stalls(first_commit_ms: Mapping[int, int | None], bound_s: float | None, found: Findings) -> None:
+    """The first commit after each heal came within the bound."""
+    if bound_s is None:
+        return
+    for healed, first in sorted(first_commit_ms.items()):
+        if first is None or first - healed > bound_s * 1000:
+            took = "never" if first is None else f"after {(first - healed) / 1000:.1f} s"
+            found.say(Name.STALL, (_RUN, -1, healed), f"first commit {took} after the heal; the bound is {bound_s:g} s")
+
+
+def check_secrets(name: str, chunks: Iterable[bytes], canaries: Iterable[str], found: Findings) -> None:
+    """No canary stands in a file, given in chunks; the finding tells where, never the canary."""
+    wanted = [canary.encode() for canary in canaries if canary]
+    longest = max(map(len, wanted), default=0)
+    tail, base = b"", 0
+    for chunk in chunks:
+        text = tail + chunk
+        for number, canary in enumerate(wanted):
+            # What stands wholly in the tail was told with the chunk before.
+            at = text.find(canary, max(0, len(tail) - len(canary) + 1))
+            while at >= 0:
+                found.say(Name.SECRET, (name, -1, base + at), f"canary number {number + 1} stands at byte {base + at}")
+                at = text.find(canary, at + 1)
+        keep = min(len(text), max(0, longest - 1))
+        base += len(text) - keep
+        tail = text[len(text) - keep :]

@@ -1,0 +1,294 @@
+"""Commands that look, read along and verify."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from brew import names
+from brew.cli import bootstrap_option
+from brew.deadline import Deadline
+from brew.errors import UsageError
+from brew.names import checked_topic
+from brew.records import Tiers
+from brew.signals import Stopped
+from proof import log_summary
+from proof.commands.options import (
+    connected,
+    dead_letter_option,
+    group_option,
+    input_option,
+    json_option,
+    output_option,
+    profiles_option,
+    say_json,
+    tiers_option,
+    topic_option,
+)
+from proof.findings import Report
+from proof.log_feeds import Claim
+from proof.read import read as read_along
+from proof.verify import Asked
+from proof.verify import verify as judge
+
+_ASK_S = 30.0
+_READ_S = 3600.0
+_WIDE = 160
+
+
+def show(table: Table) -> None:
+    """On a terminal as wide as that; elsewhere wide enough to cut nothing off."""
+    Console(width=None if sys.stdout.isatty() else _WIDE).print(table)
+
+
+def _table(title: str, texts: list[str], numbers: list[str]) -> Table:
+    table = Table(title=escape(title), title_justify="left")
+    for text in texts:
+        table.add_column(text, no_wrap=True)
+    for number in numbers:
+        table.add_column(number, justify="right", no_wrap=True)
+    return table
+
+
+@click.command("group-describe")
+@bootstrap_option
+@group_option
+@topic_option("--topic", names.INPUT_TOPIC, "The topic that the group reads.")
+@json_option
+def group_describe(bootstrap: str, group: str, topic: str, as_json: bool) -> None:
+    """
+    Show where the group stands: committed offset, last stable offset (LSO), log end and lag per partition.
+
+    The lag is LSO minus committed. Offsets behind the LSO wait for an open transaction, which is named.
+
+    \b
+    Example:
+      python -m proof group-describe --group brew-enricher --topic brew.orders.v1
+    """  # noqa: D301 - click's own mark
+    found = log_summary.group_position(connected(bootstrap), group, topic, Deadline(_ASK_S))
+    if as_json:
+        say_json(_group_document(found))
+        return
+    title = f"group {group} in {topic}: {found.state}, {found.members} members"
+    table = _table(title, ["partition"], ["committed", "LSO", "log end", "lag", "behind LSO"])
+    for one in found.partitions:
+        at = "-" if one.committed is None else str(one.committed)
+        log = one.offsets
+        cells = (one.partition, at, log.last_stable, log.end, one.lag, one.behind_stable)
+        table.add_row(*map(str, cells))
+    totals = (sum(p.lag for p in found.partitions), sum(p.behind_stable for p in found.partitions))
+    table.add_section()
+    table.add_row("all", "", "", "", *map(str, totals))
+    show(table)
+    for blocker in found.blockers:
+        click.echo(f"open transaction in {blocker}")
+
+
+def _group_document(found: log_summary.GroupPosition) -> dict[str, object]:
+    return {
+        "group": found.group,
+        "topic": found.topic,
+        "state": found.state,
+        "members": found.members,
+        "partitions": [
+            {
+                "partition": one.partition,
+                "committed": one.committed,
+                "first": one.offsets.first,
+                "last_stable": one.offsets.last_stable,
+                "end": one.offsets.end,
+                "lag": one.lag,
+                "behind_stable": one.behind_stable,
+            }
+            for one in found.partitions
+        ],
+        "lag": sum(one.lag for one in found.partitions),
+        "behind_stable": sum(one.behind_stable for one in found.partitions),
+        "open_transactions": [dataclasses.asdict(blocker) for blocker in found.blockers],
+    }
+
+
+@click.command("end-offsets")
+@bootstrap_option
+@click.option("--topic", "wanted", multiple=True, metavar="TOPIC", help="May be given again  [default: all topics]")
+@json_option
+def end_offsets(bootstrap: str, wanted: tuple[str, ...], as_json: bool) -> None:
+    """
+    Show what lies in every partition: visible, waiting, aborted, open and control records.
+
+    Waiting records stand behind the last stable offset (LSO); open ones belong to transactions that have not ended.
+
+    \b
+    Examples:
+      python -m proof end-offsets
+      python -m proof end-offsets --topic brew.orders.v1 --topic brew.orders.enriched --json
+    """  # noqa: D301 - click's own mark
+    asked = [checked_topic(name, "--topic") for name in wanted]
+    found = log_summary.end_offsets(connected(bootstrap), asked, Deadline(_READ_S))
+    if as_json:
+        say_json([_log_document(log) for log in found])
+        return
+    numbers = ["partition", "first", "LSO", "end", "visible", "waiting", "aborted", "open", "control"]
+    table = _table("", ["topic"], numbers)
+    last = None
+    for log in found:
+        if last not in {None, log.topic}:
+            table.add_section()
+        cells = (log.partition, *dataclasses.astuple(log.offsets), *dataclasses.astuple(log.counts))
+        table.add_row(log.topic if log.topic != last else "", *map(str, cells))
+        last = log.topic
+    show(table)
+
+
+def _log_document(log: log_summary.PartitionLog) -> dict[str, object]:
+    place = {"topic": log.topic, "partition": log.partition}
+    return {**place, **dataclasses.asdict(log.offsets), **dataclasses.asdict(log.counts)}
+
+
+@click.command("read")
+@bootstrap_option
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    default=[names.OUTPUT_TOPIC],
+    show_default=True,
+    metavar="TOPIC",
+    help="What to read; repeatable.",
+)
+@click.option(
+    "--isolation",
+    type=click.Choice([names.READ_COMMITTED, names.READ_UNCOMMITTED]),
+    default=names.READ_COMMITTED,
+    show_default=True,
+    help="Which kind of reader to be.",
+)
+@click.option(
+    "--journal", type=click.Path(path_type=Path, file_okay=False), required=True, help="Where to write it down."
+)
+@click.option("--follow", is_flag=True, help="Go on until SIGTERM; otherwise read what is there.")
+def read(bootstrap: str, topics: tuple[str, ...], isolation: str, journal: Path, *, follow: bool) -> None:
+    """
+    Read topics, and write down which records came in which order, for `proof verify --journals`.
+
+    \b
+    Examples:
+      python -m proof read --journal journals
+      python -m proof read --journal journals --follow --topic my.enriched --topic my.dlq
+    """  # noqa: D301 - click's own mark
+    asked = [checked_topic(name, "--topic") for name in topics]
+    try:
+        count = read_along(connected(bootstrap), asked, isolation, journal, following=follow)
+    except Stopped:
+        if not follow:
+            raise
+        return
+    click.echo(f"{count} records read from {', '.join(asked)}")
+
+
+_VERIFY_ASK_S = 60.0
+_folder = click.Path(path_type=Path, file_okay=False, exists=True)
+_file = click.Path(path_type=Path, exists=True)
+
+
+@click.command()
+@bootstrap_option
+@input_option
+@output_option
+@dead_letter_option
+@group_option
+@tiers_option
+@profiles_option
+@click.option("--journals", type=_folder, metavar="DIR", help="What processes wrote down (--journal of each).")
+@click.option("--settled", is_flag=True, help="The run is over: a transaction that is still open is a violation.")
+@click.option("--strict/--no-strict", default=True, help="One transaction per producer epoch, as our pipeline does.")
+@click.option(
+    "--healed-at", type=float, multiple=True, metavar="SECONDS", help="When a fault ended, since 1970; repeatable."
+)
+@click.option("--bound-s", type=float, metavar="SECONDS", help="A commit has to follow each --healed-at within it.")
+@click.option("--need", multiple=True, metavar="NAME=N", help="A count without which nothing is proven; repeatable.")
+@click.option("--fired", multiple=True, metavar="NAME=N", help="A count that the caller saw itself; repeatable.")
+@click.option("--canary", multiple=True, envvar="BREW_CANARY", metavar="TEXT", help="A secret that must not show up.")
+@click.option(
+    "--artefact", "artefacts", type=_file, multiple=True, help="File or folder to look for canaries in; repeatable."
+)
+@json_option
+def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
+    """
+    Prove that every visible order came out exactly once, enriched, or on the dead-letter topic.
+
+    Compares input, output and dead letters record by record below the group's committed offset, works the enrichment
+    out again, and follows every transaction through the raw logs. docs/PROTOCOL.md lists what it can find.
+    Exit codes: 0 proven, 1 violated, 3 could not tell.
+
+    \b
+    Examples:
+      python -m proof verify
+      python -m proof verify --input my.orders --output my.enriched --dead-letter my.dlq --group my-group --json
+      python -m proof verify --tiers profiles --profiles-topic my.customers
+      python -m proof verify --settled --journals journals/ --need aborted_records=1 --fired kills=10 --need kills=10
+    """  # noqa: D301 - click's own mark
+    claim = Claim(*(options[name] for name in ("input", "output", "dead_letter", "group")))
+    asked = Asked(
+        settled=options["settled"],
+        strict=options["strict"],
+        journals=options["journals"],
+        healed_at=options["healed_at"],
+        bound_s=options["bound_s"],
+        needed=_counts("--need", options["need"]),
+        fired=_counts("--fired", options["fired"]),
+        canaries=options["canary"],
+        artefacts=options["artefacts"],
+        profiles=options["profiles_topic"] if options["tiers"] == Tiers.PROFILES else None,
+    )
+    began = time.monotonic()
+    report = judge(connected(bootstrap), claim, Deadline(_VERIFY_ASK_S), asked)
+    if as_json:
+        say_json(report.document())
+    else:
+        click.echo("\n".join(_lines(report, time.monotonic() - began)))
+    return report.verdict.exit_code
+
+
+def _counts(option: str, given: Iterable[str]) -> dict[str, int]:
+    """NAME=N, repeated."""
+    found = {}
+    for one in given:
+        name, _, number = one.partition("=")
+        if not name or not number.isdigit():
+            raise UsageError(f"{option} {one!r}: a count is written NAME=N")
+        found[name] = int(number)
+    return found
+
+
+def _lines(report: Report, seconds: float) -> list[str]:
+    balance = "=" if report.inputs == report.outputs + report.dead_letters else "≠"
+    lines = [f"{report.inputs} inputs {balance} {report.outputs} outputs + {report.dead_letters} dead letters"]
+    lines += [str(finding) for finding in report.findings]
+    shown, total = len(report.findings), sum(report.totals.values())
+    if shown < total:
+        lines.append(f"... and {total - shown} more")
+    lines += [f"{name}: {count} in all" for name, count in report.totals.items()]
+    lines += [f"could not tell: {doubt}" for doubt in report.doubts]
+    lines += [f"note: {note}" for note in report.notes]
+    lines.append(_transactions(report))
+    rate = (report.inputs + report.outputs + report.dead_letters) / seconds if seconds else 0.0
+    lines.append(f"{report.verdict} ({seconds:.1f} s, {rate:,.0f} records/s)")
+    return lines
+
+
+def _transactions(report: Report) -> str:
+    counts = report.counts
+    return (
+        f"{counts['committed_transactions']} transactions committed, {counts['aborted_transactions']} aborted "
+        f"({counts['aborted_records']} records), {counts['fences']} fenced or timed out"
+    )

@@ -1,0 +1,256 @@
+"""Feed the checker from the logs up to a snapshot of their ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from brew.cluster import OFFSETS_TOPIC, OffsetBatch, RawBatch
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import BrewError, DeadlineExceeded, Refused
+from brew.kafka import offsets, topics
+from brew.kafka.clients import AdminClient, admin
+from brew.kafka.kafka_python import RawLogs
+from brew.kafka.log_reader import scan_rows
+from brew.kafka.raw_log import offsets_partition
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED
+from brew.offsets import LogOffsets
+from proof.checking.input_partition import Row
+
+# Inputs are read this far ahead: partitions take turns, and an output finds its input there already.
+_AHEAD = 50_000
+_OFFSET_BATCHES = 200
+
+
+class Feed(Protocol):
+    """``step`` hands the checker some more; ``fraction`` is what part of the log has been handed over."""
+
+    ended: bool
+
+    @property
+    def fraction(self) -> float: ...
+    def step(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Records:
+    """
+    The visible records of one topic.
+
+    ``lead`` is told how far each partition will be read, before it is; ``ahead`` keeps this log before the others.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        topic: str,
+        logs: dict[int, LogOffsets],
+        take: Callable[[Iterable[Row]], None],
+        lead: Callable[[int, int], None] | None = None,
+        *,
+        ahead: bool = False,
+    ) -> None:
+        self._first = {p: log.first for p, log in logs.items()}
+        self._ends = {p: log.end for p, log in logs.items()}
+        self._done = dict.fromkeys(logs, 0)
+        self._total = max(1, sum(log.last_stable - log.first for log in logs.values()))
+        self._batches = scan_rows(
+            connection, topic, {p: (log.first, log.last_stable) for p, log in logs.items()}, READ_COMMITTED
+        )
+        self._take, self._lead = take, lead
+        self._ahead = _AHEAD if ahead else 0
+        self.ended = False
+
+    @property
+    def fraction(self) -> float:
+        return (sum(self._done.values()) - self._ahead) / self._total
+
+    def step(self) -> None:
+        rows = next(self._batches, None)
+        if rows is None:
+            self.ended = True
+        reached = self._ends if rows is None else {row[0]: row[1] for row in rows}
+        if self._lead is not None:
+            for partition, offset in reached.items():
+                self._lead(partition, offset)
+        if rows is not None:
+            self._take(rows)
+            for partition, offset in reached.items():
+                self._done[partition] = offset + 1 - self._first[partition]
+
+    def close(self) -> None:
+        self._batches.close()
+
+
+class Batches:
+    """The raw batches of one topic, handed over partition by partition, up to where they are needed."""
+
+    def __init__(
+        self,
+        raw: RawLogs,
+        topic: str,
+        logs: dict[int, LogOffsets],
+        take: Callable[[str, int, Iterable[RawBatch]], None],
+    ) -> None:
+        self._topic, self._take = topic, take
+        self._left: dict[int, Iterator[RawBatch]] = {
+            p: (batch for batch, _ in raw.batches(topic, p, log.first, log.end)) for p, log in logs.items()
+        }
+        self._reached = {p: log.first - 1 for p, log in logs.items()}
+
+    def lead(self, partition: int, offset: int) -> None:
+        """Hand over all batches up to the one that holds ``offset``."""
+        found = []
+        while self._reached[partition] < offset:
+            batch = next(self._left[partition], None)
+            if batch is None:
+                break
+            found.append(batch)
+            self._reached[partition] = batch.last_offset
+        if found:
+            self._take(self._topic, partition, found)
+
+
+class Offsets:
+    """The group's partition of Kafka's offset log."""
+
+    def __init__(
+        self, batches: Iterator[OffsetBatch], log: LogOffsets, take: Callable[[Iterable[OffsetBatch]], None]
+    ) -> None:
+        self._batches, self._take = batches, take
+        self._first, self._total, self._done = log.first, max(1, log.end - log.first), 0
+        self.ended = False
+
+    @property
+    def fraction(self) -> float:
+        return self._done / self._total
+
+    def step(self) -> None:
+        found = []
+        for batch in self._batches:
+            found.append(batch)
+            if len(found) == _OFFSET_BATCHES:
+                break
+        else:
+            self.ended = True
+        if found:
+            self._take(found)
+            self._done = found[-1].raw.last_offset + 1 - self._first
+
+    def close(self) -> None:
+        """Nothing is open between two steps."""
+
+
+_SETTLE_S = 5.0
+_COMMITTED_S = 10.0
+_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What is to be proven: this group brought this input to this output."""
+
+    input: str
+    output: str
+    dead_letter: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """``offset_log`` is the partition of Kafka's offset log that holds the group, where it can be read."""
+
+    input: dict[int, LogOffsets]
+    output: dict[int, LogOffsets]
+    dead_letter: dict[int, LogOffsets]
+    committed: dict[int, int | None]
+    offset_log: tuple[int, LogOffsets] | None
+
+    def gaps(self, claim: Claim) -> list[str]:
+        """Reasons why records downstream can't be seen."""
+        return [*_gaps(claim.output, self.output), *_gaps(claim.dead_letter, self.dead_letter)]
+
+
+def snapshot(connection: Connection, claim: Claim, deadline: Deadline, *, settled: bool) -> Snapshot:
+    """
+    Offsets of all logs between two equal answers about the group's position.
+
+    ``settled``: a position that is still pending after some seconds will stay so; the one before it is taken.
+
+    Raises:
+        Refused: a topic is missing, the group moves, or its position is pending.
+    """
+    client = admin(connection)
+    sizes = {n: topics.existing(client, n, deadline).partitions for n in (claim.input, claim.output, claim.dead_letter)}
+
+    def logs(name: str) -> dict[int, LogOffsets]:
+        return offsets.log_offsets(client, name, range(sizes[name]), deadline)
+
+    patience = Deadline(_SETTLE_S)
+    while True:
+        before = _committed(connection, claim, range(sizes[claim.input]), settled=settled)
+        found = Snapshot(
+            logs(claim.input),
+            logs(claim.output),
+            logs(claim.dead_letter),
+            before,
+            _offset_log(client, claim.group, deadline),
+        )
+        moved = before != _committed(connection, claim, range(sizes[claim.input]), settled=settled)
+        # A commit's markers reach the partitions a moment after the group's position is known.
+        pending = any(log.last_stable < log.end for some in (found.output, found.dead_letter) for log in some.values())
+        if not moved and (not pending or patience.expired()):
+            return found
+        if moved and patience.expired():
+            raise Refused(
+                f"group {claim.group!r} moved on while its position was read, for {_SETTLE_S:g} s; "
+                "stop the pipeline, then verify again"
+            )
+        time.sleep(min(_PAUSE_S, patience.remaining_s()))
+
+
+def _offset_log(client: AdminClient, group: str, deadline: Deadline) -> tuple[int, LogOffsets] | None:
+    """None where we may not look, or where no group has committed yet."""
+    try:
+        partition = offsets_partition(group, topics.existing(client, OFFSETS_TOPIC, deadline).partitions)
+        return partition, offsets.log_offsets(client, OFFSETS_TOPIC, [partition], deadline)[partition]
+    except BrewError:
+        return None
+
+
+def _committed(connection: Connection, claim: Claim, partitions: range, *, settled: bool) -> dict[int, int | None]:
+    """The group's position as a `read_committed` reader sees it."""
+    try:
+        return _asked(connection, claim, partitions, READ_COMMITTED)
+    except DeadlineExceeded as error:
+        if settled:
+            return _asked(connection, claim, partitions, READ_UNCOMMITTED)
+        raise Refused(
+            f"the committed offset of group {claim.group!r} is part of a transaction that has not ended; "
+            "run the pipeline again, which ends it, or wait for its time-out"
+        ) from error
+
+
+def _asked(connection: Connection, claim: Claim, partitions: range, isolation: str) -> dict[int, int | None]:
+    deadline = Deadline(_COMMITTED_S)
+    found = offsets.committed_by(connection, claim.group, claim.input, partitions, isolation, deadline)
+    return {p: None if one is None else one.offset for p, one in found.items()}
+
+
+def _gaps(topic: str, logs: dict[int, LogOffsets]) -> list[str]:
+    """Reasons why records of this topic can't be seen."""
+    gaps = []
+    for partition, log in sorted(logs.items()):
+        if log.first > 0:
+            gaps.append(
+                f"{topic}[{partition}] begins at offset {log.first} (retention); verify earlier, or keep it longer"
+            )
+        if log.last_stable < log.end:
+            gaps.append(
+                f"{topic}[{partition}] has an open transaction at offset {log.last_stable}; "
+                "run the pipeline again, which ends its own, or wait for its time-out"
+            )
+    return gaps

@@ -1,0 +1,155 @@
+"""Count what lies in a partition's log, and read groups, for people to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from brew.cluster import OpenTransaction, RawBatch
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka import groups, offsets, topics
+from brew.kafka.clients import admin
+from brew.kafka.kafka_python import open_transactions, raw_batches
+from brew.names import READ_UNCOMMITTED
+from brew.offsets import Committed, LogOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class LogCounts:
+    """
+    The records of one partition's log, each counted once.
+
+    ``visible`` ones are what a `read_committed` reader gets; ``waiting`` ones are as good as visible but stand behind
+    the last stable offset; ``open`` ones belong to transactions without a marker yet.
+    """
+
+    visible: int = 0
+    waiting: int = 0
+    aborted: int = 0
+    open: int = 0
+    control: int = 0
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """Records of one producer since its last marker, before and behind the last stable offset."""
+
+    stable: int = 0
+    behind: int = 0
+
+
+def fold(batches: Iterable[RawBatch], log: LogOffsets) -> LogCounts:
+    """
+    Count the batches of `[log.first, log.end)`, given in log order.
+
+    A marker decides all records that its producer wrote since the marker before; memory grows with the number of
+    producers that have a transaction open, not with the log.
+    """
+    visible = waiting = aborted = control = 0
+    running: dict[int, _Transaction] = {}
+    for batch in batches:
+        records = _kept(batch, log)
+        if batch.control:
+            control += records
+            ended = running.pop(batch.producer_id, None) if batch.marker else None
+            if ended is not None and batch.marker == "commit":
+                visible += ended.stable
+                waiting += ended.behind
+            elif ended is not None:
+                aborted += ended.stable + ended.behind
+            continue
+        stable = batch.base_offset < log.last_stable
+        if batch.transactional:
+            transaction = running.setdefault(batch.producer_id, _Transaction())
+            transaction.stable += records * stable
+            transaction.behind += records * (not stable)
+        else:
+            visible += records * stable
+            waiting += records * (not stable)
+    still_open = sum(one.stable + one.behind for one in running.values())
+    return LogCounts(visible, waiting, aborted, still_open, control)
+
+
+def _kept(batch: RawBatch, log: LogOffsets) -> int:
+    """The batch's records inside the log: retention cuts batches in two, compaction thins them out."""
+    inside = min(batch.last_offset + 1, log.end) - max(batch.base_offset, log.first)
+    return max(0, min(batch.records, inside))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLog:
+    """One partition's offsets, and what lies between them."""
+
+    topic: str
+    partition: int
+    offsets: LogOffsets
+    counts: LogCounts
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPosition:
+    """Where a group stands in one partition; ``lag`` is what a `read_committed` reader could still read."""
+
+    partition: int
+    committed: int | None
+    offsets: LogOffsets
+
+    @property
+    def lag(self) -> int:
+        """Offsets between the committed one (the log's beginning, without one) and the last stable one."""
+        here = self.offsets.first if self.committed is None else self.committed
+        return max(0, self.offsets.last_stable - here)
+
+    @property
+    def behind_stable(self) -> int:
+        """Offsets that wait behind the last stable one for a transaction to end."""
+        return self.offsets.end - self.offsets.last_stable
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPosition:
+    """A group in one topic, and who holds back the last stable offsets."""
+
+    group: str
+    topic: str
+    state: str
+    members: int
+    partitions: list[PartitionPosition]
+    blockers: list[OpenTransaction]
+
+
+def end_offsets(connection: Connection, names: list[str], deadline: Deadline) -> list[PartitionLog]:
+    """Every partition of ``names`` (of all topics but Kafka's own, when empty), read through once."""
+    client = admin(connection)
+    found = []
+    for name in names or topics.names(client, deadline):
+        partitions = range(topics.existing(client, name, deadline).partitions)
+        for partition, log in sorted(offsets.log_offsets(client, name, partitions, deadline).items()):
+            batches = raw_batches(connection, name, partition, log.first, log.end, deadline)
+            found.append(PartitionLog(name, partition, log, fold(batches, log)))
+    return found
+
+
+def group_position(connection: Connection, group: str, topic: str, deadline: Deadline) -> GroupPosition:
+    """The group's offsets as they are now: one that is part of an open transaction does not count yet."""
+    client = admin(connection)
+    partitions = range(topics.existing(client, topic, deadline).partitions)
+    known = committed_now(connection, group, topic, partitions, deadline)
+    logs = offsets.log_offsets(client, topic, partitions, deadline)
+    blocked = [p for p, log in logs.items() if log.last_stable < log.end]
+    state, members = groups.state(connection, group, deadline)
+    return GroupPosition(
+        group,
+        topic,
+        state,
+        members,
+        [PartitionPosition(p, None if (at := known[p]) is None else at.offset, logs[p]) for p in partitions],
+        open_transactions(connection, topic, blocked, deadline) if blocked else [],
+    )
+
+
+def committed_now(
+    connection: Connection, group: str, topic: str, partitions: range, deadline: Deadline
+) -> dict[int, Committed | None]:
+    return offsets.committed_by(connection, group, topic, partitions, READ_UNCOMMITTED, deadline)

@@ -1,1 +1,0 @@
-"""What all sides agree on: names, records, positions, errors, and the one door to the Kafka client."""
