@@ -5,8 +5,9 @@
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
-COPY protocol ./protocol
+COPY brew ./brew
 COPY pipeline ./pipeline
+COPY operations ./operations
 COPY downstream ./downstream
 COPY proof ./proof
 COPY sandbox ./sandbox

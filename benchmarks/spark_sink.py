@@ -3,8 +3,8 @@ The peer: Spark's own Kafka source and at-least-once Kafka sink doing the pipeli
 
 A streaming query with a checkpoint and the trigger `availableNow`: what people run, and it can be restarted. One
 micro-batch for all of the input (no `maxOffsetsPerTrigger`), which is the best case for its rate. It starts through
-`brew.spark.session`, so heap, jars and class-data archive are the same as ours; reading uses our client settings, and the
-Java producer gets the sizes of our own. The JIT compilers are the caller's choice (`contenders.py`).
+`brew.spark.session`, so heap, jars and class-data archive are the same as ours; reading uses our client settings, and
+the Java producer gets the sizes of our own. The JIT compilers are the caller's choice (`contenders.py`).
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import CrashPoint, TransactionalId
 from brew.offsets import Committed, OffsetRange
 from brew.outcome import Outcome, Status
-from brew.settings import Limits, ProfilesSettings
 from brew.transaction import (
     CrashedOnPurposeError,
     Enrich,
@@ -33,10 +32,8 @@ from brew.transaction import (
     Transaction,
     transact,
 )
+from brew.transformation import Transformation
 from brew.watchdog import PATIENCE, watched
-from pipeline import profiles as held
-from pipeline.orders import enricher
-from pipeline.profiles import lookup
 
 MOST = 32
 """Distinct ones of one transaction, the first; a span with a link for each of 250,000 records would help nobody."""
@@ -270,9 +267,8 @@ class Job:
 
     offers: Mapping[int, Offer]
     transaction: TransactionSettings
-    limits: Limits
+    transformation: Transformation
     journal: str | None = None
-    profiles: ProfilesSettings | None = None
     traced: bool = False
 
 
@@ -280,23 +276,14 @@ def attempt(offer: Offer, batches: Iterable[Rows], job: Job) -> Outcome:
     """Run one transaction; whatever goes wrong becomes an outcome, and the driver plans again from Kafka's answer."""
     offered = offer.offered
     try:
-        enrich, evidence, malformed = _enrichment(job)
+        transaction = job.transaction
+        prepared = job.transformation.ready(transaction.connection, transaction.group, transaction.timeout_s)
     except BrewError as error:
         return _not_begun(job, offered, f"{type(error).__name__}: {error}")
     except Exception:  # noqa: BLE001 - as below
         return _not_begun(job, offered, traceback.format_exc(limit=-4))
     with watched(str(offered), PATIENCE * job.transaction.timeout_s):
-        return _attempt(offer, batches, job, enrich, evidence, malformed)
-
-
-def _enrichment(job: Job) -> tuple[Enrich, Evidence | None, int | None]:
-    """How this transaction enriches, and how many profiles are malformed; they are read to the end when it begins."""
-    if job.profiles is None:
-        return enricher(job.limits), None, None
-    transaction = job.transaction
-    table = held.ready(job.profiles, transaction.connection, transaction.group, transaction.timeout_s)
-    resolve, evidence = lookup(table)
-    return enricher(job.limits, resolve), evidence, table.malformed
+        return _attempt(offer, batches, job, *prepared)
 
 
 def _not_begun(job: Job, offered: OffsetRange, detail: str) -> Outcome:

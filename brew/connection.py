@@ -1,5 +1,7 @@
 """
-Where a cluster is and how clients log in: settings a client may have, the same in Java's words, secrets that print as `***`.
+Where a cluster is and how clients log in.
+
+The settings a client may have, the same in Java's words, and secrets that print as `***`.
 
 The file is librdkafka's: `name=value` lines, `#` or `!` begins a comment, and blanks around name and value do not
 count. Nothing else is special in a value: no escapes, no continued lines. Only what is on the list is let through

@@ -180,6 +180,7 @@ class PipelineSettings:
     share: ClaimsSettings | None = None
     allow: frozenset[str] = frozenset()
     profiles: ProfilesSettings | None = None
+    transform: str = "pipeline.enrichment:OrderEnrichment"
 
     def __post_init__(self) -> None:
         checked_topic(self.input, "INPUT_TOPIC (--input)")

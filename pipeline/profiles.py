@@ -12,10 +12,10 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fatal, Refused
 from brew.kafka import topics
-from brew.kafka.clients import AdminClient, mapped
+from brew.kafka.clients import admin, mapped
 from brew.kafka.topic_reader import WholeTopic
 from brew.records import COMPACT, DISCOUNTS, NO_PROFILE, PROFILE_OFFSET, STANDARD, MalformedProfileError, tier_of
-from brew.settings import PipelineSettings, ProfilesSettings
+from brew.settings import ProfilesSettings
 
 _TIERS = tuple(DISCOUNTS)
 _NUMBERS = {tier: bytes([number]) for number, tier in enumerate(_TIERS)}
@@ -96,21 +96,19 @@ def lookup(table: Table) -> tuple[Resolve, Evidence]:
     return resolve, evidence
 
 
-def check(settings: PipelineSettings, client: AdminClient, deadline: Deadline) -> None:
+def check(settings: ProfilesSettings, connection: Connection, deadline: Deadline) -> None:
     """
-    Return if the run can hold its profiles, or wants none.
+    Return if the run can hold its profiles.
 
     Raises:
         Refused: the topic is missing, or would lose profiles with time.
     """
-    if settings.profiles is None:
-        return
-    name = settings.profiles.topic
+    name, client = settings.topic, admin(connection)
     with mapped("check of the profiles"):
         found = topics.describe(client, [name], deadline)
         if name not in found:
             raise Refused(
-                f"profiles topic {name!r} is not on {settings.connection.bootstrap}; make it (`make seed-customers`, "
+                f"profiles topic {name!r} is not on {connection.bootstrap}; make it (`make seed-customers`, "
                 "or `make topic-create-all`), name another with PROFILES_TOPIC (--profiles-topic), or do without: "
                 "TIERS=prefix (--tiers)"
             )

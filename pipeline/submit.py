@@ -39,7 +39,7 @@ def spark_submit(settings: PipelineSettings) -> list[str]:
     for name, value in sorted(spark_conf(settings.spark).items()):
         if name not in local_only and name != "spark.jars.packages":
             line += ["--conf", f"{name}={value}"]
-    line += [str(Path(__file__).with_name("submitted.py")), "run", *same_options(settings)]
+    line += [str(Path(__file__).with_name("submit_main.py")), "run", *same_options(settings)]
     return line
 
 

@@ -32,7 +32,7 @@ class Settings:
 
     ``namespaces`` gives each a network of its own, ``data_size_mb`` the last one a data directory of that size.
     ``secure`` brokers ask who is there (`sandbox.secure`); those of a cluster that was made so always do.
-    ``kafka``: their version, a key of `brew.jvm.dependencies.KAFKAS`; None: that of the cluster, a new one's is the first.
+    ``kafka``: their version, a key of `brew.jvm.dependencies.KAFKAS`; None: the cluster's, a new one's is the first.
     """
 
     heap_mb: int = 512

@@ -1,4 +1,4 @@
-"""Processes that outlive the command that started them, the ports they listen on, and files that nobody else may open."""
+"""Processes that outlive the command that started them, their ports, and files that nobody else may open."""
 
 from __future__ import annotations
 

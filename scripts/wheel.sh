@@ -11,7 +11,7 @@ say() { printf 'wheel: %s\n' "$*" >&2; }
 out=${1:-dist}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
-parts=(pyproject.toml README.md LICENSE protocol pipeline downstream proof sandbox)
+parts=(pyproject.toml README.md LICENSE brew pipeline operations downstream proof sandbox)
 python=$PWD/.venv/bin/python
 [[ -x $python ]] || { say "there is no .venv here; run make setup first"; exit 3; }
 

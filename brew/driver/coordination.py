@@ -196,7 +196,7 @@ def _holds(seat: Seat) -> bool:
 
 def sharing_run(settings: PipelineSettings, stop: threading.Event, board: Board, view: Silent) -> ExitCode:
     """
-    As `brew.driver.run.run`, on a fair share of the partitions; a draining run ends when all are drained, whoever did it.
+    As `brew.driver.run.run`, on a fair share of the partitions; a drain ends when all are drained, whoever did it.
 
     Raises:
         BrewError: refused, or nothing moved for too long.

@@ -22,6 +22,7 @@ from brew.readers.connector import Carrier
 from brew.readers.direct.messages import Grant, Message, Terms, granting, told
 from brew.readers.direct.server import Desk, Office, Said
 from brew.settings import Compilers, PipelineSettings
+from brew.transformation import transformation
 
 
 class Roster:
@@ -439,10 +440,9 @@ def _terms(settings: PipelineSettings, transaction: TransactionSettings, host: s
         office.token,
         settings.input,
         transaction,
-        settings.limits,
+        transformation(settings),
         settings.direct,
         settings.crash,
         settings.max_records_per_transaction,
         settings.journal,
-        settings.profiles,
     )

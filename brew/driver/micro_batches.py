@@ -18,6 +18,7 @@ from brew.outcome import GOOD, Outcome, Status
 from brew.planner import Fact, Plan, decide
 from brew.readers.connector import Engine
 from brew.transaction_sizing import Pace
+from brew.transformation import transformation
 
 
 class Lane:
@@ -68,7 +69,7 @@ class Lane:
         began = time.monotonic()
         shared, settings = self._shared, self._settings
         offers = {r.partition: self._offer(r, facts[r.partition]) for r in ranges}
-        given = (settings.limits, settings.journal, settings.profiles)
+        given = (transformation(settings), settings.journal)
         job = Job(offers, shared.transaction, *given, traced=shared.board.traced)
         shared.running.update({r.partition: r for r in ranges})
         if shared.stop.is_set():  # looked at behind the line above: who stops the run waits for what is in ``running``

@@ -51,10 +51,7 @@ def observed(settings: PipelineSettings, probes: ProbeSettings | None, exporter:
         yield Board()
         return
     from brew.driver.telemetry import ObservedBoard, recorder_of  # noqa: PLC0415 - a tenth of a second, for who is watched
-    from brew.observability.server import (
-        Producers,
-        serving,
-    )
+    from brew.observability.server import Producers, serving  # noqa: PLC0415 - the same
 
     recorder = recorder_of(settings, probes or ProbeSettings())
     with contextlib.ExitStack() as ending:

@@ -32,7 +32,7 @@ from brew.preflight.finding import gate
 from brew.readers.connector import Carrier, Engine
 from brew.settings import Compilers, PipelineSettings, Reader
 from brew.signals import interruptible
-from pipeline.profiles import check as check_profiles
+from brew.transformation import transformation
 
 _GRACE_S = 4.0
 _FENCE_S = 1.5
@@ -191,7 +191,7 @@ def check(settings: PipelineSettings) -> Ground:
     surveyor = Surveyor(settings)
     try:
         source = surveyor.input_topic(deadline)
-        check_profiles(settings, surveyor.admin, deadline)
+        transformation(settings).check(settings.connection, deadline)
         asked = Asked(surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline)
         facts = surveyor.facts(source, range(source.partitions), deadline, {})
         told = asked.answers()
@@ -258,7 +258,8 @@ def employ(ground: Ground, shared: Shared, kept: SparkContext | None = None) -> 
     if settings.spark.absent:
         from brew.readers.local import AloneEngine  # noqa: PLC0415
 
-        engine = AloneEngine(settings.connection, settings.group, ground.topics[settings.input].partitions)
+        partitions = ground.topics[settings.input].partitions
+        engine = AloneEngine(settings.connection, settings.group, partitions, transformation(settings))
     else:
         from brew.readers import connector as spark  # noqa: PLC0415 - a third of a second
         from brew.spark import session  # noqa: PLC0415

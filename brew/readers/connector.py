@@ -95,7 +95,7 @@ _CLIENT = {
 
 def read(spark: SparkSession, connection: Connection, group: str, ranges: Sequence[OffsetRange]) -> DataFrame:
     """
-    The visible records of ``ranges``: offset, partition, key, value, headers (`brew.readers.connector`), timestamp (ms).
+    The visible records of ``ranges``: offset, partition, key, value, headers, timestamp (ms).
 
     Executors keep their consumers by group and partition; ``group`` is never joined, and nothing is committed.
 

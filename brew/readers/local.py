@@ -13,14 +13,14 @@ from brew.kafka.log_reader import RangeReader
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome
 from brew.transaction import Rows
-from pipeline import profiles
+from brew.transformation import Transformation
 
 
 class AloneEngine:
     """One thread and one kept reader for each partition; a crash on purpose of a worker kills this process."""
 
-    def __init__(self, connection: Connection, group: str, partitions: int) -> None:
-        self._connection, self._group = connection, group
+    def __init__(self, connection: Connection, group: str, partitions: int, transformation: Transformation) -> None:
+        self._connection, self._group, self._transformation = connection, group, transformation
         self._readers: dict[int, RangeReader] = {}
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(max(1, partitions), thread_name_prefix="attempt")
@@ -49,11 +49,11 @@ class AloneEngine:
 
     def interrupt(self) -> None:
         self._stop.set()
-        profiles.let_go(loading_only=True)
+        self._transformation.release(loading_only=True)
 
     def close(self) -> None:
         self.interrupt()
         self._pool.shutdown(wait=True, cancel_futures=True)
         for reader in self._readers.values():
             reader.close()
-        profiles.let_go()
+        self._transformation.release()

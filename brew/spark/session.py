@@ -28,7 +28,7 @@ from brew.jvm.dependencies import Part
 from brew.settings import Compilers, SparkSettings
 from brew.spark import gateway
 
-PACKAGES = ("protocol", "pipeline")
+PACKAGES = ("brew", "pipeline")
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 _CONNECT_S = 5.0
 _GONE_S = 2.0
@@ -273,7 +273,7 @@ def _let_go_of_accumulators(context: SparkContext) -> None:
 def package_archive() -> str:
     """Zip our packages for the executors; the path of the zip."""
     path = Path(tempfile.mkdtemp(prefix="brew-"), "brew.zip")
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:
             for source in sorted((root / package).rglob("*.py")):

@@ -24,6 +24,7 @@ from brew.offsets import OffsetRange
 from brew.planner import position_metadata
 from brew.readers.connector import check_one_task_per_range, read
 from brew.transaction import Rows, Targets
+from pipeline.enrichment import OrderEnrichment
 
 
 @pytest.fixture
@@ -137,7 +138,7 @@ def test_two_attempts_at_the_same_range_at_once_write_it_once(stage: Stage) -> N
     for start in range(0, 300, 30):
         rows = rows_of(stage, start, start + 30)
         offer = Offer(OffsetRange(stage.names.input, 0, start, start + 30), targets, first_time=start == 0)
-        job = Job({0: offer}, transaction, settings.limits)
+        job = Job({0: offer}, transaction, OrderEnrichment(settings.limits))
         with ThreadPoolExecutor(3) as pool:
             copies = [pool.submit(attempt, offer, iter(rows), job) for _ in range(3)]
             told = [copy.result() for copy in copies]

@@ -26,7 +26,7 @@ from packaging.utils import canonicalize_name
 from brew.jvm import dependencies
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-PACKAGES = ("protocol", "pipeline", "downstream", "proof", "sandbox")
+PACKAGES = ("brew", "pipeline", "operations", "downstream", "proof", "sandbox")
 SECRETS = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/]|\bAKIA[0-9A-Z]{16}\b")
 
 

@@ -217,13 +217,6 @@ def test_the_file_that_spark_submit_runs_starts(tmp_path: Path, *, shipped: bool
     assert "--lanes is 0: it has to be between" in done.stderr
 
 
-def test_the_folder_of_the_package_hides_the_standard_library() -> None:
-    """Why the file above takes it off the path."""
-    hidden = "import sys; sys.path.insert(0, 'pipeline'); import decimal, fractions"
-    shown = subprocess.run([sys.executable, "-c", hidden], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "module 'numbers' has no attribute" in shown.stderr
-
-
 def test_spark_submit_gets_the_jars_that_are_here(tmp_path: Path) -> None:
     """Spark's own Ivy can't always resolve the connector; it is asked only where nothing was set up."""
     context = pipeline.__main__.run_command.make_context("run", ["--master", "yarn", "--jvm-dir", str(tmp_path)])

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 from harness.pages import ROOT, tables
 
-PACKAGES = ("protocol", "pipeline", "downstream", "proof", "sandbox")
+PACKAGES = ("brew", "pipeline", "operations", "downstream", "proof", "sandbox")
 
 
 @pytest.fixture(scope="module")

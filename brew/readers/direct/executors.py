@@ -17,7 +17,6 @@ from brew.readers.direct.messages import Terms
 from brew.readers.direct.server import Office
 from brew.readers.direct.worker import hold, without_crash
 from brew.spark import session
-from pipeline import profiles
 
 _AGAIN_S = 1.0
 _END_S = 2.0
@@ -145,4 +144,4 @@ class LoneCrew:
         self.interrupt()
         if self._thread is not None:
             self._thread.join()
-        profiles.let_go()
+        self._terms.transformation.release()

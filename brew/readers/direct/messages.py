@@ -13,8 +13,9 @@ import orjson
 from brew.deadline import Deadline
 from brew.kafka.transaction import TransactionSettings
 from brew.outcome import Outcome, Status
-from brew.settings import CrashSettings, DirectSettings, Limits, ProfilesSettings
+from brew.settings import CrashSettings, DirectSettings
 from brew.transaction import Targets
+from brew.transformation import Transformation
 
 Message = dict[str, Any]
 
@@ -32,12 +33,11 @@ class Terms:
     token: str
     topic: str
     transaction: TransactionSettings
-    limits: Limits
+    transformation: Transformation
     direct: DirectSettings
     crash: CrashSettings
     max_records: int
     journal: str | None = None
-    profiles: ProfilesSettings | None = None
     watched: bool = False
     traced: bool = False
 

@@ -22,7 +22,6 @@ from brew.readers.direct.concurrency import READING, Desk, Turns
 from brew.readers.direct.messages import Grant, Line, Terms, beginning, granted, leaving, telling
 from brew.transaction import Rows
 from brew.transaction_sizing import Pace
-from pipeline import profiles
 
 CHUNK = 10_000
 """Records taken at a time: enough to spare calls, few enough that what was read is in the caches when it is written."""
@@ -158,18 +157,18 @@ class _Tenure:
         return at
 
     def _first(self) -> int:
-        """With profiles all is read before the transaction begins: their table is newer than the orders then."""
+        """A transformation may want all records read before the transaction begins."""
         cap = self.desk.paces.of(self.grant.partition).cap
-        return min(CHUNK, cap) if self.terms.profiles is None else cap
+        return min(CHUNK, cap) if not self.terms.transformation.whole_input_first else cap
 
     def _transaction(
         self, first: Taken, offered: OffsetRange, *, first_time: bool, crash: CrashOrder | None
     ) -> Outcome:
         terms, desk = self.terms, self.desk
         # Others may have learned since this one's first records were taken.
-        most = desk.paces.of(offered.partition).cap if terms.profiles is None else 0
+        most = desk.paces.of(offered.partition).cap if not terms.transformation.whole_input_first else 0
         stretch = Stretch(self.tail, first, most, terms.direct.transaction_bytes, desk.producing)
-        job = Job({}, terms.transaction, terms.limits, terms.journal, terms.profiles, terms.traced)
+        job = Job({}, terms.transaction, terms.transformation, terms.journal, terms.traced)
         self.begun()
         return attempt(
             Offer(offered, self.grant.targets, first_time, crash, stretch.reached, stretch.aside), stretch, job
@@ -280,6 +279,6 @@ class _Holder:
         for stop in self._stops.values():
             stop.set()
         self._desk.reading.wake()
-        profiles.let_go(loading_only=True)
+        self._terms.transformation.release(loading_only=True)
         for thread in self._threads.values():
             thread.join()

@@ -24,6 +24,7 @@ from brew.readers.direct.worker import CHUNK, Stretch
 from brew.settings import CrashSettings, DirectSettings, Limits, ProfilesSettings
 from brew.transaction import Rows, Targets
 from brew.transaction_sizing import Pace
+from pipeline.enrichment import OrderEnrichment
 
 START = 100
 TERMS = Terms(
@@ -32,7 +33,7 @@ TERMS = Terms(
     "token",
     "orders",
     TransactionSettings(Connection("127.0.0.1:1"), "group", 60.0),
-    Limits(),
+    OrderEnrichment(Limits()),
     DirectSettings(),
     CrashSettings(),
     1000,

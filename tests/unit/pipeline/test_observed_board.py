@@ -101,4 +101,4 @@ def test_a_run_that_nobody_watches_imports_nothing_of_the_watching() -> None:
     """It took a tenth of a second of each start."""
     told = "import sys, pipeline.__main__; print(sorted(n for n in sys.modules if n.startswith('brew.observability.')))"
     ran = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    assert ast.literal_eval(ran.stdout) == ["brew.observability.status", "brew.observability.settings"]
+    assert ast.literal_eval(ran.stdout) == ["brew.observability.settings", "brew.observability.status"]

@@ -21,6 +21,7 @@ from brew.records import profile
 from brew.settings import Limits, PipelineSettings, ProfilesSettings
 from brew.transaction import Targets
 from pipeline import profiles
+from pipeline.enrichment import OrderEnrichment
 from pipeline.profiles import Held, Table, lookup
 from pipeline.submit import same_options
 
@@ -155,7 +156,7 @@ def test_without_the_table_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, err
     monkeypatch.setattr(attempting, "KafkaTransaction", lambda *_: pytest.fail("a transaction was begun"))
     connection = Connection("b:1")
     offer = Offer(OffsetRange("in", 2, 0, 3), Targets("out", "dead", 2, 2))
-    job = Job({2: offer}, TransactionSettings(connection, "g", 5), Limits(), None, ProfilesSettings())
+    job = Job({2: offer}, TransactionSettings(connection, "g", 5), OrderEnrichment(Limits(), ProfilesSettings()))
     outcome = attempting.attempt(offer, iter(()), job)
     assert (outcome.status, outcome.partition, outcome.until) == (Status.FAILED, 2, 3)
     assert str(error) in outcome.detail

@@ -13,6 +13,7 @@ from brew.connection import Connection
 from brew.kafka.transaction import TransactionSettings
 from brew.readers import connector
 from brew.settings import Limits
+from pipeline.enrichment import OrderEnrichment
 
 
 class _Old:
@@ -35,7 +36,7 @@ def test_a_worker_spares_the_collector_what_it_held_before_its_first_task() -> N
     gone.itself = gone
     ref = weakref.ref(gone)
     del gone
-    work = connector.task(Job({}, TransactionSettings(Connection("none:1"), "group", 60.0), Limits()))
+    work = connector.task(Job({}, TransactionSettings(Connection("none:1"), "group", 60.0), OrderEnrichment(Limits())))
     assert list(work(iter(()))) == []
     assert ref() is None, "garbage of before is collected, not kept for ever"
     assert gc.get_freeze_count() > 0

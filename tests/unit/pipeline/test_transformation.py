@@ -1,0 +1,56 @@
+"""The seam between the library and its applications."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from harness.pages import ROOT
+
+from brew.connection import Connection
+from brew.errors import UsageError
+from brew.settings import Limits, PipelineSettings, ProfilesSettings
+from brew.transformation import transformation
+from pipeline.enrichment import OrderEnrichment
+
+SETTINGS = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group", limits=Limits(max_bytes=70))
+
+
+def test_orders_are_a_transformation_with_the_limits_of_the_run() -> None:
+    """It travels to the workers, where it has to be the same."""
+    made = transformation(SETTINGS)
+    assert made == OrderEnrichment(Limits(max_bytes=70))
+    assert pickle.loads(pickle.dumps(made)) == made
+    assert made.whole_input_first is False
+    assert transformation(replace(SETTINGS, profiles=ProfilesSettings())).whole_input_first is True
+
+
+def test_without_profiles_an_order_needs_nothing_of_the_cluster() -> None:
+    """The connection leads nowhere."""
+    made = transformation(SETTINGS)
+    prepared = made.ready(SETTINGS.connection, "group", 1)
+    assert (prepared.evidence, prepared.malformed) == (None, None)
+    assert b'"loyalty_tier":"gold"' in bytes(prepared.enrich(b"gold-1", b'{"customer_id":"c"}'))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("named", ["no_such_module:name", "pipeline.enrichment:Nothing", "pipeline.enrichment", ""])
+def test_a_transformation_that_is_not_there_is_refused_by_its_name(named: str) -> None:
+    """Before Spark starts: the settings are enough to know."""
+    with pytest.raises(UsageError, match="transform is") as refused:
+        transformation(replace(SETTINGS, transform=named))
+    assert repr(named) in str(refused.value)
+
+
+def test_the_library_imports_no_application() -> None:
+    """The lint contract sees the imports that stand in the text; this sees what is loaded."""
+    asked = (
+        "import sys, brew.attempt, brew.driver.run, brew.readers.direct.worker, brew.readers.local; "
+        "print(sorted({n.partition('.')[0] for n in sys.modules} & {'pipeline', 'operations', 'downstream', 'proof'}))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", asked], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout.strip() == "[]"
