@@ -23,9 +23,11 @@ from brew.offsets import Committed, OffsetRange
 from brew.outcome import Status
 from brew.settings import Limits, ProfilesSettings
 from brew.transaction import Rows, Targets
+from pipeline import profiles
+from pipeline.enrichment import OrderEnrichment
 
 OFFERED = OffsetRange("in", 0, 5, 8)
-JOB = Job({}, TransactionSettings(Connection("nowhere:1"), "group", 30.0), Limits())
+JOB = Job({}, TransactionSettings(Connection("nowhere:1"), "group", 30.0), OrderEnrichment(Limits()))
 OFFER = Offer(OFFERED, Targets("out", "dead", 0, 0), first_time=True)
 ROWS = Rows([5, 6], [b"gold-1", None], [b'{"customer_id":"c"}', b"bad"], [None, None], [1, 2])
 
@@ -175,8 +177,10 @@ def test_profiles_that_cant_be_read_fail_the_range_before_it_begins(
     def ready(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(attempts.held, "ready", ready)
-    outcome = attempt(OFFER, [ROWS], replace(JOB, profiles=ProfilesSettings(), journal=str(tmp_path)))
+    monkeypatch.setattr(profiles, "ready", ready)
+    outcome = attempt(
+        OFFER, [ROWS], replace(JOB, transformation=OrderEnrichment(Limits(), ProfilesSettings()), journal=str(tmp_path))
+    )
     assert outcome.status is Status.FAILED
     assert outcome.detail.startswith(begins)
     assert outcome.detail.rstrip().endswith(ends)

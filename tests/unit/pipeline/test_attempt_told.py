@@ -26,10 +26,12 @@ from brew.outcome import Outcome, Status
 from brew.records import PROFILE_OFFSET, profile
 from brew.settings import Limits, ProfilesSettings
 from brew.transaction import Rows, Tally, Targets
+from pipeline import profiles
+from pipeline.enrichment import OrderEnrichment
 from pipeline.profiles import Table
 
 OFFER = Offer(OffsetRange("in", 4, 5, 8), Targets("out", "dead", 4, 4), first_time=True)
-JOB = Job({}, TransactionSettings(Connection("nowhere:1"), "group", 30.0), Limits())
+JOB = Job({}, TransactionSettings(Connection("nowhere:1"), "group", 30.0), OrderEnrichment(Limits()))
 TRACE = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
 VALUE = b'{"customer_id":"c-1"}'
 ROWS = Rows([5, 6], [b"k", b"k"], [VALUE, b"bad"], [[("traceparent", TRACE)], None], [1, 2])
@@ -185,8 +187,10 @@ def test_an_attempt_that_did_not_begin_tells_its_range_too(
         deep(error)
         return Table()
 
-    monkeypatch.setattr(attempts.held, "ready", ready)
-    outcome = attempt(OFFER, [ROWS], replace(JOB, profiles=ProfilesSettings(), journal=str(tmp_path)))
+    monkeypatch.setattr(profiles, "ready", ready)
+    outcome = attempt(
+        OFFER, [ROWS], replace(JOB, transformation=OrderEnrichment(Limits(), ProfilesSettings()), journal=str(tmp_path))
+    )
     expected = f"Fatal: {error}" if isinstance(error, Fatal) else outcome.detail
     assert outcome == Outcome(4, 5, 8, Status.FAILED, detail=expected)
     if isinstance(error, KeyError):
@@ -204,9 +208,12 @@ def test_profiles_are_asked_for_this_group_and_each_record_says_which_it_was_mad
     table = Table()
     table.take("profiles", 0, 7, b"c-1", profile("c-1", "silver"))
     asked: list[tuple[object, ...]] = []
-    monkeypatch.setattr(attempts.held, "ready", lambda *given: asked.append(given) or table)
+    monkeypatch.setattr(profiles, "ready", lambda *given: asked.append(given) or table)
     settings = ProfilesSettings()
-    assert attempt(OFFER, [ROWS], replace(JOB, profiles=settings)).status is Status.COMMITTED
+    assert (
+        attempt(OFFER, [ROWS], replace(JOB, transformation=OrderEnrichment(Limits(), settings))).status
+        is Status.COMMITTED
+    )
     assert asked == [(settings, Connection("nowhere:1"), "group", 30.0)]
     good, dead = broker.visible()
     assert b'"loyalty_tier":"silver"' in (good.value or b"")
@@ -216,9 +223,9 @@ def test_profiles_are_asked_for_this_group_and_each_record_says_which_it_was_mad
 
 def test_a_limit_of_the_job_is_the_one_that_counts(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """With profiles and without."""
-    monkeypatch.setattr(attempts.held, "ready", lambda *_: Table())
-    for profiles in (None, ProfilesSettings()):
+    monkeypatch.setattr(profiles, "ready", lambda *_: Table())
+    for source in (None, ProfilesSettings()):
         broker.committed = None
-        outcome = attempt(OFFER, [ROWS], replace(JOB, limits=Limits(max_bytes=5), profiles=profiles))
+        outcome = attempt(OFFER, [ROWS], replace(JOB, transformation=OrderEnrichment(Limits(max_bytes=5), source)))
         assert (outcome.rejected, outcome.reasons) == (2, {"too-large": 1, "not-json": 1})
     assert broker.committed == Committed(8, "")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from brew.readers.direct import executors
 from brew.readers.direct.executors import LoneCrew, SparkCrew
 from brew.readers.direct.messages import Terms
 from brew.settings import CrashSettings, DirectSettings, Limits
+from pipeline.enrichment import OrderEnrichment
 
 
 class Context:
@@ -212,7 +214,9 @@ def test_a_crash_on_purpose_strikes_a_task_once(
     monkeypatch.setattr(executors.TaskContext, "get", lambda: task)
     transaction = TransactionSettings(Connection("127.0.0.1:1"), "group", 60.0)
     certain = CrashSettings(probability=1.0)
-    terms = Terms("127.0.0.1", 1, "token", "in", transaction, Limits(), DirectSettings(), certain, 1000)
+    terms = Terms(
+        "127.0.0.1", 1, "token", "in", transaction, OrderEnrichment(Limits()), DirectSettings(), certain, 1000
+    )
     assert list(executors._hold_in_task(terms, 4, [])) == []
     assert given == [(probability, 4)]
 
@@ -238,7 +242,7 @@ class LoneLine:
 def lone(monkeypatch: pytest.MonkeyPatch) -> tuple[LoneCrew, LoneLine, Closed]:
     held, office = LoneLine(monkeypatch), Closed()
     lines: Any = office
-    terms: Any = None
+    terms: Any = SimpleNamespace(transformation=OrderEnrichment(Limits()))
     return LoneCrew(lines, terms), held, office
 
 

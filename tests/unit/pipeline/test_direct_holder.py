@@ -21,6 +21,7 @@ from brew.readers.direct.messages import Grant, Line, Terms, granting
 from brew.settings import CrashSettings, DirectSettings, Limits
 from brew.transaction import Targets
 from brew.transaction_sizing import Pace
+from pipeline.enrichment import OrderEnrichment
 
 WAIT_S = 20.0
 LEASE_S = 0.3
@@ -35,7 +36,7 @@ def terms(port: int, lease_s: float = 60.0, *, watched: bool = False) -> Terms:
         "token",
         "orders",
         transaction,
-        Limits(),
+        OrderEnrichment(Limits()),
         DirectSettings(lease_s=lease_s),
         CrashSettings(),
         1000,

@@ -330,7 +330,7 @@ def test_what_a_transaction_begins_with_is_one_chunk_at_most(monkeypatch: pytest
 
 def test_with_profiles_all_is_read_before_the_transaction_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would be read later may be newer than the table of customers, which is read when it begins."""
-    terms = replace(TERMS, max_records=CHUNK + 5, profiles=ProfilesSettings())
+    terms = replace(TERMS, max_records=CHUNK + 5, transformation=OrderEnrichment(Limits(), ProfilesSettings()))
     lease = Lease(terms=terms, more={START + 1: START + 9})
     assert lease.work(monkeypatch) == START + 1
     assert (lease.asked[0][0], [one for one in lease.asked if not one[1]]) == (CHUNK + 5, [])

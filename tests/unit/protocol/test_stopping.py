@@ -45,7 +45,7 @@ raise SystemExit(0 if stop.wait(10) else 3)
 """
 _PROGRAM = """
 import signal, sys, threading, click
-from protocol import command
+from brew import cli as command
 from brew.signals import interruptible, stop_on_signals
 how, number, follow = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "follow"
 sys.argv[1:] = []
