@@ -13,7 +13,8 @@ from rich.text import Text
 from brew.deadline import Deadline
 from brew.driver.partitions import Surveyor
 from brew.errors import BrewError
-from brew.kafka.cluster import Asked, controller_ahead_s, level, may_describe
+from brew.kafka.cluster import Asked
+from brew.kafka.cluster_details import controller_ahead_s, level, may_describe
 from brew.kafka.transaction import MESSAGE_MAX_BYTES
 from brew.names import ExitCode, TransactionalId
 from brew.options import run_options, settings_of

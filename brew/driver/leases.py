@@ -12,13 +12,12 @@ from brew.driver import assignor
 from brew.driver.limits import Breaker, Patience
 from brew.driver.ownership import EVERY
 from brew.driver.partitions import Scout
-from brew.driver.run_context import Shared
+from brew.driver.run_context import Carrier, Shared
 from brew.errors import DeadlineExceeded, KafkaFailure
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
 from brew.outcome import GOOD, Outcome, Status
 from brew.planner import Fact, decide
-from brew.readers.connector import Carrier
 from brew.readers.direct.messages import Grant, Message, Terms, granting, told
 from brew.readers.direct.server import Desk, Office, Said
 from brew.settings import Compilers, PipelineSettings

@@ -9,14 +9,13 @@ from dataclasses import replace
 from brew.attempt import Job, Offer, attempt
 from brew.driver.limits import Breaker, Patience
 from brew.driver.partitions import Scout
-from brew.driver.run_context import Shared
+from brew.driver.run_context import Engine, Shared
 from brew.errors import DeadlineExceeded, KafkaFailure
 from brew.kafka.log_reader import scan
 from brew.names import READ_COMMITTED
 from brew.offsets import OffsetRange
 from brew.outcome import GOOD, Outcome, Status
 from brew.planner import Fact, Plan, decide
-from brew.readers.connector import Engine
 from brew.transaction_sizing import Pace
 from brew.transformation import transformation
 

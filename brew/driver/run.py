@@ -16,7 +16,7 @@ from brew.deadline import Deadline
 from brew.driver.micro_batches import Lane
 from brew.driver.partitions import Surveyor
 from brew.driver.progress import Board, Silent
-from brew.driver.run_context import Shared
+from brew.driver.run_context import Carrier, Engine, Shared
 from brew.errors import BrewError
 from brew.fault_injection import Dice, message
 from brew.kafka import topics
@@ -29,7 +29,6 @@ from brew.observability.status import Phase
 from brew.outcome import Outcome
 from brew.preflight.checks import judge, roles
 from brew.preflight.finding import gate
-from brew.readers.connector import Carrier, Engine
 from brew.settings import Compilers, PipelineSettings, Reader
 from brew.signals import interruptible
 from brew.transformation import transformation

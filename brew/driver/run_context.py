@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from brew.attempt import Job
 from brew.driver.limits import FirstRecords
 from brew.driver.ownership import Everything, Ownership
 from brew.driver.progress import Board, Silent
@@ -65,3 +67,27 @@ class Shared:
 
     def __post_init__(self) -> None:
         self.first = FirstRecords(self.settings.max_rejected)
+
+
+class Carrier(Protocol):
+    """Whatever runs transactions somewhere else than in the thread that decides."""
+
+    def interrupt(self) -> None:
+        """Give up what runs; the caller fences it."""
+
+    def close(self) -> None:
+        """Return once all that was started has ended."""
+
+
+class Engine(Carrier, Protocol):
+    """Runs attempts, called by several lanes at once."""
+
+    def execute(self, ranges: Sequence[OffsetRange], job: Job) -> Mapping[int, Outcome]:
+        """
+        One attempt for each range; partition -> what became of it.
+
+        A range may be missing in the answer: the engine saw no visible row in it, and no transaction was tried.
+
+        Raises:
+            BrewError: nothing that is tried again can succeed.
+        """

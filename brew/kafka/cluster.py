@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -15,14 +13,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from brew.acl import No, no
 from brew.cluster import ClusterFacts, TopicFacts, Unknown
-from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import BrewError
 from brew.kafka.clients import attempt_s
 from brew.kafka.groups import Groups
-from brew.kafka.kafka_python import NoSuchId, ask, plain_admin
 
 _T = TypeVar("_T")
 _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART}
@@ -115,77 +109,3 @@ def _config(entries: Mapping[str, Any]) -> dict[str, str]:
 def _operations(told: Any) -> frozenset[str] | None:
     found = told.authorized_operations
     return None if found is None else frozenset(one.name for one in found)
-
-
-def level(connection: Connection, feature: str, deadline: Deadline) -> int | Unknown:
-    """The level of a feature; 0 where the brokers know none of that name."""
-    try:
-        with plain_admin(connection, deadline) as admin:
-            told = ask(admin, deadline, "describe features", admin._async_describe_features)  # noqa: SLF001
-    except BrewError as error:
-        return Unknown(str(error))
-    return int(told.get(feature, {}).get("finalized", (0, 0))[1])
-
-
-def may_describe(connection: Connection, transactional_id: str, deadline: Deadline) -> bool | Unknown:
-    """
-    Ask for the id's state (KIP-664), for which Describe is needed; Write brings that with it.
-
-    So a no means that Write is missing. Nobody can ask for Write itself without fencing whoever holds the id.
-    """
-    try:
-        with plain_admin(connection, deadline) as admin:
-            call = admin._async_describe_transactions  # noqa: SLF001 - as in brew.kafka.kafka_python
-            ask(admin, deadline, "describe transactions", call, [transactional_id])
-    except NoSuchId:
-        return True
-    except BrewError as error:
-        return False if no(str(error)) is No.RIGHT else Unknown(str(error))
-    return True
-
-
-with warnings.catch_warnings():
-    # The library reads its message schemas with a deprecated function while it is imported.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka import KafkaAdminClient
-    from kafka.errors import for_code
-    from kafka.protocol.admin import DescribeQuorumRequest
-
-_METADATA = "__cluster_metadata"
-_now = time.time
-
-
-def controller_ahead_s(connection: Connection, deadline: Deadline) -> float | Unknown:
-    """
-    How far the controller's clock is ahead of this machine's, at least; negative where it is behind.
-
-    A leader of the metadata log has just "fetched" from itself when it is asked, and says when. 0 where that lies
-    between question and answer.
-    """
-    try:
-        with plain_admin(connection, deadline) as admin:
-            before = _now()
-            log = ask(admin, deadline, "describe the metadata quorum", _metadata_log, admin)
-            after = _now()
-    except BrewError as error:
-        return Unknown(str(error))
-    times = {one.replica_id: one.last_fetch_timestamp or -1 for one in log.current_voters}
-    there_ms = times.get(log.leader_id, -1)
-    return ahead_s(there_ms, before, after) if there_ms > 0 else Unknown("this controller does not say when it answers")
-
-
-def ahead_s(there_ms: int, before: float, after: float) -> float:
-    """``there_ms`` was the time there at some moment between two times here (seconds since the epoch)."""
-    there = there_ms / 1000
-    return round(there - after if there > after else min(0.0, there + 0.001 - before), 3)
-
-
-async def _metadata_log(admin: KafkaAdminClient) -> Any:
-    """The library's own call fails over answers of brokers before 3.9, which hold no texts of errors."""
-    place = DescribeQuorumRequest.TopicData.PartitionData(partition_index=0)
-    request = DescribeQuorumRequest(topics=[DescribeQuorumRequest.TopicData(topic_name=_METADATA, partitions=[place])])
-    response = await admin._manager.send(request)  # noqa: SLF001
-    log = None if response.error_code else response.topics[0].partitions[0]
-    if log is None or log.error_code:
-        raise for_code(response.error_code if log is None else log.error_code)(f"describe {_METADATA}")
-    return log

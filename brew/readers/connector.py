@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
-from typing import Protocol
 
 import orjson
 import pyarrow as pa
@@ -262,27 +261,3 @@ def cause(error: Exception) -> str:
     named = [line for line in lines if line.startswith(("Caused by:", ": "))]
     text = named[-1] if named else (lines or [type(error).__name__])[0]
     return text.removeprefix("Caused by:").removeprefix(":").strip()[:400]
-
-
-class Carrier(Protocol):
-    """Whatever runs transactions somewhere else than in the thread that decides."""
-
-    def interrupt(self) -> None:
-        """Give up what runs; the caller fences it."""
-
-    def close(self) -> None:
-        """Return once all that was started has ended."""
-
-
-class Engine(Carrier, Protocol):
-    """Runs attempts, called by several lanes at once."""
-
-    def execute(self, ranges: Sequence[OffsetRange], job: Job) -> Mapping[int, Outcome]:
-        """
-        One attempt for each range; partition -> what became of it.
-
-        A range may be missing in the answer: the engine saw no visible row in it, and no transaction was tried.
-
-        Raises:
-            BrewError: nothing that is tried again can succeed.
-        """

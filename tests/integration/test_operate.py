@@ -19,8 +19,8 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka import cluster, topics
 from brew.kafka.clients import AdminClient, consumer
-from brew.kafka.cluster import controller_ahead_s
 from brew.kafka.cluster_admin import set_config
+from brew.kafka.cluster_details import controller_ahead_s
 from brew.kafka.kafka_python import Unsupported
 from brew.kafka.topics import Wanted
 from brew.kafka.transactions_admin import Transactions

@@ -19,8 +19,8 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka import cluster_admin
 from brew.kafka.clients import admin
-from brew.kafka.cluster_admin import reassign
 from brew.kafka.committed_offset import locator
+from brew.kafka.reassignment import reassign
 from brew.offsets import Committed
 from sandbox.kafka import Cluster
 

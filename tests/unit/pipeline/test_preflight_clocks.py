@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brew.cluster import Unknown
-from brew.kafka.cluster import ahead_s
+from brew.kafka.cluster_details import ahead_s
 from brew.preflight.finding import Severity
 from brew.preflight.timeouts import skew
 
