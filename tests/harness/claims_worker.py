@@ -83,7 +83,7 @@ def worker(
         claims=ClaimsSettings(claims, client_id, interval_s, Flow(flow)),
     )
     stop = threading.Event()
-    stop_on_signals(stop, GRACE_S)
+    stop_on_signals(stop, GRACE_S, follow=True)
     Loop(settings, Scribe(client_id, effects, work_s), stop, lambda text: click.echo(text, err=True)).run()
 
 

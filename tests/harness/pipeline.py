@@ -90,7 +90,7 @@ class Stage:
 
     broker: Broker
     names: Names
-    reader: str = ""
+    reader: str = field(default="", kw_only=True)
 
     @property
     def connection(self) -> Connection:

@@ -20,7 +20,7 @@ SMALL_RANGES = ("--lanes", "1", "--max-records-per-transaction", "100")
 
 @pytest.fixture
 def stage(broker: Broker, names: Names) -> Stage:
-    made = Stage(broker, names, CONNECTOR)
+    made = Stage(broker, names, reader=CONNECTOR)
     made.create(2)
     return made
 

@@ -30,13 +30,13 @@ from pipeline.enrichment import OrderEnrichment
 @pytest.fixture
 def stage(broker: Broker, names: Names) -> Stage:
     """With Spark: its workers die and its copies of a task run, without this process."""
-    return Stage(broker, names, CONNECTOR)
+    return Stage(broker, names, reader=CONNECTOR)
 
 
 @pytest.fixture(params=READERS)
 def either(broker: Broker, names: Names, request: pytest.FixtureRequest) -> Stage:
     """Whoever reads."""
-    return Stage(broker, names, request.param)
+    return Stage(broker, names, reader=request.param)
 
 
 def rows_of(stage: Stage, start: int, until: int) -> list[Rows]:

@@ -21,7 +21,7 @@ STAMP = 1_700_000_000_123
 
 @pytest.fixture(params=READERS)
 def stage(broker: Broker, names: Names, request: pytest.FixtureRequest) -> Stage:
-    return Stage(broker, names, request.param)
+    return Stage(broker, names, reader=request.param)
 
 
 def by_source(records: list[LogRecord]) -> dict[tuple[int, int], LogRecord]:

@@ -25,7 +25,7 @@ from proof.seed import resolve
 
 @pytest.fixture(params=READERS)
 def stage(broker: Broker, names: Names, request: pytest.FixtureRequest) -> Stage:
-    return Stage(broker, names, request.param)
+    return Stage(broker, names, reader=request.param)
 
 
 def move(stage: Stage, *positions: tuple[int, int], metadata: str = "") -> None:

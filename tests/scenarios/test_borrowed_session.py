@@ -16,7 +16,7 @@ from brew.driver.progress import Board, Silent
 from brew.driver.run import run
 from brew.cli import outcome
 from brew.errors import Refused
-from brew.jvm import parts
+from brew.jvm import dependencies as parts
 from brew.jvm.dependencies import Part
 
 connector, words = sys.argv[1] == "connector", sys.argv[2:]

@@ -213,6 +213,7 @@ def hold(terms: Terms, slot: int) -> None:
             "--reader direct needs a way from the executors to spark.driver.host"
         ) from error
     # Tens of thousands of records are alive in each transaction, and none is part of a cycle.
+    before = gc.get_threshold()
     gc.set_threshold(_GC_AFTER)
     line.send({"hello": {"token": terms.token, "slot": slot}})
     holder = _Holder(terms, line)
@@ -222,6 +223,7 @@ def hold(terms: Terms, slot: int) -> None:
     finally:
         holder.finish()
         line.close()
+        gc.set_threshold(*before)  # the process may be somebody else's, and may run again
 
 
 class _Holder:

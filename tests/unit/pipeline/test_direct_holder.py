@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -338,3 +339,11 @@ def test_a_driver_that_is_not_there_is_named_with_what_to_look_at() -> None:
         given = terms(server.getsockname()[1])
     with pytest.raises(Unreachable, match=r"driver at 127\.0\.0\.1:\d+ .* spark\.driver\.host"):
         worker.hold(replace(given), 0)
+
+
+def test_behind_a_lease_a_process_collects_garbage_as_often_as_before() -> None:
+    """A worker in somebody's own process would leave clients in cycles there, until no thread-local key is left."""
+    before = gc.get_threshold()
+    with leased():
+        assert gc.get_threshold()[0] > before[0]
+    assert gc.get_threshold() == before
