@@ -55,6 +55,20 @@ class LazyGroup(click.Group):
         found: click.Command = getattr(importlib.import_module(module), name)
         return found
 
+    def as_called(self, text: str) -> str:
+        """``text``, which may name commands, in the words by which this program's user calls them."""
+        return text
+
+
+def as_called(text: str) -> str:
+    """``text`` of the running command, with commands named as its user calls them: `brew lag` below `brew`."""
+    context = click.get_current_context(silent=True)
+    return text if context is None else _wording(context.find_root().command)(text)
+
+
+def _wording(program: click.Command) -> Callable[[str], str]:
+    return program.as_called if isinstance(program, LazyGroup) else str
+
 
 def as_bytes(argument: str) -> bytes:
     """An argument's bytes as they were typed, which need not be UTF-8."""
@@ -77,10 +91,10 @@ def run(command: click.Command, name: str) -> NoReturn:
     sys.exit(code)
 
 
-def _called(name: str) -> str:
+def called(name: str) -> str:
     """What a user types for program ``name``: the console script where pip installed one and it was called."""
-    script = Path(sys.argv[0]).name
-    return script if script == f"{PACKAGE}-{name}" else f"python -m {name}"
+    script = PACKAGE if name == PACKAGE else f"{PACKAGE}-{name}"
+    return script if Path(sys.argv[0]).name == script else f"python -m {name}"
 
 
 def _refuse(error: str, following: str) -> None:
@@ -100,7 +114,7 @@ def _aborted(error: click.Abort, name: str) -> int:
 def outcome(command: click.Command, name: str, arguments: list[str]) -> int:
     """The exit code of one call: what the command returned, or what its error stands for."""
     try:
-        code = int(command.main(arguments, prog_name=_called(name), standalone_mode=False) or 0)
+        code = int(command.main(arguments, prog_name=called(name), standalone_mode=False) or 0)
         check_stopped(code)
     except Stopped as stopped:
         if stopped.code:
@@ -117,10 +131,11 @@ def outcome(command: click.Command, name: str, arguments: list[str]) -> int:
             error.show()
         return ExitCode.USAGE
     except BrewError as error:
+        told = as_text(_wording(command)(str(error)))
         if _JSON in arguments:
-            _refuse(as_text(str(error)), as_text(str(error)).rpartition("; ")[2])
+            _refuse(told, told.rpartition("; ")[2])
         else:
-            click.echo(as_text(f"{name}: {error}"), err=True)
+            click.echo(f"{name}: {told}", err=True)
         return ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.REFUSED
     except BrokenPipeError:
         # The reader of our output (`| head`) has gone; what is left in the buffer has no place to go.
@@ -191,8 +206,9 @@ def _asks_for(context: click.Context) -> dict[str, str]:
 
 
 def _looks_only(context: click.Context) -> bool:
-    """Whether the command never moves a group's position."""
-    return "proof" in (context.find_root().info_name or "") or context.info_name in _LOOKS
+    """Whether the command never moves a group's position; `proof` has no other ones, whichever program calls them."""
+    module = getattr(context.command.callback, "__module__", "")
+    return module.partition(".")[0] == "proof" or context.info_name in _LOOKS
 
 
 def _names(given: Mapping[str, Any]) -> dict[str, str]:

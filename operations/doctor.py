@@ -15,6 +15,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from brew.acl import advice as denied
+from brew.cli import as_called
 from brew.cluster import ONGOING, Bound, Held, Place, Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -416,4 +417,4 @@ def _advise(sick: list[Case]) -> None:
         f"{len(sick)} to end: if its owner is gone, `pipeline doctor --abort --transaction {sick[0].names[0]}`; "
         "an owner that is still alive is fenced by that. --abort --all ends those that hang or are past their time-out"
     )
-    show(Text(lines))
+    show(Text(as_called(lines)))

@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from brew.cli import as_called
 from brew.cluster import Coordinated, OpenTransaction
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -312,7 +313,7 @@ def _row(look: Look, told: Told, now_ms: int) -> dict[str, Any]:
     return {
         "partition": look.partition,
         "state": told.state.value,
-        "why": told.why,
+        "why": as_called(told.why),
         "committed": None if look.committed is None else look.committed.offset,
         "log_start": look.log.first,
         "last_stable": look.log.last_stable,

@@ -10,6 +10,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from brew.cli import as_called
 from brew.deadline import Deadline
 from brew.driver.partitions import Surveyor
 from brew.errors import BrewError
@@ -147,7 +148,9 @@ def table(findings: list[Finding]) -> Table:
     drawn.add_column(ratio=1, overflow="fold")
     for one in findings:
         mark, style = _MARKS[one.severity]
-        told = Text(f"{one.value}, needs {one.need}: ").append(one.why, "dim" if one.severity is Severity.OK else "")
+        told = Text(f"{one.value}, needs {one.need}: ").append(
+            as_called(one.why), "dim" if one.severity is Severity.OK else ""
+        )
         if one.severity is not Severity.OK:
             told.append(f"\n→ {one.setting}", "bold")
         drawn.add_row(Text(mark, style), Text(one.name, style), told)

@@ -13,7 +13,7 @@ import click
 import orjson
 
 import brew.cli
-from brew.cli import CONTEXT, LazyGroup, forget_variables
+from brew.cli import CONTEXT, LazyGroup, as_called, forget_variables
 from brew.driver.observed import observed, probes_of, spans_option
 from brew.driver.progress import Board, JsonLines, LiveTable, Silent
 from brew.driver.run import run
@@ -109,9 +109,9 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
 
 def _warn(text: str, *, as_json: bool) -> None:
     if as_json:
-        JsonLines().tell(f"warning: {text}")
+        JsonLines().tell(as_called(f"warning: {text}"))
     else:
-        click.echo(f"pipeline: warning: {text}", err=True)
+        click.echo(as_called(f"pipeline: warning: {text}"), err=True)
 
 
 def _broker_watch(settings: PipelineSettings, view: Silent) -> AbstractContextManager[None]:

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from brew.cli import CONTEXT, run
+from brew.cli import CONTEXT, as_called, run
 from brew.errors import Refused, UsageError
 from brew.jvm.dependencies import KAFKAS
 from brew.names import ExitCode
@@ -225,7 +225,7 @@ def tool(name: str, arguments: Sequence[str]) -> None:
       python -m sandbox tool kafka-dump-log --files .sandbox/kafka-1/data/brew.orders.v1-0/00000000000000000000.log
     """  # noqa: D301
     if name in {"-h", "--help"}:
-        click.echo(f"Kafka's own tools: {' '.join(TOOLS)}\nusage: python -m sandbox tool NAME ARGUMENTS...")
+        click.echo(as_called(f"Kafka's own tools: {' '.join(TOOLS)}\nusage: python -m sandbox tool NAME ARGUMENTS..."))
         return
     _become(Jvm().tool(name, arguments))
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import click
 
+from brew.__main__ import COMMANDS as BREW
+from brew.__main__ import LEFT_OUT, SECTIONS
 from brew.errors import UsageError
 from brew.options import settings_of
 from downstream.__main__ import downstream
@@ -135,7 +137,7 @@ def page() -> str:
     made = recipes((ROOT / "Makefile").read_text())
     limits = run_limits()
     told = {path: command for name, group in PROGRAMS.items() for path, command in commands(group, name)}
-    lines = [_INTRODUCTION]
+    lines = [_INTRODUCTION, _brew()]
     for name, group in PROGRAMS.items():
         lines.append(f"## {name}\n\n{_first_line(group)}\n")
         for path, command in told.items():
@@ -143,6 +145,23 @@ def page() -> str:
                 lines.append(_section(path, command, told, made, limits))
     lines += [_environment(told), _make_variables(made)]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _long_name(name: str) -> str:
+    """The words behind `python -m` that call the same command as `brew NAME`."""
+    program = BREW[name].program
+    return program if name == program else f"{program} {name}"
+
+
+def _brew() -> str:
+    """The console command `brew`: which command of which program each of its commands is."""
+    rows = [
+        [section, ", ".join(f"`brew {name}`" for name in commands), ", ".join(f"`{_long_name(n)}`" for n in commands)]
+        for section, commands in SECTIONS.items()
+    ]
+    rows += [["not in `brew`", "", ", ".join(f"`{program} {name}`" for name, (program, _) in LEFT_OUT.items())]]
+    head = "## brew\n\nOne command for all four programs; the sections below tell options, variables and defaults.\n"
+    return head + "\n" + _table(["section", "command", "the same as `python -m ...`"], rows)
 
 
 def _section(

@@ -18,7 +18,7 @@ from rich.table import Table
 from brew import names
 from brew.claims.messages import WHOLE_TOPIC
 from brew.claims.state import Status
-from brew.cli import REACH_S, bootstrap_option, connection
+from brew.cli import REACH_S, as_called, bootstrap_option, connection
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import UsageError
@@ -57,7 +57,7 @@ def tables(view: View, title: str) -> Group:
     idle = [one.client for one in view.members if (one.group, one.topic, one.client) not in owners]
     if idle:
         lines.append(f"standing by: {', '.join(idle)}")
-    return Group(shown, *(escape(line) for line in lines))
+    return Group(shown, *(escape(as_called(line)) for line in lines))
 
 
 def _cells(row: Row) -> list[str]:

@@ -80,7 +80,7 @@ def content(wheel: Path) -> dict[str, bytes]:
 
 
 def test_the_wheel_holds_the_packages_and_nothing_else(installed: Installed) -> None:
-    """Every module and data file of the packages, types, licence, four scripts; no test, no state, no secret."""
+    """Every module and data file of the packages, types, licence, the console scripts; no test, no state, no secret."""
     found = content(installed.wheel)
     tracked = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *PACKAGES]
     names = subprocess.run(tracked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
@@ -136,6 +136,9 @@ def test_the_console_scripts_tell_their_version_and_their_own_name(installed: In
         told = installed.run(script, "--version")
         assert (told.returncode, told.stdout) == (0, f"brew {PROJECT['version']}\n"), told.stderr
     assert "Usage: brew-pipeline run " in installed.run("brew-pipeline", "run", "--help").stdout
+    assert "Usage: brew run " in installed.run("brew", "run", "--help").stdout
+    completed = installed.run("brew", _BREW_COMPLETE="bash_complete", COMP_WORDS="brew la", COMP_CWORD="1")
+    assert completed.stdout == "plain,lag\n", completed.stderr
 
 
 def test_without_spark_it_needs_nothing_but_kafka(installed: Installed, broker: Broker, names: Names) -> None:
@@ -153,6 +156,8 @@ def test_without_spark_it_needs_nothing_but_kafka(installed: Installed, broker: 
         ["brew-proof", "seed", *on, "--topic", names.input, "--count", "60"],
         ["brew-pipeline", "run", *on, *three, *group, "--master", "none"],
         ["brew-proof", "verify", *on, *three, *group],
+        ["brew", "run", *on, *three, *group, "--master", "none"],
+        ["brew", "verify", *on, *three, *group],
     ):
         ran = installed.run(*command)
         assert ran.returncode == 0, ran.stdout + ran.stderr

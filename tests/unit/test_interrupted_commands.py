@@ -42,6 +42,10 @@ _COMMANDS = [
     "proof group-describe",
     "proof verify",
     "proof read --journal journals",
+    "brew run --master none",
+    "brew lag",
+    "brew count",
+    "brew verify",
 ]
 
 
@@ -85,7 +89,9 @@ def test_an_interrupted_command_ends_in_one_line_with_128_and_the_signals_number
             assert ended(program, number) == (128 + number, f"{words.split(maxsplit=1)[0]}: stopped by {number.name}\n")
 
 
-@pytest.mark.parametrize("words", ["pipeline run --master none", "downstream call --url http://127.0.0.1:1/"])
+@pytest.mark.parametrize(
+    "words", ["pipeline run --master none", "brew run --master none", "downstream call --url http://127.0.0.1:1/"]
+)
 def test_a_following_program_that_still_waits_for_its_broker_ends_with_0(words: str, tmp_path: Path) -> None:
     """Whoever stops a service that has not found its brokers yet has stopped it well."""
     words += " --follow"

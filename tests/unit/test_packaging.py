@@ -183,6 +183,14 @@ def test_every_program_is_a_console_script(name: str) -> None:
     assert module == f"{name}.__main__"
 
 
+def test_the_one_command_is_a_console_script() -> None:
+    """It stands beside the script of each program."""
+    assert set(PROJECT["scripts"]) == {"brew", *(f"brew-{name}" for name in PROGRAMS)}
+    module, _, function = PROJECT["scripts"]["brew"].partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+    assert module == "brew.__main__"
+
+
 @pytest.mark.parametrize(
     ("called", "told"),
     [("/opt/venv/bin/brew-pipeline", "brew-pipeline"), ("/src/pipeline/__main__.py", "python -m pipeline")],

@@ -44,6 +44,19 @@ def test_an_option_is_told_with_limits_variables_and_default(reference: ModuleTy
     assert rows["--crash-point"][3] == "CRASH_POINT"
 
 
+def test_each_command_of_brew_is_told_with_its_long_name(reference: ModuleType) -> None:
+    """In the order of the sections; those that `brew` has not are told, too."""
+    rows = tables(reference.page(), "brew")[0]
+    pairs = [pair for _, short, long in rows for pair in zip(_words(short), _words(long), strict=False)]
+    assert [short for short, _ in pairs if short] == [f"brew {name}" for name in reference.BREW]
+    assert {("brew lag", "pipeline lag"), ("brew verify", "proof verify"), ("brew sandbox", "sandbox")} <= set(pairs)
+    assert "proof replay" in rows[-1][-1]
+
+
+def _words(cell: str) -> list[str]:
+    return [word.strip("` ") for word in cell.split(",")]
+
+
 def _names_asked_for(source: str) -> Iterator[str]:
     """Literal names in `os.environ[...]`, its `get(...)` and `setdefault(...)`, and `... in os.environ`."""
     for node in ast.walk(ast.parse(source)):

@@ -1,0 +1,274 @@
+"""The console command `brew`: every command of the four programs, listed without being imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+from harness.pages import ROOT
+
+import brew
+from brew import errors
+from brew.__main__ import COMMANDS, LEFT_OUT, SECTIONS, BrewGroup, cli
+from brew.cli import CONTEXT, LazyGroup, _looks_only, as_called, outcome
+from brew.errors import Refused
+from downstream.__main__ import downstream
+from pipeline.__main__ import cli as pipeline
+from proof.__main__ import proof
+from sandbox.__main__ import cli as sandbox
+
+PROGRAMS: dict[str, click.Group] = {"pipeline": pipeline, "downstream": downstream, "proof": proof}
+CLIENTS = ("confluent_kafka", "kafka", "pyspark", "psycopg", "redis", "rocksdict", "pyarrow", "pandas", "starlette")
+APPLICATIONS = ("pipeline", "operations", "downstream", "proof", "sandbox")
+
+
+@pytest.fixture(autouse=True)
+def _typed_as_brew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pip's console script starts it."""
+    monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/brew"])
+
+
+def _of(program: click.Group, name: str) -> click.Command:
+    found = program.get_command(click.Context(program), name)
+    assert found is not None
+    return found
+
+
+def _below(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            yield from _below(f"{path} {name}", _of(command, name))
+
+
+def _python(code: str, **environment: str) -> str:
+    """What a fresh interpreter prints."""
+    given = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    done = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# Which commands there are.
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_command_of_a_program_is_reachable_or_left_out_with_a_reason(name: str) -> None:
+    """It is the program's own command: the same callback, whatever its help is worded like."""
+    program = PROGRAMS[name]
+    own = set(program.list_commands(click.Context(program)))
+    reachable = {command for command, listed in COMMANDS.items() if listed.program == name}
+    left_out = {command for command, (whose, why) in LEFT_OUT.items() if whose == name and why}
+    assert (reachable | left_out, reachable & left_out) == (own, set())
+    assert all(_of(cli, command).callback is _of(program, command).callback for command in reachable)
+
+
+def test_the_sandbox_is_a_group_with_all_of_its_commands() -> None:
+    """As many levels deep as the program itself."""
+    assert [path for path, _ in _below("sandbox", _of(cli, "sandbox"))] == [p for p, _ in _below("sandbox", sandbox)]
+
+
+def test_a_name_that_two_programs_share_is_resolved_on_purpose() -> None:
+    """`setup` is the only one: Spark's jars at the top level, a broker below `sandbox`."""
+    names = {name: {*group.list_commands(click.Context(group))} for name, group in PROGRAMS.items()}
+    names["sandbox"] = set(sandbox.commands)
+    shared = {one for name, own in names.items() for other in names if other != name for one in own & names[other]}
+    assert shared == {"setup"}
+    assert COMMANDS["setup"].program == "pipeline"
+    group = _of(cli, "sandbox")
+    assert isinstance(group, click.Group)
+    assert group.commands["setup"].callback is sandbox.commands["setup"].callback
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_listed_help_is_the_commands_own(name: str) -> None:
+    """It stands twice, so that a list of commands imports none of them."""
+    assert COMMANDS[name].help == _of(cli, name).get_short_help_str(limit=1000)
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_command_that_is_left_out_is_told_where_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(cli, "brew", [name, "--help"]) == 64
+    assert f"`python -m {LEFT_OUT[name][0]} {name}`" in capsys.readouterr().err
+
+
+# What it says.
+
+
+def test_help_lists_every_command_in_its_section(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the order of work, and with the examples of `brew` itself."""
+    assert outcome(cli, "brew", ["-h"]) == 0
+    told = capsys.readouterr().out
+    places = [told.index(f"\n{section}:\n") for section in SECTIONS]
+    assert places == sorted(places)
+    assert [name for name in COMMANDS if f"\n  {name} " not in told] == []
+    assert "_BREW_COMPLETE=bash_source brew" in told
+    assert "Usage: brew [OPTIONS] COMMAND" in told
+    assert cli.context_settings is CONTEXT
+
+
+def test_no_help_names_another_program_for_what_brew_can_do() -> None:
+    """Examples and options of every command, at every level; a command that `brew` has not keeps its own name."""
+    told = {path: command.get_help(click.Context(command, info_name=path)) for path, command in _below("brew", cli)}
+    others = tuple(f"{before}{name} " for before in ("python -m ", "`") for name in (*PROGRAMS, "sandbox"))
+    assert [(path, other) for path, text in told.items() for other in others if other in text] == []
+    assert "  brew lag --watch" in told["brew lag"]
+    assert "  brew sandbox up --brokers 3" in told["brew sandbox"]
+    assert "  brew dlq replay" in told["brew dlq"]
+
+
+def test_the_programs_keep_their_own_names() -> None:
+    """What `brew` shows are copies."""
+    for name in COMMANDS:
+        _of(cli, name)
+    assert "python -m pipeline lag --watch" in str(_of(pipeline, "lag").help)
+    assert "python -m sandbox up" in str(sandbox.commands["up"].help)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("see `pipeline doctor`", "see `brew doctor`"),
+        ("`python -m downstream claims status` shows whose", "`brew claims status` shows whose"),
+        ("`brew-sandbox setup --kafka 3.9.2` fetches it", "`brew sandbox setup --kafka 3.9.2` fetches it"),
+        ("`python -m proof replay CELL SEED`", "`python -m proof replay CELL SEED`"),
+        ("application brew-pipeline, group brew-enricher", "application brew-pipeline, group brew-enricher"),
+        ("pipeline: warning: x", "brew: warning: x"),
+        ("the pipeline run", "the pipeline run"),
+    ],
+)
+def test_a_message_names_what_the_user_typed(text: str, told: str) -> None:
+    assert cli.as_called(text) == told
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_error_is_one_line_that_names_brew(capsys: pytest.CaptureFixture[str], *, as_json: bool) -> None:
+    """Raised by a command, on stderr, as text or for programs; text that is echoed goes the same way."""
+
+    @click.command("lag")
+    @click.option("--json", "_json", is_flag=True)
+    def lag(*, _json: bool) -> None:
+        click.echo(as_called("`pipeline top`"))
+        raise Refused("it is held; `pipeline doctor` tells by whom")
+
+    program = BrewGroup("brew", later={}, commands={"lag": lag})
+    code = outcome(program, "brew", ["lag", *(["--json"] if as_json else [])])
+    said = capsys.readouterr()
+    assert (code, said.out) == (3, "`brew top`\n")
+    assert "`brew doctor` tells by whom" in said.err
+    assert said.err.startswith('{"error"' if as_json else "brew: it is held")
+    assert said.err.count("\n") == 1
+
+
+def test_a_check_asks_for_the_rights_of_one_who_only_looks() -> None:
+    """Advice about missing rights goes by whose command it is, not by the program that the user typed."""
+
+    def looks_only(name: str) -> bool:
+        return _looks_only(click.Context(_of(cli, name), info_name=name, parent=click.Context(cli, info_name="brew")))
+
+    assert [name for name in ("verify", "end-offsets", "lag", "call", "run") if looks_only(name)] == [
+        "verify",
+        "end-offsets",
+        "lag",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["run", "--lanes", "x"], 64, "Try 'brew run --help'"),
+        (["run", "--lanes", "0"], 64, "brew: --lanes is 0"),
+        (["lagg"], 64, "No such command 'lagg'"),
+        (["sandbox", "logs", "--dir", "nowhere"], 3, "`brew sandbox status` tells"),
+    ],
+)
+def test_exit_codes_are_those_of_the_programs(
+    arguments: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome(cli, "brew", arguments) == code
+    assert told in capsys.readouterr().err
+
+
+def test_the_module_is_named_where_no_console_script_was_called(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python -m brew`: what the lines show can be typed again."""
+    monkeypatch.setattr(sys, "argv", ["/src/brew/__main__.py"])
+    assert outcome(cli, "brew", ["lag", "-h"]) == 0
+    told = capsys.readouterr().out
+    assert "Usage: python -m brew lag " in told
+    assert "  python -m brew lag --watch" in told
+
+
+def test_a_program_without_other_names_says_what_it_said() -> None:
+    """Outside of a command, and in the other programs, nothing is reworded."""
+    assert as_called("`pipeline lag`") == "`pipeline lag`"
+    assert LazyGroup("pipeline", later={}).as_called("`pipeline lag`") == "`pipeline lag`"
+
+
+# What it loads.
+
+_LOADED = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+_COMPLETE = "import sys; sys.argv[:] = ['brew']\nfrom brew.__main__ import cli\nfrom brew.cli import outcome\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import brew; brew.__version__; brew.Refused",
+        f"{_COMPLETE}outcome(cli, 'brew', ['--help'])",
+        f"{_COMPLETE}outcome(cli, 'brew', ['--version'])",
+    ],
+    ids=["library", "help", "version"],
+)
+def test_no_client_and_no_application_is_loaded_for(code: str) -> None:
+    """Neither by `import brew` nor to list the commands."""
+    loaded = _python(f"{code}\n{_LOADED}").splitlines()[-1].split()
+    assert "brew" in loaded
+    assert [name for name in (*CLIENTS, *APPLICATIONS) if name in loaded] == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("brew la", ["lag"]),
+        ("brew see", ["seed", "seed-customers"]),
+        ("brew ", list(COMMANDS)),
+        ("brew --he", ["--help"]),
+    ],
+)
+def test_commands_are_completed_without_being_loaded(typed: str, completed: list[str]) -> None:
+    """Each press of the tab key starts the program once."""
+    words = {"_BREW_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": "1"}
+    ended = f"try: outcome(cli, 'brew', [])\nexcept SystemExit: pass\n{_LOADED}"
+    *told, loaded = _python(_COMPLETE + ended, **words).splitlines()
+    assert told == [f"plain,{name}" for name in completed]
+    assert [name for name in (*CLIENTS, *APPLICATIONS) if name in loaded.split()] == []
+
+
+def test_what_is_below_a_command_is_completed() -> None:
+    words = {"_BREW_COMPLETE": "bash_complete", "COMP_WORDS": "brew sandbox st", "COMP_CWORD": "2"}
+    assert _python(f"{_COMPLETE}outcome(cli, 'brew', [])", **words) == ("plain,status\nplain,stores\n")
+
+
+# The library's public face.
+
+
+def test_the_errors_that_callers_catch_are_the_librarys_own() -> None:
+    """The same classes under shorter names, each told in a sentence."""
+    assert 4 <= len(brew.__all__) <= 10
+    for name in brew.__all__:
+        error = getattr(brew, name)
+        assert error is getattr(errors, name)
+        assert issubclass(error, brew.BrewError)
+        assert error.__doc__
+
+
+def test_the_library_tells_its_version_and_nothing_that_it_has_not() -> None:
+    assert brew.__version__[0].isdigit()
+    with pytest.raises(AttributeError, match="module 'brew' has no attribute 'nothing'"):
+        _ = brew.nothing  # type: ignore[attr-defined]
