@@ -6,7 +6,7 @@ import threading
 from typing import Self
 
 
-class Beside:
+class ScopedThread:
     """`work` runs beside the block until it sees ``_stop``; once it has ended, `after` follows."""
 
     def __init__(self) -> None:

@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from brew import names
-from brew.claims.heartbeater import Keeper
+from brew.claims.heartbeater import Heartbeater
 from brew.claims.log import Entry, Item
-from brew.claims.member import INTERVAL_S, Membership, arrive
+from brew.claims.member import INTERVAL_S, Membership, read_to_end
 from brew.claims.messages import NOTHING, SNAPSHOT_KEY, ClaimingPartition, Heartbeat, Message, encode
-from brew.claims.state import SNAPSHOT_RECORDS, World, taken
+from brew.claims.state import SNAPSHOT_RECORDS, ClaimsView, snapshot_of
 from brew.claims.state import Table as ClaimsTable
 from brew.cli import REACH_S, run
 from brew.connection import Connection
@@ -46,7 +46,7 @@ def traffic(count: int) -> Iterator[Message]:
 def fold(count: int) -> dict[str, float]:
     """Decode and apply, without a broker; messages per second."""
     entries = [Entry(0, at, 1_000_000 + at * 20, *encode(message)) for at, message in enumerate(traffic(count))]
-    world = World([ClaimsTable()])
+    world = ClaimsView([ClaimsTable()])
     began = time.process_time()
     for entry in entries:
         world.apply(entry)
@@ -64,7 +64,7 @@ def newcomer(connection: Connection, count: int) -> dict[str, float]:
         batch.append(Item(0, *encode(message)))
         table.apply(table.next, time.time_ns() // 1_000_000, message)
         if table.next - until >= SNAPSHOT_RECORDS:
-            batch.append(Item(0, *encode(taken(table, "m0"))))
+            batch.append(Item(0, *encode(snapshot_of(table, "m0"))))
             table.next, until = table.next + 1, table.next
         if len(batch) >= _BATCH:
             log.append(batch, Deadline(_PATIENCE_S))
@@ -75,10 +75,10 @@ def newcomer(connection: Connection, count: int) -> dict[str, float]:
 
     reader = ClaimsLog(connection, topic, make=False)
     began = time.perf_counter()
-    world = arrive(reader, Deadline(_PATIENCE_S))
+    world = read_to_end(reader, Deadline(_PATIENCE_S))
     with_snapshot = time.perf_counter() - began
     began = time.perf_counter()
-    whole = World([ClaimsTable()])
+    whole = ClaimsView([ClaimsTable()])
     for entry in reader.history(reader.bounds(Deadline(_PATIENCE_S)), Deadline(_PATIENCE_S)):
         if entry.key != SNAPSHOT_KEY:
             whole.apply(entry)
@@ -96,9 +96,9 @@ def take_overs(connection: Connection, interval_s: float, times: int) -> dict[st
     topic, silent = f"brew.bench-claims-{uuid.uuid4().hex[:8]}", [False] * (times + 1)
     partitions, took = tuple(range(_PARTITIONS)), []
 
-    def keeper(number: int) -> Keeper:
+    def keeper(number: int) -> Heartbeater:
         who = Membership(f"m{number}", "g", "worked", partitions, interval_s)
-        return Keeper(lambda: ClaimsLog(connection, topic), who, healthy=lambda: not silent[number])
+        return Heartbeater(lambda: ClaimsLog(connection, topic), who, healthy=lambda: not silent[number])
 
     with ExitStack() as stack:
         owner = stack.enter_context(keeper(0))
@@ -124,7 +124,7 @@ def take_overs(connection: Connection, interval_s: float, times: int) -> dict[st
     }
 
 
-def _until_all(keeper: Keeper) -> None:
+def _until_all(keeper: Heartbeater) -> None:
     deadline = Deadline(_PATIENCE_S)
     while len(keeper.held()) < _PARTITIONS:
         deadline.check("all partitions")

@@ -25,7 +25,7 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunTopics:
     """Where one run reads and writes."""
 
     bootstrap: str
@@ -45,7 +45,7 @@ class Setup:
     pipeline_options: Sequence[str] = ()
 
 
-Command = Callable[[Place, Setup, bool], list[str]]
+Command = Callable[[RunTopics, Setup, bool], list[str]]
 """(place, setup, follow) -> the command line; with ``follow`` it goes on until SIGTERM."""
 
 
@@ -71,7 +71,7 @@ class Contender:
     stands_by: bool = False
 
 
-def _topics(place: Place) -> list[str]:
+def _topics(place: RunTopics) -> list[str]:
     return [
         *("--bootstrap", place.bootstrap, "--input", place.input, "--output", place.output),
         *("--dead-letter", place.dead_letter, "--group", place.group),
@@ -79,7 +79,7 @@ def _topics(place: Place) -> list[str]:
 
 
 def _pipeline(*reader: str) -> Command:
-    def command(place: Place, setup: Setup, follow: bool) -> list[str]:
+    def command(place: RunTopics, setup: Setup, follow: bool) -> list[str]:
         return [
             *(sys.executable, "-m", "pipeline", "run", *reader, "--progress", "json"),
             *_topics(place),
@@ -92,8 +92,8 @@ def _pipeline(*reader: str) -> Command:
     return command
 
 
-def _alone(*program: str) -> Command:
-    def command(place: Place, setup: Setup, follow: bool) -> list[str]:
+def _local(*program: str) -> Command:
+    def command(place: RunTopics, setup: Setup, follow: bool) -> list[str]:
         return [
             *(sys.executable, *program, "--master", "none", "--reader", "direct", "--progress", "json"),
             *_topics(place),
@@ -105,7 +105,7 @@ def _alone(*program: str) -> Command:
 
 
 def _sink(*, tuned: bool, json: str = "parse") -> Command:
-    def command(place: Place, setup: Setup, follow: bool) -> list[str]:
+    def command(place: RunTopics, setup: Setup, follow: bool) -> list[str]:
         return [
             *(sys.executable, str(Path(__file__).with_name("spark_sink.py"))),
             *("--bootstrap", place.bootstrap, "--input", place.input, "--output", place.output),
@@ -134,10 +134,12 @@ def java_options(setup: Setup, *, tuned: bool, given: str | None = None) -> str:
     return f"{_JAVA_OPTIONS}={' '.join(words)}"
 
 
-def _peer(program: Sequence[str], *, static: bool, options: Callable[[Place], Sequence[str]] | None = None) -> Command:
+def _peer(
+    program: Sequence[str], *, static: bool, options: Callable[[RunTopics], Sequence[str]] | None = None
+) -> Command:
     """A peer runs until SIGTERM, whatever it is asked for; a static member keeps its id over restarts."""
 
-    def command(place: Place, _setup: Setup, _follow: bool) -> list[str]:
+    def command(place: RunTopics, _setup: Setup, _follow: bool) -> list[str]:
         more = options(place) if options else []
         return [*program, *_topics(place), *more, *(["--instance", "bench-1"] if static else [])]
 
@@ -148,7 +150,7 @@ _LOOP = [sys.executable, str(PEERS / "loop.py")]
 _JAVA = ["java", "-Xms1g", "-Xmx1g", "-jar"]
 
 
-def _state(place: Place) -> list[str]:
+def _state(place: RunTopics) -> list[str]:
     return ["--state-dir", str(place.home / "state")]
 
 
@@ -204,11 +206,11 @@ STAND_BY = Contender(
     ours=True,
     stands_by=True,
 )
-ALONE = Contender("alone", "ours, exactly once, one process without Spark", _alone("-m", "pipeline", "run"), ours=True)
-PRICE = Contender(
+LOCAL = Contender("alone", "ours, exactly once, one process without Spark", _local("-m", "pipeline", "run"), ours=True)
+AT_LEAST_ONCE = Contender(
     "alone-at-least-once",
     "the same with its transactions taken out, offsets after output",
-    _alone(str(Path(__file__).with_name("at_least_once.py"))),
+    _local(str(Path(__file__).with_name("at_least_once.py"))),
     exactly_once=False,
 )
 
@@ -218,8 +220,8 @@ CONTENDERS = {
         DIRECT,
         PIPELINE,
         STAND_BY,
-        ALONE,
-        PRICE,
+        LOCAL,
+        AT_LEAST_ONCE,
         Contender("spark-sink", f"{_SINK}, the JVM as Spark starts it", _sink(tuned=False), exactly_once=False),
         Contender("spark-sink-tuned", f"{_SINK}, our JVM options", _sink(tuned=True), exactly_once=False),
         Contender(

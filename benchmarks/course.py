@@ -19,10 +19,10 @@ from proof.findings import Name, Verdict
 
 _LOOK_S = 0.05
 _ASK_S = 30.0
-_GOODBYE_S = 30.0
+_SHUTDOWN_TIMEOUT_S = 30.0
 
 
-def place_for(ground: Ground, contender: Contender, source: str, stem: str) -> Place:
+def create_run_topics(ground: Ground, contender: Contender, source: str, stem: str) -> Place:
     """Fresh topics, group and directory for one run over the topic ``source``."""
     stem = f"bench.{contender.name}.{stem}"
     place = Place(ground.cluster.bootstrap, source, f"{stem}.out", f"{stem}.dlq", f"{stem}.group", ground.home / stem)
@@ -43,7 +43,7 @@ def finish(ground: Ground, contender: Contender, place: Place, tree: Tree, deadl
 def stop(tree: Tree) -> Usage:
     """SIGTERM, and the end that follows."""
     tree.terminate()
-    return tree.wait(Deadline(_GOODBYE_S), stopped=True)
+    return tree.wait(Deadline(_SHUTDOWN_TIMEOUT_S), stopped=True)
 
 
 def _await_drained(ground: Ground, place: Place, tree: Tree, deadline: Deadline) -> None:

@@ -16,7 +16,7 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka import topics
 from brew.kafka.clients import admin, mapped
-from brew.kafka.topics import Wanted
+from brew.kafka.topics import TopicSpec
 from brew.names import ExitCode
 from sandbox.kafka import Cluster
 from sandbox.launch import Settings
@@ -27,13 +27,13 @@ _ASK_S = 60.0
 _SLOWEST_PER_S = 5_000
 
 
-def patience(records: int) -> Deadline:
+def step_timeout_s(records: int) -> Deadline:
     """How long a step over so many records may take: two minutes, and what the slowest machine needs."""
     return Deadline(120 + records / _SLOWEST_PER_S)
 
 
 @dataclass
-class Ground:
+class BenchmarkCluster:
     """The broker, and a directory for everything that runs write."""
 
     cluster: Cluster
@@ -71,7 +71,7 @@ class Ground:
         program("proof", "seed", "--bootstrap", self.cluster.bootstrap, *options, records=records)
 
     def make_topics(self, names: Sequence[str], config: Mapping[str, str] | None = None) -> None:
-        wanted = [Wanted(name, PARTITIONS, config or {}) for name in names]
+        wanted = [TopicSpec(name, PARTITIONS, config or {}) for name in names]
         deadline = Deadline(_ASK_S)
         client = admin(self.connection)
         topics.create(client, wanted, deadline)
@@ -94,12 +94,12 @@ class Ground:
 
 
 @contextmanager
-def ground() -> Iterator[Ground]:
+def benchmark_cluster() -> Iterator[BenchmarkCluster]:
     """A one-node broker with both compilers and 1 GiB of heap; it goes with its data, whatever happens."""
     with tempfile.TemporaryDirectory(prefix="brew-bench-") as place:
         home = Path(place)
         with Cluster.start(home / "broker", settings=Settings(heap_mb=1024, quick=False)) as cluster:
-            yield Ground(cluster, home)
+            yield BenchmarkCluster(cluster, home)
 
 
 def program(package: str, *arguments: str, records: int = 0, good: Sequence[int] = (0,)) -> str:
@@ -110,7 +110,7 @@ def program(package: str, *arguments: str, records: int = 0, good: Sequence[int]
         Refused: it ended with an exit code that is not ``good``, or not in time.
     """
     command = [sys.executable, "-m", package, *arguments]
-    deadline = patience(records)
+    deadline = step_timeout_s(records)
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=deadline.budget_s)
     except subprocess.TimeoutExpired as error:

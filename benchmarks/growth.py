@@ -36,7 +36,7 @@ from brew.deadline import Deadline
 from brew.journal import Entry, Phase, Step, entries
 from brew.kafka.clients import admin, producer
 from brew.kafka.cluster_admin import delete_topics
-from brew.kafka.topics import Wanted, create, describe_all
+from brew.kafka.topics import TopicSpec, create, describe_all
 from proof.seed import orders
 from sandbox.kafka import Cluster
 from sandbox.launch import Settings
@@ -48,7 +48,7 @@ _WARMING = 20
 
 
 @dataclass(frozen=True)
-class Case:
+class GrowthCase:
     """
     ``value_bytes``: of an order's text; 0: as the seeder writes it, about 160. ``master``: none, or Spark's.
     ``lease_s``: how long a task works without a word from the driver, who renews every third of it.
@@ -66,24 +66,24 @@ class Case:
         return f"growth.{self.records}.{self.partitions}.{self.value_bytes}"
 
 
-def cases(count: int) -> list[Case]:
+def cases(count: int) -> list[GrowthCase]:
     """Each with about as many bytes as the base, but for those that are larger on purpose."""
     return [
-        Case("base", count),
-        Case("10 times the records", 10 * count),
-        Case("64 partitions", count, 64),
-        Case("64 partitions with 4 times the records", 4 * count, 64),
-        Case("orders of 1 KiB", count // 5, value_bytes=1024),
-        Case("orders of 10 KiB", count // 50, value_bytes=10 * 1024),
-        Case("1 GiB in each of 4 partitions", 4 * _GIB // (10 * 1024), value_bytes=10 * 1024),
-        *(Case(f"{slots} slots in Spark", count, master=f"local[{slots}]") for slots in (1, 2, 4)),
-        Case("lease of 1 s", count, lease_s=1.0),
-        Case("lease of 1 s, 2 slots in Spark", count, master="local[2]", lease_s=1.0),
+        GrowthCase("base", count),
+        GrowthCase("10 times the records", 10 * count),
+        GrowthCase("64 partitions", count, 64),
+        GrowthCase("64 partitions with 4 times the records", 4 * count, 64),
+        GrowthCase("orders of 1 KiB", count // 5, value_bytes=1024),
+        GrowthCase("orders of 10 KiB", count // 50, value_bytes=10 * 1024),
+        GrowthCase("1 GiB in each of 4 partitions", 4 * _GIB // (10 * 1024), value_bytes=10 * 1024),
+        *(GrowthCase(f"{slots} slots in Spark", count, master=f"local[{slots}]") for slots in (1, 2, 4)),
+        GrowthCase("lease of 1 s", count, lease_s=1.0),
+        GrowthCase("lease of 1 s, 2 slots in Spark", count, master="local[2]", lease_s=1.0),
     ]
 
 
 @dataclass(frozen=True)
-class Grown:
+class GrowthResult:
     """One run; rates from the first fence to the last commit, the pause between two transactions of one process."""
 
     name: str
@@ -99,9 +99,9 @@ class Grown:
     longest_pause_ms: float
 
 
-def seed(connection: Connection, case: Case) -> None:
+def seed(connection: Connection, case: GrowthCase) -> None:
     """Orders of the wanted size: a note fills them up."""
-    create(admin(connection), [Wanted(case.topic, case.partitions, {})], Deadline(_ASK_S))
+    create(admin(connection), [TopicSpec(case.topic, case.partitions, {})], Deadline(_ASK_S))
     describe_all(admin(connection), [case.topic], Deadline(_ASK_S))
     order = orders(1)
     out = producer(connection, None, timeout_s=_ASK_S, message_max_bytes=1_000_000)
@@ -121,7 +121,7 @@ def seed(connection: Connection, case: Case) -> None:
         raise SystemExit(f"{left} orders of {case.topic} were not taken")
 
 
-def run(bootstrap: str, case: Case, home: Path, number: int) -> Grown:
+def run(bootstrap: str, case: GrowthCase, home: Path, number: int) -> GrowthResult:
     """One drain in a process tree of its own, verified."""
     name = f"{case.topic}.out{number}"
     where = ["--bootstrap", bootstrap, "--input", case.topic, "--output", name, "--dead-letter", f"{name}.dlq"]
@@ -149,7 +149,7 @@ def run(bootstrap: str, case: Case, home: Path, number: int) -> Grown:
     rate = outputs / (last - first)
     cpu = max(usage.cpu_s, memory.cpu_s) / outputs * 1e6
     facts = (case.name, case.records, case.partitions, size, case.master, rate, rate * size / 1e6, cpu)
-    return Grown(*facts, memory.peak.total / 2**20, usage.wall_s, 1000 * longest_pause_s(lines))
+    return GrowthResult(*facts, memory.peak.total / 2**20, usage.wall_s, 1000 * longest_pause_s(lines))
 
 
 def longest_pause_s(lines: Iterable[Entry]) -> float:
@@ -170,7 +170,7 @@ def longest_pause_s(lines: Iterable[Entry]) -> float:
 
 def warm(bootstrap: str, home: Path) -> None:
     """A new broker takes 60 ms of processor for a transaction, most of it its compilers'; after a thousand it is 17."""
-    case = Case("warming", 6_400, 64)
+    case = GrowthCase("warming", 6_400, 64)
     seed(Connection(bootstrap), case)
     for number in range(_WARMING):
         run(bootstrap, case, home, number)
@@ -198,17 +198,17 @@ def measured(count: int, rounds: int, only: set[str]) -> list[dict[str, object]]
                     pairs.append({"case": asdict(grown), "base": asdict(beside), "load": psutil.getloadavg()[0]})
                     _tell(grown, beside)
                 found.append({"name": case.name, "pairs": pairs})
-                told = middle(pairs)
+                told = median_ratio(pairs)
                 print(f"{case.name:38} {told:5.2f} of the base's bytes, the middle of {rounds}\n", flush=True)
     return found
 
 
-def middle(pairs: Sequence[dict[str, Any]]) -> float:
+def median_ratio(pairs: Sequence[dict[str, Any]]) -> float:
     """The middle ratio of a case's bytes in a second to those of the base beside it."""
     return statistics.median(one["case"]["mb_per_s"] / one["base"]["mb_per_s"] for one in pairs)
 
 
-def _tell(grown: Grown, base: Grown) -> None:
+def _tell(grown: GrowthResult, base: GrowthResult) -> None:
     print(
         f"{grown.name:38} {grown.records_per_s:9,.0f} records/s {grown.mb_per_s:6.1f} MB/s  "
         f"{grown.records_per_s / base.records_per_s:5.2f} of the base's records, "

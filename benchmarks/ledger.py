@@ -44,7 +44,7 @@ _RUN_S = 500
 
 def write(bootstrap: str, topic: str, orders: int) -> None:
     """Enriched orders, in transactions of 10,000, spread over customers and tiers."""
-    topics.create(admin(Connection(bootstrap)), [topics.Wanted(topic, PARTITIONS, {})], Deadline(30))
+    topics.create(admin(Connection(bootstrap)), [topics.TopicSpec(topic, PARTITIONS, {})], Deadline(30))
     topics.describe_all(admin(Connection(bootstrap)), [topic], Deadline(30))
     writer = producer(Connection(bootstrap), topic, timeout_s=60, message_max_bytes=1_000_000)
     writer.init_transactions(30)

@@ -36,7 +36,7 @@ def machine() -> dict[str, str]:
         "flink": jar_version(FLINK.parent / "lib", "flink-clients"),
         "flink-connector-kafka": jar_version(FLINK.parent / "lib", "flink-connector-kafka"),
         "quix-streams": _quix(),
-        "commit": _told("git", "describe", "--always", "--dirty") or "none",
+        "commit": _program_output("git", "describe", "--always", "--dirty") or "none",
     }
 
 
@@ -56,7 +56,7 @@ def _is_slow() -> bool:
 
 
 def _java() -> str:
-    found = re.search(r'version "([^"]+)"', _told("java", "-version"))
+    found = re.search(r'version "([^"]+)"', _program_output("java", "-version"))
     return found[1] if found else "unknown"
 
 
@@ -70,7 +70,7 @@ def _quix() -> str:
     return found[1] if found else "unknown"
 
 
-def _told(name: str, *arguments: str) -> str:
+def _program_output(name: str, *arguments: str) -> str:
     """What a program of PATH says; nothing when it is not there or fails."""
     program = shutil.which(name)
     if program is None:

@@ -90,7 +90,7 @@ print(json.dumps({
 
 def memory(bootstrap: str) -> dict[str, float]:
     """One process that holds all profiles, as a worker does: resident memory before, after, and at most."""
-    told = _told([sys.executable, "-c", _HOLD, bootstrap, CUSTOMERS])
+    told = _program_output([sys.executable, "-c", _HOLD, bootstrap, CUSTOMERS])
     found: dict[str, float] = json.loads(told)
     return found
 
@@ -104,13 +104,13 @@ def drain(bootstrap: str, tiers: Tiers, number: int) -> dict[str, float]:
         command = [sys.executable, "-m", "pipeline", "run", *where, "--master", "none", "--reader", "direct"]
         before = psutil.Process().cpu_times()
         began = time.monotonic()
-        _told([*command, "--journal", journal, "--progress", "none"])
+        _program_output([*command, "--journal", journal, "--progress", "none"])
         wall = time.monotonic() - began
         after = psutil.Process().cpu_times()
         lines = list(entries(Path(journal)))
     first = min(one.at for one in lines if one.step is Step.FENCE)
     last = max(one.at for one in lines if one.step is Step.COMMIT and one.phase is Phase.DONE)
-    report = json.loads(_told([sys.executable, "-m", "proof", "verify", *where, "--json"]))
+    report = json.loads(_program_output([sys.executable, "-m", "proof", "verify", *where, "--json"]))
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
     return {
         "records": report["outputs"],
@@ -121,7 +121,7 @@ def drain(bootstrap: str, tiers: Tiers, number: int) -> dict[str, float]:
     }
 
 
-def _told(command: list[str]) -> str:
+def _program_output(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_S, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command[:6])} ended with {done.returncode}: {done.stdout}{done.stderr}")
@@ -132,10 +132,10 @@ def real(asked: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="brew-bench-profiles-") as home, Cluster.start(Path(home)) as cluster:
         where = ["--bootstrap", cluster.bootstrap]
         proof = [sys.executable, "-m", "proof"]
-        _told([*proof, "topics", *where, "--input", INPUT, "--customers", CUSTOMERS])
-        _told([*proof, "seed", *where, "--topic", INPUT, "--count", str(asked.orders)])
+        _program_output([*proof, "topics", *where, "--input", INPUT, "--customers", CUSTOMERS])
+        _program_output([*proof, "seed", *where, "--topic", INPUT, "--count", str(asked.orders)])
         seeding = [*proof, "seed-customers", *where, "--topic", CUSTOMERS, "--customers", str(asked.profiles)]
-        seeded = json.loads(_told([*seeding, "--json"]))
+        seeded = json.loads(_program_output([*seeding, "--json"]))
         found: dict[str, Any] = {"seeding_seconds": seeded["seconds"], "memory": memory(cluster.bootstrap)}
         turns = [list(Tiers), list(Tiers)[::-1]]
         runs = [

@@ -23,11 +23,11 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka import topics as topic_admin
 from brew.kafka.clients import admin, producer
-from brew.kafka.topics import Topic, Wanted
+from brew.kafka.topics import Topic, TopicSpec
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.transaction import queue
-from downstream.totals.run import Run, Told
-from downstream.totals.state_store import STANDING, MemoryStore, RocksStore, Store, standing_value
+from downstream.totals.run import Run, RunResult
+from downstream.totals.state_store import CHECKPOINT_KEY, MemoryStore, RocksStore, Store, checkpoint_value
 from downstream.totals.topics import Position, Topics, TotalsSettings, ensured
 from downstream.totals.total import Total
 from sandbox.kafka import Cluster
@@ -41,7 +41,7 @@ ONE_MORE = Total(orders=1).encode()
 def fill(settings: TotalsSettings, keys: int) -> Topics:
     """The changelog of ``keys`` totals, the group's offsets beside it, and one delta for each partition."""
     client = admin(settings.connection)
-    topic_admin.create(client, [Wanted(settings.input, PARTITIONS, {})], Deadline(30))
+    topic_admin.create(client, [TopicSpec(settings.input, PARTITIONS, {})], Deadline(30))
     topic_admin.describe_all(client, [settings.input], Deadline(30))
     made = ensured(client, settings, Deadline(60))
     for partition in range(PARTITIONS):
@@ -54,7 +54,7 @@ def fill(settings: TotalsSettings, keys: int) -> Topics:
         mine = range(partition, keys, PARTITIONS)
         for n in mine:
             queue(kafka, deadline, settings.changelog, value_of(n), key_of(n), partition)
-        queue(kafka, deadline, settings.changelog, standing_value(0, len(mine)), STANDING, partition)
+        queue(kafka, deadline, settings.changelog, checkpoint_value(0, len(mine)), CHECKPOINT_KEY, partition)
         kafka.flush(deadline)
         kafka.send_offsets(0, Position(0, 0).metadata(made.deltas.topic_id), deadline)
         kafka.commit(deadline)
@@ -104,7 +104,7 @@ def measure(
 
     run.close_stores = check_and_close  # type: ignore[method-assign]
     began = time.monotonic()
-    told: Told = run.run(follow=False)
+    told: RunResult = run.run(follow=False)
     whole = time.monotonic() - began
     if sum(checked) < keys or told.deltas != PARTITIONS:
         raise SystemExit(f"{name}: {sum(checked)} keys came back, wanted {keys}")

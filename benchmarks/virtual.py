@@ -25,7 +25,7 @@ from brew.kafka.offsets import committed
 from brew.names import READ_COMMITTED
 from downstream.consume.handler import LoopSettings
 from downstream.consume.loop import Loop
-from downstream.virtual.partitions import SpreadingMember, VirtualPartitions, VirtualSettings
+from downstream.virtual.partitions import VirtualPartitions, VirtualPartitionsHandler, VirtualSettings
 from sandbox.kafka import Cluster
 
 WANTED = 10.0
@@ -33,7 +33,7 @@ COUNTS = (1, 4, 16, 64)
 TOPIC = "bench.virtual"
 
 
-class Slow:
+class SlowHandler:
     """A handler that waits, as for an answer from far away."""
 
     def __init__(self, seconds: float) -> None:
@@ -52,7 +52,7 @@ class Slow:
 
 def fill(connection: Connection, records: int) -> None:
     client = admin(connection)
-    topics.create(client, [topics.Wanted(TOPIC, 1, {})], Deadline(30))
+    topics.create(client, [topics.TopicSpec(TOPIC, 1, {})], Deadline(30))
     topics.describe_all(client, [TOPIC], Deadline(30))
     writer = producer(connection, None, timeout_s=30, message_max_bytes=1_000_000)
     for n in range(records):
@@ -63,12 +63,12 @@ def fill(connection: Connection, records: int) -> None:
 
 def measure(connection: Connection, count: int, records: int, handler_s: float) -> dict[str, float]:
     """Drain the topic with ``count`` workers under a group of its own."""
-    effect, stop, group = Slow(handler_s), threading.Event(), f"bench-{count}"
+    effect, stop, group = SlowHandler(handler_s), threading.Event(), f"bench-{count}"
     settings = VirtualSettings(count)
     virtual = VirtualPartitions(settings, effect)
     began, cpu = time.monotonic(), time.process_time()
     loop = LoopSettings(connection, group, TOPIC, (0,), batch=settings.batch)
-    Loop(loop, SpreadingMember(virtual, stop, follow=False), stop).run()
+    Loop(loop, VirtualPartitionsHandler(virtual, stop, follow=False), stop).run()
     wall, cpu = time.monotonic() - began, time.process_time() - cpu
     reader = consumer(connection, group, READ_COMMITTED)
     position = committed(reader, TOPIC, [0], Deadline(20))[0]

@@ -11,7 +11,7 @@ from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import OffsetSpec
 
 from brew.connection import Connection
-from brew.deadline import Deadline, again
+from brew.deadline import Deadline, retry_until
 from brew.errors import BrewError
 from brew.kafka.clients import TopicPartition, admin, consumer, mapped
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
@@ -21,14 +21,14 @@ _ASK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class VisibilitySample:
     """At ``at`` (monotonic seconds) so many offsets lay below the partitions' last stable offsets."""
 
     at: float
     visible: int
 
 
-class Ends:
+class EndOffsets:
     """The ends of a topic's partitions as one kind of reader sees them."""
 
     def __init__(self, connection: Connection, topic: str, partitions: int) -> None:
@@ -45,16 +45,16 @@ class Ends:
                 return {tp.partition: future.result().offset for tp, future in answers.items()}
 
         # A topic that was only just made may have no leader yet.
-        return again(once, "look", Deadline(_ASK_S))
+        return retry_until(once, "look", Deadline(_ASK_S))
 
 
 class VisibilityWatch(Beside):
     """Notes each change of what is visible; each look costs this process and the broker, more with more partitions."""
 
-    def __init__(self, ends: Ends, poll_s: float = POLL_S) -> None:
+    def __init__(self, ends: EndOffsets, poll_s: float = POLL_S) -> None:
         super().__init__()
         self._ends, self._poll_s = ends, poll_s
-        self.sights: list[Sight] = []
+        self.sights: list[VisibilitySample] = []
 
     def after(self) -> None:
         self._look()
@@ -69,11 +69,11 @@ class VisibilityWatch(Beside):
     def _look(self) -> None:
         visible = sum(self._ends.ask().values())
         if visible != (self.sights[-1].visible if self.sights else 0):
-            self.sights.append(Sight(time.monotonic(), visible))
+            self.sights.append(VisibilitySample(time.monotonic(), visible))
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Throughput:
     """How a run went, as a `read_committed` reader saw it; seconds from process start."""
 
     first_visible_s: float
@@ -82,7 +82,7 @@ class Pace:
     overall_records_per_s: float
 
 
-def pace(sights: Sequence[Sight], started: float, records: int) -> Pace | None:
+def throughput(sights: Sequence[VisibilitySample], started: float, records: int) -> Throughput | None:
     """
     The pace of a run; None when nothing ever became visible.
 
@@ -95,7 +95,7 @@ def pace(sights: Sequence[Sight], started: float, records: int) -> Pace | None:
     overall = records / (last.at - started)
     later = max(0, records - first.visible)
     rate = later / (last.at - first.at) if last.at > first.at and later else overall
-    return Pace(first.at - started, last.at - started, rate, overall)
+    return Throughput(first.at - started, last.at - started, rate, overall)
 
 
 def first_record(
@@ -118,7 +118,7 @@ def first_record(
         reader.close()
 
 
-def open_records(ends: Ends) -> int:
+def open_records(ends: EndOffsets) -> int:
     """Offsets that wait behind the last stable ones: more than none while a transaction is open."""
     stable = ends.ask()
     return sum(ends.ask(READ_UNCOMMITTED).values()) - sum(stable.values())

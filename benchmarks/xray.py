@@ -17,7 +17,7 @@ from brew.kafka.kafka_python import DefaultRecordBatch, parse_batches
 from brew.offsets import LogOffsets
 from operations.xray import html as xray_html
 from operations.xray import timeline
-from operations.xray.model import Fold, Strip
+from operations.xray.model import RunBuilder, Strip
 from operations.xray.timeline import Xray
 
 _HEADER = DefaultRecordBatch.HEADER_STRUCT
@@ -64,7 +64,7 @@ def main() -> None:
     parts = list(log(given.offsets, given.per_batch, given.batches))
     end = given.offsets * 2
     began = time.perf_counter()
-    fold, count = Fold(0, end, given.offsets // xray_html.MOST_COLUMNS), 0
+    fold, count = RunBuilder(0, end, given.offsets // xray_html.MOST_COLUMNS), 0
     for part in parts:
         for batch in parse_batches(part):
             fold.add(batch)
@@ -73,7 +73,7 @@ def main() -> None:
     end = runs[-1].end
     strip = Strip("output", 0, LogOffsets(0, end, end), 0, end, runs)
     folded = time.perf_counter()
-    timeline.settle(runs, _T0 + 10_000_000)
+    timeline.assign_write_times(runs, _T0 + 10_000_000)
     line = timeline.timeline([strip], {}, [], "input", _T0 + 10_000_000)
     timed = time.perf_counter()
     xray = Xray((strip,), line, {"output": "output"}, "group", "memory", _T0)

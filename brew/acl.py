@@ -81,7 +81,7 @@ class Right:
     prefix: bool = False
     purpose: Purpose | None = None
 
-    def at(self, place: Place) -> Right:
+    def at(self, place: ResourceNames) -> Right:
         """The row with the place's own names."""
         filled = self.name.format_map(place.fields())
         return replace(self, name=filled)
@@ -98,7 +98,7 @@ class Right:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResourceNames:
     """The names that one pipeline and its readers use; ``downstream`` and ``upstream`` are what theirs begin with."""
 
     input: str = names.INPUT_TOPIC
@@ -187,7 +187,7 @@ COMMITS_READ = Right(
     purpose=Purpose.COMMITS,
 )
 
-MORE = (
+EXTRA_RIGHTS = (
     *_more(
         Purpose.MAKE,
         _PIPELINE,
@@ -245,15 +245,17 @@ MORE = (
 USERS = tuple(dict.fromkeys(right.user for right in RIGHTS))
 
 
-def of(user: str, place: Place | None = None) -> list[Right]:
+def rights_of(user: str, place: ResourceNames | None = None) -> list[Right]:
     """The rights of one user at ``place``; with the names that programs have by themselves where none is given."""
-    return [right.at(place or Place()) for right in RIGHTS if right.user == user]
+    return [right.at(place or ResourceNames()) for right in RIGHTS if right.user == user]
 
 
-def more(user: str, purposes: Iterable[Purpose], place: Place | None = None) -> list[Right]:
+def extra_rights(user: str, purposes: Iterable[Purpose], place: ResourceNames | None = None) -> list[Right]:
     """What one user needs on top for ``purposes``."""
     wanted = frozenset(purposes)
-    return [right.at(place or Place()) for right in MORE if right.user == user and right.purpose in wanted]
+    return [
+        right.at(place or ResourceNames()) for right in EXTRA_RIGHTS if right.user == user and right.purpose in wanted
+    ]
 
 
 def _rows(rights: Iterable[Right]) -> Iterator[str]:
@@ -267,15 +269,15 @@ def _resource(right: Right) -> str:
     return f"{right.kind} `{name}{'*' if right.prefix else ''}`"
 
 
-def table() -> str:
+def rights_table() -> str:
     """The rows as docs/SECURITY.md has them."""
     return "\n".join(_rows(RIGHTS))
 
 
-def more_table() -> str:
-    """The rows of `MORE` as docs/SECURITY.md has them, those of one name together."""
+def extra_rights_table() -> str:
+    """The rows of `EXTRA_RIGHTS` as docs/SECURITY.md has them, those of one name together."""
     found: dict[tuple[Purpose | None, str, str, str], list[str]] = {}
-    for right in MORE:
+    for right in EXTRA_RIGHTS:
         found.setdefault((right.purpose, right.user, _resource(right), right.why), []).append(right.operation)
     rows = ((purpose, user, what, ", ".join(each), why) for (purpose, user, what, why), each in found.items())
     return "\n".join(f"| {purpose} | `{user}` | {what} | {told} | {why} |" for purpose, user, what, told, why in rows)
@@ -304,7 +306,7 @@ WRITTEN = "written"
 _OPERATIONS = {one.replace("Configs", "_Configs").upper(): one for one in Operation}
 
 
-class No(enum.StrEnum):
+class Denial(enum.StrEnum):
     """Which no it is."""
 
     LOGIN = "login"
@@ -312,13 +314,13 @@ class No(enum.StrEnum):
     RIGHT = "right"
 
 
-def no(text: str) -> No | None:
+def denial_in(text: str) -> Denial | None:
     """What kind of refusal an error's words tell of; None for all other errors."""
     if any(one.search(text) for one in (_TOPIC, _GROUP, _TRANSACTION, _CLUSTER, _PREFLIGHT)):
-        return No.RIGHT
+        return Denial.RIGHT
     if _LOGIN.search(text):
-        return No.LOGIN
-    return No.TLS if _TLS.search(text) else None
+        return Denial.LOGIN
+    return Denial.TLS if _TLS.search(text) else None
 
 
 def advice(
@@ -330,12 +332,12 @@ def advice(
     ``names`` are a program's own: topics by their roles (`input`, `output`, ..., see `WRITTEN`) and `group`.
     ``source`` is the file of `--client-config`. ``looks_only``: the program never moves a position.
     """
-    kind, file = no(text), source or "the file of --client-config (there is none)"
+    kind, file = denial_in(text), source or "the file of --client-config (there is none)"
     if kind is None:
         return None
-    if kind is No.LOGIN:
+    if kind is Denial.LOGIN:
         return f"the brokers do not take {user} with this password; look at sasl.* in {file}"
-    if kind is No.TLS:
+    if kind is Denial.TLS:
         return (
             f"no trust between this client and a broker; look at ssl.* in {file}: who signed the broker's certificate, "
             "whether one has expired, and whether the broker's name is in it"

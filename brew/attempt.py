@@ -15,7 +15,7 @@ from typing import Any
 
 from brew.deadline import Deadline
 from brew.errors import BrewError, Fenced
-from brew.fault_injection import CrashOrder
+from brew.fault_injection import PlannedCrash
 from brew.journal import Journal, Phase, Step
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import CrashPoint, TransactionalId
@@ -35,13 +35,13 @@ from brew.transaction import (
 from brew.transformation import Transformation
 from brew.watchdog import PATIENCE, watched
 
-MOST = 32
+MAX_LINKS = 32
 """Distinct ones of one transaction, the first; a span with a link for each of 250,000 records would help nobody."""
 _HEADER = "traceparent"
 _FORM = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-class Traces:
+class TraceLinks:
     """``found`` in the order of the records; nothing more is looked at once it is full."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Traces:
 
     def _note(self, all_headers: Iterable[RecordHeaders]) -> None:
         for headers in all_headers:
-            if len(self.found) >= MOST:
+            if len(self.found) >= MAX_LINKS:
                 return
             for name, value in headers or ():
                 if name == _HEADER and value is not None and (form := _FORM.match(value)):
@@ -73,7 +73,7 @@ FENCE, LOCATE, BEGIN, PRODUCE, SEND_OFFSETS, COMMIT, ABORT = (
 )
 
 
-class Timed:
+class TimedTransaction:
     """The kernel's port; ``steps`` is step -> seconds in the order of the steps, the one that failed last."""
 
     def __init__(self, kafka: Transaction, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -143,10 +143,12 @@ class Timed:
 
 def journaled(kafka: Transaction, folder: str | None, offered: OffsetRange, group: str) -> Transaction:
     """``kafka`` itself, or the same with a journal in ``folder``."""
-    return kafka if folder is None else _Journaled(kafka, _journal(folder, os.getpid()), _place(offered, group))
+    return (
+        kafka if folder is None else _JournaledTransaction(kafka, _journal(folder, os.getpid()), _place(offered, group))
+    )
 
 
-def tell(folder: str | None, offered: OffsetRange, group: str, outcome: Outcome) -> None:
+def journal_outcome(folder: str | None, offered: OffsetRange, group: str, outcome: Outcome) -> None:
     """Close an attempt's lines with what became of it."""
     if folder is not None:
         said = {"status": outcome.status, "position": outcome.position, "detail": outcome.detail}
@@ -177,7 +179,7 @@ def _place(offered: OffsetRange, group: str) -> dict[str, Any]:
     }
 
 
-class _Journaled:
+class _JournaledTransaction:
     """The kernel's port, every step announced and answered; `produce` goes by unseen, its flush tells."""
 
     def __init__(self, kafka: Transaction, journal: Journal, place: dict[str, Any]) -> None:
@@ -241,7 +243,7 @@ class _Journaled:
 
 
 @dataclass(frozen=True)
-class Offer:
+class AttemptSpec:
     """
     One range, where its records go, and how it is to be treated.
 
@@ -252,7 +254,7 @@ class Offer:
     offered: OffsetRange
     targets: Targets
     first_time: bool = False
-    crash: CrashOrder | None = None
+    crash: PlannedCrash | None = None
     reached: Callable[[], int] | None = None
     aside: Callable[[], AbstractContextManager[None]] = nullcontext
 
@@ -265,14 +267,14 @@ class Job:
     ``traced``: spans are made, so outcomes tell which traces the records belong to.
     """
 
-    offers: Mapping[int, Offer]
+    offers: Mapping[int, AttemptSpec]
     transaction: TransactionSettings
     transformation: Transformation
     journal: str | None = None
     traced: bool = False
 
 
-def attempt(offer: Offer, batches: Iterable[Rows], job: Job) -> Outcome:
+def attempt(offer: AttemptSpec, batches: Iterable[Rows], job: Job) -> Outcome:
     """Run one transaction; whatever goes wrong becomes an outcome, and the driver plans again from Kafka's answer."""
     offered = offer.offered
     try:
@@ -288,12 +290,12 @@ def attempt(offer: Offer, batches: Iterable[Rows], job: Job) -> Outcome:
 
 def _not_begun(job: Job, offered: OffsetRange, detail: str) -> Outcome:
     outcome = Outcome(offered.partition, offered.start, offered.until, Status.FAILED, detail=detail)
-    tell(job.journal, offered, job.transaction.group, outcome)
+    journal_outcome(job.journal, offered, job.transaction.group, outcome)
     return outcome
 
 
 def _attempt(
-    offer: Offer,
+    offer: AttemptSpec,
     batches: Iterable[Rows],
     job: Job,
     enrich: Enrich,
@@ -304,12 +306,12 @@ def _attempt(
     offered = offer.offered
     failed = Outcome(offered.partition, offered.start, offered.until, Status.FAILED)
     kafka = timed = None
-    traces = Traces()
+    traces = TraceLinks()
     if job.traced:
         batches = traces.heard(batches)
     try:
         kafka = KafkaTransaction(job.transaction, offered.topic, offered.partition)
-        timed = Timed(journaled(kafka, job.journal, offered, job.transaction.group))
+        timed = TimedTransaction(journaled(kafka, job.journal, offered, job.transaction.group))
         deadline = Deadline(job.transaction.timeout_s)
         outcome = transact(
             batches,
@@ -350,5 +352,5 @@ def _attempt(
         traces=list(traces.found),
         malformed_profiles=malformed,
     )
-    tell(job.journal, offered, job.transaction.group, outcome)
+    journal_outcome(job.journal, offered, job.transaction.group, outcome)
     return outcome

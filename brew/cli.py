@@ -84,7 +84,7 @@ def run(command: click.Command, name: str) -> NoReturn:
     """Run a click command as a program; never returns, never shows a stack trace for what is foreseen."""
     raise_on_signals()
     click.version_option(package_name=PACKAGE, prog_name=PACKAGE, message="%(prog)s %(version)s")(command)
-    code = outcome(command, name, sys.argv[1:])
+    code = exit_code_of(command, name, sys.argv[1:])
     end_at_once(code)
     sys.stdout.flush()
     gc.freeze()  # a program that ends need not look for cycles: 0.15 of 0.2 s after a run with Spark
@@ -111,7 +111,7 @@ def _aborted(error: click.Abort, name: str) -> int:
 
 
 @handlers_kept()
-def outcome(command: click.Command, name: str, arguments: list[str]) -> int:
+def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int:
     """The exit code of one call: what the command returned, or what its error stands for."""
     try:
         code = int(command.main(arguments, prog_name=called(name), standalone_mode=False) or 0)
@@ -186,7 +186,7 @@ def client_config_option(command: _F) -> _F:
         except BrewError as error:
             context = click.get_current_context(silent=True)
             given_names = _asks_for(context) if context else {}
-            looks_only = context is not None and _looks_only(context)
+            looks_only = context is not None and _is_read_only(context)
             told = advice(str(error), connection("").user, given_names, client_config().source, looks_only=looks_only)
             if told is None:
                 raise
@@ -205,7 +205,7 @@ def _asks_for(context: click.Context) -> dict[str, str]:
     return found | ({"group": f"{fields['group']}{REPLAY_GROUP}"} if command == "replay" else {})
 
 
-def _looks_only(context: click.Context) -> bool:
+def _is_read_only(context: click.Context) -> bool:
     """Whether the command never moves a group's position; `proof` has no other ones, whichever program calls them."""
     module = getattr(context.command.callback, "__module__", "")
     return module.partition(".")[0] == "proof" or context.info_name in _LOOKS
@@ -221,7 +221,7 @@ def _names(given: Mapping[str, Any]) -> dict[str, str]:
     return found | ({"group": given["group"]} if isinstance(given.get("group"), str) else {})
 
 
-def beside(option: Callable[[_F], _F]) -> Callable[[_F], _F]:
+def with_client_config(option: Callable[[_F], _F]) -> Callable[[_F], _F]:
     """``option`` and `--client-config` behind it, as one decorator."""
 
     def both(command: _F) -> _F:
@@ -230,7 +230,7 @@ def beside(option: Callable[[_F], _F]) -> Callable[[_F], _F]:
     return both
 
 
-bootstrap_option = beside(
+bootstrap_option = with_client_config(
     click.option(
         "--bootstrap",
         default=names.BOOTSTRAP,

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from brew.connection import CERTIFICATE, FILES, KEY, MASK, MAX_BYTES, SECRETS, Line, Secret, check_together, parse
+from brew.connection import CERTIFICATE, FILES, KEY, MASK, MAX_BYTES, SECRETS, ConfigLine, Secret, check_together, parse
 from brew.errors import Refused, UsageError
 
 _ELSEWHERE = re.compile(r"\$\{(env|file):([^}]+)\}")
@@ -83,7 +83,7 @@ def _check_private(path: Path, what: str) -> None:
         )
 
 
-def _value(path: Path, name: str, line: Line, environ: Mapping[str, str], variables: set[str]) -> Line:
+def _value(path: Path, name: str, line: ConfigLine, environ: Mapping[str, str], variables: set[str]) -> ConfigLine:
     """The setting with its value, wherever that stands."""
     match = _ELSEWHERE.fullmatch(line.value)
     at = f"{path}:{line.number}"
@@ -112,7 +112,7 @@ def _value(path: Path, name: str, line: Line, environ: Mapping[str, str], variab
     return replace(line, value=checked)
 
 
-def _checked_file(path: Path, name: str, line: Line) -> Line:
+def _checked_file(path: Path, name: str, line: ConfigLine) -> ConfigLine:
     """A file that a client will read by itself: there, ours to read, a key not everybody's, a certificate in time."""
     at, file = f"{path}:{line.number}", path.parent / line.value
     text = _text(file, f"{at}: {name}: {file}", name)

@@ -92,7 +92,7 @@ ONGOING = "Ongoing"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Held:
+class PartitionTransaction:
     """
     A transaction that a partition's leader holds open.
 
@@ -113,7 +113,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Coordinated:
+class CoordinatorTransaction:
     """A transactional id as its coordinator knows it (KIP-664); ``began_ms`` is None while nothing is open."""
 
     transactional_id: str
@@ -134,7 +134,7 @@ class Coordinated:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class ReadBounds:
     """A partition whose readers wait: last stable offset and end; equal when nobody waits."""
 
     last_stable: int

@@ -120,21 +120,21 @@ _WEAKER: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ConfigLine:
     """One setting as it stands in the file."""
 
     number: int
     value: str
 
 
-def parse(text: str, where: str) -> dict[str, Line]:
+def parse(text: str, where: str) -> dict[str, ConfigLine]:
     """
     The settings of a file, each let through by name and value; ``where`` is what messages call the file.
 
     Raises:
         UsageError: a line that is none, a setting twice, off the list, or with a value off its list; with its line.
     """
-    found: dict[str, Line] = {}
+    found: dict[str, ConfigLine] = {}
     for number, raw in enumerate(text.split("\n"), 1):
         line = raw.strip()
         if not line or line[0] in "#!":
@@ -146,7 +146,7 @@ def parse(text: str, where: str) -> dict[str, Line]:
         _check_name(at, name)
         if name in found:
             raise UsageError(f"{at}: {name} stands in line {found[name].number}, too; leave one of them")
-        found[name] = Line(number, _checked_value(at, name, value))
+        found[name] = ConfigLine(number, _checked_value(at, name, value))
     return found
 
 
@@ -183,7 +183,7 @@ def _checked_value(at: str, name: str, value: str) -> str:
     raise UsageError(f"{at}: {name}={MASK} is refused: it has to be {needed}" + (f"; {why}" if why else ""))
 
 
-def check_together(found: Mapping[str, Line], where: str) -> None:
+def check_together(found: Mapping[str, ConfigLine], where: str) -> None:
     """
     Whether the settings make sense beside each other.
 

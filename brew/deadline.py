@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 PAUSE_S = 0.02
 
 
-def again(call: Callable[[], _T], step: str, deadline: Deadline, pause_s: float = PAUSE_S) -> _T:
+def retry_until(call: Callable[[], _T], step: str, deadline: Deadline, pause_s: float = PAUSE_S) -> _T:
     """
     Call until it returns, or raises something that is not `Retriable`; ``pause_s`` lies between two calls.
 

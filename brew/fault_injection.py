@@ -21,7 +21,7 @@ _abandoned: list[Transaction] = []
 _COMMITTED = {CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT}
 
 
-class Dice:
+class CrashInjector:
     """Decide which ranges crash; a worker's crash strikes a range's start once, so that the run can heal."""
 
     def __init__(self, settings: CrashSettings) -> None:
@@ -29,7 +29,7 @@ class Dice:
         self._random = random.Random(settings.seed)  # noqa: S311 - dice, no secret
         self._struck: set[tuple[int, int]] = set()
 
-    def throw(self, offered: OffsetRange) -> CrashOrder | None:
+    def next_crash(self, offered: OffsetRange) -> PlannedCrash | None:
         settings = self._settings
         if settings.probability == 0.0 or self._random.random() >= settings.probability:
             return None
@@ -37,11 +37,11 @@ class Dice:
         if settings.mode is CrashMode.WORKER and place in self._struck:
             return None
         self._struck.add(place)
-        return CrashOrder(settings.point, settings.mode)
+        return PlannedCrash(settings.point, settings.mode)
 
 
 @dataclass(frozen=True, slots=True)
-class CrashOrder:
+class PlannedCrash:
     """Die at ``point``; travels to the task, which hands it to the kernel."""
 
     point: CrashPoint

@@ -19,7 +19,7 @@ def position_metadata(topic_id: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class PartitionFacts:
     """One input partition as the brokers tell it; ``committed`` is a hint, never ahead of the truth."""
 
     topic: str
@@ -59,7 +59,7 @@ class Plan:
         return Plan(ranges, tuple(p for p in self.blocked if p in ours), self.drained, elsewhere)
 
 
-def check(fact: Fact, group: str) -> None:
+def check(fact: PartitionFacts, group: str) -> None:
     """
     Raise `Refused` where going on would lose records or write them twice.
 
@@ -91,7 +91,7 @@ def check(fact: Fact, group: str) -> None:
         )
 
 
-def decide(facts: Iterable[Fact], cap: int, goals: Mapping[int, int] | None) -> Plan:
+def plan_ranges(facts: Iterable[PartitionFacts], cap: int, goals: Mapping[int, int] | None) -> Plan:
     """
     Plan one cycle: per partition the range `[position, LSO)`, at most ``cap`` offsets.
 

@@ -24,7 +24,7 @@ class Stopped(BaseException):
         super().__init__(f"stopped by {signal.Signals(number).name}")
 
 
-class Asked:
+class SignalState:
     """What the signals of this process lead to; ``number`` is the signal that asked for its end."""
 
     def __init__(self, stop: threading.Event | None, grace_s: float | None, *, follow: bool) -> None:
@@ -61,23 +61,23 @@ class Asked:
             raise self.stopped(self.number)
 
 
-_asked: Asked | None = None
+_signal_state: SignalState | None = None
 
 
-def _listen(asked: Asked) -> Asked:
-    global _asked  # noqa: PLW0603 - handlers are the process's, too
-    _asked = asked
+def _listen(asked: SignalState) -> SignalState:
+    global _signal_state  # noqa: PLW0603 - handlers are the process's, too
+    _signal_state = asked
     signal.signal(signal.SIGTERM, asked.handle)
     signal.signal(signal.SIGINT, asked.handle)
     return asked
 
 
-def raise_on_signals() -> Asked:
+def raise_on_signals() -> SignalState:
     """SIGTERM and SIGINT raise `Stopped` in the main thread. A second one ends the process as it is."""
-    return _listen(Asked(None, None, follow=False))
+    return _listen(SignalState(None, None, follow=False))
 
 
-def stop_on_signals(stop: threading.Event, grace_s: float | None = None, *, follow: bool = False) -> Asked:
+def stop_on_signals(stop: threading.Event, grace_s: float | None = None, *, follow: bool = False) -> SignalState:
     """
     SIGTERM and SIGINT set ``stop``: the program ends what it does. A second one ends the process as it is.
 
@@ -88,7 +88,7 @@ def stop_on_signals(stop: threading.Event, grace_s: float | None = None, *, foll
     the event's lock just then (it looks at it all the time), and would wait for itself for ever. The thread is a
     bare one, since `threading` takes a lock to start its own.
     """
-    return _listen(Asked(stop, grace_s, follow=follow))
+    return _listen(SignalState(stop, grace_s, follow=follow))
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def interruptible() -> Iterator[None]:
 
     Does nothing outside of the main thread, or in a process whose signals are not taken by this module.
     """
-    asked = _asked
+    asked = _signal_state
     if asked is None or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -118,19 +118,19 @@ def check_stopped(code: int = 0) -> None:
     Raises:
         Stopped: it was to reach an end of its own, and was stopped before.
     """
-    if _asked is not None and code == 0:
-        _asked.check()
+    if _signal_state is not None and code == 0:
+        _signal_state.check()
 
 
 @contextmanager
 def handlers_kept() -> Iterator[None]:
     """Around a command: whoever called it inside of a process has its own signal handlers back behind it."""
-    global _asked  # noqa: PLW0603 - handlers are the process's, too
-    before, asked = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}, _asked
+    global _signal_state  # noqa: PLW0603 - handlers are the process's, too
+    before, asked = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}, _signal_state
     try:
         yield
     finally:
-        _asked = asked
+        _signal_state = asked
         if threading.current_thread() is threading.main_thread():
             for number, handler in before.items():
                 signal.signal(number, handler)

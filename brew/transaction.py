@@ -107,7 +107,7 @@ class Crash(Protocol):
 _BYTES, _GROWTH, _ROWS = 640 * 1024, 160, 2500
 
 
-def pieces(rows: Rows) -> Iterator[Rows]:
+def produce_chunks(rows: Rows) -> Iterator[Rows]:
     """
     As much at a time as one request takes, by the mean size of a value.
 
@@ -118,7 +118,7 @@ def pieces(rows: Rows) -> Iterator[Rows]:
     count = len(rows.offsets)
     if not count:
         return
-    most = piece_of(sum(map(len, filter(None, rows.values))) / count)
+    most = chunk_size(sum(map(len, filter(None, rows.values))) / count)
     if count <= most:
         yield rows
         return
@@ -126,7 +126,7 @@ def pieces(rows: Rows) -> Iterator[Rows]:
         yield rows.part(start, start + most)
 
 
-def piece_of(mean_bytes: float) -> int:
+def chunk_size(mean_bytes: float) -> int:
     """How many records of that mean size a piece has."""
     return max(1, min(_ROWS, int(_BYTES / (mean_bytes + _GROWTH))))
 
@@ -134,7 +134,7 @@ def piece_of(mean_bytes: float) -> int:
 _ABORT_S = 5.0
 
 
-class Transacting(Protocol):
+class ProducingTransaction(Protocol):
     """The part of `brew.kafka.transaction.KafkaTransaction` that is used here."""
 
     produce: Callable[..., None]
@@ -144,7 +144,7 @@ class Transacting(Protocol):
 
 
 def queue(
-    kafka: Transacting,
+    kafka: ProducingTransaction,
     deadline: Deadline,
     topic: str,
     value: bytes | None,
@@ -167,7 +167,7 @@ def queue(
             return
 
 
-def abort_at_once(kafka: Transacting) -> None:
+def abort_at_once(kafka: ProducingTransaction) -> None:
     """End the transaction if the broker lets us, so that readers need not wait; if not, the next fence does it."""
     try:
         kafka.abort(Deadline(_ABORT_S))
@@ -286,7 +286,7 @@ def _write(run: _Run, batches: Iterable[Rows], position: int) -> None:
         if run.crash is not None:
             batches = run.crash.interrupting(batches, run.crash_half_way)
         for rows in batches:  # 4
-            for piece in pieces(rows):
+            for piece in produce_chunks(rows):
                 with kafka.mapped("produce"):
                     _produce(run, piece, position)
                 with run.aside():

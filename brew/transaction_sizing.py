@@ -15,7 +15,7 @@ _FIRST = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class TransactionSize:
     """The cap of the next ranges; shrinks with slow transactions, grows back to ``most`` with quick ones."""
 
     most: int
@@ -23,32 +23,32 @@ class Pace:
     cap: int
 
     @classmethod
-    def at_most(cls, most: int, timeout_s: float) -> Pace:
+    def at_most(cls, most: int, timeout_s: float) -> TransactionSize:
         """The pace of a new run: small ranges first, so that the first commit comes early."""
         return cls(most, timeout_s, min(most, _FIRST))
 
-    def after_outcome(self, outcome: Outcome) -> Pace:
+    def after_outcome(self, outcome: Outcome) -> TransactionSize:
         """The pace after a transaction, however it ended."""
         if outcome.status is Status.COMMITTED:
             return self.after(outcome.until - outcome.start, outcome.seconds)
         return self.after_time_out() if outcome.seconds >= self.timeout_s else self
 
-    def after(self, offsets: int, seconds: float) -> Pace:
+    def after(self, offsets: int, seconds: float) -> TransactionSize:
         """The pace after a transaction over ``offsets`` that took ``seconds``."""
         allowed = self.timeout_s * SHARE
         if seconds > allowed:
             fits = int(offsets * allowed / seconds * _MARGIN)
-            return Pace(self.most, self.timeout_s, max(1, min(self.cap, fits)))
+            return TransactionSize(self.most, self.timeout_s, max(1, min(self.cap, fits)))
         if seconds < self.timeout_s * _GROW_BELOW and offsets >= self.cap:
-            return Pace(self.most, self.timeout_s, min(self.most, self.cap * 2))
+            return TransactionSize(self.most, self.timeout_s, min(self.most, self.cap * 2))
         return self
 
-    def after_time_out(self) -> Pace:
+    def after_time_out(self) -> TransactionSize:
         """The pace after a transaction that did not end in time."""
-        return Pace(self.most, self.timeout_s, max(1, self.cap // _AFTER_TIME_OUT))
+        return TransactionSize(self.most, self.timeout_s, max(1, self.cap // _AFTER_TIME_OUT))
 
 
-class Paces:
+class TransactionSizes:
     """
     The pace of each partition in one process: who is new here begins with what another partition has learned.
 
@@ -56,14 +56,14 @@ class Paces:
     whatever the others do: the next try must be one that can end in time.
     """
 
-    def __init__(self, first: Pace) -> None:
+    def __init__(self, first: TransactionSize) -> None:
         self._first = self._learned = first
-        self._of: dict[int, Pace] = {}
+        self._of: dict[int, TransactionSize] = {}
 
-    def of(self, partition: int) -> Pace:
+    def of(self, partition: int) -> TransactionSize:
         return self._of.get(partition, self._learned)
 
-    def heed(self, outcome: Outcome) -> None:
+    def apply_outcome(self, outcome: Outcome) -> None:
         """Take in how a partition's transaction ended."""
         if outcome.status is Status.COMMITTED:
             self._of[outcome.partition] = self._learned = self.of(outcome.partition).after_outcome(outcome)

@@ -14,7 +14,7 @@ _HTTP = {"http", "https"}
 _WHO = re.compile(r"(?:[\w.~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})*", re.ASCII)
 
 
-def unreadable(option: str, example: str) -> UsageError:
+def invalid_address(option: str, example: str) -> UsageError:
     """The refusal of an address, without a word of it: nobody knows which of its parts is the password."""
     return UsageError(
         f"{option} can't be read, and is not shown, as it may hold a password; give {example}, with %XX for each of "
@@ -32,7 +32,7 @@ def checked_login(address: str, option: str, example: str) -> str:
     _, _, rest = address.partition("://")
     login, at, _ = rest.rpartition("@")
     if at and not _WHO.fullmatch(login):
-        raise unreadable(option, example)
+        raise invalid_address(option, example)
     return address
 
 
@@ -43,12 +43,12 @@ def checked_http(url: str, option: str) -> str:
     Raises:
         UsageError: they can't.
     """
-    if shown(url) == MASK:
-        raise unreadable(option, "http://host:port/path or https://...")
+    if masked_url(url) == MASK:
+        raise invalid_address(option, "http://host:port/path or https://...")
     return checked_login(url, option, "http://host:port/path or https://...")
 
 
-def shown(url: str) -> str:
+def masked_url(url: str) -> str:
     """An HTTP address for messages: without login, query and fragment, which may hold a secret; `***` if it is none."""
     try:
         found = urlsplit(url)

@@ -115,7 +115,7 @@ def count(
     """Read the topic from its first record to the end as it is now; ``advance`` hears of batches and the total."""
     deadline = Deadline(_ASK_S)
     client = admin(connection)
-    partitions = range(topics.existing(client, topic, deadline).partitions)
+    partitions = range(topics.describe_one(client, topic, deadline).partitions)
     logs = offsets.log_offsets(client, topic, partitions, deadline)
     ranges = {p: (log.first, log.last_stable if isolation == READ_COMMITTED else log.end) for p, log in logs.items()}
     total = sum(until - first for first, until in ranges.values())

@@ -19,7 +19,15 @@ from brew.observability.recorder import Recorder, Subject
 from brew.observability.server import serving
 from brew.observability.settings import ProbeSettings, probe_settings
 from brew.observability.status import Phase, Topics
-from downstream.consume.handler import Handler, Later, Lease, LoopSettings, NotOwned, Seat, Slice
+from downstream.consume.handler import (
+    AssignedPartition,
+    Handler,
+    HandlerContext,
+    LoopSettings,
+    NotOwned,
+    PartitionBatch,
+    RetryLater,
+)
 
 _ASK_S = 10.0
 _ASK_EVERY_S = 5.0
@@ -27,7 +35,7 @@ _LEAVE_S = 2.0
 
 
 @dataclass(frozen=True)
-class Watched:
+class ObservedProgram:
     """
     What is watched: a program, its group and topics, and where they are.
 
@@ -44,14 +52,14 @@ class Watched:
     patience_s: float
 
     @classmethod
-    def loop(cls, application: str, settings: LoopSettings) -> Watched:
+    def loop(cls, application: str, settings: LoopSettings) -> ObservedProgram:
         """A program that runs on the consume loop."""
         topics, times = Topics(settings.topic), (settings.max_poll_interval_s, settings.patience_s)
         return cls(application, settings.group, topics, settings.connection, settings.follow, *times)
 
 
 @contextmanager
-def observed(watched: Watched, given: Mapping[str, Any]) -> Iterator[Recorder]:
+def observed(watched: ObservedProgram, given: Mapping[str, Any]) -> Iterator[Recorder]:
     """
     The recorder of a program; while the block lasts it is served, unless nobody is to be answered.
 
@@ -63,17 +71,17 @@ def observed(watched: Watched, given: Mapping[str, Any]) -> Iterator[Recorder]:
     if probes is None:
         yield recorder
         return
-    with serving(probes, recorder), Ends(watched.connection, recorder):
+    with serving(probes, recorder), EndOffsetsPoller(watched.connection, recorder):
         yield recorder
 
 
-def _recorder(watched: Watched, probes: ProbeSettings) -> Recorder:
+def _recorder(watched: ObservedProgram, probes: ProbeSettings) -> Recorder:
     subject = Subject(watched.application, watched.group, watched.topics, watched.connection.bootstrap)
     away_s = watched.patience_s + watched.longest_work_s
     return Recorder(subject, Bounds(probes.polling_ttl_s, probes.consuming_ttl_s, away_s))
 
 
-class Ends:
+class EndOffsetsPoller:
     """Asks every few seconds where the logs of the recorder's partitions end: a consumer itself is not told the LSO."""
 
     def __init__(self, connection: Connection, recorder: Recorder, every_s: float = _ASK_EVERY_S) -> None:
@@ -110,7 +118,7 @@ class ObservedHandler:
         self._inner, self._recorder, self._topic = inner, recorder, topic
         self._newest_ms: dict[int, int] = {}
 
-    def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:
+    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
         """
         As the pattern's.
 
@@ -125,7 +133,7 @@ class ObservedHandler:
             self._recorder.surveyed((seat.topic, seat.partition), position, seat.last_stable, seat.last_stable)
         return positions
 
-    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
+    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         """
         As the pattern's.
 
@@ -139,7 +147,7 @@ class ObservedHandler:
         for one in slices:
             self._recorder.read((self._topic, one.partition), len(one.records))
 
-    def tick(self, lease: Lease) -> None:
+    def tick(self, lease: HandlerContext) -> None:
         """Once per round, which is what polling means."""
         self._recorder.phase(Phase.WORKING)
         self._recorder.polled((self._topic, partition) for partition in lease.partitions)
@@ -160,7 +168,7 @@ class ObservedHandler:
         self._recorder.phase(Phase.STOPPING)
         self._inner.close(deadline)
 
-    def _heard(self, lease: Lease) -> Lease:
+    def _heard(self, lease: HandlerContext) -> HandlerContext:
         """What the pattern reports as done goes to the loop, and to the recorder."""
         report: Callable[[Mapping[int, int]], None] = lease.report
 
@@ -175,7 +183,7 @@ class ObservedHandler:
     def _telling(self, partitions: Iterable[int]) -> Iterator[None]:
         try:
             yield
-        except (Later, NotOwned) as error:
+        except (RetryLater, NotOwned) as error:
             self._recorder.waits([(self._topic, partition) for partition in partitions], str(error))
             raise
         except Exception as error:

@@ -16,9 +16,9 @@ from psycopg import sql
 
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
-from downstream.address import checked_login, unreadable
+from downstream.address import checked_login, invalid_address
 from downstream.consume.crash import Crash
-from downstream.consume.handler import Later
+from downstream.consume.handler import RetryLater
 
 __all__ = ["Connection", "Database", "DatabaseSettings", "commit_and_die", "connect", "make_tables"]
 
@@ -77,7 +77,7 @@ class Database:
     """
     One session, opened at first use and again after each failure; used by one thread.
 
-    What may pass (no server, no lock, a deadlock, a session that was ended) leaves as `Later`; the transaction it
+    What may pass (no server, no lock, a deadlock, a session that was ended) leaves as `RetryLater`; the transaction it
     happened in took place as a whole or not at all, and only the next look at the database tells which.
     """
 
@@ -103,8 +103,8 @@ class Database:
             passing = isinstance(error, _PASSING) or self._connection is None or self._connection.closed
             self._forget()
             if passing:
-                raise Later(f"database: {_said(error)}") from error
-            raise Refused(f"the database refused, and would again: {_said(error)}") from error
+                raise RetryLater(f"database: {_server_message(error)}") from error
+            raise Refused(f"the database refused, and would again: {_server_message(error)}") from error
         except BaseException:
             if self._connection is not None and self._connection.closed:
                 self._forget()
@@ -168,7 +168,7 @@ def connect(settings: DatabaseSettings, options: str, **more: Any) -> Connection
     try:
         return psycopg.connect(settings.url, options=options, connect_timeout=_CONNECT_S, **more)
     except psycopg.ProgrammingError:
-        raise unreadable(_OPTION, _EXAMPLE) from None  # libpq quotes the address
+        raise invalid_address(_OPTION, _EXAMPLE) from None  # libpq quotes the address
 
 
 def make_tables(database: Database, schema: str, statements: str) -> None:
@@ -179,7 +179,7 @@ def make_tables(database: Database, schema: str, statements: str) -> None:
         connection.execute(statements.encode())
 
 
-def _said(error: Exception) -> str:
+def _server_message(error: Exception) -> str:
     """The server's own sentence, in one line."""
     return " ".join(str(error).split()) or type(error).__name__
 

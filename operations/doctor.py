@@ -16,30 +16,37 @@ from rich.text import Text
 
 from brew.acl import advice as denied
 from brew.cli import as_called
-from brew.cluster import ONGOING, Bound, Held, Place, Unknown
+from brew.cluster import ONGOING, PartitionTransaction, Place, ReadBounds, Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, Refused, UsageError
 from brew.kafka.clients import admin
 from brew.kafka.cluster import broker_settings
-from brew.kafka.transactions_admin import Transactions, bounds, everywhere, fence, groups, transactions
+from brew.kafka.transactions_admin import (
+    TransactionsAdmin,
+    all_partitions,
+    bounds,
+    fence,
+    groups,
+    open_transactions_admin,
+)
 from brew.names import ExitCode
 from operations.hanging_transactions import (
-    SICK,
-    Case,
+    UNHEALTHY,
+    AgeLimits,
+    BlockedPartition,
+    Diagnosis,
     Kind,
-    Patience,
-    Waiting,
-    chosen,
-    confirmed,
+    aborted_by_fence,
+    blocked_partitions,
+    confirm_hanging,
     diagnose,
-    ends_by_fence,
-    own_command,
-    read_again,
+    kafka_abort_command,
+    reprocessed_after_abort,
     same_transaction,
-    still_nobodys,
+    select_to_abort,
+    still_hanging,
     unmatched,
-    waiting,
 )
 from operations.options import advice, advised, bootstrap_option, connected, json_option, say_json, show
 
@@ -65,20 +72,20 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Ward:
+class TransactionsSnapshot:
     """
     The open transactions, where partitions end, and the groups' positions there.
 
     ``not_told``: what the brokers did not tell, with their reason.
     """
 
-    cases: tuple[Case, ...]
-    bounds: Mapping[Place, Bound]
+    cases: tuple[Diagnosis, ...]
+    bounds: Mapping[Place, ReadBounds]
     groups: Mapping[str, Mapping[Place, int]]
     not_told: tuple[str, ...]
 
 
-def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Ward:
+def examine(connection: Connection, scope: Scope, deadline: Deadline) -> TransactionsSnapshot:
     """
     Look at all partitions in ``scope``, and at all coordinators.
 
@@ -86,49 +93,49 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Ward:
         Unsupported: the brokers are older than Kafka 3.0.
     """
     client = admin(connection)
-    found, silent = bounds(client, everywhere(client, scope.topics, deadline), deadline)
+    found, silent = bounds(client, all_partitions(client, scope.topics, deadline), deadline)
     held_back = sorted(place for place, bound in found.items() if bound.held)
     not_told = [f"{topic}[{partition}]: {reason}" for (topic, partition), reason in sorted(silent.items())]
     settings = broker_settings(client, deadline)
     longest = _LONGEST_MS if isinstance(settings, Unknown) else int(settings.get(_LONGEST, _LONGEST_MS))
     groups_there: Mapping[str, Mapping[Place, int]] = {}
-    with transactions(connection, deadline) as told:
-        cases = _diagnosed(told, held_back, Patience(scope.older_than_s, longest))
+    with open_transactions_admin(connection, deadline) as told:
+        cases = _diagnosed(told, held_back, AgeLimits(scope.older_than_s, longest))
         cases = [one for one in cases if _within(one, scope)]
         places = {held.place for one in cases for held in one.holds}
         places |= {(owner.topic, owner.partition) for one in cases if (owner := one.owner) is not None}
         if places:
             try:
                 groups_there, mute = told.readers(groups(client, scope.most_groups, deadline), sorted(places))
-                not_told += _unheard(mute)
+                not_told += _unanswered_coordinators(mute)
             except BrewError as error:
                 not_told.append(str(error))
-    return Ward(tuple(cases), found, groups_there, tuple(not_told))
+    return TransactionsSnapshot(tuple(cases), found, groups_there, tuple(not_told))
 
 
-def _unheard(mute: Mapping[str, str]) -> list[str]:
+def _unanswered_coordinators(mute: Mapping[str, str]) -> list[str]:
     """A line for the groups whose coordinators did not say where they stand."""
     names = [*sorted(mute)[:_NAMED], *(["others"] if len(mute) > _NAMED else [])]
     return [f"offsets of {len(mute)} groups ({', '.join(names)}): {mute[names[0]]}"] if mute else []
 
 
-def _within(case: Case, scope: Scope) -> bool:
+def _within(case: Diagnosis, scope: Scope) -> bool:
     if scope.group is not None and (case.owner is None or case.owner.group != scope.group):
         return False
     touched = case.known is not None and any(topic in scope.topics for topic, _ in case.known.places)
     return not scope.topics or bool(case.holds) or touched
 
 
-def _diagnosed(told: Transactions, held_back: list[Place], patience: Patience) -> list[Case]:
+def _diagnosed(told: TransactionsAdmin, held_back: list[Place], patience: AgeLimits) -> list[Diagnosis]:
     """The leaders first, then the coordinators, then the leaders again for what would be hanging."""
     held = told.held(held_back) if held_back else []
     known = {one.transactional_id: one for one in told.going_on()}
     known |= {one.transactional_id: one for one in told.of_producers(one.producer_id for one in held)}
     cases = diagnose(held, known.values(), patience, int(time.time() * 1000))
-    return confirmed(cases, told.held(held_back) if held_back else [])
+    return confirm_hanging(cases, told.held(held_back) if held_back else [])
 
 
-def end(connection: Connection, case: Case, deadline: Deadline) -> bool:
+def abort_transaction(connection: Connection, case: Diagnosis, deadline: Deadline) -> bool:
     """
     End one transaction, and return once no partition is held back by it any more.
 
@@ -139,8 +146,8 @@ def end(connection: Connection, case: Case, deadline: Deadline) -> bool:
         Refused: it could not be ended from here; the text has Kafka's own command.
         DeadlineExceeded: it was still open when time ran out.
     """
-    with transactions(connection, deadline) as told:
-        if ends_by_fence(case):
+    with open_transactions_admin(connection, deadline) as told:
+        if aborted_by_fence(case):
             name = str(case.transactional_id)
             now = next(iter(told.named([name])), None)
             if now is None or not same_transaction(case, now):
@@ -150,7 +157,7 @@ def end(connection: Connection, case: Case, deadline: Deadline) -> bool:
                 fence(connection, name, deadline)
         else:
             held = told.held(sorted({one.place for one in case.holds}))
-            left = still_nobodys(case, held, told.of_producers([case.producer_id]))
+            left = still_hanging(case, held, told.of_producers([case.producer_id]))
             for one in left:
                 _mark(told, one, connection)
             ours = bool(left)
@@ -158,7 +165,7 @@ def end(connection: Connection, case: Case, deadline: Deadline) -> bool:
     return ours
 
 
-def _mark(told: Transactions, held: Held, connection: Connection) -> None:
+def _mark(told: TransactionsAdmin, held: PartitionTransaction, connection: Connection) -> None:
     try:
         told.write_abort_marker(held)
     except DeadlineExceeded:
@@ -166,11 +173,11 @@ def _mark(told: Transactions, held: Held, connection: Connection) -> None:
     except BrewError as error:
         raise Refused(
             f"the abort marker was not taken ({error}); with the cluster's rights (ClusterAction, or Alter) run "
-            f"`{own_command(connection.bootstrap, held)}`"
+            f"`{kafka_abort_command(connection.bootstrap, held)}`"
         ) from error
 
 
-def _await_end(told: Transactions, case: Case, deadline: Deadline) -> None:
+def _await_end(told: TransactionsAdmin, case: Diagnosis, deadline: Deadline) -> None:
     ours = {(one.place, one.first_offset, one.producer_id) for one in case.holds}
     places = sorted({one.place for one in case.holds})
     while places:
@@ -183,7 +190,7 @@ def _await_end(told: Transactions, case: Case, deadline: Deadline) -> None:
 _STYLES = {Kind.HANGING: "bold red", Kind.LINGERING: "yellow", Kind.UNKNOWN: "cyan", Kind.OPEN: "green"}
 
 
-def row(case: Case, ward: Ward, bootstrap: str) -> dict[str, Any]:
+def row(case: Diagnosis, ward: TransactionsSnapshot, bootstrap: str) -> dict[str, Any]:
     """One open transaction as JSON."""
     known, owner = case.known, case.owner
     return {
@@ -198,32 +205,32 @@ def row(case: Case, ward: Ward, bootstrap: str) -> dict[str, Any]:
         "pipeline": None
         if owner is None
         else {"group": owner.group, "input": owner.topic, "partition": owner.partition},
-        "holds": [_wait(one) for one in waiting(case, ward.bounds, ward.groups)],
-        "read_again": read_again(case, ward.groups),
-        "ends_by": "fence" if ends_by_fence(case) else "marker",
-        "commands": [] if ends_by_fence(case) else [own_command(bootstrap, one) for one in case.holds],
+        "holds": [_wait(one) for one in blocked_partitions(case, ward.bounds, ward.groups)],
+        "read_again": reprocessed_after_abort(case, ward.groups),
+        "ends_by": "fence" if aborted_by_fence(case) else "marker",
+        "commands": [] if aborted_by_fence(case) else [kafka_abort_command(bootstrap, one) for one in case.holds],
     }
 
 
-def _wait(one: Waiting) -> dict[str, Any]:
+def _wait(one: BlockedPartition) -> dict[str, Any]:
     return {
         "topic": one.held.topic,
         "partition": one.held.partition,
         "from_offset": one.held.first_offset,
         "offsets_waiting": one.offsets,
-        "groups_at_it": list(one.at_it),
-        "groups_on_the_way": list(one.on_the_way),
+        "groups_at_it": list(one.blocked_groups),
+        "groups_on_the_way": list(one.approaching_groups),
     }
 
 
-def drawn(ward: Ward, bootstrap: str) -> list[RenderableType]:
+def render(ward: TransactionsSnapshot, bootstrap: str) -> list[RenderableType]:
     """A panel per transaction; none is a good sign."""
     parts: list[RenderableType] = [_panel(one, ward, bootstrap) for one in ward.cases]
     parts += [Text(f"not told: {one}", "cyan") for one in ward.not_told]
     return parts or [Text("no transaction is open")]
 
 
-def _panel(case: Case, ward: Ward, bootstrap: str) -> Panel:
+def _panel(case: Diagnosis, ward: TransactionsSnapshot, bootstrap: str) -> Panel:
     facts = row(case, ward, bootstrap)
     age = "" if case.age_s is None else f", open for {case.age_s:.0f} s of {facts['timeout_s']:g} s"
     lines = [Text(case.why), Text(f"producer {case.producer_id}, epoch {case.producer_epoch}{age}")]
@@ -246,11 +253,11 @@ def _panel(case: Case, ward: Ward, bootstrap: str) -> Panel:
 
 _ENDING_END_S = 30.0
 ENDED = "ended"
-_OVER = "over by itself, or its owner has begun another: nothing was ended"
+_ALREADY_ENDED = "over by itself, or its owner has begun another: nothing was ended"
 
 
 @dataclass
-class Account:
+class AbortReport:
     """
     What became of each transaction that was picked, or asked about.
 
@@ -258,14 +265,14 @@ class Account:
     ``failed``: still open, and why.
     """
 
-    ended: list[Case] = field(default_factory=list)
-    over: list[Case] = field(default_factory=list)
-    left: list[Case] = field(default_factory=list)
-    failed: list[tuple[Case, str]] = field(default_factory=list)
+    ended: list[Diagnosis] = field(default_factory=list)
+    over: list[Diagnosis] = field(default_factory=list)
+    left: list[Diagnosis] = field(default_factory=list)
+    failed: list[tuple[Diagnosis, str]] = field(default_factory=list)
 
-    def sick(self, cases: Iterable[Case]) -> list[Case]:
+    def sick(self, cases: Iterable[Diagnosis]) -> list[Diagnosis]:
         """Those of ``cases`` that are as sick as before."""
-        return [one for one in cases if one.kind in SICK and one not in self.ended and one not in self.over]
+        return [one for one in cases if one.kind in UNHEALTHY and one not in self.ended and one not in self.over]
 
     def document(self) -> dict[str, Any]:
         """The same as JSON."""
@@ -274,28 +281,31 @@ class Account:
         return {what: [one.names[0] for one in cases] for what, cases in named.items()} | {"failed": failed}
 
 
-def end_each(
-    connection: Connection, picked: Iterable[Case], agreed: Callable[[Case], bool], told: Callable[[Case, str], None]
-) -> Account:
+def abort_transactions(
+    connection: Connection,
+    picked: Iterable[Diagnosis],
+    agreed: Callable[[Diagnosis], bool],
+    told: Callable[[Diagnosis, str], None],
+) -> AbortReport:
     """
     End those that ``agreed`` agrees to; ``told`` hears a sentence of each, as soon as it is known.
 
     One that fails stops no other: it is accounted for with what to do next.
     """
-    account = Account()
+    account = AbortReport()
     for case in picked:
         if not agreed(case):
             account.left.append(case)
             continue
         try:
-            ended = end(connection, case, Deadline(_ENDING_END_S))
+            ended = abort_transaction(connection, case, Deadline(_ENDING_END_S))
         except BrewError as error:
             why = f"{error}; {no}" if (no := _denied(error, connection)) else advice(error)
             account.failed.append((case, why))
             told(case, f"not ended: {why}")
         else:
             (account.ended if ended else account.over).append(case)
-            told(case, ENDED if ended else _OVER)
+            told(case, ENDED if ended else _ALREADY_ENDED)
     return account
 
 
@@ -355,8 +365,8 @@ def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: A
     connection = connected(bootstrap)
     ward = examine(connection, scope, Deadline(_ASK_S))
     if not as_json:
-        show(*drawn(ward, bootstrap))
-    account = _treated(connection, ward, names, as_json=as_json, **option) if option["abort"] else Account()
+        show(*render(ward, bootstrap))
+    account = _abort_selected(connection, ward, names, as_json=as_json, **option) if option["abort"] else AbortReport()
     sick = account.sick(ward.cases)
     if as_json:
         told = {"sick": len(sick), **account.document(), "not_told": ward.not_told}
@@ -379,25 +389,31 @@ def _check_usage(
         raise UsageError("--abort asks before it ends anything, and nobody is there to answer; say --yes")
 
 
-def _treated(
-    connection: Connection, ward: Ward, names: tuple[str, ...], *, yes: bool, as_json: bool, **option: Any
-) -> Account:
+def _abort_selected(
+    connection: Connection,
+    ward: TransactionsSnapshot,
+    names: tuple[str, ...],
+    *,
+    yes: bool,
+    as_json: bool,
+    **option: Any,
+) -> AbortReport:
     """End what is meant; without ``as_json`` each is told as soon as it is known."""
     if unknown := unmatched(ward.cases, names):
         raise Refused(f"no open transaction is named {unknown[0]!r}; `pipeline doctor` lists those that are there")
     everything = option["everything"]
     young = option["older_than"] is not None and bool(option["topics"] or option["group"])
-    picked = chosen(ward.cases, names, everything=everything, young=young)
+    picked = select_to_abort(ward.cases, names, everything=everything, young=young)
 
-    def agreed(case: Case) -> bool:
+    def agreed(case: Diagnosis) -> bool:
         return yes or click.confirm(f"end {case.names[0]}? {_price(case, ward)}")
 
-    def told(case: Case, outcome: str) -> None:
+    def told(case: Diagnosis, outcome: str) -> None:
         if not as_json:
             price = f"; {_price(case, ward)}" if outcome == ENDED else ""
             show(Text(f"{case.names[0]}: {outcome}{price}"))
 
-    account = end_each(connection, picked, agreed, told)
+    account = abort_transactions(connection, picked, agreed, told)
     spared = [one for one in ward.cases if everything and one.kind is Kind.LINGERING and one not in picked]
     for case in spared:
         told(case, "left alone, it is within its own time-out; --older-than with --topic or --group ends it, too")
@@ -405,11 +421,11 @@ def _treated(
     return account
 
 
-def _price(case: Case, ward: Ward) -> str:
-    return f"read again: {read_again(case, ward.groups)}"
+def _price(case: Diagnosis, ward: TransactionsSnapshot) -> str:
+    return f"read again: {reprocessed_after_abort(case, ward.groups)}"
 
 
-def _advise(sick: list[Case]) -> None:
+def _advise(sick: list[Diagnosis]) -> None:
     if not sick:
         click.echo("nothing is hanging or lingering")
         return

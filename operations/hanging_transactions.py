@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from brew.cluster import ENDED, ENDING, Bound, Coordinated, Held, Place
+from brew.cluster import ENDED, ENDING, CoordinatorTransaction, PartitionTransaction, Place, ReadBounds
 from brew.names import TransactionalId
 
 _SLACK_MS = 5 * 60 * 1000  # what Kafka's own tool allows on top of the longest transaction
@@ -22,11 +22,11 @@ class Kind(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-SICK = frozenset({Kind.LINGERING, Kind.HANGING})
+UNHEALTHY = frozenset({Kind.LINGERING, Kind.HANGING})
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class AgeLimits:
     """``older_than_s`` makes a transaction lingering; ``longest_ms`` is the longest that the brokers allow."""
 
     older_than_s: float
@@ -34,15 +34,15 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Diagnosis:
     """One open transaction: what it is and why, and the partitions that it holds back."""
 
     kind: Kind
     why: str
     producer_id: int
     producer_epoch: int
-    holds: tuple[Held, ...]
-    known: Coordinated | None = None
+    holds: tuple[PartitionTransaction, ...]
+    known: CoordinatorTransaction | None = None
     age_s: float | None = None
 
     @property
@@ -75,15 +75,17 @@ class Case:
         return places if by_place else (str(self.transactional_id), *places)
 
 
-def diagnose(held: Iterable[Held], known: Iterable[Coordinated], patience: Patience, now_ms: int) -> list[Case]:
+def diagnose(
+    held: Iterable[PartitionTransaction], known: Iterable[CoordinatorTransaction], patience: AgeLimits, now_ms: int
+) -> list[Diagnosis]:
     """
     The open transactions, sick ones first.
 
     The leaders (``held``) were asked before the coordinators (``known``). A coordinator says that a transaction has
     ended only once every marker is written, so what a leader still holds then is hanging (KIP-664).
     """
-    by_producer: dict[int, Coordinated] = {one.producer_id: one for one in known}
-    groups: defaultdict[tuple[int, int, bool], list[Held]] = defaultdict(list)
+    by_producer: dict[int, CoordinatorTransaction] = {one.producer_id: one for one in known}
+    groups: defaultdict[tuple[int, int, bool], list[PartitionTransaction]] = defaultdict(list)
     for one in held:
         groups[one.producer_id, one.producer_epoch, _orphaned(one, by_producer.get(one.producer_id))].append(one)
     cases = []
@@ -93,7 +95,7 @@ def diagnose(held: Iterable[Held], known: Iterable[Coordinated], patience: Patie
             cases.append(_without_coordinator(producer_id, epoch, tuple(sorted(places)), owner, patience, now_ms))
         else:
             cases.append(_coordinated(owner, tuple(sorted(places)), patience, now_ms))
-    going_on = {one.producer_id for one in cases_of(cases, known=True)}
+    going_on = {one.producer_id for one in filter_by_coordinator(cases, known=True)}
     cases += [
         _coordinated(one, (), patience, now_ms)
         for one in by_producer.values()
@@ -105,12 +107,12 @@ def diagnose(held: Iterable[Held], known: Iterable[Coordinated], patience: Patie
 _ORDER = (Kind.HANGING, Kind.LINGERING, Kind.UNKNOWN, Kind.OPEN)
 
 
-def cases_of(cases: Iterable[Case], *, known: bool) -> list[Case]:
+def filter_by_coordinator(cases: Iterable[Diagnosis], *, known: bool) -> list[Diagnosis]:
     """Those whose transaction the coordinator has open, or has not."""
     return [one for one in cases if (one.kind in {Kind.OPEN, Kind.LINGERING}) is known]
 
 
-def _orphaned(held: Held, owner: Coordinated | None) -> bool:
+def _orphaned(held: PartitionTransaction, owner: CoordinatorTransaction | None) -> bool:
     """True when the coordinator knows the producer, and nothing of this transaction."""
     if owner is None or owner.state in ENDED:
         return owner is not None
@@ -120,20 +122,27 @@ def _orphaned(held: Held, owner: Coordinated | None) -> bool:
 
 
 def _without_coordinator(
-    producer_id: int, epoch: int, places: tuple[Held, ...], owner: Coordinated | None, patience: Patience, now_ms: int
-) -> Case:
+    producer_id: int,
+    epoch: int,
+    places: tuple[PartitionTransaction, ...],
+    owner: CoordinatorTransaction | None,
+    patience: AgeLimits,
+    now_ms: int,
+) -> Diagnosis:
     if owner is not None:
         why = f"its coordinator has nothing open there ({owner.transactional_id!r} is {owner.state}): nobody ends it"
-        return Case(Kind.HANGING, why, producer_id, epoch, places, owner)
+        return Diagnosis(Kind.HANGING, why, producer_id, epoch, places, owner)
     idle_ms = now_ms - max(one.last_ms for one in places)
     if idle_ms > patience.longest_ms + _SLACK_MS:
         why = f"no coordinator knows the producer, and its last record is {idle_ms / 1000:.0f} s old: nobody ends it"
-        return Case(Kind.HANGING, why, producer_id, epoch, places)
+        return Diagnosis(Kind.HANGING, why, producer_id, epoch, places)
     why = "no coordinator tells of it: not ours to see (Describe on transactional ids), or hanging"
-    return Case(Kind.UNKNOWN, why, producer_id, epoch, places)
+    return Diagnosis(Kind.UNKNOWN, why, producer_id, epoch, places)
 
 
-def _coordinated(owner: Coordinated, places: tuple[Held, ...], patience: Patience, now_ms: int) -> Case:
+def _coordinated(
+    owner: CoordinatorTransaction, places: tuple[PartitionTransaction, ...], patience: AgeLimits, now_ms: int
+) -> Diagnosis:
     age_s = owner.age_s(now_ms)
     kind, why = Kind.OPEN, "within its time-out"
     if owner.state in ENDING:
@@ -144,43 +153,47 @@ def _coordinated(owner: Coordinated, places: tuple[Held, ...], patience: Patienc
         ends_s = owner.timeout_ms / 1000 - age_s
         kind = Kind.LINGERING
         why = f"open for longer than {patience.older_than_s:g} s; its time-out ends it in {ends_s:.0f} s"
-    return Case(kind, why, owner.producer_id, owner.producer_epoch, places, owner, age_s)
+    return Diagnosis(kind, why, owner.producer_id, owner.producer_epoch, places, owner, age_s)
 
 
-def confirmed(cases: Iterable[Case], still: Collection[Held]) -> list[Case]:
+def confirm_hanging(cases: Iterable[Diagnosis], still: Collection[PartitionTransaction]) -> list[Diagnosis]:
     """The same without hanging ones that a second look at the leaders no longer finds."""
     now = {_identity(one) for one in still}
     sure = {Kind.OPEN, Kind.LINGERING}
     return [case for case in cases if case.kind in sure or any(_identity(one) in now for one in case.holds)]
 
 
-def _identity(held: Held) -> tuple[Place, int, int, int]:
+def _identity(held: PartitionTransaction) -> tuple[Place, int, int, int]:
     return held.place, held.first_offset, held.producer_id, held.producer_epoch
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class BlockedPartition:
     """What waits behind a transaction in one partition: offsets, and groups by whether they have come up to it."""
 
-    held: Held
+    held: PartitionTransaction
     offsets: int
-    at_it: tuple[str, ...] = ()
-    on_the_way: tuple[str, ...] = ()
+    blocked_groups: tuple[str, ...] = ()
+    approaching_groups: tuple[str, ...] = ()
 
 
-def waiting(case: Case, bounds: Mapping[Place, Bound], groups: Mapping[str, Mapping[Place, int]]) -> list[Waiting]:
+def blocked_partitions(
+    case: Diagnosis, bounds: Mapping[Place, ReadBounds], groups: Mapping[str, Mapping[Place, int]]
+) -> list[BlockedPartition]:
     """Who waits, partition by partition."""
     found = []
     for held in case.holds:
-        bound = bounds.get(held.place, Bound(held.first_offset, held.first_offset))
+        bound = bounds.get(held.place, ReadBounds(held.first_offset, held.first_offset))
         positions = {name: offsets[held.place] for name, offsets in sorted(groups.items()) if held.place in offsets}
         at_it = tuple(name for name, offset in positions.items() if offset >= held.first_offset)
         behind = tuple(name for name, offset in positions.items() if offset < held.first_offset)
-        found.append(Waiting(held, max(0, bound.end - held.first_offset), at_it, behind))
+        found.append(BlockedPartition(held, max(0, bound.end - held.first_offset), at_it, behind))
     return found
 
 
-def chosen(cases: Iterable[Case], names: Collection[str], *, everything: bool, young: bool = False) -> list[Case]:
+def select_to_abort(
+    cases: Iterable[Diagnosis], names: Collection[str], *, everything: bool, young: bool = False
+) -> list[Diagnosis]:
     """
     Those to end: the named ones whatever they are, or all that hang or are past their own time-out.
 
@@ -188,14 +201,14 @@ def chosen(cases: Iterable[Case], names: Collection[str], *, everything: bool, y
     A name that fits nothing is left to the caller: see `unmatched`.
     """
     wanted = set(names)
-    return [one for one in cases if wanted & set(one.names) or (everything and _ill(one, young=young))]
+    return [one for one in cases if wanted & set(one.names) or (everything and _is_abortable(one, young=young))]
 
 
-def _ill(case: Case, *, young: bool) -> bool:
+def _is_abortable(case: Diagnosis, *, young: bool) -> bool:
     return case.kind is Kind.HANGING or (case.kind is Kind.LINGERING and (young or case.overdue))
 
 
-def same_transaction(case: Case, now: Coordinated | None) -> bool:
+def same_transaction(case: Diagnosis, now: CoordinatorTransaction | None) -> bool:
     """True while it is open at its coordinator; what its owner has begun since is another, under the same id."""
     was = case.known
     if was is None or now is None or not now.open:
@@ -203,7 +216,9 @@ def same_transaction(case: Case, now: Coordinated | None) -> bool:
     return (now.producer_id, now.producer_epoch, now.began_ms) == (was.producer_id, was.producer_epoch, was.began_ms)
 
 
-def still_nobodys(case: Case, held: Iterable[Held], known: Iterable[Coordinated]) -> list[Held]:
+def still_hanging(
+    case: Diagnosis, held: Iterable[PartitionTransaction], known: Iterable[CoordinatorTransaction]
+) -> list[PartitionTransaction]:
     """What partitions still hold of a transaction without a coordinator, and no coordinator tells of by now."""
     owners = {one.producer_id: one for one in known}
     ours = {_identity(one) for one in case.holds}
@@ -214,20 +229,20 @@ def still_nobodys(case: Case, held: Iterable[Held], known: Iterable[Coordinated]
     ]
 
 
-def unmatched(cases: Iterable[Case], names: Iterable[str]) -> list[str]:
+def unmatched(cases: Iterable[Diagnosis], names: Iterable[str]) -> list[str]:
     """The names that fit no open transaction."""
     known = {name for one in cases for name in one.names}
     return [name for name in names if name not in known]
 
 
-def ends_by_fence(case: Case) -> bool:
+def aborted_by_fence(case: Diagnosis) -> bool:
     """True when a fence of its id ends it; what its coordinator knows nothing of takes a marker by hand."""
     return case.known is not None and case.known.open and case.kind in {Kind.OPEN, Kind.LINGERING}
 
 
-def read_again(case: Case, groups: Mapping[str, Mapping[Place, int]]) -> str:
+def reprocessed_after_abort(case: Diagnosis, groups: Mapping[str, Mapping[Place, int]]) -> str:
     """What is read again once it has ended."""
-    if not ends_by_fence(case):
+    if not aborted_by_fence(case):
         return "nothing: the records were never part of a transaction that could commit; they stay hidden for good"
     owner = case.owner
     if owner is None:
@@ -241,7 +256,7 @@ def read_again(case: Case, groups: Mapping[str, Mapping[Place, int]]) -> str:
     )
 
 
-def own_command(bootstrap: str, held: Held) -> str:
+def kafka_abort_command(bootstrap: str, held: PartitionTransaction) -> str:
     """Kafka's own command that ends a hanging transaction."""
     return (
         f"kafka-transactions.sh --bootstrap-server {bootstrap} abort --topic {held.topic} "

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brew.cli import as_called
-from brew.cluster import Coordinated, OpenTransaction
+from brew.cluster import CoordinatorTransaction, OpenTransaction
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, UsageError
@@ -27,7 +27,7 @@ from brew.kafka.clients import admin, consumer
 from brew.kafka.kafka_python import RawLogs
 from brew.kafka.offsets import committed, log_offsets
 from brew.kafka.raw_log import FirstVisible, first_visible
-from brew.kafka.transactions_admin import Transactions, transactions
+from brew.kafka.transactions_admin import TransactionsAdmin, open_transactions_admin
 from brew.names import READ_UNCOMMITTED, ExitCode, TransactionalId
 from brew.offsets import Committed, LogOffsets
 from operations.options import (
@@ -40,7 +40,14 @@ from operations.options import (
     say_json,
     show,
 )
-from operations.partition_state import Look, Remainder, Remaining, State, Told, tell
+from operations.partition_state import (
+    PartitionSnapshot,
+    Remaining,
+    RemainingRecordsCounter,
+    State,
+    StateReason,
+    classify,
+)
 
 _T = TypeVar("_T")
 
@@ -63,9 +70,9 @@ class Observer:
         self._reader = consumer(connection, group, READ_UNCOMMITTED)
         self.silent: str | None = None
 
-    def look(self, deadline: Deadline) -> list[Look]:
+    def look(self, deadline: Deadline) -> list[PartitionSnapshot]:
         """All partitions now; the position first, so that it never exceeds the log read after it."""
-        found = range(topics.existing(self._admin, self._topic, deadline).partitions)
+        found = range(topics.describe_one(self._admin, self._topic, deadline).partitions)
         positions = committed(self._reader, self._topic, found, deadline)
         logs = log_offsets(self._admin, self._topic, found, deadline)
         looks = [_plain(p, logs[p], positions[p]) for p in found]
@@ -73,20 +80,22 @@ class Observer:
             return looks
         self.silent = None
         try:
-            with transactions(self._connection, deadline) as told:
+            with open_transactions_admin(self._connection, deadline) as told:
                 return self._deep(looks, told, deadline)
         except BrewError as error:
             self.silent = str(error)
             return looks
 
-    def _deep(self, looks: list[Look], told: Transactions, deadline: Deadline) -> list[Look]:
+    def _deep(
+        self, looks: list[PartitionSnapshot], told: TransactionsAdmin, deadline: Deadline
+    ) -> list[PartitionSnapshot]:
         blocked = [one.partition for one in looks if one.log.last_stable < one.log.end]
         behind = [one.partition for one in looks if one.position < one.log.last_stable]
         holders = self._if_told(lambda: self._holders(told, blocked))
         ids = {str(TransactionalId(self._group, self._topic, p)): p for p in behind}
         own = self._if_told(lambda: {ids[one.transactional_id]: one for one in told.named(ids)})
         deep = [
-            Look(
+            PartitionSnapshot(
                 one.partition,
                 one.log,
                 one.committed,
@@ -98,7 +107,7 @@ class Observer:
         ]
         return [self._aged(one, told.raw, deadline) for one in deep] if self._ages else deep
 
-    def _aged(self, one: Look, raw: RawLogs, deadline: Deadline) -> Look:
+    def _aged(self, one: PartitionSnapshot, raw: RawLogs, deadline: Deadline) -> PartitionSnapshot:
         """With the time of the first record that waits; where the position stood still it is the same one as before."""
         if not one.remaining.records or one.position < one.log.first:
             return one
@@ -120,10 +129,10 @@ class Observer:
             self.silent = str(error)
             return {}
 
-    def _holders(self, told: Transactions, blocked: list[int]) -> Mapping[int, tuple[OpenTransaction, ...]]:
+    def _holders(self, told: TransactionsAdmin, blocked: list[int]) -> Mapping[int, tuple[OpenTransaction, ...]]:
         held = told.held((self._topic, p) for p in blocked) if blocked else []
         known = told.of_producers(one.producer_id for one in held)
-        owners: dict[int, Coordinated] = {one.producer_id: one for one in known}
+        owners: dict[int, CoordinatorTransaction] = {one.producer_id: one for one in known}
         now_ms = int(time.time() * 1000)
         found: dict[int, tuple[OpenTransaction, ...]] = {}
         for one in held:
@@ -133,10 +142,10 @@ class Observer:
             found[one.partition] = (*found.get(one.partition, ()), opened)
         return found
 
-    def _remaining(self, one: Look, raw: RawLogs, deadline: Deadline) -> Remaining:
+    def _remaining(self, one: PartitionSnapshot, raw: RawLogs, deadline: Deadline) -> Remaining:
         if not 0 < one.log.last_stable - one.position <= self._exact or one.position < one.log.first:
             return one.remaining
-        count = Remainder(one.position, one.log.last_stable)
+        count = RemainingRecordsCounter(one.position, one.log.last_stable)
         most = one.log.last_stable + self._exact  # markers may stand above the last stable offset
         until = min(one.log.end, most)
         for batch, _ in raw.batches(self._topic, one.partition, one.position, until, deadline):
@@ -157,10 +166,10 @@ class Observer:
         self.close()
 
 
-def _plain(partition: int, log: LogOffsets, position: Committed | None) -> Look:
+def _plain(partition: int, log: LogOffsets, position: Committed | None) -> PartitionSnapshot:
     at = log.first if position is None else position.offset
     left = max(0, log.last_stable - at)
-    return Look(partition, log, position, Remaining(left, exact=left == 0))
+    return PartitionSnapshot(partition, log, position, Remaining(left, exact=left == 0))
 
 
 _ASK_S = 30.0
@@ -262,7 +271,9 @@ def late(document: Mapping[str, Any], limit_s: float | None) -> bool:
     return False
 
 
-def _watch(observer: Observer, before: list[Look], interval_s: float, topic: str, group: str, *, as_json: bool) -> None:
+def _watch(
+    observer: Observer, before: list[PartitionSnapshot], interval_s: float, topic: str, group: str, *, as_json: bool
+) -> None:
     """Until a signal ends the program."""
     with contextlib.nullcontext() if as_json else Live(auto_refresh=False) as live:
         while True:
@@ -276,16 +287,20 @@ def _watch(observer: Observer, before: list[Look], interval_s: float, topic: str
                 live.update(table(document, topic, group), refresh=True)
 
 
-def _next(observer: Observer, before: list[Look], interval_s: float) -> tuple[list[Look], dict[str, Any]]:
+def _next(
+    observer: Observer, before: list[PartitionSnapshot], interval_s: float
+) -> tuple[list[PartitionSnapshot], dict[str, Any]]:
     threading.Event().wait(interval_s)
     now = observer.look(Deadline(_ASK_S))
     return now, document_of(before, now, int(time.time() * 1000), observer.silent)
 
 
-def document_of(before: list[Look], now: list[Look], now_ms: int, silent: str | None) -> dict[str, Any]:
+def document_of(
+    before: list[PartitionSnapshot], now: list[PartitionSnapshot], now_ms: int, silent: str | None
+) -> dict[str, Any]:
     """Two looks as one document; partitions that are new since the first are compared with themselves."""
-    known: Mapping[int, Look] = {one.partition: one for one in before}
-    told = [(one, tell(known.get(one.partition, one), one, now_ms)) for one in now]
+    known: Mapping[int, PartitionSnapshot] = {one.partition: one for one in before}
+    told = [(one, classify(known.get(one.partition, one), one, now_ms)) for one in now]
     total = Remaining(sum(one.remaining.records for one in now), all(one.remaining.exact for one in now))
     ages = [age for one in now if (age := one.lag_s(now_ms)) is not None]
     return {
@@ -298,7 +313,7 @@ def document_of(before: list[Look], now: list[Look], now_ms: int, silent: str | 
     }
 
 
-def _row(look: Look, told: Told, now_ms: int) -> dict[str, Any]:
+def _row(look: PartitionSnapshot, told: StateReason, now_ms: int) -> dict[str, Any]:
     age_s = look.lag_s(now_ms)
     holders = [
         {

@@ -11,7 +11,7 @@ import orjson
 from rich.console import Console, RenderableType
 
 from brew import names
-from brew.cli import REACH_S, beside, connection
+from brew.cli import REACH_S, connection, with_client_config
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
@@ -29,7 +29,7 @@ def _named(flags: str, env: str, default: str, text: str, **more: Any) -> Callab
     return click.option(*flags.split(), envvar=env, default=default, show_default=True, help=text, **more)
 
 
-bootstrap_option = beside(_named("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers."))
+bootstrap_option = with_client_config(_named("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Kafka's bootstrap servers."))
 input_option = _named("--input topic", "INPUT_TOPIC", names.INPUT_TOPIC, "What the group reads.", callback=_topic)
 output_option = _named("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Where enriched orders are.", callback=_topic)
 dead_letter_option = _named(

@@ -6,7 +6,7 @@ import enum
 from collections import defaultdict
 from dataclasses import dataclass
 
-from brew.cluster import ENDING, ONGOING, Coordinated, OpenTransaction, RawBatch
+from brew.cluster import ENDING, ONGOING, CoordinatorTransaction, OpenTransaction, RawBatch
 from brew.offsets import Committed, LogOffsets
 
 
@@ -21,7 +21,7 @@ class Remaining:
         return f"{self.records:,}" if self.exact else f"at most {self.records:,}"
 
 
-class Remainder:
+class RemainingRecordsCounter:
     """
     Counts the visible records of `[start, until)` while raw batches come by, from ``start`` on in log order.
 
@@ -80,7 +80,7 @@ class State(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PartitionSnapshot:
     """
     One partition at one moment.
 
@@ -93,7 +93,7 @@ class Look:
     committed: Committed | None
     remaining: Remaining
     holders: tuple[OpenTransaction, ...] = ()
-    own: Coordinated | None = None
+    own: CoordinatorTransaction | None = None
     oldest_ms: int | None = None
 
     def lag_s(self, now_ms: int) -> float | None:
@@ -109,25 +109,27 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StateReason:
     """The state, and why in one sentence."""
 
     state: State
     why: str
 
 
-def tell(before: Look, now: Look, now_ms: int) -> Told:
+def classify(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> StateReason:
     """The first rule that fits decides."""
     if outside := _outside(now):
-        return Told(State.STUCK, outside)
+        return StateReason(State.STUCK, outside)
     if now.position != before.position:
-        return Told(State.WORKING, f"{now.position - before.position:+,} offsets since the last look")
+        return StateReason(State.WORKING, f"{now.position - before.position:+,} offsets since the last look")
     if now.remaining.records == 0:
         if now.log.last_stable < now.log.end:
-            return Told(State.BLOCKED, f"{_offsets(now.log.end - now.log.last_stable)} behind {_who(now)}")
+            return StateReason(
+                State.BLOCKED, f"{_offsets(now.log.end - now.log.last_stable)} behind {_describe_holders(now)}"
+            )
         tail = now.log.end - now.position
         why = f"only markers and aborted records are left ({_offsets(tail)})" if tail else "at the end"
-        return Told(State.IDLE, why)
+        return StateReason(State.IDLE, why)
     return _behind(before, now, now_ms)
 
 
@@ -135,14 +137,14 @@ def _offsets(count: int) -> str:
     return f"{count:,} offset{'s' * (count != 1)}"
 
 
-def _outside(now: Look) -> str | None:
+def _outside(now: PartitionSnapshot) -> str | None:
     if now.committed is None or now.log.first <= now.committed.offset <= now.log.end:
         return None
     kind = "input-lost" if now.committed.offset < now.log.first else "offset-ahead"
     return f"{kind}: the position {now.committed.offset} is outside the log [{now.log.first}, {now.log.end}]"
 
 
-def _who(now: Look) -> str:
+def _describe_holders(now: PartitionSnapshot) -> str:
     if not now.holders:
         return "an open transaction; the brokers do not tell whose"
     first = now.holders[0]
@@ -152,24 +154,26 @@ def _who(now: Look) -> str:
     return f"{name} (producer {first.producer_id}, epoch {first.producer_epoch}{age}){more}"
 
 
-def _behind(before: Look, now: Look, now_ms: int) -> Told:
+def _behind(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> StateReason:
     """There is something to read, and the position did not move."""
     own = now.own
     if own is None:
-        return Told(State.STUCK, "nothing moves, and no transaction of the pipeline is known: is it running?")
+        return StateReason(State.STUCK, "nothing moves, and no transaction of the pipeline is known: is it running?")
     age_s = own.age_s(now_ms)
     if own.state in ENDING:
-        return Told(State.WORKING, "its transaction is ending")
+        return StateReason(State.WORKING, "its transaction is ending")
     if own.state == ONGOING and age_s is not None and age_s * 1000 <= own.timeout_ms:
-        return Told(State.WORKING, f"a transaction is open for {age_s:.1f} s")
+        return StateReason(State.WORKING, f"a transaction is open for {age_s:.1f} s")
     if own.state == ONGOING:
         since = "" if age_s is None else f" for {age_s:.0f} s"
-        return Told(State.STUCK, f"its own transaction is open{since}, longer than its time-out: see `pipeline doctor`")
+        return StateReason(
+            State.STUCK, f"its own transaction is open{since}, longer than its time-out: see `pipeline doctor`"
+        )
     if before.own is not None and _newer(before.own, own):
         why = f"attempts begin (epoch {before.own.producer_epoch} to {own.producer_epoch}) and none commits"
-        return Told(State.FENCED, f"{why}: two runs fence each other, or each attempt fails")
-    return Told(State.STUCK, "nothing moves and no transaction is open: is it running?")
+        return StateReason(State.FENCED, f"{why}: two runs fence each other, or each attempt fails")
+    return StateReason(State.STUCK, "nothing moves and no transaction is open: is it running?")
 
 
-def _newer(before: Coordinated, now: Coordinated) -> bool:
+def _newer(before: CoordinatorTransaction, now: CoordinatorTransaction) -> bool:
     return (before.producer_id, before.producer_epoch) != (now.producer_id, now.producer_epoch)

@@ -12,15 +12,15 @@ from rich.text import Text
 
 from brew.cli import as_called
 from brew.deadline import Deadline
-from brew.driver.partitions import Surveyor
+from brew.driver.partitions import OffsetsClient
 from brew.errors import BrewError
-from brew.kafka.cluster import Asked
+from brew.kafka.cluster import ClusterQueries
 from brew.kafka.cluster_details import controller_ahead_s, level, may_describe
 from brew.kafka.transaction import MESSAGE_MAX_BYTES
 from brew.names import ExitCode, TransactionalId
 from brew.options import run_options, settings_of
 from brew.preflight import checks, timeouts
-from brew.preflight.checks import chain_of, judge, positions, roles
+from brew.preflight.checks import chain_of, positions, roles, run_checks
 from brew.preflight.finding import Finding, Severity
 from brew.settings import PipelineSettings
 from operations.options import advised, connected, json_option, say_json, show
@@ -77,9 +77,9 @@ def preflight(*, explain: bool, as_json: bool, **option: Any) -> ExitCode:
 
 
 def _explain(settings: PipelineSettings, *, as_json: bool) -> ExitCode:
-    surveyor = Surveyor(settings)
+    surveyor = OffsetsClient(settings)
     try:
-        facts = Asked(
+        facts = ClusterQueries(
             surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, Deadline(_ASK_S)
         ).answers()
     finally:
@@ -89,10 +89,10 @@ def _explain(settings: PipelineSettings, *, as_json: bool) -> ExitCode:
     if as_json:
         say_json(told)
     else:
-        click.echo(timeouts.chain_words(told))
+        click.echo(timeouts.chain_text(told))
         show(_timeouts(told))
     refused = [
-        one for one in timeouts.chain(chain) if one.severity is Severity.UNSAFE and one.name not in settings.allow
+        one for one in timeouts.check_chain(chain) if one.severity is Severity.UNSAFE and one.name not in settings.allow
     ]
     return ExitCode.REFUSED if refused else ExitCode.DONE
 
@@ -105,21 +105,21 @@ def _timeouts(told: dict[str, Any]) -> Table:
     drawn.add_column(ratio=1, overflow="fold")
     for one in [*told["chain"], *told["beside"]]:
         why = Text(f"set by {one['set_by']}. ").append(f"When over: {one['exceeded']}", "dim")
-        drawn.add_row(Text(one["name"], "bold"), timeouts.words(one["ms"]), why)
+        drawn.add_row(Text(one["name"], "bold"), timeouts.duration_text(one["ms"]), why)
     return drawn
 
 
 def look(settings: PipelineSettings) -> list[Finding]:
     """The findings, those about the position included."""
     deadline = Deadline(_ASK_S)
-    surveyor = Surveyor(settings)
+    surveyor = OffsetsClient(settings)
     try:
         # The position first: on a new cluster that is what makes the group's coordinator.
         told = [*_position(surveyor, settings, deadline), _ids(settings, deadline)]
         told.append(checks.transaction_version(level(settings.connection, _FEATURE, deadline)))
         told.append(timeouts.skew(controller_ahead_s(settings.connection, deadline)))
-        asked = Asked(surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline)
-        return [*judge(settings, asked.answers(), MESSAGE_MAX_BYTES), *told]
+        asked = ClusterQueries(surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline)
+        return [*run_checks(settings, asked.answers(), MESSAGE_MAX_BYTES), *told]
     finally:
         surveyor.close()
 
@@ -130,7 +130,7 @@ def _ids(settings: PipelineSettings, deadline: Deadline) -> Finding:
     return checks.transactional_id(settings.group, may_describe(settings.connection, first, deadline))
 
 
-def _position(surveyor: Surveyor, settings: PipelineSettings, deadline: Deadline) -> Iterator[Finding]:
+def _position(surveyor: OffsetsClient, settings: PipelineSettings, deadline: Deadline) -> Iterator[Finding]:
     try:
         source = surveyor.input_topic(deadline)
         facts = surveyor.facts(source, range(source.partitions), deadline, {})

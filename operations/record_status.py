@@ -11,7 +11,7 @@ from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
 from brew.offsets import LogOffsets
 
 
-class Fate(enum.StrEnum):
+class RecordState(enum.StrEnum):
     """How the transaction of a record ended."""
 
     PLAIN = "plain"
@@ -22,17 +22,17 @@ class Fate(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class RecordWriter:
     """Who wrote a record, and the marker behind it, if there is one."""
 
-    fate: Fate
+    fate: RecordState
     producer_id: int = -1
     producer_epoch: int = -1
     marker_offset: int | None = None
     marker_epoch: int | None = None
 
 
-class Finder:
+class RecordStateFinder:
     """Takes raw batches in log order, from the one that holds ``offset`` on, until the record's fate is known."""
 
     def __init__(self, offset: int) -> None:
@@ -50,45 +50,45 @@ class Finder:
             return True
         return self._own is None and batch.base_offset > self._offset
 
-    def written(self) -> Written:
+    def written(self) -> RecordWriter:
         own, end = self._own, self._end
         if own is None:
-            return Written(Fate.UNKNOWN)
+            return RecordWriter(RecordState.UNKNOWN)
         if not own.transactional:
-            return Written(Fate.PLAIN, own.producer_id, own.producer_epoch)
+            return RecordWriter(RecordState.PLAIN, own.producer_id, own.producer_epoch)
         if end is None:
-            return Written(Fate.OPEN, own.producer_id, own.producer_epoch)
-        fate = Fate.COMMITTED if end.marker == "commit" else Fate.ABORTED
-        return Written(fate, own.producer_id, own.producer_epoch, end.base_offset, end.producer_epoch)
+            return RecordWriter(RecordState.OPEN, own.producer_id, own.producer_epoch)
+        fate = RecordState.COMMITTED if end.marker == "commit" else RecordState.ABORTED
+        return RecordWriter(fate, own.producer_id, own.producer_epoch, end.base_offset, end.producer_epoch)
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Visibility:
     """Whether a `read_committed` reader sees a record, and the rule."""
 
     visible: bool
     rule: str
 
 
-def view(offset: int, written: Written, log: LogOffsets) -> View:
+def visibility(offset: int, written: RecordWriter, log: LogOffsets) -> Visibility:
     """What a `read_committed` reader is given."""
-    if written.fate is Fate.ABORTED:
+    if written.fate is RecordState.ABORTED:
         ended = f"aborted by the marker at {written.marker_offset}"
         if written.marker_epoch is not None and written.marker_epoch > written.producer_epoch:
             ended += f" (epoch {written.marker_epoch}, newer than the writer's: a fence or its time-out ended it)"
         else:
             ended += " (its own writer ended it)"
-        return View(visible=False, rule=ended)
-    if written.fate is Fate.OPEN:
-        return View(visible=False, rule="its transaction is still open: no marker yet")
-    if written.fate is Fate.UNKNOWN:
-        return View(visible=False, rule="no batch holds it: retention or compaction took it")
+        return Visibility(visible=False, rule=ended)
+    if written.fate is RecordState.OPEN:
+        return Visibility(visible=False, rule="its transaction is still open: no marker yet")
+    if written.fate is RecordState.UNKNOWN:
+        return Visibility(visible=False, rule="no batch holds it: retention or compaction took it")
     if offset >= log.last_stable:
         behind = f"not below the last stable offset {log.last_stable}"
-        return View(visible=False, rule=f"{behind}: an older transaction is open, and readers wait for it")
-    if written.fate is Fate.PLAIN:
-        return View(visible=True, rule="no transaction, and below the last stable offset")
-    return View(visible=True, rule=f"committed by the marker at {written.marker_offset}")
+        return Visibility(visible=False, rule=f"{behind}: an older transaction is open, and readers wait for it")
+    if written.fate is RecordState.PLAIN:
+        return Visibility(visible=True, rule="no transaction, and below the last stable offset")
+    return Visibility(visible=True, rule=f"committed by the marker at {written.marker_offset}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ _MARKER = "-marker"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RecordQuery:
     """
     Which records: `partitions` (none: all), from ``start`` (`--offset`) or ``since_ms`` on, the last ``limit`` of them,
     or the first ones where a start is given; ``limit`` 0 is all.
@@ -62,7 +62,7 @@ class Wanted:
         return self.start is None and self.since_ms is None
 
 
-class Fates:
+class RecordStates:
     """
     The fate of the offsets of one partition, from its raw batches in log order; pure.
 
@@ -139,10 +139,10 @@ def marker_document(partition: int, batch: RawBatch, fate: str, topic: str) -> d
 class Reader:
     """Reads one topic's records with their fates, through one admin client and one raw connection."""
 
-    def __init__(self, connection: Connection, raw: RawLogs, wanted: Wanted) -> None:
+    def __init__(self, connection: Connection, raw: RawLogs, wanted: RecordQuery) -> None:
         self._connection, self._raw, self.wanted = connection, raw, wanted
         self._admin = admin(connection)
-        known = topics.existing(self._admin, wanted.topic, Deadline(_ASK_S)).partitions
+        known = topics.describe_one(self._admin, wanted.topic, Deadline(_ASK_S)).partitions
         wrong = [p for p in wanted.partitions if not 0 <= p < known]
         if wrong:
             raise UsageError(f"--partition is {wrong[0]}: {wanted.topic} has partitions 0 to {known - 1}")
@@ -170,7 +170,7 @@ class Reader:
 
     def span(self, partition: int, start: int, until: int, log: LogOffsets) -> list[dict[str, Any]]:
         """The records of `[start, until)` in order, as documents; markers among them where they are wanted."""
-        wanted, fates = self.wanted, Fates()
+        wanted, fates = self.wanted, RecordStates()
         for batch, _ in self._raw.batches(wanted.topic, partition, start, log.end, Deadline(_ASK_S)):
             if batch.base_offset >= until and not fates.undecided(until):
                 break
@@ -345,7 +345,7 @@ def show(topic: str, bootstrap: str, start: str | None, *, follow: bool, as_json
     """  # noqa: D301 - click's own mark
     offset, since_ms = _start(start)
     key = None if more["key"] is None else as_bytes(more["key"])
-    wanted = Wanted(
+    wanted = RecordQuery(
         checked_topic(topic, "TOPIC"),
         more["partitions"],
         offset,

@@ -14,8 +14,8 @@ import orjson
 
 import brew.cli
 from brew.cli import CONTEXT, LazyGroup, as_called, forget_variables
-from brew.driver.observed import observed, probes_of, spans_option
-from brew.driver.progress import Board, JsonLines, LiveTable, Silent
+from brew.driver.observed import observed_progress, probes_of, spans_option
+from brew.driver.progress import JsonLines, LiveTable, ProgressView, RunProgress
 from brew.driver.run import run
 from brew.errors import UsageError
 from brew.kafka.broker_watch import broker_watch
@@ -89,7 +89,7 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
     forget_variables()
     stop = threading.Event()
     stop_on_signals(stop, follow=settings.follow)
-    with observed(settings, probes_of(option, settings), spans) as board:
+    with observed_progress(settings, probes_of(option, settings), spans) as board:
         view = _view("json" if as_json else progress, board)
         with _broker_watch(settings, view):
             code = _run(settings, stop, board, view)
@@ -114,7 +114,7 @@ def _warn(text: str, *, as_json: bool) -> None:
         click.echo(as_called(f"pipeline: warning: {text}"), err=True)
 
 
-def _broker_watch(settings: PipelineSettings, view: Silent) -> AbstractContextManager[None]:
+def _broker_watch(settings: PipelineSettings, view: ProgressView) -> AbstractContextManager[None]:
     """A run that follows says when no broker answers, and when one does again."""
     if not settings.follow:
         return nullcontext()
@@ -122,15 +122,15 @@ def _broker_watch(settings: PipelineSettings, view: Silent) -> AbstractContextMa
     return broker_watch(settings.connection, settings.input, waits, settings.patience_s, view.tell)
 
 
-def _run(settings: PipelineSettings, stop: threading.Event, board: Board, view: Silent) -> ExitCode:
+def _run(settings: PipelineSettings, stop: threading.Event, board: RunProgress, view: ProgressView) -> ExitCode:
     if settings.stand_by is not None:
-        from brew.driver import coordination as stand_by  # noqa: PLC0415 - what a run does not use is not imported
+        from brew.driver import coordination  # noqa: PLC0415 - what a run does not use is not imported
 
-        return stand_by.run(settings, stop, board, view)
+        return coordination.run(settings, stop, board, view)
     if settings.share is not None:
-        from brew.driver import coordination as sharing  # noqa: PLC0415 - the same
+        from brew.driver import coordination  # noqa: PLC0415 - the same
 
-        return sharing.run(settings, stop, board, view)
+        return coordination.run_sharing(settings, stop, board, view)
     return run(settings, stop, board, view)
 
 
@@ -155,10 +155,10 @@ def submit_command(*, dry_run: bool, as_json: bool, spans: str, **option: Any) -
     return ExitCode.DONE
 
 
-def _view(progress: str, board: Board) -> Silent:
+def _view(progress: str, board: RunProgress) -> ProgressView:
     if progress == "auto":
         progress = "table" if sys.stdout.isatty() else "json"
-    return {"table": lambda: LiveTable(board), "json": JsonLines, "none": Silent}[progress]()
+    return {"table": lambda: LiveTable(board), "json": JsonLines, "none": ProgressView}[progress]()
 
 
 def main() -> None:

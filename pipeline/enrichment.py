@@ -45,4 +45,4 @@ class OrderEnrichment:
         if self.profiles is not None:
             from pipeline import profiles  # noqa: PLC0415 - the same
 
-            profiles.let_go(loading_only=loading_only)
+            profiles.close_tables(loading_only=loading_only)

@@ -26,7 +26,7 @@ def may_round(value: bytes) -> bool:
     return _LONG_RUN in kinds or (b"0e" in kinds and _EXPONENT.search(value) is not None)
 
 
-class Shelter:
+class NumberPlaceholders:
     """Numbers outside of strings stand behind marked strings while the order is parsed, so that nothing rounds them."""
 
     def __init__(self, value: bytes) -> None:
@@ -60,7 +60,7 @@ def resolve_by_key(key: bytes | None, _order: dict[str, object]) -> str:
 def enricher(limits: Limits, resolve: Resolver = resolve_by_key) -> Enrich:
     """Return enrich(key, value) -> the enriched order's JSON, or `Rejected`."""
     max_bytes, max_depth = limits.max_bytes, limits.max_depth
-    loads, dumps, tail_of, anew = orjson.loads, orjson.dumps, _TAILS.get, _anew(resolve)
+    loads, dumps, tail_of, anew = orjson.loads, orjson.dumps, _TAILS.get, _reserialized(resolve)
 
     def enrich(key: bytes | None, value: bytes | None) -> bytes | Rejected:
         if value is None:
@@ -94,12 +94,12 @@ def enricher(limits: Limits, resolve: Resolver = resolve_by_key) -> Enrich:
     return enrich
 
 
-def _anew(resolve: Resolver) -> Callable[[bytes | None, bytes], bytes | Rejected]:
+def _reserialized(resolve: Resolver) -> Callable[[bytes | None, bytes], bytes | Rejected]:
     """Read, add, write: for what is not written the usual way, and for what is to be rejected."""
 
     def enrich(key: bytes | None, value: bytes) -> bytes | Rejected:
         # A number that no double holds is still a number.
-        shelter = Shelter(value) if may_round(value) else None
+        shelter = NumberPlaceholders(value) if may_round(value) else None
         try:
             order = orjson.loads(value if shelter is None else shelter.text)
         except orjson.JSONDecodeError as error:

@@ -13,7 +13,7 @@ from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fatal, Refused
 from brew.kafka import topics
 from brew.kafka.clients import admin, mapped
-from brew.kafka.topic_reader import WholeTopic
+from brew.kafka.topic_reader import FullTopicReader
 from brew.records import COMPACT, DISCOUNTS, NO_PROFILE, PROFILE_OFFSET, STANDARD, MalformedProfileError, tier_of
 from brew.settings import ProfilesSettings
 
@@ -35,7 +35,7 @@ class Table:
 
     def __init__(self) -> None:
         self.entries: dict[str, bytes] = {}
-        self.nobody = _nobody({})
+        self.nobody = _no_profile({})
         self.malformed = 0
         self.complaints: list[str] = []
 
@@ -60,7 +60,7 @@ class Table:
 
     def read_to(self, positions: Mapping[int, int]) -> None:
         """All visible records below these offsets are folded in."""
-        self.nobody = _nobody(positions)
+        self.nobody = _no_profile(positions)
 
     def _complain(self, what: str) -> None:
         self.malformed += 1
@@ -68,7 +68,7 @@ class Table:
             self.complaints.append(what)
 
 
-def _nobody(positions: Mapping[int, int]) -> bytes:
+def _no_profile(positions: Mapping[int, int]) -> bytes:
     """The entry of a customer without a profile: how far the table had been read when it held none."""
     read = b",".join(b"%d" % positions[partition] for partition in sorted(positions))
     return b"%b%b %b" % (_NUMBERS[STANDARD], NO_PROFILE, read)
@@ -126,7 +126,7 @@ _LEAVE_S = 1.0
 _ASK_S = 5.0
 
 
-class Held:
+class GlobalTable:
     """One topic's table, shared by all threads of one process."""
 
     def __init__(self, connection: Connection, group: str, settings: ProfilesSettings) -> None:
@@ -134,7 +134,7 @@ class Held:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._asked_at = float("-inf")
-        self._source: WholeTopic | None = None
+        self._source: FullTopicReader | None = None
         self._table = Table()
         self.loaded = False
 
@@ -170,7 +170,7 @@ class Held:
         began = time.monotonic()
         asking = deadline.part(_ASK_S)  # a stop is not heard meanwhile
         if self._source is None:
-            self._source = WholeTopic(self._connection, self._settings.topic, self._group, asking)
+            self._source = FullTopicReader(self._connection, self._settings.topic, self._group, asking)
         source, table = self._source, self._table
         ends = source.ends(asking)
         if any(end < source.positions[partition] for partition, end in ends.items()):
@@ -227,7 +227,7 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-_all: dict[tuple[int, str, str], Held] = {}
+_tables: dict[tuple[int, str, str], GlobalTable] = {}
 _guard = threading.Lock()
 
 
@@ -236,16 +236,16 @@ def ready(settings: ProfilesSettings, connection: Connection, group: str, timeou
     # Spark forks its workers, so the process is part of the key.
     key = (os.getpid(), connection.bootstrap, settings.topic)
     with _guard:
-        held = _all.get(key)
+        held = _tables.get(key)
         if held is None:
-            held = _all[key] = Held(connection, group, settings)
+            held = _tables[key] = GlobalTable(connection, group, settings)
     return held.ready(timeout_s)
 
 
-def let_go(*, loading_only: bool = False) -> None:
+def close_tables(*, loading_only: bool = False) -> None:
     """Close what this process holds; ``loading_only``: give up loads that run, and keep what is loaded."""
     with _guard:
-        gone = [key for key, held in _all.items() if not (loading_only and held.loaded)]
-        given = [_all.pop(key) for key in gone]
+        gone = [key for key, held in _tables.items() if not (loading_only and held.loaded)]
+        given = [_tables.pop(key) for key in gone]
     for held in given:
         held.close()

@@ -150,7 +150,7 @@ _PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class PipelineUnderTest:
     """What is to be proven: this group brought this input to this output."""
 
     input: str
@@ -169,12 +169,12 @@ class Snapshot:
     committed: dict[int, int | None]
     offset_log: tuple[int, LogOffsets] | None
 
-    def gaps(self, claim: Claim) -> list[str]:
+    def gaps(self, claim: PipelineUnderTest) -> list[str]:
         """Reasons why records downstream can't be seen."""
         return [*_gaps(claim.output, self.output), *_gaps(claim.dead_letter, self.dead_letter)]
 
 
-def snapshot(connection: Connection, claim: Claim, deadline: Deadline, *, settled: bool) -> Snapshot:
+def snapshot(connection: Connection, claim: PipelineUnderTest, deadline: Deadline, *, settled: bool) -> Snapshot:
     """
     Offsets of all logs between two equal answers about the group's position.
 
@@ -184,7 +184,9 @@ def snapshot(connection: Connection, claim: Claim, deadline: Deadline, *, settle
         Refused: a topic is missing, the group moves, or its position is pending.
     """
     client = admin(connection)
-    sizes = {n: topics.existing(client, n, deadline).partitions for n in (claim.input, claim.output, claim.dead_letter)}
+    sizes = {
+        n: topics.describe_one(client, n, deadline).partitions for n in (claim.input, claim.output, claim.dead_letter)
+    }
 
     def logs(name: str) -> dict[int, LogOffsets]:
         return offsets.log_offsets(client, name, range(sizes[name]), deadline)
@@ -215,26 +217,30 @@ def snapshot(connection: Connection, claim: Claim, deadline: Deadline, *, settle
 def _offset_log(client: AdminClient, group: str, deadline: Deadline) -> tuple[int, LogOffsets] | None:
     """None where we may not look, or where no group has committed yet."""
     try:
-        partition = offsets_partition(group, topics.existing(client, OFFSETS_TOPIC, deadline).partitions)
+        partition = offsets_partition(group, topics.describe_one(client, OFFSETS_TOPIC, deadline).partitions)
         return partition, offsets.log_offsets(client, OFFSETS_TOPIC, [partition], deadline)[partition]
     except BrewError:
         return None
 
 
-def _committed(connection: Connection, claim: Claim, partitions: range, *, settled: bool) -> dict[int, int | None]:
+def _committed(
+    connection: Connection, claim: PipelineUnderTest, partitions: range, *, settled: bool
+) -> dict[int, int | None]:
     """The group's position as a `read_committed` reader sees it."""
     try:
-        return _asked(connection, claim, partitions, READ_COMMITTED)
+        return _query_offsets(connection, claim, partitions, READ_COMMITTED)
     except DeadlineExceeded as error:
         if settled:
-            return _asked(connection, claim, partitions, READ_UNCOMMITTED)
+            return _query_offsets(connection, claim, partitions, READ_UNCOMMITTED)
         raise Refused(
             f"the committed offset of group {claim.group!r} is part of a transaction that has not ended; "
             "run the pipeline again, which ends it, or wait for its time-out"
         ) from error
 
 
-def _asked(connection: Connection, claim: Claim, partitions: range, isolation: str) -> dict[int, int | None]:
+def _query_offsets(
+    connection: Connection, claim: PipelineUnderTest, partitions: range, isolation: str
+) -> dict[int, int | None]:
     deadline = Deadline(_COMMITTED_S)
     found = offsets.committed_by(connection, claim.group, claim.input, partitions, isolation, deadline)
     return {p: None if one is None else one.offset for p, one in found.items()}

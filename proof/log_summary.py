@@ -124,7 +124,7 @@ def end_offsets(connection: Connection, names: list[str], deadline: Deadline) ->
     client = admin(connection)
     found = []
     for name in names or topics.names(client, deadline):
-        partitions = range(topics.existing(client, name, deadline).partitions)
+        partitions = range(topics.describe_one(client, name, deadline).partitions)
         for partition, log in sorted(offsets.log_offsets(client, name, partitions, deadline).items()):
             batches = raw_batches(connection, name, partition, log.first, log.end, deadline)
             found.append(PartitionLog(name, partition, log, fold(batches, log)))
@@ -134,7 +134,7 @@ def end_offsets(connection: Connection, names: list[str], deadline: Deadline) ->
 def group_position(connection: Connection, group: str, topic: str, deadline: Deadline) -> GroupPosition:
     """The group's offsets as they are now: one that is part of an open transaction does not count yet."""
     client = admin(connection)
-    partitions = range(topics.existing(client, topic, deadline).partitions)
+    partitions = range(topics.describe_one(client, topic, deadline).partitions)
     known = committed_now(connection, group, topic, partitions, deadline)
     logs = offsets.log_offsets(client, topic, partitions, deadline)
     blocked = [p for p, log in logs.items() if log.last_stable < log.end]

@@ -189,7 +189,7 @@ Row = tuple[int, int, bytes | None, bytes | None, object, int | None]
 """Partition, offset, key, value, headers, timestamp."""
 
 
-class Told(NamedTuple):
+class TierCheck(NamedTuple):
     """
     What the log says of an output: its tier, None where nobody can tell, or what is wrong.
 
@@ -269,38 +269,40 @@ class Profiles:
         tier = told.tier or str(_field(out, TIER_FIELD))
         return wrong_with_tier(tier, value, out) if tier in DISCOUNTS else f"tier is {tier!r}, which is none"
 
-    def _at(self, customer: object, text: bytes) -> Told:
+    def _at(self, customer: object, text: bytes) -> TierCheck:
         """The tier at `<partition>/<offset>`."""
         self.profiled += 1
         partition, offset = _numbers(text.split(b"/"), 2)
         if partition not in self._logs:
-            return Told(wrong=f"{PROFILE_OFFSET} is {text!r}: {self._topic} has no such place")
+            return TierCheck(wrong=f"{PROFILE_OFFSET} is {text!r}: {self._topic} has no such place")
         place = f"{self._topic}[{partition}] offset {offset}"
         if offset >= self._logs[partition].last_stable:
-            return Told(wrong=f"its profile {place} is not visible (LSO {self._logs[partition].last_stable})")
+            return TierCheck(wrong=f"its profile {place} is not visible (LSO {self._logs[partition].last_stable})")
         for at, kind in self._of(customer).get(partition, ()):
             if at == offset:
                 if kind == _REMOVED:
-                    return Told(wrong=f"its profile {place} is none (a tombstone, or malformed)")
-                return Told(_TIERS[kind])
+                    return TierCheck(wrong=f"its profile {place} is none (a tombstone, or malformed)")
+                return TierCheck(_TIERS[kind])
         if self._visible(partition, offset):
-            return Told(wrong=f"its profile {place} is another customer's, not {customer!r}'s")
-        return Told(gone=True)
+            return TierCheck(wrong=f"its profile {place} is another customer's, not {customer!r}'s")
+        return TierCheck(gone=True)
 
-    def _none(self, customer: object, text: bytes) -> Told:
+    def _none(self, customer: object, text: bytes) -> TierCheck:
         """Whether there was none while each partition had been read up to `none <offset>,<offset>,...`."""
         self.unprofiled += 1
         read = _numbers(text.removeprefix(NO_PROFILE).strip().split(b","), self._count)
         if -1 in read:
-            return Told(wrong=f"{PROFILE_OFFSET} is {text!r}: an offset for each of {self._count} partitions is needed")
+            return TierCheck(
+                wrong=f"{PROFILE_OFFSET} is {text!r}: an offset for each of {self._count} partitions is needed"
+            )
         history = self._of(customer)
         before = {p: [one for one in some if one[0] < read[p]] for p, some in history.items()}
         last = {p: some[-1] for p, some in before.items() if some}
         if last and all(kind != _REMOVED for _, kind in last.values()):
             where = ", ".join(f"{p}/{at}" for p, (at, _) in last.items())
-            return Told(wrong=f"made without a profile, though customer {customer!r} had one at {where}")
+            return TierCheck(wrong=f"made without a profile, though customer {customer!r} had one at {where}")
         # What is there now came later; was there one before it? Where nothing was ever removed, there was none.
-        return Told(STANDARD, gone=bool(history) and not last and not self._whole(read))
+        return TierCheck(STANDARD, gone=bool(history) and not last and not self._whole(read))
 
     def _visible(self, partition: int, offset: int) -> bool:
         offsets = self._offsets[partition]

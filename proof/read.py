@@ -31,7 +31,7 @@ def read(connection: Connection, names: Sequence[str], isolation: str, folder: P
     """
     client, deadline = admin(connection), Deadline(_ASK_S)
     logs = {
-        name: offsets.log_offsets(client, name, range(topics.existing(client, name, deadline).partitions), deadline)
+        name: offsets.log_offsets(client, name, range(topics.describe_one(client, name, deadline).partitions), deadline)
         for name in names
     }
     journal = Journal(folder, "reader")

@@ -13,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 from itertools import count, islice
 
 from brew.connection import Connection
-from brew.deadline import Deadline, again
+from brew.deadline import Deadline, retry_until
 from brew.errors import Fatal, Refused, UsageError
 from brew.kafka import offsets, topics
 from brew.kafka.clients import KafkaError, KafkaException, Message, Producer, admin, mapped, producer
-from brew.kafka.transaction import connected, fenced
+from brew.kafka.transaction import connect_early, fenced
 
 TIERS = (b"gold", b"silver", b"bronze", b"standard")
 
@@ -119,7 +119,7 @@ class Chunk:
 
 def chunks(plan: Seeding, partitions: int) -> Iterator[Chunk]:
     """Everything to write, in order, a chunk at a time: as many visible orders as the plan's count."""
-    homes = _homes(plan, partitions)
+    homes = _order_partitions(plan, partitions)
     visible = _visible(plan, homes)
     if not plan.transactional:
         while records := list(islice(visible, _CHUNK)):
@@ -145,7 +145,7 @@ def ghost_records(plan: Seeding, mark: str, partitions: int) -> Iterator[Record]
     return ((number % partitions, ghost(number)) for number in count(plan.start))
 
 
-def _homes(plan: Seeding, partitions: int) -> list[int]:
+def _order_partitions(plan: Seeding, partitions: int) -> list[int]:
     only_markers = plan.markers_only_partition
     if only_markers is not None and not (0 <= only_markers < partitions and partitions > 1):
         raise UsageError(
@@ -168,7 +168,7 @@ def _visible(plan: Seeding, homes: list[int]) -> Iterator[Record]:
 
 _MESSAGE_BYTES = 1_000_000
 _POLL_S = 0.02
-_GOODBYE_S = 3.0
+_ABORT_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class Writer:
         if transactional_id is not None:
             fenced(self._client, Deadline(timeout_s))
         else:
-            connected(self._client, topic)
+            connect_early(self._client, topic)
 
     def _undelivered(self, error: KafkaError, _message: Message) -> None:
         self._failed = self._failed or error
@@ -227,7 +227,7 @@ class Writer:
             with mapped(name):
                 call(max(0.001, deadline.remaining_s()))
 
-        again(ask, name, deadline)
+        retry_until(ask, name, deadline)
 
     def write(self, records: list[Record]) -> None:
         """Queue records, as fast as the brokers take them; `produce_batch` knows one partition per call."""
@@ -282,7 +282,7 @@ class Writer:
         self._client.purge()
         if self._transactional:
             with suppress(KafkaException):
-                self._client.abort_transaction(_GOODBYE_S)
+                self._client.abort_transaction(_ABORT_TIMEOUT_S)
 
     def abort(self) -> None:
         # The flush puts the records into the log, where readers have to step over them.
@@ -299,7 +299,7 @@ def seed(
     transaction_timeout_s: float = 60.0,
 ) -> Seeded:
     """Carry the plan out; calls ``advance`` with the number of visible orders written since the last call."""
-    partitions = topics.existing(admin(connection), plan.topic, deadline).partitions
+    partitions = topics.describe_one(admin(connection), plan.topic, deadline).partitions
     writer = Writer(connection, plan.topic, f"seed:{plan.topic}" if plan.transactional else None, transaction_timeout_s)
     began = time.monotonic()
     visible = aborted = 0
@@ -345,7 +345,7 @@ def _leave_open(connection: Connection, plan: Seeding, partitions: int, timeout_
 def next_number(connection: Connection, topic: str, deadline: Deadline) -> int:
     """A number above all that this topic's orders carry: every order has an offset, so their sum is enough."""
     client = admin(connection)
-    partitions = topics.existing(client, topic, deadline).partitions
+    partitions = topics.describe_one(client, topic, deadline).partitions
     return sum(log.end for log in offsets.log_offsets(client, topic, range(partitions), deadline).values())
 
 

@@ -125,7 +125,7 @@ def seed_customers(
     config = {topics.CLEANUP_POLICY: COMPACT, "min.compaction.lag.ms": str(_KEPT_MS)}
     created = False
     if not topics.describe(client, [plan.topic], deadline):
-        created = topics.create(client, [topics.Wanted(plan.topic, partitions, config)], deadline)[plan.topic]
+        created = topics.create(client, [topics.TopicSpec(plan.topic, partitions, config)], deadline)[plan.topic]
     there = topics.describe_all(client, [plan.topic], deadline)[plan.topic]
     writer = Writer(connection, plan.topic, None, timeout_s)
     began = time.monotonic()

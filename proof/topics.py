@@ -9,14 +9,14 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka import topics
 from brew.kafka.clients import admin
-from brew.kafka.topics import MAX_MESSAGE_BYTES, Wanted
+from brew.kafka.topics import MAX_MESSAGE_BYTES, TopicSpec
 
 # What comes out is longer than what went in: two fields and three headers.
 ROOM_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class PipelineTopics:
     """The five topics' names, and the partitions of those made now."""
 
     input: str
@@ -28,7 +28,7 @@ class House:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class TopicResult:
     """What became of one topic."""
 
     topic: str
@@ -46,22 +46,22 @@ class Made:
         return f"{self.topic}: was there with {size}, and keeps them ({self.wanted_partitions} were asked for)"
 
 
-def make(connection: Connection, wanted: House, deadline: Deadline) -> list[Made]:
+def create_topics(connection: Connection, wanted: PipelineTopics, deadline: Deadline) -> list[TopicResult]:
     """Make what is missing; the output takes any record that the input takes, with what we add to it."""
     client = admin(connection)
-    made = topics.create(client, [Wanted(wanted.input, wanted.partitions, {})], deadline)
+    made = topics.create(client, [TopicSpec(wanted.input, wanted.partitions, {})], deadline)
     topics.describe_all(client, [wanted.input], deadline)
     room = {MAX_MESSAGE_BYTES: str(topics.max_message_bytes(client, wanted.input, deadline) + ROOM_BYTES)}
     made |= topics.create(
         client,
         [
-            Wanted(wanted.output, wanted.partitions, room),
-            Wanted(wanted.dead_letter, wanted.partitions, room),
-            Wanted(wanted.customers, wanted.partitions, {"cleanup.policy": "compact"}),
-            Wanted(wanted.claims, messages.PARTITIONS, messages.CONFIG),
+            TopicSpec(wanted.output, wanted.partitions, room),
+            TopicSpec(wanted.dead_letter, wanted.partitions, room),
+            TopicSpec(wanted.customers, wanted.partitions, {"cleanup.policy": "compact"}),
+            TopicSpec(wanted.claims, messages.PARTITIONS, messages.CONFIG),
         ],
         deadline,
     )
     there = topics.describe_all(client, list(made), deadline)
     asked = {name: messages.PARTITIONS if name == wanted.claims else wanted.partitions for name in made}
-    return [Made(n, made[n], there[n].partitions, there[n].replicas, asked[n]) for n in made]
+    return [TopicResult(n, made[n], there[n].partitions, there[n].replicas, asked[n]) for n in made]

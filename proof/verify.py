@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from brew.acl import COMMITS_READ, No, no
+from brew.acl import COMMITS_READ, Denial, denial_in
 from brew.cluster import OFFSETS_TOPIC
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -21,19 +21,19 @@ from brew.kafka.log_reader import scan_rows
 from brew.kafka.raw_log import offset_batches
 from brew.names import READ_COMMITTED
 from proof.checking.checker import Checker
-from proof.checking.input_partition import Facts
+from proof.checking.input_partition import BrokerFacts
 from proof.checking.journals import Acknowledged, check_fired, check_readers, check_secrets, check_stalls
 from proof.findings import Name, Report
-from proof.log_feeds import Batches, Claim, Feed, Offsets, Records, Snapshot, snapshot
+from proof.log_feeds import Batches, Feed, Offsets, PipelineUnderTest, Records, Snapshot, snapshot
 from proof.oracle import Profiles
 
-__all__ = ["Asked", "Claim", "verify"]
+__all__ = ["PipelineUnderTest", "VerifyOptions", "verify"]
 
 _CHUNK = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class VerifyOptions:
     """
     What to look at beyond the logs.
 
@@ -55,14 +55,16 @@ class Asked:
     profiles: str | None = None
 
 
-def verify(connection: Connection, claim: Claim, deadline: Deadline, asked: Asked | None = None) -> Report:
+def verify(
+    connection: Connection, claim: PipelineUnderTest, deadline: Deadline, asked: VerifyOptions | None = None
+) -> Report:
     """
     Check all that is there now.
 
     Raises:
         Refused: a topic is missing, or the group's position can't be told.
     """
-    asked = asked or Asked()
+    asked = asked or VerifyOptions()
     logs = snapshot(connection, claim, deadline, settled=asked.settled)
     acknowledged = Acknowledged(_entries(asked), claim.input, claim.group)
     with _uncollected():
@@ -97,7 +99,7 @@ def _uncollected() -> Iterator[None]:
 def _profiles(connection: Connection, topic: str, deadline: Deadline) -> Profiles:
     """All profiles that are there, and what is left of those before them."""
     client = admin(connection)
-    count = topics.existing(client, topic, deadline).partitions
+    count = topics.describe_one(client, topic, deadline).partitions
     logs = offsets.log_offsets(client, topic, range(count), deadline)
     profiles = Profiles(topic, logs)
     ranges = {p: (log.first, log.last_stable) for p, log in logs.items()}
@@ -106,8 +108,8 @@ def _profiles(connection: Connection, topic: str, deadline: Deadline) -> Profile
     return profiles
 
 
-def _facts(claim: Claim, logs: Snapshot, asked: Asked, profiles: Profiles | None) -> Facts:
-    return Facts(
+def _facts(claim: PipelineUnderTest, logs: Snapshot, asked: VerifyOptions, profiles: Profiles | None) -> BrokerFacts:
+    return BrokerFacts(
         input=claim.input,
         output=claim.output,
         dead_letter=claim.dead_letter,
@@ -124,7 +126,9 @@ def _facts(claim: Claim, logs: Snapshot, asked: Asked, profiles: Profiles | None
     )
 
 
-def _read(connection: Connection, claim: Claim, logs: Snapshot, checker: Checker, deadline: Deadline) -> list[str]:
+def _read(
+    connection: Connection, claim: PipelineUnderTest, logs: Snapshot, checker: Checker, deadline: Deadline
+) -> list[str]:
     """Feed the checker; return what could not be looked at."""
     with ExitStack() as stack:
         raw, notes = _raw(connection, stack, deadline)
@@ -152,7 +156,9 @@ def _raw(connection: Connection, stack: ExitStack, deadline: Deadline) -> tuple[
         return None, [f"raw batches could not be read, so transactions were not looked at: {error}"]
 
 
-def _offsets(raw: RawLogs, claim: Claim, logs: Snapshot, checker: Checker, user: str) -> tuple[list[Feed], list[str]]:
+def _offsets(
+    raw: RawLogs, claim: PipelineUnderTest, logs: Snapshot, checker: Checker, user: str
+) -> tuple[list[Feed], list[str]]:
     """A feed of the group's offset commits, once one batch of them could be read."""
     unreadable = "the group's offset commits could not be read, so regressions and gaps were not looked for: "
     lacks = f"{user} lacks {COMMITS_READ} (`{COMMITS_READ.command(user)}`)"
@@ -162,7 +168,7 @@ def _offsets(raw: RawLogs, claim: Claim, logs: Snapshot, checker: Checker, user:
     try:
         next(raw.batches(OFFSETS_TOPIC, partition, log.first, min(log.end, log.first + 1)), None)
     except BrewError as error:
-        return [], [f"{unreadable}{error}{f'; {lacks}' if no(str(error)) is No.RIGHT else ''}"]
+        return [], [f"{unreadable}{error}{f'; {lacks}' if denial_in(str(error)) is Denial.RIGHT else ''}"]
     batches = offset_batches(raw, claim.group, claim.input, partition, log.first, log.end)
     checker.offsets.begin(partition)
     return [Offsets(batches, log, checker.offsets.take)], []
@@ -184,7 +190,7 @@ def read_in_step(checker: Checker, upstream: Feed, downstream: list[Feed], other
             one.close()
 
 
-def _holders(connection: Connection, claim: Claim, logs: Snapshot, deadline: Deadline) -> list[str]:
+def _holders(connection: Connection, claim: PipelineUnderTest, logs: Snapshot, deadline: Deadline) -> list[str]:
     """Who holds the transactions that did not end, as the coordinator knows them."""
     told = []
     topics = {claim.input: logs.input, claim.output: logs.output, claim.dead_letter: logs.dead_letter}
@@ -195,11 +201,11 @@ def _holders(connection: Connection, claim: Claim, logs: Snapshot, deadline: Dea
     return told
 
 
-def _entries(asked: Asked) -> Iterator[Entry]:
+def _entries(asked: VerifyOptions) -> Iterator[Entry]:
     return iter(()) if asked.journals is None else entries(asked.journals)
 
 
-def _files(asked: Asked) -> Iterator[Path]:
+def _files(asked: VerifyOptions) -> Iterator[Path]:
     if not asked.canaries:
         return
     for place in (*asked.artefacts, *((asked.journals,) if asked.journals else ())):

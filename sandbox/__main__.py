@@ -24,7 +24,7 @@ from sandbox.kafka import Cluster, make_archive
 from sandbox.launch import Settings
 from sandbox.layout import Layout
 from sandbox.network import Network
-from sandbox.stores import alone, directory_option, stores
+from sandbox.stores import directory_option, exclusive, stores
 
 FIRST_PORT = 9092
 
@@ -105,7 +105,7 @@ def up(
     if wrong:
         raise UsageError(f"--property {wrong[0]!r}: a setting is written NAME=VALUE")
     more = dict(text.split("=", 1) for text in properties)
-    with alone(directory):
+    with exclusive(directory):
         cluster = Cluster.open(directory)
         up_already = cluster is not None and len(cluster.running()) == len(cluster.layout.nodes) == brokers
         fits = (
@@ -113,7 +113,7 @@ def up(
         )
         if cluster is not None and up_already and fits:
             click.echo(f"Kafka is already up at {cluster.bootstrap}")
-            _say_how(cluster.layout)
+            _print_usage(cluster.layout)
             return
         ports = [port + 2 * n for n in range(brokers)] if port else None
         settings = Settings(
@@ -128,7 +128,7 @@ def up(
         )
         cluster = Cluster.start(directory, brokers=brokers, ports=ports, settings=settings)
     click.echo(f"Kafka is up at {cluster.bootstrap} ({directory}/kafka-*/server.log)")
-    _say_how(cluster.layout)
+    _print_usage(cluster.layout)
 
 
 @cli.command()
@@ -146,7 +146,7 @@ def down(directory: Path, *, wipe: bool) -> None:
     if not directory.exists():
         click.echo("nothing is up")
         return
-    with alone(directory):
+    with exclusive(directory):
         cluster = Cluster.open(directory)
         running = 0 if cluster is None else len(cluster.running())
         if cluster is not None:
@@ -244,8 +244,8 @@ def archive() -> None:
     click.echo(f"{written} written")
 
 
-def _say_how(layout: Layout) -> None:
-    for line in secure.told(layout) if layout.secure else ():
+def _print_usage(layout: Layout) -> None:
+    for line in secure.usage_text(layout) if layout.secure else ():
         click.echo(line)
 
 

@@ -13,7 +13,7 @@ from brew.kafka import clients, cluster_admin
 from sandbox.kafka import Cluster
 from sandbox.network import CLIENTS
 from sandbox.secure import Security
-from sandbox.stores import alone, directory_option
+from sandbox.stores import directory_option, exclusive
 
 _ASK_S = 20.0
 _KEYSTORE = "listener.name.secure.ssl.keystore.location"
@@ -31,7 +31,7 @@ def certify(directory: Path, *, expired: bool) -> None:
       python -m sandbox certify
       python -m sandbox certify --expired     clients are refused from now on
     """  # noqa: D301 - \b is click's mark for "keep these lines"
-    with alone(directory):
+    with exclusive(directory):
         cluster = Cluster.open(directory)
         if cluster is None or not cluster.layout.secure:
             raise Refused(f"no secure cluster in {directory}; `python -m sandbox up --secure` starts one")
@@ -61,7 +61,7 @@ def _cluster(directory: Path, numbers: Sequence[int]) -> Cluster:
 
 
 def _each(directory: Path, numbers: Sequence[int], what: Callable[[Cluster, int], None], done: str) -> None:
-    with alone(directory):
+    with exclusive(directory):
         cluster = _cluster(directory, numbers)
         for number in numbers:
             what(cluster, number)
@@ -122,7 +122,7 @@ def restart(numbers: Sequence[int], directory: Path) -> None:
     Example:
       python -m sandbox restart 1 2 3
     """  # noqa: D301 - \b is click's mark for "keep these lines"
-    with alone(directory):
+    with exclusive(directory):
         _cluster(directory, numbers).restart(*numbers)
     click.echo(f"brokers {', '.join(map(str, numbers))} are up")
 
@@ -151,7 +151,7 @@ def cut(number: int, others: Sequence[str], directory: Path) -> None:
     wrong = [one for one in others if one != CLIENTS and not one.isdigit()]
     if wrong:
         raise UsageError(f"--from {wrong[0]!r}: give a broker's number, or {CLIENTS!r}")
-    with alone(directory):
+    with exclusive(directory):
         named: list[int | str] = [one if one == CLIENTS else int(one) for one in others]
         cluster = _cluster(directory, [number, *(one for one in named if isinstance(one, int))])
         everybody: list[int | str] = [*(n.number for n in cluster.layout.nodes if n.number != number), CLIENTS]
@@ -170,7 +170,7 @@ def fill(number: int, directory: Path) -> None:
     Example:
       python -m sandbox fill 3
     """  # noqa: D301 - \b is click's mark for "keep these lines"
-    with alone(directory):
+    with exclusive(directory):
         used = _cluster(directory, [number]).fill(number)
     click.echo(f"broker {number}'s disk is full at {used} bytes")
 
@@ -185,7 +185,7 @@ def heal(directory: Path) -> None:
     Example:
       python -m sandbox heal
     """  # noqa: D301 - \b is click's mark for "keep these lines"
-    with alone(directory):
+    with exclusive(directory):
         cuts = _cluster(directory, []).heal()
     click.echo(f"healed: {cuts} routes given back")
 

@@ -18,7 +18,7 @@ from sandbox.jvm import Jvm
 from sandbox.launch import Settings, await_answer, await_started, format_data, launch, log_size
 from sandbox.layout import Layout, Node, new_cluster_id, on_ports, secured, server_properties
 from sandbox.network import Network
-from sandbox.process import HOST, Started, require_free, write_private
+from sandbox.process import HOST, ServerProcess, require_free, write_private
 from sandbox.secure import Security
 
 __all__ = ["Cluster", "Settings", "make_archive"]
@@ -36,7 +36,7 @@ class Cluster:
     def __init__(self, layout: Layout, settings: Settings) -> None:
         self.layout = layout
         self.settings = settings
-        self._started: dict[int, Started] = {}
+        self._started: dict[int, ServerProcess] = {}
 
     @classmethod
     def start(

@@ -18,7 +18,7 @@ from brew.kafka import clients, topics
 from sandbox.jvm import QUICK, Jvm
 from sandbox.layout import Layout, Node
 from sandbox.network import Network
-from sandbox.process import Started
+from sandbox.process import ServerProcess
 
 _STARTED = b"Kafka Server started"
 _POLL_S = 0.02
@@ -97,11 +97,11 @@ def _formatting(layout: Layout, node: Node, jvm: Jvm) -> subprocess.Popen[bytes]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
 
 
-def launch(layout: Layout, node: Node, settings: Settings) -> Started:
+def launch(layout: Layout, node: Node, settings: Settings) -> ServerProcess:
     """Start one broker; it isn't ready when this returns."""
     command = settings.jvm.command("kafka.Kafka", [str(layout.properties(node))], flags=settings.flags())
     inside = Network(layout.directory).entering(node.number) if node.namespace else []
-    return Started([*inside, *command], layout.log(node), leashed=settings.leashed)
+    return ServerProcess([*inside, *command], layout.log(node), leashed=settings.leashed)
 
 
 def log_size(layout: Layout, node: Node) -> int:

@@ -105,7 +105,7 @@ class Identity:
         return self.process() is not None
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal; False when the process is no longer there. SIGSTOP is waited for, see `_stand_still`."""
+        """Send a signal; False when the process is no longer there. SIGSTOP is awaited (`_all_threads_stopped`)."""
         process = self.process()
         if process is None:
             return False
@@ -114,7 +114,7 @@ class Identity:
         except psutil.NoSuchProcess:
             return False
         deadline = Deadline(_STILL_S)
-        while number is signal.SIGSTOP and not _stand_still(self.pid) and not deadline.expired():
+        while number is signal.SIGSTOP and not _all_threads_stopped(self.pid) and not deadline.expired():
             time.sleep(_LOOK_S)
         return True
 
@@ -144,7 +144,7 @@ class Identity:
         return True
 
 
-class Started:
+class ServerProcess:
     """A server that this program has started: its identity, and on request a leash."""
 
     def __init__(self, command: Sequence[str], log: Path, *, leashed: bool) -> None:
@@ -154,7 +154,7 @@ class Started:
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
             )
         self.identity = Identity.of(self._child.pid)
-        self._leash = _leash(self._child.pid) if leashed else None
+        self._leash = _kill_with_parent(self._child.pid) if leashed else None
 
     def ended(self) -> None:
         """Take the leash off and collect the exit status, once the process has been stopped."""
@@ -166,7 +166,7 @@ class Started:
             self._child.wait(timeout=1)
 
 
-def _leash(pid: int) -> subprocess.Popen[bytes]:
+def _kill_with_parent(pid: int) -> subprocess.Popen[bytes]:
     """
     A shell that kills ``pid`` once this program is gone, however it went.
 
@@ -182,7 +182,7 @@ def _leash(pid: int) -> subprocess.Popen[bytes]:
     )
 
 
-def _stand_still(pid: int) -> bool:
+def _all_threads_stopped(pid: int) -> bool:
     """Whether all threads are stopped: the others work on until the one that got the signal has a processor."""
     try:
         states = [(task / "stat").read_text().rpartition(") ")[2][:1] for task in Path(f"/proc/{pid}/task").iterdir()]

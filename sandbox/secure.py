@@ -130,7 +130,7 @@ class Security:
         client = clients.admin(self.connection(layout))
         cluster_admin.set_passwords(client, self.passwords(), SCRAM, deadline)
         for user in acl.USERS:
-            cluster_admin.grant(client, acl.of(user), f"User:{user}", deadline)
+            cluster_admin.grant(client, acl.rights_of(user), f"User:{user}", deadline)
         mark.touch()
 
 
@@ -163,7 +163,7 @@ def settings(layout: Layout, node: Node) -> dict[str, object]:
     return found
 
 
-def told(layout: Layout) -> Sequence[str]:
+def usage_text(layout: Layout) -> Sequence[str]:
     """How to use it, for people."""
     home = Security.of(layout)
     where = home.folder.relative_to(Path.cwd()) if home.folder.is_relative_to(Path.cwd()) else home.folder

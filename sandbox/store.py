@@ -21,7 +21,7 @@ import redis
 
 from brew.deadline import Deadline
 from brew.errors import Refused
-from sandbox.process import HOST, Identity, Started, free, require_free
+from sandbox.process import HOST, Identity, ServerProcess, free, require_free
 
 _START_S = 40.0
 _STOP_S = 15.0
@@ -51,7 +51,7 @@ class Store:
     def __init__(self, directory: Path, state: State) -> None:
         self.directory = directory
         self.state = state
-        self._started: Started | None = None
+        self._started: ServerProcess | None = None
 
     @classmethod
     def start(
@@ -218,7 +218,7 @@ class Store:
         deadline = Deadline(_START_S)
         self.home.mkdir(parents=True, exist_ok=True)
         self.prepare(deadline)
-        self._started = Started(self.command(), self.log, leashed=leashed)
+        self._started = ServerProcess(self.command(), self.log, leashed=leashed)
         self._write(replace(self.state, identity=self._started.identity))
         try:
             self._await_answer(deadline)

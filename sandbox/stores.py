@@ -30,7 +30,7 @@ directory_option = click.option(
 
 
 @contextmanager
-def alone(directory: Path) -> Iterator[None]:
+def exclusive(directory: Path) -> Iterator[None]:
     """Let two commands on one directory go one after the other."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as lock:
@@ -82,7 +82,7 @@ def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Pa
     if len(names) != 1 and (port or properties):
         raise UsageError("--port and --property belong to one server; name it")
     more = dict(text.split("=", 1) for text in properties) or None
-    with alone(directory):
+    with exclusive(directory):
         for name in names or STORES:
             store = STORES[name].start(directory, port=port or None, properties=more, leashed=False)
             click.echo(f"{name} is up at {store.url} ({store.log})")
@@ -104,7 +104,7 @@ def down(names: Sequence[str], directory: Path, *, wipe: bool) -> None:
     if not directory.exists():
         click.echo("nothing is up")
         return
-    with alone(directory):
+    with exclusive(directory):
         for name in names or STORES:
             store = STORES[name].open(directory)
             was = store is not None and store.running()
@@ -150,7 +150,7 @@ def status(directory: Path, *, as_json: bool) -> None:
 
 
 def _each(names: Sequence[str], directory: Path, what: str, done: str) -> None:
-    with alone(directory):
+    with exclusive(directory):
         for name in names:
             store = STORES[name].open(directory)
             if store is None:

@@ -96,7 +96,7 @@ def _nobody_asks_on() -> Iterator[None]:
     def nobody() -> bool:
         if (locator := sys.modules.get("brew.kafka.committed_offset")) is not None:
             for one in locator._known:
-                one.doubt()
+                one.invalidate()
         return not any(one.name.startswith("kafka-io") for one in threading.enumerate())
 
     until(nobody, "the end of kafka-python's clients", 10)

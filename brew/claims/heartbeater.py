@@ -16,14 +16,14 @@ from brew.claims.messages import WHOLE_TOPIC
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, KafkaFailure
 
-_LOOKS_PER_INTERVAL = 10
-_LONGEST_LOOK_S = 0.25
+_POLLS_PER_INTERVAL = 10
+_MAX_POLL_S = 0.25
 _JOIN_S = 30.0
 _LEAVE_S = 3.0
 _CALL_INTERVALS = 2
 
 
-class Keeper:
+class Heartbeater:
     """
     Keeps what one member holds; every method may be called from any thread, and none but `give_back`,
     `claim_messages` and the ends of the `with` block waits for a broker.
@@ -95,13 +95,13 @@ class Keeper:
         """
         if self._failure is not None:
             raise self._failure
-        return {p: one for p, one in self._held.items() if self._now() < one.sure_until}
+        return {p: one for p, one in self._held.items() if self._now() < one.confirmed_until}
 
-    def wanted_back(self) -> frozenset[int]:
+    def to_release(self) -> frozenset[int]:
         """Partitions to `give_back` once the work at hand is done."""
         return self._wanted & self._held.keys()
 
-    def cover(self, partitions: tuple[int, ...]) -> None:
+    def set_partitions(self, partitions: tuple[int, ...]) -> None:
         """These may be claimed from now on: the topic has grown."""
         with self._lock:
             self.membership = replace(self.membership, partitions=partitions)
@@ -126,7 +126,7 @@ class Keeper:
             finally:
                 self._publish()
 
-    def give_back(self, done: Mapping[int, Holding]) -> None:
+    def release_partitions(self, done: Mapping[int, Holding]) -> None:
         """Release these holdings at their positions; one that can't be told goes stale by itself."""
         with self._lock:
             for partition in done:
@@ -134,14 +134,14 @@ class Keeper:
             if self._failure is not None:
                 return
             with contextlib.suppress(DeadlineExceeded, KafkaFailure):
-                self._member.give_back(done, Deadline(self._patience_s()))
+                self._member.release_partitions(done, Deadline(self._patience_s()))
             self._publish()
 
     def _patience_s(self) -> float:
         return max(1.0, _CALL_INTERVALS * self.membership.interval_s)
 
     def _run(self) -> None:
-        look_s = min(_LONGEST_LOOK_S, self.membership.interval_s / _LOOKS_PER_INTERVAL)
+        look_s = min(_MAX_POLL_S, self.membership.interval_s / _POLLS_PER_INTERVAL)
         while not self._end.wait(look_s):
             if not self._healthy():
                 self.trouble = "the work hangs"
@@ -170,15 +170,15 @@ class Keeper:
             self._news.notify_all()
 
 
-class Hand:
+class HeldPartitions:
     """
     Follows one keeper for who works by it; used by one thread at a time. Only these calls change what is in hand.
 
-    Each may raise what made the keeper give up, as `Keeper.held`.
+    Each may raise what made the keeper give up, as `Heartbeater.held`.
     """
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
+    def __init__(self, keeper: Heartbeater) -> None:
+        self._heartbeater = keeper
         self._tokens: dict[int, int] = {}
 
     @property
@@ -187,26 +187,26 @@ class Hand:
 
     def lost(self) -> list[int]:
         """Those that are surely ours no more, or by another claim; they are out of hand from now on."""
-        held = self._keeper.held()
+        held = self._heartbeater.held()
         gone = [p for p, token in self._tokens.items() if p not in held or held[p].token != token]
         self.drop(gone)
         return gone
 
     def due(self) -> list[int]:
         """Those in hand that others are due, to be given back once the work on them is done."""
-        return sorted(self._keeper.wanted_back() & self._tokens.keys())
+        return sorted(self._heartbeater.to_release() & self._tokens.keys())
 
     def gained(self, but: Collection[int] = ()) -> list[int]:
         """Those that are ours and were not in hand, without ``but``; they are in hand from now on."""
-        held = self._keeper.held()
+        held = self._heartbeater.held()
         new = sorted(held.keys() - self._tokens.keys() - set(but))
         self._tokens |= {p: held[p].token for p in new}
         return new
 
-    def give_back(self, partitions: Collection[int]) -> None:
+    def release_partitions(self, partitions: Collection[int]) -> None:
         """Release these at the positions that the log knows; whoever is due them has them at once."""
-        held = self._keeper.held()
-        self._keeper.give_back({p: held[p] for p in partitions if p in held})
+        held = self._heartbeater.held()
+        self._heartbeater.release_partitions({p: held[p] for p in partitions if p in held})
         self.drop(partitions)
 
     def drop(self, partitions: Iterable[int]) -> None:
@@ -215,7 +215,7 @@ class Hand:
             self._tokens.pop(partition, None)
 
 
-_LOOK_S = 0.25
+_POLL_S = 0.25
 
 
 class StandBy:
@@ -234,10 +234,10 @@ class StandBy:
         client_id: str,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        self._keeper = Keeper(open_log, Membership(client_id, group, topic, (WHOLE_TOPIC,), interval_s))
+        self._heartbeater = Heartbeater(open_log, Membership(client_id, group, topic, (WHOLE_TOPIC,), interval_s))
 
     def __enter__(self) -> Self:
-        self._keeper.__enter__()
+        self._heartbeater.__enter__()
         return self
 
     def __exit__(
@@ -247,7 +247,7 @@ class StandBy:
 
     def leave(self) -> None:
         """Give the seat up; the next one has it at once."""
-        self._keeper.leave()
+        self._heartbeater.leave()
 
     def wait(self, stop: threading.Event, meanwhile: Callable[[], None] = lambda: None) -> bool:
         """Wait until the seat is ours, calling ``meanwhile`` at each look; False when ``stop`` was set before."""
@@ -255,20 +255,20 @@ class StandBy:
             if self.holds():
                 return True
             meanwhile()
-            self._keeper.wait(_LOOK_S)
+            self._heartbeater.wait(_POLL_S)
         return False
 
     def holds(self) -> bool:
         """Whether the seat is surely ours now; raises what made the keeper give up."""
-        return WHOLE_TOPIC in self._keeper.held()
+        return WHOLE_TOPIC in self._heartbeater.held()
 
     @property
     def owner(self) -> str | None:
         """The client id of who has the seat, as far as the log was read; None where nobody has, or he is stale."""
-        return self._keeper.owners.get(WHOLE_TOPIC)
+        return self._heartbeater.owners.get(WHOLE_TOPIC)
 
     @property
     def token(self) -> int | None:
         """The fencing token, None while the seat is not ours."""
-        holding = self._keeper.held().get(WHOLE_TOPIC)
+        holding = self._heartbeater.held().get(WHOLE_TOPIC)
         return None if holding is None else holding.token

@@ -28,7 +28,16 @@ from brew.claims.messages import (
     decode,
     encode,
 )
-from brew.claims.state import SNAPSHOT_RECORDS, Answer, BrokerClock, Owned, Seat, Table, World, restored
+from brew.claims.state import (
+    SNAPSHOT_RECORDS,
+    BrokerClock,
+    ClaimsView,
+    OwnedPartition,
+    PartitionOwner,
+    RecordEffect,
+    Table,
+    table_from,
+)
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, KafkaFailure, Refused, UsageError
 
@@ -37,10 +46,12 @@ class Plan(NamedTuple):
     """Partitions to claim now, and partitions to give back after the work at hand."""
 
     claims: list[int]
-    give_back: list[int]
+    release_partitions: list[int]
 
 
-def plan_claims(owned: Mapping[int, Owned], members: Collection[str], me: str, *, paused: bool, share: bool) -> Plan:
+def plan_claims(
+    owned: Mapping[int, OwnedPartition], members: Collection[str], me: str, *, paused: bool, share: bool
+) -> Plan:
     """
     What ``me`` claims and gives back.
 
@@ -54,7 +65,7 @@ def plan_claims(owned: Mapping[int, Owned], members: Collection[str], me: str, *
         return Plan(free, [])
     held = Counter(one.owner for one in owned.values() if not one.free)
     names = sorted({me, *members, *(name for name in held if name is not None)})
-    due = targets({name: held[name] for name in names}, len(owned))
+    due = fair_counts({name: held[name] for name in names}, len(owned))
     at = 0
     for name in names:
         lacks = max(0, due[name] - held[name])
@@ -64,7 +75,7 @@ def plan_claims(owned: Mapping[int, Owned], members: Collection[str], me: str, *
     raise AssertionError("a member is among the members")
 
 
-def targets(held: Mapping[str, int], partitions: int) -> dict[str, int]:
+def fair_counts(held: Mapping[str, int], partitions: int) -> dict[str, int]:
     """How many of the partitions each member should hold; what doesn't divide stays with those that hold the most."""
     each, over = divmod(partitions, len(held))
     order = sorted(held, key=lambda name: (-held[name], name))
@@ -75,7 +86,7 @@ WINDOW = 2 * SNAPSHOT_RECORDS
 """So many records before the end are searched for a snapshot; one is due in half of them."""
 
 
-def arrive(log: Log, deadline: Deadline) -> World:
+def read_to_end(log: Log, deadline: Deadline) -> ClaimsView:
     """
     The world as it stands at the log's end; the log's `read` goes on from there.
 
@@ -91,13 +102,13 @@ def arrive(log: Log, deadline: Deadline) -> World:
     tables: dict[int, Table] = {}
     missing: dict[int, tuple[int, int]] = {}
     for partition, entries in read.items():
-        snapshot = newest(entries)
-        tables[partition] = Table(bounds[partition][0]) if snapshot is None else restored(snapshot)
+        snapshot = newest_snapshot(entries)
+        tables[partition] = Table(bounds[partition][0]) if snapshot is None else table_from(snapshot)
         missing[partition] = (tables[partition].next, near[partition][0])
     before: dict[int, list[Entry]] = {p: [] for p in bounds}
     for entry in log.history({p: (start, until) for p, (start, until) in missing.items() if start < until}, deadline):
         before[entry.partition].append(entry)
-    world = World([tables[p] for p in sorted(tables)])
+    world = ClaimsView([tables[p] for p in sorted(tables)])
     for partition, table in tables.items():
         start = table.next
         for entry in before[partition] + read[partition]:
@@ -108,7 +119,7 @@ def arrive(log: Log, deadline: Deadline) -> World:
     return world
 
 
-def newest(entries: list[Entry]) -> Snapshot | None:
+def newest_snapshot(entries: list[Entry]) -> Snapshot | None:
     """The last snapshot among the records, if there is one."""
     for entry in reversed(entries):
         if entry.key == SNAPSHOT_KEY:
@@ -120,8 +131,8 @@ def newest(entries: list[Entry]) -> Snapshot | None:
 
 INTERVAL_S = 3.0
 """Unless told otherwise, an owner means to be heard this often; others take over after two of them."""
-BEATS_PER_INTERVAL = 2
-_BEATEN = {Answer.REFRESHED, Answer.RESUMED, Answer.ADOPTED}
+HEARTBEATS_PER_INTERVAL = 2
+_BEATEN = {RecordEffect.REFRESHED, RecordEffect.RESUMED, RecordEffect.ADOPTED}
 
 
 @dataclass(frozen=True)
@@ -177,7 +188,7 @@ class Holding:
 
     token: int
     position: int
-    sure_until: float
+    confirmed_until: float
 
 
 class Member:
@@ -192,7 +203,7 @@ class Member:
 
     def join(self, deadline: Deadline) -> None:
         """Read to the end, say that we are there, and take back what this ``client_id`` still owns."""
-        self.world = arrive(self._log, deadline)
+        self.world = read_to_end(self._log, deadline)
         for partition, table in enumerate(self.world.tables):
             self.clock.heard(partition, table.clock)
         if self.world.partial:
@@ -220,7 +231,7 @@ class Member:
     def turn(self, deadline: Deadline) -> None:
         """Beat if it is time, take in what is new, claim what is due; `holdings` and `give_back_wanted` follow."""
         if self._now() >= self._next_beat:
-            self._next_beat = self._now() + self.who.interval_s / BEATS_PER_INTERVAL
+            self._next_beat = self._now() + self.who.interval_s / HEARTBEATS_PER_INTERVAL
             self._beat(self.holdings, deadline)
         else:
             self._take(self._log.read({}, deadline))
@@ -233,7 +244,7 @@ class Member:
             paused=paused_by not in {None, self.who.client_id},
             share=self.who.share,
         )
-        self.give_back_wanted = frozenset(plan.give_back) & self.holdings.keys()
+        self.give_back_wanted = frozenset(plan.release_partitions) & self.holdings.keys()
         if plan.claims and self._now() >= self._may_claim_at:
             self.claim(plan.claims, deadline)
 
@@ -241,13 +252,13 @@ class Member:
         """Take in what is new, and nothing else."""
         self._take(self._log.read({}, deadline))
 
-    def owned(self) -> dict[int, Owned]:
+    def owned(self) -> dict[int, OwnedPartition]:
         """Each partition as the world has it now."""
         return self.world.owned(self.who.group_id, self.who.topic, self.who.partitions, self.clock)
 
     def held(self) -> dict[int, Holding]:
         """The holdings that we are sure of."""
-        return {p: one for p, one in self.holdings.items() if self._now() < one.sure_until}
+        return {p: one for p, one in self.holdings.items() if self._now() < one.confirmed_until}
 
     def claim(self, partitions: Sequence[int], deadline: Deadline) -> list[int]:
         """Claim all at once, read back, heartbeat at once; returns those that were granted."""
@@ -259,7 +270,7 @@ class Member:
         gained = {}
         for partition, (answer, offset) in zip(partitions, written, strict=True):
             seat = self._seat(partition)
-            if answer is Answer.GRANTED and seat is not None and seat.token == offset:
+            if answer is RecordEffect.GRANTED and seat is not None and seat.token == offset:
                 gained[partition] = Holding(offset, seat.position, sent + 2 * who.interval_s)
         self.holdings |= gained
         self._beat(gained, deadline)
@@ -281,13 +292,13 @@ class Member:
         who = self.who
         message = ClaimingMessages(who.client_id, who.group_id, who.topic, partition, proposed, holding.token)
         [(answer, _)] = self._write([message], deadline)
-        if answer is not Answer.ADVANCED or not self._still(partition, holding):
+        if answer is not RecordEffect.ADVANCED or not self._still(partition, holding):
             return False
         self.progress({partition: replace(holding, position=proposed)})
         self._beat({partition: self.holdings[partition]}, deadline)
         return self._still(partition, holding) and partition in self.held()
 
-    def give_back(self, done: Mapping[int, Holding], deadline: Deadline) -> None:
+    def release_partitions(self, done: Mapping[int, Holding], deadline: Deadline) -> None:
         """Release these holdings at their positions; what was lost meanwhile is none of ours to release."""
         who = self.who
         ours = {p: one for p, one in done.items() if self._still(p, one)}
@@ -305,7 +316,7 @@ class Member:
     def leave(self, deadline: Deadline) -> None:
         """Release all that is held, and the membership."""
         who = self.who
-        self.give_back(dict(self.holdings), deadline)
+        self.release_partitions(dict(self.holdings), deadline)
         self._write([ReleasingPartition(who.client_id, who.group_id, who.topic, None, NOTHING, NOTHING)], deadline)
 
     def pause_group(self, for_s: float, deadline: Deadline) -> None:
@@ -325,13 +336,13 @@ class Member:
         ]
         written = self._write([*beats, *who.presence()], deadline)
         for (partition, one), (answer, offset) in zip(beating.items(), written, strict=False):
-            token = offset if answer is Answer.RESUMED else one.token
+            token = offset if answer is RecordEffect.RESUMED else one.token
             seat = self._seat(partition)
             if answer in _BEATEN and seat is not None and (seat.owner, seat.token) == (who.client_id, token):
                 position = max(seat.position, one.position)
                 self.holdings[partition] = Holding(token, position, sent + 2 * who.interval_s)
 
-    def _write(self, messages: Iterable[Message], deadline: Deadline) -> list[tuple[Answer, int]]:
+    def _write(self, messages: Iterable[Message], deadline: Deadline) -> list[tuple[RecordEffect, int]]:
         """Append, read back, and return what the fold made of each, and its offset; where copied, of the first."""
         items: list[Item] = []
         first = []
@@ -359,7 +370,7 @@ class Member:
             return range(self._log.partitions)
         return [self.world.home(self.who.topic, partition)]
 
-    def _take(self, entries: Sequence[Entry]) -> dict[tuple[int, int], Answer]:
+    def _take(self, entries: Sequence[Entry]) -> dict[tuple[int, int], RecordEffect]:
         """Apply what was read, and drop what the log now gives to others."""
         answers = {}
         for entry in entries:
@@ -371,13 +382,13 @@ class Member:
                 del self.holdings[partition]
         return answers
 
-    def _seat(self, partition: int) -> Seat | None:
+    def _seat(self, partition: int) -> PartitionOwner | None:
         home = self.world.home(self.who.topic, partition)
         return self.world.tables[home].seats.get((self.who.group_id, self.who.topic, partition))
 
     def _snapshot_if_due(self, deadline: Deadline) -> None:
         due = [p for p, table in enumerate(self.world.tables) if table.snapshot_due]
         if due:
-            taken = [Item(p, *encode(state.taken(self.world.tables[p], self.who.client_id))) for p in due]
+            taken = [Item(p, *encode(state.snapshot_of(self.world.tables[p], self.who.client_id))) for p in due]
             with contextlib.suppress(DeadlineExceeded, KafkaFailure):  # another write will find it due again
                 self._log.append(taken, deadline)

@@ -168,7 +168,7 @@ def encode(message: Message) -> tuple[bytes, bytes]:
     Raises:
         UsageError: a field is out of its limits.
     """
-    wrong = _wrong(type(message), message)
+    wrong = _invalid_field(type(message), message)
     if wrong is not None:
         raise UsageError(f"{type(message).__name__}: {wrong} is {getattr(message, wrong)!r}; see docs/CLAIMS.md")
     name = type(message).__name__
@@ -201,10 +201,10 @@ def decode(value: bytes | None) -> Message | None:
     if fields.keys() != _FIELDS[made]:
         return None
     values = _VALUES[made](fields)
-    return None if _wrong(made, values) is not None else made._make(values)
+    return None if _invalid_field(made, values) is not None else made._make(values)
 
 
-def _wrong(made: type[Message], values: Sequence[Any]) -> str | None:
+def _invalid_field(made: type[Message], values: Sequence[Any]) -> str | None:
     """The first field that is out of its limits."""
     for at, within in enumerate(_CHECKS[made]):
         if not within(values[at]):

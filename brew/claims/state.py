@@ -42,7 +42,7 @@ class Status(enum.StrEnum):
     STALE = "stale"
 
 
-class Answer(enum.StrEnum):
+class RecordEffect(enum.StrEnum):
     """What the fold makes of a record."""
 
     GRANTED = "granted"
@@ -67,7 +67,7 @@ def status(heard: int, interval_ms: int, now: int) -> Status:
     return Status.UNKNOWN if age <= 2 * interval_ms else Status.STALE
 
 
-class Place(NamedTuple):
+class GroupPartition(NamedTuple):
     """A partition that is worked on, for one group."""
 
     group: str
@@ -76,7 +76,7 @@ class Place(NamedTuple):
 
 
 @dataclass(slots=True)
-class Seat:
+class PartitionOwner:
     """Who has a place; ``owner`` is None when it was given back. Times in ms of the brokers' clock."""
 
     owner: str | None
@@ -115,7 +115,7 @@ class Table:
     def __init__(self, begin: int = 0) -> None:
         self.next = begin
         self.clock = 0
-        self.seats: dict[tuple[str, str, int], Seat] = {}
+        self.seats: dict[tuple[str, str, int], PartitionOwner] = {}
         self.members: dict[tuple[str, str], dict[str, Presence]] = {}
         self.pauses: dict[str, Pause] = {}
         self.snapshot_until = begin
@@ -134,7 +134,7 @@ class Table:
         since = (self.next - self.snapshot_until, self.clock - self.snapshot_clock)
         return not self.partial and (since[0] >= SNAPSHOT_RECORDS or since[1] >= SNAPSHOT_MS)
 
-    def apply(self, offset: int, time_ms: int, message: Message | None) -> Answer:
+    def apply(self, offset: int, time_ms: int, message: Message | None) -> RecordEffect:
         """Take in the record at ``offset``, which the broker appended at ``time_ms``; None is no message."""
         if time_ms < self.clock:
             self._turn_back(time_ms)
@@ -145,7 +145,7 @@ class Table:
         if self._complete_at and time_ms >= self._complete_at:
             self._complete_at = 0
         if message is None:
-            return Answer.UNREADABLE
+            return RecordEffect.UNREADABLE
         return _RULES[type(message)](self, message, offset, time_ms)
 
     def _turn_back(self, time_ms: int) -> None:
@@ -157,47 +157,51 @@ class Table:
                 one.heard = min(one.heard, time_ms)
         self.snapshot_clock = min(self.snapshot_clock, time_ms)
 
-    def _claiming(self, message: ClaimingPartition, offset: int, time_ms: int) -> Answer:
-        place = Place(message.group_id, message.topic, message.partition)
+    def _claiming(self, message: ClaimingPartition, offset: int, time_ms: int) -> RecordEffect:
+        place = GroupPartition(message.group_id, message.topic, message.partition)
         pause = self.pauses.get(message.group_id)
         if pause is not None and time_ms < pause.until and pause.client != message.client_id:
-            return Answer.PAUSED
+            return RecordEffect.PAUSED
         seat = self.seats.get(place)
         if seat is not None and seat.owner is not None and seat.status(time_ms) is not Status.STALE:
-            return Answer.HELD
+            return RecordEffect.HELD
         position = NOTHING if seat is None else seat.position
-        self.seats[place] = Seat(message.client_id, offset, time_ms, message.interval_ms, position)
-        return Answer.GRANTED
+        self.seats[place] = PartitionOwner(message.client_id, offset, time_ms, message.interval_ms, position)
+        return RecordEffect.GRANTED
 
-    def _owned(self, message: Heartbeat | ReleasingPartition | ClaimingMessages, partition: int) -> Seat | None:
+    def _owned(
+        self, message: Heartbeat | ReleasingPartition | ClaimingMessages, partition: int
+    ) -> PartitionOwner | None:
         """The seat that this write may touch: its owner and its token are the current ones."""
         seat = self.seats.get((message.group_id, message.topic, partition))
         if seat is None or seat.token != message.token or seat.owner != message.client_id:
             return None
         return seat
 
-    def _heartbeat(self, message: Heartbeat, offset: int, time_ms: int) -> Answer:
+    def _heartbeat(self, message: Heartbeat, offset: int, time_ms: int) -> RecordEffect:
         if message.partition is None:
             self._present(message, time_ms)
-            return Answer.NOTED
+            return RecordEffect.NOTED
         seat = self._owned(message, message.partition)
-        answer = Answer.REFRESHED
+        answer = RecordEffect.REFRESHED
         if seat is None:
-            place = Place(message.group_id, message.topic, message.partition)
+            place = GroupPartition(message.group_id, message.topic, message.partition)
             if not self._adoptable(place, message.token, time_ms):
-                return Answer.LATE
-            seat = self.seats[place] = Seat(message.client_id, message.token, time_ms, message.interval_ms, NOTHING)
-            answer = Answer.ADOPTED
+                return RecordEffect.LATE
+            seat = self.seats[place] = PartitionOwner(
+                message.client_id, message.token, time_ms, message.interval_ms, NOTHING
+            )
+            answer = RecordEffect.ADOPTED
         if message.resume:
             if seat.status(time_ms) is Status.STALE:
-                return Answer.LATE
+                return RecordEffect.LATE
             seat.token = offset
-            answer = Answer.RESUMED
+            answer = RecordEffect.RESUMED
         seat.heard, seat.interval_ms = time_ms, message.interval_ms
         seat.position = max(seat.position, message.last_offset)
         return answer
 
-    def _adoptable(self, place: Place, token: int, time_ms: int) -> bool:
+    def _adoptable(self, place: GroupPartition, token: int, time_ms: int) -> bool:
         """A partial table takes a heartbeat for the claim that it could not read."""
         if not self.partial or not NOTHING < token < self._begin:
             return False
@@ -212,47 +216,47 @@ class Table:
                 del known[client]
         known[message.client_id] = Presence(time_ms, message.interval_ms)
 
-    def _releasing(self, message: ReleasingPartition, _offset: int, time_ms: int) -> Answer:
+    def _releasing(self, message: ReleasingPartition, _offset: int, time_ms: int) -> RecordEffect:
         if message.partition is None:
             known = self.members.get((message.group_id, message.topic), {})
             known.pop(message.client_id, None)
             if not known:
                 self.members.pop((message.group_id, message.topic), None)
-            return Answer.NOTED
+            return RecordEffect.NOTED
         seat = self._owned(message, message.partition)
         if seat is None:
-            return Answer.LATE
+            return RecordEffect.LATE
         pause = self.pauses.get(message.group_id)
         administrator = pause is not None and time_ms < pause.until and pause.client == message.client_id
         if administrator and message.last_offset != NOTHING:
             seat.position = message.last_offset
         seat.position = max(seat.position, message.last_offset)
         seat.owner, seat.heard = None, time_ms
-        return Answer.RELEASED
+        return RecordEffect.RELEASED
 
-    def _claiming_messages(self, message: ClaimingMessages, _offset: int, time_ms: int) -> Answer:
+    def _claiming_messages(self, message: ClaimingMessages, _offset: int, time_ms: int) -> RecordEffect:
         seat = self._owned(message, message.partition)
         if seat is None:
-            return Answer.LATE
+            return RecordEffect.LATE
         if message.proposed_last_offset <= seat.position:
-            return Answer.BEHIND
+            return RecordEffect.BEHIND
         seat.position, seat.heard = message.proposed_last_offset, time_ms
-        return Answer.ADVANCED
+        return RecordEffect.ADVANCED
 
-    def _release_group(self, message: ReleaseGroup, _offset: int, time_ms: int) -> Answer:
+    def _release_group(self, message: ReleaseGroup, _offset: int, time_ms: int) -> RecordEffect:
         self.pauses.pop(message.group_id, None)
         if message.msg_expire_time > time_ms:
             self.pauses[message.group_id] = Pause(message.client_id, message.msg_expire_time)
-        return Answer.NOTED
+        return RecordEffect.NOTED
 
-    def _snapshot(self, message: Snapshot, offset: int, time_ms: int) -> Answer:
+    def _snapshot(self, message: Snapshot, offset: int, time_ms: int) -> RecordEffect:
         if message.until > offset:
-            return Answer.UNREADABLE
+            return RecordEffect.UNREADABLE
         self.snapshot_until, self.snapshot_clock = message.until, time_ms
-        return Answer.NOTED
+        return RecordEffect.NOTED
 
 
-_RULES: dict[type, Callable[[Table, Any, int, int], Answer]] = {
+_RULES: dict[type, Callable[[Table, Any, int, int], RecordEffect]] = {
     Heartbeat: Table._heartbeat,  # noqa: SLF001 - the table's own rules, looked up by type
     ClaimingPartition: Table._claiming,  # noqa: SLF001
     ReleasingPartition: Table._releasing,  # noqa: SLF001
@@ -262,7 +266,7 @@ _RULES: dict[type, Callable[[Table, Any, int, int], Answer]] = {
 }
 
 
-def taken(table: Table, client_id: str) -> Snapshot:
+def snapshot_of(table: Table, client_id: str) -> Snapshot:
     """All that the table knows now."""
     return Snapshot(
         client_id,
@@ -283,7 +287,7 @@ def taken(table: Table, client_id: str) -> Snapshot:
     )
 
 
-def restored(snapshot: Snapshot) -> Table:
+def table_from(snapshot: Snapshot) -> Table:
     """
     The table that stood when the snapshot was taken; its history counts as complete.
 
@@ -295,7 +299,9 @@ def restored(snapshot: Snapshot) -> Table:
     table.clock = table.snapshot_clock = snapshot.clock
     try:
         for group, topic, partition, owner, token, heard, interval_ms, position in snapshot.state["seats"]:
-            table.seats[Place(group, topic, partition)] = Seat(owner, token, heard, interval_ms, position)
+            table.seats[GroupPartition(group, topic, partition)] = PartitionOwner(
+                owner, token, heard, interval_ms, position
+            )
         for group, topic, client, heard, interval_ms in snapshot.state["members"]:
             table.members.setdefault((group, topic), {})[client] = Presence(heard, interval_ms)
         for group, client, until in snapshot.state["pauses"]:
@@ -308,7 +314,7 @@ def restored(snapshot: Snapshot) -> Table:
     return table
 
 
-class Owned(NamedTuple):
+class OwnedPartition(NamedTuple):
     """One partition as the group sees it; ``owner`` is None where nobody has it, ``age_ms`` since he was heard."""
 
     owner: str | None
@@ -338,7 +344,7 @@ class BrokerClock:
         return time_ms + int((self._now() - at) * 1000)
 
 
-class World:
+class ClaimsView:
     """The tables of all partitions; ``apply`` keeps them going."""
 
     def __init__(self, tables: Sequence[Table]) -> None:
@@ -348,7 +354,7 @@ class World:
     def partial(self) -> bool:
         return any(table.partial for table in self.tables)
 
-    def apply(self, entry: Entry) -> Answer:
+    def apply(self, entry: Entry) -> RecordEffect:
         """
         Take in a record.
 
@@ -374,16 +380,18 @@ class World:
     def home(self, topic: str, partition: int) -> int:
         return coordinating_partition(topic, partition, len(self.tables))
 
-    def owned(self, group: str, topic: str, partitions: Sequence[int], clock: BrokerClock) -> dict[int, Owned]:
+    def owned(self, group: str, topic: str, partitions: Sequence[int], clock: BrokerClock) -> dict[int, OwnedPartition]:
         """Each of the partitions, also those that nobody ever claimed."""
         found = {}
         for partition in partitions:
             home = self.home(topic, partition)
             now, seat = clock.now_ms(home), self.tables[home].seats.get((group, topic, partition))
             if seat is None:
-                found[partition] = Owned(None, -1, Status.STALE, 0, -1)
+                found[partition] = OwnedPartition(None, -1, Status.STALE, 0, -1)
             else:
-                found[partition] = Owned(seat.owner, seat.token, seat.status(now), now - seat.heard, seat.position)
+                found[partition] = OwnedPartition(
+                    seat.owner, seat.token, seat.status(now), now - seat.heard, seat.position
+                )
         return found
 
     def places(self, group: str, topic: str) -> list[int]:

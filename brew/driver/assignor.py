@@ -14,14 +14,14 @@ def loads(lags: Mapping[int, int]) -> dict[int, int]:
     return {partition: lag + base for partition, lag in lags.items()}
 
 
-def place(lags: Mapping[int, int], held: Mapping[int, int], slots: Iterable[int]) -> dict[int, int]:
+def assign(lags: Mapping[int, int], held: Mapping[int, int], slots: Iterable[int]) -> dict[int, int]:
     """
     Partition -> slot for all of ``lags`` that nobody holds; the heaviest first, each to the slot with the least load.
 
     ``held`` (partition -> slot) stays as it is. Without a slot nothing is placed.
     """
     weights = loads(lags)
-    carried = _carried(weights, held, slots)
+    carried = _slot_loads(weights, held, slots)
     placed: dict[int, int] = {}
     if not carried:
         return placed
@@ -33,10 +33,10 @@ def place(lags: Mapping[int, int], held: Mapping[int, int], slots: Iterable[int]
     return placed
 
 
-def move(lags: Mapping[int, int], held: Mapping[int, int], slots: Iterable[int]) -> int | None:
+def partition_to_move(lags: Mapping[int, int], held: Mapping[int, int], slots: Iterable[int]) -> int | None:
     """The partition whose release lets the busiest slot give work to the idlest one; None when all is even enough."""
     weights = loads(lags)
-    carried = _carried(weights, held, slots)
+    carried = _slot_loads(weights, held, slots)
     if len(carried) < 2:  # noqa: PLR2004 - two slots at least, or there is nowhere to go
         return None
     busiest = max(carried, key=lambda one: (carried[one], -one))
@@ -48,7 +48,7 @@ def move(lags: Mapping[int, int], held: Mapping[int, int], slots: Iterable[int])
     return best if best is not None and after[best] < most * _BETTER else None
 
 
-def _carried(weights: Mapping[int, int], held: Mapping[int, int], slots: Iterable[int]) -> dict[int, int]:
+def _slot_loads(weights: Mapping[int, int], held: Mapping[int, int], slots: Iterable[int]) -> dict[int, int]:
     carried = dict.fromkeys(slots, 0)
     for partition, slot in held.items():
         if slot in carried:

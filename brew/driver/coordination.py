@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from brew.claims.heartbeater import Keeper, StandBy
+from brew.claims.heartbeater import Heartbeater, StandBy
 from brew.claims.member import Membership
-from brew.driver.limits import Patience
-from brew.driver.ownership import Claimed
-from brew.driver.progress import Board, Silent
-from brew.driver.run import Ground, check, die, employ, share, work
-from brew.driver.run_context import Shared
+from brew.driver.limits import GiveUpPolicy
+from brew.driver.ownership import ClaimedOwnership
+from brew.driver.progress import ProgressView, RunProgress
+from brew.driver.run import PreflightResult, check, crash_on_purpose, create_context, create_workers, run_loops
+from brew.driver.run_context import RunContext
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure
 from brew.kafka.claims_log import ClaimsLog
 from brew.names import ExitCode
@@ -22,12 +22,12 @@ from brew.observability.status import Phase
 from brew.settings import ClaimsSettings, PipelineSettings
 
 if TYPE_CHECKING:
-    from brew.driver.warm_up import Warmth
+    from brew.driver.warm_up import WarmSpark
 
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 
-class Seat(Protocol):
+class Leadership(Protocol):
     """What `brew.claims.heartbeater.StandBy` offers."""
 
     @property
@@ -37,7 +37,7 @@ class Seat(Protocol):
     def leave(self) -> None: ...
 
 
-def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: Silent) -> ExitCode:
+def run(settings: PipelineSettings, stop: threading.Event, board: RunProgress, view: ProgressView) -> ExitCode:
     """
     As `brew.driver.run.run`, but only while no other driver works; one that was replaced waits again.
 
@@ -63,7 +63,7 @@ def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: S
         view.start()
         try:
             driver = Driver(ground, warmth, stop, board, view, name)
-            take_turns(open_seat, driver.wait, driver.work, stop, Patience(settings), view)
+            alternate(open_seat, driver.wait, driver.work, stop, GiveUpPolicy(settings), view)
         finally:
             view.stop()
     finally:
@@ -72,22 +72,22 @@ def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: S
     return ExitCode.DONE
 
 
-def _start_spark(ground: Ground, view: Silent) -> Warmth | None:
+def _start_spark(ground: PreflightResult, view: ProgressView) -> WarmSpark | None:
     """Before the seat is asked for: who has it can work."""
     if ground.settings.spark.absent:
         return None
-    from brew.driver.warm_up import Warmth  # noqa: PLC0415 - a third of a second
+    from brew.driver.warm_up import WarmSpark  # noqa: PLC0415 - a third of a second
 
-    return Warmth(ground.settings, ground.compilers, view.tell)
+    return WarmSpark(ground.settings, ground.compilers, view.tell)
 
 
-def take_turns(
-    open_seat: Callable[[], AbstractContextManager[Seat]],
-    wait: Callable[[Seat], bool],
-    work_on: Callable[[Seat], bool],
+def alternate(
+    open_seat: Callable[[], AbstractContextManager[Leadership]],
+    wait: Callable[[Leadership], bool],
+    work_on: Callable[[Leadership], bool],
     stop: threading.Event,
-    patience: Patience,
-    view: Silent,
+    patience: GiveUpPolicy,
+    view: ProgressView,
 ) -> None:
     """
     Wait and work by turns until ``work_on`` says that all is done, or ``stop`` is set.
@@ -114,23 +114,23 @@ def take_turns(
 class Driver:
     """One driver's turns: ``wait`` for the seat, then ``work``."""
 
-    ground: Ground
-    warmth: Warmth | None
+    ground: PreflightResult
+    warm_spark: WarmSpark | None
     stop: threading.Event
-    board: Board
-    view: Silent
+    board: RunProgress
+    view: ProgressView
     name: str
 
-    def wait(self, seat: Seat) -> bool:
+    def wait(self, seat: Leadership) -> bool:
         """Tell who works until it is this one; False when it was told to stop."""
         told: str | None = None
         warm = False
 
         def meanwhile() -> None:
             nonlocal told, warm
-            if self.warmth is not None:
-                self.warmth.keep()
-                if self.warmth.warm and told and not warm:
+            if self.warm_spark is not None:
+                self.warm_spark.keep()
+                if self.warm_spark.warm and told and not warm:
                     warm = True
                     self.view.tell(f"{self.name} is warm")
             if seat.owner not in {None, told, self.name}:
@@ -140,28 +140,30 @@ class Driver:
 
         if not seat.wait(self.stop, meanwhile):
             return False
-        if self.warmth is not None:
-            self.warmth.leave()
+        if self.warm_spark is not None:
+            self.warm_spark.leave()
         self.view.tell(f"{self.name} works" + (f", after {told}" if told else ""))
         return True
 
-    def work(self, seat: Seat) -> bool:
+    def work(self, seat: Leadership) -> bool:
         """
         Work while the seat is ours; True when there is nothing to wait for: drained, or told to stop.
 
         Raises:
             BrewError: refused, or nothing moved for too long.
         """
-        shared = share(self.ground, threading.Event(), self.board, self.view)
-        carrier, workers = employ(self.ground, shared, None if self.warmth is None else self.warmth.context)
+        shared = create_context(self.ground, threading.Event(), self.board, self.view)
+        carrier, workers = create_workers(
+            self.ground, shared, None if self.warm_spark is None else self.warm_spark.context
+        )
         ended = threading.Event()
         watcher = threading.Thread(target=watch, args=[seat, self.stop, shared, ended], name="seat", daemon=True)
         watcher.start()
         try:
-            work(shared, carrier, workers)
+            run_loops(shared, carrier, workers)
             if shared.crashed:
                 self.view.stop()
-                die(self.ground.settings, shared.crashed)  # as a kill would: the seat is not left
+                crash_on_purpose(self.ground.settings, shared.crashed)  # as a kill would: the seat is not left
         except BrewError:
             if not shared.replaced.is_set():
                 raise
@@ -178,23 +180,23 @@ class Driver:
         return True
 
 
-def watch(seat: Seat, stop: threading.Event, shared: Shared, ended: threading.Event) -> None:
+def watch(seat: Leadership, stop: threading.Event, shared: RunContext, ended: threading.Event) -> None:
     """Stop the work when everything stops, or when the seat is lost."""
-    while not ended.wait(_LOOK_S):
-        if not _holds(seat):
+    while not ended.wait(_POLL_S):
+        if not _is_leader(seat):
             shared.replaced.set()
         if stop.is_set() or shared.replaced.is_set():
             shared.stop.set()
 
 
-def _holds(seat: Seat) -> bool:
+def _is_leader(seat: Leadership) -> bool:
     try:
         return seat.holds()
     except BrewError:  # leaves from the next seat, or not at all
         return False
 
 
-def sharing_run(settings: PipelineSettings, stop: threading.Event, board: Board, view: Silent) -> ExitCode:
+def run_sharing(settings: PipelineSettings, stop: threading.Event, board: RunProgress, view: ProgressView) -> ExitCode:
     """
     As `brew.driver.run.run`, on a fair share of the partitions; a drain ends when all are drained, whoever did it.
 
@@ -206,20 +208,20 @@ def sharing_run(settings: PipelineSettings, stop: threading.Event, board: Board,
     if stop.is_set():
         return ExitCode.DONE
     partitions = range(ground.topics[settings.input].partitions)
-    keeper = Keeper(
+    keeper = Heartbeater(
         lambda: ClaimsLog(settings.connection, claims.claims),
         Membership(claims.name, settings.group, settings.input, tuple(partitions), claims.interval_s),
     )
-    shared = share(ground, stop, board, view)
-    shared.ownership = Claimed(keeper, view.tell)
-    carrier, workers = employ(ground, shared)  # Spark starts before the first claim: who holds can work
+    shared = create_context(ground, stop, board, view)
+    shared.ownership = ClaimedOwnership(keeper, view.tell)
+    carrier, workers = create_workers(ground, shared)  # Spark starts before the first claim: who holds can work
     try:
         view.start()
         try:
             if _joined(keeper, shared):
                 with ExitStack() as membership:
                     membership.callback(keeper.leave)
-                    work(shared, carrier, workers)
+                    run_loops(shared, carrier, workers)
                     _die_if_crashed(shared, view)  # as a kill would: nothing is given back
         finally:
             view.stop()
@@ -228,9 +230,9 @@ def sharing_run(settings: PipelineSettings, stop: threading.Event, board: Board,
     return ExitCode.DONE
 
 
-def _joined(keeper: Keeper, shared: Shared) -> bool:
+def _joined(keeper: Heartbeater, shared: RunContext) -> bool:
     """Become a member, trying again while the claims topic is out of reach; False when told to stop before."""
-    patience = Patience(shared.settings)
+    patience = GiveUpPolicy(shared.settings)
     while not shared.stop.is_set():
         try:
             keeper.__enter__()
@@ -242,7 +244,7 @@ def _joined(keeper: Keeper, shared: Shared) -> bool:
     return False
 
 
-def _die_if_crashed(shared: Shared, view: Silent) -> None:
+def _die_if_crashed(shared: RunContext, view: ProgressView) -> None:
     if shared.crashed:
         view.stop()
-        die(shared.settings, shared.crashed)
+        crash_on_purpose(shared.settings, shared.crashed)

@@ -9,42 +9,42 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from brew.driver import assignor
-from brew.driver.limits import Breaker, Patience
-from brew.driver.ownership import EVERY
-from brew.driver.partitions import Scout
-from brew.driver.run_context import Carrier, Shared
+from brew.driver.limits import CircuitBreaker, GiveUpPolicy
+from brew.driver.ownership import ALL_PARTITIONS
+from brew.driver.partitions import PartitionSurvey
+from brew.driver.run_context import Carrier, RunContext
 from brew.errors import DeadlineExceeded, KafkaFailure
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
 from brew.outcome import GOOD, Outcome, Status
-from brew.planner import Fact, decide
-from brew.readers.direct.messages import Grant, Message, Terms, granting, told
-from brew.readers.direct.server import Desk, Office, Said
+from brew.planner import PartitionFacts, plan_ranges
+from brew.readers.direct.messages import Grant, Message, WorkerSettings, grant_message, parse_outcome
+from brew.readers.direct.server import LeaseServer, ReceivedMessage, WorkerSession
 from brew.settings import Compilers, PipelineSettings
 from brew.transformation import transformation
 
 
-class Roster:
+class Assignments:
     """
     ``desks``: slot -> its holder; ``held``: partition -> slot; ``leaving``: partitions that were called back; ``ours``:
     what this driver may give out.
     """
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: RunContext) -> None:
         self._shared = shared
-        self.desks: dict[int, Desk] = {}
+        self.sessions: dict[int, WorkerSession] = {}
         self.held: dict[int, int] = {}
-        self.leaving: set[int] = set()
-        self.ours: Container[int] = EVERY
+        self.releasing: set[int] = set()
+        self.ours: Container[int] = ALL_PARTITIONS
         self._partitions: set[int] = set()
         self._done: set[int] = set()
         self._rests_until: dict[int, float] = {}
         self._spared: set[int] = set()
         self._complete = False
-        self._untold: dict[int, list[Outcome]] = {}
+        self._unreported: dict[int, list[Outcome]] = {}
         self._told_at = shared.board.started
 
-    def surveyed(self, facts: Iterable[Fact], *, all_of_them: bool) -> None:
+    def surveyed(self, facts: Iterable[PartitionFacts], *, all_of_them: bool) -> None:
         """Take in which partitions there are, and which of them have reached their goal."""
         goals, self._complete = self._shared.goals, all_of_them
         for fact in facts:
@@ -66,11 +66,11 @@ class Roster:
         waiting = self._partitions - self._done - self.held.keys()
         return {p for p in waiting if p in self.ours and self._rests_until.get(p, 0.0) <= now}
 
-    def rest(self, partition: int, until: float) -> None:
+    def back_off(self, partition: int, until: float) -> None:
         """After a failure: not before ``until``, by the monotonic clock."""
         self._rests_until[partition] = until
 
-    def gave(self, partition: int, slot: int) -> None:
+    def assign(self, partition: int, slot: int) -> None:
         self.held[partition] = slot
         self._rests_until.pop(partition, None)
 
@@ -82,37 +82,37 @@ class Roster:
 
     def left(self, partition: int, position: int) -> None:
         self.held.pop(partition, None)
-        self.leaving.discard(partition)
+        self.releasing.discard(partition)
         goals = self._shared.goals
         if goals is not None and position >= goals.get(partition, 0):
             self._done.add(partition)
 
-    def gone(self, desk: Desk) -> bool:
+    def gone(self, desk: WorkerSession) -> bool:
         """A holder's line is dead: all it held is free; False when its successor is there already."""
-        if self.desks.get(desk.slot) is not desk:
+        if self.sessions.get(desk.slot) is not desk:
             return False
-        del self.desks[desk.slot]
+        del self.sessions[desk.slot]
         for partition in [p for p, slot in self.held.items() if slot == desk.slot]:
             del self.held[partition]
-            self.leaving.discard(partition)
+            self.releasing.discard(partition)
             if (lost := self._shared.running.pop(partition, None)) is not None:
                 self._shared.lost[partition] = lost
             self._spared.add(partition)
         return True
 
     def outcome(self, outcome: Outcome) -> None:
-        self._untold.setdefault(outcome.partition, []).append(outcome)
+        self._unreported.setdefault(outcome.partition, []).append(outcome)
 
     def tell(self) -> None:
         """Show what ended since the last time: one range per partition and kind of end."""
-        if not self._untold:
+        if not self._unreported:
             return
-        outcomes = [one for some in self._untold.values() for one in _joined(some)]
-        self._untold.clear()
+        outcomes = [one for some in self._unreported.values() for one in _merged(some)]
+        self._unreported.clear()
         self._shared.view.cycle(0, outcomes, sum(one.seconds for one in outcomes))
 
 
-def _joined(outcomes: list[Outcome]) -> list[Outcome]:
+def _merged(outcomes: list[Outcome]) -> list[Outcome]:
     joined: list[Outcome] = []
     for one in outcomes:
         last = joined[-1] if joined else None
@@ -132,17 +132,17 @@ def _joined(outcomes: list[Outcome]) -> list[Outcome]:
     return joined
 
 
-_LOOK_S = 1.0
-_SOON_S = 0.02
-_TELL_S = 0.25
-_GATHER_S = 1.0
+_SURVEY_INTERVAL_S = 1.0
+_POLL_S = 0.02
+_REPORT_INTERVAL_S = 0.25
+_STARTUP_WAIT_S = 1.0
 """How long the first holders wait for the others, so that the partitions are spread at once."""
 
 
-class Crew(Carrier, Protocol):
+class LeaseWorkers(Carrier, Protocol):
     """Runs a holder on each slot, and starts it again when it ends before it should."""
 
-    office: Office
+    server: LeaseServer
 
     def slots(self) -> int:
         """Task slots that there are now."""
@@ -150,7 +150,7 @@ class Crew(Carrier, Protocol):
     def open(self, count: int) -> None:
         """Have holders on slots 0 to ``count`` - 1; those that run stay."""
 
-    def dismiss(self) -> None:
+    def stop_restarts(self) -> None:
         """Start no holder again."""
 
     def check(self) -> None:
@@ -162,17 +162,17 @@ class Crew(Carrier, Protocol):
         """
 
 
-class Director:
+class LeaseCoordinator:
     """One thread that decides; holders speak to it through the office's queue."""
 
-    def __init__(self, shared: Shared, crew: Crew) -> None:
-        self._shared, self._crew, self._settings = shared, crew, shared.settings
-        self._scout = Scout(shared)
-        self._patience = Patience(shared.settings)
-        self._breaker = Breaker(shared.settings.max_rejected)
-        self._roster = Roster(shared)
-        self._facts: dict[int, Fact] = {}
-        self._next_look = self._next_move = self._next_telling = 0.0
+    def __init__(self, shared: RunContext, crew: LeaseWorkers) -> None:
+        self._shared, self._workers, self._settings = shared, crew, shared.settings
+        self._survey = PartitionSurvey(shared)
+        self._give_up = GiveUpPolicy(shared.settings)
+        self._breaker = CircuitBreaker(shared.settings.max_rejected)
+        self._assignments = Assignments(shared)
+        self._facts: dict[int, PartitionFacts] = {}
+        self._next_survey = self._next_move = self._next_report = 0.0
         self._gathered_at: float | None = None
 
     def run(self) -> None:
@@ -185,178 +185,178 @@ class Director:
         try:
             while not self._shared.stop.is_set() and not self._drained():
                 self._follow_claims()
-                self._look_if_due()
+                self._survey_if_due()
                 self._grant()
-                self._even_out_if_due()
-                self._hear(self._until_something_is_due())
+                self._rebalance_if_due()
+                self._receive(self._next_due_s())
         finally:
             self._end()
-            self._scout.close()
+            self._survey.close()
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
     def _follow_claims(self) -> None:
         """Look at once at what is ours by now; call back what is not, to be handed over when its holder has left it."""
-        ours = self._shared.ownership.turn(lambda partition: partition not in self._roster.held)
-        if ours != self._roster.ours:
-            self._scout.ours = self._roster.ours = ours
-            self._next_look = 0.0
-            self._release([partition for partition in self._roster.held if partition not in ours])
+        ours = self._shared.ownership.turn(lambda partition: partition not in self._assignments.held)
+        if ours != self._assignments.ours:
+            self._survey.ours = self._assignments.ours = ours
+            self._next_survey = 0.0
+            self._release([partition for partition in self._assignments.held if partition not in ours])
 
     def _release(self, partitions: Iterable[int]) -> None:
-        for partition in set(partitions) - self._roster.leaving:
-            self._roster.leaving.add(partition)
-            self._roster.desks[self._roster.held[partition]].line.send({"release": partition})
+        for partition in set(partitions) - self._assignments.releasing:
+            self._assignments.releasing.add(partition)
+            self._assignments.sessions[self._assignments.held[partition]].line.send({"release": partition})
 
-    def _look_if_due(self) -> None:
+    def _survey_if_due(self) -> None:
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_survey:
             return
-        self._next_look = now + _LOOK_S
-        self._crew.check()
-        before = {p: max(fact.position, self._scout.known.get(p, 0)) for p, fact in self._facts.items()}
+        self._next_survey = now + _SURVEY_INTERVAL_S
+        self._workers.check()
+        before = {p: max(fact.position, self._survey.known.get(p, 0)) for p, fact in self._facts.items()}
         try:
-            facts, all_of_them = self._scout.look(lambda source: range(source.partitions))
+            facts, all_of_them = self._survey.look(lambda source: range(source.partitions))
         except (KafkaFailure, DeadlineExceeded) as error:
             # An older answer may say of a partition that has come back: no position yet, begin at the first record.
             self._facts = {}
             self._shared.board.unanswered(str(error))
-            self._next_look = time.monotonic() + self._patience.failed("survey", str(error))
+            self._next_survey = time.monotonic() + self._give_up.failed("survey", str(error))
             return
         self._facts = {fact.partition: fact for fact in facts}
         self._release_moved_back(facts, before)
-        self._roster.surveyed(facts, all_of_them=all_of_them)
-        self._crew.open(min(self._roster.unfinished(), self._crew.slots()))
-        self._judge_standstill(facts)
+        self._assignments.surveyed(facts, all_of_them=all_of_them)
+        self._workers.open(min(self._assignments.unfinished(), self._workers.slots()))
+        self._check_standstill(facts)
 
-    def _release_moved_back(self, facts: Iterable[Fact], before: Mapping[int, int]) -> None:
+    def _release_moved_back(self, facts: Iterable[PartitionFacts], before: Mapping[int, int]) -> None:
         """Have what an outsider moved back granted from there: an idle holder commits nothing, so it never looks."""
         stepped = [f.partition for f in facts if f.committed is not None and f.position < before.get(f.partition, 0)]
-        self._release(partition for partition in stepped if partition in self._roster.held)
+        self._release(partition for partition in stepped if partition in self._assignments.held)
 
-    def _judge_standstill(self, facts: list[Fact]) -> None:
-        plan = decide(facts, 1, self._shared.goals).split(self._roster.ours)
+    def _check_standstill(self, facts: list[PartitionFacts]) -> None:
+        plan = plan_ranges(facts, 1, self._shared.goals).split(self._assignments.ours)
         if plan.blocked:
-            self._scout.tell_who_blocks(plan.blocked)
+            self._survey.report_blocking_transactions(plan.blocked)
         if plan.ranges:
-            if not self._roster.desks:
-                self._next_look += self._patience.failed("no Spark task has reported", "the cluster has no free slot")
+            if not self._assignments.sessions:
+                self._next_survey += self._give_up.failed("no Spark task has reported", "the cluster has no free slot")
             return
-        self._patience.good()
+        self._give_up.good()
         if self._shared.goals is not None:
-            self._patience.held_back(plan.blocked, plan.elsewhere)
+            self._give_up.held_back(plan.blocked, plan.elsewhere)
         elif not plan.blocked:
-            self._patience.moved()
+            self._give_up.moved()
 
     def _drained(self) -> bool:
-        return self._shared.goals is not None and self._roster.drained()
+        return self._shared.goals is not None and self._assignments.drained()
 
     # -- granting --------------------------------------------------------------------------------------------------
 
     def _grant(self) -> None:
-        free = self._roster.free(time.monotonic())
+        free = self._assignments.free(time.monotonic())
         facts = {p: self._facts[p] for p in free if p in self._facts}
-        if not facts or not self._all_have_gathered():
+        if not facts or not self._workers_connected():
             return
-        lags = {p: fact.lag for p, fact in self._facts.items() if p in free or p in self._roster.held}
-        placed = assignor.place(lags, self._roster.held, self._roster.desks)
-        share = max(1, -(-len(lags) // max(1, len(self._roster.desks))))
+        lags = {p: fact.lag for p, fact in self._facts.items() if p in free or p in self._assignments.held}
+        placed = assignor.assign(lags, self._assignments.held, self._assignments.sessions)
+        share = max(1, -(-len(lags) // max(1, len(self._assignments.sessions))))
         for partition, slot in placed.items():
             if partition in facts and not self._shared.stop.is_set():
                 self._give(facts[partition], slot, share)
 
-    def _give(self, fact: Fact, slot: int, share: int) -> None:
+    def _give(self, fact: PartitionFacts, slot: int, share: int) -> None:
         goals = self._shared.goals
         goal = None if goals is None else goals.get(fact.partition, fact.log.first)
-        start = max(fact.position, self._scout.known.get(fact.partition, 0))
-        spared = self._roster.spared(fact.partition)
-        first_time = self._scout.first_attempt(fact)
-        grant = Grant(fact.partition, start, self._scout.targets(fact), goal, first_time, spared)
+        start = max(fact.position, self._survey.known.get(fact.partition, 0))
+        spared = self._assignments.spared(fact.partition)
+        first_time = self._survey.first_attempt(fact)
+        grant = Grant(fact.partition, start, self._survey.targets(fact), goal, first_time, spared)
         self._shared.running[fact.partition] = OffsetRange(fact.topic, fact.partition, start, start + 1)
         self._shared.lost.pop(fact.partition, None)
-        self._roster.gave(fact.partition, slot)
-        self._roster.desks[slot].line.send({**granting(grant), "share": share})
+        self._assignments.assign(fact.partition, slot)
+        self._assignments.sessions[slot].line.send({**grant_message(grant), "share": share})
 
-    def _all_have_gathered(self) -> bool:
+    def _workers_connected(self) -> bool:
         """True once every slot's holder is there, or the first one has waited long enough."""
-        if not self._roster.desks:
+        if not self._assignments.sessions:
             return False
         now = time.monotonic()
         if self._gathered_at is None:
             self._gathered_at = now
-        wanted = min(self._crew.slots(), self._roster.unfinished())
-        return len(self._roster.desks) >= wanted or now >= self._gathered_at + _GATHER_S
+        wanted = min(self._workers.slots(), self._assignments.unfinished())
+        return len(self._assignments.sessions) >= wanted or now >= self._gathered_at + _STARTUP_WAIT_S
 
-    def _even_out_if_due(self) -> None:
+    def _rebalance_if_due(self) -> None:
         """Call one partition back where a slot has much more to do than another."""
         now = time.monotonic()
         if now < self._next_move:
             return
         self._next_move = now + self._settings.direct.lease_s / 3
-        lags = {p: fact.lag for p, fact in self._facts.items() if p in self._roster.held}
-        partition = assignor.move(lags, self._roster.held, self._roster.desks)
-        if partition is not None and not self._roster.leaving:
+        lags = {p: fact.lag for p, fact in self._facts.items() if p in self._assignments.held}
+        partition = assignor.partition_to_move(lags, self._assignments.held, self._assignments.sessions)
+        if partition is not None and not self._assignments.releasing:
             self._release([partition])
 
     # -- hearing ---------------------------------------------------------------------------------------------------
 
-    def _until_something_is_due(self) -> float:
+    def _next_due_s(self) -> float:
         now = time.monotonic()
-        due = min(self._next_look, self._next_move, now + _TELL_S)
-        return max(_SOON_S, due - now)
+        due = min(self._next_survey, self._next_move, now + _REPORT_INTERVAL_S)
+        return max(_POLL_S, due - now)
 
-    def _hear(self, wait_s: float) -> None:
+    def _receive(self, wait_s: float) -> None:
         """Take all that holders said; wait for the first of it."""
         try:
-            self._take(self._crew.office.said.get(timeout=wait_s))
+            self._take(self._workers.server.said.get(timeout=wait_s))
             while True:
-                self._take(self._crew.office.said.get_nowait())
+                self._take(self._workers.server.said.get_nowait())
         except queue.Empty:
             pass
         now = time.monotonic()
-        if now >= self._next_telling:
-            self._next_telling = now + _TELL_S
-            self._roster.tell()
+        if now >= self._next_report:
+            self._next_report = now + _REPORT_INTERVAL_S
+            self._assignments.tell()
 
-    def _take(self, said: Said) -> None:
+    def _take(self, said: ReceivedMessage) -> None:
         desk, message = said.desk, said.message
         if message is None:
-            if self._roster.gone(desk):
-                self._next_look = 0.0
+            if self._assignments.gone(desk):
+                self._next_survey = 0.0
             return
         if "hello" in message:
             self._welcome(desk)
-        if self._roster.desks.get(desk.slot) is not desk:
+        if self._assignments.sessions.get(desk.slot) is not desk:
             return  # its successor speaks for the slot
         if "begun" in message:
             self._shared.board.begun(int(message["begun"]))
-        outcome = told(message)
+        outcome = parse_outcome(message)
         if outcome is not None:
             self._outcome(outcome)
         if "left" in message:
             self._left(message["left"])
         if outcome is not None:
-            self._breaker.heed(outcome)
-            self._shared.first.heed(outcome)
+            self._breaker.apply_outcome(outcome)
+            self._shared.first.apply_outcome(outcome)
 
-    def _welcome(self, desk: Desk) -> None:
-        if desk.slot in self._roster.desks:
-            self._roster.gone(self._roster.desks[desk.slot])
-        self._roster.desks[desk.slot] = desk
-        self._next_look = 0.0 if self._facts and self._roster.free(time.monotonic()) else self._next_look
+    def _welcome(self, desk: WorkerSession) -> None:
+        if desk.slot in self._assignments.sessions:
+            self._assignments.gone(self._assignments.sessions[desk.slot])
+        self._assignments.sessions[desk.slot] = desk
+        self._next_survey = 0.0 if self._facts and self._assignments.free(time.monotonic()) else self._next_survey
 
     def _outcome(self, outcome: Outcome) -> None:
         self._shared.board.outcome(outcome)
-        self._roster.outcome(outcome)
+        self._assignments.outcome(outcome)
         if outcome.status is Status.CRASHED:
             self._shared.crashed.append(outcome)
             self._ended(outcome.partition)
             self._shared.stop.set()
         elif outcome.status is Status.COMMITTED:
-            self._patience.good()
-        self._scout.heed(outcome)
+            self._give_up.good()
+        self._survey.apply_outcome(outcome)
         if outcome.status in GOOD:
-            self._patience.moved()
+            self._give_up.moved()
         elif outcome.status is not Status.CRASHED:
             self._failed(
                 outcome.partition, f"partition {outcome.partition} last ended {outcome.status.value}", outcome.detail
@@ -365,41 +365,41 @@ class Director:
     def _left(self, left: Mapping[str, object]) -> None:
         partition, position, why = int(str(left["partition"])), int(str(left["position"])), str(left["why"])
         self._ended(partition)
-        self._roster.left(partition, position)
-        self._next_look = 0.0
+        self._assignments.left(partition, position)
+        self._next_survey = 0.0
         if why:
             self._failed(partition, f"partition {partition} was left", why)
 
     def _ended(self, partition: int) -> None:
         """A run that crashes on purpose dies as soon as nothing is running: what is known is told before."""
         if self._shared.crashed:
-            self._roster.tell()
+            self._assignments.tell()
         self._shared.running.pop(partition, None)
 
     def _failed(self, partition: int, what: str, detail: str) -> None:
-        self._roster.rest(partition, time.monotonic() + self._patience.failed(what, detail))
+        self._assignments.back_off(partition, time.monotonic() + self._give_up.failed(what, detail))
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
         """Call everyone back; return when nobody holds anything any more, or the office was closed over it."""
-        self._crew.dismiss()
+        self._workers.stop_restarts()
         message: Message = {"end": True}
-        for desk in self._roster.desks.values():
+        for desk in self._assignments.sessions.values():
             desk.line.send(message)
-        while self._roster.desks and not self._crew.office.closed:
-            self._hear(_SOON_S)
-        self._roster.tell()
+        while self._assignments.sessions and not self._workers.server.closed:
+            self._receive(_POLL_S)
+        self._assignments.tell()
 
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-_HERE = "127.0.0.1"
+_LOOPBACK = "127.0.0.1"
 _ARCHIVE_S = 60.0
 
 
-def crew(
+def lease_workers(
     settings: PipelineSettings,
     transaction: TransactionSettings,
     compilers: Compilers,
@@ -407,33 +407,35 @@ def crew(
     watched: bool,
     traced: bool = False,
     kept: SparkContext | None = None,
-) -> Crew:
+) -> LeaseWorkers:
     """The crew of this run; Spark is imported only when it is wanted. ``kept``, or a borrowed one, is not ended."""
     if settings.spark.absent:
-        from brew.readers.direct.executors import LoneCrew  # noqa: PLC0415
+        from brew.readers.direct.executors import LocalWorker  # noqa: PLC0415
 
-        office = Office(_HERE, settings.direct.lease_s)
-        alone = _terms(settings, transaction, _HERE, office)
-        return LoneCrew(office, replace(alone, watched=watched, traced=traced))
-    from brew.readers.direct.executors import SparkCrew  # noqa: PLC0415
+        office = LeaseServer(_LOOPBACK, settings.direct.lease_s)
+        alone = _worker_settings(settings, transaction, _LOOPBACK, office)
+        return LocalWorker(office, replace(alone, watched=watched, traced=traced))
+    from brew.readers.direct.executors import SparkWorkers  # noqa: PLC0415
     from brew.spark import session  # noqa: PLC0415 - a third of a second
 
     kept = kept or session.borrowed()
     context = kept or session.start_context(settings.spark, compilers)
     conf = context.getConf()
-    host = conf.get("spark.driver.host", _HERE) or _HERE
-    office = Office(conf.get("spark.driver.bindAddress", host) or host, settings.direct.lease_s)
+    host = conf.get("spark.driver.host", _LOOPBACK) or _LOOPBACK
+    office = LeaseServer(conf.get("spark.driver.bindAddress", host) or host, settings.direct.lease_s)
     more = {"end_s": _ARCHIVE_S} if settings.spark.make_archive else {}
-    terms = replace(_terms(settings, transaction, host, office), watched=watched, traced=traced)
-    return SparkCrew(context, office, terms, **more, kept=kept is not None)
+    terms = replace(_worker_settings(settings, transaction, host, office), watched=watched, traced=traced)
+    return SparkWorkers(context, office, terms, **more, kept=kept is not None)
 
 
-def director(shared: Shared, hired: Crew) -> Director:
-    return Director(shared, hired)
+def lease_coordinator(shared: RunContext, hired: LeaseWorkers) -> LeaseCoordinator:
+    return LeaseCoordinator(shared, hired)
 
 
-def _terms(settings: PipelineSettings, transaction: TransactionSettings, host: str, office: Office) -> Terms:
-    return Terms(
+def _worker_settings(
+    settings: PipelineSettings, transaction: TransactionSettings, host: str, office: LeaseServer
+) -> WorkerSettings:
+    return WorkerSettings(
         host,
         office.port,
         office.token,

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from brew.acl import no
+from brew.acl import denial_in
 from brew.errors import Refused
 from brew.outcome import Outcome, Status
 from brew.records import Reason
@@ -22,10 +22,10 @@ _LONGEST_BACKOFF_S = 5.0
 
 
 def _why(detail: str) -> str:
-    return "" if no(detail) is None else " at most where the brokers say no"
+    return "" if denial_in(detail) is None else " at most where the brokers say no"
 
 
-class Patience:
+class GiveUpPolicy:
     """Counts failures in a row, and the time since something moved."""
 
     def __init__(self, settings: PipelineSettings) -> None:
@@ -52,7 +52,9 @@ class Patience:
         if self.failures == 0:
             self._failing_since = now  # time spent blocked by others, before the first failure, does not count
         idle = now - max(self._last_progress, self._failing_since)
-        patience_s = self._settings.patience_s if no(detail) is None else min(_DENIED_S, self._settings.patience_s)
+        patience_s = (
+            self._settings.patience_s if denial_in(detail) is None else min(_DENIED_S, self._settings.patience_s)
+        )
         if idle > patience_s:
             raise Refused(
                 f"no progress for {idle:.0f} s (--patience is {patience_s:g} s{_why(detail)}); {what}: "
@@ -108,7 +110,7 @@ _ORDER = (
 
 
 @dataclass
-class Breaker:
+class CircuitBreaker:
     """
     Counts each partition's last committed transactions, as many as hold ``WINDOW`` records.
 
@@ -120,7 +122,7 @@ class Breaker:
     _last: dict[int, deque[tuple[int, int]]] = field(default_factory=dict)
     _tripped: bool = False
 
-    def heed(self, outcome: Outcome) -> None:
+    def apply_outcome(self, outcome: Outcome) -> None:
         """
         Count one outcome.
 
@@ -152,7 +154,7 @@ class Breaker:
         )
 
 
-class FirstRecords:
+class FirstRecordsCheck:
     """
     Whether a run enriches anything at all: one that was pointed at something else than orders should not go on.
 
@@ -166,7 +168,7 @@ class FirstRecords:
         self._reasons: Counter[str] = Counter()
         self._examples: dict[str, tuple[int, int]] = {}
 
-    def heed(self, outcome: Outcome) -> None:
+    def apply_outcome(self, outcome: Outcome) -> None:
         """
         Count one outcome.
 

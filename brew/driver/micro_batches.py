@@ -6,30 +6,32 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from brew.attempt import Job, Offer, attempt
-from brew.driver.limits import Breaker, Patience
-from brew.driver.partitions import Scout
-from brew.driver.run_context import Engine, Shared
+from brew.attempt import AttemptSpec, Job, attempt
+from brew.driver.limits import CircuitBreaker, GiveUpPolicy
+from brew.driver.partitions import PartitionSurvey
+from brew.driver.run_context import Engine, RunContext
 from brew.errors import DeadlineExceeded, KafkaFailure
 from brew.kafka.log_reader import scan
 from brew.names import READ_COMMITTED
 from brew.offsets import OffsetRange
 from brew.outcome import GOOD, Outcome, Status
-from brew.planner import Fact, Plan, decide
-from brew.transaction_sizing import Pace
+from brew.planner import PartitionFacts, Plan, plan_ranges
+from brew.transaction_sizing import TransactionSize
 from brew.transformation import transformation
 
 
-class Lane:
+class MicroBatchLane:
     """The partitions whose number modulo the count of lanes is ``index``; runs in a thread of its own."""
 
-    def __init__(self, shared: Shared, engine: Engine, index: int) -> None:
+    def __init__(self, shared: RunContext, engine: Engine, index: int) -> None:
         self._shared, self._engine, self._index = shared, engine, index
         self._settings = shared.settings
-        self._scout = Scout(shared)
-        self._pace = Pace.at_most(self._settings.max_records_per_transaction, self._settings.transaction_timeout_s)
-        self._patience = Patience(self._settings)
-        self._breaker = Breaker(self._settings.max_rejected)
+        self._survey = PartitionSurvey(shared)
+        self._pace = TransactionSize.at_most(
+            self._settings.max_records_per_transaction, self._settings.transaction_timeout_s
+        )
+        self._give_up = GiveUpPolicy(self._settings)
+        self._breaker = CircuitBreaker(self._settings.max_rejected)
 
     def run(self) -> None:
         """
@@ -54,17 +56,17 @@ class Lane:
                 else:
                     self._wait(plan)
         finally:
-            self._scout.close()
+            self._survey.close()
 
-    def _plan(self) -> tuple[Plan, list[Fact]]:
+    def _plan(self) -> tuple[Plan, list[PartitionFacts]]:
         lanes = self._settings.lanes
         # Between two cycles nothing is at work here: what others are due goes now.
-        ours = self._scout.ours = self._shared.ownership.turn(lambda partition: partition % lanes == self._index)
-        facts, all_of_them = self._scout.look(lambda source: range(self._index, source.partitions, lanes))
-        plan = decide(facts, self._pace.cap, self._shared.goals)
+        ours = self._survey.ours = self._shared.ownership.turn(lambda partition: partition % lanes == self._index)
+        facts, all_of_them = self._survey.look(lambda source: range(self._index, source.partitions, lanes))
+        plan = plan_ranges(facts, self._pace.cap, self._shared.goals)
         return Plan(plan.ranges, plan.blocked, plan.drained and all_of_them).split(ours), facts
 
-    def _cycle(self, ranges: Sequence[OffsetRange], facts: Mapping[int, Fact]) -> None:
+    def _cycle(self, ranges: Sequence[OffsetRange], facts: Mapping[int, PartitionFacts]) -> None:
         began = time.monotonic()
         shared, settings = self._shared, self._settings
         offers = {r.partition: self._offer(r, facts[r.partition]) for r in ranges}
@@ -91,9 +93,9 @@ class Lane:
         shared.view.cycle(self._index, outcomes, time.monotonic() - began)
         self._reconcile(outcomes)
 
-    def _offer(self, offered: OffsetRange, fact: Fact) -> Offer:
-        targets, crash = self._scout.targets(fact), self._shared.dice.throw(offered)
-        return Offer(offered, targets, self._scout.first_attempt(fact), crash)
+    def _offer(self, offered: OffsetRange, fact: PartitionFacts) -> AttemptSpec:
+        targets, crash = self._survey.targets(fact), self._shared.dice.next_crash(offered)
+        return AttemptSpec(offered, targets, self._survey.first_attempt(fact), crash)
 
     def _advance(self, offered: OffsetRange, job: Job) -> Outcome:
         """Move over a range without visible rows: the six steps minus produce, after a second reader's look."""
@@ -109,29 +111,29 @@ class Lane:
             shared.stop.set()
             return
         for outcome in outcomes:
-            self._scout.heed(outcome)
+            self._survey.apply_outcome(outcome)
             self._pace = self._pace.after_outcome(outcome)
         for outcome in outcomes:
-            self._breaker.heed(outcome)
-            shared.first.heed(outcome)
+            self._breaker.apply_outcome(outcome)
+            shared.first.apply_outcome(outcome)
         bad = [o for o in outcomes if o.status not in GOOD]
         if len(bad) < len(outcomes):
-            self._patience.moved()
+            self._give_up.moved()
         if bad:
             self._failed(f"partition {bad[0].partition} last ended {bad[0].status.value}", bad[0].detail)
         else:
-            self._patience.good()
+            self._give_up.good()
 
     def _failed(self, what: str, detail: str) -> None:
-        self._shared.stop.wait(self._patience.failed(what, detail))
+        self._shared.stop.wait(self._give_up.failed(what, detail))
 
     def _wait(self, plan: Plan) -> None:
         """Nothing to do now: wait for new records, or for an open upstream transaction to end."""
-        self._patience.good()  # the survey succeeded
+        self._give_up.good()  # the survey succeeded
         if plan.blocked:
-            self._scout.tell_who_blocks(plan.blocked)
+            self._survey.report_blocking_transactions(plan.blocked)
         if self._shared.goals is not None:
-            self._patience.held_back(plan.blocked, plan.elsewhere)
+            self._give_up.held_back(plan.blocked, plan.elsewhere)
         elif not plan.blocked:
-            self._patience.moved()
+            self._give_up.moved()
         self._shared.stop.wait(self._settings.poll_interval_s)

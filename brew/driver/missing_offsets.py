@@ -15,7 +15,7 @@ from brew.kafka.topics import Topic
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import READ_COMMITTED
 from brew.offsets import LogOffsets, SourcePosition
-from brew.planner import Fact, position_metadata
+from brew.planner import PartitionFacts, position_metadata
 from brew.settings import OnMissingPosition, PipelineSettings
 
 _ASK_S = 30.0
@@ -28,7 +28,7 @@ Logs = dict[str, dict[int, LogOffsets]]
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class LastOutput:
     """The last record that came out of an input partition; ``created_ms`` is None where the broker set the time."""
 
     offset: int
@@ -40,12 +40,12 @@ class Trace:
         return record.key() == self.key and self.created_ms in {None, record.timestamp()[1]}
 
 
-class HiddenError(BrewError):
+class HiddenOutputError(BrewError):
     """An open transaction hides what came out already; it ends, or its partition becomes ours to fence."""
 
 
 @dataclass
-class Settling:
+class OutputWait:
     """
     Up to where the output has to become visible, over several looks: a rival's next transaction hides none of that.
 
@@ -67,10 +67,10 @@ class Settling:
 
 def resolve(
     settings: PipelineSettings,
-    facts: Iterable[Fact],
+    facts: Iterable[PartitionFacts],
     targets: Mapping[str, Topic],
-    others: Iterable[Fact],
-    settling: Settling,
+    others: Iterable[PartitionFacts],
+    settling: OutputWait,
 ) -> set[int]:
     """
     The partitions of ``facts`` that may start without a committed offset.
@@ -94,11 +94,11 @@ def resolve(
         return set(missing)
     for fact in missing.values():
         # An older run's transaction ends here, one way or the other: what is visible from now on is all there is.
-        _behind_a_fence(settings, fact, None)
+        _fence_and_commit(settings, fact, None)
     restoring = settings.on_missing_position is OnMissingPosition.RESTORE
     wanted = {name: targets[name] for name in names}
-    settled = _settled(settings, wanted, others, settling.ends(missing, lambda: _logs(settings, wanted)))
-    traces = _traces(settings, set(missing), settled, first_hit=not restoring)
+    settled = _visible_logs(settings, wanted, others, settling.ends(missing, lambda: _logs(settings, wanted)))
+    traces = _last_outputs(settings, set(missing), settled, first_hit=not restoring)
     # What is visible was committed with its offset: a trace without one now is what another run did not leave.
     begun = _positioned(settings, missing) if traces else set()
     traces = {partition: trace for partition, trace in traces.items() if partition not in begun}
@@ -107,11 +107,11 @@ def resolve(
     for partition, trace in traces.items():
         _check_same_input(settings, missing[partition], trace)
     for partition, trace in traces.items():
-        _behind_a_fence(settings, missing[partition], trace.offset + 1)
+        _fence_and_commit(settings, missing[partition], trace.offset + 1)
     return set() if begun else set(missing) - set(traces)
 
 
-def _vanished(settings: PipelineSettings, traces: Mapping[int, Trace]) -> Refused:
+def _vanished(settings: PipelineSettings, traces: Mapping[int, LastOutput]) -> Refused:
     partition = min(traces)
     return Refused(
         f"offsets-vanished: group {settings.group!r} has no committed offset in {settings.input}[{partition}], "
@@ -134,7 +134,9 @@ def _logs(settings: PipelineSettings, targets: Mapping[str, Topic]) -> Logs:
     return {name: log_offsets(client, name, range(topic.partitions), deadline) for name, topic in targets.items()}
 
 
-def _settled(settings: PipelineSettings, targets: Mapping[str, Topic], others: Iterable[Fact], ends: Logs) -> Logs:
+def _visible_logs(
+    settings: PipelineSettings, targets: Mapping[str, Topic], others: Iterable[PartitionFacts], ends: Logs
+) -> Logs:
     """
     The logs up to these ends, once no open transaction hides a part of them.
 
@@ -149,12 +151,12 @@ def _settled(settings: PipelineSettings, targets: Mapping[str, Topic], others: I
             time.sleep(_POLL_S)
             continue
         if not left:
-            raise HiddenError(
+            raise HiddenOutputError(
                 f"group {settings.group!r} has no committed offset in {settings.input}, and an open transaction of "
                 f"somebody else hides what came out already in {hidden}"
             )
         while left:
-            _behind_a_fence(settings, left.pop(), None)
+            _fence_and_commit(settings, left.pop(), None)
         patience = Deadline(_LIVE_S)  # for what these ended to become known
     return ends
 
@@ -167,13 +169,15 @@ def _hidden(before: Logs, later: Logs) -> str | None:
     return None
 
 
-def _traces(settings: PipelineSettings, partitions: set[int], logs: Logs, *, first_hit: bool) -> dict[int, Trace]:
+def _last_outputs(
+    settings: PipelineSettings, partitions: set[int], logs: Logs, *, first_hit: bool
+) -> dict[int, LastOutput]:
     """
     The last visible record per input partition, by the headers in output and dead letters.
 
     ``first_hit`` stops at the first record found: enough to refuse.
     """
-    last: dict[int, Trace] = {}
+    last: dict[int, LastOutput] = {}
     for name, found in logs.items():
         ranges = {p: (log.first, log.end) for p, log in found.items()}
         for batch in scan(settings.connection, name, ranges, READ_COMMITTED, group=settings.group):
@@ -182,18 +186,18 @@ def _traces(settings: PipelineSettings, partitions: set[int], logs: Logs, *, fir
                 if source is None or source.topic != settings.input or source.partition not in partitions:
                     continue
                 if source.partition not in last or last[source.partition].offset < source.offset:
-                    last[source.partition] = _trace(source, record)
+                    last[source.partition] = _last_output(source, record)
             if first_hit and last:
                 return last
     return last
 
 
-def _trace(source: SourcePosition, record: LogRecord) -> Trace:
+def _last_output(source: SourcePosition, record: LogRecord) -> LastOutput:
     kind, milliseconds = record.timestamp()
-    return Trace(source.offset, record.key(), milliseconds if kind == _CREATE_TIME else None)
+    return LastOutput(source.offset, record.key(), milliseconds if kind == _CREATE_TIME else None)
 
 
-def _check_same_input(settings: PipelineSettings, fact: Fact, trace: Trace) -> None:
+def _check_same_input(settings: PipelineSettings, fact: PartitionFacts, trace: LastOutput) -> None:
     """The input of that name may have been deleted and made again: then its offsets mean other records."""
     span = {fact.partition: (trace.offset, trace.offset + 1)}
     if fact.log.first <= trace.offset < fact.log.last_stable:
@@ -209,7 +213,7 @@ def _check_same_input(settings: PipelineSettings, fact: Fact, trace: Trace) -> N
     )
 
 
-def _behind_a_fence(settings: PipelineSettings, fact: Fact, offset: int | None) -> None:
+def _fence_and_commit(settings: PipelineSettings, fact: PartitionFacts, offset: int | None) -> None:
     """Fence the partition's id; then commit ``offset``, if one is given and there is still none."""
     transaction = TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s)
     deadline = Deadline(settings.transaction_timeout_s)

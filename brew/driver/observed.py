@@ -12,7 +12,7 @@ import click
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.driver.progress import Board
+from brew.driver.progress import RunProgress
 from brew.observability.settings import ProbeSettings, probe_settings
 from brew.settings import PipelineSettings
 
@@ -40,7 +40,9 @@ def probes_of(option: dict[str, Any], settings: PipelineSettings) -> ProbeSettin
 
 
 @contextmanager
-def observed(settings: PipelineSettings, probes: ProbeSettings | None, exporter: str = NO_SPANS) -> Iterator[Board]:
+def observed_progress(
+    settings: PipelineSettings, probes: ProbeSettings | None, exporter: str = NO_SPANS
+) -> Iterator[RunProgress]:
     """
     The board of a run; while the block lasts it is served, and spans go out, where somebody wants to see them.
 
@@ -48,16 +50,16 @@ def observed(settings: PipelineSettings, probes: ProbeSettings | None, exporter:
         UsageError: the port that was asked for is taken, or spans can't be sent from here.
     """
     if probes is None and exporter == NO_SPANS:
-        yield Board()
+        yield RunProgress()
         return
-    from brew.driver.telemetry import ObservedBoard, recorder_of  # noqa: PLC0415 - a tenth of a second, for who is watched
+    from brew.driver.telemetry import ObservedProgress, recorder_of  # noqa: PLC0415 - a tenth of a second, for who is watched
     from brew.observability.server import Producers, serving  # noqa: PLC0415 - the same
 
     recorder = recorder_of(settings, probes or ProbeSettings())
     with contextlib.ExitStack() as ending:
         if probes is not None:
             ending.enter_context(serving(probes, recorder, Producers(functools.partial(_holders, settings.connection))))
-        board = ObservedBoard(recorder, settings)
+        board = ObservedProgress(recorder, settings)
         if exporter != NO_SPANS:
             from brew.observability.tracing import Spans, provider  # noqa: PLC0415 - an extra dependency, and slow to import
 
@@ -69,7 +71,7 @@ def observed(settings: PipelineSettings, probes: ProbeSettings | None, exporter:
 
 def _holders(connection: Connection, names: Sequence[str], deadline: Deadline) -> Mapping[str, tuple[int, int]]:
     """Who holds these transactional ids, by their coordinators."""
-    from brew.kafka.transactions_admin import transactions  # noqa: PLC0415 - a second client, for who asks
+    from brew.kafka.transactions_admin import open_transactions_admin  # noqa: PLC0415 - a second client, for who asks
 
-    with transactions(connection, deadline) as told:
+    with open_transactions_admin(connection, deadline) as told:
         return {one.transactional_id: (one.producer_id, one.producer_epoch) for one in told.named(names)}

@@ -6,17 +6,17 @@ import threading
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from typing import Protocol
 
-from brew.claims.heartbeater import Hand, Keeper
+from brew.claims.heartbeater import Heartbeater, HeldPartitions
 from brew.errors import BrewError
 
-Idle = Callable[[int], bool]
+IsIdle = Callable[[int], bool]
 """Whether nothing is at work on a partition now, so that it may be handed over."""
 
 
 class Ownership(Protocol):
     """Asked before each piece of work; whatever it answers, the fence decides what becomes visible."""
 
-    def turn(self, idle: Idle) -> Container[int]:
+    def turn(self, idle: IsIdle) -> Container[int]:
         """
         Hand over what others are due and is idle; what may be worked on from now on.
 
@@ -24,67 +24,67 @@ class Ownership(Protocol):
             BrewError: nothing is ours any more, and nothing will be again.
         """
 
-    def surely(self) -> Container[int]:
+    def current_partitions(self) -> Container[int]:
         """What is ours now, without a look at what others are due; never raises."""
 
-    def cover(self, partitions: Iterable[int]) -> None:
+    def set_partitions(self, partitions: Iterable[int]) -> None:
         """The input has these partitions now."""
 
 
-class _Every(Container[int]):
+class _AllPartitions(Container[int]):
     def __contains__(self, _partition: object) -> bool:
         return True
 
 
-EVERY: Container[int] = _Every()
+ALL_PARTITIONS: Container[int] = _AllPartitions()
 
 
-class Everything:
+class FullOwnership:
     """One driver works on all there is."""
 
-    def turn(self, _idle: Idle) -> Container[int]:
-        return EVERY
+    def turn(self, _idle: IsIdle) -> Container[int]:
+        return ALL_PARTITIONS
 
-    def surely(self) -> Container[int]:
-        return EVERY
+    def current_partitions(self) -> Container[int]:
+        return ALL_PARTITIONS
 
-    def cover(self, partitions: Iterable[int]) -> None: ...
+    def set_partitions(self, partitions: Iterable[int]) -> None: ...
 
 
-class Claimed:
+class ClaimedOwnership:
     """What a keeper holds; used by all lanes at once. ``tell`` hears of each change."""
 
-    def __init__(self, keeper: Keeper, tell: Callable[[str], None]) -> None:
-        self._keeper, self._hand, self._tell = keeper, Hand(keeper), tell
+    def __init__(self, keeper: Heartbeater, tell: Callable[[str], None]) -> None:
+        self._heartbeater, self._held, self._tell = keeper, HeldPartitions(keeper), tell
         self._lock = threading.Lock()
 
-    def turn(self, idle: Idle) -> Container[int]:
+    def turn(self, idle: IsIdle) -> Container[int]:
         """As `Ownership.turn`."""
         with self._lock:
-            hand = self._hand
+            hand = self._held
             lost, gained, due = hand.lost(), hand.gained(), hand.due()
             given = [p for p in due if idle(p)]
             if given:
-                hand.give_back(given)
+                hand.release_partitions(given)
             if lost or gained or given:
-                self._tell_what_changed(lost, given)
+                self._report_changes(lost, given)
             return hand.partitions - set(due)
 
-    def _tell_what_changed(self, lost: Collection[int], given: Collection[int]) -> None:
-        who, now = self._keeper.membership, self._hand.partitions
+    def _report_changes(self, lost: Collection[int], given: Collection[int]) -> None:
+        who, now = self._heartbeater.membership, self._held.partitions
         lines = [f"{who.client_id} works on {len(now)} of {len(who.partitions)} partitions: {listed(now) or '-'}"]
         lines += [f"lost {listed(lost)}"] if lost else []
         lines += [f"gave back {listed(given)}"] if given else []
         self._tell("; ".join(lines))
 
-    def surely(self) -> Container[int]:
+    def current_partitions(self) -> Container[int]:
         try:
-            return self._keeper.held().keys()
+            return self._heartbeater.held().keys()
         except BrewError:  # leaves from `turn`
             return ()
 
-    def cover(self, partitions: Iterable[int]) -> None:
-        self._keeper.cover(tuple(partitions))
+    def set_partitions(self, partitions: Iterable[int]) -> None:
+        self._heartbeater.set_partitions(tuple(partitions))
 
 
 def listed(partitions: Iterable[int]) -> str:

@@ -9,20 +9,20 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from brew.cluster import GroupFacts, Unknown
 from brew.deadline import Deadline
 from brew.driver import missing_offsets
-from brew.driver.ownership import EVERY
-from brew.driver.progress import Silent
-from brew.driver.run_context import Every, Shared
+from brew.driver.ownership import ALL_PARTITIONS
+from brew.driver.progress import ProgressView
+from brew.driver.run_context import Interval, RunContext
 from brew.errors import DeadlineExceeded, Refused
 from brew.kafka import topics
 from brew.kafka.clients import admin, consumer, mapped
 from brew.kafka.groups import Groups
 from brew.kafka.offsets import committed, log_offsets
-from brew.kafka.topics import Topic, Wanted
+from brew.kafka.topics import Topic, TopicSpec
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.outcome import Outcome, Status
-from brew.planner import Fact, check, position_metadata
+from brew.planner import PartitionFacts, check, position_metadata
 from brew.preflight import checks
-from brew.preflight.finding import gate
+from brew.preflight.finding import enforce
 from brew.settings import PipelineSettings
 from brew.transaction import Targets
 
@@ -30,7 +30,7 @@ _SLACK_BYTES = 65_536
 _STABLE_S = 2.0
 
 
-class Surveyor:
+class OffsetsClient:
     """One admin client and one reader of positions, kept for the run; used by one thread."""
 
     def __init__(self, settings: PipelineSettings) -> None:
@@ -63,14 +63,14 @@ class Surveyor:
                 # Enrichment and headers make records larger than their source.
                 limit = topics.max_message_bytes(self.admin, source.name, deadline) + _SLACK_BYTES
                 config = {topics.MAX_MESSAGE_BYTES: str(limit)}
-                missing = [Wanted(name, source.partitions, config) for name in wanted if name not in found]
+                missing = [TopicSpec(name, source.partitions, config) for name in wanted if name not in found]
                 topics.create(self.admin, missing, deadline)
                 found = topics.describe_all(self.admin, wanted, deadline)
         return found
 
     def facts(
         self, source: Topic, partitions: Iterable[int], deadline: Deadline, known: Mapping[int, int]
-    ) -> list[Fact]:
+    ) -> list[PartitionFacts]:
         """
         The facts of these partitions; the position first, so that it never exceeds the log read after it.
 
@@ -94,7 +94,7 @@ class Surveyor:
             self._open()
             positions |= committed(self._reader, source.name, behind(), deadline)
         logs = log_offsets(self.admin, source.name, chosen, deadline)
-        return [Fact(source.name, p, source.topic_id, positions[p], logs[p]) for p in chosen]
+        return [PartitionFacts(source.name, p, source.topic_id, positions[p], logs[p]) for p in chosen]
 
     def close(self) -> None:
         self._close_readers()
@@ -105,20 +105,20 @@ class Surveyor:
         self._stable_reader.close()
 
 
-Ask = Callable[[], GroupFacts | Unknown]
+DescribeGroup = Callable[[], GroupFacts | Unknown]
 
 
-class Strangers:
+class GroupMembershipCheck:
     """
     Members commit positions of their own; the checks before a run see only those who were there first.
 
     The lanes of a run share ``every``: whoever looks first after a few seconds asks, and its refusal ends them all.
     """
 
-    def __init__(self, settings: PipelineSettings, every: Every) -> None:
+    def __init__(self, settings: PipelineSettings, every: Interval) -> None:
         self._settings, self._every = settings, every
 
-    def look(self, ask: Ask) -> None:
+    def look(self, ask: DescribeGroup) -> None:
         """
         Ask every few seconds; brokers that do not tell are asked again.
 
@@ -126,19 +126,19 @@ class Strangers:
             Refused: there are members, and nobody allowed that.
         """
         if self._every.due():
-            gate([checks.members(self._settings.group, ask())], self._settings.allow)
+            enforce([checks.members(self._settings.group, ask())], self._settings.allow)
 
 
 _ASK_S = 5.0
 
 
-def tell_who_blocks(settings: PipelineSettings, partitions: Sequence[int], view: Silent) -> None:
+def report_blocking_transactions(settings: PipelineSettings, partitions: Sequence[int], view: ProgressView) -> None:
     """One note per open transaction; telling is a courtesy, so a broker that can't answer stops nothing."""
     # A third of the start of a run without Spark, and hardly ever needed.
-    from brew.kafka import kafka_python as introspect  # noqa: PLC0415
+    from brew.kafka import kafka_python  # noqa: PLC0415
 
     try:
-        found = introspect.open_transactions(settings.connection, settings.input, partitions, Deadline(_ASK_S))
+        found = kafka_python.open_transactions(settings.connection, settings.input, partitions, Deadline(_ASK_S))
     except Exception as error:  # noqa: BLE001 - brokers before 3.0 can't answer; the run goes on
         view.tell(f"partitions {list(partitions)} are blocked; by whom is not known: {error}")
         return
@@ -159,24 +159,24 @@ _SETTLE_S = 30.0
 _BLOCKED_NOTE_S = 5.0
 
 
-class Scout:
+class PartitionSurvey:
     """
     The brokers' answers, checked; ``known`` is where this run's transactions saw the group (partition -> offset),
     ``ours`` which partitions it may touch, other drivers do the rest.
     """
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: RunContext) -> None:
         self._shared, self._settings = shared, shared.settings
-        self._surveyor = Surveyor(shared.settings)
-        self._strangers = Strangers(shared.settings, shared.members_due)
+        self._offsets = OffsetsClient(shared.settings)
+        self._membership = GroupMembershipCheck(shared.settings, shared.member_check_due)
         self._topics = shared.targets
         self._may_start: set[int] = set()
-        self._settling: missing_offsets.Settling | None = None
+        self._settling: missing_offsets.OutputWait | None = None
         self._next_note = 0.0
         self.known: dict[int, int] = {}
-        self.ours: Container[int] = EVERY
+        self.ours: Container[int] = ALL_PARTITIONS
 
-    def look(self, mine: Callable[[Topic], Iterable[int]]) -> tuple[list[Fact], bool]:
+    def look(self, mine: Callable[[Topic], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
         """
         The facts of the partitions ``mine`` picks, and whether these are all of them: some may have to be asked again.
 
@@ -185,19 +185,19 @@ class Scout:
             KafkaFailure, DeadlineExceeded: the brokers did not say.
         """
         settings, deadline = self._settings, Deadline(_SURVEY_S)
-        self._strangers.look(lambda: self._surveyor.groups.now(settings.group, deadline))
-        source = self._surveyor.input_topic(deadline)
+        self._membership.look(lambda: self._offsets.groups.now(settings.group, deadline))
+        source = self._offsets.input_topic(deadline)
         if source.partitions != self._topics[source.name].partitions:
-            self._topics = {**self._surveyor.output_topics(source, deadline), source.name: source}
-            self._shared.ownership.cover(range(source.partitions))
+            self._topics = {**self._offsets.output_topics(source, deadline), source.name: source}
+            self._shared.ownership.set_partitions(range(source.partitions))
         busy = set(self._shared.running)
-        facts = self._surveyor.facts(source, mine(source), deadline, self.known)
+        facts = self._offsets.facts(source, mine(source), deadline, self.known)
         asked = len(facts)
         for fact in facts:
             check(fact, settings.group)
             if fact.committed is not None:
                 self._may_start.discard(fact.partition)
-                self._notice_step_back(fact.partition, fact.committed.offset)
+                self._report_moved_back(fact.partition, fact.committed.offset)
         # Whoever has a partition meanwhile may commit in it.
         self._may_start = {p for p in self._may_start if p in self.ours}
         waiting = [f for f in facts if f.committed is None and f.partition in self.ours]
@@ -206,7 +206,7 @@ class Scout:
         if unknown:
             known = [f for f in facts if f.committed is not None]
             # Partitions that the output was given since the run began may hold what came out.
-            self._topics = {**self._surveyor.output_topics(source, deadline), source.name: source}
+            self._topics = {**self._offsets.output_topics(source, deadline), source.name: source}
             self._resolve(unknown, [f for f in known if f.partition in self.ours and f.partition not in busy])
             hold = {f.partition for f in unknown if f.log.end > f.log.first} - self._may_start
             facts = [f for f in facts if f.partition not in hold]
@@ -215,12 +215,12 @@ class Scout:
         self._shared.board.survey(facts, self.ours)
         return facts, len(facts) == asked
 
-    def _resolve(self, unknown: Iterable[Fact], idle: Iterable[Fact]) -> None:
+    def _resolve(self, unknown: Iterable[PartitionFacts], idle: Iterable[PartitionFacts]) -> None:
         """Learn which of ``unknown`` may start; what an open transaction hides is looked for again, for a while."""
-        settling = self._settling or missing_offsets.Settling(Deadline(_SETTLE_S))
+        settling = self._settling or missing_offsets.OutputWait(Deadline(_SETTLE_S))
         try:
             allowed = missing_offsets.resolve(self._settings, unknown, self._topics, idle, settling)
-        except missing_offsets.HiddenError as hidden:
+        except missing_offsets.HiddenOutputError as hidden:
             if settling.deadline.expired():
                 raise Refused(f"offsets-vanished: {hidden}; end it, then run again") from hidden
             self._settling = settling
@@ -230,7 +230,7 @@ class Scout:
             for partition in allowed:  # begins anew: the input may be another one by now
                 self.known.pop(partition, None)
 
-    def first_attempt(self, fact: Fact) -> bool:
+    def first_attempt(self, fact: PartitionFacts) -> bool:
         """
         True where an attempt may begin without a committed offset; asked once for each attempt.
 
@@ -239,7 +239,7 @@ class Scout:
         self._may_start.discard(fact.partition)
         return fact.committed is None
 
-    def _notice_step_back(self, partition: int, offset: int) -> None:
+    def _report_moved_back(self, partition: int, offset: int) -> None:
         """One truth: a position that somebody moved back is where this run goes on, and it says so."""
         if offset < self.known.get(partition, 0):
             self._shared.view.tell(
@@ -248,7 +248,7 @@ class Scout:
             )
             self.known[partition] = offset
 
-    def heed(self, outcome: Outcome) -> None:
+    def apply_outcome(self, outcome: Outcome) -> None:
         """Take in where a transaction found the group, or put it: what a survey tells later may be older than that."""
         if outcome.status is Status.COMMITTED:
             self.known[outcome.partition] = outcome.until
@@ -265,7 +265,7 @@ class Scout:
             "an outsider moved the position; planning again from there"
         )
 
-    def targets(self, fact: Fact) -> Targets:
+    def targets(self, fact: PartitionFacts) -> Targets:
         """Where the records of this partition go."""
         settings = self._settings
 
@@ -283,12 +283,12 @@ class Scout:
             self._shared.dead_letter_max_bytes,
         )
 
-    def tell_who_blocks(self, partitions: Iterable[int]) -> None:
+    def report_blocking_transactions(self, partitions: Iterable[int]) -> None:
         """A note every few seconds about the upstream transactions that hold these partitions back."""
         now = time.monotonic()
         if now >= self._next_note:
             self._next_note = now + _BLOCKED_NOTE_S
-            tell_who_blocks(self._settings, list(partitions), self._shared.view)
+            report_blocking_transactions(self._settings, list(partitions), self._shared.view)
 
     def close(self) -> None:
-        self._surveyor.close()
+        self._offsets.close()

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from brew.driver.ownership import EVERY
+from brew.driver.ownership import ALL_PARTITIONS
 from brew.observability.status import Phase
 from brew.outcome import Outcome, Status
-from brew.planner import Fact
+from brew.planner import PartitionFacts
 
 _REFRESH_PER_S = 4
 
@@ -47,7 +47,7 @@ class Totals:
 
 
 @dataclass
-class Board:
+class RunProgress:
     """Counters that lanes write and a view reads; every method may be called from any thread."""
 
     partitions: dict[int, PartitionView] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Board:
     last_commit_s: float | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def survey(self, facts: Iterable[Fact], ours: Container[int] = EVERY) -> None:  # noqa: ARG002 - for who watches
+    def survey(self, facts: Iterable[PartitionFacts], ours: Container[int] = ALL_PARTITIONS) -> None:  # noqa: ARG002 - for who watches
         with self._lock:
             for fact in facts:
                 view = self.partitions.setdefault(fact.partition, PartitionView())
@@ -120,7 +120,7 @@ class Board:
         return (self.totals.enriched + self.totals.rejected) / span if span else 0.0
 
 
-class Silent:
+class ProgressView:
     """Show nothing."""
 
     def start(self) -> None: ...
@@ -129,7 +129,7 @@ class Silent:
     def tell(self, note: str) -> None: ...
 
 
-class JsonLines(Silent):
+class JsonLines(ProgressView):
     """One JSON object a line on stdout: `cycle` and `note` events."""
 
     def cycle(self, lane: int, outcomes: list[Outcome], seconds: float) -> None:
@@ -144,7 +144,7 @@ class JsonLines(Silent):
     def tell(self, note: str) -> None:
         self._write({"event": "note", "text": note})
 
-    def done(self, board: Board) -> None:
+    def done(self, board: RunProgress) -> None:
         """The sum of a run that has ended."""
         self._write({"event": "done", **asdict(board.totals), "rate": round(board.rate(), 3)})
 
@@ -153,10 +153,10 @@ class JsonLines(Silent):
         sys.stdout.flush()
 
 
-class LiveTable(Silent):
+class LiveTable(ProgressView):
     """A table that redraws itself, a row per partition."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: RunProgress) -> None:
         self._board = board
         self._live = Live(get_renderable=self._table, console=Console(), refresh_per_second=_REFRESH_PER_S)
 

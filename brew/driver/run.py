@@ -13,43 +13,43 @@ from typing import TYPE_CHECKING, Protocol
 import psutil
 
 from brew.deadline import Deadline
-from brew.driver.micro_batches import Lane
-from brew.driver.partitions import Surveyor
-from brew.driver.progress import Board, Silent
-from brew.driver.run_context import Carrier, Engine, Shared
+from brew.driver.micro_batches import MicroBatchLane
+from brew.driver.partitions import OffsetsClient
+from brew.driver.progress import ProgressView, RunProgress
+from brew.driver.run_context import Carrier, Engine, RunContext
 from brew.errors import BrewError
-from brew.fault_injection import Dice, message
+from brew.fault_injection import CrashInjector, message
 from brew.kafka import topics
 from brew.kafka.clients import BATCH_BYTES, reach
-from brew.kafka.cluster import Asked
+from brew.kafka.cluster import ClusterQueries
 from brew.kafka.topics import Topic
 from brew.kafka.transaction import MESSAGE_MAX_BYTES, KafkaTransaction, TransactionSettings
 from brew.names import ExitCode
 from brew.observability.status import Phase
 from brew.outcome import Outcome
-from brew.preflight.checks import judge, roles
-from brew.preflight.finding import gate
+from brew.preflight.checks import roles, run_checks
+from brew.preflight.finding import enforce
 from brew.settings import Compilers, PipelineSettings, Reader
 from brew.signals import interruptible
 from brew.transformation import transformation
 
 _GRACE_S = 4.0
 _FENCE_S = 1.5
-_LOOK_S = 0.01
+_POLL_S = 0.01
 _WATCH_S = 0.02
 
 
-class Worker(Protocol):
+class WorkLoop(Protocol):
     """Decides what is transacted next, until the run is drained or stopped."""
 
     def run(self) -> None: ...
 
 
-def work(shared: Shared, carrier: Carrier, workers: Sequence[Worker]) -> None:
+def run_loops(shared: RunContext, carrier: Carrier, workers: Sequence[WorkLoop]) -> None:
     """Run them in threads; the first error of one stops all, and leaves here."""
     errors: list[Exception] = []
 
-    def guarded(worker: Worker) -> None:
+    def guarded(worker: WorkLoop) -> None:
         try:
             worker.run()
         except Exception as error:  # noqa: BLE001 - carried to the main thread
@@ -64,7 +64,7 @@ def work(shared: Shared, carrier: Carrier, workers: Sequence[Worker]) -> None:
     shared.board.phase(Phase.WORKING)
     for thread in threads:
         thread.start()
-    interrupt = _awaited(shared, threads)
+    interrupt = _wait_for(shared, threads)
     shared.board.phase(Phase.STOPPING)
     if shared.stop.is_set() and not errors and not shared.crashed:
         shared.view.tell("stopping: finishing the running transactions")
@@ -80,7 +80,7 @@ def work(shared: Shared, carrier: Carrier, workers: Sequence[Worker]) -> None:
         shared.first.check_at_end()
 
 
-def _awaited(shared: Shared, threads: list[threading.Thread]) -> BaseException | None:
+def _wait_for(shared: RunContext, threads: list[threading.Thread]) -> BaseException | None:
     """Wait until all have ended or the run is stopped; an exception in the main thread (Ctrl-C) stops it, too."""
     try:
         while any(thread.is_alive() for thread in threads) and not shared.stop.is_set():
@@ -91,7 +91,7 @@ def _awaited(shared: Shared, threads: list[threading.Thread]) -> BaseException |
     return None
 
 
-def _end(shared: Shared, carrier: Carrier, threads: list[threading.Thread]) -> None:
+def _end(shared: RunContext, carrier: Carrier, threads: list[threading.Thread]) -> None:
     """Let the threads finish their transactions; interrupt what takes too long, and fence it."""
     ended = _joined(threads, Deadline(_GRACE_S))
     if not ended:
@@ -101,11 +101,11 @@ def _end(shared: Shared, carrier: Carrier, threads: list[threading.Thread]) -> N
         _joined(threads, Deadline(_FENCE_S))
 
 
-def _let_the_others_finish(shared: Shared) -> None:
+def _let_the_others_finish(shared: RunContext) -> None:
     """Wait for transactions that run, or the number that a crash announces would miss what they leave in the log."""
     deadline = Deadline(shared.settings.transaction_timeout_s)
     while shared.running and not deadline.expired():
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _joined(threads: list[threading.Thread], deadline: Deadline) -> bool:
@@ -114,11 +114,11 @@ def _joined(threads: list[threading.Thread], deadline: Deadline) -> bool:
     return not any(thread.is_alive() for thread in threads)
 
 
-def _fence_what_is_left(shared: Shared) -> None:
+def _fence_what_is_left(shared: RunContext) -> None:
     """Fence the ids of ranges whose workers were interrupted or lost, so that no reader waits for the time-out."""
     if shared.replaced.is_set():  # a fence now would strike the one who works
         return
-    deadline, ours = Deadline(_FENCE_S), shared.ownership.surely()
+    deadline, ours = Deadline(_FENCE_S), shared.ownership.current_partitions()
     for offered in [one for one in {**shared.lost, **shared.running}.values() if one.partition in ours]:
         kafka = KafkaTransaction(shared.transaction, offered.topic, offered.partition)
         try:
@@ -129,7 +129,7 @@ def _fence_what_is_left(shared: Shared) -> None:
             kafka.close()
 
 
-def die(settings: PipelineSettings, crashed: list[Outcome]) -> None:
+def crash_on_purpose(settings: PipelineSettings, crashed: list[Outcome]) -> None:
     """Tell what the crash left behind, then kill the JVM, the workers and this process, transactions open."""
     enriched, rejected = sum(o.enriched for o in crashed), sum(o.rejected for o in crashed)
     sys.stdout.write(message(settings.crash.point, enriched, rejected) + "\n")
@@ -152,7 +152,7 @@ _LONG_RUN = 1_500_000
 
 
 @dataclass(frozen=True)
-class Ground:
+class PreflightResult:
     """
     What the checks before a run found: the topics by name, where a drain ends, and the limits to hold.
 
@@ -178,7 +178,7 @@ class Ground:
 
 
 @interruptible()
-def check(settings: PipelineSettings) -> Ground:
+def check(settings: PipelineSettings) -> PreflightResult:
     """
     Look at the cluster before Spark starts; makes the output topics where they are missing, once a run may go on.
 
@@ -187,18 +187,20 @@ def check(settings: PipelineSettings) -> Ground:
     """
     reach(settings.connection, Deadline(_REACH_S))
     deadline = Deadline(_CHECK_S)
-    surveyor = Surveyor(settings)
+    surveyor = OffsetsClient(settings)
     try:
         source = surveyor.input_topic(deadline)
         transformation(settings).check(settings.connection, deadline)
-        asked = Asked(surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline)
+        asked = ClusterQueries(surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline)
         facts = surveyor.facts(source, range(source.partitions), deadline, {})
         told = asked.answers()
-        notes = gate(judge(settings, told, MESSAGE_MAX_BYTES), settings.allow)
+        notes = enforce(run_checks(settings, told, MESSAGE_MAX_BYTES), settings.allow)
         found = {**surveyor.output_topics(source, deadline), source.name: source}
         if any(told.topics[name] is None for name in found):  # made by now: judged as they are, not as expected
-            told = Asked(surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline).answers()
-            notes = gate(judge(settings, told, MESSAGE_MAX_BYTES), settings.allow)
+            told = ClusterQueries(
+                surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline
+            ).answers()
+            notes = enforce(run_checks(settings, told, MESSAGE_MAX_BYTES), settings.allow)
         output_max, dead_letter_max = (
             told.number_of(name, topics.MAX_MESSAGE_BYTES) or topics.max_message_bytes(surveyor.admin, name, deadline)
             for name in (settings.output, settings.dead_letter)
@@ -212,10 +214,10 @@ def check(settings: PipelineSettings) -> Ground:
     backlog = sum(fact.lag for fact in facts)
     batch = min(BATCH_BYTES, output_max, dead_letter_max)
     transaction = TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s, batch)
-    return Ground(found, goals, replace(settings, limits=limits), dead_letter_max, transaction, backlog, notes)
+    return PreflightResult(found, goals, replace(settings, limits=limits), dead_letter_max, transaction, backlog, notes)
 
 
-def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: Silent) -> ExitCode:
+def run(settings: PipelineSettings, stop: threading.Event, board: RunProgress, view: ProgressView) -> ExitCode:
     """
     Run until drained, stopped, or crashed on purpose (then this process does not return).
 
@@ -225,22 +227,24 @@ def run(settings: PipelineSettings, stop: threading.Event, board: Board, view: S
     ground = check(settings)
     if stop.is_set():
         return ExitCode.DONE
-    shared = share(ground, stop, board, view)
-    carrier, workers = employ(ground, shared)
+    shared = create_context(ground, stop, board, view)
+    carrier, workers = create_workers(ground, shared)
     try:
         view.start()
         try:
-            work(shared, carrier, workers)
+            run_loops(shared, carrier, workers)
         finally:
             view.stop()
         if shared.crashed:
-            die(settings, shared.crashed)
+            crash_on_purpose(settings, shared.crashed)
     finally:
         carrier.close()
     return ExitCode.DONE
 
 
-def employ(ground: Ground, shared: Shared, kept: SparkContext | None = None) -> tuple[Carrier, list[Worker]]:
+def create_workers(
+    ground: PreflightResult, shared: RunContext, kept: SparkContext | None = None
+) -> tuple[Carrier, list[WorkLoop]]:
     """
     What carries the transactions, and who decides on them; what a run does not use is not imported.
 
@@ -248,36 +252,38 @@ def employ(ground: Ground, shared: Shared, kept: SparkContext | None = None) -> 
     """
     settings = ground.settings
     if settings.reader is Reader.DIRECT:
-        from brew.driver import leases as hire  # noqa: PLC0415
+        from brew.driver import leases  # noqa: PLC0415
 
         told = {"watched": shared.board.watched, "traced": shared.board.traced}
-        crew = hire.crew(settings, ground.transaction, ground.compilers, **told, kept=kept)
-        return crew, [hire.director(shared, crew)]
+        crew = leases.lease_workers(settings, ground.transaction, ground.compilers, **told, kept=kept)
+        return crew, [leases.lease_coordinator(shared, crew)]
     engine: Engine
     if settings.spark.absent:
-        from brew.readers.local import AloneEngine  # noqa: PLC0415
+        from brew.readers.local import LocalEngine  # noqa: PLC0415
 
         partitions = ground.topics[settings.input].partitions
-        engine = AloneEngine(settings.connection, settings.group, partitions, transformation(settings))
+        engine = LocalEngine(settings.connection, settings.group, partitions, transformation(settings))
     else:
-        from brew.readers import connector as spark  # noqa: PLC0415 - a third of a second
+        from brew.readers import connector  # noqa: PLC0415 - a third of a second
         from brew.spark import session  # noqa: PLC0415
 
         if kept is not None:
-            started = session.on(kept)
+            started = session.session_of(kept)
         elif (kept := session.borrowed()) is not None:
-            started = session.beside(kept)
+            started = session.session_on_borrowed(kept)
         else:
             started = session.start(settings.spark, ground.compilers)
-        engine = spark.SparkEngine(started, settings.spark, kept=kept is not None)
-    return engine, [Lane(shared, engine, index) for index in range(settings.lanes)]
+        engine = connector.SparkEngine(started, settings.spark, kept=kept is not None)
+    return engine, [MicroBatchLane(shared, engine, index) for index in range(settings.lanes)]
 
 
-def share(ground: Ground, stop: threading.Event, board: Board, view: Silent) -> Shared:
+def create_context(
+    ground: PreflightResult, stop: threading.Event, board: RunProgress, view: ProgressView
+) -> RunContext:
     """What the workers of this run share; tells what was allowed although it is unsafe."""
     for note in ground.notes:
         view.tell(note)
-    return Shared(
+    return RunContext(
         ground.settings,
         ground.topics,
         stop,
@@ -286,5 +292,5 @@ def share(ground: Ground, stop: threading.Event, board: Board, view: Silent) -> 
         ground.goals,
         ground.dead_letter_max_bytes,
         ground.transaction,
-        Dice(ground.settings.crash),
+        CrashInjector(ground.settings.crash),
     )

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from brew.attempt import Job
-from brew.driver.limits import FirstRecords
-from brew.driver.ownership import Everything, Ownership
-from brew.driver.progress import Board, Silent
-from brew.fault_injection import Dice
+from brew.driver.limits import FirstRecordsCheck
+from brew.driver.ownership import FullOwnership, Ownership
+from brew.driver.progress import ProgressView, RunProgress
+from brew.fault_injection import CrashInjector
 from brew.kafka.topics import Topic
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
@@ -20,7 +20,7 @@ from brew.outcome import Outcome
 from brew.settings import PipelineSettings
 
 
-class Every:
+class Interval:
     """A first time after ``seconds``, too: what begins with it has just been looked at."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,7 +40,7 @@ _MEMBERS_S = 5.0
 
 
 @dataclass
-class Shared:
+class RunContext:
     """
     ``targets`` are input, output and dead-letter topic by name, ``goals`` where a draining run ends (partition ->
     offset; None follows for ever), ``running`` what may have a transaction open now (partition -> range). ``replaced``:
@@ -51,22 +51,22 @@ class Shared:
     settings: PipelineSettings
     targets: Mapping[str, Topic]
     stop: threading.Event
-    board: Board
-    view: Silent
+    board: RunProgress
+    view: ProgressView
     goals: Mapping[int, int] | None
     dead_letter_max_bytes: int
     transaction: TransactionSettings
-    dice: Dice
+    dice: CrashInjector
     crashed: list[Outcome] = field(default_factory=list)
     running: dict[int, OffsetRange] = field(default_factory=dict)
     lost: dict[int, OffsetRange] = field(default_factory=dict)
     replaced: threading.Event = field(default_factory=threading.Event)
-    ownership: Ownership = field(default_factory=Everything)
-    first: FirstRecords = field(init=False)
-    members_due: Every = field(default_factory=lambda: Every(_MEMBERS_S))
+    ownership: Ownership = field(default_factory=FullOwnership)
+    first: FirstRecordsCheck = field(init=False)
+    member_check_due: Interval = field(default_factory=lambda: Interval(_MEMBERS_S))
 
     def __post_init__(self) -> None:
-        self.first = FirstRecords(self.settings.max_rejected)
+        self.first = FirstRecordsCheck(self.settings.max_rejected)
 
 
 class Carrier(Protocol):

@@ -6,8 +6,8 @@ from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
 from brew.attempt import COMMIT
-from brew.driver.ownership import EVERY
-from brew.driver.progress import Board
+from brew.driver.ownership import ALL_PARTITIONS
+from brew.driver.progress import RunProgress
 from brew.names import TransactionalId
 from brew.observability.counters import Ended, Ending
 from brew.observability.health import Bounds
@@ -15,7 +15,7 @@ from brew.observability.recorder import Recorder, Subject
 from brew.observability.settings import ProbeSettings
 from brew.observability.status import Phase, Topics
 from brew.outcome import Outcome, Status
-from brew.planner import Fact
+from brew.planner import PartitionFacts
 from brew.settings import PipelineSettings
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def recorder_of(settings: PipelineSettings, probes: ProbeSettings) -> Recorder:
     return Recorder(Subject("pipeline", settings.group, topics, settings.connection.bootstrap, reader), bounds)
 
 
-class ObservedBoard(Board):
+class ObservedProgress(RunProgress):
     """The run's counters, and a recorder that hears all that they hear."""
 
     watched = True
@@ -47,7 +47,7 @@ class ObservedBoard(Board):
     def traced(self) -> bool:
         return self.spans is not None
 
-    def survey(self, facts: Iterable[Fact], ours: Container[int] = EVERY) -> None:
+    def survey(self, facts: Iterable[PartitionFacts], ours: Container[int] = ALL_PARTITIONS) -> None:
         told = list(facts)
         super().survey(told, ours)
         self.recorder.released((one.topic, one.partition) for one in told if one.partition not in ours)
@@ -60,7 +60,7 @@ class ObservedBoard(Board):
 
     def outcome(self, outcome: Outcome) -> None:
         super().outcome(outcome)
-        told = ended(outcome, self._topic, self._group)
+        told = ended_attempt(outcome, self._topic, self._group)
         self.recorder.ended(told)
         if self.spans is not None:
             self.spans.ended(told)
@@ -77,7 +77,7 @@ class ObservedBoard(Board):
         self.recorder.fatal(why)
 
 
-def ended(outcome: Outcome, topic: str, group: str) -> Ended:
+def ended_attempt(outcome: Outcome, topic: str, group: str) -> Ended:
     """An outcome in the words that every program shares."""
     return Ended(
         topic,

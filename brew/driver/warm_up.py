@@ -13,26 +13,26 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from brew.deadline import Deadline
-from brew.driver.partitions import Surveyor
+from brew.driver.partitions import OffsetsClient
 from brew.errors import BrewError
 from brew.offsets import OffsetRange
-from brew.readers.connector import OUTCOME_SCHEMA, check_one_task_per_range, read
-from brew.readers.direct.executors import touch_holder
+from brew.readers.connector import OUTCOME_SCHEMA, check_one_task_per_range, read_ranges
+from brew.readers.direct.executors import import_worker
 from brew.settings import Compilers, PipelineSettings, Reader
 from brew.spark import session
 
-_AGAIN_S = 20.0
+_INTERVAL_S = 20.0
 """Spark ends Python workers that were idle for a minute."""
-_AT_FIRST = 6
+_WARM_JOBS = 6
 """So often in a row: the JVM compiles only what it has run a few times."""
 _ASK_S = 10.0
-_SOON_S = 0.5
+_PAUSE_S = 0.5
 _JOIN_S = 5.0
 # A cluster without a free slot, a broker that is away, a JVM that ends: nothing that a driver who waits has to tell.
-_FORESEEN = (BrewError, Py4JError, PySparkException, OSError)
+_EXPECTED_ERRORS = (BrewError, Py4JError, PySparkException, OSError)
 
 
-class Warmth:
+class WarmSpark:
     """
     One Spark for all that a driver does; closed by whoever made it.
 
@@ -59,7 +59,7 @@ class Warmth:
     @property
     def warm(self) -> bool:
         """Whether enough small jobs have run for a start without delay."""
-        return self._done >= _AT_FIRST
+        return self._done >= _WARM_JOBS
 
     def keep(self) -> None:
         """
@@ -91,12 +91,12 @@ class Warmth:
 
     def _run(self) -> None:
         end, again = self._end, 0
-        with contextlib.suppress(*_FORESEEN):
+        with contextlib.suppress(*_EXPECTED_ERRORS):
             session.tag_jobs(self.context)
         while not end.is_set():
             again += 1
             try:
-                with contextlib.suppress(*_FORESEEN):
+                with contextlib.suppress(*_EXPECTED_ERRORS):
                     self._work_a_little()
                     self._done += 1
             except Exception:  # noqa: BLE001 - a bug here must not end a driver that waits well
@@ -104,22 +104,24 @@ class Warmth:
                     trace = traceback.format_exc(limit=-4)
                     self._tell(f"Spark is not kept warm any more, the start will be slower; report this: {trace}")
                 return
-            end.wait(_AGAIN_S if again >= _AT_FIRST else _SOON_S)
+            end.wait(_INTERVAL_S if again >= _WARM_JOBS else _PAUSE_S)
 
     def _work_a_little(self) -> None:
         """A job for each slot; the connector also reads a record of each partition, as a cycle does."""
         slots = max(1, int(self.context.defaultParallelism))
-        touch = _touch if self._settings.reader is Reader.CONNECTOR else touch_holder
+        touch = _touch if self._settings.reader is Reader.CONNECTOR else import_worker
         self.context.parallelize(range(slots), slots).mapPartitions(touch).count()
         if self._settings.reader is Reader.CONNECTOR and (ranges := self._ranges()):
-            frame = read(session.on(self.context), self._settings.connection, self._settings.group, ranges)
+            frame = read_ranges(
+                session.session_of(self.context), self._settings.connection, self._settings.group, ranges
+            )
             frame = frame.mapInArrow(_touch, OUTCOME_SCHEMA)
             check_one_task_per_range(frame, ranges)
             frame.collect()
 
     def _ranges(self) -> list[OffsetRange]:
         """The newest offset of each partition that holds something."""
-        surveyor, deadline = Surveyor(self._settings), Deadline(_ASK_S)
+        surveyor, deadline = OffsetsClient(self._settings), Deadline(_ASK_S)
         try:
             source = surveyor.input_topic(deadline)
             logs = {f.partition: f.log for f in surveyor.facts(source, range(source.partitions), deadline, {})}
@@ -133,4 +135,4 @@ def _touch(rows: Iterator[Any]) -> Iterator[Any]:
     """Takes all and gives nothing; that it is found in this module makes a worker import the kernel."""
     for _ in rows:
         pass
-    return touch_holder(())
+    return import_worker(())

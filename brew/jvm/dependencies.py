@@ -147,7 +147,7 @@ def fetch(part: Part, place: Path, source: Path | None = None) -> bool:
         Refused: no Java, no answer, no room, or jars that are not those of this version.
     """
     _make(place)
-    with _alone(place):
+    with _exclusive_lock(place):
         if _is_there(part, place / part):
             return False
         with tempfile.TemporaryDirectory(prefix=f"{part}-", dir=place) as fresh:
@@ -203,7 +203,7 @@ def _make(place: Path) -> None:
 
 
 @contextmanager
-def _alone(place: Path) -> Iterator[None]:
+def _exclusive_lock(place: Path) -> Iterator[None]:
     """Two at once: the second waits, and then finds all done."""
     with (place / ".fetch-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -21,12 +21,12 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 from brew.claims.log import Appended, Entry, Item
 from brew.claims.messages import CONFIG, PARTITIONS
 from brew.connection import Connection
-from brew.deadline import Deadline, again
+from brew.deadline import Deadline, retry_until
 from brew.errors import DeadlineExceeded, Refused, Retriable, classify
 from brew.kafka import topics
-from brew.kafka.clients import admin, asking, attempt_s, consumer, mapped, producer
+from brew.kafka.clients import admin, attempt_s, consumer, mapped, mapped_query, producer
 from brew.kafka.log_reader import TRANSIENT, LogRecord, scan
-from brew.kafka.topics import Wanted
+from brew.kafka.topics import TopicSpec
 from brew.names import READ_UNCOMMITTED
 
 _GROUP = "brew-claims"
@@ -55,10 +55,10 @@ class ClaimsLog:
         self._connection, self._topic = connection, topic
         self._admin = admin(connection)
         if make and not topics.describe(self._admin, [topic], deadline):
-            topics.create(self._admin, [Wanted(topic, PARTITIONS, CONFIG)], deadline)
+            topics.create(self._admin, [TopicSpec(topic, PARTITIONS, CONFIG)], deadline)
         # Who else has just made it may have asked another broker: all of them have to know it.
         known = topics.describe_all(self._admin, [topic], deadline)[topic] if make else None
-        self._partitions = (known or topics.existing(self._admin, topic, deadline)).partitions
+        self._partitions = (known or topics.describe_one(self._admin, topic, deadline)).partitions
         self._producer: Producer | None = None
         if make:
             # It needs half a second before its first record (measured), and has it while the log is read.
@@ -141,7 +141,7 @@ class ClaimsLog:
         asked = {TopicPartition(self._topic, p): p for p in range(self._partitions)}
 
         def ask(spec: OffsetSpec) -> dict[int, int]:
-            with asking("bounds of the claims topic"):
+            with mapped_query("bounds of the claims topic"):
                 answers = self._admin.list_offsets(
                     dict.fromkeys(asked, spec),
                     isolation_level=IsolationLevel.READ_UNCOMMITTED,
@@ -156,7 +156,7 @@ class ClaimsLog:
             first, end = ask(OffsetSpec.earliest()), ask(OffsetSpec.latest())  # type: ignore[no-untyped-call]
             return {p: (first[p], end[p]) for p in first}
 
-        return again(both, "bounds of the claims topic", deadline)
+        return retry_until(both, "bounds of the claims topic", deadline)
 
     def history(self, ranges: Mapping[int, tuple[int, int]], deadline: Deadline) -> list[Entry]:
         """See `brew.claims.log.Log`."""

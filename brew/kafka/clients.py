@@ -34,10 +34,10 @@ __all__ = [
     "Producer",
     "TopicPartition",
     "admin",
-    "asking",
     "attempt_s",
     "consumer",
     "mapped",
+    "mapped_query",
     "producer",
     "reach",
 ]
@@ -73,7 +73,7 @@ _LOOK_S = 0.25
 _NO_ANSWER = {KafkaError._TIMED_OUT, KafkaError._TRANSPORT}  # noqa: SLF001 - public names
 _NO_TRUST = re.compile("certificate|alert|wrong version", re.IGNORECASE)
 _PAUSE_S = 0.05
-_NOT_LET_IN = {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001 - public names
+_ACCESS_ERRORS = {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001 - public names
 
 
 def _base(connection: Connection) -> dict[str, object]:
@@ -149,7 +149,7 @@ def reach(connection: Connection, deadline: Deadline, *, explain: bool = True) -
         Unreachable: none did within the deadline.
         Denied: one is there, and does not let us in, or is not to be trusted.
     """
-    noes, look_s = Noes(), _LOOK_S
+    noes, look_s = ConnectionFailures(), _LOOK_S
     client = admin(connection, error_cb=noes)
     try:
         while True:
@@ -174,7 +174,7 @@ def reach(connection: Connection, deadline: Deadline, *, explain: bool = True) -
         raise Unreachable(f"{text}: {why.found}; {why.next}") from error
 
 
-class Noes:
+class ConnectionFailures:
     """
     An `error_cb` that keeps what the brokers' doors said last: librdkafka takes a wrong password, or a certificate that
     it does not trust, for something that passes, and tries on until time runs out.
@@ -186,7 +186,7 @@ class Noes:
     def __call__(self, error: KafkaError) -> None:
         # A broker that is killed in the middle of a handshake is an error of TLS, too, and passes.
         tls = error.code() == KafkaError._SSL  # noqa: SLF001 - the library's public name
-        if error.code() in _NOT_LET_IN and not (tls and not _NO_TRUST.search(error.str())):
+        if error.code() in _ACCESS_ERRORS and not (tls and not _NO_TRUST.search(error.str())):
             self._last = error
 
     def check(self, connection: Connection, step: str) -> None:
@@ -232,7 +232,7 @@ def attempt_s(deadline: Deadline) -> float:
 
 
 @contextmanager
-def asking(step: str) -> Iterator[None]:
+def mapped_query(step: str) -> Iterator[None]:
     """`mapped`, for a question that is asked again: no answer in one attempt's time is retriable."""
     with mapped(step):
         try:

@@ -23,7 +23,7 @@ _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART}
 _LONGEST_REASON = 160
 
 
-class Asked:
+class ClusterQueries:
     """
     Questions on their way to the brokers, until `answers` is called; whoever asked may do something else meanwhile.
 
@@ -46,7 +46,7 @@ class Asked:
     def answers(self) -> ClusterFacts:
         """All that was told by now, or is within the deadline of one request."""
         group = self._groups.now(self._group, self._deadline)  # the others are answered meanwhile
-        nodes = _told(self._cluster, lambda found: list(found.nodes))
+        nodes = _result_of(self._cluster, lambda found: list(found.nodes))
         settings = nodes if isinstance(nodes, Unknown) else _of_brokers(self._client, nodes, self._deadline)
         return ClusterFacts(
             nodes if isinstance(nodes, Unknown) else len(nodes),
@@ -63,16 +63,16 @@ class Asked:
                 len(told.partitions),
                 min((len(one.replicas) for one in told.partitions), default=0),
                 min((len(one.isr) for one in told.partitions), default=0),
-                _told(self._configs[name], _config),
+                _result_of(self._configs[name], _config),
                 _operations(told),
             )
 
-        return _told(future, of, dict.fromkeys(_NO_TOPIC))
+        return _result_of(future, of, dict.fromkeys(_NO_TOPIC))
 
 
 def broker_settings(client: AdminClient, deadline: Deadline) -> Mapping[str, str] | Unknown:
     """The settings of one broker of the cluster."""
-    nodes = _told(client.describe_cluster(request_timeout=attempt_s(deadline)), lambda found: list(found.nodes))
+    nodes = _result_of(client.describe_cluster(request_timeout=attempt_s(deadline)), lambda found: list(found.nodes))
     told = nodes if isinstance(nodes, Unknown) else _of_brokers(client, nodes[:1], deadline)
     return told if isinstance(told, Unknown) else next(iter(told.values()))
 
@@ -85,13 +85,13 @@ def _of_brokers(client: AdminClient, nodes: list[Any], deadline: Deadline) -> Ma
         broker: client.describe_configs([resource], request_timeout=within)[resource]
         for broker, resource in resources.items()
     }
-    told = {broker: _told(future, _config) for broker, future in asked.items()}
+    told = {broker: _result_of(future, _config) for broker, future in asked.items()}
     found = {broker: config for broker, config in told.items() if not isinstance(config, Unknown)}
     silent = [config for config in told.values() if isinstance(config, Unknown)]
     return found or (silent[0] if silent else Unknown("no broker is known"))
 
 
-def _told(future: Future[Any], of: Callable[[Any], _T], else_: Mapping[int, _T] | None = None) -> _T | Unknown:
+def _result_of(future: Future[Any], of: Callable[[Any], _T], else_: Mapping[int, _T] | None = None) -> _T | Unknown:
     """What a future brings, ``else_`` for codes that are an answer too, `Unknown` for every other failure."""
     try:
         return of(future.result())

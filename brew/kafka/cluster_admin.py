@@ -27,9 +27,9 @@ from confluent_kafka.cimpl import NewPartitions
 
 from brew.acl import Kind, Operation, Right
 from brew.connection import Connection, Secret
-from brew.deadline import Deadline, again
+from brew.deadline import Deadline, retry_until
 from brew.errors import KafkaFailure, Refused, Retriable
-from brew.kafka.clients import asking, attempt_s, mapped
+from brew.kafka.clients import attempt_s, mapped, mapped_query
 
 TRANSACTIONS = "__transaction_state"
 OFFSETS = "__consumer_offsets"
@@ -70,7 +70,7 @@ def out_of_sync(client: AdminClient, names: Iterable[str], deadline: Deadline) -
 
 def _replicas(client: AdminClient, topic: str, deadline: Deadline) -> dict[int, tuple[int, list[int], list[int]]]:
     def ask() -> dict[int, tuple[int, list[int], list[int]]]:
-        with asking(f"describe topic {topic}"):
+        with mapped_query(f"describe topic {topic}"):
             asked = client.describe_topics(TopicCollection([topic]), request_timeout=attempt_s(deadline))
             told = asked[topic].result().partitions
         return {
@@ -78,7 +78,7 @@ def _replicas(client: AdminClient, topic: str, deadline: Deadline) -> dict[int, 
             for one in told
         }
 
-    return again(ask, f"describe topic {topic}", deadline)
+    return retry_until(ask, f"describe topic {topic}", deadline)
 
 
 def brokers(client: AdminClient, deadline: Deadline) -> list[int]:
@@ -95,7 +95,7 @@ def delete_group(connection: Connection, group: str, deadline: Deadline) -> None
     """Make the brokers forget a group with its offsets."""
     from brew.kafka import group_requests  # noqa: PLC0415 - with it kafka-python is imported, 0.15 s
 
-    group_requests.deleted(connection, group, deadline)
+    group_requests.delete_group(connection, group, deadline)
 
 
 def delete_records(client: AdminClient, topic: str, before: Mapping[int, int], deadline: Deadline) -> None:
@@ -108,7 +108,7 @@ def set_offsets(connection: Connection, group: str, topic: str, offsets: Mapping
     """Move a group without members by hand."""
     from brew.kafka import group_requests  # noqa: PLC0415 - as above
 
-    group_requests.moved(connection, group, topic, offsets, deadline)
+    group_requests.set_group_offsets(connection, group, topic, offsets, deadline)
 
 
 def add_partitions(client: AdminClient, topic: str, total: int, deadline: Deadline) -> None:
@@ -132,7 +132,7 @@ def _all(call: Callable[[], Mapping[Any, Any]], step: str, deadline: Deadline) -
             for future in call().values():
                 future.result()
 
-    again(ask, step, deadline)
+    retry_until(ask, step, deadline)
 
 
 def _left(deadline: Deadline) -> float:
@@ -211,10 +211,10 @@ def _done(ask: Callable[..., Mapping[Any, Future[Any]]], what: str, deadline: De
     """Each answer; a request without one is made again: done twice, these do what they do once."""
 
     def attempt() -> list[Any]:
-        with asking(what):
+        with mapped_query(what):
             return [future.result() for future in ask(request_timeout=attempt_s(deadline)).values()]
 
     try:
-        return again(attempt, what, deadline)
+        return retry_until(attempt, what, deadline)
     except KafkaFailure as error:
         raise Refused(f"{error}; an administrator of the cluster may") from error

@@ -6,12 +6,12 @@ import time
 import warnings
 from typing import Any
 
-from brew.acl import No, no
+from brew.acl import Denial, denial_in
 from brew.cluster import Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError
-from brew.kafka.kafka_python import NoSuchId, ask, plain_admin
+from brew.kafka.kafka_python import NoSuchId, ask, kafka_python_admin
 
 _now = time.time
 
@@ -19,7 +19,7 @@ _now = time.time
 def level(connection: Connection, feature: str, deadline: Deadline) -> int | Unknown:
     """The level of a feature; 0 where the brokers know none of that name."""
     try:
-        with plain_admin(connection, deadline) as admin:
+        with kafka_python_admin(connection, deadline) as admin:
             told = ask(admin, deadline, "describe features", admin._async_describe_features)  # noqa: SLF001
     except BrewError as error:
         return Unknown(str(error))
@@ -33,13 +33,13 @@ def may_describe(connection: Connection, transactional_id: str, deadline: Deadli
     So a no means that Write is missing. Nobody can ask for Write itself without fencing whoever holds the id.
     """
     try:
-        with plain_admin(connection, deadline) as admin:
+        with kafka_python_admin(connection, deadline) as admin:
             call = admin._async_describe_transactions  # noqa: SLF001 - as in brew.kafka.kafka_python
             ask(admin, deadline, "describe transactions", call, [transactional_id])
     except NoSuchId:
         return True
     except BrewError as error:
-        return False if no(str(error)) is No.RIGHT else Unknown(str(error))
+        return False if denial_in(str(error)) is Denial.RIGHT else Unknown(str(error))
     return True
 
 
@@ -62,7 +62,7 @@ def controller_ahead_s(connection: Connection, deadline: Deadline) -> float | Un
     between question and answer.
     """
     try:
-        with plain_admin(connection, deadline) as admin:
+        with kafka_python_admin(connection, deadline) as admin:
             before = _now()
             log = ask(admin, deadline, "describe the metadata quorum", _metadata_log, admin)
             after = _now()

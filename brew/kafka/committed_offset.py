@@ -25,7 +25,7 @@ from brew.names import READ_COMMITTED
 from brew.offsets import Committed
 
 if TYPE_CHECKING:
-    from brew.kafka.offset_fetch import Asker
+    from brew.kafka.offset_fetch import OffsetFetchClient
 
 STEP = "send-offsets"
 _CONFIRM_S, _ATTEMPT_S = 5.0, 3.0
@@ -35,13 +35,13 @@ STRANGERS = 6
 """So many answers of coordinators that know of nothing pending; each comes through a client of its own."""
 
 
-class Standing:
+class PositionConfirmation:
     """One group's position as its coordinator knows it. Safe for threads; used in the process that made it."""
 
     def __init__(self, connection: Connection, group: str) -> None:
         self._connection, self._group = connection, group
         self._lock = threading.Lock()
-        self._asker: Asker | None = None
+        self._asker: OffsetFetchClient | None = None
 
     def confirm(self, topic: str, partition: int, located: Committed | None, deadline: Deadline) -> None:
         """
@@ -54,7 +54,7 @@ class Standing:
         patience, strangers = deadline.part(_CONFIRM_S), 0
         why = "no coordinator answered"
         while strangers < STRANGERS and not patience.expired():
-            asker: Asker | None = None
+            asker: OffsetFetchClient | None = None
             try:
                 asker = self._asked(patience.part(_OPEN_S))
                 answer = asker.look(STEP, (topic, partition), patience.part(_ATTEMPT_S))
@@ -75,7 +75,7 @@ class Standing:
         place = f"{topic}[{partition}]"
         raise Abortable(f"{STEP}: where group {self._group} stands in {place} can't be confirmed: {why}; planned again")
 
-    def forget(self, asker: Asker | None = None) -> None:
+    def forget(self, asker: OffsetFetchClient | None = None) -> None:
         """Ask through a new one from now on, unless that was done since ``asker`` was used."""
         with self._lock:
             kept = self._asker
@@ -84,15 +84,15 @@ class Standing:
             self._asker = None
         kept.end()
 
-    def _asked(self, deadline: Deadline) -> Asker:
+    def _asked(self, deadline: Deadline) -> OffsetFetchClient:
         """The one that is kept; several threads may make one at first, the first one stays."""
         kept = self._asker
         if kept is not None:
             return kept
         # With it kafka-python is imported: 0.15 s, which a driver on Spark has no use for.
-        from brew.kafka.offset_fetch import Asker  # noqa: PLC0415
+        from brew.kafka.offset_fetch import OffsetFetchClient  # noqa: PLC0415
 
-        made = Asker(self._connection, self._group, deadline, _ATTEMPT_S)
+        made = OffsetFetchClient(self._connection, self._group, deadline, _ATTEMPT_S)
         with self._lock:
             first = self._asker = self._asker or made
         if first is not made:
@@ -127,7 +127,7 @@ class Locator:
         self.connection, self.group, self.process = connection, group, os.getpid()
         self._lock = threading.Lock()
         self._client: Consumer | None = None
-        self.standing = Standing(connection, group)
+        self.standing = PositionConfirmation(connection, group)
 
     def committed(self, topic: str, partition: int, deadline: Deadline) -> Committed | None:
         """
@@ -166,7 +166,7 @@ class Locator:
                 self._client = consumer(self.connection, self.group, READ_COMMITTED, **ONE_TRANSACTION)
             return self._client
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Ask through new clients from now on: a transaction on what these said has come to nothing."""
         with self._lock:
             self._client = None
@@ -179,18 +179,18 @@ class Locator:
                 self._client = None
 
 
-_known: deque[Locator] = deque()
+_locators: deque[Locator] = deque()
 _knowing = threading.Lock()
 
 
 def locator(connection: Connection, group: str) -> Locator:
     """The one of this process for this group; a forked process makes its own."""
     with _knowing:
-        for one in _known:
+        for one in _locators:
             if (one.process, one.group, one.connection) == (os.getpid(), group, connection):
                 return one
-        if len(_known) == _MOST:
-            _known.popleft().doubt()
+        if len(_locators) == _MOST:
+            _locators.popleft().invalidate()
         made = Locator(connection, group)
-        _known.append(made)
+        _locators.append(made)
         return made

@@ -14,8 +14,8 @@ from typing import Any
 
 from brew.cluster import GroupFacts
 from brew.connection import Connection
-from brew.deadline import Deadline, again
-from brew.kafka.kafka_python import AdminPartition, KafkaAdminClient, ask, open_admin, plain_admin
+from brew.deadline import Deadline, retry_until
+from brew.kafka.kafka_python import AdminPartition, KafkaAdminClient, ask, kafka_python_admin, open_admin
 
 with warnings.catch_warnings():
     # The library reads its message schemas with a deprecated function while it is imported.
@@ -98,7 +98,7 @@ with warnings.catch_warnings():
                 return {**_KIP_848, "type": "response", "name": "ConsumerGroupDescribeResponse", "fields": fields}
 
 
-def described(admin: KafkaAdminClient, group: str, deadline: Deadline) -> GroupFacts:
+def describe_group(admin: KafkaAdminClient, group: str, deadline: Deadline) -> GroupFacts:
     """
     A group's state, members and what this client may do with it; `dead` where there is none of that name.
 
@@ -145,7 +145,7 @@ def _operations(told: set[int] | None) -> frozenset[str] | None:
     return frozenset(ACLOperation(one).name for one in told if one in set(ACLOperation))
 
 
-def deleted(connection: Connection, group: str, deadline: Deadline) -> None:
+def delete_group(connection: Connection, group: str, deadline: Deadline) -> None:
     """Make the brokers forget a group with its offsets."""
     step = f"delete group {group}"
 
@@ -156,10 +156,12 @@ def deleted(connection: Connection, group: str, deadline: Deadline) -> None:
         if told.error_code:
             raise for_code(told.error_code)(f"group {group}")
 
-    again(lambda: _once(connection, step, call, deadline), step, deadline)
+    retry_until(lambda: _once(connection, step, call, deadline), step, deadline)
 
 
-def moved(connection: Connection, group: str, topic: str, offsets: Mapping[int, int], deadline: Deadline) -> None:
+def set_group_offsets(
+    connection: Connection, group: str, topic: str, offsets: Mapping[int, int], deadline: Deadline
+) -> None:
     """Move a group without members by hand."""
     step = f"set offsets of group {group}"
     wanted = {AdminPartition(topic, p): OffsetAndMetadata(offset, "", -1) for p, offset in offsets.items()}
@@ -169,13 +171,13 @@ def moved(connection: Connection, group: str, topic: str, offsets: Mapping[int, 
             if error is not errors.NoError:
                 raise error(f"{place.topic}[{place.partition}]")
 
-    again(lambda: _once(connection, step, call, deadline), step, deadline)
+    retry_until(lambda: _once(connection, step, call, deadline), step, deadline)
 
 
 def _once(connection: Connection, step: str, call: Any, deadline: Deadline) -> None:
     """Through a client of its own: one that was refused still knows the old coordinator."""
-    with plain_admin(connection, deadline) as admin:
+    with kafka_python_admin(connection, deadline) as admin:
         ask(admin, deadline, step, call, admin)
 
 
-__all__ = ["KafkaAdminClient", "deleted", "described", "moved", "open_admin"]
+__all__ = ["KafkaAdminClient", "delete_group", "describe_group", "open_admin", "set_group_offsets"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from brew.cluster import GroupFacts, Unknown
 from brew.connection import Connection
-from brew.deadline import Deadline, again
+from brew.deadline import Deadline, retry_until
 from brew.errors import BrewError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Groups:
             try:
                 if self._admin is None:
                     self._admin = group_requests.open_admin(self._connection, attempt, _ATTEMPT_S)
-                return group_requests.described(self._admin, group, attempt)
+                return group_requests.describe_group(self._admin, group, attempt)
             except BaseException:
                 self._end()
                 raise
@@ -78,7 +78,7 @@ def state(connection: Connection, group: str, deadline: Deadline) -> tuple[str, 
     """The group's state in the broker's words (`empty` when it only holds offsets), and its number of members."""
     groups = Groups(connection)
     try:
-        found = again(lambda: groups.describe(group, deadline), f"describe group {group}", deadline)
+        found = retry_until(lambda: groups.describe(group, deadline), f"describe group {group}", deadline)
     finally:
         groups.close()
     return found.state, len(found.members)

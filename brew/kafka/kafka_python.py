@@ -15,7 +15,7 @@ from typing import Any
 
 from brew.cluster import OpenTransaction, RawBatch
 from brew.connection import Connection
-from brew.deadline import Deadline, again
+from brew.deadline import Deadline, retry_until
 from brew.errors import BrewError, DeadlineExceeded, Fatal, Refused, Retriable
 from brew.kafka.clients import reach
 
@@ -30,19 +30,19 @@ __all__ = [
     "AdminPartition",
     "DefaultRecordBatch",
     "KafkaAdminClient",
+    "KafkaPythonAdmin",
     "NoSuchId",
     "OpenTransaction",
-    "PlainClient",
     "RawBatch",
     "RawLogs",
     "Unsupported",
     "ask",
+    "batches_with_bytes",
     "fetch",
+    "kafka_python_admin",
     "open_admin",
     "open_transactions",
     "parse_batches",
-    "parsed",
-    "plain_admin",
     "raw_batches",
     "raw_logs",
 ]
@@ -72,7 +72,7 @@ class _ClosedOnFailure(KafkaNetSocket):  # type: ignore[misc]
             raise
 
 
-class PlainClient(KafkaAdminClient):  # type: ignore[misc]
+class KafkaPythonAdmin(KafkaAdminClient):  # type: ignore[misc]
     """Made like the library's, which leaves its thread behind when its constructor fails."""
 
     def __init__(self, **settings: Any) -> None:
@@ -143,10 +143,10 @@ _MAGIC_2 = 2
 
 def parse_batches(data: bytes | memoryview) -> Iterator[RawBatch]:
     """The complete batches in what a fetch returned; the last one may be cut off and is left out."""
-    return (batch for batch, _ in parsed(data))
+    return (batch for batch, _ in batches_with_bytes(data))
 
 
-def parsed(data: bytes | memoryview) -> Iterator[tuple[RawBatch, memoryview]]:
+def batches_with_bytes(data: bytes | memoryview) -> Iterator[tuple[RawBatch, memoryview]]:
     """As `parse_batches`, each with its bytes."""
     view, at = memoryview(data), 0
     while at + _HEADER.size <= len(view):
@@ -222,7 +222,7 @@ def open_transactions(
     The partition's leader knows producer and offset, the coordinator knows the transactional id and when it began;
     without an answer of the coordinator these two are None.
     """
-    with plain_admin(connection, deadline) as admin:
+    with kafka_python_admin(connection, deadline) as admin:
         asked = [AdminPartition(topic, p) for p in partitions]
         states = ask(admin, deadline, "describe producers", admin._async_describe_producers, asked)  # noqa: SLF001
         found = [
@@ -306,7 +306,7 @@ class RawLogs:
             left.check(f"raw batches of {topic}[{partition}]")
             data = _fetched(self._admin, AdminPartition(topic, partition), here, left)
             before = here
-            for batch, content in parsed(data):
+            for batch, content in batches_with_bytes(data):
                 if batch.base_offset >= until:
                     return
                 if batch.last_offset >= here:
@@ -329,20 +329,20 @@ class RawLogs:
         async def call() -> Any:
             return await fetch(self._admin, place, offset, most, committed=True)
 
-        answer = again(lambda: ask(self._admin, deadline, step, call), step, deadline)
+        answer = retry_until(lambda: ask(self._admin, deadline, step, call), step, deadline)
         aborted = [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()]
         return bytes(answer.records or b""), aborted
 
 
 @contextmanager
 def raw_logs(connection: Connection, deadline: Deadline) -> Iterator[RawLogs]:
-    with plain_admin(connection, deadline) as admin:
+    with kafka_python_admin(connection, deadline) as admin:
         yield RawLogs(admin)
 
 
 def _fetched(admin: KafkaAdminClient, partition: AdminPartition, offset: int, deadline: Deadline) -> bytes:
     step = f"raw batches of {partition.topic}"
-    answer = again(lambda: ask(admin, deadline, step, fetch, admin, partition, offset), step, deadline)
+    answer = retry_until(lambda: ask(admin, deadline, step, fetch, admin, partition, offset), step, deadline)
     return bytes(answer.records or b"")
 
 
@@ -361,8 +361,8 @@ def open_admin(connection: Connection, deadline: Deadline, request_s: float | No
     left_ms = max(1, int(deadline.remaining_s() * 1000))
     settings = connection.settings()
     security = {theirs: settings[ours] for ours, theirs in _SECURITY.items() if ours in settings}
-    with _told(f"connect to {connection.bootstrap}"):
-        return PlainClient(
+    with _mapped_error(f"connect to {connection.bootstrap}"):
+        return KafkaPythonAdmin(
             bootstrap_servers=connection.bootstrap.split(","),
             client_id="brew-introspect",
             request_timeout_ms=left_ms if request_s is None else int(request_s * 1000),
@@ -373,7 +373,7 @@ def open_admin(connection: Connection, deadline: Deadline, request_s: float | No
 
 
 @contextmanager
-def plain_admin(connection: Connection, deadline: Deadline) -> Iterator[KafkaAdminClient]:
+def kafka_python_admin(connection: Connection, deadline: Deadline) -> Iterator[KafkaAdminClient]:
     admin = open_admin(connection, deadline)
     try:
         yield admin
@@ -389,20 +389,20 @@ def ask(admin: KafkaAdminClient, deadline: Deadline, step: str, call: Any, *argu
     async def within() -> Any:
         return await manager.wait_for(manager.call_soon(call, *arguments), deadline.remaining_s() * 1000)
 
-    with _told(step):
+    with _mapped_error(step):
         return manager.run(within)
 
 
 @contextmanager
-def _told(step: str) -> Iterator[None]:
+def _mapped_error(step: str) -> Iterator[None]:
     """Let an error of kafka-python leave as a leaf of the tree in `brew.errors`."""
     try:
         yield
     except PlainKafkaError as error:
-        raise _as_ours(error, step) from error
+        raise _to_brew_error(error, step) from error
 
 
-def _as_ours(error: PlainKafkaError, step: str) -> BrewError:
+def _to_brew_error(error: PlainKafkaError, step: str) -> BrewError:
     text = f"{step}: {error} ({type(error).__name__})"
     if isinstance(error, KafkaTimeoutError):
         return DeadlineExceeded(text)

@@ -167,7 +167,7 @@ _LEAST_FETCH = 1024 * 1024
 IDLE_MS = 100
 
 
-class Taken(NamedTuple):
+class FetchedRecords(NamedTuple):
     """
     The visible records of `[start, until)`, in order, and about how many bytes these are.
 
@@ -180,7 +180,7 @@ class Taken(NamedTuple):
     size: int
 
 
-class Tail:
+class TailReader:
     """
     The visible records of one partition from ``start`` on, each given out once.
 
@@ -216,7 +216,7 @@ class Tail:
         with mapped("read"):
             self._consumer.assign([TopicPartition(topic, partition, start)])
 
-    def take(self, most: int, most_bytes: int, wait_s: float) -> Taken | None:
+    def take(self, most: int, most_bytes: int, wait_s: float) -> FetchedRecords | None:
         """
         What is there now: at most ``most`` records of about ``most_bytes`` together; None after ``wait_s`` of nothing.
 
@@ -244,7 +244,7 @@ class Tail:
         if end == self._next:
             return None
         self._next = end
-        return Taken(records, end, int(size))
+        return FetchedRecords(records, end, int(size))
 
     def _weighed(self, records: Sequence[LogRecord]) -> float:
         """

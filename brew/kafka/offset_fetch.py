@@ -36,7 +36,7 @@ _UNSTABLE = 88
 Place = tuple[str, int]
 
 
-class Told(NamedTuple):
+class FetchedOffset(NamedTuple):
     """``offset``: None for nowhere, or unknown; ``unstable``: it was to be stable, and another one is pending."""
 
     offset: int | None
@@ -45,7 +45,7 @@ class Told(NamedTuple):
 
 async def group_offsets(
     admin: KafkaAdminClient, group: str, places: Iterable[Place], *stable: bool
-) -> list[Mapping[Place, Told]]:
+) -> list[Mapping[Place, FetchedOffset]]:
     """
     Where the group stands in these partitions (topic, partition): an answer for each of ``stable``, in that order, all
     of one broker's. For `brew.kafka.kafka_python.ask`.
@@ -63,7 +63,7 @@ async def group_offsets(
         admin._manager.send(_request(group, wanted, one, many=many), node_id=coordinator)  # noqa: SLF001
         for one in stable
     ]
-    return [_told(await answer, many=many) for answer in sent]
+    return [_parsed_response(await answer, many=many) for answer in sent]
 
 
 async def offsets_of_groups(
@@ -102,13 +102,13 @@ def _request(group: str, wanted: Mapping[str, list[int]], stable: bool, *, many:
     )
 
 
-def _told(response: Any, *, many: bool) -> Mapping[Place, Told]:
+def _parsed_response(response: Any, *, many: bool) -> Mapping[Place, FetchedOffset]:
     answer = response.groups[0] if many else response
     found, codes = {}, [answer.error_code]
     for topic in answer.topics or ():
         for one in topic.partitions:
             offset = one.committed_offset if one.committed_offset >= 0 else None
-            found[topic.name, one.partition_index] = Told(offset, one.error_code == _UNSTABLE)
+            found[topic.name, one.partition_index] = FetchedOffset(offset, one.error_code == _UNSTABLE)
             codes.append(one.error_code)
     for code in codes:
         if code not in {0, _UNSTABLE}:
@@ -119,14 +119,14 @@ def _told(response: Any, *, many: bool) -> Mapping[Place, Told]:
 _CLOSE_S = 1.0
 
 
-class Answer(NamedTuple):
+class CoordinatorAnswer(NamedTuple):
     """``offset``: where the group stands, None for nowhere; ``aware``: the coordinator knows of what is pending."""
 
     offset: int | None
     aware: bool
 
 
-class Asker:
+class OffsetFetchClient:
     """
     A connection to the group's coordinator. Safe for threads.
 
@@ -142,7 +142,7 @@ class Asker:
         self._close = weakref.finalize(self, end, self._admin)
         self._close.atexit = False  # a program that ends does not wait for it
 
-    def look(self, step: str, place: Place, deadline: Deadline) -> Answer:
+    def look(self, step: str, place: Place, deadline: Deadline) -> CoordinatorAnswer:
         """
         One look at the group's offset, both questions to the same broker.
 
@@ -156,7 +156,7 @@ class Asker:
         admin = self._admin
         with self._looking(step):
             stable, now = ask(admin, deadline, step, group_offsets, admin, self._group, [place], True, False)
-        return Answer(now[place].offset, stable[place].unstable)
+        return CoordinatorAnswer(now[place].offset, stable[place].unstable)
 
     def end(self) -> None:
         """Close the connection, behind looks of others that go on. Harmless when repeated."""

@@ -11,12 +11,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from brew.connection import Connection
-from brew.deadline import Deadline, again
+from brew.deadline import Deadline, retry_until
 from brew.errors import DeadlineExceeded, Retriable
-from brew.kafka.clients import asking, attempt_s, consumer, mapped
+from brew.kafka.clients import attempt_s, consumer, mapped, mapped_query
 from brew.offsets import Committed, LogOffsets
 
-_LOOK_S, _LOOKS_GROW = 0.25, 2.0
+_PAUSE_S, _PAUSE_GROWTH = 0.25, 2.0
 """Between looks whether the answer is a no: the first one, and how many times longer each next one is."""
 _DENIED = {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED}
 
@@ -39,14 +39,14 @@ def log_offsets(
         return found
 
     def ask_all() -> dict[int, LogOffsets]:
-        with asking(f"offsets of {topic}"):
+        with mapped_query(f"offsets of {topic}"):
             first = ask(OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
             stable = ask(OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)  # type: ignore[no-untyped-call]
             # Asked last, so that the end is never below the LSO beside it.
             end = ask(OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
         return {p: LogOffsets(first[p], stable[p], end[p]) for p in asked.values()}
 
-    return again(ask_all, f"offsets of {topic}", deadline)
+    return retry_until(ask_all, f"offsets of {topic}", deadline)
 
 
 def committed(
@@ -59,11 +59,11 @@ def committed(
         DeadlineExceeded: a pending transaction did not end, or the coordinator did not answer, in time.
     """
     asked = [TopicPartition(topic, p) for p in partitions]
-    look_s = _LOOK_S
+    look_s = _PAUSE_S
 
     def ask() -> dict[int, Committed | None]:
         nonlocal look_s
-        timeout, look_s = min(look_s, deadline.remaining_s()), look_s * _LOOKS_GROW
+        timeout, look_s = min(look_s, deadline.remaining_s()), look_s * _PAUSE_GROWTH
         with mapped("locate"):
             try:
                 answers = reader.committed(asked, timeout=max(0.001, timeout))
@@ -83,7 +83,7 @@ def committed(
                 found[answer.partition] = Committed(answer.offset, _text(answer)) if known else None
             return found
 
-    return again(ask, "locate", deadline)
+    return retry_until(ask, "locate", deadline)
 
 
 def committed_by(
@@ -120,10 +120,10 @@ def offsets_at(
     asked = {TopicPartition(topic, p): p for p in partitions}
 
     def ask() -> dict[int, int | None]:
-        with asking(f"offsets of {topic} by time"):
+        with mapped_query(f"offsets of {topic} by time"):
             spec = OffsetSpec.for_timestamp(time_ms)
             answers = client.list_offsets(dict.fromkeys(asked, spec), request_timeout=attempt_s(deadline))
             found = {asked[place]: int(future.result().offset) for place, future in answers.items()}
         return {p: None if offset < 0 else offset for p, offset in found.items()}
 
-    return again(ask, f"offsets of {topic} by time", deadline)
+    return retry_until(ask, f"offsets of {topic} by time", deadline)

@@ -10,8 +10,15 @@ from typing import Any
 
 from brew.cluster import OFFSETS_TOPIC, OffsetBatch, OffsetCommit, RawBatch
 from brew.connection import Connection
-from brew.deadline import Deadline, again
-from brew.kafka.kafka_python import AdminPartition, DefaultRecordBatch, RawLogs, ask, parsed, plain_admin
+from brew.deadline import Deadline, retry_until
+from brew.kafka.kafka_python import (
+    AdminPartition,
+    DefaultRecordBatch,
+    RawLogs,
+    ask,
+    batches_with_bytes,
+    kafka_python_admin,
+)
 from brew.offsets import SourcePosition
 
 with warnings.catch_warnings():
@@ -23,8 +30,8 @@ _EACH_BYTES = 1024 * 1024
 _ALL_BYTES = 64 * 1024 * 1024
 
 
-class LogEnds:
-    """Made by `log_ends`."""
+class BatchFetcher:
+    """Made by `batch_fetcher`."""
 
     def __init__(self, admin: Any, deadline: Deadline) -> None:
         self._admin, self._deadline = admin, deadline
@@ -43,7 +50,7 @@ class LogEnds:
         starts = {partition: start for partition, (start, until) in wanted.items() if start < until}
         answers = self._fetched(topic, starts) if starts else {}
         for partition, (start, until) in wanted.items():
-            found = [one for one in parsed(answers.get(partition, b"")) if _inside(one[0], start, until)]
+            found = [one for one in batches_with_bytes(answers.get(partition, b"")) if _inside(one[0], start, until)]
             here = found[-1][0].last_offset + 1 if found else start
             found += RawLogs(self._admin).batches(topic, partition, here, until, self._deadline)
             yield partition, found
@@ -55,7 +62,7 @@ class LogEnds:
             found: dict[int, bytes] = ask(self._admin, self._deadline, step, _fetch, self._admin, topic, starts)
             return found
 
-        return again(once, step, self._deadline)
+        return retry_until(once, step, self._deadline)
 
 
 def _inside(batch: RawBatch, start: int, until: int) -> bool:
@@ -93,10 +100,10 @@ async def _fetch(admin: Any, topic: str, starts: Mapping[int, int]) -> dict[int,
 
 
 @contextmanager
-def log_ends(connection: Connection, deadline: Deadline) -> Iterator[LogEnds]:
+def batch_fetcher(connection: Connection, deadline: Deadline) -> Iterator[BatchFetcher]:
     """A connection for these questions; ``deadline`` holds for all of them together."""
-    with plain_admin(connection, deadline) as admin:
-        yield LogEnds(admin, deadline)
+    with kafka_python_admin(connection, deadline) as admin:
+        yield BatchFetcher(admin, deadline)
 
 
 _HEADER = DefaultRecordBatch.HEADER_STRUCT
@@ -105,7 +112,7 @@ _MORE = 0x80
 Sources = tuple[SourcePosition, SourcePosition]
 
 
-def sources(content: memoryview) -> Sources | None:
+def source_positions(content: memoryview) -> Sources | None:
     """
     Where the first and the last record of one batch came from, by their headers.
 
@@ -184,7 +191,7 @@ def first_visible(
     here, most = start, _FIRST_BYTES
     for _ in range(_FETCHES):
         content, aborted = raw.visible(topic, partition, here, most, deadline)
-        found, here = _first(parsed(content), aborted, here)
+        found, here = _first(batches_with_bytes(content), aborted, here)
         if found is not None:
             return FirstVisible(found if found >= 0 else None)
         if here >= last_stable or not content:

@@ -9,7 +9,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Retriable
 from brew.kafka import kafka_python
-from brew.kafka.kafka_python import plain_admin
+from brew.kafka.kafka_python import kafka_python_admin
 
 _PREFERRED = 0
 
@@ -21,7 +21,7 @@ def reassign(connection: Connection, topic: str, replicas: Mapping[int, list[int
     Raises:
         Retriable: the controller refused, for one because the last reassignment is still going on.
     """
-    with plain_admin(connection, deadline) as client:
+    with kafka_python_admin(connection, deadline) as client:
         _ask(client, deadline, "reassign", _alter_request(client, topic, replicas, deadline))
         _ask(client, deadline, "elect", _elect_request(topic, list(replicas), deadline))
 

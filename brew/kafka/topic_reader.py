@@ -11,10 +11,10 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message,
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from brew.connection import Connection
-from brew.deadline import Deadline, again
+from brew.deadline import Deadline, retry_until
 from brew.errors import DeadlineExceeded, Retriable, classify
 from brew.kafka import topics
-from brew.kafka.clients import admin, asking, attempt_s, consumer, mapped
+from brew.kafka.clients import admin, attempt_s, consumer, mapped, mapped_query
 from brew.kafka.log_reader import TRANSIENT, LogRecord
 from brew.kafka.offsets import log_offsets
 from brew.names import READ_COMMITTED
@@ -23,7 +23,7 @@ _BATCH = 10_000
 _POLL_S = 0.1
 
 
-class WholeTopic:
+class FullTopicReader:
     """
     The visible records of one topic, each given out once.
 
@@ -37,7 +37,7 @@ class WholeTopic:
     def __init__(self, connection: Connection, topic: str, group: str, deadline: Deadline) -> None:
         self.topic = topic
         self._admin = admin(connection)
-        count = topics.existing(self._admin, topic, deadline).partitions
+        count = topics.describe_one(self._admin, topic, deadline).partitions
         logs = log_offsets(self._admin, topic, range(count), deadline)
         self.positions = {partition: log.first for partition, log in logs.items()}
         ahead: dict[str, str | int | bool] = {"queued.max.messages.kbytes": 32_768, "fetch.wait.max.ms": 100}
@@ -50,7 +50,7 @@ class WholeTopic:
         asked = {TopicPartition(self.topic, p): p for p in self.positions}
 
         def ask() -> dict[int, int]:
-            with asking(f"end of {self.topic}"):
+            with mapped_query(f"end of {self.topic}"):
                 answers = self._admin.list_offsets(
                     dict.fromkeys(asked, OffsetSpec.latest()),  # type: ignore[no-untyped-call,arg-type]
                     isolation_level=IsolationLevel.READ_COMMITTED,
@@ -61,7 +61,7 @@ class WholeTopic:
                 raise Retriable(f"end of {self.topic}: a leader names none yet")
             return found
 
-        return again(ask, f"end of {self.topic}", deadline)
+        return retry_until(ask, f"end of {self.topic}", deadline)
 
     def read(self, until: Mapping[int, int], deadline: Deadline, stop: threading.Event) -> Iterator[list[LogRecord]]:
         """
@@ -85,11 +85,11 @@ class WholeTopic:
                     batch.append(message)
                     self.positions[message.partition()] = message.offset() + 1
                 else:
-                    self._heed(error, message.partition(), message.offset())
+                    self._apply(error, message.partition(), message.offset())
             if batch:
                 yield batch
 
-    def _heed(self, error: KafkaError, partition: int, offset: int) -> None:
+    def _apply(self, error: KafkaError, partition: int, offset: int) -> None:
         """An end of partition moves the position over markers; what the client repairs by itself is passed over."""
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's public name
             self.positions[partition] = max(self.positions[partition], offset)
@@ -118,14 +118,14 @@ def follow(
         reader.assign([TopicPartition(t, p, start) for t, found in starts.items() for p, start in found.items()])
         while True:
             with mapped("follow"):
-                got = [one for one in reader.consume(_FOLLOW_BATCH, timeout=_FOLLOW_POLL_S) if _is_record(one)]
+                got = [one for one in reader.consume(_FOLLOW_BATCH, timeout=_FOLLOW_POLL_S) if _is_data_record(one)]
             for topic, some in groupby(got, key=lambda record: str(record.topic())):
                 yield topic, cast("list[LogRecord]", list(some))
     finally:
         reader.close()
 
 
-def _is_record(message: Message) -> bool:
+def _is_data_record(message: Message) -> bool:
     error = message.error()
     if error is None:
         return True

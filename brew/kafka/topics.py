@@ -9,9 +9,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
-from brew.deadline import Deadline, again
+from brew.deadline import Deadline, retry_until
 from brew.errors import KafkaFailure, Refused, Retriable
-from brew.kafka.clients import asking, attempt_s, mapped
+from brew.kafka.clients import attempt_s, mapped, mapped_query
 
 MAX_MESSAGE_BYTES = "max.message.bytes"
 RETENTION_MS = "retention.ms"
@@ -30,7 +30,7 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TopicSpec:
     """A topic that should exist."""
 
     name: str
@@ -40,7 +40,7 @@ class Wanted:
 
 def describe(client: AdminClient, names: list[str], deadline: Deadline) -> dict[str, Topic]:
     """The topics of ``names`` that exist."""
-    return again(lambda: _described(client, names, deadline), "describe topics", deadline)
+    return retry_until(lambda: _described(client, names, deadline), "describe topics", deadline)
 
 
 def _described(client: AdminClient, names: list[str], deadline: Deadline) -> dict[str, Topic]:
@@ -49,7 +49,7 @@ def _described(client: AdminClient, names: list[str], deadline: Deadline) -> dic
         futures = client.describe_topics(TopicCollection(names), request_timeout=attempt_s(deadline))
     for name, future in futures.items():
         try:
-            with asking(f"describe topic {name}"):
+            with mapped_query(f"describe topic {name}"):
                 told = future.result()
         except KafkaFailure as error:
             if _code(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -65,7 +65,7 @@ def _code(error: KafkaFailure) -> int:
     return int(cause.args[0].code()) if isinstance(cause, KafkaException) else KafkaError.UNKNOWN
 
 
-def existing(client: AdminClient, name: str, deadline: Deadline) -> Topic:
+def describe_one(client: AdminClient, name: str, deadline: Deadline) -> Topic:
     """
     The topic of that name.
 
@@ -92,7 +92,7 @@ def describe_all(client: AdminClient, names: list[str], deadline: Deadline) -> d
             raise Retriable(f"topics {sorted(set(names) - set(found))} are not there yet")
         return found
 
-    return again(ask, "describe topics", deadline)
+    return retry_until(ask, "describe topics", deadline)
 
 
 def names(client: AdminClient, deadline: Deadline) -> list[str]:
@@ -134,14 +134,14 @@ def _setting(client: AdminClient, name: str, setting: str, deadline: Deadline) -
     step = f"configuration of {name}"
 
     def ask() -> str:
-        with asking(step):
+        with mapped_query(step):
             told = client.describe_configs([resource], request_timeout=attempt_s(deadline))[resource].result()
         return str(told[setting].value)
 
-    return again(ask, step, deadline)
+    return retry_until(ask, step, deadline)
 
 
-def create(client: AdminClient, wanted: list[Wanted], deadline: Deadline) -> dict[str, bool]:
+def create(client: AdminClient, wanted: list[TopicSpec], deadline: Deadline) -> dict[str, bool]:
     """
     Make the topics that are missing, replicated on up to three brokers; True for each that this call made.
 
@@ -158,7 +158,7 @@ def create(client: AdminClient, wanted: list[Wanted], deadline: Deadline) -> dic
         timeout = attempt_s(deadline)
         for name, future in client.create_topics(new, request_timeout=timeout, operation_timeout=timeout).items():
             try:
-                with asking("creation"):
+                with mapped_query("creation"):
                     future.result()
                 made[name] = True
             except Retriable:
@@ -170,7 +170,7 @@ def create(client: AdminClient, wanted: list[Wanted], deadline: Deadline) -> dic
         if missing := sorted({t.name for t in wanted} - made.keys()):
             raise Retriable(f"no broker said that it made {missing}")
 
-    again(ask, "make topics", deadline)
+    retry_until(ask, "make topics", deadline)
     return made
 
 

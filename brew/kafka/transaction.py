@@ -12,9 +12,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from brew import deadline as retry
 from brew.connection import Connection
-from brew.deadline import Deadline, again
+from brew.deadline import Deadline, retry_until
 from brew.errors import DeadlineExceeded, Fatal
-from brew.kafka.clients import BATCH_BYTES, LOG, Noes, mapped, producer
+from brew.kafka.clients import BATCH_BYTES, LOG, ConnectionFailures, mapped, producer
 from brew.kafka.committed_offset import locator
 from brew.names import TransactionalId
 from brew.offsets import Committed
@@ -23,7 +23,7 @@ from brew.offsets import Committed
 _REFUSED = re.compile(r'Failed to add partition "([\w.-]+)" \[\d+\] to transaction: .*[Tt]opic authorization failed')
 
 
-class Refusals:
+class AuthorizationFailures:
     """The topics of one transaction; `logger` is for its producer, who tells them once it is polled."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ PAUSE_S = 0.001
 """Between two calls of `fencing`."""
 
 
-def connected(client: Producer, topic: str) -> None:
+def connect_early(client: Producer, topic: str) -> None:
     """
     Have an idempotent producer connect before its first record, which mostly is out after 10 ms then, not 515.
 
@@ -97,7 +97,7 @@ def fenced(client: Producer, deadline: Deadline) -> None:
         with mapped("fence"):
             attempt(max(0.001, deadline.remaining_s()))
 
-    again(fence, "fence", deadline, PAUSE_S)
+    retry_until(fence, "fence", deadline, PAUSE_S)
 
 
 # A rejected record keeps its bytes, so the producer's own limit has to be wider than any topic's.
@@ -130,7 +130,7 @@ class KafkaTransaction:
 
     def __init__(self, settings: TransactionSettings, topic: str, partition: int) -> None:
         self._topic, self._partition, self._connection = topic, partition, settings.connection
-        self._noes, self._refusals = Noes(), Refusals()
+        self._noes, self._refusals = ConnectionFailures(), AuthorizationFailures()
         txn_id = str(TransactionalId(settings.group, topic, partition))
         self._producer: Producer = producer(
             settings.connection,
@@ -270,7 +270,7 @@ class KafkaTransaction:
             if not self._outcome_unknown:
                 self._producer.close()
         if self._located and not self._committed:
-            self._locator.doubt()
+            self._locator.invalidate()
         self.produce = _closed
         del self._producer
 
@@ -284,7 +284,7 @@ class KafkaTransaction:
                 with mapped(self._named(step)):
                     raise
 
-        retry.again(once, step, deadline, pause_s)
+        retry.retry_until(once, step, deadline, pause_s)
 
 
 def _closed(*_args: object) -> None:

@@ -9,19 +9,19 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from brew.cluster import ENDING, ONGOING, Bound, Coordinated, Held, Place
+from brew.cluster import ENDING, ONGOING, CoordinatorTransaction, PartitionTransaction, Place, ReadBounds
 from brew.connection import Connection
-from brew.deadline import Deadline, again
+from brew.deadline import Deadline, retry_until
 from brew.errors import KafkaFailure, Refused
-from brew.kafka.clients import asking, attempt_s, mapped, producer
-from brew.kafka.kafka_python import AdminPartition, NoSuchId, RawLogs, ask, plain_admin
+from brew.kafka.clients import attempt_s, mapped, mapped_query, producer
+from brew.kafka.kafka_python import AdminPartition, NoSuchId, RawLogs, ask, kafka_python_admin
 from brew.kafka.offset_fetch import offsets_of_groups
 
 _FENCE_BYTES = 1_000_000
 _GROUPS_S = 10.0
 
 
-class Transactions:
+class TransactionsAdmin:
     """Questions of KIP-664 through one connection; made by `transactions`."""
 
     def __init__(self, admin: Any, deadline: Deadline) -> None:
@@ -32,12 +32,12 @@ class Transactions:
         """Raw batches through the same connection."""
         return RawLogs(self._admin)
 
-    def held(self, places: Iterable[Place]) -> list[Held]:
+    def held(self, places: Iterable[Place]) -> list[PartitionTransaction]:
         """What the leaders of these partitions hold open."""
         asked = [AdminPartition(topic, partition) for topic, partition in places]
         told = self._ask("describe producers", self._admin._async_describe_producers, asked)  # noqa: SLF001
         return sorted(
-            Held(
+            PartitionTransaction(
                 at.topic,
                 at.partition,
                 one.current_transaction_start_offset,
@@ -51,16 +51,16 @@ class Transactions:
             if one.current_transaction_start_offset >= 0
         )
 
-    def going_on(self) -> list[Coordinated]:
+    def going_on(self) -> list[CoordinatorTransaction]:
         """Every transaction that its coordinator has open, whether a partition is held back or not."""
         return self._listed(None, [ONGOING, *sorted(ENDING)])
 
-    def of_producers(self, producer_ids: Iterable[int]) -> list[Coordinated]:
+    def of_producers(self, producer_ids: Iterable[int]) -> list[CoordinatorTransaction]:
         """The ids of these producers, whatever their state; those that this client may not see are left out."""
         asked = sorted(set(producer_ids))
         return self._listed(asked, None) if asked else []
 
-    def named(self, names: Iterable[str]) -> list[Coordinated]:
+    def named(self, names: Iterable[str]) -> list[CoordinatorTransaction]:
         """The ids of these names that their coordinators know; one question for all, unless one is not known."""
         asked = list(names)
         try:
@@ -72,11 +72,11 @@ class Transactions:
                     found += self._described([name])
             return found
 
-    def _described(self, names: list[str]) -> list[Coordinated]:
+    def _described(self, names: list[str]) -> list[CoordinatorTransaction]:
         call = self._admin._async_describe_transactions  # noqa: SLF001
         described = self._ask("describe transactions", call, names)
         return [
-            Coordinated(
+            CoordinatorTransaction(
                 name,
                 told.state.value,
                 told.producer_id,
@@ -88,7 +88,7 @@ class Transactions:
             for name, told in ((name, described[name]) for name in names)
         ]
 
-    def _listed(self, producer_ids: list[int] | None, states: list[str] | None) -> list[Coordinated]:
+    def _listed(self, producer_ids: list[int] | None, states: list[str] | None) -> list[CoordinatorTransaction]:
         call = self._admin._async_list_transactions  # noqa: SLF001
         told = self._ask("list transactions", call, None, producer_ids, states)
         return self.named(sorted({one.transactional_id for some in told.values() for one in some}))
@@ -104,7 +104,7 @@ class Transactions:
         call = offsets_of_groups
         return ask(self._admin, self._deadline, "offsets of groups", call, self._admin, names, places, patience)  # type: ignore[no-any-return]
 
-    def write_abort_marker(self, held: Held) -> None:
+    def write_abort_marker(self, held: PartitionTransaction) -> None:
         """
         End a hanging transaction in one partition, as `kafka-transactions.sh abort` does.
 
@@ -117,19 +117,19 @@ class Transactions:
         self._ask("abort hanging transaction", self._admin._async_abort_transaction, spec)  # noqa: SLF001
 
     def _ask(self, step: str, call: Any, *arguments: Any) -> Any:
-        return again(lambda: ask(self._admin, self._deadline, step, call, *arguments), step, self._deadline)
+        return retry_until(lambda: ask(self._admin, self._deadline, step, call, *arguments), step, self._deadline)
 
 
 @contextmanager
-def transactions(connection: Connection, deadline: Deadline) -> Iterator[Transactions]:
+def open_transactions_admin(connection: Connection, deadline: Deadline) -> Iterator[TransactionsAdmin]:
     """
     A connection for these questions; ``deadline`` holds for all of them together.
 
     Raises:
         Unsupported: the brokers are older than Kafka 3.0.
     """
-    with plain_admin(connection, deadline) as admin:
-        yield Transactions(admin, deadline)
+    with kafka_python_admin(connection, deadline) as admin:
+        yield TransactionsAdmin(admin, deadline)
 
 
 def fence(connection: Connection, transactional_id: str, deadline: Deadline) -> None:
@@ -146,12 +146,12 @@ def fence(connection: Connection, transactional_id: str, deadline: Deadline) -> 
         with mapped(f"fence of {transactional_id}"):
             client.init_transactions(max(0.001, deadline.remaining_s()))
 
-    again(ask_once, f"fence of {transactional_id}", deadline)
+    retry_until(ask_once, f"fence of {transactional_id}", deadline)
 
 
 def bounds(
     client: AdminClient, places: Iterable[Place], deadline: Deadline
-) -> tuple[dict[Place, Bound], dict[Place, str]]:
+) -> tuple[dict[Place, ReadBounds], dict[Place, str]]:
     """
     Last stable offset and end of each partition; and for those without an answer the reason.
 
@@ -173,10 +173,10 @@ def bounds(
                 silent[asked[at]] = error.args[0].name()
         found.append(offsets)
     ends, stable = found
-    return {at: Bound(stable[at], ends[at]) for at in ends.keys() & stable.keys()}, silent
+    return {at: ReadBounds(stable[at], ends[at]) for at in ends.keys() & stable.keys()}, silent
 
 
-def everywhere(client: AdminClient, topics: Iterable[str], deadline: Deadline) -> list[Place]:
+def all_partitions(client: AdminClient, topics: Iterable[str], deadline: Deadline) -> list[Place]:
     """
     The partitions of these topics; of all that this client may see when none is named.
 
@@ -200,14 +200,14 @@ def groups(client: AdminClient, most: int, deadline: Deadline) -> list[str]:
     """
 
     def listed() -> Any:
-        with asking("list groups"):
+        with mapped_query("list groups"):
             return client.list_consumer_groups(request_timeout=attempt_s(deadline)).result()
 
     try:
-        found = again(listed, "list groups", deadline)
+        found = retry_until(listed, "list groups", deadline)
     except KafkaFailure as error:
         raise Refused(f"groups can't be listed: {error}; grant Describe on them") from error
     return sorted(one.group_id for one in found.valid)[:most]
 
 
-__all__ = ["Transactions", "bounds", "fence", "groups", "transactions"]
+__all__ = ["TransactionsAdmin", "bounds", "fence", "groups", "open_transactions_admin"]

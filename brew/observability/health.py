@@ -32,7 +32,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Vitals:
+class PartitionTimes:
     """
     One partition's times, all by the same clock; None where a thing is not so now.
 
@@ -60,7 +60,7 @@ class Finding(NamedTuple):
     reason: str
 
 
-def judge(vitals: Vitals, bounds: Bounds, now: float) -> Finding:
+def state_and_reason(vitals: PartitionTimes, bounds: Bounds, now: float) -> Finding:
     """The first of these that holds: blocked and idle are healthy for as long as they last."""
     if vitals.fatal:
         return Finding(PartitionState.UNRECOVERABLE, vitals.fatal)
@@ -85,7 +85,7 @@ def judge(vitals: Vitals, bounds: Bounds, now: float) -> Finding:
     return _with_work(vitals, bounds, now, behind)
 
 
-def _with_work(vitals: Vitals, bounds: Bounds, now: float, behind: str) -> Finding:
+def _with_work(vitals: PartitionTimes, bounds: Bounds, now: float, behind: str) -> Finding:
     still_s = now - (vitals.waiting_since if vitals.waiting_since is not None else now)
     left = "some" if vitals.lag is None else str(vitals.lag)
     if still_s > bounds.consuming_ttl_s:
@@ -100,7 +100,7 @@ def _with_work(vitals: Vitals, bounds: Bounds, now: float, behind: str) -> Findi
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """``beat_at``: when the program last looked at anything; ``away_since`` and ``fatal`` as in `Vitals`."""
+    """``beat_at``: when the program last looked at anything; ``away_since`` and ``fatal`` as in `PartitionTimes`."""
 
     phase: Phase
     beat_at: float
@@ -274,8 +274,8 @@ class Partition:
     def told(self, place: Place, bounds: Bounds, fatal: str, now: float) -> PartitionStatus:
         """The partition as the document shows it."""
         since = (self.polled_at, self.waiting_since, self.blocked_since, min(self.away.values(), default=None))
-        vitals = Vitals(*since, self.held_back, self.lag, self.fenced, self.trouble, fatal)
-        state, reason = judge(vitals, bounds, now)
+        vitals = PartitionTimes(*since, self.held_back, self.lag, self.fenced, self.trouble, fatal)
+        state, reason = state_and_reason(vitals, bounds, now)
         count = self.endings.get
         return PartitionStatus(
             *place,

@@ -92,9 +92,9 @@ def respond(path: str, recorder: Recorder, producers: Producers | None = None) -
     page, _, query = path.partition("?")
     page = page.rstrip("/")
     if page == "/metrics":
-        from brew.observability import metrics as exposition  # noqa: PLC0415 - who is never scraped needs no client library
+        from brew.observability import metrics  # noqa: PLC0415 - who is never scraped needs no client library
 
-        return Reply(_OK, exposition.CONTENT_TYPE, exposition.text(*recorder.look()))
+        return Reply(_OK, metrics.CONTENT_TYPE, metrics.text(*recorder.look()))
     if page == "/status":
         status = recorder.status()
         if producers is not None and query.partition("=")[0] == "producers":

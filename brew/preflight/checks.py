@@ -10,17 +10,17 @@ from brew.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterFacts, GroupF
 from brew.deadline import delivery_ms
 from brew.errors import Refused
 from brew.names import READ_COMMITTED
-from brew.planner import Fact, check, position_metadata
+from brew.planner import PartitionFacts, check, position_metadata
 from brew.preflight import timeouts
 from brew.preflight.finding import ROLES, Finding, Severity
-from brew.preflight.timeouts import Chain
+from brew.preflight.timeouts import TimeoutChain
 from brew.settings import PipelineSettings, Reader
 
 VERIFICATION = "transaction.partition.verification.enable"
 _KIP_890 = 2
 
 
-def alike(facts: ClusterFacts, settings: frozenset[str]) -> Finding:
+def brokers_agree(facts: ClusterFacts, settings: frozenset[str]) -> Finding:
     """Whether every broker has the same ``settings``; where they differ the other checks take the least of them."""
     told = facts.config
     setting, why = "these settings of each broker", "what holds does not depend on the broker that is asked"
@@ -271,7 +271,7 @@ def roles(settings: PipelineSettings) -> dict[str, str]:
     return dict(zip(ROLES, topics, strict=True))
 
 
-def judge(settings: PipelineSettings, facts: ClusterFacts, message_max_bytes: int) -> list[Finding]:
+def run_checks(settings: PipelineSettings, facts: ClusterFacts, message_max_bytes: int) -> list[Finding]:
     """Every check that needs no look at the position; ``message_max_bytes`` is what our own writer takes."""
     found: list[Finding] = []
     known: dict[str, TopicFacts] = {}
@@ -281,14 +281,14 @@ def judge(settings: PipelineSettings, facts: ClusterFacts, message_max_bytes: in
         topic = _as_it_will_be(role, name, facts) if told is None else told
         if isinstance(topic, Unknown):
             gone = role == "input" and told is None
-            found.append(_untold(role, name, topic.reason, Severity.UNSAFE if gone else Severity.UNKNOWN))
+            found.append(_unknown(role, name, topic.reason, Severity.UNSAFE if gone else Severity.UNKNOWN))
             continue
         found += storage(role, topic, count)
         if told is not None and role in ROLES[:3]:
             known[role] = topic
             found.append(access(role, topic))
     found += _sizes(settings, known, message_max_bytes)
-    found += timeouts.chain(chain_of(settings, facts))
+    found += timeouts.check_chain(chain_of(settings, facts))
     direct = settings.reader is Reader.DIRECT
     amount = settings.direct.transaction_bytes if direct else None
     found.append(
@@ -296,13 +296,13 @@ def judge(settings: PipelineSettings, facts: ClusterFacts, message_max_bytes: in
     )
     found.append(timeouts.retention(facts.number(timeouts.OFFSETS_RETENTION_MIN)))
     found.append(verification(facts))
-    found.append(alike(facts, _BROKERS))
+    found.append(brokers_agree(facts, _BROKERS))
     found.append(_isolation())
     found += group(settings.group, facts.group)
     return found
 
 
-def positions(facts: Iterable[Fact], group: str) -> Iterator[Finding]:
+def positions(facts: Iterable[PartitionFacts], group: str) -> Iterator[Finding]:
     """Whether the group's position still means what it meant; a run refuses by itself where it does not."""
     seen = list(facts)
     moved = "kafka-consumer-groups --reset-offsets"
@@ -349,15 +349,15 @@ def _as_it_will_be(role: str, name: str, facts: ClusterFacts) -> TopicFacts | Un
     return TopicFacts(name, "", 0, copies, copies, config)
 
 
-def _untold(role: str, name: str, reason: str, severity: Severity) -> Finding:
+def _unknown(role: str, name: str, reason: str, severity: Severity) -> Finding:
     return Finding(f"{role}-replication", "?", "3", f"replicas of {name}", reason, severity)
 
 
-def chain_of(settings: PipelineSettings, facts: ClusterFacts) -> Chain:
+def chain_of(settings: PipelineSettings, facts: ClusterFacts) -> TimeoutChain:
     """The time-outs of these settings, and the brokers' maximum."""
     transaction_ms = int(settings.transaction_timeout_s * 1000)
     request_ms = int(settings.connection.properties.get("request.timeout.ms", _REQUEST_MS))
-    return Chain(
+    return TimeoutChain(
         request_ms,
         delivery_ms(settings.transaction_timeout_s),
         transaction_ms,

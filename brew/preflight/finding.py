@@ -71,7 +71,7 @@ def allowed(names: Iterable[str]) -> frozenset[str]:
     return found
 
 
-def gate(findings: Iterable[Finding], allow: frozenset[str]) -> tuple[str, ...]:
+def enforce(findings: Iterable[Finding], allow: frozenset[str]) -> tuple[str, ...]:
     """
     The notes of what is unsafe and allowed by name.
 

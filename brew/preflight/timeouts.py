@@ -22,7 +22,7 @@ OFFSETS_RETENTION_MIN = "offsets.retention.minutes"
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class TimeoutChain:
     """How long each one waits, in ms; ``broker_ms`` is the longest transaction that the brokers allow, if they tell."""
 
     request_ms: int
@@ -31,7 +31,7 @@ class Chain:
     broker_ms: int | None
 
 
-def chain(found: Chain) -> Iterator[Finding]:
+def check_chain(found: TimeoutChain) -> Iterator[Finding]:
     """`request < delivery < transaction < the brokers' maximum`, link by link; what is equal is warned of."""
     ok = found.request_ms < found.delivery_ms
     yield Finding(
@@ -58,7 +58,7 @@ def chain(found: Chain) -> Iterator[Finding]:
     yield _transaction(found)
 
 
-def _transaction(found: Chain) -> Finding:
+def _transaction(found: TimeoutChain) -> Finding:
     value, setting = f"{found.transaction_ms} ms", f"--transaction-timeout, or the brokers' {MAX_TRANSACTION_MS}"
     if found.broker_ms is None:
         why = "the brokers do not tell their maximum (DescribeConfigs on the cluster); a longer one is refused at once"
@@ -143,7 +143,7 @@ class Timeout:
     exceeded: str
 
 
-def explained(settings: PipelineSettings, found: Chain, retention_min: int | None) -> dict[str, Any]:
+def explained(settings: PipelineSettings, found: TimeoutChain, retention_min: int | None) -> dict[str, Any]:
     """The chain in its order, whether it holds (null: not told), and what waits beside it."""
     links = list(_links(settings, found))
     values = [one.ms for one in links]
@@ -156,7 +156,7 @@ def explained(settings: PipelineSettings, found: Chain, retention_min: int | Non
     }
 
 
-def _links(settings: PipelineSettings, found: Chain) -> Iterator[Timeout]:
+def _links(settings: PipelineSettings, found: TimeoutChain) -> Iterator[Timeout]:
     given = "request.timeout.ms" in settings.connection.properties
     by = "request.timeout.ms in --client-config" if given else "librdkafka's default; request.timeout.ms"
     yield Timeout("request", found.request_ms, by, "the request is sent again, as long as the record has time left")
@@ -218,13 +218,13 @@ def _of(name: str, seconds: float, set_by: str, exceeded: str) -> Timeout:
     return Timeout(name, round(seconds * 1000), set_by, exceeded)
 
 
-def chain_words(told: Mapping[str, Any]) -> str:
+def chain_text(told: Mapping[str, Any]) -> str:
     """The chain in one line."""
-    values = [f"{one['name']} {'?' if one['ms'] is None else words(one['ms'])}" for one in told["chain"]]
+    values = [f"{one['name']} {'?' if one['ms'] is None else duration_text(one['ms'])}" for one in told["chain"]]
     verdict = {True: "holds", False: "does NOT hold", None: "can't be told whole"}[told["holds"]]
     return f"{' < '.join(values)}: {verdict}"
 
 
-def words(ms: int | None) -> str:
+def duration_text(ms: int | None) -> str:
     """As people say it; a dash where it is not told, or never ends."""
     return "-" if ms is None else f"{ms / 1000:,g} s"

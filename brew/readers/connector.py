@@ -26,16 +26,16 @@ from brew.spark import session
 from brew.transaction import Rows
 
 _NAMES = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"
-LIGHT = dict(zip(_NAMES, ("2000", str(2**31 - 1)), strict=True))
+SMALL_RECORDS = dict(zip(_NAMES, ("2000", str(2**31 - 1)), strict=True))
 """
 So few records that their bytes need no bound, and 2^31 - 1 is Spark's word for none: to keep one, it weighs a batch
 anew after each row, more than a quarter of a task's CPU time (decision 0006).
 """
-LIGHT_BYTES = 4096
+SMALL_RECORD_BYTES = 4096
 """Of a record, on average: then 2,000 of them are 8 MiB."""
 
 
-class Weights:
+class RecordSizes:
     """What a record of each partition weighed in its last range; asked and told by several lanes at once."""
 
     def __init__(self, conf: Mapping[str, str]) -> None:
@@ -47,9 +47,11 @@ class Weights:
     def light(self, partitions: Iterable[int]) -> bool:
         """Whether all of these were read before, and had small records when they were."""
         with self._lock:
-            return not self._asked_for and all(self._bytes.get(one, LIGHT_BYTES) < LIGHT_BYTES for one in partitions)
+            return not self._asked_for and all(
+                self._bytes.get(one, SMALL_RECORD_BYTES) < SMALL_RECORD_BYTES for one in partitions
+            )
 
-    def heed(self, outcomes: Iterable[Outcome]) -> None:
+    def apply_outcome(self, outcomes: Iterable[Outcome]) -> None:
         """After an attempt that failed nothing is known: it may have been the memory."""
         with self._lock:
             for one in outcomes:
@@ -92,7 +94,7 @@ _CLIENT = {
 }
 
 
-def read(spark: SparkSession, connection: Connection, group: str, ranges: Sequence[OffsetRange]) -> DataFrame:
+def read_ranges(spark: SparkSession, connection: Connection, group: str, ranges: Sequence[OffsetRange]) -> DataFrame:
     """
     The visible records of ``ranges``: offset, partition, key, value, headers, timestamp (ms).
 
@@ -142,14 +144,14 @@ def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBat
     """The function for `mapInArrow`; a task without a visible row reports nothing: the driver advances its range."""
 
     def run(arrow: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle_in()
+        tune_worker_gc()
         for first in arrow:
             if first.num_rows:
                 partition = first.column("partition")[0].as_py()
                 offer = job.offers[partition]
                 if TaskContext.get().attemptNumber() > 0:  # a crash on purpose strikes once, or no run could heal
                     offer = replace(offer, crash=None)
-                batches = _Weighed(_chain(first, arrow))
+                batches = _MeasuredBatches(_chain(first, arrow))
                 outcome = replace(attempt(offer, _rows(batches, partition), job), read_bytes=batches.read_bytes)
                 yield pa.record_batch([pa.array([orjson.dumps(asdict(outcome))], pa.binary())], schema=_SCHEMA)
                 return
@@ -158,13 +160,13 @@ def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBat
 
 
 @functools.cache
-def settle_in() -> None:
+def tune_worker_gc() -> None:
     """Once in a worker's life: pyspark collects garbage after each task, and would look at every module each time."""
     gc.collect()
     gc.freeze()
 
 
-class _Weighed:
+class _MeasuredBatches:
     """Batches as they come, and their bytes."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
@@ -214,7 +216,7 @@ class SparkEngine:
 
     def __init__(self, spark: SparkSession, settings: SparkSettings, *, kept: bool = False) -> None:
         self.spark, self._kept = spark, kept
-        self._weights = Weights(dict(settings.conf))
+        self._weights = RecordSizes(dict(settings.conf))
         self._end_s = _ARCHIVE_S if settings.make_archive else _END_S
 
     def execute(self, ranges: Sequence[OffsetRange], job: Job) -> Mapping[int, Outcome]:
@@ -222,7 +224,7 @@ class SparkEngine:
         told: Mapping[int, Outcome]
         try:
             session.tag_jobs(self.spark.sparkContext)
-            frame = read(self._session(ranges), job.transaction.connection, job.transaction.group, ranges)
+            frame = read_ranges(self._session(ranges), job.transaction.connection, job.transaction.group, ranges)
             frame = frame.mapInArrow(task(job), OUTCOME_SCHEMA)
             check_one_task_per_range(frame, ranges)
             told = {o.partition: o for o in (read_outcome(bytes(row[0])) for row in frame.collect())}
@@ -232,7 +234,7 @@ class SparkEngine:
             session.check_alive(self.spark.sparkContext)
             detail = f"Spark: {cause(error)}"
             told = {r.partition: Outcome(r.partition, r.start, r.until, Status.FAILED, detail=detail) for r in ranges}
-        self._weights.heed(told.values())
+        self._weights.apply_outcome(told.values())
         return told
 
     def _session(self, ranges: Sequence[OffsetRange]) -> SparkSession:
@@ -243,7 +245,7 @@ class SparkEngine:
     def _light(self) -> SparkSession:
         """Shares the context; made when it is wanted first, so that a start does not pay for it."""
         spark = self.spark.newSession()
-        for name, value in LIGHT.items():
+        for name, value in SMALL_RECORDS.items():
             spark.conf.set(name, value)
         return spark
 

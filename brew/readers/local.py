@@ -16,7 +16,7 @@ from brew.transaction import Rows
 from brew.transformation import Transformation
 
 
-class AloneEngine:
+class LocalEngine:
     """One thread and one kept reader for each partition; a crash on purpose of a worker kills this process."""
 
     def __init__(self, connection: Connection, group: str, partitions: int, transformation: Transformation) -> None:

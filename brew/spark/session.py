@@ -128,7 +128,7 @@ def borrowed() -> SparkContext | None:
     return context
 
 
-def beside(context: SparkContext) -> SparkSession:
+def session_on_borrowed(context: SparkContext) -> SparkSession:
     """
     A session of our own on a borrowed context, with what reading Kafka needs set in it alone.
 
@@ -148,7 +148,7 @@ def beside(context: SparkContext) -> SparkSession:
     return spark
 
 
-def on(context: SparkContext) -> SparkSession:
+def session_of(context: SparkContext) -> SparkSession:
     """The session of a context that was started before."""
     return SparkSession(context)
 
@@ -215,7 +215,7 @@ def check_alive(context: SparkContext) -> None:
 
 
 @contextlib.contextmanager
-def asked(context: SparkContext) -> Iterator[None]:
+def jvm_call(context: SparkContext) -> Iterator[None]:
     """
     Around a call of the driver's JVM, which may go away under it.
 
@@ -247,7 +247,7 @@ def cancel_all(context: SparkContext) -> None:
 def end(context: SparkContext, wait_s: float = 10.0) -> None:
     """Stop Spark and wait for its JVM to go; kill it when it does not."""
     process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - pyspark keeps the JVM's process there
-    _let_go_of_accumulators(context)
+    _release_accumulators(context)
     with contextlib.suppress(Py4JError, OSError):  # a JVM that was killed can't answer
         context.stop()
     if process is None:
@@ -260,7 +260,7 @@ def end(context: SparkContext, wait_s: float = 10.0) -> None:
         process.wait(wait_s)
 
 
-def _let_go_of_accumulators(context: SparkContext) -> None:
+def _release_accumulators(context: SparkContext) -> None:
     """Nobody here has accumulators; pyspark's server of them looks once a second whether it should end."""
     server = getattr(context, "_accumulatorServer", None)
     if server is None:

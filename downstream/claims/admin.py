@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from brew.claims.member import Member, Membership, arrive
+from brew.claims.member import Member, Membership, read_to_end
 from brew.claims.messages import NOTHING
-from brew.claims.state import BrokerClock, Place, Status, World, status
+from brew.claims.state import BrokerClock, ClaimsView, GroupPartition, Status, status
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
@@ -54,7 +54,7 @@ class PauseRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ClaimsSnapshot:
     """The world at one moment."""
 
     rows: list[Row]
@@ -78,7 +78,7 @@ class Watcher:
 
     def __init__(self, connection: Connection, claims_topic: str) -> None:
         self._log = ClaimsLog(connection, claims_topic, make=False)
-        self.world: World = arrive(self._log, Deadline(READ_S))
+        self.world: ClaimsView = read_to_end(self._log, Deadline(READ_S))
         self._clock = BrokerClock()
         for partition, table in enumerate(self.world.tables):
             self._clock.heard(partition, max(table.clock, time.time_ns() // 1_000_000))
@@ -91,14 +91,14 @@ class Watcher:
             self._clock.heard(entry.partition, entry.time_ms)
         return bool(found)
 
-    def view(self, wanted: Filter) -> View:
-        return view(self.world, self._clock, wanted)
+    def view(self, wanted: Filter) -> ClaimsSnapshot:
+        return claims_snapshot(self.world, self._clock, wanted)
 
     def close(self) -> None:
         self._log.close()
 
 
-def view(world: World, clock: BrokerClock, wanted: Filter) -> View:
+def claims_snapshot(world: ClaimsView, clock: BrokerClock, wanted: Filter) -> ClaimsSnapshot:
     """What the world holds for those who are wanted, sorted."""
     rows, members, pauses = [], {}, {}
     for at, table in enumerate(world.tables):
@@ -107,7 +107,7 @@ def view(world: World, clock: BrokerClock, wanted: Filter) -> View:
             if wanted(place[0], place[1]):
                 state = "free" if seat.owner is None else str(seat.status(now))
                 age, interval = (now - seat.heard) / 1000, seat.interval_ms / 1000
-                rows.append(Row(*Place(*place), seat.owner, state, age, interval, seat.position, seat.token))
+                rows.append(Row(*GroupPartition(*place), seat.owner, state, age, interval, seat.position, seat.token))
         for (group, topic), known in table.members.items():
             for client, one in known.items():
                 state = status(one.heard, one.interval_ms, now)
@@ -118,7 +118,7 @@ def view(world: World, clock: BrokerClock, wanted: Filter) -> View:
         for group, pause in table.pauses.items():
             if wanted(group) and now < pause.until:
                 pauses[group] = PauseRow(group, pause.client, (pause.until - now) / 1000)
-    return View(sorted(rows), sorted(members.values()), sorted(pauses.values()))
+    return ClaimsSnapshot(sorted(rows), sorted(members.values()), sorted(pauses.values()))
 
 
 @contextmanager
@@ -159,12 +159,12 @@ def holders(member: Member, wanted: Filter) -> set[str]:
     """Who owns something and is not stale."""
     return {
         row.owner
-        for row in view(member.world, member.clock, wanted).rows
+        for row in claims_snapshot(member.world, member.clock, wanted).rows
         if row.owner is not None and row.state != Status.STALE
     }
 
 
-class Moved(NamedTuple):
+class PositionChange(NamedTuple):
     """A partition's position before and after; -1 is none."""
 
     partition: int
@@ -174,7 +174,7 @@ class Moved(NamedTuple):
 
 def set_position(
     member: Member, positions: Callable[[], Mapping[int, int]], wanted: Filter, wait_s: float
-) -> list[Moved]:
+) -> list[PositionChange]:
     """
     Pause the group, set its positions by claims of our own, and let it go on.
 
@@ -189,8 +189,10 @@ def set_position(
         missing = sorted(asked.keys() - member.holdings.keys())
         if missing:
             raise Refused(f"partitions {missing} could not be claimed; somebody else ended the pause. Try again")
-        member.give_back({p: replace(member.holdings[p], position=at) for p, at in asked.items()}, Deadline(READ_S))
-        return [Moved(p, before.get(p, NOTHING), at) for p, at in sorted(asked.items())]
+        member.release_partitions(
+            {p: replace(member.holdings[p], position=at) for p, at in asked.items()}, Deadline(READ_S)
+        )
+        return [PositionChange(p, before.get(p, NOTHING), at) for p, at in sorted(asked.items())]
     finally:
-        member.give_back(dict(member.holdings), Deadline(READ_S))
+        member.release_partitions(dict(member.holdings), Deadline(READ_S))
         member.pause_group(0, Deadline(READ_S))

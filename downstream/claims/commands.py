@@ -26,12 +26,12 @@ from brew.kafka import offsets, topics
 from brew.kafka.clients import admin, reach
 from brew.kafka.offsets import offsets_at
 from brew.names import ExitCode, checked_topic
-from downstream.claims.admin import Filter, Row, View, Watcher, administrator, pause, set_position
+from downstream.claims.admin import ClaimsSnapshot, Filter, Row, Watcher, administrator, pause, set_position
 
 _COLOURS = {str(Status.FRESH): "green", str(Status.UNKNOWN): "yellow", str(Status.STALE): "red", "free": "dim"}
 
 
-def document(view: View) -> dict[str, object]:
+def document(view: ClaimsSnapshot) -> dict[str, object]:
     """One JSON object."""
     return {
         "partitions": [row._asdict() for row in view.rows],
@@ -40,7 +40,7 @@ def document(view: View) -> dict[str, object]:
     }
 
 
-def tables(view: View, title: str) -> Group:
+def tables(view: ClaimsSnapshot, title: str) -> Group:
     """Partitions, and below them members and pauses where there are any."""
     shown = Table(title=escape(title), title_justify="left")
     for name in ("group", "topic", "partition", "owner", "state"):
@@ -261,7 +261,7 @@ def set_position_command(
     """  # noqa: D301 - click's own mark
     cluster = _connected(bootstrap, claims)
     client = admin(cluster)
-    found = topics.existing(client, checked_topic(topic, "--topic"), Deadline(_ASK_S))
+    found = topics.describe_one(client, checked_topic(topic, "--topic"), Deadline(_ASK_S))
     wanted = _partitions(partitions, found.partitions)
     positions = _target(cluster, topic, wanted, **target)
     with administrator(cluster, claims, group, topic, wanted) as member:

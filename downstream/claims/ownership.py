@@ -14,21 +14,21 @@ from typing import Any
 
 import click
 
-from brew.claims.heartbeater import Hand, Keeper
+from brew.claims.heartbeater import Heartbeater, HeldPartitions
 from brew.claims.member import INTERVAL_S, Holding, Membership
 from brew.deadline import Deadline
 from brew.kafka.claims_log import ClaimsLog
 from brew.kafka.group_consumer import Listener, Member, MemberSettings, Polled
 from brew.names import CLAIMS_TOPIC, checked_topic
 from downstream.consume.handler import (
+    AssignedPartition,
     ClaimsSettings,
-    Flow,
+    DeliverySemantics,
     Handler,
-    Later,
-    Lease,
+    HandlerContext,
     NotOwned,
-    Seat,
-    Slice,
+    PartitionBatch,
+    RetryLater,
     fresh_client_id,
 )
 
@@ -47,12 +47,12 @@ class ClaimedMember(Member):
         self._polled_at, self._patience_s = time.monotonic(), settings.max_poll_interval_s
         self._idle_after = Deadline(_IDLE_INTERVALS * claims.interval_s)
         self._heard = False
-        self.keeper = Keeper(
+        self.keeper = Heartbeater(
             lambda: ClaimsLog(settings.connection, claims.topic),
             Membership(claims.client_id, settings.group, settings.topic, tuple(partitions), claims.interval_s),
             healthy=lambda: time.monotonic() - self._polled_at < self._patience_s,
         )
-        self._hand = Hand(self.keeper)
+        self._held = HeldPartitions(self.keeper)
 
     def join(self, listener: Listener) -> None:
         """Become a member; partitions come through ``listener`` during `poll`."""
@@ -67,7 +67,7 @@ class ClaimedMember(Member):
         return super().poll(limit, timeout_s)
 
     def _follow_claims(self) -> None:
-        listener, hand = self._listener, self._hand
+        listener, hand = self._listener, self._held
         if listener is None:
             return
         if lost := hand.lost():
@@ -99,29 +99,29 @@ class AtLeastOnce:
     The position is what the pattern reports as done: one that works behind the loop's back may have read far more.
     """
 
-    def __init__(self, inner: Handler, keeper: Keeper) -> None:
-        self._inner, self._keeper = inner, keeper
+    def __init__(self, inner: Handler, keeper: Heartbeater) -> None:
+        self._inner, self._heartbeater = inner, keeper
         self._held: dict[int, Holding] = {}
 
-    def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:
+    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
         """
         The log's position, where it knows one, stands for the group's committed offset.
 
         Raises:
             Later: a claim is not surely ours just now.
         """
-        held = self._keeper.held()
+        held = self._heartbeater.held()
         found = []
         for seat in seats:
             if seat.partition not in held:
-                raise Later(f"partition {seat.partition} was claimed, and is not surely ours any more")
+                raise RetryLater(f"partition {seat.partition} was claimed, and is not surely ours any more")
             holding = self._held.setdefault(seat.partition, held[seat.partition])
             if holding.token != held[seat.partition].token:
                 holding = self._held[seat.partition] = held[seat.partition]
             found.append(replace(seat, committed=holding.position) if holding.position >= 0 else seat)
         return self._inner.assigned(found, deadline)
 
-    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
+    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         """
         Do the work, and let the next heartbeat tell.
 
@@ -131,13 +131,13 @@ class AtLeastOnce:
         self._check(slices)
         self._inner.handle(slices, self._telling(lease))
 
-    def _check(self, slices: Sequence[Slice]) -> None:
-        held = self._keeper.held()
+    def _check(self, slices: Sequence[PartitionBatch]) -> None:
+        held = self._heartbeater.held()
         for one in slices:
             if one.partition not in held or held[one.partition].token != self._held[one.partition].token:
                 raise NotOwned(f"partition {one.partition} is not surely ours: two intervals without a heartbeat")
 
-    def _telling(self, lease: Lease) -> Lease:
+    def _telling(self, lease: HandlerContext) -> HandlerContext:
         """The lease, whose reports the log hears of, too."""
 
         def report(positions: Mapping[int, int]) -> None:
@@ -147,18 +147,18 @@ class AtLeastOnce:
                 if p in self._held
             }
             self._held |= done
-            self._keeper.progress(done)
+            self._heartbeater.progress(done)
             lease.report(positions)
 
         return replace(lease, report=report)
 
-    def tick(self, lease: Lease) -> None:
+    def tick(self, lease: HandlerContext) -> None:
         self._inner.tick(self._telling(lease))
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
         """Hand over: the next owner goes on exactly where this one ended."""
         self._inner.revoked(partitions, deadline)
-        self._keeper.give_back({p: self._held.pop(p) for p in partitions if p in self._held})
+        self._heartbeater.release_partitions({p: self._held.pop(p) for p in partitions if p in self._held})
 
     def lost(self, partitions: Collection[int]) -> None:
         for partition in partitions:
@@ -172,7 +172,7 @@ class AtLeastOnce:
 class AtMostOnce(AtLeastOnce):
     """Claim the messages, read back, verify, heartbeat, and only then work; a crash drops what was claimed."""
 
-    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
+    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         """
         Work on what could be claimed.
 
@@ -180,13 +180,16 @@ class AtMostOnce(AtLeastOnce):
             NotOwned: a claim was not granted; those before it in ``slices`` are worked on all the same.
         """
         for one in slices:
-            if not self._keeper.claim_messages(one.partition, self._held[one.partition], one.until):
+            if not self._heartbeater.claim_messages(one.partition, self._held[one.partition], one.until):
                 raise NotOwned(f"offsets {one.start} to {one.until} of partition {one.partition} could not be claimed")
             self._held[one.partition] = replace(self._held[one.partition], position=one.until)
             self._inner.handle([one], lease)
 
 
-FLOWS: dict[Flow, type[AtLeastOnce]] = {Flow.AT_LEAST_ONCE: AtLeastOnce, Flow.AT_MOST_ONCE: AtMostOnce}
+FLOWS: dict[DeliverySemantics, type[AtLeastOnce]] = {
+    DeliverySemantics.AT_LEAST_ONCE: AtLeastOnce,
+    DeliverySemantics.AT_MOST_ONCE: AtMostOnce,
+}
 
 
 CLAIMS = (
@@ -207,8 +210,8 @@ CLAIMS = (
     ),
     click.option(
         "--flow",
-        type=click.Choice([str(one) for one in Flow]),
-        default=str(Flow.AT_LEAST_ONCE),
+        type=click.Choice([str(one) for one in DeliverySemantics]),
+        default=str(DeliverySemantics.AT_LEAST_ONCE),
         show_default=True,
         help="Claims: whether a crash repeats an interval's work, or drops what was begun.",
     ),
@@ -221,5 +224,5 @@ def claims_settings(given: dict[str, Any]) -> ClaimsSettings:
         checked_topic(given["claims"], "--claims"),
         given["client_id"] or fresh_client_id(),
         given["heartbeat_interval_s"],
-        Flow(given["flow"]),
+        DeliverySemantics(given["flow"]),
     )

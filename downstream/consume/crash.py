@@ -15,7 +15,7 @@ from brew.kafka.transaction import KafkaTransaction
 from brew.names import CrashPoint
 
 
-class Moment(enum.StrEnum):
+class CrashMoment(enum.StrEnum):
     """Where a consumer can be made to die, in the order in which a batch passes them."""
 
     AFTER_CLAIM = "after-claim"
@@ -24,7 +24,7 @@ class Moment(enum.StrEnum):
     AFTER_COMMIT = "after-commit"
 
 
-class How(enum.StrEnum):
+class CrashSignal(enum.StrEnum):
     """`kill` is SIGKILL; `stop` is SIGSTOP, with every connection and lock kept until somebody sends SIGCONT."""
 
     KILL = "kill"
@@ -35,10 +35,10 @@ class How(enum.StrEnum):
 class Crash:
     """Dies with ``probability`` at each passing of ``moment``; never without a moment. Equal seeds die alike."""
 
-    moment: Moment | None = None
+    moment: CrashMoment | None = None
     probability: float = 1.0
     seed: int | None = None
-    how: How = How.KILL
+    how: CrashSignal = CrashSignal.KILL
     _dice: random.Random = field(init=False, repr=False)
     _stopped: bool = field(default=False, init=False, repr=False)
 
@@ -47,10 +47,10 @@ class Crash:
             raise UsageError(f"--crash-prob is {self.probability}: a probability is between 0 and 1")
         self._dice = random.Random(self.seed)  # noqa: S311 - chance, not secrecy
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: CrashMoment) -> bool:
         return moment is self.moment and not self._stopped and self._dice.random() < self.probability
 
-    def at(self, moment: Moment) -> None:
+    def at(self, moment: CrashMoment) -> None:
         """Die here, if it is due."""
         if self.due(moment):
             self.die()
@@ -58,7 +58,7 @@ class Crash:
     def die(self) -> None:
         """Go down without cleaning up and without a last word to any server; a stop happens once per process."""
         self._stopped = True
-        os.kill(os.getpid(), signal.SIGKILL if self.how is How.KILL else signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGKILL if self.how is CrashSignal.KILL else signal.SIGSTOP)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from brew.names import CLAIMS_TOPIC
 from brew.offsets import Committed
 
 
-class Flow(enum.StrEnum):
+class DeliverySemantics(enum.StrEnum):
     """What comes first: the work, or the claim of the messages."""
 
     AT_LEAST_ONCE = "at-least-once"
@@ -34,7 +34,7 @@ class ClaimsSettings:
     topic: str = CLAIMS_TOPIC
     client_id: str = ""
     interval_s: float = INTERVAL_S
-    flow: Flow = Flow.AT_LEAST_ONCE
+    flow: DeliverySemantics = DeliverySemantics.AT_LEAST_ONCE
 
     def __post_init__(self) -> None:
         if not self.client_id:
@@ -83,10 +83,10 @@ class LoopSettings:
             )
 
 
-__all__ = ["Handler", "Later", "Lease", "LogRecord", "NotOwned", "Seat", "Slice"]
+__all__ = ["AssignedPartition", "Handler", "HandlerContext", "LogRecord", "NotOwned", "PartitionBatch", "RetryLater"]
 
 
-class Later(BrewError):
+class RetryLater(BrewError):
     """
     The handler can't go on just now (a store is down, a lock is held), and has undone what it had begun.
 
@@ -103,7 +103,7 @@ class NotOwned(BrewError):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class AssignedPartition:
     """
     One partition as Kafka sees it when it is taken over.
 
@@ -122,7 +122,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class PartitionBatch:
     """
     What was read of one partition, in order: all visible records of the offsets `[start, until)`.
 
@@ -136,7 +136,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class HandlerContext:
     """
     What the handler holds for the time of one call: partitions that are ours until the deadline.
 
@@ -176,19 +176,19 @@ class Handler(Protocol):
     """
     A pattern: where its positions are kept and what happens to records.
 
-    All calls come from the loop's thread. `Later` from `assigned`, `handle` or `tick` pauses and tries again; any
-    other error ends the loop. A record is done once the handler has told so by `Lease.report`.
+    All calls come from the loop's thread. `RetryLater` from `assigned`, `handle` or `tick` pauses and tries again; any
+    other error ends the loop. A record is done once the handler has told so by `HandlerContext.report`.
     """
 
-    def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:
-        """Take partitions over (also again, after `Later`); return the offset to read each from."""
+    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
+        """Take partitions over (also again, after `RetryLater`); return the offset to read each from."""
         ...
 
-    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
-        """Work off what was read, or begin to; what is durably done is told by `Lease.report`, now or in `tick`."""
+    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+        """Process what was read, or begin to; report what is durable by `HandlerContext.report`, now or in `tick`."""
         ...
 
-    def tick(self, lease: Lease) -> None:
+    def tick(self, lease: HandlerContext) -> None:
         """Once per round, with records or without: what is due by time."""
         ...
 
@@ -219,7 +219,7 @@ def topic_id_in(found: Committed) -> str | None:
     return None if match is None else match[1]
 
 
-def start(seat: Seat) -> int:
+def start(seat: AssignedPartition) -> int:
     """
     The group's offset; the log's first one where there is none.
 

@@ -17,9 +17,19 @@ from brew.kafka.group_consumer import NOWHERE, Member, MemberSettings, Polled
 from brew.kafka.topics import Topic
 from brew.names import READ_UNCOMMITTED
 from downstream.claims.ownership import FLOWS, ClaimedMember
-from downstream.consume.handler import Handler, Later, Lease, LoopSettings, NotOwned, Seat, Slice, metadata, topic_id_in
+from downstream.consume.handler import (
+    AssignedPartition,
+    Handler,
+    HandlerContext,
+    LoopSettings,
+    NotOwned,
+    PartitionBatch,
+    RetryLater,
+    metadata,
+    topic_id_in,
+)
 
-__all__ = ["Loop", "LoopSettings", "Told"]
+__all__ = ["Loop", "LoopResult", "LoopSettings"]
 
 _REACH_S = 10.0
 _ASK_S = 15.0
@@ -30,7 +40,7 @@ _WAITING_AGAIN_S = 10.0
 
 
 @dataclass
-class _Place:
+class _PartitionProgress:
     """One owned partition: next offset, where a drain ends, and since when it has to wait."""
 
     position: int
@@ -40,7 +50,7 @@ class _Place:
 
 
 @dataclass
-class Told:
+class LoopResult:
     """What the loop has done so far; ``seconds`` from reaching the brokers to having left them."""
 
     records: int = 0
@@ -66,14 +76,14 @@ class Loop:
         tell: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._settings, self._handler, self._stop, self._tell = settings, handler, stop, tell
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int, _PartitionProgress] = {}
         self._settled = Deadline(settings.settle_s)
         self._unreported: dict[int, int] = {}
         self._report_due = Deadline(_REPORT_S)
         self._waiting, self._waiting_again = "", Deadline(_WAITING_AGAIN_S)
-        self.told = Told()
+        self.told = LoopResult()
 
-    def run(self) -> Told:
+    def run(self) -> LoopResult:
         """
         Consume until drained or stopped; the handler is closed however it ends.
 
@@ -85,7 +95,7 @@ class Loop:
         try:
             reach(settings.connection, Deadline(_REACH_S))
             self._admin: AdminClient = admin(settings.connection)
-            self._topic: Topic = topics.existing(self._admin, settings.topic, Deadline(_ASK_S))
+            self._topic: Topic = topics.describe_one(self._admin, settings.topic, Deadline(_ASK_S))
             self._check_partitions()
             self._member = self._make_member()
             try:
@@ -146,9 +156,9 @@ class Loop:
         """How long our partitions are surely ours from a poll on."""
         return Deadline(self._settings.max_poll_interval_s * _SURE)
 
-    def _round(self, slices: list[Slice], deadline: Deadline) -> None:
+    def _round(self, slices: list[PartitionBatch], deadline: Deadline) -> None:
         """One turn of the handler."""
-        lease = Lease(deadline, frozenset(self._places), self._member.pause, self._member.resume, self._report)
+        lease = HandlerContext(deadline, frozenset(self._places), self._member.pause, self._member.resume, self._report)
         try:
             if slices:
                 self._handler.handle(slices, lease)
@@ -156,10 +166,10 @@ class Loop:
             self._handler.tick(lease)
             if self._unreported and self._report_due.expired():
                 self._send_report(wait=False)
-        except (Later, NotOwned) as error:
+        except (RetryLater, NotOwned) as error:
             self._postpone([one.partition for one in slices] or list(self._places), error)
 
-    def _advance(self, slices: list[Slice]) -> None:
+    def _advance(self, slices: list[PartitionBatch]) -> None:
         for one in slices:
             place = self._places[one.partition]
             place.position, place.patience = one.until, None
@@ -167,7 +177,7 @@ class Loop:
             self.told.records += len(one.records)
         self.told.batches += 1
 
-    def _slices(self, polled: Mapping[int, Polled]) -> list[Slice]:
+    def _slices(self, polled: Mapping[int, Polled]) -> list[PartitionBatch]:
         """What moves a partition on; what was fetched of one that waits is read again later."""
         found = []
         for partition, share in sorted(polled.items()):
@@ -175,7 +185,7 @@ class Loop:
             if place is None or place.retry_at is not None:
                 continue
             if share.until > place.position:
-                found.append(Slice(partition, place.position, share.until, share.records))
+                found.append(PartitionBatch(partition, place.position, share.until, share.records))
             elif not share.records:
                 place.patience = None  # the log's end: nothing is there that can't be worked on
         return found
@@ -209,11 +219,14 @@ class Loop:
         except (KafkaFailure, DeadlineExceeded) as error:
             return self._unseated(partitions, error)
         patience = {p: place.patience for p, place in self._places.items()}
-        places = {one.partition: _Place(one.first, one.last_stable, None, patience.get(one.partition)) for one in seats}
+        places = {
+            one.partition: _PartitionProgress(one.first, one.last_stable, None, patience.get(one.partition))
+            for one in seats
+        }
         self._places |= places
         try:
             positions = self._handler.assigned(seats, deadline)
-        except Later as error:
+        except RetryLater as error:
             self._postpone(partitions, error)
             return {p: place.position for p, place in places.items()}
         for partition, position in positions.items():
@@ -222,12 +235,12 @@ class Loop:
 
     def _unseated(self, partitions: Collection[int], error: BrewError) -> Mapping[int, int]:
         """The brokers do not tell where partitions stand: these wait like those whose store is away."""
-        places = {p: self._places.get(p) or _Place(NOWHERE, NOWHERE) for p in partitions}
+        places = {p: self._places.get(p) or _PartitionProgress(NOWHERE, NOWHERE) for p in partitions}
         self._places |= places
-        self._postpone(partitions, Later(f"the brokers do not tell where they stand: {error}"))
+        self._postpone(partitions, RetryLater(f"the brokers do not tell where they stand: {error}"))
         return {p: place.position for p, place in places.items()}
 
-    def _seats(self, partitions: Collection[int], deadline: Deadline) -> list[Seat]:
+    def _seats(self, partitions: Collection[int], deadline: Deadline) -> list[AssignedPartition]:
         settings = self._settings
         self._check_same_topic(deadline)
         logs = offsets.log_offsets(self._admin, settings.topic, partitions, deadline)
@@ -237,7 +250,9 @@ class Loop:
         for p in sorted(partitions):
             at, log = known[p], logs[p]
             position, of = (None, None) if at is None else (at.offset, topic_id_in(at))
-            seats.append(Seat(settings.topic, self._topic.topic_id, p, position, log.first, log.last_stable, of))
+            seats.append(
+                AssignedPartition(settings.topic, self._topic.topic_id, p, position, log.first, log.last_stable, of)
+            )
         return seats
 
     def _check_same_topic(self, deadline: Deadline) -> None:
@@ -251,8 +266,8 @@ class Loop:
 
     # What has to wait.
 
-    def _postpone(self, partitions: Collection[int], error: Later | NotOwned) -> None:
-        delay_s = error.delay_s if isinstance(error, Later) else 0.5
+    def _postpone(self, partitions: Collection[int], error: RetryLater | NotOwned) -> None:
+        delay_s = error.delay_s if isinstance(error, RetryLater) else 0.5
         self.told.postponed += 1
         self._tell_waiting(f"partitions {sorted(partitions)} wait: {error}")
         for partition in partitions:

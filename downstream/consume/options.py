@@ -13,7 +13,7 @@ from brew.errors import UsageError
 from brew.names import checked_topic
 from brew.observability.settings import PROBE_OPTIONS
 from downstream.claims.ownership import CLAIMS, claims_settings
-from downstream.consume.crash import Crash, How, Moment
+from downstream.consume.crash import Crash, CrashMoment, CrashSignal
 from downstream.consume.handler import LoopSettings
 from downstream.postgres import DatabaseSettings
 
@@ -77,14 +77,14 @@ _DATABASE = (
 _CRASH = (
     click.option(
         "--crash-point",
-        type=click.Choice([moment.value for moment in Moment]),
+        type=click.Choice([moment.value for moment in CrashMoment]),
         help="Die on purpose there, as by SIGKILL.",
     ),
     click.option("--crash-prob", type=float, default=1.0, show_default=True, help="0 to 1, per batch."),
     click.option(
         "--crash-how",
-        type=click.Choice([how.value for how in How]),
-        default=How.KILL.value,
+        type=click.Choice([how.value for how in CrashSignal]),
+        default=CrashSignal.KILL.value,
         show_default=True,
         help="SIGKILL or SIGSTOP.",
     ),
@@ -157,7 +157,10 @@ def _loudly(text: str) -> None:
 def crash_of(given: dict[str, Any]) -> Crash:
     point = given["crash_point"]
     return Crash(
-        None if point is None else Moment(point), given["crash_prob"], given["crash_seed"], How(given["crash_how"])
+        None if point is None else CrashMoment(point),
+        given["crash_prob"],
+        given["crash_seed"],
+        CrashSignal(given["crash_how"]),
     )
 
 

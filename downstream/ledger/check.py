@@ -67,7 +67,7 @@ class Money(NamedTuple):
 
 
 @dataclass
-class Checked(Findings):
+class CheckResult(Findings):
     """What the comparison found; ``waiting`` records lie above the ledger's position and are no fault."""
 
     records: int = 0
@@ -93,7 +93,7 @@ class Checked(Findings):
         return "\n".join([head, sums, *self.lines("every output one row, money to the cent")])
 
 
-def check(settings: LoopSettings, database: DatabaseSettings) -> Checked:
+def check(settings: LoopSettings, database: DatabaseSettings) -> CheckResult:
     """
     Compare, while nobody books; the record's text is read again, with another parser than the ledger's.
 
@@ -103,11 +103,11 @@ def check(settings: LoopSettings, database: DatabaseSettings) -> Checked:
     reach(settings.connection, Deadline(_ASK_S))
     deadline = Deadline(_ASK_S)
     client = admin(settings.connection)
-    partitions = range(topics.existing(client, settings.topic, deadline).partitions)
+    partitions = range(topics.describe_one(client, settings.topic, deadline).partitions)
     logs = offsets.log_offsets(client, settings.topic, partitions, deadline)
     whose = (settings.connection, settings.group, settings.topic)
     known = offsets.committed_by(*whose, partitions, READ_UNCOMMITTED, deadline)
-    checked, balances = Checked(), defaultdict[tuple[str, str], Money](Money)
+    checked, balances = CheckResult(), defaultdict[tuple[str, str], Money](Money)
     try:
         with (
             localcontext(prec=_PRECISION),
@@ -139,7 +139,7 @@ def _rows(connection: Connection, partition: int) -> Iterator[tuple[Any, ...]]:
 
 
 def _compare(
-    checked: Checked,
+    checked: CheckResult,
     balances: dict[tuple[str, str], Money],
     partition: int,
     stands: int,
@@ -179,7 +179,7 @@ def _compare(
         checked.found(DRIFT, f"partition {partition} has a row for offset {left[0]}, where no record is")
 
 
-def _compare_balances(checked: Checked, balances: dict[tuple[str, str], Money], connection: Connection) -> None:
+def _compare_balances(checked: CheckResult, balances: dict[tuple[str, str], Money], connection: Connection) -> None:
     booked = {(row[0], row[1]): Money(*row[2:]) for row in connection.execute(_BALANCES)}
     for owner in sorted(booked.keys() | balances.keys()):
         has, should = booked.get(owner, Money()), balances.get(owner, Money())

@@ -14,8 +14,8 @@ import click
 from brew.deadline import Deadline
 from brew.names import ExitCode
 from brew.signals import stop_on_signals
-from downstream.consume.crash import Crash, Moment
-from downstream.consume.handler import GRACE_S, Lease, Seat, Slice
+from downstream.consume.crash import Crash, CrashMoment
+from downstream.consume.handler import GRACE_S, AssignedPartition, HandlerContext, PartitionBatch
 from downstream.consume.loop import Loop
 from downstream.consume.options import (
     crash_of,
@@ -28,12 +28,12 @@ from downstream.consume.options import (
 from downstream.ledger.check import check
 from downstream.ledger.entry import Entry, entry
 from downstream.ledger.store import TABLES, Ledger, start
-from downstream.observed import ObservedHandler, Watched, observed
+from downstream.observed import ObservedHandler, ObservedProgram, observed
 from downstream.postgres import Connection, Database, DatabaseSettings, commit_and_die, make_tables
 
 
 @dataclass
-class Booked:
+class LedgerResult:
     """What this process has booked, and the alarms it has raised."""
 
     entries: int = 0
@@ -55,9 +55,9 @@ class LedgerHandler:
         self._database = Database(settings, "brew-ledger")
         self._ledger = Ledger(group, topic)
         self._made = False
-        self.booked = Booked()
+        self.booked = LedgerResult()
 
-    def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:
+    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
         if not self._made:
             make_tables(self._database, self._settings.schema, TABLES)
             self._made = True
@@ -74,7 +74,7 @@ class LedgerHandler:
             found[seat.partition] = begin.offset
         return found
 
-    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
+    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         for one in slices:
             lease.check(one.partition)
         entries = [
@@ -86,22 +86,22 @@ class LedgerHandler:
             self._book(connection, slices, entries)
             for one in slices:
                 lease.check(one.partition)
-            self._crash.at(Moment.BEFORE_COMMIT)
-            if self._crash.due(Moment.COMMIT_IN_FLIGHT):
+            self._crash.at(CrashMoment.BEFORE_COMMIT)
+            if self._crash.due(CrashMoment.COMMIT_IN_FLIGHT):
                 commit_and_die(connection, self._crash)
-        self._crash.at(Moment.AFTER_COMMIT)
+        self._crash.at(CrashMoment.AFTER_COMMIT)
         self.booked.entries += len(entries)
         self.booked.problems += sum(one.problem is not None for one in entries)
         lease.report({one.partition: one.until for one in slices})
 
-    def _book(self, connection: Connection, slices: Sequence[Slice], entries: Sequence[Entry]) -> None:
+    def _book(self, connection: Connection, slices: Sequence[PartitionBatch], entries: Sequence[Entry]) -> None:
         rows = self._ledger.lock(connection, [one.partition for one in slices])
         self._ledger.require(rows, slices)
-        self._crash.at(Moment.AFTER_CLAIM)
+        self._crash.at(CrashMoment.AFTER_CLAIM)
         self._ledger.book(connection, entries)
         self._ledger.advance(connection, slices)
 
-    def tick(self, lease: Lease) -> None:
+    def tick(self, lease: HandlerContext) -> None:
         """Nothing is due by time."""
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
@@ -155,7 +155,7 @@ def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, 
     handler = LedgerHandler(
         database, settings.group, settings.topic, lambda text: click.echo(text, err=True), crash_of(given)
     )
-    with observed(Watched.loop("downstream ledger", settings), given) as recorder:
+    with observed(ObservedProgram.loop("downstream ledger", settings), given) as recorder:
         watched = ObservedHandler(handler, recorder, settings.topic)
         told = Loop(settings, watched, stop, lambda text: click.echo(text, err=True)).run()
     booked = handler.booked

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from brew.errors import Refused
-from downstream.consume.handler import Later, Seat, Slice
+from downstream.consume.handler import AssignedPartition, PartitionBatch, RetryLater
 from downstream.ledger.entry import Entry
 from downstream.postgres import Connection
 
@@ -14,7 +14,7 @@ ROLLBACK = "ledger-rollback"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OffsetRow:
     """A row of `kafka_offsets`."""
 
     partition: int
@@ -30,7 +30,7 @@ class Start:
     alarm: str | None = None
 
 
-def start(row: Row, seat: Seat) -> Start:
+def start(row: OffsetRow, seat: AssignedPartition) -> Start:
     """
     The database's offset, whatever Kafka's committed one is.
 
@@ -137,7 +137,7 @@ class Ledger:
     def __init__(self, group: str, topic: str) -> None:
         self._names = (group, topic)
 
-    def make(self, connection: Connection, seats: Sequence[Seat]) -> None:
+    def make(self, connection: Connection, seats: Sequence[AssignedPartition]) -> None:
         """
         Make the rows that are missing, at the log's first offset.
 
@@ -154,12 +154,12 @@ class Ledger:
         columns = ([s.partition for s in seats], [s.first for s in seats], [s.topic_id for s in seats])
         connection.execute(_MAKE, [*self._names, *columns])
 
-    def lock(self, connection: Connection, partitions: Sequence[int]) -> dict[int, Row]:
+    def lock(self, connection: Connection, partitions: Sequence[int]) -> dict[int, OffsetRow]:
         """Take the rows; until the transaction ends nobody else moves these positions."""
         found = connection.execute(_LOCK, [*self._names, list(partitions)])
-        return {row[0]: Row(*row) for row in found}
+        return {row[0]: OffsetRow(*row) for row in found}
 
-    def require(self, rows: Mapping[int, Row], slices: Sequence[Slice]) -> None:
+    def require(self, rows: Mapping[int, OffsetRow], slices: Sequence[PartitionBatch]) -> None:
         """
         Go on if the database still stands where these slices begin.
 
@@ -170,7 +170,7 @@ class Ledger:
             row = rows.get(one.partition)
             if row is None or row.next_offset != one.start:
                 stands = "nowhere" if row is None else str(row.next_offset)
-                raise Later(
+                raise RetryLater(
                     f"partition {one.partition} stands at {stands} and not at {one.start}: another was here", 0.1
                 )
 
@@ -179,7 +179,7 @@ class Ledger:
         if entries:
             connection.execute(_BOOK, [list(column) for column in zip(*entries, strict=True)])
 
-    def advance(self, connection: Connection, slices: Sequence[Slice]) -> None:
+    def advance(self, connection: Connection, slices: Sequence[PartitionBatch]) -> None:
         """
         Move the positions, each from exactly where its slice began.
 
@@ -189,4 +189,4 @@ class Ledger:
         columns = ([s.partition for s in slices], [s.start for s in slices], [s.until for s in slices])
         moved = connection.execute(_ADVANCE, [*columns, *self._names]).rowcount
         if moved != len(slices):
-            raise Later(f"{len(slices) - moved} of {len(slices)} positions were moved by another", 0.1)
+            raise RetryLater(f"{len(slices) - moved} of {len(slices)} positions were moved by another", 0.1)

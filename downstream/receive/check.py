@@ -20,7 +20,7 @@ from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from downstream.consume.handler import LoopSettings
 from downstream.findings import Findings
 from downstream.postgres import DatabaseSettings, connect
-from downstream.receive.receiver import BAD_QUANTITY, Identify, gift_of
+from downstream.receive.receiver import BAD_QUANTITY, Identify, points_grant
 from downstream.receive.redis import Keys, RedisSettings
 
 DUPLICATE, LOST = "receiver-duplicate", "receiver-lost"
@@ -43,7 +43,7 @@ class Effects(Protocol):
 
 
 @dataclass
-class Checked(Findings):
+class CheckResult(Findings):
     """
     What the comparison found; ``waiting`` messages lie above the group's position and may be done or not.
 
@@ -82,24 +82,24 @@ class Checked(Findings):
         return "\n".join([head, *self.rejections, *self.lines("one effect for every message")])
 
 
-def check(settings: LoopSettings, identify: Identify, effects: Effects) -> Checked:
+def check(settings: LoopSettings, identify: Identify, effects: Effects) -> CheckResult:
     """Compare while nobody receives; two records with one id are one message."""
     reach(settings.connection, Deadline(_ASK_S))
     deadline = Deadline(_ASK_S)
     client = admin(settings.connection)
-    partitions = range(topics.existing(client, settings.topic, deadline).partitions)
+    partitions = range(topics.describe_one(client, settings.topic, deadline).partitions)
     logs = offsets.log_offsets(client, settings.topic, partitions, deadline)
     whose = (settings.connection, settings.group, settings.topic)
     known = offsets.committed_by(*whose, partitions, READ_UNCOMMITTED, deadline)
     positions = {p: logs[p].first if at is None else at.offset for p, at in known.items()}
     ends = {p: (log.first, log.last_stable) for p, log in logs.items()}
-    checked = Checked()
+    checked = CheckResult()
     below: dict[str, bool] = {}
     gifts: dict[str, tuple[str, int]] = {}
     same = True
     for record in _records(settings, ends):
         done = record.offset() < positions[record.partition()]
-        name, told = identify(settings.topic, record), gift_of(record.value() or b"")
+        name, told = identify(settings.topic, record), points_grant(record.value() or b"")
         gift = (told.customer, told.points)
         if told.refused and name not in below:
             checked.reject(name, told.refused)
@@ -116,7 +116,7 @@ def check(settings: LoopSettings, identify: Identify, effects: Effects) -> Check
     return checked
 
 
-def _compare_points(checked: Checked, gifts: Iterable[tuple[str, int]], points: dict[str, int]) -> None:
+def _compare_points(checked: CheckResult, gifts: Iterable[tuple[str, int]], points: dict[str, int]) -> None:
     """A store that forgets how often an effect took place may still remember what came of it."""
     expected: Counter[str] = Counter()
     for customer, given in gifts:
@@ -133,7 +133,7 @@ def _records(settings: LoopSettings, ends: dict[int, tuple[int, int]]) -> Iterat
         yield from batch
 
 
-def _judge(checked: Checked, name: str, count: int, *, below: bool) -> None:
+def _judge(checked: CheckResult, name: str, count: int, *, below: bool) -> None:
     checked.effects += count
     checked.messages += below
     checked.waiting += not below

@@ -20,7 +20,7 @@ from brew.names import ExitCode
 from brew.observability.recorder import Recorder
 from brew.signals import stop_on_signals
 from downstream.consume.handler import GRACE_S, Handler, LoopSettings
-from downstream.consume.loop import Loop, Told
+from downstream.consume.loop import Loop, LoopResult
 from downstream.consume.options import (
     crash_of,
     crash_options,
@@ -29,18 +29,18 @@ from downstream.consume.options import (
     loop_options,
     loop_settings,
 )
-from downstream.observed import ObservedHandler, Watched, observed
+from downstream.observed import ObservedHandler, ObservedProgram, observed
 from downstream.receive.check import Effects, PostgresEffects, RedisEffects, check
-from downstream.receive.outbox import CallSettings, Deliverer, Keeping, Kept
+from downstream.receive.outbox import CallSettings, ClaimRetention, Deliverer, TopicRetention
 from downstream.receive.postgres import PostgresReceiver
-from downstream.receive.receiver import BAD_QUANTITY, SOURCE, Ground, Receiver, identifier
+from downstream.receive.receiver import BAD_QUANTITY, SOURCE, Receiver, ReceiverSettings, identifier
 from downstream.receive.redis import RedisReceiver, RedisScriptReceiver, RedisSettings
 
 HOST = "127.0.0.1"
 _OK, _UNAVAILABLE = 200, 503
 
 
-class Sink(ThreadingHTTPServer):
+class DemoServer(ThreadingHTTPServer):
     """
     POST has its effect once per key; a known key is answered alike and does nothing. GET tells the counts.
 
@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
     # Head and body leave in one packet: apart, the second waits 40 ms for the first one's acknowledgement.
     wbufsize = -1
     disable_nagle_algorithm = True
-    server: Sink
+    server: DemoServer
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -164,25 +164,27 @@ def receive_command(*, only_check: bool, as_json: bool, **given: Any) -> int:
         found = check(settings, identify, _effects(store, given))
         click.echo(json.dumps(found.document(), indent=2) if as_json else found.text())
         return ExitCode.VIOLATION if found.findings else ExitCode.DONE
-    keeping = _keeping(settings, given)
-    ground = Ground(settings.group, settings.topic, identify, given["again"], crash_of(given), _tell_aside)
+    keeping = _claim_retention(settings, given)
+    ground = ReceiverSettings(
+        settings.group, settings.topic, identify, given["again"], crash_of(given), _print_to_stderr
+    )
     receiver = _receiver(store, ground, keeping, given)
     deliverer = _deliverer(ground, given) if store == "outbox" else None
-    with observed(Watched.loop("downstream receive", settings), given) as recorder:
+    with observed(ObservedProgram.loop("downstream receive", settings), given) as recorder:
         told = _run(settings, receiver, deliverer, recorder)
-    _tell(receiver, deliverer, told, as_json=as_json)
+    _print_result(receiver, deliverer, told, as_json=as_json)
     return ExitCode.DONE
 
 
 def _run(
     settings: LoopSettings, receiver: Receiver, deliverer: Deliverer | None, recorder: Recorder | None = None
-) -> Told:
+) -> LoopResult:
     stop = threading.Event()
     stop_on_signals(stop, GRACE_S, follow=settings.follow)
     if deliverer is not None:
         receiver.beside.append(deliverer)
     try:
-        told = Loop(settings, _watched(receiver, settings, recorder), stop, _tell_aside).run()
+        told = Loop(settings, _watched(receiver, settings, recorder), stop, _print_to_stderr).run()
         if deliverer is not None and not stop.is_set():
             deliverer.drain(Deadline(settings.patience_s))
     finally:
@@ -201,7 +203,7 @@ def _watched(receiver: Receiver, settings: LoopSettings, recorder: Recorder | No
     return ObservedHandler(receiver, recorder, settings.topic)
 
 
-def _tell(receiver: Receiver, deliverer: Deliverer | None, told: Told, *, as_json: bool) -> None:
+def _print_result(receiver: Receiver, deliverer: Deliverer | None, told: LoopResult, *, as_json: bool) -> None:
     received = receiver.received
     if as_json:
         found = dataclasses.asdict(told) | dataclasses.asdict(received)
@@ -215,7 +217,7 @@ def _tell(receiver: Receiver, deliverer: Deliverer | None, told: Told, *, as_jso
         click.echo(f"{deliverer.sent} requests sent, {deliverer.refused} refused by the other side")
 
 
-def _receiver(store: str, ground: Ground, keeping: Keeping, given: dict[str, Any]) -> Receiver:
+def _receiver(store: str, ground: ReceiverSettings, keeping: ClaimRetention, given: dict[str, Any]) -> Receiver:
     if store in {"postgres", "outbox"}:
         settings = database_settings(given, given["schema"])
         return PostgresReceiver(ground, settings, keeping, outbox=store == "outbox")
@@ -225,11 +227,11 @@ def _receiver(store: str, ground: Ground, keeping: Keeping, given: dict[str, Any
     return RedisScriptReceiver(ground, redis, accept_weaker=given["accept_weaker"])
 
 
-def _tell_aside(text: str) -> None:
+def _print_to_stderr(text: str) -> None:
     click.echo(text, err=True)
 
 
-def _deliverer(ground: Ground, given: dict[str, Any]) -> Deliverer:
+def _deliverer(ground: ReceiverSettings, given: dict[str, Any]) -> Deliverer:
     if not given["effect_url"]:
         raise UsageError("--effect-url is missing: the outbox has to know where its requests go")
     settings = database_settings(given, given["schema"])
@@ -240,10 +242,10 @@ def _effects(store: str, given: dict[str, Any]) -> Effects:
     if store in {"postgres", "outbox"}:
         settings = database_settings(given, given["schema"])
         return PostgresEffects(given["group"], settings, outbox=store == "outbox")
-    return RedisEffects(given["group"], _redis(given, Keeping(1.0)))
+    return RedisEffects(given["group"], _redis(given, ClaimRetention(1.0)))
 
 
-def _redis(given: dict[str, Any], keeping: Keeping) -> RedisSettings:
+def _redis(given: dict[str, Any], keeping: ClaimRetention) -> RedisSettings:
     if not given["redis_url"]:
         raise UsageError("--redis (REDIS_URL) is missing; `python -m sandbox stores up redis` starts one and prints it")
     if keeping.keep_s is None:
@@ -251,20 +253,20 @@ def _redis(given: dict[str, Any], keeping: Keeping) -> RedisSettings:
     return RedisSettings(given["redis_url"], keeping.keep_s, given["claim_s"])
 
 
-def _keeping(settings: LoopSettings, given: dict[str, Any]) -> Keeping:
+def _claim_retention(settings: LoopSettings, given: dict[str, Any]) -> ClaimRetention:
     deadline = Deadline(_ASK_S)
     reach(settings.connection, deadline)
     client = admin(settings.connection)
-    topics.existing(client, settings.topic, deadline)
-    kept = Kept(0.0, 0.0) if given["accept_weaker"] else _kept(client, settings.topic, deadline)
-    return Keeping.longer_than(given["keep_days"], kept, settings.topic)
+    topics.describe_one(client, settings.topic, deadline)
+    kept = TopicRetention(0.0, 0.0) if given["accept_weaker"] else _topic_retention(client, settings.topic, deadline)
+    return ClaimRetention.longer_than(given["keep_days"], kept, settings.topic)
 
 
-def _kept(client: AdminClient, topic: str, deadline: Deadline) -> Kept:
+def _topic_retention(client: AdminClient, topic: str, deadline: Deadline) -> TopicRetention:
     """For ever, where old records are compacted and never deleted."""
     deletes = "delete" in topics.cleanup_policy(client, topic, deadline)
     retention_s = topics.retention_s(client, topic, deadline) if deletes else None
-    return Kept(retention_s, topics.segment_s(client, topic, deadline))
+    return TopicRetention(retention_s, topics.segment_s(client, topic, deadline))
 
 
 @click.command("sink")
@@ -278,7 +280,7 @@ def sink_command(port: int, fail_every: int) -> int:
     Example:
       python -m downstream sink --port 8080 --fail-every 7
     """  # noqa: D301 - click's own mark
-    with Sink(port, fail_every) as server:
+    with DemoServer(port, fail_every) as server:
         stop = threading.Event()
         stop_on_signals(stop, GRACE_S, follow=True)
         server.serving()

@@ -12,9 +12,9 @@ import urllib3
 
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
-from downstream.address import checked_http, shown
-from downstream.consume.crash import Crash, Moment
-from downstream.consume.handler import Later
+from downstream.address import checked_http, masked_url
+from downstream.consume.crash import Crash, CrashMoment
+from downstream.consume.handler import RetryLater
 from downstream.postgres import Connection, Database, DatabaseSettings
 
 _CHUNK = 5000
@@ -22,7 +22,7 @@ _PAUSE_S = 1.0
 _SECONDS_A_DAY = 86_400
 
 
-class Background:
+class BackgroundThread:
     """A thread that works in rounds until stopped; what it can't get over leaves from `check`."""
 
     def __init__(self, name: str, every_s: float) -> None:
@@ -32,7 +32,7 @@ class Background:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def round(self) -> bool:
-        """Do some work; True when there is more at once. `Later` is passed over."""
+        """Do some work; True when there is more at once. `RetryLater` is passed over."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -53,7 +53,7 @@ class Background:
             while not self._stop.is_set():
                 try:
                     more = self.round()
-                except Later:
+                except RetryLater:
                     more = False
                     self._stop.wait(_PAUSE_S)
                 if not more:
@@ -63,7 +63,7 @@ class Background:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class TopicRetention:
     """
     How long a topic can hand a record out, by its `retention.ms` (None: for ever) and its `segment.ms`, in seconds.
 
@@ -94,14 +94,14 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class ClaimRetention:
     """How long claims are kept, in seconds; None for ever. ``every_s`` is the time between two clean-ups."""
 
     keep_s: float | None
     every_s: float = 60.0
 
     @classmethod
-    def longer_than(cls, days: float, kept: Kept, topic: str) -> Keeping:
+    def longer_than(cls, days: float, kept: TopicRetention, topic: str) -> ClaimRetention:
         """
         ``days``, 0 for ever, if that is longer than the topic keeps its records.
 
@@ -120,14 +120,14 @@ class Keeping:
         return cls(days * _SECONDS_A_DAY)
 
 
-class CleanUp(Background):
+class CleanUp(BackgroundThread):
     """
     Deletes a group's old claims and delivered outbox rows, a few thousand per transaction, in a session of its own.
 
     Other groups of the same tables may read topics that keep their records longer.
     """
 
-    def __init__(self, settings: DatabaseSettings, group: str, keeping: Keeping) -> None:
+    def __init__(self, settings: DatabaseSettings, group: str, keeping: ClaimRetention) -> None:
         super().__init__("clean-up", keeping.every_s)
         self._database, self._group, self._keeping = Database(settings, "brew-clean-up"), group, keeping
 
@@ -167,7 +167,7 @@ UPDATE outbox SET attempts = attempts + 1, due_at = clock_timestamp() + make_int
 _OPEN = "SELECT count(*) FROM outbox WHERE consumer_group = %s AND sent_at IS NULL AND refused IS NULL"
 
 
-class _End(enum.Enum):
+class _RequestOutcome(enum.Enum):
     """What became of one request."""
 
     SENT = enum.auto()
@@ -186,7 +186,7 @@ class CallSettings:
         checked_http(self.url, "--effect-url")
 
 
-class Deliverer(Background):
+class Deliverer(BackgroundThread):
     """
     Sends what the outbox holds: at least once, each with its message id as `Idempotency-Key`.
 
@@ -205,7 +205,7 @@ class Deliverer(Background):
         # Receivers that hang must not use up the transaction's time: nothing would be noted of any row, for ever.
         patience = self._database.patience()
         sending = Deadline(patience.budget_s / 2)
-        ends: Counter[_End] = Counter()
+        ends: Counter[_RequestOutcome] = Counter()
         with self._database.transaction(patience) as connection:
             taken = connection.execute(_TAKE, [self._group, _BATCH]).fetchall()
             for row in taken:
@@ -213,12 +213,14 @@ class Deliverer(Background):
                     break
                 ends[self._send(connection, *row)] += 1
             if taken:
-                self._crash.at(Moment.BEFORE_COMMIT)
-        self.sent += ends[_End.SENT]
-        self.refused += ends[_End.REFUSED]
+                self._crash.at(CrashMoment.BEFORE_COMMIT)
+        self.sent += ends[_RequestOutcome.SENT]
+        self.refused += ends[_RequestOutcome.REFUSED]
         return len(taken) == _BATCH
 
-    def _send(self, connection: Connection, number: int, message_id: str, payload: bytes, attempts: int) -> _End:
+    def _send(
+        self, connection: Connection, number: int, message_id: str, payload: bytes, attempts: int
+    ) -> _RequestOutcome:
         headers = {"Content-Type": "application/json", "Idempotency-Key": message_id}
         try:
             answer = self._http.request("POST", self._calls.url, body=bytes(payload), headers=headers)
@@ -228,12 +230,12 @@ class Deliverer(Background):
             status = answer.status
         if 200 <= status < 300:  # noqa: PLR2004 - success, by RFC 9110
             connection.execute(_SENT, [number])
-            return _End.SENT
+            return _RequestOutcome.SENT
         if 400 <= status < 500 and status not in _AGAIN:  # noqa: PLR2004 - the sender's fault, by RFC 9110
             connection.execute(_REFUSED, [f"answered {status}", number])
-            return _End.REFUSED
+            return _RequestOutcome.REFUSED
         connection.execute(_LATER, [min(_LONGEST_WAIT_S, 0.2 * 2 ** min(attempts, 10)), number])
-        return _End.LATER
+        return _RequestOutcome.LATER
 
     def drain(self, deadline: Deadline) -> None:
         """
@@ -248,7 +250,7 @@ class Deliverer(Background):
                 self.check()
                 if deadline.expired():
                     raise Refused(
-                        f"{left} outbox rows could not be sent to {shown(self._calls.url)} within "
+                        f"{left} outbox rows could not be sent to {masked_url(self._calls.url)} within "
                         f"{deadline.budget_s:g} s; they stay in the outbox, and the next run goes on with them"
                     )
                 time.sleep(_LOOK_S)

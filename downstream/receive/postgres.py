@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from brew.deadline import Deadline
-from downstream.consume.crash import Moment
-from downstream.consume.handler import Lease
+from downstream.consume.crash import CrashMoment
+from downstream.consume.handler import HandlerContext
 from downstream.postgres import Connection, Database, DatabaseSettings, commit_and_die, make_tables
-from downstream.receive.outbox import CleanUp, Keeping
-from downstream.receive.receiver import Ground, Message, Receiver
+from downstream.receive.outbox import ClaimRetention, CleanUp
+from downstream.receive.receiver import Message, Receiver, ReceiverSettings
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS processed_messages (
@@ -70,7 +70,9 @@ class PostgresReceiver(Receiver):
     A redelivered message is not inserted, has no effect, and stops nobody.
     """
 
-    def __init__(self, ground: Ground, settings: DatabaseSettings, keeping: Keeping, *, outbox: bool = False) -> None:
+    def __init__(
+        self, ground: ReceiverSettings, settings: DatabaseSettings, keeping: ClaimRetention, *, outbox: bool = False
+    ) -> None:
         super().__init__(ground)
         self._settings, self._outbox = settings, outbox
         self._database = Database(settings, "brew-receive")
@@ -80,21 +82,21 @@ class PostgresReceiver(Receiver):
     def prepare(self) -> None:
         make_tables(self._database, self._settings.schema, TABLES)
 
-    def claim(self, found: Sequence[Message], lease: Lease) -> int:
+    def claim(self, found: Sequence[Message], lease: HandlerContext) -> int:
         if not found:
             return 0
         crash = self.ground.crash
         with self._database.transaction(lease.deadline) as connection:
             fresh = self._fresh(connection, found)
-            crash.at(Moment.AFTER_CLAIM)
+            crash.at(CrashMoment.AFTER_CLAIM)
             if fresh:
                 self._effect(connection, fresh)
             for partition in lease.partitions:
                 lease.check(partition)
-            crash.at(Moment.BEFORE_COMMIT)
-            if crash.due(Moment.COMMIT_IN_FLIGHT):
+            crash.at(CrashMoment.BEFORE_COMMIT)
+            if crash.due(CrashMoment.COMMIT_IN_FLIGHT):
                 commit_and_die(connection, crash)
-        crash.at(Moment.AFTER_COMMIT)
+        crash.at(CrashMoment.AFTER_COMMIT)
         return len(fresh)
 
     def _fresh(self, connection: Connection, found: Sequence[Message]) -> list[Message]:

@@ -14,8 +14,8 @@ from brew.errors import UsageError
 from brew.kafka.log_reader import LogRecord
 from brew.offsets import SourcePosition
 from downstream.consume.crash import Crash
-from downstream.consume.handler import Lease, Seat, Slice, start
-from downstream.receive.outbox import Background
+from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, start
+from downstream.receive.outbox import BackgroundThread
 
 SOURCE = "source"
 _LONGEST_ID = 256  # a database's index has an end; longer ids are known by their SHA-256
@@ -39,7 +39,7 @@ class Message(NamedTuple):
     refused: str = ""
 
 
-class Gift(NamedTuple):
+class PointsGrant(NamedTuple):
     """Who gets how many points; ``refused`` is why there are none."""
 
     customer: str
@@ -75,7 +75,7 @@ def messages(topic: str, records: Iterable[LogRecord], identify: Identify) -> li
         key = identify(topic, record)
         if key not in found:
             value = record.value() or b""
-            gift = gift_of(value)
+            gift = points_grant(value)
             found[key] = Message(key, gift.customer, gift.points, value, gift.refused)
     return list(found.values())
 
@@ -104,7 +104,7 @@ def _own_id(topic: str, record: LogRecord) -> str:
     return f"@{topic}/{record.partition()}/{record.offset()}"
 
 
-def gift_of(value: bytes) -> Gift:
+def points_grant(value: bytes) -> PointsGrant:
     """
     A point per cup for the customer; a record that names none gives nobody one, and one without a quantity is one cup.
 
@@ -113,12 +113,12 @@ def gift_of(value: bytes) -> Gift:
     order = _order(value)
     customer, cups = order.get("customer_id"), order.get("quantity", 1)
     if not isinstance(customer, str) or not 0 < len(customer) <= _LONGEST_ID or "\x00" in customer:
-        return Gift(NOBODY, 1)
+        return PointsGrant(NOBODY, 1)
     if not isinstance(cups, int) or isinstance(cups, bool) or not 0 < cups < 2**31:
-        return Gift(
+        return PointsGrant(
             customer, 0, f"quantity is {str(cups)[:_LONGEST_SHOWN]!r}, a whole number from 1 to {2**31 - 1} is needed"
         )
-    return Gift(customer, cups)
+    return PointsGrant(customer, cups)
 
 
 def _order(value: bytes) -> dict[str, Any]:
@@ -133,7 +133,7 @@ _TOLD = 5
 
 
 @dataclass
-class Received:
+class ReceiverResult:
     """
     What this process has been given and what it has done: ``repeated`` messages were known already.
 
@@ -147,7 +147,7 @@ class Received:
 
 
 @dataclass(frozen=True)
-class Ground:
+class ReceiverSettings:
     """
     What a receiver is told: who it is, what makes an id, whether to read all again, and whether to die.
 
@@ -165,12 +165,12 @@ class Ground:
 class Receiver:
     """A handler whose subclass claims messages and brings about their effects."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: ReceiverSettings) -> None:
         self.ground = ground
         self._begun: set[int] = set()
         self._ready = False
-        self.received = Received()
-        self.beside: list[Background] = []
+        self.received = ReceiverResult()
+        self.beside: list[BackgroundThread] = []
         """Threads that work for this receiver, once its store is ready; what ends one ends the loop."""
         self.skipped: Callable[[int], None] = lambda _records: None
         """Hears how many records of a batch were known already."""
@@ -178,13 +178,13 @@ class Receiver:
         """Hears how many records were refused, and why in a word."""
 
     def prepare(self) -> None:
-        """Look at the store, and make what is missing there. Raises `Later` to be asked again: it is away."""
+        """Look at the store, and make what is missing there. Raises `RetryLater` to be asked again: it is away."""
 
-    def claim(self, found: Sequence[Message], lease: Lease) -> int:
-        """Bring about the effect of each message that is new; return of how many. Raises `Later` to be asked again."""
+    def claim(self, found: Sequence[Message], lease: HandlerContext) -> int:
+        """Apply each new message; return how many were new. Raises `RetryLater` to be called again."""
         raise NotImplementedError
 
-    def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:
+    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
         deadline.check("taking partitions over")
         self._get_ready()
         return {seat.partition: self._start(seat) for seat in seats}
@@ -197,13 +197,13 @@ class Receiver:
             one.start()
         self._ready = True
 
-    def _start(self, seat: Seat) -> int:
+    def _start(self, seat: AssignedPartition) -> int:
         if self.ground.again and seat.partition not in self._begun:
             self._begun.add(seat.partition)
             return seat.first
         return start(seat)
 
-    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
+    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         for one in slices:
             lease.check(one.partition)
         records = [record for one in slices for record in one.records]
@@ -225,7 +225,7 @@ class Receiver:
         if refused:
             self.rejected(BAD_QUANTITY, len(refused))
 
-    def tick(self, lease: Lease) -> None:  # noqa: ARG002 - the handler's shape
+    def tick(self, lease: HandlerContext) -> None:  # noqa: ARG002 - the handler's shape
         self._get_ready()  # also who is given no partition has work beside
         for one in self.beside:
             one.check()

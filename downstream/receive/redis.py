@@ -11,10 +11,10 @@ import redis
 
 from brew.deadline import Deadline
 from brew.errors import Refused
-from downstream.address import checked_login, unreadable
-from downstream.consume.crash import Moment
-from downstream.consume.handler import Later, Lease
-from downstream.receive.receiver import Ground, Message, Receiver
+from downstream.address import checked_login, invalid_address
+from downstream.consume.crash import CrashMoment
+from downstream.consume.handler import HandlerContext, RetryLater
+from downstream.receive.receiver import Message, Receiver, ReceiverSettings
 
 _DONE = b"done"
 _SCRIPT_MESSAGES = 500
@@ -60,7 +60,7 @@ class RedisSettings:
                 self.url, socket_timeout=self.answer_s, socket_connect_timeout=self.answer_s
             )
         except ValueError:
-            raise unreadable(_OPTION, _EXAMPLE) from None  # Python quotes what it takes for the port
+            raise invalid_address(_OPTION, _EXAMPLE) from None  # Python quotes what it takes for the port
         return made
 
 
@@ -85,7 +85,7 @@ class Keys:
 
 
 class _Session:
-    """A client whose failures leave as `Later`, and what both receivers do with it."""
+    """A client whose failures leave as `RetryLater`, and what both receivers do with it."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self.client = settings.client()
@@ -95,7 +95,7 @@ class _Session:
         try:
             yield
         except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.OutOfMemoryError) as error:
-            raise Later(f"redis: {error}") from error
+            raise RetryLater(f"redis: {error}") from error
         except redis.RedisError as error:
             raise Refused(f"redis refused, and would again: {error}") from error
 
@@ -123,7 +123,7 @@ class RedisReceiver(Receiver):
     behind the effect, that is a duplicate. An effect that fails gives the claim back at once.
     """
 
-    def __init__(self, ground: Ground, settings: RedisSettings, effect: Effect | None = None) -> None:
+    def __init__(self, ground: ReceiverSettings, settings: RedisSettings, effect: Effect | None = None) -> None:
         super().__init__(ground)
         self._settings, self._keys = settings, Keys(ground.group)
         self._session = _Session(settings)
@@ -136,7 +136,7 @@ class RedisReceiver(Receiver):
         for one in unsafe:
             self.ground.tell(f"at least once only: {one}")
 
-    def claim(self, found: Sequence[Message], lease: Lease) -> int:
+    def claim(self, found: Sequence[Message], lease: HandlerContext) -> int:
         fresh = 0
         for message in found:
             for partition in lease.partitions:
@@ -152,16 +152,18 @@ class RedisReceiver(Receiver):
             if client.get(key) == _DONE:
                 return False
             left_s = max(0, int(client.pttl(key))) / 1000
-            raise Later(f"message {message.message_id} is being worked on, for {left_s:.1f} s at most", left_s + 0.01)
-        self.ground.crash.at(Moment.AFTER_CLAIM)
+            raise RetryLater(
+                f"message {message.message_id} is being worked on, for {left_s:.1f} s at most", left_s + 0.01
+            )
+        self.ground.crash.at(CrashMoment.AFTER_CLAIM)
         try:
             self._effect(message)
         except Exception:
             self._give_back(keys=[key], args=[token])
             raise
-        self.ground.crash.at(Moment.BEFORE_COMMIT)
+        self.ground.crash.at(CrashMoment.BEFORE_COMMIT)
         client.set(key, _DONE, px=int(self._settings.keep_s * 1000))
-        self.ground.crash.at(Moment.AFTER_COMMIT)
+        self.ground.crash.at(CrashMoment.AFTER_COMMIT)
         return True
 
     def _give_points(self, message: Message) -> None:
@@ -185,7 +187,7 @@ class RedisScriptReceiver(Receiver):
     again (`--again`) brings about exactly what is missing.
     """
 
-    def __init__(self, ground: Ground, settings: RedisSettings, *, accept_weaker: bool = False) -> None:
+    def __init__(self, ground: ReceiverSettings, settings: RedisSettings, *, accept_weaker: bool = False) -> None:
         super().__init__(ground)
         self._settings, self._keys, self._accept = settings, Keys(ground.group), accept_weaker
         self._session = _Session(settings)
@@ -207,7 +209,7 @@ class RedisScriptReceiver(Receiver):
         for one in unsafe:
             self.ground.tell(f"at least once only: {one}")
 
-    def claim(self, found: Sequence[Message], lease: Lease) -> int:
+    def claim(self, found: Sequence[Message], lease: HandlerContext) -> int:
         fresh = 0
         for begin in range(0, len(found), _SCRIPT_MESSAGES):
             for partition in lease.partitions:
@@ -215,11 +217,11 @@ class RedisScriptReceiver(Receiver):
             some = found[begin : begin + _SCRIPT_MESSAGES]
             names = [name(one.message_id) for one in some for name in (self._keys.claim, self._keys.effect)]
             arguments = [word for one in some for word in (one.customer, one.points)]
-            self.ground.crash.at(Moment.BEFORE_COMMIT)
+            self.ground.crash.at(CrashMoment.BEFORE_COMMIT)
             with self._session.mapped():
                 kept = int(self._settings.keep_s * 1000)
                 fresh += int(self._script(keys=[self._keys.points, *names], args=[kept, *arguments]))
-            self.ground.crash.at(Moment.AFTER_COMMIT)
+            self.ground.crash.at(CrashMoment.AFTER_COMMIT)
         return fresh
 
     def close(self, deadline: Deadline) -> None:  # noqa: ARG002 - the handler's shape

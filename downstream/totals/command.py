@@ -19,9 +19,9 @@ from brew.observability.status import Topics
 from brew.signals import stop_on_signals
 from downstream.consume.crash import KillAt
 from downstream.consume.handler import GRACE_S
-from downstream.observed import Watched, observed
+from downstream.observed import ObservedProgram, observed
 from downstream.totals.recompute import recompute
-from downstream.totals.run import Run, Told
+from downstream.totals.run import Run, RunResult
 from downstream.totals.state_store import MemoryStore, RocksStore, Store
 from downstream.totals.topics import TotalsSettings
 
@@ -133,14 +133,16 @@ def totals_command(
     return ExitCode.DONE
 
 
-def _watched(settings: TotalsSettings, *, follow: bool) -> Watched:
+def _watched(settings: TotalsSettings, *, follow: bool) -> ObservedProgram:
     """An attempt at a partition may restore its state first."""
     topics = Topics(settings.input, settings.output)
     work_s = settings.timeout_s + settings.restore_s
-    return Watched("downstream totals", settings.group, topics, settings.connection, follow, work_s, Run.patience_s)
+    return ObservedProgram(
+        "downstream totals", settings.group, topics, settings.connection, follow, work_s, Run.patience_s
+    )
 
 
-def _document(told: Told, seconds: float) -> dict[str, float]:
+def _document(told: RunResult, seconds: float) -> dict[str, float]:
     return {
         "orders": told.orders,
         "deltas": told.deltas,

@@ -15,7 +15,7 @@ from brew.kafka.topics import Topic
 from brew.names import READ_COMMITTED
 from brew.offsets import LogOffsets
 from downstream.totals.stages import add
-from downstream.totals.state_store import STANDING, RocksStore, parsed_standing, settled
+from downstream.totals.state_store import CHECKPOINT_KEY, RocksStore, parse_checkpoint, settled
 from downstream.totals.topics import Position, Topics, TotalsSettings, found, position
 from downstream.totals.total import Total, deltas
 
@@ -80,7 +80,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stand:
+class _StageOffsets:
     """Where one stage stands: committed positions and logs, by partition."""
 
     positions: Mapping[int, Position]
@@ -103,7 +103,7 @@ def recompute(settings: TotalsSettings, home: Path | None) -> Comparison:
     if topics is None:
         raise Refused(f"nothing was counted in group {settings.group!r} yet: run `downstream totals` first")
     settled(client, settings.deltas, range(topics.deltas.partitions), Deadline(_ASK_S))
-    before = _stand(settings, client, topics.input), _stand(settings, client, topics.deltas)
+    before = _stage_offsets(settings, client, topics.input), _stage_offsets(settings, client, topics.deltas)
     orders, sums = before
     told = Comparison()
     by_partition, standings = _changelog(settings, client, topics)
@@ -120,19 +120,19 @@ def recompute(settings: TotalsSettings, home: Path | None) -> Comparison:
             )
     if home is not None:
         _compare_states(topics, home, by_partition, standings, told)
-    after = _stand(settings, client, topics.input), _stand(settings, client, topics.deltas)
+    after = _stage_offsets(settings, client, topics.input), _stage_offsets(settings, client, topics.deltas)
     if [one.positions for one in before] != [one.positions for one in after]:
         raise Refused(f"group {settings.group!r} counts while it is looked at; end that program, then compare")
     return told
 
 
-def _stand(settings: TotalsSettings, client: AdminClient, topic: Topic) -> _Stand:
+def _stage_offsets(settings: TotalsSettings, client: AdminClient, topic: Topic) -> _StageOffsets:
     partitions = range(topic.partitions)
     logs = log_offsets(client, topic.name, partitions, Deadline(_ASK_S))
     whose = (settings.connection, settings.group, topic.name)
     known = committed_by(*whose, partitions, READ_COMMITTED, Deadline(_ASK_S))
     positions = {p: position(f"{topic.name}[{p}]", topic.topic_id, known[p], logs[p]) for p in partitions}
-    return _Stand(positions, logs)
+    return _StageOffsets(positions, logs)
 
 
 def _values(
@@ -143,7 +143,11 @@ def _values(
 
 
 def _compare_with_orders(
-    settings: TotalsSettings, orders: _Stand, sums: _Stand, changelog: Mapping[bytes, bytes], told: Comparison
+    settings: TotalsSettings,
+    orders: _StageOffsets,
+    sums: _StageOffsets,
+    changelog: Mapping[bytes, bytes],
+    told: Comparison,
 ) -> None:
     ranges = {}
     for p, at in orders.positions.items():
@@ -189,8 +193,8 @@ def _changelog(
     for batch in scan(settings.connection, settings.changelog, ends, READ_COMMITTED, group=settings.group):
         for record in batch:
             key, value = record.key(), record.value()
-            if key == STANDING and value is not None:
-                standings[record.partition()] = parsed_standing(value)[0]
+            if key == CHECKPOINT_KEY and value is not None:
+                standings[record.partition()] = parse_checkpoint(value)[0]
             elif key is not None:
                 _set(found[record.partition()], key, value)
     return found, standings

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from brew.acl import no
+from brew.acl import denial_in
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fenced, KafkaFailure, Refused
 from brew.kafka.broker_watch import broker_watch
@@ -25,7 +25,7 @@ from brew.observability.counters import Ending
 from brew.observability.recorder import Recorder
 from brew.observability.status import Phase
 from brew.offsets import LogOffsets
-from downstream.totals.stages import Aggregate, Crash, Done, Source, Split, Work, transact
+from downstream.totals.stages import Aggregate, AttemptResult, Crash, Source, Split, StageTask, transact
 from downstream.totals.state_store import Store, settled
 from downstream.totals.topics import Topics, TotalsSettings, ensured
 
@@ -42,7 +42,7 @@ StoreOf = Callable[[int, Topic], Store]
 
 
 @dataclass
-class Told:
+class RunResult:
     """What a run has done so far."""
 
     orders: int = 0
@@ -60,7 +60,7 @@ class _Stage:
     """One topic's partitions with their work and readers; ``seen``: committed offsets, ``goal``: where a drain ends."""
 
     topic: Topic
-    works: Mapping[int, Work]
+    works: Mapping[int, StageTask]
     readers: dict[int, RangeReader] = field(default_factory=dict)
     seen: dict[int, int] = field(default_factory=dict)
     goal: dict[int, int] | None = None
@@ -87,12 +87,12 @@ class Run:
     ) -> None:
         self._told_to = recorder or Recorder.unheard()
         self._settings, self._store_of, self._stop, self._tell, self._crash = settings, store_of, stop, tell, crash
-        self.told = Told()
+        self.told = RunResult()
         self._stores: dict[int, Store] = {}
         self._readers: list[RangeReader] = []
-        self._patience: dict[str, Deadline] = {}  # by partition, or topic: from the first failure in a row
+        self._give_up: dict[str, Deadline] = {}  # by partition, or topic: from the first failure in a row
 
-    def run(self, *, follow: bool) -> Told:
+    def run(self, *, follow: bool) -> RunResult:
         """
         Count what is there (or until ``stop``, with ``follow``).
 
@@ -180,7 +180,7 @@ class Run:
             self._told_to.unanswered(str(error))
             self._failed("failed", stage.topic.name, f"{type(error).__name__}: {error}")
             return 1
-        self._patience.pop(stage.topic.name, None)
+        self._give_up.pop(stage.topic.name, None)
         attempts = []
         for p, log in logs.items():
             # A hint, not waiting for pending offsets (a commit's marker follows it): the attempt locates the truth.
@@ -195,7 +195,7 @@ class Run:
             if start < until:
                 attempts.append(pool.submit(self._attempt, stage, source, until))
             else:
-                self._patience.pop(str(source), None)  # nothing is left there that could fail
+                self._give_up.pop(str(source), None)  # nothing is left there that could fail
         for one in attempts:
             one.result()
         return len(attempts)
@@ -232,9 +232,9 @@ class Run:
             self._readers.append(reader)
         return reader.read(start, until, Deadline(self._settings.timeout_s), self._stop)
 
-    def _succeeded(self, source: Source, work: Work, done: Done) -> None:
+    def _succeeded(self, source: Source, work: StageTask, done: AttemptResult) -> None:
         with self.told.lock:
-            self._patience.pop(str(source), None)
+            self._give_up.pop(str(source), None)
             self.told.transactions += done.until > done.start
             if isinstance(work, Split):
                 self.told.orders += done.records
@@ -252,7 +252,9 @@ class Run:
             return
         with self.told.lock:
             setattr(self.told, how, getattr(self.told, how) + 1)
-            patience = self._patience.setdefault(str(what), Deadline(_PATIENCE_S if no(why) is None else _DENIED_S))
+            patience = self._give_up.setdefault(
+                str(what), Deadline(_PATIENCE_S if denial_in(why) is None else _DENIED_S)
+            )
         self._tell(f"{what}: {how}, will try again: {why}")
         if patience.expired():
             raise Refused(f"{what}: no transaction succeeded there for {patience.budget_s:g} s, at last: {why}")

@@ -16,7 +16,7 @@ from brew.kafka.transaction import KafkaTransaction
 from brew.names import CrashPoint
 from brew.offsets import LogOffsets
 from brew.transaction import abort_at_once, queue
-from downstream.totals.state_store import STANDING, Standing, Store, restore, standing_value
+from downstream.totals.state_store import CHECKPOINT_KEY, Store, StoreCheckpoint, checkpoint_value, restore
 from downstream.totals.topics import Position, TotalsSettings, position
 from downstream.totals.total import Total, deltas
 
@@ -34,7 +34,7 @@ class Output(NamedTuple):
     value: bytes
 
 
-class Work(Protocol):
+class StageTask(Protocol):
     """One partition's work; all calls come from one thread at a time, in this order."""
 
     def ready(self, position: int, *, fresh: bool) -> str | None:
@@ -127,7 +127,7 @@ class Aggregate:
             "deltas would be counted twice or left out. Count afresh with another --group"
         )
 
-    def _note_end(self, standing: Standing) -> None:
+    def _note_end(self, standing: StoreCheckpoint) -> None:
         """
         Raise the changelog offset from which a later restore would read.
 
@@ -174,13 +174,13 @@ class Aggregate:
         standing = self.store.standing
         self._until = until
         self._keys = (0 if standing is None else standing.keys) + before.count(None)
-        yield Output(changelog, partition, STANDING, standing_value(until, self._keys))
+        yield Output(changelog, partition, CHECKPOINT_KEY, checkpoint_value(until, self._keys))
 
     def committed(self) -> None:
         """Only now the store changes: before, an abort would have left changes in it that are in no log."""
         standing = self.store.standing
         at = 0 if standing is None else standing.changelog
-        self.store.write(self._changes, Standing(self._until, at, self._keys))
+        self.store.write(self._changes, StoreCheckpoint(self._until, at, self._keys))
         self.dropped()
 
     def dropped(self) -> None:
@@ -223,7 +223,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class AttemptResult:
     """What an attempt did: `[start, until)` is committed; empty when somebody had been there before."""
 
     start: int
@@ -234,12 +234,12 @@ class Done:
 def transact(
     source: Source,
     until: int,
-    work: Work,
+    work: StageTask,
     read: Reader,
     kafka: KafkaTransaction,
     timeout_s: float,
     crash: Crash | None = None,
-) -> Done:
+) -> AttemptResult:
     """
     Work off `[committed, until)` and move the committed offset behind it.
 
@@ -267,7 +267,7 @@ def transact(
             raise Fenced(f"{source}: somebody else went on while the state was restored")
         raise Refused(contradiction)
     if at.offset >= until:
-        return Done(at.offset, at.offset)
+        return AttemptResult(at.offset, at.offset)
     records = 0
     for batch in read(at.offset, until):
         work.take(batch)
@@ -276,14 +276,14 @@ def transact(
     _may_crash(crash, CrashPoint.AFTER_COMMIT, source, kafka)
     work.committed()
     _may_crash(crash, CrashPoint.BEFORE_REPORT, source, kafka)
-    return Done(at.offset, until, records)
+    return AttemptResult(at.offset, until, records)
 
 
 def _write(
     source: Source,
     until: int,
     at: Position,
-    work: Work,
+    work: StageTask,
     kafka: KafkaTransaction,
     deadline: Deadline,
     crash: Crash | None,

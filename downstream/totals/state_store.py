@@ -27,7 +27,7 @@ Changes = Mapping[bytes, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StoreCheckpoint:
     """
     How far a store is: all deltas below ``until`` are in it, and all of the changelog below ``changelog`` at least.
 
@@ -43,7 +43,7 @@ class Standing:
         return f"{self.until} {self.changelog} {self.keys}".encode()
 
     @classmethod
-    def decode(cls, text: bytes) -> Standing:
+    def decode(cls, text: bytes) -> StoreCheckpoint:
         return cls(*map(int, text.split(b" ")))
 
 
@@ -51,13 +51,13 @@ class Store(Protocol):
     """One partition's totals; only what is committed in Kafka ever gets in."""
 
     @property
-    def standing(self) -> Standing | None:
+    def standing(self) -> StoreCheckpoint | None:
         """How far it is; None while it is empty."""
         ...
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
-    def write(self, changes: Changes, standing: Standing) -> None:
+    def write(self, changes: Changes, standing: StoreCheckpoint) -> None:
         """Put changes and standing in together."""
         ...
 
@@ -77,16 +77,16 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
-        self._standing: Standing | None = None
+        self._standing: StoreCheckpoint | None = None
 
     @property
-    def standing(self) -> Standing | None:
+    def standing(self) -> StoreCheckpoint | None:
         return self._standing
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return list(map(self._values.get, keys))
 
-    def write(self, changes: Changes, standing: Standing) -> None:
+    def write(self, changes: Changes, standing: StoreCheckpoint) -> None:
         for key, value in changes.items():
             if value is None:
                 self._values.pop(key, None)
@@ -105,7 +105,7 @@ class MemoryStore:
         self.wipe()
 
 
-_STANDING = b"\x00standing"
+_CHECKPOINT_KEY = b"\x00standing"
 _MARK = "clean"
 
 
@@ -166,31 +166,31 @@ class RocksStore:
         writing = WriteOptions()
         writing.disable_wal = True  # type: ignore[method-assign,assignment]  # a property, whatever its stub says
         self._db.set_write_options(writing)
-        known = self._db.get(_STANDING)
-        self._standing = None if known is None else Standing.decode(known)
+        known = self._db.get(_CHECKPOINT_KEY)
+        self._standing = None if known is None else StoreCheckpoint.decode(known)
 
     @property
-    def standing(self) -> Standing | None:
+    def standing(self) -> StoreCheckpoint | None:
         return self._standing
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         found: list[bytes | None] = self._db.get(list(keys))  # type: ignore[assignment]  # a list for a list
         return found
 
-    def write(self, changes: Changes, standing: Standing) -> None:
+    def write(self, changes: Changes, standing: StoreCheckpoint) -> None:
         batch = WriteBatch(raw_mode=True)
         for key, value in changes.items():
             if value is None:
                 batch.delete(key)
             else:
                 batch.put(key, value)
-        batch.put(_STANDING, standing.encode())
+        batch.put(_CHECKPOINT_KEY, standing.encode())
         self._db.write(batch)
         self._standing = standing
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         for key, value in self._db.items():
-            if isinstance(key, bytes) and key != _STANDING:
+            if isinstance(key, bytes) and key != _CHECKPOINT_KEY:
                 yield key, value
 
     def wipe(self) -> None:
@@ -205,18 +205,18 @@ class RocksStore:
         os.close(self._lock)
 
 
-STANDING = b"\x00standing"
+CHECKPOINT_KEY = b"\x00standing"
 """The key of the record that closes a transaction's changes: how far the deltas are, and how many totals there are."""
 _PAUSE_S = 0.01
 _ASK_S = 15.0
 _SETTLE_S = 45.0
 
 
-def standing_value(until: int, keys: int) -> bytes:
+def checkpoint_value(until: int, keys: int) -> bytes:
     return f"{until} {keys}".encode()
 
 
-def parsed_standing(value: bytes) -> tuple[int, int]:
+def parse_checkpoint(value: bytes) -> tuple[int, int]:
     until, keys = value.split(b" ")
     return int(until), int(keys)
 
@@ -275,13 +275,13 @@ def restore(
             changes: dict[bytes, bytes | None] = {}
             for record in batch:
                 key, value = record.key(), record.value()
-                if key == STANDING and value is not None:
-                    until, told_keys = parsed_standing(value)
+                if key == CHECKPOINT_KEY and value is not None:
+                    until, told_keys = parse_checkpoint(value)
                 elif key is not None:
                     changes[key] = value
             keys += growth(store, changes)
             done += len(batch)
-            store.write(changes, Standing(until, batch[-1].offset() + 1, keys))
+            store.write(changes, StoreCheckpoint(until, batch[-1].offset() + 1, keys))
     finally:
         reader.close()
     if keys != told_keys:

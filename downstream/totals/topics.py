@@ -10,7 +10,7 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka import topics
 from brew.kafka.clients import AdminClient
-from brew.kafka.topics import Topic, Wanted
+from brew.kafka.topics import Topic, TopicSpec
 from brew.offsets import Committed, LogOffsets
 
 _COMPACTED = {"cleanup.policy": "compact"}
@@ -56,7 +56,7 @@ class Topics:
 
 def found(client: AdminClient, settings: TotalsSettings, deadline: Deadline) -> Topics | None:
     """All topics; None when one of the group's own is missing: then nothing was counted yet."""
-    source = topics.existing(client, settings.input, deadline)
+    source = topics.describe_one(client, settings.input, deadline)
     own = [settings.deltas, settings.changelog, settings.output]
     known = topics.describe(client, own, deadline)
     if len(known) < len(own):
@@ -71,10 +71,10 @@ def ensured(client: AdminClient, settings: TotalsSettings, deadline: Deadline) -
     Raises:
         Refused: the input is missing, or deltas, changelog and results have not equally many partitions.
     """
-    source = topics.existing(client, settings.input, deadline)
+    source = topics.describe_one(client, settings.input, deadline)
     own = {settings.deltas: {}, settings.changelog: _COMPACTED, settings.output: _COMPACTED}
     known = topics.describe(client, list(own), deadline)
-    missing = [Wanted(name, source.partitions, config) for name, config in own.items() if name not in known]
+    missing = [TopicSpec(name, source.partitions, config) for name, config in own.items() if name not in known]
     if missing:
         topics.create(client, missing, deadline)
         known = topics.describe_all(client, list(own), deadline)

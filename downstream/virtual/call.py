@@ -23,12 +23,17 @@ from brew.names import ExitCode, checked_topic
 from brew.offsets import SourcePosition
 from brew.records import ERROR_EXCEPTION, ERROR_MESSAGE, ERROR_OFFSET, ERROR_PARTITION, ERROR_REASON, ERROR_TOPIC
 from brew.signals import stop_on_signals
-from downstream.address import checked_http, shown
+from downstream.address import checked_http, masked_url
 from downstream.consume.handler import GRACE_S
 from downstream.consume.loop import Loop
 from downstream.consume.options import loop_options, loop_settings
-from downstream.observed import ObservedHandler, Watched, observed
-from downstream.virtual.partitions import HopelessError, SpreadingMember, VirtualPartitions, VirtualSettings
+from downstream.observed import ObservedHandler, ObservedProgram, observed
+from downstream.virtual.partitions import (
+    NonRetriableError,
+    VirtualPartitions,
+    VirtualPartitionsHandler,
+    VirtualSettings,
+)
 from downstream.virtual.scheduling import OnFailure, Retries
 
 REASON = "call-failed"
@@ -85,9 +90,11 @@ class Caller:
         answer = self._http.request("POST", self._settings.url, body=record.value() or b"", headers=headers)
         if 200 <= answer.status < 300:  # noqa: PLR2004 - success, by RFC 9110
             return
-        told = f"{shown(self._settings.url)} answered {answer.status}: {answer.data[:200].decode('utf-8', 'replace')}"
+        told = (
+            f"{masked_url(self._settings.url)} answered {answer.status}: {answer.data[:200].decode('utf-8', 'replace')}"
+        )
         if 400 <= answer.status < 500 and answer.status not in _AGAIN:  # noqa: PLR2004 - the sender's fault
-            raise HopelessError(told)
+            raise NonRetriableError(told)
         raise CallFailedError(told)
 
     def give_up(self, record: LogRecord, error: Exception, attempts: int) -> None:
@@ -205,9 +212,9 @@ def call_command(
     caller = Caller(CallSettings(url, timeout_s), loop.connection, loop.topic, dead_letter, virtual_partitions)
     virtual = VirtualPartitions(settings, caller)
     began = time.monotonic()
-    handler = SpreadingMember(virtual, stop, follow=loop.follow)
+    handler = VirtualPartitionsHandler(virtual, stop, follow=loop.follow)
     try:
-        with observed(Watched.loop("downstream call", loop), given) as recorder:
+        with observed(ObservedProgram.loop("downstream call", loop), given) as recorder:
             watched = ObservedHandler(handler, recorder, loop.topic)
             Loop(loop, watched, stop, lambda text: click.echo(text, err=True)).run()
     finally:
@@ -225,9 +232,11 @@ def call_command(
 def _make_dead_letter_topic(connection: Connection, topic: str, dead_letter: str) -> None:
     reach(connection, Deadline(_REACH_S))
     client, deadline = admin(connection), Deadline(_ASK_S)
-    source = topics.existing(client, topic, deadline)
+    source = topics.describe_one(client, topic, deadline)
     limit = str(topics.max_message_bytes(client, topic, deadline) + 65_536)
-    topics.create(client, [topics.Wanted(dead_letter, source.partitions, {topics.MAX_MESSAGE_BYTES: limit})], deadline)
+    topics.create(
+        client, [topics.TopicSpec(dead_letter, source.partitions, {topics.MAX_MESSAGE_BYTES: limit})], deadline
+    )
     topics.describe_all(client, [dead_letter], deadline)
 
 

@@ -12,12 +12,12 @@ from typing import NamedTuple, Protocol
 from brew.deadline import Deadline
 from brew.errors import BrewError, UsageError
 from brew.kafka.log_reader import LogRecord
-from downstream.consume.handler import Later, Lease, Seat, Slice, start
+from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, RetryLater, start
 from downstream.virtual.scheduling import OffsetTracker, OnFailure, Retries
 from downstream.virtual.workers import Workers
 
 
-class Place(NamedTuple):
+class TopicPartition(NamedTuple):
     """A partition of a topic."""
 
     topic: str
@@ -28,7 +28,7 @@ class HandlerFailedError(BrewError):
     """A record's handler failed as often as it may, and the record is no dead letter: the program ends before it."""
 
 
-class HopelessError(BrewError):
+class NonRetriableError(BrewError):
     """A handler's word for a record that will never succeed: it is not tried again."""
 
 
@@ -70,7 +70,7 @@ class VirtualSettings:
 
 
 @dataclass
-class Told:
+class WorkerResult:
     """What the workers have done so far."""
 
     effects: int = 0
@@ -79,7 +79,7 @@ class Told:
 
 
 @dataclass(eq=False)
-class _Held:
+class _AssignedPartition:
     """One partition as long as this consumer holds it; records of an earlier time never touch a later one's tracker."""
 
     tracker: OffsetTracker
@@ -90,10 +90,10 @@ class _Held:
 
 
 @dataclass
-class _Piece:
+class _RecordTask:
     """A record in work, and how often its handler has failed."""
 
-    held: _Held
+    held: _AssignedPartition
     record: LogRecord
     failures: int = field(default=0)
 
@@ -107,38 +107,38 @@ class VirtualPartitions:
 
     def __init__(self, settings: VirtualSettings, effect: Effect) -> None:
         self._settings, self._effect = settings, effect
-        self._held: dict[Place, _Held] = {}
+        self._held: dict[TopicPartition, _AssignedPartition] = {}
         self._changed = threading.Condition()
-        self.told = Told()
-        self._workers: Workers[_Piece] = Workers(settings.count, self._work)
+        self.told = WorkerResult()
+        self._workers: Workers[_RecordTask] = Workers(settings.count, self._work)
 
-    def assigned(self, place: Place, start: int) -> None:
+    def assigned(self, place: TopicPartition, start: int) -> None:
         """From now on this consumer reads the partition, beginning at offset ``start``."""
-        self._held[place] = _Held(OffsetTracker(start))
+        self._held[place] = _AssignedPartition(OffsetTracker(start))
 
-    def add(self, place: Place, records: Iterable[LogRecord]) -> None:
+    def add(self, place: TopicPartition, records: Iterable[LogRecord]) -> None:
         """Hand records to the workers, in offset order; records without a key have no order among each other."""
         held = self._held[place]
-        pieces: list[tuple[Hashable, _Piece]] = []
+        pieces: list[tuple[Hashable, _RecordTask]] = []
         for record in records:
             offset, key = record.offset(), record.key()
-            pieces.append(((held, offset if key is None else key, key is None), _Piece(held, record)))
+            pieces.append(((held, offset if key is None else key, key is None), _RecordTask(held, record)))
         with self._changed:
             for piece in pieces:
                 held.tracker.take(piece[1].record.offset())
         self._workers.put(pieces)
 
-    def passed(self, place: Place, until: int) -> None:
+    def passed(self, place: TopicPartition, until: int) -> None:
         """The end of the log was seen at ``until``: markers below it need no effect."""
         with self._changed:
             self._held[place].tracker.passed(until)
 
-    def full(self, place: Place) -> bool:
+    def full(self, place: TopicPartition) -> bool:
         """One more batch could be too much: read no more of this partition until its position moves."""
         with self._changed:
             return self._is_full(self._held[place])
 
-    def _is_full(self, held: _Held) -> bool:
+    def _is_full(self, held: _AssignedPartition) -> bool:
         return held.tracker.span > self._settings.most_uncovered - self._settings.batch
 
     def await_room(self, timeout_s: float) -> bool:
@@ -146,7 +146,7 @@ class VirtualPartitions:
         with self._changed:
             return self._changed.wait_for(lambda: not any(map(self._is_full, self._held.values())), timeout_s)
 
-    def positions(self) -> Mapping[Place, int]:
+    def positions(self) -> Mapping[TopicPartition, int]:
         """
         What may be stored now, by partition.
 
@@ -156,7 +156,7 @@ class VirtualPartitions:
         self._workers.check()
         return self._now()
 
-    def _now(self) -> Mapping[Place, int]:
+    def _now(self) -> Mapping[TopicPartition, int]:
         with self._changed:
             return {place: held.tracker.position for place, held in self._held.items()}
 
@@ -166,13 +166,13 @@ class VirtualPartitions:
         with self._changed:
             return all(held.tracker.unfinished == 0 for held in self._held.values())
 
-    def hold(self, places: Iterable[Place]) -> None:
+    def hold(self, places: Iterable[TopicPartition]) -> None:
         """Begin nothing behind what is begun: these are about to be revoked, one after another."""
         with self._changed:
             for place in places:
                 self._held[place].limit = self._held[place].begun
 
-    def revoked(self, place: Place, deadline: Deadline) -> int:
+    def revoked(self, place: TopicPartition, deadline: Deadline) -> int:
         """
         Let a partition go: finish what lies below the last record begun, and tell the last position to store.
 
@@ -190,18 +190,18 @@ class VirtualPartitions:
             held.limit = -1
             return held.tracker.position
 
-    def lost(self, place: Place) -> None:
+    def lost(self, place: TopicPartition) -> None:
         """Somebody else has the partition already: begin nothing more there, store nothing."""
         held = self._held.pop(place)
         with self._changed:
             held.limit = -1
 
-    def close(self, deadline: Deadline) -> Mapping[Place, int]:
+    def close(self, deadline: Deadline) -> Mapping[TopicPartition, int]:
         """Begin nothing more, wait for what is running, and tell the last positions that could be stored."""
         self._workers.stop(deadline)
         return self._now()
 
-    def _work(self, piece: _Piece) -> float | None:
+    def _work(self, piece: _RecordTask) -> float | None:
         """One try at one record, in a worker's thread."""
         held, offset = piece.held, piece.record.offset()
         with self._changed:
@@ -217,14 +217,14 @@ class VirtualPartitions:
                     self._changed.notify_all()
         return again_s
 
-    def _try(self, piece: _Piece) -> float | None:
+    def _try(self, piece: _RecordTask) -> float | None:
         record = piece.record
         try:
             self._effect.handle(record)
         except Exception as error:
             piece.failures += 1
             again_s = self._settings.retries.after(piece.failures)
-            if again_s is not None and not isinstance(error, HopelessError):
+            if again_s is not None and not isinstance(error, NonRetriableError):
                 with self._changed:
                     self.told.retries += 1
                 return again_s
@@ -248,7 +248,7 @@ _STORE_EVERY_S = 0.5
 _ROOM_S = 1.0
 
 
-class SpreadingMember:
+class VirtualPartitionsHandler:
     """
     The loop's handler. Kafka's committed offset is the position, and never above a record without an effect.
 
@@ -272,7 +272,7 @@ class SpreadingMember:
         self._stored: dict[int, int] = {}
         self._store_at = 0.0
 
-    def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
+    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
         """Begin at the group's committed offset, or at the first one; what is held already goes on where it was."""
         for seat in seats:
             if seat.partition in self._read:
@@ -280,36 +280,36 @@ class SpreadingMember:
             begin = start(seat)
             self._topic = seat.topic
             self._read[seat.partition], self._goals[seat.partition] = begin, seat.last_stable
-            self._virtual.assigned(Place(seat.topic, seat.partition), begin)
+            self._virtual.assigned(TopicPartition(seat.topic, seat.partition), begin)
         return {seat.partition: self._read[seat.partition] for seat in seats}
 
-    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
+    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         """Give records to the workers, and stop reading partitions of which enough is in work."""
         for one in slices:
-            place = Place(self._topic, one.partition)
+            place = TopicPartition(self._topic, one.partition)
             self._virtual.add(place, one.records)
             self._virtual.passed(place, one.until)
             self._read[one.partition] = one.until
         # After pause and resume the client takes up to a second to fetch again (measured): so only for slow handlers.
         if not self._virtual.await_room(_ROOM_S):
-            lease.pause([p for p in self._read if self._virtual.full(Place(self._topic, p))])
+            lease.pause([p for p in self._read if self._virtual.full(TopicPartition(self._topic, p))])
 
-    def tick(self, lease: Lease) -> None:
+    def tick(self, lease: HandlerContext) -> None:
         """Store positions, read on where there is room again, and let the end of a drain wait for the workers."""
         self._report = lease.report
-        lease.resume([p for p in self._read if not self._virtual.full(Place(self._topic, p))])
+        lease.resume([p for p in self._read if not self._virtual.full(TopicPartition(self._topic, p))])
         if not self._follow and self._read and all(at >= self._goals[p] for p, at in self._read.items()):
             self._await_workers(lease)
         if self._now() >= self._store_at:
             self._store(self._virtual.positions())
 
-    def _await_workers(self, lease: Lease) -> None:
+    def _await_workers(self, lease: HandlerContext) -> None:
         while not self._virtual.idle() and not self._stop.is_set():
             if lease.deadline.expired():
-                raise Later("handlers are still at work", _LOOK_S)
+                raise RetryLater("handlers are still at work", _LOOK_S)
             self._stop.wait(_LOOK_S)
 
-    def _store(self, positions: Mapping[Place, int]) -> None:
+    def _store(self, positions: Mapping[TopicPartition, int]) -> None:
         self._store_at = self._now() + _STORE_EVERY_S
         moved = {place.partition: at for place, at in positions.items() if self._stored.get(place.partition) != at}
         if moved:
@@ -330,9 +330,9 @@ class SpreadingMember:
                 self._virtual.lost(self._forget(partition))
             self._stored.pop(partition, None)
 
-    def _forget(self, partition: int) -> Place:
+    def _forget(self, partition: int) -> TopicPartition:
         del self._read[partition], self._goals[partition]
-        return Place(self._topic, partition)
+        return TopicPartition(self._topic, partition)
 
     def close(self, deadline: Deadline) -> None:
         self._virtual.close(deadline)

@@ -25,8 +25,25 @@ from brew.kafka.clients import BATCH_BYTES
 from brew.kafka.transaction import TransactionSettings
 from brew.names import CrashPoint, ExitCode, checked_topic
 from brew.offsets import SourcePosition
-from operations.dlq.dead_letter import ASK_S, Choice, Ground, Letter, ground, shown
-from operations.dlq.replay import CRASH_POINTS, Back, Edit, ReplaySettings, Report, Rules, Stays, replay, replay_group
+from operations.dlq.dead_letter import (
+    ASK_S,
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetterTopics,
+    open_dead_letter_topics,
+    printable_content,
+)
+from operations.dlq.replay import (
+    CRASH_POINTS,
+    RepairCommand,
+    ReplayRecord,
+    ReplayReport,
+    ReplayRules,
+    ReplaySettings,
+    SkippedDeadLetter,
+    replay,
+    replay_group,
+)
 
 _MOST_SHOWN = 2000
 _PERIODS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H:00Z", "minute": "%Y-%m-%dT%H:%MZ"}
@@ -49,7 +66,7 @@ class Census:
     period: str = "none"
     _counts: dict[tuple[str, int, str], _Count] = field(default_factory=dict)
 
-    def add(self, letter: Letter, *, replayed: bool) -> None:
+    def add(self, letter: DeadLetter, *, replayed: bool) -> None:
         form = _PERIODS.get(self.period)
         when = "" if form is None else _time(letter.timestamp).strftime(form)
         at = (letter.reason, letter.partition, when)
@@ -84,7 +101,7 @@ def census_table(document: dict[str, Any]) -> Table:
     return table
 
 
-def letter_document(letter: Letter, *, replayed: bool) -> dict[str, Any]:
+def letter_document(letter: DeadLetter, *, replayed: bool) -> dict[str, Any]:
     """All of one letter; bytes as `{"text": ...}` or `{"hex": ...}`."""
     source = letter.source
     return {
@@ -96,10 +113,10 @@ def letter_document(letter: Letter, *, replayed: bool) -> dict[str, Any]:
         "timestamp": _text(letter.timestamp),
         "replayed": replayed,
         "replays_before": letter.replays,
-        "key": shown(letter.key),
-        "headers": [[name, shown(content)] for name, content in letter.headers],
+        "key": printable_content(letter.key),
+        "headers": [[name, printable_content(content)] for name, content in letter.headers],
         "value_omitted": letter.omitted,
-        "value": shown(letter.value),
+        "value": printable_content(letter.value),
     }
 
 
@@ -116,18 +133,18 @@ def letter_table(document: dict[str, Any]) -> Group:
     return Group(table, headers, Text("value:"), _harmless(document["value"]))
 
 
-def report_document(report: Report, dead_letter: str, target: str, *, dry_run: bool) -> dict[str, Any]:
+def report_document(report: ReplayReport, dead_letter: str, target: str, *, dry_run: bool) -> dict[str, Any]:
     """What a replay did; with ``dry_run`` what it would do."""
     return {
         "dead_letter": dead_letter,
         "input": target,
         "dry_run": dry_run,
-        "replayed": len(report.backs),
-        "stays": dict(sorted(Counter(each.why.value for each in report.stays).items())),
+        "replayed": len(report.replayed),
+        "stays": dict(sorted(Counter(each.why.value for each in report.skipped).items())),
         "letters": [
             {"partition": back.letter.partition, "offset": back.letter.offset, "to": back.partition}
             | {"count": back.letter.replays + 1}
-            for back in report.backs
+            for back in report.replayed
         ],
         "stayed": [
             {
@@ -136,14 +153,14 @@ def report_document(report: Report, dead_letter: str, target: str, *, dry_run: b
                 "why": one.why.value,
                 "message": one.message,
             }
-            for one in report.stays
+            for one in report.skipped
         ],
     }
 
 
-def tell(console: Console, told: Iterable[Back | Stays]) -> None:
+def print_skipped(console: Console, told: Iterable[ReplayRecord | SkippedDeadLetter]) -> None:
     """A line for each letter that stays and was not written back before; the first hundred of a transaction."""
-    stays = [one for one in told if isinstance(one, Stays) and one.message]
+    stays = [one for one in told if isinstance(one, SkippedDeadLetter) and one.message]
     for one in stays[:_MOST_LINES]:
         place = f"{one.letter.partition}/{one.letter.offset}"
         console.print(_plain(f"{place} stays, {one.why.value}: {one.message}"), soft_wrap=True)
@@ -249,13 +266,13 @@ def list_command(
       python -m pipeline dlq list --reason not-json --per hour --json
     """  # noqa: D301 - click's own mark
     choice = replace(_choice(**chosen), topic=None if topic is None else checked_topic(topic, "--input"))
-    place = ground(connection(bootstrap), dead_letter)
+    place = open_dead_letter_topics(connection(bootstrap), dead_letter)
     census = Census(per)
     partitions = place.partitions(choice.partitions)
-    marks = {p: place.marked(p).offsets for p in partitions}
+    marks = {p: place.replay_log(p).offsets for p in partitions}
     for letters in place.letters(partitions, choice.start, choice.until):
         for letter in letters:
-            if choice.means(letter):
+            if choice.matches(letter):
                 census.add(letter, replayed=letter.offset in marks[letter.partition])
     document = census.document(dead_letter)
     if as_json:
@@ -287,7 +304,7 @@ def inspect_command(
             "name one dead letter: PARTITION/OFFSET on the dead-letter topic, or --source PARTITION/OFFSET"
         )
     partition, offset = _pair(at or source or "")
-    place = ground(connection(bootstrap), dead_letter)
+    place = open_dead_letter_topics(connection(bootstrap), dead_letter)
     if source is None:
         letter = _at(place, partition, offset)
     else:
@@ -295,7 +312,7 @@ def inspect_command(
     if letter is None:
         where = f"{more['input']}/{source}" if source is not None else f"{dead_letter}/{at}"
         raise Refused(f"there is no visible dead letter of {where}; `pipeline dlq list` counts those that are there")
-    marks = place.marked(letter.partition).offsets
+    marks = place.replay_log(letter.partition).offsets
     document = letter_document(letter, replayed=letter.offset in marks)
     if as_json:
         _print_json(document)
@@ -335,16 +352,16 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
       python -m pipeline dlq replay --partition 2 --offsets 100:200 --most-replays 1
     """  # noqa: D301 - click's own mark
     target = checked_topic(option["input"], "INPUT_TOPIC (--input)")
-    edit = None if option["edit"] is None else Edit.parse(option["edit"], option["edit_timeout"])
+    edit = None if option["edit"] is None else RepairCommand.parse(option["edit"], option["edit_timeout"])
     choice = _choice(**{name: option[name] for name in ("partitions", "reasons", "keys", "offsets")})
     if not 1 <= len(option["group"]) <= _LONGEST_GROUP:
         raise UsageError(f"GROUP_ID (--group) has {len(option['group'])} characters, it needs 1 to {_LONGEST_GROUP}")
-    place = ground(connection(bootstrap), dead_letter)
+    place = open_dead_letter_topics(connection(bootstrap), dead_letter)
     settings = _settings(place, target, choice, edit, option)
-    report, console = Report(), Console(stderr=True)
+    report, console = ReplayReport(), Console(stderr=True)
 
-    def told(done: Sequence[Back | Stays]) -> None:
-        tell(console, done)
+    def told(done: Sequence[ReplayRecord | SkippedDeadLetter]) -> None:
+        print_skipped(console, done)
 
     with console.status("replaying") if console.is_terminal else contextlib.nullcontext():
         replay(place, settings, report, told)
@@ -356,17 +373,19 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
     return ExitCode.DONE
 
 
-def _settings(place: Ground, target: str, choice: Choice, edit: Edit | None, option: dict[str, Any]) -> ReplaySettings:
+def _settings(
+    place: DeadLetterTopics, target: str, choice: DeadLetterFilter, edit: RepairCommand | None, option: dict[str, Any]
+) -> ReplaySettings:
     deadline = Deadline(ASK_S)
-    found = topics.existing(place.admin, target, deadline)
+    found = topics.describe_one(place.admin, target, deadline)
     max_bytes = topics.max_message_bytes(place.admin, target, deadline)
     batch = min(BATCH_BYTES, max_bytes)
     if not option["dry_run"]:
-        batch = min(batch, topics.max_message_bytes(place.admin, place.make_marks().name, deadline))
+        batch = min(batch, topics.max_message_bytes(place.admin, place.create_replay_log().name, deadline))
     return ReplaySettings(
         option["group"],
         TransactionSettings(place.connection, replay_group(option["group"]), option["transaction_timeout"], batch),
-        Rules(target, found.partitions, max_bytes, option["most_replays"], by_key=option["by_key"]),
+        ReplayRules(target, found.partitions, max_bytes, option["most_replays"], by_key=option["by_key"]),
         choice,
         edit,
         dry_run=option["dry_run"],
@@ -374,22 +393,24 @@ def _settings(place: Ground, target: str, choice: Choice, edit: Edit | None, opt
     )
 
 
-def _at(place: Ground, partition: int, offset: int) -> Letter | None:
+def _at(place: DeadLetterTopics, partition: int, offset: int) -> DeadLetter | None:
     place.partitions([partition])
     found = (letter for some in place.letters([partition], offset, offset + 1) for letter in some)
     return next(found, None)
 
 
-def _from(place: Ground, source: SourcePosition) -> Letter | None:
+def _from(place: DeadLetterTopics, source: SourcePosition) -> DeadLetter | None:
     found = (letter for some in place.letters(place.partitions(())) for letter in some if letter.source == source)
     return next(found, None)
 
 
-def _choice(partitions: Sequence[int], reasons: Sequence[str], keys: Sequence[str], offsets: str | None) -> Choice:
+def _choice(
+    partitions: Sequence[int], reasons: Sequence[str], keys: Sequence[str], offsets: str | None
+) -> DeadLetterFilter:
     start, colon, until = (offsets or ":").partition(":")
     if not colon or any(word and not (word.isascii() and word.isdigit()) for word in (start, until)):
         raise UsageError(f"--offsets is {offsets!r}: write FROM:UNTIL, such as 100:200, 100: or :200")
-    return Choice(
+    return DeadLetterFilter(
         tuple(partitions),
         tuple(reasons),
         tuple(as_bytes(key) for key in keys),

@@ -12,18 +12,18 @@ from brew.kafka import topics
 from brew.kafka.clients import AdminClient, admin, reach
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import log_offsets
-from brew.kafka.topics import Topic, Wanted
+from brew.kafka.topics import Topic, TopicSpec
 from brew.names import READ_COMMITTED, checked_topic
 from brew.offsets import Headers, SourcePosition
 from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_REASON, MARKS_TOPIC, REPLAYED_COUNT
-from operations.dlq.replay_log import Marks
+from operations.dlq.replay_log import ReplayLog
 
 NO_REASON = "unknown"
 """The reason shown for a record that no pipeline put there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """A record of the dead-letter topic; ``timestamp`` is the input record's, in ms since the epoch."""
 
     partition: int
@@ -70,15 +70,15 @@ class Letter:
     @property
     def size(self) -> int:
         """Bytes of key, value and headers."""
-        return sized(self.key, self.value, self.headers)
+        return record_size(self.key, self.value, self.headers)
 
 
-def sized(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     return len(key or b"") + len(value or b"") + sum(len(name) + len(text or b"") for name, text in headers)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DeadLetterFilter:
     """Which dead letters are meant; everything that is set has to hold, and nothing set means all."""
 
     partitions: Sequence[int] = ()
@@ -89,7 +89,7 @@ class Choice:
     topic: str | None = None
     """The input topic that they came from."""
 
-    def means(self, letter: Letter) -> bool:
+    def matches(self, letter: DeadLetter) -> bool:
         return (
             (not self.partitions or letter.partition in self.partitions)
             and (not self.reasons or letter.reason in self.reasons)
@@ -100,7 +100,7 @@ class Choice:
         )
 
 
-def shown(content: bytes | None) -> dict[str, str] | None:
+def printable_content(content: bytes | None) -> dict[str, str] | None:
     """Bytes for people and JSON: `{"text": ...}` where every character is harmless to print, else `{"hex": ...}`."""
     if content is None:
         return None
@@ -117,14 +117,14 @@ _REACH_S = 10.0
 
 
 @dataclass
-class Ground:
+class DeadLetterTopics:
     """The dead-letter topic and the one with its marks (None: nothing was ever written back); used by one thread."""
 
     connection: Connection
     admin: AdminClient
     dead_letter: Topic
     marks: Topic | None
-    _read: dict[int, Marks] = field(default_factory=dict)
+    _read: dict[int, ReplayLog] = field(default_factory=dict)
 
     def partitions(self, chosen: Sequence[int]) -> list[int]:
         """Those that are meant; all where none is."""
@@ -134,25 +134,27 @@ class Ground:
             raise UsageError(f"--partition is {wrong[0]}: {self.dead_letter.name} has partitions 0 to {there - 1}")
         return sorted(set(chosen)) or list(range(there))
 
-    def letters(self, partitions: Sequence[int], start: int = 0, until: int | None = None) -> Iterator[list[Letter]]:
+    def letters(
+        self, partitions: Sequence[int], start: int = 0, until: int | None = None
+    ) -> Iterator[list[DeadLetter]]:
         """The visible dead letters of some partitions, in order for each of them, batch by batch."""
         name = self.dead_letter.name
         logs = log_offsets(self.admin, name, partitions, Deadline(ASK_S))
         ends = {p: log.last_stable if until is None else min(until, log.last_stable) for p, log in logs.items()}
         spans = {p: (max(start, log.first), ends[p]) for p, log in logs.items()}
         for batch in scan(self.connection, name, spans, READ_COMMITTED):
-            yield [_letter(record) for record in batch]
+            yield [_parse(record) for record in batch]
 
-    def marked(self, partition: int) -> Marks:
+    def replay_log(self, partition: int) -> ReplayLog:
         """The marks of a partition, kept for the next time; empty ones before the first replay."""
         name = self.dead_letter.name + MARKS_TOPIC
         if partition not in self._read:
-            self._read[partition] = Marks(self.connection, name, partition, self.dead_letter.topic_id)
+            self._read[partition] = ReplayLog(self.connection, name, partition, self.dead_letter.topic_id)
         if self.marks is not None and partition < self.marks.partitions:
             self._read[partition].follow(self.admin, Deadline(ASK_S))
         return self._read[partition]
 
-    def original(self, letter: Letter) -> bytes | None:
+    def original(self, letter: DeadLetter) -> bytes | None:
         """
         The value of a letter that carries only a reference to it.
 
@@ -170,7 +172,7 @@ class Ground:
                     return batch[0].value()
         raise LookupError(f"{source.topic}/{source.partition}/{source.offset} does not hold the value any more")
 
-    def make_marks(self) -> Topic:
+    def create_replay_log(self) -> Topic:
         """
         The topic for marks, made where it is missing.
 
@@ -178,7 +180,7 @@ class Ground:
             Refused: it has too few partitions.
         """
         if self.marks is None:
-            wanted = Wanted(
+            wanted = TopicSpec(
                 checked_topic(self.dead_letter.name + MARKS_TOPIC, "DLQ_TOPIC (--dead-letter) with '.replayed'"),
                 self.dead_letter.partitions,
                 {"cleanup.policy": "compact"},
@@ -194,7 +196,7 @@ class Ground:
         return self.marks
 
 
-def ground(connection: Connection, dead_letter: str) -> Ground:
+def open_dead_letter_topics(connection: Connection, dead_letter: str) -> DeadLetterTopics:
     """
     Look at the cluster.
 
@@ -211,9 +213,9 @@ def ground(connection: Connection, dead_letter: str) -> Ground:
             f"dead-letter topic {dead_letter!r} is not on {connection.bootstrap}; name another with "
             "DLQ_TOPIC (--dead-letter)"
         )
-    return Ground(connection, client, found[dead_letter], found.get(marks))
+    return DeadLetterTopics(connection, client, found[dead_letter], found.get(marks))
 
 
-def _letter(record: LogRecord) -> Letter:
+def _parse(record: LogRecord) -> DeadLetter:
     headers = record.headers() or []
-    return Letter(record.partition(), record.offset(), record.key(), record.value(), headers, record.timestamp()[1])
+    return DeadLetter(record.partition(), record.offset(), record.key(), record.value(), headers, record.timestamp()[1])

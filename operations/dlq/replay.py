@@ -19,17 +19,17 @@ from brew.names import CrashPoint
 from brew.offsets import Committed
 from brew.records import REPLAY_GROUP, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
 from brew.transaction import abort_at_once, queue
-from operations.dlq.dead_letter import Choice, Ground, Letter, sized
-from operations.dlq.replay_log import mark_key, mark_value
+from operations.dlq.dead_letter import DeadLetter, DeadLetterFilter, DeadLetterTopics, record_size
+from operations.dlq.replay_log import replay_log_key, replay_log_value
 
 BY_KEY = -1
 """The partition that leaves the choice to the key's murmur2 hash."""
 
-_OURS = {REPLAYED_FROM, REPLAYED_COUNT, REPLAYED_TIMESTAMP}
+_REPLAY_HEADERS = {REPLAYED_FROM, REPLAYED_COUNT, REPLAYED_TIMESTAMP}
 _ROOM, _ROOM_PER_HEADER = 512, 10
 
 
-class Why(enum.StrEnum):
+class SkipReason(enum.StrEnum):
     """Why a dead letter stays where it is."""
 
     FOREIGN = "foreign"
@@ -42,26 +42,26 @@ class Why(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stays:
+class SkippedDeadLetter:
     """A dead letter that is not written back, and one sentence that says why."""
 
-    letter: Letter
-    why: Why
+    letter: DeadLetter
+    why: SkipReason
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Back:
+class ReplayRecord:
     """A record for the input topic, made of ``letter``."""
 
-    letter: Letter
+    letter: DeadLetter
     partition: int
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ReplayRules:
     """
     What decides over a dead letter: the input topic, how many partitions it has and how many bytes a record may have,
     how often one record is written back at most, and whether the key chooses the partition.
@@ -73,48 +73,52 @@ class Rules:
     most_replays: int
     by_key: bool = False
 
-    def stays(self, letter: Letter) -> Stays | None:
+    def skipped(self, letter: DeadLetter) -> SkippedDeadLetter | None:
         """Why it is not written back, as far as can be said without its value."""
         source = letter.source
         if source is None:
-            return Stays(letter, Why.FOREIGN, "it has no error and source headers: no pipeline put it there")
+            return SkippedDeadLetter(
+                letter, SkipReason.FOREIGN, "it has no error and source headers: no pipeline put it there"
+            )
         if source.topic != self.input:
-            return Stays(letter, Why.FOREIGN, f"it came from {source.topic}, not from {self.input}; set --input")
+            return SkippedDeadLetter(
+                letter, SkipReason.FOREIGN, f"it came from {source.topic}, not from {self.input}; set --input"
+            )
         if letter.replays >= self.most_replays:
             told = f"it was written back {letter.replays} times, --most-replays is {self.most_replays}"
-            return Stays(letter, Why.TOO_OFTEN, told)
+            return SkippedDeadLetter(letter, SkipReason.TOO_OFTEN, told)
         if source.partition >= self.partitions and not self.by_key:
             told = f"{source.topic} has {self.partitions} partitions, it came from {source.partition}; use --by-key"
-            return Stays(letter, Why.NO_PARTITION, told)
+            return SkippedDeadLetter(letter, SkipReason.NO_PARTITION, told)
         return None
 
-    def back(self, dead_letter: str, letter: Letter, value: bytes | None) -> Back | Stays:
+    def back(self, dead_letter: str, letter: DeadLetter, value: bytes | None) -> ReplayRecord | SkippedDeadLetter:
         """The record to write, for a letter that `stays` lets go; ``value`` may have been repaired."""
-        headers = [(name, text) for name, text in letter.own_headers if name not in _OURS]
+        headers = [(name, text) for name, text in letter.own_headers if name not in _REPLAY_HEADERS]
         headers += [
             (REPLAYED_FROM, f"{dead_letter}/{letter.partition}/{letter.offset}".encode()),
             (REPLAYED_COUNT, b"%d" % (letter.replays + 1)),
             (REPLAYED_TIMESTAMP, b"%d" % letter.timestamp),
         ]
         # One that the broker refuses would fail its whole transaction, again and again.
-        size = sized(letter.key, value, headers) + _ROOM + _ROOM_PER_HEADER * len(headers)
+        size = record_size(letter.key, value, headers) + _ROOM + _ROOM_PER_HEADER * len(headers)
         if size > self.max_bytes:
             told = f"it has about {size} bytes, {self.input} takes {self.max_bytes} (max.message.bytes)"
-            return Stays(letter, Why.TOO_LARGE, told)
+            return SkippedDeadLetter(letter, SkipReason.TOO_LARGE, told)
         source = letter.source
         partition = BY_KEY if self.by_key or source is None else source.partition
-        return Back(letter, partition, value, headers)
+        return ReplayRecord(letter, partition, value, headers)
 
 
-_TOLD = 200
+_MAX_ERROR_LENGTH = 200
 
 
-class EditFailed(Exception):
+class RepairFailed(Exception):
     """The command ended with another code than 0, or not in time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class RepairCommand:
     """The command's words (no shell), and how long it may take for one record."""
 
     command: tuple[str, ...]
@@ -159,13 +163,13 @@ class Edit:
                 edited, complaint = child.communicate(value or b"", timeout=self.timeout_s)
             except subprocess.TimeoutExpired as error:
                 os.killpg(child.pid, signal.SIGKILL)
-                raise EditFailed(f"--edit took longer than {self.timeout_s:g} s (--edit-timeout)") from error
+                raise RepairFailed(f"--edit took longer than {self.timeout_s:g} s (--edit-timeout)") from error
             except BaseException:
                 os.killpg(child.pid, signal.SIGKILL)
                 raise
         if child.returncode:
-            told = complaint.decode("utf-8", "replace").strip()[-_TOLD:]
-            raise EditFailed(f"--edit ended with {child.returncode}" + (f": {told}" if told else ""))
+            told = complaint.decode("utf-8", "replace").strip()[-_MAX_ERROR_LENGTH:]
+            raise RepairFailed(f"--edit ended with {child.returncode}" + (f": {told}" if told else ""))
         return edited
 
 
@@ -187,23 +191,26 @@ class ReplaySettings:
 
     group: str
     transaction: TransactionSettings
-    rules: Rules
-    choice: Choice
-    edit: Edit | None = None
+    rules: ReplayRules
+    choice: DeadLetterFilter
+    edit: RepairCommand | None = None
     dry_run: bool = False
     crash: CrashPoint | None = None
 
 
 @dataclass
-class Report:
+class ReplayReport:
     """What was written back (or would be), and what stays."""
 
-    backs: list[Back] = field(default_factory=list)
-    stays: list[Stays] = field(default_factory=list)
+    replayed: list[ReplayRecord] = field(default_factory=list)
+    skipped: list[SkippedDeadLetter] = field(default_factory=list)
 
 
 def replay(
-    place: Ground, settings: ReplaySettings, report: Report, told: Callable[[Sequence[Back | Stays]], None]
+    place: DeadLetterTopics,
+    settings: ReplaySettings,
+    report: ReplayReport,
+    told: Callable[[Sequence[ReplayRecord | SkippedDeadLetter]], None],
 ) -> None:
     """
     Write back all that is meant, partition by partition; ``told`` hears of each transaction once it is committed.
@@ -216,14 +223,14 @@ def replay(
         one = _Partition(place, settings, partition)
         for letters in _chunks(place.letters([partition])):
             done = one.work(letters)
-            report.backs += [each for each in done if isinstance(each, Back)]
-            report.stays += [each for each in done if isinstance(each, Stays)]
+            report.replayed += [each for each in done if isinstance(each, ReplayRecord)]
+            report.skipped += [each for each in done if isinstance(each, SkippedDeadLetter)]
             told(done)
 
 
-def _chunks(batches: Iterator[list[Letter]]) -> Iterator[list[Letter]]:
+def _chunks(batches: Iterator[list[DeadLetter]]) -> Iterator[list[DeadLetter]]:
     """Letters in order, as many as one transaction takes."""
-    chunk: list[Letter] = []
+    chunk: list[DeadLetter] = []
     size = 0
     for batch in batches:
         for letter in batch:
@@ -239,16 +246,16 @@ def _chunks(batches: Iterator[list[Letter]]) -> Iterator[list[Letter]]:
 class _Partition:
     """One dead-letter partition, from its first letter on."""
 
-    def __init__(self, place: Ground, settings: ReplaySettings, partition: int) -> None:
+    def __init__(self, place: DeadLetterTopics, settings: ReplaySettings, partition: int) -> None:
         self._place, self._settings, self._partition = place, settings, partition
-        self._marks = place.marked(partition)
+        self._marks = place.replay_log(partition)
         self._waiting: int | None = None  # the first letter that is not written back
         self._check_group()
 
-    def work(self, letters: list[Letter]) -> list[Back | Stays]:
+    def work(self, letters: list[DeadLetter]) -> list[ReplayRecord | SkippedDeadLetter]:
         """One transaction, or none where nothing of ``letters`` is to be written."""
         choice = self._settings.choice
-        wanted = [letter for letter in letters if choice.means(letter)]
+        wanted = [letter for letter in letters if choice.matches(letter)]
         if self._settings.dry_run or not any(self._goes(letter) for letter in wanted):
             done = self._decided(wanted)
             self._note_waiting(letters, [])
@@ -264,7 +271,9 @@ class _Partition:
         finally:
             kafka.close()
 
-    def _transact(self, letters: list[Letter], wanted: list[Letter], kafka: KafkaTransaction) -> list[Back | Stays]:
+    def _transact(
+        self, letters: list[DeadLetter], wanted: list[DeadLetter], kafka: KafkaTransaction
+    ) -> list[ReplayRecord | SkippedDeadLetter]:
         """
         1. fence: whoever replayed this partition is out, its open transaction is aborted.
         2. locate: the marks, to the end of their log; a letter with a mark is out already.
@@ -283,14 +292,14 @@ class _Partition:
         self._may_crash(CrashPoint.AFTER_FENCE)
         # Commands may take their time: nothing is open yet that readers would wait for.
         done = self._decided(wanted)
-        backs = [each for each in done if isinstance(each, Back)]
+        backs = [each for each in done if isinstance(each, ReplayRecord)]
         self._note_waiting(letters, backs)
         if backs:
             self._write(backs, self._settled(letters, found), kafka, Deadline(timeout_s))
             self._marks.offsets.update(each.letter.offset for each in backs)
         return done
 
-    def _write(self, backs: list[Back], settled: int, kafka: KafkaTransaction, deadline: Deadline) -> None:
+    def _write(self, backs: list[ReplayRecord], settled: int, kafka: KafkaTransaction, deadline: Deadline) -> None:
         kafka.begin()  # 3
         try:
             with kafka.mapped("produce"):
@@ -311,10 +320,10 @@ class _Partition:
         kafka.commit(deadline)  # 6
         self._may_crash(CrashPoint.AFTER_COMMIT)
 
-    def _produce(self, back: Back, kafka: KafkaTransaction, deadline: Deadline) -> None:
+    def _produce(self, back: ReplayRecord, kafka: KafkaTransaction, deadline: Deadline) -> None:
         settings, letter = self._settings, back.letter
-        key = mark_key(self._marks.dead_letter_id, letter.offset)
-        mark = mark_value(settings.group, settings.rules.input, back.partition, letter.replays + 1)
+        key = replay_log_key(self._marks.dead_letter_id, letter.offset)
+        mark = replay_log_value(settings.group, settings.rules.input, back.partition, letter.replays + 1)
         rows = [
             (settings.rules.input, back.value, letter.key, back.partition, back.headers),
             (self._marks.topic, mark, key, self._partition, None),
@@ -324,17 +333,17 @@ class _Partition:
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
-    def _goes(self, letter: Letter) -> bool:
-        return letter.offset not in self._marks.offsets and self._settings.rules.stays(letter) is None
+    def _goes(self, letter: DeadLetter) -> bool:
+        return letter.offset not in self._marks.offsets and self._settings.rules.skipped(letter) is None
 
-    def _decided(self, wanted: list[Letter]) -> list[Back | Stays]:
+    def _decided(self, wanted: list[DeadLetter]) -> list[ReplayRecord | SkippedDeadLetter]:
         return [self._decide(letter) for letter in wanted]
 
-    def _decide(self, letter: Letter) -> Back | Stays:
+    def _decide(self, letter: DeadLetter) -> ReplayRecord | SkippedDeadLetter:
         settings = self._settings
         if letter.offset in self._marks.offsets:
-            return Stays(letter, Why.REPLAYED)
-        stays = settings.rules.stays(letter)
+            return SkippedDeadLetter(letter, SkipReason.REPLAYED)
+        stays = settings.rules.skipped(letter)
         if stays is not None:
             return stays
         try:
@@ -342,26 +351,26 @@ class _Partition:
             if settings.edit is not None:
                 value = settings.edit(value)
         except LookupError as error:
-            return Stays(letter, Why.BYTES_GONE, str(error))
-        except EditFailed as error:
-            return Stays(letter, Why.EDIT_FAILED, str(error))
+            return SkippedDeadLetter(letter, SkipReason.BYTES_GONE, str(error))
+        except RepairFailed as error:
+            return SkippedDeadLetter(letter, SkipReason.EDIT_FAILED, str(error))
         return settings.rules.back(self._place.dead_letter.name, letter, value)
 
     # -- the position ----------------------------------------------------------------------------------------------
 
-    def _note_waiting(self, letters: list[Letter], backs: list[Back]) -> None:
+    def _note_waiting(self, letters: list[DeadLetter], backs: list[ReplayRecord]) -> None:
         out = self._marks.offsets | {back.letter.offset for back in backs}
         if self._waiting is None:
             self._waiting = next((letter.offset for letter in letters if letter.offset not in out), None)
 
-    def _settled(self, letters: list[Letter], found: Committed | None) -> int:
+    def _settled(self, letters: list[DeadLetter], found: Committed | None) -> int:
         """The offset below which every letter is written back; it never moves back."""
         here = letters[-1].offset + 1 if self._waiting is None else self._waiting
         same = found is not None and found.metadata == self._metadata()
         return max(here, found.offset) if found is not None and same else here
 
     def _metadata(self) -> str:
-        marks = self._place.make_marks()
+        marks = self._place.create_replay_log()
         return f"topic-id={self._marks.dead_letter_id} marks-id={marks.topic_id}"
 
     def _check_marks(self, found: Committed | None) -> None:

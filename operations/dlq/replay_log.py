@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from brew.connection import Connection
-from brew.deadline import Deadline, again
+from brew.deadline import Deadline, retry_until
 from brew.errors import DeadlineExceeded, Refused, Retriable
 from brew.kafka.clients import AdminClient
 from brew.kafka.log_reader import LogRecord, scan
@@ -17,18 +17,18 @@ from brew.names import READ_COMMITTED
 _SETTLED_S = 10.0
 
 
-def mark_key(topic_id: str, offset: int) -> bytes:
+def replay_log_key(topic_id: str, offset: int) -> bytes:
     """The topic's id is part of it: offsets of a topic that was made again are other dead letters."""
     return f"{topic_id}/{offset}".encode()
 
 
-def mark_value(group: str, source: str, partition: int, count: int) -> bytes:
+def replay_log_value(group: str, source: str, partition: int, count: int) -> bytes:
     """For people: who wrote it back, where to (partition -1: by key), and for which time."""
     return orjson.dumps({"group": group, "to": source, "partition": partition, "count": count})
 
 
 @dataclass
-class Marks:
+class ReplayLog:
     """The marks of one dead-letter partition, as far as read; ``group`` is who set them."""
 
     connection: Connection
@@ -59,7 +59,7 @@ class Marks:
             return log.first, log.end
 
         try:
-            first, end = again(ask, "marks", deadline.part(_SETTLED_S))
+            first, end = retry_until(ask, "marks", deadline.part(_SETTLED_S))
         except DeadlineExceeded as error:
             raise Refused(
                 f"{self.topic}[{self.partition}] has an open transaction that is not this group's: "

@@ -19,12 +19,12 @@ from brew.cli import as_bytes, as_text
 from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.kafka.log_reader import LogRecord
-from brew.kafka.transactions_admin import transactions
+from brew.kafka.transactions_admin import open_transactions_admin
 from brew.names import ExitCode
 from brew.offsets import SourcePosition
 from operations.explain import search
-from operations.explain.search import Places, Tracer, family
-from operations.explain.verdict import BROKEN, Copy, Story, Verdict, answer, order_id, verdict
+from operations.explain.search import OrderSearch, OrderTopics, related_records
+from operations.explain.verdict import BROKEN, Copy, OrderHistory, Verdict, delivery_status, order_id, verdict
 from operations.options import (
     advised,
     bootstrap_option,
@@ -37,14 +37,19 @@ from operations.options import (
     say_json,
     show,
 )
-from operations.record_status import Fate
+from operations.record_status import RecordState
 
-_STYLES = {Fate.COMMITTED: "green", Fate.PLAIN: "green", Fate.ABORTED: "dim", Fate.OPEN: "yellow"}
+_STYLES = {
+    RecordState.COMMITTED: "green",
+    RecordState.PLAIN: "green",
+    RecordState.ABORTED: "dim",
+    RecordState.OPEN: "yellow",
+}
 
 
-def document(story: Story) -> dict[str, Any]:
+def document(story: OrderHistory) -> dict[str, Any]:
     """One order as JSON."""
-    verdict, why = answer(story)
+    verdict, why = delivery_status(story)
     return {
         "order": story.place,
         "answer": verdict.value,
@@ -77,7 +82,7 @@ def _copy(one: Copy) -> dict[str, Any]:
     }
 
 
-def judged(stories: Sequence[Story]) -> dict[str, str] | None:
+def verdict_document(stories: Sequence[OrderHistory]) -> dict[str, str] | None:
     """What the records are to each other, as JSON; None where one stands for itself."""
     found = verdict(stories)
     return None if found is None else {"verdict": found[0].value, "why": found[1]}
@@ -94,7 +99,7 @@ def remarks(found: Mapping[str, Any]) -> list[Text]:
     return lines
 
 
-def drawn(told: dict[str, Any]) -> Group:
+def render(told: dict[str, Any]) -> Group:
     """One order for people."""
     table = Table(pad_edge=False, show_lines=False)
     table.add_column("where", overflow="fold")
@@ -103,7 +108,7 @@ def drawn(told: dict[str, Any]) -> Group:
     table.add_column("read_committed sees it?", ratio=1, overflow="fold")
     rows = [told["input"]] if told["input"] is not None else []
     for row in [*rows, *told["copies"]]:
-        fate = Fate(row["fate"])
+        fate = RecordState(row["fate"])
         seen = Text("yes: " if row["visible"] else "no: ", "green" if row["visible"] else "yellow")
         table.add_row(
             f"{row['role']}\n{row['at']}",
@@ -120,8 +125,8 @@ def drawn(told: dict[str, Any]) -> Group:
 
 
 def _transaction(row: dict[str, Any]) -> str:
-    if row["fate"] in {Fate.PLAIN, Fate.UNKNOWN}:
-        return "none" if row["fate"] == Fate.PLAIN else "-"
+    if row["fate"] in {RecordState.PLAIN, RecordState.UNKNOWN}:
+        return "none" if row["fate"] == RecordState.PLAIN else "-"
     lines = [row["transactional_id"] or "", f"producer {row['producer_id']}, epoch {row['producer_epoch']}"]
     if row["range"] is not None:
         start, until = row["range"]
@@ -168,7 +173,7 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
     \b
     Exit codes: 0 told, 1 it breaks the promise (twice, lost, ghost), 3 refused or out of reach, 64 wrong usage.
     """  # noqa: D301 - click's own mark
-    places = Places(more["topic"], more["output"], more["dead_letter"], more["group"])
+    places = OrderTopics(more["topic"], more["output"], more["dead_letter"], more["group"])
     since_ms = None if more["since"] is None else since(more["since"], time.time())
     by_id = more["is_order_id"]
     place = None if is_key or by_id else SourcePosition.parse(what)
@@ -177,19 +182,19 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
             f"{what!r} is a place on none of {', '.join(places.topics)}; name those topics, or say --key if it is a key"
         )
     connection = connected(bootstrap)
-    with transactions(connection, Deadline(_ALL_S)) as told, _progress() as progress:
-        tracer = Tracer(connection, places, told, progress)
+    with open_transactions_admin(connection, Deadline(_ALL_S)) as told, _progress() as progress:
+        tracer = OrderSearch(connection, places, told, progress)
         tracer.check(places.input, *([] if place is None else [place.topic]))
         if place is None:
             asked, count = tracer.matching(_named(what, by_id=by_id), since_ms, more["limit"])
         else:
             asked, count = [tracer.origin(place.topic, place.partition, place.offset)], 1
-        stories = family(tracer, asked)
-    found = {"what": as_text(what), "found": count, "verdict": judged(stories), "not_told": tracer.not_told}
+        stories = related_records(tracer, asked)
+    found = {"what": as_text(what), "found": count, "verdict": verdict_document(stories), "not_told": tracer.not_told}
     if as_json:
         say_json(found | {"orders": [document(story) for story in stories]})
     else:
-        show(*(drawn(document(story)) for story in stories), *remarks(found))
+        show(*(render(document(story)) for story in stories), *remarks(found))
         name = "order_id" if by_id else "key"
         if not stories:
             click.echo(
@@ -198,7 +203,7 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
             )
         elif count > len(asked):
             click.echo(f"{count} records have that {name}, the last {len(asked)} are told; --limit {count} tells all")
-    return ExitCode.VIOLATION if BROKEN & {answer(story)[0] for story in stories} else ExitCode.DONE
+    return ExitCode.VIOLATION if BROKEN & {delivery_status(story)[0] for story in stories} else ExitCode.DONE
 
 
 def _named(what: str, *, by_id: bool) -> Callable[[LogRecord], bool]:

@@ -16,12 +16,12 @@ from brew.kafka.clients import admin
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import committed_by, log_offsets, offsets_at
 from brew.kafka.raw_log import offset_batches, offsets_partition
-from brew.kafka.transactions_admin import Transactions
+from brew.kafka.transactions_admin import TransactionsAdmin
 from brew.names import READ_UNCOMMITTED
 from brew.offsets import LogOffsets, SourcePosition
-from operations.dlq.dead_letter import Letter
-from operations.explain.verdict import Copy, Order, Story, linked
-from operations.record_status import Finder, Spans, spans, view
+from operations.dlq.dead_letter import DeadLetter
+from operations.explain.verdict import Copy, Order, OrderHistory, link_replays
+from operations.record_status import RecordStateFinder, Spans, spans, visibility
 
 _ASK_S = 60.0
 _MOST_OFFSET_LOG = 200_000
@@ -33,7 +33,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class OrderTopics:
     """The topics that an order passes, and the group that reads the first."""
 
     input: str
@@ -50,10 +50,12 @@ class Places:
         return {"output": self.output, DEAD_LETTER: self.dead_letter}
 
 
-class Tracer:
+class OrderSearch:
     """One investigation, through one admin client."""
 
-    def __init__(self, connection: Connection, places: Places, told: Transactions, progress: Progress) -> None:
+    def __init__(
+        self, connection: Connection, places: OrderTopics, told: TransactionsAdmin, progress: Progress
+    ) -> None:
         self._connection, self.places, self._told, self._progress = connection, places, told, progress
         self._admin = admin(connection)
         self._logs: dict[str, dict[int, LogOffsets]] = {}
@@ -76,7 +78,7 @@ class Tracer:
         """
         for topic in wanted:
             if not self.logs(topic):
-                topics.existing(self._admin, topic, Deadline(_ASK_S))
+                topics.describe_one(self._admin, topic, Deadline(_ASK_S))
 
     def origin(self, topic: str, partition: int, offset: int) -> SourcePosition:
         """
@@ -116,7 +118,7 @@ class Tracer:
                 count += 1
         return list(found), count
 
-    def stories(self, wanted: Iterable[SourcePosition]) -> list[Story]:
+    def stories(self, wanted: Iterable[SourcePosition]) -> list[OrderHistory]:
         """What became of each of these."""
         asked = list(dict.fromkeys(wanted))
         sources = {at: self.source(at) for at in asked}
@@ -136,7 +138,7 @@ class Tracer:
         named = self._named(copies)
         complete = all(log.first == 0 for name in self.places.targets.values() for log in self.logs(name).values())
         return [
-            Story(
+            OrderHistory(
                 at,
                 None if sources[at] is None else self._copy("input", at.topic, at.partition, at.offset),
                 tuple(named(at, one) for one in copies[at]),
@@ -183,12 +185,12 @@ class Tracer:
         return found
 
     def _copy(self, role: str, topic: str, partition: int, offset: int) -> Copy:
-        log, finder = self.logs(topic)[partition], Finder(offset)
+        log, finder = self.logs(topic)[partition], RecordStateFinder(offset)
         for batch, _ in self._told.raw.batches(topic, partition, offset, log.end, Deadline(_ASK_S)):
             if finder.add(batch):
                 break
         written = finder.written()
-        return Copy(role, topic, partition, offset, written, view(offset, written, log))
+        return Copy(role, topic, partition, offset, written, visibility(offset, written, log))
 
     def _named(self, copies: Mapping[SourcePosition, list[Copy]]) -> Callable[[SourcePosition, Copy], Copy]:
         """Adds what the coordinator and the group's offset log tell of a copy's transaction."""
@@ -213,7 +215,7 @@ class Tracer:
         """The ranges of the group's transactions, as far as the offset log still tells them."""
         group, deadline = self.places.group, Deadline(_ASK_S)
         try:
-            partition = offsets_partition(group, topics.existing(self._admin, OFFSETS_TOPIC, deadline).partitions)
+            partition = offsets_partition(group, topics.describe_one(self._admin, OFFSETS_TOPIC, deadline).partitions)
             log = log_offsets(self._admin, OFFSETS_TOPIC, [partition], deadline)[partition]
             start = max(log.first, log.end - _MOST_OFFSET_LOG)
             batches = offset_batches(self._told.raw, group, self.places.input, partition, start, log.end)
@@ -237,7 +239,7 @@ def earliest(sources: Iterable[LogRecord | None]) -> int | None:
 
 
 def _rejected(one: Copy, record: LogRecord) -> Copy:
-    letter = Letter(one.partition, one.offset, None, None, record.headers() or [], 0)
+    letter = DeadLetter(one.partition, one.offset, None, None, record.headers() or [], 0)
     return replace(one, reason=_printable(letter.reason), message=_printable(letter.message))
 
 
@@ -245,7 +247,7 @@ def _printable(text: str) -> str:
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
-def family(tracer: Tracer, asked: Iterable[SourcePosition]) -> list[Story]:
+def related_records(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> list[OrderHistory]:
     """What became of each of these, and of the records that they were, or have become, by a replay; by place."""
     stories = tracer.stories(_with_originals(tracer, asked))
     looked: set[str] = set()
@@ -253,10 +255,10 @@ def family(tracer: Tracer, asked: Iterable[SourcePosition]) -> list[Story]:
         looked |= letters
         found = _replays(tracer, stories, letters) - {one.at for one in stories}
         stories += tracer.stories(sorted(found)) if found else []
-    return linked(stories)
+    return link_replays(stories)
 
 
-def _with_originals(tracer: Tracer, asked: Iterable[SourcePosition]) -> list[SourcePosition]:
+def _with_originals(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> list[SourcePosition]:
     found = dict.fromkeys(asked)
     new = deque(found)
     while new:
@@ -267,7 +269,7 @@ def _with_originals(tracer: Tracer, asked: Iterable[SourcePosition]) -> list[Sou
     return list(found)
 
 
-def _original(tracer: Tracer, record: LogRecord | None) -> SourcePosition | None:
+def _original(tracer: OrderSearch, record: LogRecord | None) -> SourcePosition | None:
     """The input record whose dead letter this one was."""
     letter = None if record is None else Order.of(None, record.headers()).replay_of
     if letter is None or letter.topic != tracer.places.dead_letter:
@@ -280,7 +282,7 @@ def _original(tracer: Tracer, record: LogRecord | None) -> SourcePosition | None
     return origin if origin.topic == tracer.places.input else None
 
 
-def _replays(tracer: Tracer, stories: Iterable[Story], letters: set[str]) -> set[SourcePosition]:
+def _replays(tracer: OrderSearch, stories: Iterable[OrderHistory], letters: set[str]) -> set[SourcePosition]:
     """The input records that were written back from these dead letters; a replay keeps the key, and is newer."""
     sources = [tracer.source(one.at) for one in stories if one.letters]
     keys = {one.key() for one in sources if one is not None} if None not in sources else None

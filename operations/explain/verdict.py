@@ -12,7 +12,7 @@ import orjson
 
 from brew.offsets import Headers, SourcePosition
 from brew.records import REPLAYED_FROM
-from operations.record_status import Fate, Span, View, Written
+from operations.record_status import RecordState, RecordWriter, Span, Visibility
 
 _MOST_BYTES = 1_000_000  # what a run takes, by default; a larger value is not read for its id
 
@@ -50,7 +50,7 @@ def order_id(value: bytes | None) -> str | None:
     return str(found) if isinstance(found, str | int) and not isinstance(found, bool) else None
 
 
-class Answer(enum.StrEnum):
+class DeliveryStatus(enum.StrEnum):
     """Where an order is; the last three break the promise."""
 
     DELIVERED = "delivered"
@@ -65,8 +65,8 @@ class Answer(enum.StrEnum):
     GHOST = "ghost"
 
 
-BROKEN = frozenset({Answer.TWICE, Answer.LOST, Answer.GHOST})
-_STANDING = frozenset({Fate.COMMITTED, Fate.PLAIN})
+BROKEN = frozenset({DeliveryStatus.TWICE, DeliveryStatus.LOST, DeliveryStatus.GHOST})
+_STANDING = frozenset({RecordState.COMMITTED, RecordState.PLAIN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class Copy:
     topic: str
     partition: int
     offset: int
-    written: Written
-    view: View
+    written: RecordWriter
+    view: Visibility
     transactional_id: str | None = None
     span: Span | None = None
     reason: str | None = None
@@ -94,7 +94,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class OrderHistory:
     """
     An input record and all that came of it; ``complete``: no part of the output logs was left out.
 
@@ -117,7 +117,7 @@ class Story:
     @property
     def seen(self) -> bool:
         """True when the input record is there and nobody aborted it."""
-        return self.source is not None and self.source.written.fate is not Fate.ABORTED
+        return self.source is not None and self.source.written.fate is not RecordState.ABORTED
 
     @property
     def letters(self) -> list[Copy]:
@@ -135,12 +135,12 @@ class Story:
             return "no committed offset: not read yet"
         if self.done:
             return f"done: the group stands at {self.position}"
-        if any(one.written.fate is Fate.OPEN for one in self.copies):
+        if any(one.written.fate is RecordState.OPEN for one in self.copies):
             return f"in flight: the group stands at {self.position}, and a transaction is open"
         return f"not read yet: the group stands at {self.position}"
 
 
-def linked(stories: Iterable[Story]) -> list[Story]:
+def link_replays(stories: Iterable[OrderHistory]) -> list[OrderHistory]:
     """The same by place, each with the input records among them that its dead letters were written back as."""
     told = sorted(stories, key=lambda one: one.at)
     back: defaultdict[str, list[str]] = defaultdict(list)
@@ -150,25 +150,25 @@ def linked(stories: Iterable[Story]) -> list[Story]:
     return [replace(one, replays=tuple(at for letter in one.letters for at in back[letter.place])) for one in told]
 
 
-def answer(story: Story) -> tuple[Answer, str]:
+def delivery_status(story: OrderHistory) -> tuple[DeliveryStatus, str]:
     """The answer and one sentence for it."""
     standing = [one for one in story.copies if one.written.fate in _STANDING]
-    aborted = sum(one.written.fate is Fate.ABORTED for one in story.copies)
-    if story.source is not None and story.source.written.fate is Fate.ABORTED:
+    aborted = sum(one.written.fate is RecordState.ABORTED for one in story.copies)
+    if story.source is not None and story.source.written.fate is RecordState.ABORTED:
         if standing:
-            return Answer.GHOST, "the input record was aborted, and yet it was delivered"
-        return Answer.NOT_VISIBLE, "the input record itself was aborted: nobody is to see it"
+            return DeliveryStatus.GHOST, "the input record was aborted, and yet it was delivered"
+        return DeliveryStatus.NOT_VISIBLE, "the input record itself was aborted: nobody is to see it"
     if len(standing) > 1:
-        return Answer.TWICE, _why_twice(standing)
+        return DeliveryStatus.TWICE, _why_twice(standing)
     if standing:
         return _delivered(story, standing[0], aborted)
-    return _nowhere(story, aborted)
+    return _not_found(story, aborted)
 
 
 def _why_twice(standing: list[Copy]) -> str:
     """How many copies stand, what wrote them, and what that points to."""
-    plain = [one for one in standing if one.written.fate is Fate.PLAIN]
-    within = [one for one in standing if one.written.fate is Fate.COMMITTED]
+    plain = [one for one in standing if one.written.fate is RecordState.PLAIN]
+    within = [one for one in standing if one.written.fate is RecordState.COMMITTED]
     places = " and ".join(one.place for one in standing)
     writers = sorted({one.transactional_id or f"producer {one.written.producer_id}" for one in within})
     if not within:
@@ -200,33 +200,36 @@ def _transactions(copies: list[Copy]) -> int:
     return sum(max(len(found) for found in places.values()) for places in markers.values())
 
 
-def _delivered(story: Story, copy: Copy, aborted: int) -> tuple[Answer, str]:
+def _delivered(story: OrderHistory, copy: Copy, aborted: int) -> tuple[DeliveryStatus, str]:
     more = ""
     if aborted:
         plural = "ies" if aborted > 1 else "y"
         more = f"; {aborted} aborted cop{plural} beside it: read_uncommitted readers see {aborted + 1}"
     if not copy.view.visible:
-        return Answer.WAITING, f"committed, but readers wait for an older open transaction{more}"
+        return DeliveryStatus.WAITING, f"committed, but readers wait for an older open transaction{more}"
     if copy.reason is not None:
         why = f"{copy.reason}: {copy.message}" if copy.message else copy.reason
         back = "".join(f"; written back as {one}" for one in story.replays)
-        return Answer.REJECTED, f"{why}; dead letter {copy.place}{back}{more}"
-    return Answer.DELIVERED, f"delivered once, to {copy.topic}[{copy.partition}] offset {copy.offset}{more}"
+        return DeliveryStatus.REJECTED, f"{why}; dead letter {copy.place}{back}{more}"
+    return DeliveryStatus.DELIVERED, f"delivered once, to {copy.topic}[{copy.partition}] offset {copy.offset}{more}"
 
 
-def _nowhere(story: Story, aborted: int) -> tuple[Answer, str]:
+def _not_found(story: OrderHistory, aborted: int) -> tuple[DeliveryStatus, str]:
     source = story.source
     tried = f", {aborted} attempt{'s' * (aborted != 1)} aborted" if aborted else ""
-    if any(one.written.fate is Fate.OPEN for one in story.copies):
-        return Answer.IN_FLIGHT, f"written, and its transaction is still open{tried}"
+    if any(one.written.fate is RecordState.OPEN for one in story.copies):
+        return DeliveryStatus.IN_FLIGHT, f"written, and its transaction is still open{tried}"
     if source is not None and not source.view.visible:
-        return Answer.NOT_VISIBLE, f"not visible on the input: {source.view.rule}"
+        return DeliveryStatus.NOT_VISIBLE, f"not visible on the input: {source.view.rule}"
     if not story.done:
-        return Answer.NOT_READ, f"nothing committed yet{tried}; the next run reads it again"
+        return DeliveryStatus.NOT_READ, f"nothing committed yet{tried}; the next run reads it again"
     if source is None or not story.complete:
         why = "the input record is gone" if source is None else "a part of the output logs is gone or was left out"
-        return Answer.NOT_FOUND, f"the group stands behind it, no copy was found, and {why}"
-    return Answer.LOST, "the group stands behind it, and no committed copy exists: somebody moved the position forward"
+        return DeliveryStatus.NOT_FOUND, f"the group stands behind it, no copy was found, and {why}"
+    return (
+        DeliveryStatus.LOST,
+        "the group stands behind it, and no committed copy exists: somebody moved the position forward",
+    )
 
 
 class Verdict(enum.StrEnum):
@@ -238,11 +241,14 @@ class Verdict(enum.StrEnum):
     DIFFERENT = "different"
 
 
-def verdict(stories: Sequence[Story]) -> tuple[Verdict, str] | None:
+def verdict(stories: Sequence[OrderHistory]) -> tuple[Verdict, str] | None:
     """The first rule that fits, and a sentence; None where one record stands for itself."""
-    if twice := [one for one in stories if answer(one)[0] is Answer.TWICE]:
+    if twice := [one for one in stories if delivery_status(one)[0] is DeliveryStatus.TWICE]:
         rest = f", and so on for {len(twice) - 1} more" if len(twice) > 1 else ""
-        return Verdict.DELIVERED_TWICE, f"{twice[0].place} was delivered more than once{rest}: {answer(twice[0])[1]}"
+        return (
+            Verdict.DELIVERED_TWICE,
+            f"{twice[0].place} was delivered more than once{rest}: {delivery_status(twice[0])[1]}",
+        )
     if len(stories) < 2:  # noqa: PLR2004 - a comparison takes two
         return None
     for several in _writings(stories):
@@ -254,20 +260,20 @@ def verdict(stories: Sequence[Story]) -> tuple[Verdict, str] | None:
     return Verdict.DIFFERENT, told
 
 
-def _writings(stories: Sequence[Story]) -> Collection[list[Story]]:
+def _writings(stories: Sequence[OrderHistory]) -> Collection[list[OrderHistory]]:
     """The records that upstream wrote and readers see, order by order; a replay is our own writing."""
-    found: defaultdict[str | bytes, list[Story]] = defaultdict(list)
+    found: defaultdict[str | bytes, list[OrderHistory]] = defaultdict(list)
     for one in stories:
         if one.seen and one.order is not None and one.order.replay_of is None:
             found[one.order.identity].append(one)
     return found.values()
 
 
-def _written(several: Sequence[Story]) -> str:
+def _written(several: Sequence[OrderHistory]) -> str:
     orders = [one.order for one in several if one.order is not None]
     name = "a record" if orders[0].order_id is None else f"order {orders[0].order_id!r}"
     alike = "with the same bytes" if len({one.digest for one in orders}) == 1 else "with different values"
-    answers = [answer(one)[0] for one in several]
+    answers = [delivery_status(one)[0] for one in several]
     ours = answers[0].value if len(set(answers)) == 1 else ", ".join(answers)
     return (
         f"upstream wrote {name} {len(several)} times, {alike}, at {' and '.join(one.place for one in several)}; "
@@ -275,9 +281,9 @@ def _written(several: Sequence[Story]) -> str:
     )
 
 
-def _replayed(replays: Sequence[Story]) -> str:
+def _replayed(replays: Sequence[OrderHistory]) -> str:
     told = [
-        f"{one.place} is dead letter {one.order.replay_of}, written back, and it is {answer(one)[0]}"
+        f"{one.place} is dead letter {one.order.replay_of}, written back, and it is {delivery_status(one)[0]}"
         for one in replays
         if one.order is not None
     ]

@@ -10,23 +10,23 @@ from urllib.parse import urlsplit
 
 from brew.observability.status import PartitionStatus, Status
 from brew.preflight.finding import Finding, Severity
-from operations.partition_state import Look
+from operations.partition_state import PartitionSnapshot
 from operations.ui import labels
 from operations.ui.model import (
-    Ages,
-    Flow,
     History,
-    Lamp,
+    InputSnapshot,
     Names,
+    OutputTail,
     Proof,
     Row,
-    Tail,
+    SourceStatus,
     Totals,
     Transaction,
+    TransactionDurations,
     View,
     transactions,
 )
-from operations.ui.poller import Answer
+from operations.ui.poller import PollResult
 
 MOST_TRANSACTIONS = 40
 _OVERRULES = {"unrecoverable", "stuck", "fenced"}
@@ -35,24 +35,24 @@ _UNPROVEN = "not verified yet: make verify"
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class PollResults:
     """What each source told last; None where it was not asked for."""
 
-    flow: Answer[Flow]
-    tail: Answer[Tail]
-    statuses: tuple[Answer[Status], ...] = ()
-    proof: Answer[Proof] | None = None
-    preflight: Answer[list[Finding]] | None = None
+    flow: PollResult[InputSnapshot]
+    tail: PollResult[OutputTail]
+    statuses: tuple[PollResult[Status], ...] = ()
+    proof: PollResult[Proof] | None = None
+    preflight: PollResult[list[Finding]] | None = None
 
 
-class Memory:
+class ViewHistory:
     """What needs more than the latest answers; fed by `gather`, one flow after the other."""
 
     def __init__(self) -> None:
         self.history = History()
-        self.ages = Ages()
+        self.ages = TransactionDurations()
 
-    def add(self, answers: Answers) -> None:
+    def add(self, answers: PollResults) -> None:
         flow = answers.flow
         if flow.value is not None and flow.at_s is not None:
             self.history.add(flow.at_s, flow.value)
@@ -62,7 +62,7 @@ class Memory:
                 self.ages.say(one.value)
 
 
-def gather(names: Names, answers: Answers, memory: Memory, now_s: float, now_ms: int, tail: int) -> View:
+def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: float, now_ms: int, tail: int) -> View:
     """
     One moment's view.
 
@@ -85,7 +85,7 @@ def gather(names: Names, answers: Answers, memory: Memory, now_s: float, now_ms:
     return View(
         names,
         now_ms,
-        _lamps(answers, now_s, now_ms),
+        _source_statuses(answers, now_s, now_ms),
         rows,
         _totals(rows, answers, told, ended, memory.history, now_s),
         tuple(ended[:MOST_TRANSACTIONS]),
@@ -97,7 +97,7 @@ def gather(names: Names, answers: Answers, memory: Memory, now_s: float, now_ms:
 
 
 def _statuses(
-    names: Names, answers: Iterable[Answer[Status]], now_s: float
+    names: Names, answers: Iterable[PollResult[Status]], now_s: float
 ) -> tuple[dict[int, PartitionStatus], list[str]]:
     """What programs tell of each partition; where two tell of one, the one that moved last."""
     found: dict[int, PartitionStatus] = {}
@@ -119,7 +119,7 @@ def _age(one: PartitionStatus) -> float:
     return float("inf") if one.progress_age_s is None else one.progress_age_s
 
 
-def _ended(names: Names, tail: Answer[Tail], ages: Ages, now_ms: int) -> list[Transaction]:
+def _ended(names: Names, tail: PollResult[OutputTail], ages: TransactionDurations, now_ms: int) -> list[Transaction]:
     if tail.value is None:
         return []
     found = transactions(tail.value.strips, names.group, names.input)
@@ -127,13 +127,15 @@ def _ended(names: Names, tail: Answer[Tail], ages: Ages, now_ms: int) -> list[Tr
 
 
 def _rows(
-    answers: Answers,
+    answers: PollResults,
     history: History,
     told: Mapping[int, PartitionStatus],
     ended: Sequence[Transaction],
     now_s: float,
 ) -> Iterable[Row]:
-    looks: dict[int, Look] = {one.partition: one for one in answers.flow.value.looks} if answers.flow.value else {}
+    looks: dict[int, PartitionSnapshot] = (
+        {one.partition: one for one in answers.flow.value.looks} if answers.flow.value else {}
+    )
     strips = answers.tail.value.strips if answers.tail.value else {}
     latest: dict[int, Transaction] = {}
     for one in ended:
@@ -147,8 +149,8 @@ def _rows(
         state, why = _state(kafka, status, fresh=fresh)
         row = Row(partition, state, why, strip=strips.get(partition), last=latest.get(partition))
         if look is not None:
-            row = _looked(row, look, history, now_ms)
-        yield row if status is None else _told(row, status)
+            row = _with_kafka_state(row, look, history, now_ms)
+        yield row if status is None else _with_program_status(row, status)
 
 
 def _state(kafka: tuple[str, str], status: PartitionStatus | None, *, fresh: bool) -> tuple[str, str]:
@@ -160,7 +162,7 @@ def _state(kafka: tuple[str, str], status: PartitionStatus | None, *, fresh: boo
     return kafka if kafka[0] in _NAMED_BY_KAFKA else own
 
 
-def _looked(row: Row, look: Look, history: History, now_ms: int) -> Row:
+def _with_kafka_state(row: Row, look: PartitionSnapshot, history: History, now_ms: int) -> Row:
     own = look.own
     return replace(
         row,
@@ -176,7 +178,7 @@ def _looked(row: Row, look: Look, history: History, now_ms: int) -> Row:
     )
 
 
-def _told(row: Row, status: PartitionStatus) -> Row:
+def _with_program_status(row: Row, status: PartitionStatus) -> Row:
     """Steps and records, which only the program knows; positions where Kafka does not tell them."""
     own = status.last_transaction
     return replace(
@@ -194,7 +196,7 @@ def _told(row: Row, status: PartitionStatus) -> Row:
 
 def _totals(
     rows: Sequence[Row],
-    answers: Answers,
+    answers: PollResults,
     told: Mapping[int, PartitionStatus],
     ended: Sequence[Transaction],
     history: History,
@@ -226,47 +228,49 @@ def _totals(
     )
 
 
-def _lamps(answers: Answers, now_s: float, now_ms: int) -> dict[str, Lamp]:
+def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[str, SourceStatus]:
     """A lamp per source, in the order in which people read them."""
     flow, tail = answers.flow, answers.tail
     looks = len(flow.value.looks) if flow.value else 0
-    found = {"flow": _lamp(flow, "Kafka", f"{looks} partitions", now_s)}
+    found = {"flow": _source_status(flow, "Kafka", f"{looks} partitions", now_s)}
     strips = len(tail.value.strips) if tail.value else 0
     missing = tail.value is not None and tail.value.missing
-    found["tail"] = _lamp(tail, "log tails", "there is no output topic yet" if missing else f"{strips} logs", now_s)
+    found["tail"] = _source_status(
+        tail, "log tails", "there is no output topic yet" if missing else f"{strips} logs", now_s
+    )
     for at, one in enumerate(answers.statuses):
         status = one.value
         said = "" if status is None else f"{status.application} {status.state.value}"
-        found[f"status-{at}"] = _lamp(one, urlsplit(one.name).netloc or one.name, said, now_s)
+        found[f"status-{at}"] = _source_status(one, urlsplit(one.name).netloc or one.name, said, now_s)
     if not answers.statuses:
-        found["status"] = Lamp(
+        found["status"] = SourceStatus(
             "status",
             "running program",
             "none answers on this machine (--status-url): phases and seconds are Kafka's",
             off=True,
         )
     if answers.proof is None:
-        found["proof"] = Lamp("proof", "proof", _UNPROVEN, off=True)
+        found["proof"] = SourceStatus("proof", "proof", _UNPROVEN, off=True)
     else:
         proof = answers.proof.value
-        lamp = _lamp(answers.proof, "proof", "" if proof is None else proof.mark, now_s)
+        lamp = _source_status(answers.proof, "proof", "" if proof is None else proof.mark, now_s)
         old_s = None if proof is None else max(0.0, now_ms / 1000 - proof.written_s)
         found["proof"] = lamp if lamp.stale else replace(lamp, age_s=old_s)
     if answers.preflight is None:
-        found["preflight"] = Lamp("preflight", "preflight", "not asked for", off=True)
+        found["preflight"] = SourceStatus("preflight", "preflight", "not asked for", off=True)
     else:
         checks = answers.preflight.value or []
         counts = Counter(one.severity for one in checks)
         said = ", ".join(labels.checks(one, counts[one]) for one in reversed(Severity) if counts[one])
-        found["preflight"] = _lamp(answers.preflight, "preflight", said, now_s)
+        found["preflight"] = _source_status(answers.preflight, "preflight", said, now_s)
     return found
 
 
-def _lamp(answer: Answer[Any], title: str, said: str, now_s: float) -> Lamp:
+def _source_status(answer: PollResult[Any], title: str, said: str, now_s: float) -> SourceStatus:
     age_s, stale = answer.age_s(now_s), None
     if answer.stale(now_s):
         old = "never answered" if age_s is None else f"last answer {age_s:.0f} s ago"
         stale = f"{old}: {answer.failed or 'the question has not come back'}"
     elif age_s is None:
         said = "asking"
-    return Lamp(answer.name, title, said, age_s, stale)
+    return SourceStatus(answer.name, title, said, age_s, stale)

@@ -8,7 +8,7 @@ from brew.html import Markup, tag
 from brew.names import STEPS
 from brew.preflight.finding import Finding, Severity
 from operations.ui import labels
-from operations.ui.model import ILL, KEPT, STATES, Lamp, Row, Transaction, View
+from operations.ui.model import KEPT, STATES, UNHEALTHY, Row, SourceStatus, Transaction, View
 from operations.xray import labels as xray_words
 from operations.xray.columns import Column, columns
 from operations.xray.model import Strip
@@ -55,7 +55,7 @@ def _pieces(column: Column, x: float, width: float, edge: str) -> Iterator[Marku
         y += high
 
 
-def spark(values: Sequence[float], most: int, wide: int, high: int, told: str) -> Markup:
+def sparkline(values: Sequence[float], most: int, wide: int, high: int, told: str) -> Markup:
     """A line over time, the newest at the right, with nought at the bottom; ``most`` values fill the width."""
     top = max(values, default=0.0) or 1.0
     step, count = wide / max(1, most - 1), len(values)
@@ -107,7 +107,7 @@ def cells(row: Row, tail: int) -> dict[str, Markup]:
     drawn = {
         "p": tag("th", row.partition, scope="row", id=f"r{row.partition}-p"),
         "state": _state(row),
-        "does": tag("td", _does(row), id=f"r{row.partition}-does", class_="does", data_from="flow"),
+        "does": tag("td", _activity(row), id=f"r{row.partition}-does", class_="does", data_from="flow"),
         "rate": _rate(row),
         "left": tag("td", _left(row), id=f"r{row.partition}-left", data_from="flow"),
         "position": _position(row),
@@ -119,13 +119,13 @@ def cells(row: Row, tail: int) -> dict[str, Markup]:
 
 def _state(row: Row) -> Markup:
     told = tag("span", f"{labels.SIGNS[row.state]} {row.state}", class_=f"state {row.state}", title=row.why)
-    ill = "ill" if row.state in ILL else row.state
+    ill = "ill" if row.state in UNHEALTHY else row.state
     return tag("td", told, id=f"r{row.partition}-state", class_="left", data_state=ill, data_from="flow")
 
 
-def _does(row: Row) -> list[Markup | str]:
+def _activity(row: Row) -> list[Markup | str]:
     """Why it is ill; else its steps, or what Kafka alone can tell of its transaction."""
-    if row.state in ILL:
+    if row.state in UNHEALTHY:
         return [tag("span", row.why, class_="why")]
     if row.steps or row.step:
         now = tag("span", row.step or "", class_="step")
@@ -137,7 +137,7 @@ def _does(row: Row) -> list[Markup | str]:
 
 
 def _rate(row: Row) -> Markup:
-    line = spark(row.trace, KEPT, 72, 16, f"offsets per second of partition {row.partition}")
+    line = sparkline(row.trace, KEPT, 72, 16, f"offsets per second of partition {row.partition}")
     shown = tag("span", labels.rate(row.rate), title=f"{row.unit} per second")
     return tag("td", line, shown, id=f"r{row.partition}-rate", class_="rate", data_from="flow")
 
@@ -214,10 +214,12 @@ def parts(view: View) -> dict[str, Markup]:
     """Id -> element, all of them."""
     found = {"when": tag("span", f"{labels.clock(view.now_ms)[:8]} UTC", id="when")}
     found["badge"] = _badge(view)
-    found |= {f"lamp-{name}": _lamp(name, lamp) for name, lamp in view.lamps.items()}
-    found |= {f"mark-{name}": mark(name, view.lamps.get(name)) for name in ("flow", "tail", "proof", "preflight")}
+    found |= {f"lamp-{name}": _source_status(name, lamp) for name, lamp in view.source_statuses.items()}
+    found |= {
+        f"mark-{name}": mark(name, view.source_statuses.get(name)) for name in ("flow", "tail", "proof", "preflight")
+    }
     found |= dict(_tiles(view))
-    found["ill"] = _ill(view)
+    found["ill"] = _unhealthy_partitions(view)
     found["notes"] = tag("div", [tag("p", f"Not told: {one}", class_="hint") for one in view.notes], id="notes")
     for row in view.rows:
         found |= cells(row, view.tail)
@@ -229,7 +231,7 @@ def parts(view: View) -> dict[str, Markup]:
 
 def _badge(view: View) -> Markup:
     """Live only while every source that is asked answers."""
-    asked = [one for one in view.lamps.values() if not one.off]
+    asked = [one for one in view.source_statuses.values() if not one.off]
     stale = [one.title for one in asked if one.stale]
     if stale:
         return tag("small", f"stale: {', '.join(stale)}", id="badge", class_="stale")
@@ -237,7 +239,7 @@ def _badge(view: View) -> Markup:
     return tag("small", "asking" if waiting else "live", id="badge")
 
 
-def _lamp(name: str, lamp: Lamp) -> Markup:
+def _source_status(name: str, lamp: SourceStatus) -> Markup:
     state = "off" if lamp.off else "stale" if lamp.stale else "on" if lamp.age_s is not None else "wait"
     sign = {"off": "○", "stale": "✗", "on": "●", "wait": "…"}[state]
     told = "stale" if lamp.stale else lamp.said
@@ -247,7 +249,7 @@ def _lamp(name: str, lamp: Lamp) -> Markup:
     return tag("span", *shown, id=f"lamp-{name}", class_=f"lamp {state}", title=title)
 
 
-def mark(name: str, lamp: Lamp | None) -> Markup:
+def mark(name: str, lamp: SourceStatus | None) -> Markup:
     """Beside a heading: that what stands below is old, and why."""
     if lamp is None or not lamp.stale:
         return tag("span", "", id=f"mark-{name}", class_="mark")
@@ -266,7 +268,7 @@ def _big(text: str) -> Markup:
 
 def _tiles(view: View) -> Iterator[tuple[str, Markup]]:
     totals = view.totals
-    line = spark(totals.trace, KEPT, 190, 34, "offsets per second over the last looks")
+    line = sparkline(totals.trace, KEPT, 190, 34, "offsets per second over the last looks")
     yield _tile("rate", f"{totals.unit.capitalize()} per second", _big(labels.rate(totals.rate)), line, source="flow")
     left = _big(labels.number(totals.left, exact=totals.exact))
     soft = [f"the oldest is {labels.seconds(totals.lag_s)} old" if totals.lag_s else "", _eta(view)]
@@ -307,7 +309,11 @@ def _squares(view: View) -> Markup:
     drawn = [
         tag(
             "a",
-            "" if small else row.partition if row.state not in ILL else f"{labels.SIGNS[row.state]}{row.partition}",
+            ""
+            if small
+            else row.partition
+            if row.state not in UNHEALTHY
+            else f"{labels.SIGNS[row.state]}{row.partition}",
             href=f"#p{row.partition}",
             class_=f"square {row.state}",
             title=f"partition {row.partition}: {row.state}, {row.why}",
@@ -317,7 +323,7 @@ def _squares(view: View) -> Markup:
     return tag("div", drawn, class_="squares small" if small else "squares")
 
 
-def _ill(view: View) -> Markup:
+def _unhealthy_partitions(view: View) -> Markup:
     """The partitions that want somebody to look, and the command that tells more."""
     found = view.ill()
     lines = [tag("li", *_line(row, view), class_=row.state) for row in found[:_SHOWN_ILL]]
@@ -341,7 +347,7 @@ def command(row: Row, view: View) -> str:
 
 
 def _proof_tile(view: View) -> list[Markup]:
-    proof, lamp = view.proof, view.lamps["proof"]
+    proof, lamp = view.proof, view.source_statuses["proof"]
     if proof is None:
         return [tag("p", labels.NONE, class_="big"), tag("p", lamp.said, class_="soft")]
     verdict = tag("p", f"{_PROOF_MARKS[proof.mark]} {proof.mark}", class_=f"big {proof.mark}")
@@ -349,7 +355,7 @@ def _proof_tile(view: View) -> list[Markup]:
 
 
 def _proof(view: View) -> Markup:
-    proof, lamp = view.proof, view.lamps["proof"]
+    proof, lamp = view.proof, view.source_statuses["proof"]
     if proof is None:
         how = "python -m proof verify --json > proof.json, then pipeline ui --proof proof.json"
         return tag("div", tag("p", lamp.said), tag("p", how, class_="hint"), id="proof", data_from="proof")
@@ -362,7 +368,7 @@ def _proof(view: View) -> Markup:
 
 
 def _preflight_tile(view: View) -> list[Markup]:
-    lamp, findings = view.lamps["preflight"], view.findings
+    lamp, findings = view.source_statuses["preflight"], view.findings
     if findings is None:
         return [tag("p", labels.NONE, class_="big"), tag("p", lamp.said, class_="soft")]
     counts = {one: sum(found.severity is one for found in findings) for one in Severity}
@@ -376,7 +382,7 @@ def _preflight_tile(view: View) -> list[Markup]:
 def _preflight(view: View) -> Markup:
     """What is not in order first; the rest folded away."""
     if view.findings is None:
-        return tag("div", tag("p", view.lamps["preflight"].said), id="preflight", data_from="preflight")
+        return tag("div", tag("p", view.source_statuses["preflight"].said), id="preflight", data_from="preflight")
     order = list(reversed(Severity))
     wrong = sorted(
         (one for one in view.findings if one.severity is not Severity.OK), key=lambda one: order.index(one.severity)

@@ -7,25 +7,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from brew.cluster import Coordinated
+from brew.cluster import CoordinatorTransaction
 from brew.names import TransactionalId
 from brew.observability.status import Status
 from brew.preflight.finding import Finding
-from operations.partition_state import Look, State, Told, tell
+from operations.partition_state import PartitionSnapshot, State, StateReason, classify
 from operations.xray.model import Kind, Run, Strip
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class InputSnapshot:
     """One look at all input partitions; ``silent`` is what the brokers did not tell."""
 
     now_ms: int
-    looks: tuple[Look, ...]
+    looks: tuple[PartitionSnapshot, ...]
     silent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class OutputTail:
     """The last offsets of each output partition; ``missing``: the topic is not there yet."""
 
     topic: str
@@ -63,12 +63,12 @@ class History:
     """
 
     def __init__(self) -> None:
-        self._flows: deque[tuple[float, Flow, dict[int, Look]]] = deque()
+        self._flows: deque[tuple[float, InputSnapshot, dict[int, PartitionSnapshot]]] = deque()
         self.total: deque[float] = deque(maxlen=KEPT)
         self.of: dict[int, deque[float]] = {}
         self._began_s: float | None = None
 
-    def add(self, at_s: float, flow: Flow) -> None:
+    def add(self, at_s: float, flow: InputSnapshot) -> None:
         """One look more; one that is known already changes nothing."""
         if self._flows and self._flows[-1][0] >= at_s:
             return
@@ -80,7 +80,9 @@ class History:
         if before is not None:
             self._trace(before, at_s, flow)
 
-    def _trace(self, before: tuple[float, Flow, dict[int, Look]], at_s: float, flow: Flow) -> None:
+    def _trace(
+        self, before: tuple[float, InputSnapshot, dict[int, PartitionSnapshot]], at_s: float, flow: InputSnapshot
+    ) -> None:
         whole = 0.0
         for look in flow.looks:
             known = before[2].get(look.partition, look)
@@ -104,7 +106,7 @@ class History:
         at_s, flow, looks = self._flows[-1]
         now = looks[partition]
         older = [known[partition] for at, _, known in self._flows if at_s - at <= _WINDOW_S and partition in known]
-        found: Told = tell(older[0], now, flow.now_ms)
+        found: StateReason = classify(older[0], now, flow.now_ms)
         outside = now.committed is not None and not now.log.first <= now.committed.offset <= now.log.end
         if found.state in _MOMENTS and not outside and at_s - self._began_s < _WINDOW_S:
             return LOOKING, f"nothing has moved yet; {_WINDOW_S:g} s of looking tell whether it is stuck"
@@ -145,19 +147,19 @@ class Transaction:
     exact: bool = True
 
 
-class Ages:
+class TransactionDurations:
     """How long transactions took: as their own program said, else since their coordinator saw them begin."""
 
     def __init__(self) -> None:
-        self._own: dict[Writer, Coordinated] = {}
+        self._own: dict[Writer, CoordinatorTransaction] = {}
         self._began_ms: OrderedDict[Writer, int] = OrderedDict()
         self._took_s: OrderedDict[tuple[str, int, int], float] = OrderedDict()
 
-    def add(self, flow: Flow) -> None:
+    def add(self, flow: InputSnapshot) -> None:
         open_now = [one.own for one in flow.looks if one.own is not None and one.own.open]
         self._own = {(own.producer_id, own.producer_epoch): own for own in open_now}
         self._began_ms |= {writer: own.began_ms for writer, own in self._own.items() if own.began_ms is not None}
-        _forget(self._began_ms)
+        _drop_oldest(self._began_ms)
 
     def aged(self, one: Transaction, topic: str, now_ms: int) -> Transaction:
         """With its seconds; of one that is open what its coordinator says, too."""
@@ -171,7 +173,7 @@ class Ages:
             last = one.last_transaction
             if last is not None and last.seconds is not None and one.position is not None:
                 self._took_s.setdefault((one.topic, one.partition, one.position), last.seconds)
-        _forget(self._took_s)
+        _drop_oldest(self._took_s)
 
     def seconds(self, one: Transaction, topic: str, now_ms: int) -> float | None:
         """To its marker, by the brokers' clocks, where no program said it; to now while it is open."""
@@ -186,7 +188,7 @@ class Ages:
         return (until_ms - began_ms) / 1000
 
 
-def _forget(known: OrderedDict[Any, Any]) -> None:
+def _drop_oldest(known: OrderedDict[Any, Any]) -> None:
     """The oldest, so that what was seen once does not pile up."""
     while len(known) > _KEPT:
         known.popitem(last=False)
@@ -250,13 +252,13 @@ def _named(one: Transaction, runs: Sequence[Run], group: str, topic: str) -> Tra
     )
 
 
-ILL = ("unrecoverable", "stuck", "fenced", "blocked")
+UNHEALTHY = ("unrecoverable", "stuck", "fenced", "blocked")
 """States that want somebody to look, the worst first."""
-STATES = (*ILL, "working", "looking", "idle", "unknown")
+STATES = (*UNHEALTHY, "working", "looking", "idle", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
-class Lamp:
+class SourceStatus:
     """A source: whether it tells, since when, and what it said; ``stale`` is there with a reason."""
 
     name: str
@@ -332,7 +334,7 @@ class View:
 
     names: Names
     now_ms: int
-    lamps: Mapping[str, Lamp]
+    source_statuses: Mapping[str, SourceStatus]
     rows: tuple[Row, ...]
     totals: Totals
     transactions: tuple[Transaction, ...]
@@ -343,7 +345,7 @@ class View:
 
     def ill(self) -> list[Row]:
         """The partitions that want somebody to look, the worst first."""
-        return sorted((row for row in self.rows if row.state in ILL), key=lambda row: ILL.index(row.state))
+        return sorted((row for row in self.rows if row.state in UNHEALTHY), key=lambda row: UNHEALTHY.index(row.state))
 
     @property
     def shape(self) -> tuple[int, ...]:

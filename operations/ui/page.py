@@ -14,14 +14,14 @@ from brew.html import Markup, tag
 from brew.names import STEPS
 from operations.ui import fragments
 from operations.ui.labels import MEANINGS, SIGNS
-from operations.ui.model import Lamp, Row, Transaction, View
+from operations.ui.model import Row, SourceStatus, Transaction, View
 from operations.xray import html as xray_html
 from operations.xray import labels as xray_labels
 from operations.xray.columns import ORDER
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class StreamPosition:
     """A reader's place: of which start and shape of the page, and up to which change it has seen."""
 
     boot: str
@@ -31,7 +31,7 @@ class Stand:
         return f"{self.boot}.{self.change}"
 
     @classmethod
-    def parse(cls, text: str) -> Stand | None:
+    def parse(cls, text: str) -> StreamPosition | None:
         """None where the text is no place that `str()` writes."""
         boot, _, change = text.rpartition(".")
         if not boot or not change.isascii() or not change.isdigit() or len(change) > 15:  # noqa: PLR2004 - any is too long
@@ -40,7 +40,7 @@ class Stand:
 
 
 @dataclass(slots=True)
-class Hub:
+class EventBroadcaster:
     """
     Keeps the newest parts; readers that are slow skip what lies between.
 
@@ -54,8 +54,8 @@ class Hub:
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def stand(self) -> Stand:
-        return Stand(self.boot, self.change)
+    def stand(self) -> StreamPosition:
+        return StreamPosition(self.boot, self.change)
 
     def publish(self, parts: Mapping[str, Markup]) -> None:
         """Take the parts as they are now, and wake the readers where one has changed."""
@@ -72,7 +72,7 @@ class Hub:
         """All of them as they are now."""
         return {name: one for name, (_, one) in self._parts.items() if names is None or name in names}
 
-    def since(self, stand: Stand) -> dict[str, Markup] | None:
+    def since(self, stand: StreamPosition) -> dict[str, Markup] | None:
         """What changed behind this place; None where the page has to be loaded anew."""
         if stand.boot != self.boot or stand.change > self.change:
             return None
@@ -87,7 +87,7 @@ class Hub:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def news(self, stand: Stand, patience_s: float) -> None:
+    async def wait_for_change(self, stand: StreamPosition, patience_s: float) -> None:
         """Return once there is something behind this place, or after so many seconds."""
         if self.closed or stand != self.stand:
             return
@@ -105,7 +105,7 @@ _FILES = Markup('<link rel="stylesheet" href="page.css"><link rel="icon" href="i
 _RELOAD_S = 5
 
 
-def page(view: View, parts: Mapping[str, Markup], stand: Stand) -> str:
+def page(view: View, parts: Mapping[str, Markup], stand: StreamPosition) -> str:
     """The whole document; `stand` is where its event stream begins."""
     title = f"{view.names.group} live"
     head = tag(
@@ -213,7 +213,7 @@ def document(view: View) -> dict[str, Any]:
     return {
         "names": asdict(view.names),
         "now_ms": view.now_ms,
-        "sources": {name: _lamp(lamp) for name, lamp in view.lamps.items()},
+        "sources": {name: _source_document(lamp) for name, lamp in view.source_statuses.items()},
         "totals": {
             "rate": _rounded(totals.rate),
             "unit": totals.unit,
@@ -232,7 +232,7 @@ def document(view: View) -> dict[str, Any]:
     }
 
 
-def _lamp(lamp: Lamp) -> dict[str, Any]:
+def _source_document(lamp: SourceStatus) -> dict[str, Any]:
     return {"asked": not lamp.off, "said": lamp.said, "age_s": _rounded(lamp.age_s), "stale": lamp.stale}
 
 

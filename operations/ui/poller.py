@@ -12,11 +12,11 @@ from brew.deadline import Deadline
 from brew.errors import BrewError
 
 _T = TypeVar("_T")
-_LATE = 3
+_STALE_AFTER_POLLS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[_T]):
+class PollResult(Generic[_T]):
     """
     What a source told last; ``at_s`` and ``since_s`` are monotonic seconds, of that answer and of the first question.
 
@@ -40,10 +40,13 @@ class Answer(Generic[_T]):
     def stale(self, now_s: float) -> bool:
         """True once a question failed, or no answer came for three of its pauses and the time that one may take."""
         last = self.since_s if self.at_s is None else self.at_s
-        return self.failed is not None or now_s - last > _LATE * max(self.every_s, self.took_s) + self.patience_s
+        return (
+            self.failed is not None
+            or now_s - last > _STALE_AFTER_POLLS * max(self.every_s, self.took_s) + self.patience_s
+        )
 
 
-class Asker(Generic[_T]):
+class Poller(Generic[_T]):
     """
     Asks ``ask`` again and again, each time with a fresh deadline; at most half of the time is spent on asking.
 
@@ -59,12 +62,12 @@ class Asker(Generic[_T]):
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._ask, self._close = ask, close
-        self._answer: Answer[_T] = Answer(name, every_s, patience_s)
+        self._answer: PollResult[_T] = PollResult(name, every_s, patience_s)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"ask-{name}", daemon=True)
 
     @property
-    def answer(self) -> Answer[_T]:
+    def answer(self) -> PollResult[_T]:
         return self._answer
 
     def start(self) -> None:

@@ -25,9 +25,9 @@ from operations.options import advised, say_json
 from operations.ui import page
 from operations.ui.fragments import parts
 from operations.ui.model import View
-from operations.ui.page import Hub, Stand, document
+from operations.ui.page import EventBroadcaster, StreamPosition, document
 from operations.ui.settings import LOOPBACK, live_options, loopback, settings_of
-from operations.ui.sources import Desk
+from operations.ui.sources import PollGroup
 
 _HEADERS = {
     "Content-Security-Policy": page.POLICY,
@@ -36,12 +36,12 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_BEAT_S = 2.0
+_KEEPALIVE_S = 2.0
 _GRACE_S = 1
 _MOST_READERS = 200
 
 
-class Live:
+class LiveView:
     """
     Takes the view once per interval, for all readers together.
 
@@ -50,7 +50,7 @@ class Live:
 
     def __init__(self, view: Callable[[], View], interval_s: float) -> None:
         self._take, self._interval_s = view, interval_s
-        self.hub = Hub()
+        self.hub = EventBroadcaster()
         self.failed: Exception | None = None
         self._view: View | None = None
         self._one = asyncio.Lock()
@@ -91,9 +91,11 @@ class Live:
     async def events(self, request: Request) -> Response:
         """Server-sent events (WHATWG HTML, "Server-sent events"): `change` with parts, `reload`, and `beat`."""
         given = request.headers.get("last-event-id") or request.query_params.get("since") or ""
-        return StreamingResponse(self._stream(Stand.parse(given)), media_type="text/event-stream", headers=_HEADERS)
+        return StreamingResponse(
+            self._stream(StreamPosition.parse(given)), media_type="text/event-stream", headers=_HEADERS
+        )
 
-    async def _stream(self, stand: Stand | None) -> AsyncIterator[bytes]:
+    async def _stream(self, stand: StreamPosition | None) -> AsyncIterator[bytes]:
         while not self.hub.closed:
             found = None if stand is None else self.hub.since(stand)
             if found is None or stand is None:
@@ -104,10 +106,10 @@ class Live:
                 yield b"event: change\nid: %s\ndata: %s\n\n" % (str(stand).encode(), orjson.dumps(found))
             else:
                 yield b"event: beat\ndata: {}\n\n"
-            await self.hub.news(stand, _BEAT_S)
+            await self.hub.wait_for_change(stand, _KEEPALIVE_S)
 
 
-def application(live: Live, hosts: list[str]) -> Starlette:
+def application(live: LiveView, hosts: list[str]) -> Starlette:
     """The routes; ``hosts`` are the names under which it answers, so that no other site's page can reach it."""
 
     @contextlib.asynccontextmanager
@@ -139,7 +141,7 @@ def application(live: Live, hosts: list[str]) -> Starlette:
 class _Server(uvicorn.Server):
     """Ends the streams before it waits for its readers, who would stay for ever."""
 
-    def __init__(self, config: uvicorn.Config, live: Live) -> None:
+    def __init__(self, config: uvicorn.Config, live: LiveView) -> None:
         super().__init__(config)
         self._live = live
 
@@ -151,7 +153,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def server(live: Live, hosts: list[str]) -> uvicorn.Server:
+def server(live: LiveView, hosts: list[str]) -> uvicorn.Server:
     """A server that has not begun; its `run` takes a listening socket."""
     config = uvicorn.Config(
         application(live, hosts),
@@ -168,7 +170,7 @@ def server(live: Live, hosts: list[str]) -> uvicorn.Server:
     return _Server(config, live)
 
 
-def serve(live: Live, listening: socket.socket, hosts: list[str]) -> None:
+def serve(live: LiveView, listening: socket.socket, hosts: list[str]) -> None:
     """Until a signal; uvicorn raises it again once all is closed, for whoever handled it before."""
     server(live, hosts).run(sockets=[listening])
     if live.failed is not None:
@@ -210,9 +212,9 @@ def ui(host: str, port: int, *, as_json: bool, **option: Any) -> ExitCode:
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{bound}/"
         say_json({"url": url}, lines=True) if as_json else click.echo(f"live view at {url}")
-        with Desk(settings) as desk:
+        with PollGroup(settings) as desk:
             # Whoever opened it to others may call it by any name.
-            serve(Live(desk.view, settings.interval_s), listening, OWN_NAMES if loopback(host) else ["*"])
+            serve(LiveView(desk.view, settings.interval_s), listening, OWN_NAMES if loopback(host) else ["*"])
     return ExitCode.DONE
 
 

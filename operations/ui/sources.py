@@ -20,18 +20,18 @@ from brew.errors import BrewError, DeadlineExceeded, Refused
 from brew.kafka import topics
 from brew.kafka.clients import admin
 from brew.kafka.offsets import log_offsets
-from brew.kafka.raw_log import LogEnds, log_ends, sources
+from brew.kafka.raw_log import BatchFetcher, batch_fetcher, source_positions
 from brew.observability.status import Status, from_json
 from brew.offsets import LogOffsets
 from brew.preflight.finding import Finding
 from brew.settings import PipelineSettings
 from operations import preflight
 from operations.lag import Observer
-from operations.ui.build import Answers, Memory, gather
-from operations.ui.model import Flow, Names, Proof, Tail, View
-from operations.ui.poller import Answer, Asker
+from operations.ui.build import PollResults, ViewHistory, build_view
+from operations.ui.model import InputSnapshot, Names, OutputTail, Proof, View
+from operations.ui.poller import Poller, PollResult
 from operations.ui.settings import OWN_STATUS, LiveSettings, checked_address
-from operations.xray.model import Fold, Run, Strip
+from operations.xray.model import Run, RunBuilder, Strip
 
 _PROVEN, _VIOLATED, _INCONCLUSIVE = "proven", "violated", "inconclusive"
 _MARKS = (_VIOLATED, _INCONCLUSIVE, _PROVEN)
@@ -138,7 +138,7 @@ _MOST_BACK = 10_000
 _EXACT = 200  # counting records means reading batches; near the end of a log is where it matters
 
 
-class Flows:
+class InputSource:
     """
     The group's partitions, through the clients of `pipeline lag`; made at the first question.
 
@@ -149,19 +149,19 @@ class Flows:
         self._run, self._ages = run, ages
         self._observer: Observer | None = None
 
-    def ask(self, deadline: Deadline) -> Flow:
+    def ask(self, deadline: Deadline) -> InputSnapshot:
         if self._observer is None:
             run = self._run
             self._observer = Observer(run.connection, run.input, run.group, _EXACT, ages=self._ages)
         looks = tuple(self._observer.look(deadline))
-        return Flow(int(time.time() * 1000), looks, self._observer.silent)
+        return InputSnapshot(int(time.time() * 1000), looks, self._observer.silent)
 
     def close(self) -> None:
         if self._observer is not None:
             self._observer.close()
 
 
-class Tails:
+class OutputTailSource:
     """
     The last offsets of each output partition; only those that have changed are read again.
 
@@ -174,24 +174,24 @@ class Tails:
         self._strips: dict[int, Strip] = {}
         self._read_s: dict[int, float] = {}
 
-    def ask(self, deadline: Deadline) -> Tail:
+    def ask(self, deadline: Deadline) -> OutputTail:
         """Where time runs out, what was read longest ago comes first at the next question."""
         known = topics.describe(self._admin, [self._topic], deadline).get(self._topic)
         if known is None:
-            return Tail(self._topic, {}, missing=True)
+            return OutputTail(self._topic, {}, missing=True)
         logs = log_offsets(self._admin, self._topic, range(known.partitions), deadline)
         changed = [p for p, log in logs.items() if p not in self._strips or self._strips[p].log != log]
         wanted = {p: self._window(logs[p]) for p in sorted(changed, key=lambda p: self._read_s.get(p, 0.0))}
         if wanted:
-            with log_ends(self._connection, deadline) as ends:
+            with batch_fetcher(self._connection, deadline) as ends:
                 self._again(ends, wanted, logs)
         self._strips = {p: one for p, one in self._strips.items() if p in logs}
-        return Tail(self._topic, dict(self._strips))
+        return OutputTail(self._topic, dict(self._strips))
 
     def _window(self, log: LogOffsets) -> tuple[int, int]:
         return max(log.first, log.end - self._last), log.end
 
-    def _again(self, ends: LogEnds, wanted: dict[int, tuple[int, int]], logs: dict[int, LogOffsets]) -> None:
+    def _again(self, ends: BatchFetcher, wanted: dict[int, tuple[int, int]], logs: dict[int, LogOffsets]) -> None:
         read, back = 0, _MOST_BACK
         try:
             for partition, batches in ends.batches(self._topic, wanted):
@@ -212,9 +212,9 @@ class Tails:
 
     def _folded(self, strip: Strip, batches: list[tuple[RawBatch, memoryview]]) -> list[Run]:
         origin = not batches or batches[0][0].base_offset == 0
-        fold = Fold(strip.start, strip.until, max(1, self._last // 100), origin=origin)
+        fold = RunBuilder(strip.start, strip.until, max(1, self._last // 100), origin=origin)
         for batch, content in batches:
-            fold.add(batch, functools.partial(sources, content))
+            fold.add(batch, functools.partial(source_positions, content))
         return fold.finish()
 
 
@@ -229,7 +229,7 @@ def _missing(strip: Strip, last: int, batches: list[tuple[RawBatch, memoryview]]
     return max((last if one.control else 2 * one.base_sequence for one in first.values()), default=0)
 
 
-class StatusOf:
+class StatusSource:
     """What a running program tells of itself; nothing but the fields of `brew.observability.status` is kept."""
 
     def __init__(self, url: str) -> None:
@@ -264,11 +264,11 @@ class StatusOf:
         return bytes(body)
 
 
-class OwnStatus:
+class LocalStatusSource:
     """The status of a run on this machine, where one answers that works on the same group, topic and cluster."""
 
     def __init__(self, url: str, run: PipelineSettings) -> None:
-        self._run, self._source = run, StatusOf(url)
+        self._run, self._source = run, StatusSource(url)
 
     def ask(self, deadline: Deadline) -> Status | None:
         """None where nothing answers there, or a program that works on something else."""
@@ -286,7 +286,7 @@ def _servers(bootstrap: str) -> set[str]:
     return {one.strip().replace("localhost:", "127.0.0.1:") for one in bootstrap.split(",")}
 
 
-class ProofOf:
+class ProofSource:
     """A file that `proof verify --json` or a campaign wrote; read again when it changes."""
 
     def __init__(self, path: Path) -> None:
@@ -322,7 +322,7 @@ _PREFLIGHT_PATIENCE_S = 40.0
 _LEAVE_S = 0.5
 
 
-class Desk:
+class PollGroup:
     """
     One asker per source, however many look; all of them end with the block.
 
@@ -333,37 +333,40 @@ class Desk:
         run, every_s, patience_s = settings.run, settings.interval_s, settings.patience_s
         self._names = Names(run.group, run.input, run.output, run.connection.bootstrap)
         self._tail_offsets = settings.tail
-        flows, tails = Flows(run, ages=not settings.statuses), Tails(run.connection, run.output, settings.tail)
-        self._flow: Asker[Flow] = Asker("flow", flows.ask, every_s, patience_s, flows.close)
-        self._tail: Asker[Tail] = Asker("tail", tails.ask, _TAIL_EVERY * every_s, patience_s)
-        self._statuses: list[Asker[Status]] = [
-            Asker(url, StatusOf(url).ask, every_s, patience_s) for url in map(checked_address, settings.statuses)
+        flows, tails = (
+            InputSource(run, ages=not settings.statuses),
+            OutputTailSource(run.connection, run.output, settings.tail),
+        )
+        self._flow: Poller[InputSnapshot] = Poller("flow", flows.ask, every_s, patience_s, flows.close)
+        self._tail: Poller[OutputTail] = Poller("tail", tails.ask, _TAIL_EVERY * every_s, patience_s)
+        self._statuses: list[Poller[Status]] = [
+            Poller(url, StatusSource(url).ask, every_s, patience_s) for url in map(checked_address, settings.statuses)
         ]
-        self._own: Asker[Status | None] | None = None
+        self._own: Poller[Status | None] | None = None
         if not settings.statuses:
-            self._own = Asker(OWN_STATUS, OwnStatus(OWN_STATUS, run).ask, every_s, patience_s)
-        self._proof: Asker[Proof] | None = None
+            self._own = Poller(OWN_STATUS, LocalStatusSource(OWN_STATUS, run).ask, every_s, patience_s)
+        self._proof: Poller[Proof] | None = None
         if settings.proof is not None:
-            self._proof = Asker("proof", ProofOf(settings.proof).ask, _PROOF_EVERY_S, patience_s)
-        self._preflight: Asker[list[Finding]] = Asker(
+            self._proof = Poller("proof", ProofSource(settings.proof).ask, _PROOF_EVERY_S, patience_s)
+        self._preflight: Poller[list[Finding]] = Poller(
             "preflight", lambda _deadline: findings(run), _PREFLIGHT_EVERY_S, _PREFLIGHT_PATIENCE_S
         )
-        self._memory = Memory()
+        self._memory = ViewHistory()
 
-    def _askers(self) -> list[Asker[Any]]:
-        found: list[Asker[Any]] = [self._flow, self._tail, self._preflight, *self._statuses]
+    def _pollers(self) -> list[Poller[Any]]:
+        found: list[Poller[Any]] = [self._flow, self._tail, self._preflight, *self._statuses]
         return [*found, *(one for one in (self._own, self._proof) if one is not None)]
 
-    def _told(self) -> tuple[Answer[Status], ...]:
+    def _told(self) -> tuple[PollResult[Status], ...]:
         """What running programs told; the one on this machine only where there is one."""
         if self._own is None:
             return tuple(one.answer for one in self._statuses)
         own = self._own.answer
-        return () if own.value is None else (cast("Answer[Status]", own),)
+        return () if own.value is None else (cast("PollResult[Status]", own),)
 
     def view(self) -> View:
         """What is known now."""
-        answers = Answers(
+        answers = PollResults(
             self._flow.answer,
             self._tail.answer,
             self._told(),
@@ -371,18 +374,18 @@ class Desk:
             self._preflight.answer,
         )
         now_ms = int(time.time() * 1000)
-        return gather(self._names, answers, self._memory, time.monotonic(), now_ms, self._tail_offsets)
+        return build_view(self._names, answers, self._memory, time.monotonic(), now_ms, self._tail_offsets)
 
     def __enter__(self) -> Self:
-        for one in self._askers():
+        for one in self._pollers():
             one.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for one in self._askers():
+        for one in self._pollers():
             one.stop()
         deadline = Deadline(_LEAVE_S)
-        for one in self._askers():
+        for one in self._pollers():
             one.leave(deadline)

@@ -24,10 +24,10 @@ from brew.names import ExitCode
 from brew.preflight.finding import Severity
 from operations.options import advised, json_option, say_json
 from operations.ui import labels
-from operations.ui.model import ILL, LOOKING, STATES, Lamp, Row, Transaction, View
+from operations.ui.model import LOOKING, STATES, UNHEALTHY, Row, SourceStatus, Transaction, View
 from operations.ui.page import document
 from operations.ui.settings import live_options, settings_of
-from operations.ui.sources import Desk
+from operations.ui.sources import PollGroup
 from operations.xray.text import cells
 
 _STYLES = {"working": "green", "blocked": "yellow", **dict.fromkeys(("stuck", "fenced", "unrecoverable"), "bold red")}
@@ -53,7 +53,7 @@ def _head(view: View, width: int) -> Iterator[Text]:
     yield _cut(title, width)
     numbers = Text()
     numbers.append(f"{labels.rate(totals.rate)} ", "bold").append(f"{totals.unit}/s ")
-    numbers.append(spark(totals.trace, _SPARK), "cyan")
+    numbers.append(sparkline(totals.trace, _SPARK), "cyan")
     oldest = f", {labels.seconds(totals.lag_s)} old" if totals.lag_s else ""
     numbers.append(f"  {labels.number(totals.left, exact=totals.exact)} ", "bold").append(f"to read{oldest}  ")
     for state in STATES:
@@ -62,8 +62,8 @@ def _head(view: View, width: int) -> Iterator[Text]:
     yield _cut(numbers, width)
     yield _cut(_transactions_line(view), width)
     lamps = Text()
-    for lamp in view.lamps.values():
-        lamps.append_text(_lamp(lamp)).append("  ")
+    for lamp in view.source_statuses.values():
+        lamps.append_text(_source_line(lamp)).append("  ")
     yield _cut(lamps, width)
 
 
@@ -73,7 +73,7 @@ def _transactions_line(view: View) -> Text:
         line.append(f"{count:,} {name}  ", _OUTCOMES.get(name, "yellow"))
     line.append(f"({view.totals.counted})  ", "dim")
     proof = view.proof
-    said = view.lamps["proof"].said
+    said = view.source_statuses["proof"].said
     line.append("proof ").append(proof.mark if proof else said, _PROOFS[proof.mark] if proof else "dim")
     if view.findings is not None:
         wrong = [one for one in view.findings if one.severity in {Severity.UNSAFE, Severity.WARNING}]
@@ -83,7 +83,7 @@ def _transactions_line(view: View) -> Text:
     return line
 
 
-def _lamp(lamp: Lamp) -> Text:
+def _source_line(lamp: SourceStatus) -> Text:
     if lamp.off:
         return Text(f"○ {lamp.title}", "dim")
     if lamp.stale:
@@ -98,7 +98,7 @@ def _table(view: View, width: int, room: int) -> RenderableType:
         drawn.add_column(justify="right" if name in {"p", "rate/s", "to read", "position"} else "left", no_wrap=True)
     wide = width >= _WIDE
     drawn.add_row(*(Text(name, "dim") for name in (heads if wide else heads[:-1])))
-    shown = [*view.ill(), *(row for row in view.rows if row.state not in ILL)]
+    shown = [*view.ill(), *(row for row in view.rows if row.state not in UNHEALTHY)]
     for row in shown[:room]:
         drawn.add_row(*_cells(row, width - _FIXED if wide else 0, width))
     if len(shown) <= room:
@@ -108,13 +108,13 @@ def _table(view: View, width: int, room: int) -> RenderableType:
 
 def _cells(row: Row, tail: int, width: int) -> list[Text]:
     style = _STYLES.get(row.state, "dim")
-    does = row.why if row.state in ILL else row.step or ""
+    does = row.why if row.state in UNHEALTHY else row.step or ""
     if not does and row.open_s is not None:
         does = f"open {labels.seconds(row.open_s)}"
     told = [
         Text(str(row.partition)),
         Text(f"{labels.SIGNS[row.state]} {row.state}", style),
-        Text(_short(does or "", _NARROW if width >= _WIDE else 14), style if row.state in ILL else ""),
+        Text(_short(does or "", _NARROW if width >= _WIDE else 14), style if row.state in UNHEALTHY else ""),
         Text(labels.rate(row.rate)),
         Text(labels.number(row.left, exact=row.exact)),
         Text(labels.number(row.position)),
@@ -151,7 +151,7 @@ def _foot(view: View, height: int) -> Iterator[Text]:
         yield Text(f"not told: {note}", "cyan")
 
 
-def spark(values: tuple[float, ...], most: int) -> str:
+def sparkline(values: tuple[float, ...], most: int) -> str:
     """The newest values as blocks, the highest of them full."""
     shown = values[-most:]
     top = max(shown, default=0.0)
@@ -232,7 +232,7 @@ def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
     """  # noqa: D301 - click's own mark
     settings = settings_of(option)
     console = Console()
-    with Desk(settings) as desk:
+    with PollGroup(settings) as desk:
         if once or not (as_json or console.is_terminal):
             view = _settled(desk)
             say_json(document(view)) if as_json else console.print(screen(view, console.width, _tall(view)))
@@ -245,7 +245,7 @@ def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
     return ExitCode.DONE
 
 
-def _watch(desk: Desk, console: Console, interval_s: float) -> None:
+def _watch(desk: PollGroup, console: Console, interval_s: float) -> None:
     """Until q is pressed, or a signal ends the program."""
     with keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
@@ -254,14 +254,16 @@ def _watch(desk: Desk, console: Console, interval_s: float) -> None:
                 return
 
 
-def _settled(desk: Desk) -> View:
+def _settled(desk: PollGroup) -> View:
     """The first view in which every source has answered, or failed, and no state is still to be seen."""
     deadline = Deadline(_ONCE_S)
     while True:
         view = desk.view()
-        waiting = [one for one in view.lamps.values() if not one.off and one.age_s is None and one.stale is None]
+        waiting = [
+            one for one in view.source_statuses.values() if not one.off and one.age_s is None and one.stale is None
+        ]
         looking = LOOKING in view.totals.states or (bool(view.rows) and view.totals.rate is None)
-        failed = view.lamps["flow"].stale is not None  # no state and no rate comes any more
+        failed = view.source_statuses["flow"].stale is not None  # no state and no rate comes any more
         if deadline.expired() or not (waiting or (looking and not failed)):
             return view
         _pause(_TICK_S)

@@ -16,13 +16,13 @@ from brew.kafka import topics
 from brew.kafka.clients import AdminClient, admin
 from brew.kafka.kafka_python import RawLogs, raw_logs
 from brew.kafka.offsets import committed_by, log_offsets
-from brew.kafka.raw_log import offset_batches, offsets_partition, sources
+from brew.kafka.raw_log import offset_batches, offsets_partition, source_positions
 from brew.names import READ_UNCOMMITTED
 from brew.offsets import LogOffsets
 from operations.xray import timeline
 from operations.xray.html import MOST_COLUMNS
-from operations.xray.model import Fold, Run, Strip
-from operations.xray.timeline import Xray, effective
+from operations.xray.model import Run, RunBuilder, Strip
+from operations.xray.timeline import Xray, effective_commits
 
 _ASK_S = 60.0
 _MOST_OFFSET_LOG = 200_000
@@ -49,7 +49,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class XrayRequest:
     """``roles``: topic -> what it is called; ``over_time``: also when it came about, for the slider."""
 
     roles: dict[str, str]
@@ -60,10 +60,10 @@ class Wanted:
     over_time: bool = True
 
 
-class Viewer:
+class XrayCollector:
     """One look at a cluster through one admin client."""
 
-    def __init__(self, connection: Connection, wanted: Wanted, progress: Progress) -> None:
+    def __init__(self, connection: Connection, wanted: XrayRequest, progress: Progress) -> None:
         self._connection, self._wanted, self._progress = connection, wanted, progress
         self._admin: AdminClient = admin(connection)
         self._not_told: list[str] = []
@@ -80,7 +80,7 @@ class Viewer:
         with raw_logs(self._connection, Deadline(_ASK_S)) as raw:
             strips = list(self._strips(raw))
             for strip in strips:
-                timeline.settle(strip.runs, now_ms, attempts)
+                timeline.assign_write_times(strip.runs, now_ms, attempts)
             positions = self._commits(raw) if wanted.over_time else {}
         line = timeline.timeline(strips, positions, told if wanted.over_time else [], wanted.input, now_ms)
         where, notes = self._connection.bootstrap, tuple(self._not_told)
@@ -104,12 +104,12 @@ class Viewer:
     def _runs(self, raw: RawLogs, strip: Strip) -> list[Run]:
         name = f"{strip.topic}[{strip.partition}]"
         size = strip.until - strip.start
-        fold = Fold(strip.start, strip.until, max(1, size // MOST_COLUMNS))
+        fold = RunBuilder(strip.start, strip.until, max(1, size // MOST_COLUMNS))
         # Behind the window's end, only as far as transactions reach that began inside.
         for batch, content in raw.batches(strip.topic, strip.partition, strip.start, strip.log.end):
             if batch.base_offset >= strip.until and not fold.undecided:
                 break
-            fold.add(batch, functools.partial(sources, content))
+            fold.add(batch, functools.partial(source_positions, content))
             self._progress(name, min(batch.last_offset + 1, strip.until) - strip.start, size)
         return fold.finish()
 
@@ -132,7 +132,7 @@ class Viewer:
             partition = offsets_partition(group, known.partitions)
             log = log_offsets(self._admin, OFFSETS_TOPIC, [partition], deadline)[partition]
             start = max(log.first, log.end - _MOST_OFFSET_LOG)
-            return effective(offset_batches(raw, group, self._wanted.input, partition, start, log.end))
+            return effective_commits(offset_batches(raw, group, self._wanted.input, partition, start, log.end))
         except BrewError as error:
             self._not_told.append(f"when group {group} committed: {error}")
             return {}

@@ -78,11 +78,11 @@ class Column:
 def columns(strip: Strip, most: int, line: Timeline = _AGO) -> list[Column]:
     """The strip in offset order, in at most ``most`` columns; offsets that hold nothing are left out of the pieces."""
     if len(strip.runs) <= most:
-        return [_alone(run, line) for run in strip.runs]
+        return [_single_run(run, line) for run in strip.runs]
     return binned(strip, most, line)
 
 
-def _alone(run: Run, line: Timeline) -> Column:
+def _single_run(run: Run, line: Timeline) -> Column:
     piece = Piece(run.kind, run.offsets, line.written(run), line.ended(run))
     return Column(run.start, run.end, (piece,), 1, run)
 

@@ -25,7 +25,7 @@ from operations.options import (
 )
 from operations.xray import collect, text
 from operations.xray import html as xray_html
-from operations.xray.collect import Viewer, Wanted, Window
+from operations.xray.collect import Window, XrayCollector, XrayRequest
 from operations.xray.text import document
 from operations.xray.timeline import Xray
 
@@ -92,15 +92,15 @@ def xray(
     window = window_of(start, until, last)
     roles = {more["topic"]: "input", more["output"]: "output"} if not others else {name: name for name in others}
     html = out is not None and out.suffix == ".html"
-    wanted = Wanted(roles, more["topic"], more["group"], window, journal, over_time=html)
+    wanted = XrayRequest(roles, more["topic"], more["group"], window, journal, over_time=html)
     with _progress() as progress:
-        found = Viewer(connected(bootstrap), wanted, progress).take(int(time.time() * 1000))
+        found = XrayCollector(connected(bootstrap), wanted, progress).take(int(time.time() * 1000))
     if out is not None:
         out.write_text(xray_html.page(found) if html else xray_html.svg_document(found), "utf-8")
     if as_json:
         say_json(document(found))
     elif out is not None:
-        click.echo(_said(found, out))
+        click.echo(_summary(found, out))
     else:
         console = Console(soft_wrap=True)
         for line in text.lines(found, console.width):
@@ -122,7 +122,7 @@ def window_of(start: int | None, until: int | None, last: int | None) -> Window:
     return Window(start, until, last if last is not None else 0 if start is not None else _LAST)
 
 
-def _said(found: Xray, out: Path) -> str:
+def _summary(found: Xray, out: Path) -> str:
     offsets = sum(strip.until - strip.start for strip in found.strips)
     notes = "".join(f"\nnot told: {one}" for one in found.not_told)
     return f"{out}: {len(found.strips)} partitions, {offsets:,} offsets, {out.stat().st_size / 1000:,.0f} kB{notes}"

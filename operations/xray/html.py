@@ -13,7 +13,7 @@ from brew.html import Markup, document, tag
 from operations.xray import labels as xray_labels
 from operations.xray.columns import ORDER, Column, columns
 from operations.xray.model import Kind, Strip
-from operations.xray.timeline import Told, Xray
+from operations.xray.timeline import TimelineEvent, Xray
 
 WIDTH = 1000
 LEFT = 128
@@ -261,12 +261,12 @@ def page(xray: Xray) -> str:
         _numbers(xray),
         _steps(xray.told),
     )
-    told = tag("script", _told(xray), id="told", type="application/json")
+    told = tag("script", _timeline_json(xray), id="told", type="application/json")
     style = Markup(asset("strips.css") + asset("page.css"))
     return document(f"X-ray of {topics}", style, asset("page.js"), main, told)
 
 
-def _told(xray: Xray) -> Markup:
+def _timeline_json(xray: Xray) -> Markup:
     """What the script reads; `<` is spelt out, so that no name can end the element."""
     rows = layout(xray).rows
     strips = [
@@ -323,7 +323,7 @@ def _numbers(xray: Xray) -> Markup:
     return tag("section", tag("h2", "In numbers"), tag("div", table, class_="wide"))
 
 
-def _steps(told: tuple[Told, ...]) -> Markup | None:
+def _steps(told: tuple[TimelineEvent, ...]) -> Markup | None:
     """The journal's steps; the slider dims those that have not happened yet."""
     if not told:
         return None

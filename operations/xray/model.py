@@ -36,7 +36,7 @@ _ENDS = {"commit": (Kind.COMMITTED, Kind.COMMIT_MARKER), "abort": (Kind.ABORTED,
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class BeforeWindow:
     """
     What a transaction wrote below the window, as far as it was read.
 
@@ -68,7 +68,7 @@ class Run:
     marker: int | None = None
     first: SourcePosition | None = None
     last: SourcePosition | None = None
-    earlier: Earlier = Earlier()
+    earlier: BeforeWindow = BeforeWindow()
 
     @property
     def offsets(self) -> int:
@@ -105,18 +105,18 @@ class _Below:
     records: int = 0
     sources: Callable[[], Sources | None] | None = None
 
-    def told(self) -> Earlier:
+    def told(self) -> BeforeWindow:
         found = self.sources() if self.sources is not None else None
-        return Earlier(self.records, self.whole, None if found is None else found[0])
+        return BeforeWindow(self.records, self.whole, None if found is None else found[0])
 
 
-class Fold:
+class RunBuilder:
     """
     Takes a partition's raw batches in log order.
 
     A transaction's neighbouring batches are one run. Records outside of transactions are one run per ``grain``
     offsets, so that their growth over time stays visible. Batches below ``start`` only complete the transactions that
-    reach into the window (`Earlier`). ``origin``: the first batch given is the first that the log ever held.
+    reach into the window (`BeforeWindow`). ``origin``: the first batch given is the first that the log ever held.
     """
 
     def __init__(self, start: int, until: int, grain: int = 1, *, origin: bool = False) -> None:
@@ -196,7 +196,7 @@ class Fold:
             writer = (batch.producer_id, batch.producer_epoch)
             run = Run(batch.base_offset, batch.last_offset + 1, marker, *writer, 1, batch.max_timestamp)
             if not ended:
-                run.earlier = Earlier(whole=known) if below is None else below.told()
+                run.earlier = BeforeWindow(whole=known) if below is None else below.told()
             self.runs.append(run)
 
     def _close(self, run: Run) -> None:

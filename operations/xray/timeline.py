@@ -11,7 +11,7 @@ from brew.cluster import OffsetBatch, OffsetCommit
 from brew.journal import Entry, Phase, Step
 from operations.xray.model import Kind, Run, Strip
 
-_TOLD = {Step.FENCE, Step.BEGIN, Step.FLUSH, Step.SEND_OFFSETS, Step.COMMIT, Step.ABORT}
+_EVENT_STEPS = {Step.FENCE, Step.BEGIN, Step.FLUSH, Step.SEND_OFFSETS, Step.COMMIT, Step.ABORT}
 _CRASHED = "crashed"
 
 
@@ -36,7 +36,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TimelineEvent:
     """A step for people; ``crash`` marks the last sign of life of an attempt."""
 
     at_ms: int
@@ -48,7 +48,7 @@ class Told:
     crash: bool = False
 
 
-def read(lines: Iterable[Entry]) -> tuple[list[Attempt], list[Told]]:
+def read(lines: Iterable[Entry]) -> tuple[list[Attempt], list[TimelineEvent]]:
     """
     Attempts as they began, and what to tell of them, by time.
 
@@ -57,7 +57,7 @@ def read(lines: Iterable[Entry]) -> tuple[list[Attempt], list[Told]]:
     """
     current: dict[tuple[int, str, int], Attempt] = {}
     done: list[Attempt] = []
-    told: list[Told] = []
+    told: list[TimelineEvent] = []
     for line in lines:
         place = line.fields
         if line.step is Step.READ or not {"topic", "partition", "start", "until"} <= place.keys():
@@ -72,12 +72,12 @@ def read(lines: Iterable[Entry]) -> tuple[list[Attempt], list[Told]]:
         current[key] = _next(attempt, line, at_ms)
         name = _name(line)
         if name is not None:
-            told.append(_tell(attempt, name, at_ms, crash=name == _CRASHED))
+            told.append(_timeline_event(attempt, name, at_ms, crash=name == _CRASHED))
         if line.step is Step.OUTCOME:
             done.append(current.pop(key))
     for attempt in current.values():
         done.append(attempt)
-        told.append(_tell(attempt, f"no sign of life after {attempt.last}", attempt.last_ms, crash=True))
+        told.append(_timeline_event(attempt, f"no sign of life after {attempt.last}", attempt.last_ms, crash=True))
     return done, sorted(told, key=lambda one: one.at_ms)
 
 
@@ -93,11 +93,11 @@ def _name(line: Entry) -> str | None:
         return str(line.fields.get("status", Step.OUTCOME))
     if line.phase is Phase.FAILED:
         return f"{line.step} failed"
-    return str(line.step) if line.phase is Phase.DONE and line.step in _TOLD else None
+    return str(line.step) if line.phase is Phase.DONE and line.step in _EVENT_STEPS else None
 
 
-def _tell(attempt: Attempt, name: str, at_ms: int, *, crash: bool) -> Told:
-    return Told(at_ms, attempt.pid, name, attempt.partition, attempt.start, attempt.until, crash)
+def _timeline_event(attempt: Attempt, name: str, at_ms: int, *, crash: bool) -> TimelineEvent:
+    return TimelineEvent(at_ms, attempt.pid, name, attempt.partition, attempt.start, attempt.until, crash)
 
 
 MOST_FRAMES = 120
@@ -105,7 +105,7 @@ Positions = Mapping[int, Sequence[tuple[int, int]]]
 """Input partition -> (ms, committed offset) in the order in which they took effect."""
 
 
-def settle(runs: Sequence[Run], now_ms: int, attempts: Iterable[Attempt] = ()) -> None:
+def assign_write_times(runs: Sequence[Run], now_ms: int, attempts: Iterable[Attempt] = ()) -> None:
     """
     Give every run a time of writing that fits the log's order.
 
@@ -171,7 +171,7 @@ class Timeline:
 def timeline(
     strips: Sequence[Strip],
     positions: Positions,
-    told: Sequence[Told],
+    told: Sequence[TimelineEvent],
     input_topic: str,
     now_ms: int,
     most: int = MOST_FRAMES,
@@ -224,7 +224,7 @@ def _bounds(strip: Strip, line: Timeline, positions: Positions) -> Iterator[Boun
     yield Bounds(strip.log.last_stable, strip.log.end, strip.group)
 
 
-def effective(batches: Iterable[OffsetBatch]) -> dict[int, list[tuple[int, int]]]:
+def effective_commits(batches: Iterable[OffsetBatch]) -> dict[int, list[tuple[int, int]]]:
     """Partition -> (ms, offset), in order; a commit inside of a transaction counts from its commit marker on."""
     found: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     pending: dict[int, list[OffsetCommit]] = {}
@@ -257,7 +257,7 @@ class Xray:
     group: str
     bootstrap: str
     taken_ms: int
-    told: tuple[Told, ...] = ()
+    told: tuple[TimelineEvent, ...] = ()
     not_told: tuple[str, ...] = ()
 
     def role(self, strip: Strip) -> str:

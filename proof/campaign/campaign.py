@@ -17,9 +17,9 @@ from pathlib import Path
 from brew.deadline import Deadline
 from proof.campaign import result as results
 from proof.campaign.cell import Cell
-from proof.campaign.cluster import Foreign, Sandbox
+from proof.campaign.cluster import ExternalCluster, Sandbox
 from proof.campaign.result import Result
-from proof.campaign.runner import Terms, run
+from proof.campaign.runner import RunSettings, run
 from proof.campaign.stage import WRITER
 from proof.provenance import MadeWith
 
@@ -37,7 +37,7 @@ class Plan:
 
     cells: Sequence[Cell]
     seeds: Sequence[int]
-    terms: Terms
+    terms: RunSettings
     command: str
     bootstrap: str | None = None
     resume: bool = False
@@ -54,7 +54,7 @@ class Plan:
         return [f"{cell.name} with seed {seed}" for cell, seed in self.rounds() if (cell.name, seed) not in known]
 
 
-def carry_out(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable[[Result], None]) -> list[Result]:
+def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable[[Result], None]) -> list[Result]:
     """Run what is not finished yet; the whole is written at the end, also at an early one."""
     folder = plan.terms.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def carry_out(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable[[R
     done = results.finished(folder, _made_with(plan).kernel)
     known = {(one.cell, one.seed) for one in done}
     began, clock = datetime.now(UTC), time.monotonic()
-    todo = _Todo(plan, [one for one in plan.rounds() if (one[0].name, one[1]) not in known], done, starts, ends)
+    todo = _CellQueue(plan, [one for one in plan.rounds() if (one[0].name, one[1]) not in known], done, starts, ends)
     lanes = [_Lane(todo, number) for number in range(plan.at_once)]
     try:
         if len(lanes) == 1:
@@ -78,14 +78,14 @@ def carry_out(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable[[R
         todo.left.clear()
         for lane in lanes:
             lane.stand.close()
-        results.write_whole(folder, _about(plan, began, time.monotonic() - clock), done)
+        results.write_whole(folder, _campaign_metadata(plan, began, time.monotonic() - clock), done)
     for lane in lanes:
         if lane.error is not None:
             raise lane.error
     return done
 
 
-class _Todo:
+class _CellQueue:
     """What is left, taken from both ends; what is done, and who is told."""
 
     def __init__(
@@ -124,9 +124,9 @@ class _Lane(threading.Thread):
     to end does not wait for its cells; their programs end with it, and each cluster's guard sees to the brokers.
     """
 
-    def __init__(self, todo: _Todo, number: int) -> None:
+    def __init__(self, todo: _CellQueue, number: int) -> None:
         super().__init__(name=f"lane {number}", daemon=True)
-        self.stand = _Stand(todo.plan.bootstrap)
+        self.stand = _LaneCluster(todo.plan.bootstrap)
         self.error: BaseException | None = None
         self._todo, self._from_the_end = todo, number % 2 == 1
 
@@ -134,7 +134,7 @@ class _Lane(threading.Thread):
         try:
             while (one := self._todo.take(last=self._from_the_end)) is not None:
                 cell, seed = one
-                ground = Foreign("") if cell.not_applicable else self.stand.cluster()
+                ground = ExternalCluster("") if cell.not_applicable else self.stand.cluster()
                 found = replace(run(cell, seed, ground, self._todo.plan.terms), **asdict(_made_with(self._todo.plan)))
                 self.stand.after(found)
                 self._todo.finish(found)
@@ -145,15 +145,15 @@ class _Lane(threading.Thread):
             self.stand.close()
 
 
-class _Stand:
+class _LaneCluster:
     """The cluster that a lane's cells share; a new one when the last cell left doubts about it."""
 
     def __init__(self, bootstrap: str | None) -> None:
-        self._foreign = None if bootstrap is None else Foreign(bootstrap)
+        self._foreign = None if bootstrap is None else ExternalCluster(bootstrap)
         self._own: Sandbox | None = None
         self._home: Path | None = None
 
-    def cluster(self) -> Foreign:
+    def cluster(self) -> ExternalCluster:
         if self._foreign is not None:
             return self._foreign
         if self._own is None:
@@ -176,11 +176,11 @@ class _Stand:
             shutil.rmtree(home, ignore_errors=True)
 
 
-def _about(plan: Plan, began: datetime, seconds: float) -> dict[str, object]:
-    return about(plan.command, began, seconds, plan.seeds, _made_with(plan))
+def _campaign_metadata(plan: Plan, began: datetime, seconds: float) -> dict[str, object]:
+    return campaign_metadata(plan.command, began, seconds, plan.seeds, _made_with(plan))
 
 
-def about(
+def campaign_metadata(
     command: str, began: datetime, seconds: float, seeds: Sequence[int], made_with: MadeWith
 ) -> dict[str, object]:
     """What stands around results: how they were made, where, and with what."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from proof.campaign.stage import Stage
+    from proof.campaign.stage import CellEnvironment as Stage
 
 
 class Need(enum.StrEnum):

@@ -35,7 +35,7 @@ _ALL = 3
 _INTERNAL = (cluster_admin.OFFSETS, cluster_admin.TRANSACTIONS)
 
 
-class Foreign:
+class ExternalCluster:
     """A cluster that is not ours to break; cells that would are inconclusive there."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -60,7 +60,7 @@ class Foreign:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class SandboxSettings:
     """
     How to start a sandbox: nodes, and broker settings on top of its own.
 
@@ -74,11 +74,11 @@ class Ground:
     secure: bool = False
 
 
-class Sandbox(Foreign):
+class Sandbox(ExternalCluster):
     """A cluster of our own in ``directory``; it is gone when this ends, however it ends."""
 
-    def __init__(self, directory: Path, ground: Ground | None = None) -> None:
-        ground = ground or Ground()
+    def __init__(self, directory: Path, ground: SandboxSettings | None = None) -> None:
+        ground = ground or SandboxSettings()
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._guard = guard(directory, self._command("down", "--wipe"))

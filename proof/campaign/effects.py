@@ -21,7 +21,7 @@ from proof.campaign.journals import Kill, open_ranges
 
 if TYPE_CHECKING:
     from proof.campaign.programs import Program
-    from proof.campaign.stage import Stage
+    from proof.campaign.stage import CellEnvironment as Stage
 
 OPEN = "open_when_struck"
 """What fires: transactions of those who are struck that the brokers know as open at that moment."""

@@ -35,7 +35,7 @@ def _connected(process: psutil.Process, ports: set[int]) -> bool:
     return any(one.raddr.port in ports for one in lines)
 
 
-class Witness(threading.Thread):
+class LeaseObserver(threading.Thread):
     """Looks at the writers that run, time after time; ``seen`` are those that were caught with a holder."""
 
     def __init__(self, writers: Callable[[], Sequence[Program]]) -> None:
@@ -60,9 +60,9 @@ class Witness(threading.Thread):
 
 
 @contextlib.contextmanager
-def witnessed(writers: Callable[[], Sequence[Program]], tell: Callable[[int, int], None]) -> Iterator[None]:
+def observe_leases(writers: Callable[[], Sequence[Program]], tell: Callable[[int, int], None]) -> Iterator[None]:
     """A block; behind it ``tell`` gets how many of the writers were seen with a holder, and how many there were."""
-    witness = Witness(writers)
+    witness = LeaseObserver(writers)
     witness.start()
     try:
         yield

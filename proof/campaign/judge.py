@@ -17,7 +17,7 @@ from proof.campaign.cell import Cell
 from proof.campaign.journals import is_commit
 from proof.campaign.programs import ProgramFailedError
 from proof.campaign.result import INCONCLUSIVE, PROVEN, VIOLATED, p95
-from proof.campaign.stage import Stage
+from proof.campaign.stage import CellEnvironment
 
 _READ_S = 120.0
 _TOLD = (ExitCode.DONE, ExitCode.VIOLATION, ExitCode.REFUSED)
@@ -40,7 +40,7 @@ class Judgement:
         self.anomalies.append({"name": "stall", "evidence": evidence})
 
 
-def check(stage: Stage, judged: Judgement, *, settled: bool) -> None:
+def check(stage: CellEnvironment, judged: Judgement, *, settled: bool) -> None:
     """
     Let `proof verify` compare the cell's logs and journals, and add what it says.
 
@@ -66,7 +66,7 @@ def check(stage: Stage, judged: Judgement, *, settled: bool) -> None:
     judged.counts |= {name: value for name, value in told.get("counts", {}).items() if isinstance(value, int)}
 
 
-def count(stage: Stage, judged: Judgement) -> None:
+def count(stage: CellEnvironment, judged: Judgement) -> None:
     """What the journals and the logs' markers tell; `fired` gets what happened without anybody's hand."""
     seen = Counter(kind for entry in stage.journals for kind in kinds(entry))
     aborted = 0
@@ -84,7 +84,7 @@ def count(stage: Stage, judged: Judgement) -> None:
     stage.fired["aborted_records"] += aborted
 
 
-def guard(stage: Stage, judged: Judgement) -> None:
+def guard(stage: CellEnvironment, judged: Judgement) -> None:
     """A cell whose fault did not happen shows nothing; one that recovered too late shows a stall."""
     for what, needed in needed_of(stage).items():
         if stage.fired[what] < needed:
@@ -102,7 +102,7 @@ def as_a_control(cell: Cell, judged: Judgement) -> None:
         judged.anomalies.clear()
 
 
-def needed_of(stage: Stage) -> dict[str, int]:
+def needed_of(stage: CellEnvironment) -> dict[str, int]:
     """The cell's demands; `kills` of 0 stands for as many as were asked for."""
     return {what: number or stage.kills for what, number in stage.cell.needed.items()}
 

@@ -43,7 +43,7 @@ class Program:
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         with self._out.open("ab") as out, self._err.open("ab") as err:
             self._process = subprocess.Popen(
-                [*_leash(), *command],
+                [*_kill_with_parent(), *command],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONFAULTHANDLER": "1", **(environment or {})},
                 stdin=subprocess.DEVNULL,
@@ -176,7 +176,7 @@ class Programs:
             program.kill()
 
 
-def _leash() -> list[str]:
+def _kill_with_parent() -> list[str]:
     """Words in front of a command, so that the kernel ends it when the campaign is killed."""
     return ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
 

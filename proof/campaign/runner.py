@@ -17,19 +17,19 @@ from brew.errors import BrewError
 from proof.campaign import judge
 from proof.campaign.cell import Cell
 from proof.campaign.cells.direct import DIRECT
-from proof.campaign.cluster import Foreign, Ground, Sandbox
-from proof.campaign.holders import HOLDERS, witnessed
+from proof.campaign.cluster import ExternalCluster, Sandbox, SandboxSettings
+from proof.campaign.holders import HOLDERS, observe_leases
 from proof.campaign.journals import stalls
 from proof.campaign.programs import Programs
 from proof.campaign.result import INCONCLUSIVE, PROVEN, Result
-from proof.campaign.stage import WRITER, Stage, StalledError
+from proof.campaign.stage import WRITER, CellEnvironment, StalledError
 
 _WHOLE_S = 90.0
 _NOT_APPLICABLE = "not applicable: "
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RunSettings:
     """
     What holds for all cells of a campaign.
 
@@ -45,7 +45,7 @@ class Terms:
     slack: float = 1.0
 
 
-def run(cell: Cell, seed: int, cluster: Foreign, terms: Terms) -> Result:
+def run(cell: Cell, seed: int, cluster: ExternalCluster, terms: RunSettings) -> Result:
     """Run a cell; artefacts stay in the folder of the cell unless it is proven."""
     began, clock = datetime.now(UTC), Deadline(cell.limit_s * terms.slack)
     if cell.experiment is not None:
@@ -55,7 +55,7 @@ def run(cell: Cell, seed: int, cluster: Foreign, terms: Terms) -> Result:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with Programs(folder) as programs:
-        stage = Stage(cell, seed, cluster, folder, programs, clock, kills=terms.kills, program=terms.program)
+        stage = CellEnvironment(cell, seed, cluster, folder, programs, clock, kills=terms.kills, program=terms.program)
         stage.minutes, stage.slack = terms.minutes, terms.slack
         judged = judge.Judgement()
         lacking = [need.value for need in sorted(cell.needs) if cluster.lacks(need)]
@@ -65,7 +65,7 @@ def run(cell: Cell, seed: int, cluster: Foreign, terms: Terms) -> Result:
         elif lacking:
             judged.doubts.append(f"not run here: it needs {', '.join(lacking)}")
         else:
-            with _Watchdog(cell.limit_s * terms.slack + 2 * _WHOLE_S, programs), _ground(cell, stage):
+            with _Watchdog(cell.limit_s * terms.slack + 2 * _WHOLE_S, programs), _own_cluster(cell, stage):
                 _play(stage, judged)
     result = _result(stage, judged, began)
     if result.verdict == PROVEN and not terms.keep:
@@ -74,14 +74,14 @@ def run(cell: Cell, seed: int, cluster: Foreign, terms: Terms) -> Result:
 
 
 @contextlib.contextmanager
-def _ground(cell: Cell, stage: Stage) -> Iterator[None]:
+def _own_cluster(cell: Cell, stage: CellEnvironment) -> Iterator[None]:
     """One broker of its own for a cell that needs other settings than the rest."""
     if cell.properties is None and not cell.secure:
         yield
         return
     home = Path(tempfile.mkdtemp(prefix="brew-cell-"))
     try:
-        with Sandbox(home, Ground(brokers=1, properties=cell.properties, secure=cell.secure)) as own:
+        with Sandbox(home, SandboxSettings(brokers=1, properties=cell.properties, secure=cell.secure)) as own:
             stage.cluster, stage.bootstrap = own, own.bootstrap
             stage.programs.environment |= own.environment
             yield
@@ -89,22 +89,22 @@ def _ground(cell: Cell, stage: Stage) -> Iterator[None]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _play(stage: Stage, judged: judge.Judgement) -> None:
+def _play(stage: CellEnvironment, judged: judge.Judgement) -> None:
     """The acts of a cell; each later one is tried whatever became of the earlier ones."""
-    opened = _act(lambda: _open(stage), judged)
-    played = opened and _act(lambda: break_it(stage), judged)
+    opened = _run_phase(lambda: _open(stage), judged)
+    played = opened and _run_phase(lambda: break_it(stage), judged)
     if opened and not played:
         stage.abort_writers()
-    whole = _act(lambda: stage.cluster.make_whole(Deadline(_WHOLE_S), stage.names.topics()), judged)
-    closed = played and whole and stage.cell.judged and _act(lambda: _close(stage), judged)
+    whole = _run_phase(lambda: stage.cluster.make_whole(Deadline(_WHOLE_S), stage.names.topics()), judged)
+    closed = played and whole and stage.cell.judged and _run_phase(lambda: _close(stage), judged)
     stage.stop_all()
     if opened and whole and stage.cell.judged:
         # The cell's time is for the program under test; the checker has its own.
         stage.deadline = Deadline(_WHOLE_S)
-        _act(stage.read_to_the_end, judged)
-        _act(lambda: judge.check(stage, judged, settled=closed), judged)
+        _run_phase(stage.read_to_the_end, judged)
+        _run_phase(lambda: judge.check(stage, judged, settled=closed), judged)
     if opened and whole:
-        _act(lambda: judge.count(stage, judged), judged)
+        _run_phase(lambda: judge.count(stage, judged), judged)
         stage.forget()
     judged.doubts += stage.doubts
     judged.anomalies += [*stage.findings, *({"name": "crash", "evidence": crash} for crash in stage.crashes())]
@@ -114,13 +114,13 @@ def _play(stage: Stage, judged: judge.Judgement) -> None:
     judge.as_a_control(stage.cell, judged)
 
 
-def _open(stage: Stage) -> None:
+def _open(stage: CellEnvironment) -> None:
     stage.cluster.make_whole(Deadline(_WHOLE_S))
     stage.make_topics()
     stage.reader()
 
 
-def break_it(stage: Stage) -> None:
+def break_it(stage: CellEnvironment) -> None:
     """The cell's play; over the direct reader it counts the writers that were seen with what only that one has."""
     if stage.cell.reader != DIRECT:
         stage.cell.play(stage)
@@ -130,17 +130,17 @@ def break_it(stage: Stage) -> None:
         stage.fire(HOLDERS, seen)
         stage.notes.append(f"{seen} of {started} writers were seen with a line from holder to driver")
 
-    with witnessed(lambda: stage.writers, tell):
+    with observe_leases(lambda: stage.writers, tell):
         stage.cell.play(stage)
 
 
-def _close(stage: Stage) -> None:
+def _close(stage: CellEnvironment) -> None:
     """End the writers in good order and let one more drain what is left, while the reader reads along."""
     stage.stop_writers()
     stage.drain()
 
 
-def _act(call: Callable[[], None], judged: judge.Judgement) -> bool:
+def _run_phase(call: Callable[[], None], judged: judge.Judgement) -> bool:
     """One act; a stall is the program's fault, anything else foreseen is the campaign's and leaves a doubt."""
     try:
         call()
@@ -155,7 +155,7 @@ def _act(call: Callable[[], None], judged: judge.Judgement) -> bool:
     return True
 
 
-def _result(stage: Stage, judged: judge.Judgement, began: datetime) -> Result:
+def _result(stage: CellEnvironment, judged: judge.Judgement, began: datetime) -> Result:
     cell = stage.cell
     return Result(
         cell=cell.name,

@@ -20,7 +20,7 @@ from brew.kafka import cluster_admin, topics
 from brew.names import TransactionalId
 from proof.campaign.cell import Cell
 from proof.campaign.cells.direct import BOTH, CONNECTOR, DIRECT
-from proof.campaign.cluster import Foreign, Sandbox
+from proof.campaign.cluster import ExternalCluster, Sandbox
 from proof.campaign.journals import Journals, Kill, first_commit
 from proof.campaign.payloads import Feeder
 from proof.campaign.programs import Program, ProgramFailedError, Programs
@@ -38,7 +38,7 @@ class StalledError(BrewError):
 
 
 @dataclass
-class Stage:
+class CellEnvironment:
     """
     One cell with one seed.
 
@@ -48,7 +48,7 @@ class Stage:
 
     cell: Cell
     seed: int
-    cluster: Foreign
+    cluster: ExternalCluster
     folder: Path
     programs: Programs
     deadline: Deadline
@@ -100,7 +100,7 @@ class Stage:
 
     def make_topics(self) -> None:
         """Input, output and dead letters with the cell's partitions, there on every broker when this returns."""
-        wanted = [topics.Wanted(name, self.cell.partitions, {}) for name in self.names.topics()]
+        wanted = [topics.TopicSpec(name, self.cell.partitions, {}) for name in self.names.topics()]
         topics.create(self.cluster.admin, wanted, Deadline(_ASK_S))
         topics.describe_all(self.cluster.admin, self.names.topics(), Deadline(_ASK_S))
 
@@ -286,4 +286,4 @@ class Stage:
             cluster_admin.delete_group(self.cluster.connection, self.names.group, Deadline(_ASK_S))
 
 
-__all__ = ["FEED_RATE", "WRITER", "Names", "ProgramFailedError", "Stage", "StalledError"]
+__all__ = ["FEED_RATE", "WRITER", "CellEnvironment", "Names", "ProgramFailedError", "StalledError"]

@@ -14,13 +14,13 @@ from operator import itemgetter
 
 from brew.cluster import RawBatch
 from proof.checking.comparison import Comparison
-from proof.checking.input_partition import Facts, Lane, Layout, Record, Row, Stream
+from proof.checking.input_partition import BrokerFacts, InputPartition, Layout, Record, Row, Stream
 from proof.checking.journals import Acknowledged
 from proof.checking.positions import OffsetLog, Positions
 from proof.checking.transactions import Attempt, Endings, RawLog
 from proof.findings import Findings, Name, Report, Tally, own_doubts
 
-__all__ = ["Checker", "Facts", "Record"]
+__all__ = ["BrokerFacts", "Checker", "Record"]
 
 _partition = itemgetter(0)
 
@@ -28,13 +28,13 @@ _partition = itemgetter(0)
 class Checker:
     """A fold over three logs; ask for the report once all of them have ended."""
 
-    def __init__(self, facts: Facts, acknowledged: Acknowledged | None = None) -> None:
+    def __init__(self, facts: BrokerFacts, acknowledged: Acknowledged | None = None) -> None:
         self._facts = facts
         self._acknowledged = acknowledged or Acknowledged((), facts.input)
         self.found = Findings()
         self.endings = Endings(self.found, facts.healed_ms)
         self._downstream = {facts.output: 0, facts.dead_letter: 0}
-        self._lanes = {p: Lane(log.first) for p, log in facts.logs.items()}
+        self._lanes = {p: InputPartition(log.first) for p, log in facts.logs.items()}
         self._positions = {
             p: Positions(facts.input, p, lane, self.found, self.endings.both) for p, lane in self._lanes.items()
         }
@@ -55,7 +55,7 @@ class Checker:
 
     @property
     def layouts(self) -> dict[tuple[str, int], Layout]:
-        """What readers could see; complete once the logs have ended, empty unless ``Facts.journals``."""
+        """What readers could see; complete once the logs have ended, empty unless ``BrokerFacts.journals``."""
         return {place: stream.layout for place, stream in self._streams.items() if stream.layout is not None}
 
     def _offsets_ahead(self) -> None:

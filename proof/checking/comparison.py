@@ -9,7 +9,7 @@ from typing import Protocol
 
 from brew.offsets import HEADER_OFFSET, SourcePosition
 from brew.records import ERROR_OMITTED, ERROR_REASON, Reason
-from proof.checking.input_partition import ByProfile, Facts, Headers, Lane, Record, Row, Stream, at
+from proof.checking.input_partition import BrokerFacts, ByProfile, Headers, InputPartition, Record, Row, Stream, at
 from proof.findings import Findings, Name
 from proof.oracle import appended, unjustified, wrong_enrichment
 
@@ -34,7 +34,7 @@ class Expected:
         source = SourcePosition(topic, partition, 0).headers()
         self._source: Headers = [*source[:-1]]
 
-    def exactly(self, came: Row, out: Row) -> bool:
+    def is_exact_match(self, came: Row, out: Row) -> bool:
         """True when ``out`` is surely right; False says nothing yet."""
         _, offset, key, value, headers, created = came
         _, _, out_key, out_value, out_headers, out_created = out
@@ -48,10 +48,10 @@ class Expected:
         )
 
 
-class Unsure(Expected):
+class ExpectedWithProfile(Expected):
     """Where a record names the profile that it was made with: no output is right at first sight."""
 
-    def exactly(self, came: Row, out: Row) -> bool:  # noqa: ARG002 - the other's shape
+    def is_exact_match(self, came: Row, out: Row) -> bool:  # noqa: ARG002 - the other's shape
         return False
 
 
@@ -100,9 +100,9 @@ _partition = itemgetter(0)
 class Comparison:
     """Takes both sides in, in any interleaving; what was lost is known when all of both is in."""
 
-    def __init__(self, facts: Facts, found: Findings, lanes: dict[int, Lane]) -> None:
+    def __init__(self, facts: BrokerFacts, found: Findings, lanes: dict[int, InputPartition]) -> None:
         self._facts, self._found, self._lanes = facts, found, lanes
-        kind = Expected if facts.profiles is None else Unsure
+        kind = Expected if facts.profiles is None else ExpectedWithProfile
         self._expected = {p: kind(facts.input, p) for p in lanes}
         self._same_shape = facts.output_partitions == len(lanes)
         self._input_open = self._downstream_open = True
@@ -129,7 +129,7 @@ class Comparison:
             count += 1
             if early and offset in early:
                 topic, out = early.pop(offset)
-                if topic != self._facts.output or not self._expected[partition].exactly(row, out):
+                if topic != self._facts.output or not self._expected[partition].is_exact_match(row, out):
                     self._compare(row, topic, out)
             elif self._downstream_open:
                 queue.append(row)
@@ -148,7 +148,7 @@ class Comparison:
         partition = stream.partition
         quick = stream.topic == self._facts.output and self._same_shape and partition in self._lanes
         queue = self._lanes[partition].queue if quick else None
-        exactly = self._expected[partition].exactly if quick else None
+        exactly = self._expected[partition].is_exact_match if quick else None
         layout, last = stream.layout, stream.last
         before = last.get(partition, -1)
         upto = stream.upto
@@ -257,7 +257,7 @@ class Comparison:
         evidence = f"neither on {self._facts.output} nor {self._facts.dead_letter}"
         self._found.say(Name.LOST, (self._facts.input, partition, offset), evidence)
 
-    def _overdue(self, lane: Lane, partition: int) -> None:
+    def _overdue(self, lane: InputPartition, partition: int) -> None:
         for topic, row in lane.overdue():
             record = Record(*row)
             source = SourcePosition.of(record.headers)

@@ -47,7 +47,7 @@ class ByProfile(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class BrokerFacts:
     """
     What the brokers say before the records are read.
 
@@ -86,7 +86,7 @@ def at(source: SourcePosition) -> str:
 Early = tuple[str, Row]
 
 
-class Lane:
+class InputPartition:
     """
     ``queue``: inputs in order; ``passed``: those below an output's source; ``early``: outputs whose input comes later;
     ``behind``: sources that are out above the committed offset.

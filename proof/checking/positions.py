@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from brew.cluster import OFFSETS_TOPIC, OffsetBatch
-from proof.checking.input_partition import Lane
+from proof.checking.input_partition import InputPartition
 from proof.checking.transactions import COMMIT, Attempt, Endings, Key, RawLog
 from proof.findings import Findings, Name
 
@@ -29,7 +29,9 @@ class _Range(NamedTuple):
 class Positions:
     """One input partition's committed offset as it moved; ``place`` makes a finding's place of a log offset."""
 
-    def __init__(self, topic: str, partition: int, lane: Lane, found: Findings, both: Callable[[Key], bool]) -> None:
+    def __init__(
+        self, topic: str, partition: int, lane: InputPartition, found: Findings, both: Callable[[Key], bool]
+    ) -> None:
         self.topic, self.partition = topic, partition
         self._lane, self._found, self._both = lane, found, both
         self._ranges: deque[_Range] = deque()

@@ -14,7 +14,7 @@ from typing import Any, Self
 from brew.claims import state
 from brew.claims.log import Entry
 from brew.claims.member import Member, Membership
-from brew.claims.state import Answer
+from brew.claims.state import RecordEffect
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure
@@ -46,20 +46,20 @@ class _SkewedLog(ClaimsLog):
         return _SkewedWriter(super()._writer(), self.skew_s)
 
 
-class _Believing(Member):
+class _IgnoringLostClaims(Member):
     """The control: it never hears that the log gave to others what it once had, and tells so where it should have."""
 
-    def _take(self, entries: Sequence[Entry]) -> dict[tuple[int, int], Answer]:
+    def _take(self, entries: Sequence[Entry]) -> dict[tuple[int, int], RecordEffect]:
         had = dict(self.holdings)
         answers = super()._take(entries)
         lost = had.keys() - self.holdings.keys()
         self.holdings = had | self.holdings
         if lost:  # at its next turn it may own all of it again
-            _tell(self)
+            _print_held(self)
         return answers
 
 
-def _tell(member: Member) -> dict[int, int]:
+def _print_held(member: Member) -> dict[int, int]:
     """One line of what is held, by partition and token."""
     held = {p: one.token for p, one in member.holdings.items()}
     sys.stdout.write(json.dumps([member.who.client_id, member.world.tables[0].next, held]) + "\n")
@@ -80,7 +80,7 @@ def take_part(
 ) -> None:
     """
     Claim, beat and give back until ``stop``; what is held goes to stdout when it changes, and once per interval, a line
-    each, as `proof.claims.history.View`.
+    each, as `proof.claims.history.MemberView`.
 
     ``skew_s``: the wall clock is wrong by so much. ``rate``: how fast the monotonic clock runs.
 
@@ -90,19 +90,19 @@ def take_part(
     state.SNAPSHOT_RECORDS = snapshot_records  # a short run is to see snapshots, too
     log = _SkewedLog(connection, topic)
     log.skew_s = skew_s
-    member = (_Believing if believing else Member)(log, who, lambda: time.monotonic() * rate)
+    member = (_IgnoringLostClaims if believing else Member)(log, who, lambda: time.monotonic() * rate)
     told, tell_at = dict[int, int](), 0.0
     try:
         _join(member, stop)
         while not stop.wait(who.interval_s / _LOOKS_PER_INTERVAL):
             try:
                 member.turn(Deadline(_TURN_S))
-                member.give_back({p: member.holdings[p] for p in member.give_back_wanted}, Deadline(_TURN_S))
+                member.release_partitions({p: member.holdings[p] for p in member.give_back_wanted}, Deadline(_TURN_S))
             except (DeadlineExceeded, KafkaFailure):
                 stop.wait(_AGAIN_S)  # brokers are killed on purpose; what is held now counts all the same
             held = {p: one.token for p, one in member.holdings.items()}
             if held != told or time.monotonic() > tell_at:
-                told, tell_at = _tell(member), time.monotonic() + who.interval_s
+                told, tell_at = _print_held(member), time.monotonic() + who.interval_s
         member.leave(Deadline(_LEAVE_S))
     finally:
         log.close()
@@ -123,7 +123,7 @@ def _join(member: Member, stop: threading.Event) -> None:
 _LOOK_S, _READ_S, _WATCHING_JOIN_S = 0.02, 5.0, 10.0
 
 
-class Watching:
+class ClaimsFollower:
     """Follows a log from its first record on, in a thread; makes the topic."""
 
     def __init__(self, connection: Connection, topic: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
-class View(NamedTuple):
+class MemberView(NamedTuple):
     """What a member held (partition -> token) when it had read everything before the position ``next``."""
 
     client: str
@@ -96,7 +96,7 @@ class History:
         place = bisect.bisect_left(changes, position, key=lambda change: change[0])
         return (None, -1) if place == 0 else changes[place - 1][1:]
 
-    def misled(self, views: Iterable[View]) -> list[str]:
+    def misled(self, views: Iterable[MemberView]) -> list[str]:
         """Members that held what the log gave to somebody else, or to nobody, at the very position they had read to."""
         found = []
         for view in views:
@@ -118,14 +118,14 @@ class Belief(NamedTuple):
     token: int
 
 
-class Line(NamedTuple):
+class ClaimsRecord(NamedTuple):
     """A record of the claims topic, as it stands there."""
 
     offset: int
     value: bytes | None
 
 
-def owners(lines: Iterable[Line]) -> tuple[dict[tuple[int, int], str], dict[int, str | None]]:
+def owners(lines: Iterable[ClaimsRecord]) -> tuple[dict[tuple[int, int], str], dict[int, str | None]]:
     """
     Who was granted what, as (partition, token) -> client, and who owns each partition at the end.
 

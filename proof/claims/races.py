@@ -14,7 +14,7 @@ from brew.claims.member import Member, Membership
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka.claims_log import ClaimsLog
-from proof.claims.history import Belief, Line, broken, owners, uncovered
+from proof.claims.history import Belief, ClaimsRecord, broken, owners, uncovered
 
 _WAIT_S = 60.0
 _JITTER_S = 0.004
@@ -68,7 +68,7 @@ def race(
         for log in logs:
             log.close()
     told.seconds, told.messages = time.monotonic() - begin, len(entries)
-    granted, _ = owners(Line(entry.offset, entry.value) for entry in entries)
+    granted, _ = owners(ClaimsRecord(entry.offset, entry.value) for entry in entries)
     told.findings += broken(beliefs, granted)
     for client in granted.values():
         told.wins[client] = told.wins.get(client, 0) + 1
@@ -102,7 +102,7 @@ def _run(members: list[Member], told: Races, advance: Callable[[], None], seed: 
                 if gate.wait(_WAIT_S) == 0:
                     judge_round(began)
                 gate.wait(_WAIT_S)
-                member.give_back(dict(member.holdings), Deadline(_WAIT_S))
+                member.release_partitions(dict(member.holdings), Deadline(_WAIT_S))
         except BaseException:
             gate.abort()
             raise

@@ -17,10 +17,10 @@ from rich.table import Table
 from brew.errors import UsageError
 from brew.names import ExitCode
 from proof.campaign import matrix
-from proof.campaign.campaign import Plan, carry_out
+from proof.campaign.campaign import Plan, run_campaign
 from proof.campaign.cell import Cell
 from proof.campaign.result import INCONCLUSIVE, PROVEN, VIOLATED, Result, p95
-from proof.campaign.runner import Terms
+from proof.campaign.runner import RunSettings
 from proof.campaign.stage import WRITER
 
 _SIGNS = {PROVEN: "✔", VIOLATED: "✘", INCONCLUSIVE: "?"}
@@ -97,10 +97,10 @@ def campaign(
     if as_list:
         _show(cells, as_json=as_json)
         return ExitCode.DONE
-    terms = Terms(out.resolve(), kills, _program(writer), keep=keep, minutes=minutes, slack=slack)
+    terms = RunSettings(out.resolve(), kills, _program(writer), keep=keep, minutes=minutes, slack=slack)
     command = shlex.join(["proof", *sys.argv[1:]])
     plan = Plan(cells, seeds, terms, command, bootstrap, resume=resume, at_once=at_once, begin_within_s=begin_within_s)
-    done = _carried_out(plan, as_json=as_json)
+    done = _run_campaign(plan, as_json=as_json)
     if left_out := plan.missing_in(done):
         click.echo(f"left out: {', '.join(left_out)}; --resume goes on with them", err=True)
     code = _code(done)
@@ -127,8 +127,8 @@ def replay(
     """  # noqa: D301 - click's own mark
     found = matrix.named(cell)
     folder = out.resolve() / "replay"
-    terms = Terms(folder, kills, _program(writer), keep=True)
-    done = _carried_out(Plan([found], [seed], terms, shlex.join(["proof", *sys.argv[1:]]), bootstrap), as_json=as_json)
+    terms = RunSettings(folder, kills, _program(writer), keep=True)
+    done = _run_campaign(Plan([found], [seed], terms, shlex.join(["proof", *sys.argv[1:]]), bootstrap), as_json=as_json)
     click.echo(f"logs and journals: {folder / f'{found.name}-{seed}'}", err=as_json)
     return _code(done)
 
@@ -137,7 +137,7 @@ def _program(writer: str | None) -> tuple[str, ...]:
     return WRITER if writer is None else tuple(shlex.split(writer))
 
 
-def _carried_out(plan: Plan, *, as_json: bool) -> list[Result]:
+def _run_campaign(plan: Plan, *, as_json: bool) -> list[Result]:
     console = Console(stderr=True)
     with Status("starting the brokers", console=console) as status:
         if not console.is_terminal:
@@ -156,7 +156,7 @@ def _carried_out(plan: Plan, *, as_json: bool) -> list[Result]:
             else:
                 click.echo("\n".join(_lines(result)))
 
-        return carry_out(plan, starts, ends)
+        return run_campaign(plan, starts, ends)
 
 
 def _lines(result: Result) -> list[str]:

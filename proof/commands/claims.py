@@ -18,7 +18,7 @@ from brew.claims.state import SNAPSHOT_RECORDS
 from brew.cli import bootstrap_option
 from brew.names import ExitCode
 from brew.signals import stop_on_signals
-from proof.campaign.campaign import about
+from proof.campaign.campaign import campaign_metadata
 from proof.campaign.result import PROVEN, VIOLATED, Result, write_file
 from proof.claims.claimant import take_part
 from proof.claims.races import Races, race
@@ -66,7 +66,7 @@ def claims_races(
         )
     if out is not None:
         made = MadeWith.now(our_brokers=False)
-        told = about(shlex.join(["proof", *sys.argv[1:]]), began, found.seconds, [seed], made)
+        told = campaign_metadata(shlex.join(["proof", *sys.argv[1:]]), began, found.seconds, [seed], made)
         write_file(out, told, [result(found, seed, began, made)])
     if as_json:
         say_json(_document(found))

@@ -35,9 +35,9 @@ from proof.commands.options import (
     topic_option,
 )
 from proof.findings import Report
-from proof.log_feeds import Claim
+from proof.log_feeds import PipelineUnderTest
 from proof.read import read as read_along
-from proof.verify import Asked
+from proof.verify import VerifyOptions
 from proof.verify import verify as judge
 
 _ASK_S = 30.0
@@ -237,8 +237,8 @@ def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
       python -m proof verify --tiers profiles --profiles-topic my.customers
       python -m proof verify --settled --journals journals/ --need aborted_records=1 --fired kills=10 --need kills=10
     """  # noqa: D301 - click's own mark
-    claim = Claim(*(options[name] for name in ("input", "output", "dead_letter", "group")))
-    asked = Asked(
+    claim = PipelineUnderTest(*(options[name] for name in ("input", "output", "dead_letter", "group")))
+    asked = VerifyOptions(
         settled=options["settled"],
         strict=options["strict"],
         journals=options["journals"],

@@ -48,7 +48,9 @@ def topics(bootstrap: str, partitions: int, as_json: bool, **named: str) -> None
       python -m proof topics --partitions 8
       python -m proof topics --bootstrap broker:9092 --input my.orders --json
     """  # noqa: D301 - click's own mark
-    made = making.make(connected(bootstrap), making.House(partitions=partitions, **named), Deadline(_WAIT_S))
+    made = making.create_topics(
+        connected(bootstrap), making.PipelineTopics(partitions=partitions, **named), Deadline(_WAIT_S)
+    )
     if as_json:
         say_json([dataclasses.asdict(topic) for topic in made])
         return

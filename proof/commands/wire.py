@@ -20,8 +20,8 @@ from proof.commands.options import connected, json_option, say_json
 from proof.wire.late import SCRIPTS
 from proof.wire.product import BELIEVED_FROM, CELLS, against_pipeline
 from proof.wire.proxy import HOST, WireProxy
-from proof.wire.rules import Rule, Shape, Trap
-from proof.wire.torn import F11, STORIES, Result, conclusion, experiment, seen_by_reader, timelines
+from proof.wire.rules import NetworkConditions, Rule, Trap
+from proof.wire.torn import F11, SCRIPT_DESCRIPTIONS, Result, conclusion, experiment, seen_by_reader, timelines
 
 _ORDERS = ("release", "drop", "cut", "remove")
 
@@ -65,7 +65,7 @@ def proxy(
       {"release": 1}   {"drop": 1}   {"cut": 1}   {"remove": 1}
       {"shape": {"latency_s": 0.3}}   {"timeline": true}
     """  # noqa: D301 - click's own mark
-    shape = Shape(latency_ms / 1000, jitter_ms / 1000, rate_kbit * 125, loss)
+    shape = NetworkConditions(latency_ms / 1000, jitter_ms / 1000, rate_kbit * 125, loss)
     first = [Rule.of(_object(text)) for text in rules]
     with WireProxy(bootstrap, host=host, ports=(port,), shape=shape, seed=seed) as running:
         control = _Control(running)
@@ -116,7 +116,7 @@ class _Control:
             self.add(Rule.of(order["rule"]))
         elif "shape" in order:
             try:
-                self._proxy.reshape(Shape(**order["shape"]))
+                self._proxy.reshape(NetworkConditions(**order["shape"]))
             except TypeError as error:
                 raise UsageError(f"shape: {error}; its fields are latency_s, jitter_s, rate, loss") from error
         elif "timeline" in order:
@@ -233,7 +233,7 @@ def _print(results: Sequence[Result], *, show: bool) -> None:
         for at in range(min(len(results[0].frames), len(results[0].tries), 2)):
             script = results[0].tries[at].script
             console.rule(script, align="left")
-            console.print(STORIES.get(script, ""), "\n")
+            console.print(SCRIPT_DESCRIPTIONS.get(script, ""), "\n")
             console.print(timelines(results[0], results[1], at))
             console.print(seen_by_reader(results, at), "\n")
         console.rule("conclusion", align="left")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from brew.html import Child, Markup, tag
 from proof.report.results import TITLES, Result, Standing
-from proof.report.summary import Cell, Met, Strip, Summary, say_seconds
+from proof.report.summary import Cell, CriterionResult, Strip, Summary, say_seconds
 
 SIGNS = {Standing.PROVEN: "✓", Standing.VIOLATED: "✗", Standing.INCONCLUSIVE: "?", Standing.CONTROL: "✗"}
 SIGNS |= {Standing.OUTDATED: "◌", Standing.NOT_APPLICABLE: "○"}
@@ -160,11 +160,11 @@ def _told(strip: Strip, what: str) -> str:
 
 
 _MET = {
-    Met.YES: ("✓", "proven"),
-    Met.NO: ("✗", "violated"),
-    Met.SHORT: ("?", "inconclusive"),
-    Met.OUTDATED: ("◌", "outdated"),
-    Met.UNKNOWN: ("-", "idle"),
+    CriterionResult.YES: ("✓", "proven"),
+    CriterionResult.NO: ("✗", "violated"),
+    CriterionResult.SHORT: ("?", "inconclusive"),
+    CriterionResult.OUTDATED: ("◌", "outdated"),
+    CriterionResult.UNKNOWN: ("-", "idle"),
 }
 
 
@@ -173,7 +173,7 @@ def bars(summary: Summary) -> Markup:
     return section("bars", "Bars", table("Bars", ("What", "Wanted", "Measured", "Result"), rows))
 
 
-def _met(met: Met) -> Markup:
+def _met(met: CriterionResult) -> Markup:
     sign, kind = _MET[met]
     return tag("span", tag("span", sign, class_=f"mark {kind}", aria_hidden="true"), f" {met}", class_="met")
 

@@ -69,7 +69,7 @@ _WRITER_KILLS, _SPARK_KILLS, _POINT_KILLS, _TIMES, _STORE_KILLS = 200, 20, 100, 
 _SPARK_S = {"connector": 10.0, "direct": 6.0}
 
 
-class Met(enum.StrEnum):
+class CriterionResult(enum.StrEnum):
     """Whether a bar was cleared; a sample that is smaller than wanted shows nothing, whatever it holds."""
 
     YES = "met"
@@ -80,16 +80,16 @@ class Met(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class AcceptanceCriterion:
     """One line of the issue's bars."""
 
     title: str
     wanted: str
     measured: str
-    met: Met
+    met: CriterionResult
 
 
-def bars(results: Sequence[Result]) -> list[Bar]:
+def acceptance_criteria(results: Sequence[Result]) -> list[AcceptanceCriterion]:
     """
     Judge every bar from the current results that bear on it; positive controls bear on none.
 
@@ -98,12 +98,14 @@ def bars(results: Sequence[Result]) -> list[Bar]:
     now = _bars([result for result in results if result.current])
     ever = _bars(results)
     return [
-        replace(old, met=Met.OUTDATED) if new.met is Met.UNKNOWN and old.met is not Met.UNKNOWN else new
+        replace(old, met=CriterionResult.OUTDATED)
+        if new.met is CriterionResult.UNKNOWN and old.met is not CriterionResult.UNKNOWN
+        else new
         for new, old in zip(now, ever, strict=True)
     ]
 
 
-def _bars(results: Sequence[Result]) -> list[Bar]:
+def _bars(results: Sequence[Result]) -> list[AcceptanceCriterion]:
     mine = [result for result in results if not result.is_control]
     coordinator = [result for result in mine if result.fault == _KILL and "coordinator" in result.target]
     stalls = Times.stalls(one for reader in _READERS for one in _writer(mine, reader))
@@ -157,18 +159,18 @@ def _store(results: Iterable[Result], store: str) -> list[Result]:
     return [one for one in results if (one.path, one.target) == (STORE_KILLS, store)]
 
 
-def _writer_killed(reader: str, results: Sequence[Result]) -> Bar:
+def _writer_killed(reader: str, results: Sequence[Result]) -> AcceptanceCriterion:
     title = f"Writer killed, until the first new commit, {reader} reader"
     return _within(title, 2.0, Times.recoveries(_writer(results, reader)), _WRITER_KILLS)
 
 
-def _spark_restarted(reader: str, results: Sequence[Result]) -> Bar:
+def _spark_restarted(reader: str, results: Sequence[Result]) -> AcceptanceCriterion:
     title = f"Spark killed and restarted, {reader} reader"
     killed = [one for one in _spark(results, reader) if one.fault == _KILL and one.target.startswith("driver")]
     return _within(title, _SPARK_S[reader], Times.recoveries(killed), _SPARK_KILLS)
 
 
-def _late_end_txn(results: Sequence[Result]) -> list[Bar]:
+def _late_end_txn(results: Sequence[Result]) -> list[AcceptanceCriterion]:
     """F11 is believed only while the control breaks; and then ours may not, a thousand times over."""
     tried = [result for result in results if result.row == "F11" and "broken" in result.fired]
     control = [result for result in tried if result.expected is Verdict.VIOLATED]
@@ -191,15 +193,20 @@ def _broken(results: Iterable[Result]) -> tuple[int, int]:
     return sum(one.fired.get("broken", 0) for one in some), sum(one.fired.get("late_frames", 0) for one in some)
 
 
-def _judge(title: str, wanted: str, measured: str, *, met: bool, shown: bool = True) -> Bar:
-    return Bar(title, wanted, measured, (Met.YES if met else Met.NO) if shown else Met.SHORT)
+def _judge(title: str, wanted: str, measured: str, *, met: bool, shown: bool = True) -> AcceptanceCriterion:
+    return AcceptanceCriterion(
+        title,
+        wanted,
+        measured,
+        (CriterionResult.YES if met else CriterionResult.NO) if shown else CriterionResult.SHORT,
+    )
 
 
-def _unknown(title: str, wanted: str) -> Bar:
-    return Bar(title, wanted, "-", Met.UNKNOWN)
+def _unknown(title: str, wanted: str) -> AcceptanceCriterion:
+    return AcceptanceCriterion(title, wanted, "-", CriterionResult.UNKNOWN)
 
 
-def _within(title: str, limit_s: float, times: Times, least: int) -> Bar:
+def _within(title: str, limit_s: float, times: Times, least: int) -> AcceptanceCriterion:
     wanted = f"p95 within {limit_s:g} s of at least {least:,}"
     if not times.count:
         return _unknown(title, wanted)
@@ -208,7 +215,7 @@ def _within(title: str, limit_s: float, times: Times, least: int) -> Bar:
     return _judge(title, wanted, measured, met=p95 <= limit_s, shown=times.count >= least)
 
 
-def _often(title: str, kind: str, least: int, results: Iterable[Result]) -> Bar:
+def _often(title: str, kind: str, least: int, results: Iterable[Result]) -> AcceptanceCriterion:
     """A fault that happened so often, in runs that show something, and broke nothing."""
     wanted = f"{least:,}, 0 anomalies"
     some = [one for one in results if kind in one.fired and one.standing is not Standing.INCONCLUSIVE]
@@ -219,7 +226,7 @@ def _often(title: str, kind: str, least: int, results: Iterable[Result]) -> Bar:
     return _judge(title, wanted, f"{times:,}, {anomalies:,} anomalies", met=not anomalies, shown=shown)
 
 
-def _epoch_overflow(results: Iterable[Result]) -> Bar:
+def _epoch_overflow(results: Iterable[Result]) -> AcceptanceCriterion:
     title, least = "Transactions on one id, across the epoch overflow", 33_000
     wanted = f"{least:,}, 0 anomalies"
     runs = [(_ended(result), result) for result in results if result.row == "F28"]
@@ -235,7 +242,7 @@ def _ended(result: Result) -> int:
     return result.counts.get("committed_transactions", 0) + result.counts.get("aborted_transactions", 0)
 
 
-def _volume(results: Sequence[Result]) -> Bar:
+def _volume(results: Sequence[Result]) -> AcceptanceCriterion:
     title = "All runs together"
     least = {"inputs": 1_000_000, "committed_transactions": 10_000, "aborted_transactions": 3_000}
     total: Counter[str] = Counter()
@@ -254,7 +261,7 @@ def _say_volume(counts: dict[str, int], anomalies: int) -> str:
     return f"{counts['inputs']:,} records, {transactions}, {anomalies:,} anomalies"
 
 
-def _each_point(title: str, results: Iterable[Result]) -> Bar:
+def _each_point(title: str, results: Iterable[Result]) -> AcceptanceCriterion:
     least = _POINT_KILLS
     wanted = f"{least} at each of {len(CrashPoint)}, 0 anomalies"
     kills: Counter[str] = Counter()
@@ -314,7 +321,7 @@ class Summary:
     provenance: tuple[Provenance, ...]
     results: tuple[Result, ...]
     cells: tuple[Cell, ...]
-    bars: tuple[Bar, ...]
+    bars: tuple[AcceptanceCriterion, ...]
     kernel: str
 
     @classmethod
@@ -327,7 +334,7 @@ class Summary:
             Cell(name, row, tuple(sorted(some, key=lambda result: (result.seed, result.began))))
             for (row, name), some in sorted(by_cell.items())
         )
-        return cls(tuple(provenance), tuple(results), cells, tuple(bars(results)), kernel)
+        return cls(tuple(provenance), tuple(results), cells, tuple(acceptance_criteria(results)), kernel)
 
     @property
     def verdict(self) -> Verdict:

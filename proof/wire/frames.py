@@ -44,7 +44,7 @@ class Details:
     text: str = ""
 
 
-NOTHING = Details()
+NO_DETAILS = Details()
 
 
 def request_head(frame: bytes) -> Head:
@@ -92,19 +92,19 @@ def reply_body(head: Head, reply: bytes) -> Cursor:
 def request_details(head: Head, frame: bytes) -> Details:
     """What a request of the transaction protocol says; nothing for all others and for what can't be read."""
     if head.api not in TRANSACTIONAL:
-        return NOTHING
+        return NO_DETAILS
     body = Cursor(frame, head.body_at, flexible=is_flexible(head.api, head.version))
     try:
         return _requested(head, body)
     except Malformed:
-        return NOTHING
+        return NO_DETAILS
 
 
 def _requested(head: Head, body: Cursor) -> Details:
     if head.api == Api.PRODUCE:
         return _produced(head, body)
     if head.api == Api.ADD_PARTITIONS_TO_TXN and head.version > _RESULTS_VERSIONS:
-        return NOTHING  # only brokers send it
+        return NO_DETAILS  # only brokers send it
     transactional_id = body.text()
     if head.api == Api.INIT_PRODUCER_ID:
         body.int32()
@@ -161,11 +161,11 @@ def _offset(head: Head, body: Cursor) -> str:
 def reply_details(head: Head, reply: bytes) -> Details:
     """The first error of a reply of the transaction protocol, and the producer that InitProducerId hands out."""
     if head.api not in TRANSACTIONAL:
-        return NOTHING
+        return NO_DETAILS
     try:
         return _replied(head, reply_body(head, reply))
     except Malformed:
-        return NOTHING
+        return NO_DETAILS
 
 
 def _replied(head: Head, body: Cursor) -> Details:
@@ -178,7 +178,7 @@ def _replied(head: Head, body: Cursor) -> Details:
     if head.api in {Api.END_TXN, Api.ADD_OFFSETS_TO_TXN}:
         return Details(error=body.int16())
     if head.api == Api.ADD_PARTITIONS_TO_TXN and head.version > _RESULTS_VERSIONS:
-        return NOTHING
+        return NO_DETAILS
     return Details(error=_first_error(body))
 
 

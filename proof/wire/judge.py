@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
-class Fate(enum.StrEnum):
+class AttemptState(enum.StrEnum):
     """
     What the writer knows of its transaction.
 
@@ -27,7 +27,7 @@ class Attempt:
     name: str
     keys: list[str] = field(default_factory=list)
     until: int | None = None
-    fate: Fate = Fate.GIVEN_UP
+    fate: AttemptState = AttemptState.GIVEN_UP
     error: str = ""
 
 
@@ -45,7 +45,7 @@ class Try:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordPlacement:
     """Where a record lies, who wrote it, whether a `read_committed` reader gets it, and how often."""
 
     offset: int
@@ -66,11 +66,11 @@ class Anomaly:
     evidence: str
 
 
-def anomalies(one: Try, log: Mapping[str, Place]) -> list[Anomaly]:
+def anomalies(one: Try, log: Mapping[str, RecordPlacement]) -> list[Anomaly]:
     """What is wrong with a try: torn transactions, commits that got lost, a position that is not the last commit's."""
     found = [anomaly for attempt in one.attempts if (anomaly := _of_attempt(attempt, log)) is not None]
-    acknowledged = [a.until for a in one.attempts if a.fate is Fate.COMMITTED and a.until is not None]
-    unknown = any(a.fate is Fate.UNKNOWN for a in one.attempts)
+    acknowledged = [a.until for a in one.attempts if a.fate is AttemptState.COMMITTED and a.until is not None]
+    unknown = any(a.fate is AttemptState.UNKNOWN for a in one.attempts)
     if acknowledged and one.position != acknowledged[-1] and not unknown:
         name = "offset-regression" if one.position is not None and one.position < acknowledged[-1] else "offset-ahead"
         told = f"the group stands at {one.position}, the last acknowledged commit was {acknowledged[-1]}"
@@ -78,11 +78,11 @@ def anomalies(one: Try, log: Mapping[str, Place]) -> list[Anomaly]:
     return found
 
 
-def _of_attempt(attempt: Attempt, log: Mapping[str, Place]) -> Anomaly | None:
+def _of_attempt(attempt: Attempt, log: Mapping[str, RecordPlacement]) -> Anomaly | None:
     places = [log[key] for key in attempt.keys if key in log]
     visible = [place for place in places if place.visible]
-    if attempt.fate is Fate.COMMITTED and len(visible) < len(attempt.keys):
-        at = next((place for place in places if not place.visible), Place(-1, -1, -1, visible=False))
+    if attempt.fate is AttemptState.COMMITTED and len(visible) < len(attempt.keys):
+        at = next((place for place in places if not place.visible), RecordPlacement(-1, -1, -1, visible=False))
         told = f"{attempt.name} was acknowledged, {len(visible)} of its {len(attempt.keys)} records are visible"
         return Anomaly("lost-commit", at.offset, at.producer_id, at.epoch, told)
     if not visible:
@@ -93,7 +93,7 @@ def _of_attempt(attempt: Attempt, log: Mapping[str, Place]) -> Anomaly | None:
         return Anomaly("duplicate-output", at.offset, at.producer_id, at.epoch, told)
     at = visible[0]
     told = f"{len(visible)} of {len(attempt.keys)} records of {attempt.name} ({attempt.fate}) are visible"
-    if attempt.fate is Fate.GIVEN_UP or len(visible) < len(attempt.keys):
+    if attempt.fate is AttemptState.GIVEN_UP or len(visible) < len(attempt.keys):
         return Anomaly("torn-txn", at.offset, at.producer_id, at.epoch, told)
     return None
 
@@ -112,7 +112,7 @@ class Tally:
     troubles: list[str]
 
 
-def tally(tries: Sequence[Try], log: Mapping[str, Place], error_name: Mapping[int, str]) -> Tally:
+def tally(tries: Sequence[Try], log: Mapping[str, RecordPlacement], error_name: Mapping[int, str]) -> Tally:
     """Count; a try whose late frame got no answer, or that met trouble, is inconclusive unless something is wrong."""
     names: Counter[str] = Counter()
     late: Counter[str] = Counter()

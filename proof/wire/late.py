@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from brew.deadline import Deadline
 from brew.errors import BrewError
 from proof.wire.codec import Api
-from proof.wire.judge import Attempt, Fate, Try
+from proof.wire.judge import Attempt, AttemptState, Try
 from proof.wire.proxy import WireProxy
 from proof.wire.rules import Action, Rule, Side, Trap
 from proof.wire.writers import STEP_S, PositionReader, Writer
@@ -23,7 +23,7 @@ OFFSETS_PER_TRY = 10
 
 
 @dataclass
-class Scene:
+class ProxiedWriter:
     """A writer behind a proxy, and the group's position."""
 
     proxy: WireProxy
@@ -31,10 +31,10 @@ class Scene:
     positions: PositionReader
 
 
-class _Act:
+class _TryRun:
     """One try in the making."""
 
-    def __init__(self, scene: Scene, number: int, script: str) -> None:
+    def __init__(self, scene: ProxiedWriter, number: int, script: str) -> None:
         self.writer, self._scene = scene.writer, scene
         self.told = Try(number, script)
 
@@ -56,9 +56,9 @@ class _Act:
         attempt.until = until
 
     def commit(self, attempt: Attempt) -> None:
-        attempt.fate = Fate.UNKNOWN
+        attempt.fate = AttemptState.UNKNOWN
         self.writer.commit()
-        attempt.fate = Fate.COMMITTED
+        attempt.fate = AttemptState.COMMITTED
 
     def give_up(self, attempt: Attempt) -> None:
         """Abort, as after an application's error; if that fails the writer starts anew, as it has to."""
@@ -91,7 +91,7 @@ class _Act:
         self.told.late, self.told.late_epoch = answer.error, answer.epoch
 
 
-def late_commit(act: _Act, trap: Trap) -> None:
+def late_commit(act: _TryRun, trap: Trap) -> None:
     """F11: the commit of the first transaction arrives inside the second one, which is then given up and done again."""
     first = act.begin("first")
     act.write(first, 2)
@@ -105,7 +105,7 @@ def late_commit(act: _Act, trap: Trap) -> None:
     act.finish(act.begin("third"), trap, 2, 2)
 
 
-def late_abort(act: _Act, trap: Trap) -> None:
+def late_abort(act: _TryRun, trap: Trap) -> None:
     """F11: the abort of the first transaction arrives inside the second one, which goes on and commits."""
     first = act.begin("first")
     act.write(first, 1)
@@ -117,7 +117,7 @@ def late_abort(act: _Act, trap: Trap) -> None:
     act.finish(second, trap, 0, 1)
 
 
-def late_offsets(act: _Act, trap: Trap) -> None:
+def late_offsets(act: _TryRun, trap: Trap) -> None:
     """F12: the first transaction's offset arrives in the second one, behind the second one's own."""
     first = act.begin("first")
     act.write(first, 1)
@@ -135,7 +135,7 @@ def late_offsets(act: _Act, trap: Trap) -> None:
         act.writer.recover()
 
 
-def late_records(act: _Act, trap: Trap) -> None:
+def late_records(act: _TryRun, trap: Trap) -> None:
     """F12: the first transaction's record batch arrives in the second one, behind a batch of the second one."""
     first = act.begin("first")
     act.write(first, 1)
@@ -148,7 +148,7 @@ def late_records(act: _Act, trap: Trap) -> None:
     act.finish(second, trap, 1, 2)
 
 
-def lost_records_reply(act: _Act, trap: Trap) -> None:
+def lost_records_reply(act: _TryRun, trap: Trap) -> None:
     """F13: the broker has written the batch, and its reply is lost; the client sends the batch again."""
     first = act.begin("first")
     act.write(first, 2)
@@ -158,7 +158,7 @@ def lost_records_reply(act: _Act, trap: Trap) -> None:
     act.commit(first)
 
 
-Script = Callable[[_Act, Trap], None]
+Script = Callable[[_TryRun, Trap], None]
 SCRIPTS: dict[str, tuple[Script, Rule]] = {
     "late-commit": (late_commit, Rule(Api.END_TXN, committed=True, cut=True)),
     "late-abort": (late_abort, Rule(Api.END_TXN, committed=False, cut=True)),
@@ -168,10 +168,10 @@ SCRIPTS: dict[str, tuple[Script, Rule]] = {
 }
 
 
-def play(scene: Scene, number: int, script: str) -> Try:
+def run_script(scene: ProxiedWriter, number: int, script: str) -> Try:
     """One try; what goes wrong on the way is told in it, and the writer starts anew."""
     steps, rule = SCRIPTS[script]
-    act = _Act(scene, number, script)
+    act = _TryRun(scene, number, script)
     trap = scene.proxy.add(rule)
     try:
         steps(act, trap)

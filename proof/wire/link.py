@@ -19,7 +19,7 @@ from typing import Protocol
 from proof.wire import codec
 from proof.wire.codec import HIDDEN, NEWEST, TRANSACTIONAL, UNSUPPORTED_VERSION, Api, Cursor, Malformed
 from proof.wire.frames import (
-    NOTHING,
+    NO_DETAILS,
     Details,
     Head,
     correlation_id,
@@ -30,7 +30,7 @@ from proof.wire.frames import (
     skip_produced_partition,
     skip_topic,
 )
-from proof.wire.rules import Action, Caught, Line, Shape, Side, Trap
+from proof.wire.rules import Action, CaughtFrame, DelayedChannel, NetworkConditions, Side, Trap
 from proof.wire.timeline import Timeline
 
 Address = tuple[str, int]
@@ -41,7 +41,7 @@ _PRODUCE_NAMES_ADDRESSES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class AddressField:
     """Where a reply names a broker: bytes [start, end) hold host and port."""
 
     start: int
@@ -50,7 +50,7 @@ class Spot:
     address: Address
 
 
-def spots(head: Head, reply: bytes) -> list[Spot]:
+def address_fields(head: Head, reply: bytes) -> list[AddressField]:
     """
     All addresses of a reply, in their order; a coordinator that is not there (port -1) is none.
 
@@ -67,7 +67,7 @@ def spots(head: Head, reply: bytes) -> list[Spot]:
     return [spot for spot in find(head.version, body) if spot.address[1] > 0]
 
 
-def rewritten(head: Head, reply: bytes, found: list[Spot], stands_for: Callable[[Address], Address]) -> bytes:
+def rewritten(head: Head, reply: bytes, found: list[AddressField], stands_for: Callable[[Address], Address]) -> bytes:
     """The reply with every address exchanged; tagged fields around them get their new length."""
     flexible = reply_body(head, reply).flexible
     parts, at = [], 0
@@ -81,7 +81,7 @@ def rewritten(head: Head, reply: bytes, found: list[Spot], stands_for: Callable[
     return b"".join(parts)
 
 
-def narrowed(head: Head, reply: bytes) -> bytes:
+def without_unsupported_versions(head: Head, reply: bytes) -> bytes:
     """An ApiVersions reply that offers nothing whose addresses we could not exchange."""
     body = reply_body(head, reply)
     if body.int16() == UNSUPPORTED_VERSION:
@@ -99,40 +99,40 @@ def narrowed(head: Head, reply: bytes) -> bytes:
     return reply[:after_error] + length + b"".join(offered) + reply[body.at :]
 
 
-def _spot(body: Cursor, node: int) -> Spot:
+def _address_field(body: Cursor, node: int) -> AddressField:
     start = body.at
     host = body.text() or ""
-    return Spot(start, body.at + 4, node, (host, body.int32()))
+    return AddressField(start, body.at + 4, node, (host, body.int32()))
 
 
-def _of_metadata(version: int, body: Cursor) -> Iterator[Spot]:
+def _of_metadata(version: int, body: Cursor) -> Iterator[AddressField]:
     if version >= 3:
         body.int32()
     for _ in range(body.length()):
-        yield _spot(body, body.int32())
+        yield _address_field(body, body.int32())
         if version >= 1:
             body.text()  # rack
         body.skip_tags()
 
 
-def _of_coordinators(version: int, body: Cursor) -> Iterator[Spot]:
+def _of_coordinators(version: int, body: Cursor) -> Iterator[AddressField]:
     if version >= 1:
         body.int32()
     if version <= 3:
         body.int16()
         if version >= 1:
             body.text()
-        yield _spot(body, body.int32())
+        yield _address_field(body, body.int32())
         return
     for _ in range(body.length()):
         body.text()  # key
-        yield _spot(body, body.int32())
+        yield _address_field(body, body.int32())
         body.int16()
         body.text()
         body.skip_tags()
 
 
-def _of_cluster(version: int, body: Cursor) -> Iterator[Spot]:
+def _of_cluster(version: int, body: Cursor) -> Iterator[AddressField]:
     body.int32()
     body.int16()
     body.text()
@@ -141,21 +141,21 @@ def _of_cluster(version: int, body: Cursor) -> Iterator[Spot]:
     body.text()
     body.int32()
     for _ in range(body.length()):
-        yield _spot(body, body.int32())
+        yield _address_field(body, body.int32())
         body.text()
         if version >= 2:
             body.int8()
         body.skip_tags()
 
 
-def _of_produced(version: int, body: Cursor) -> Iterator[Spot]:
+def _of_produced(version: int, body: Cursor) -> Iterator[AddressField]:
     if version < _PRODUCE_NAMES_ADDRESSES:
         return
     _to_produce_tags(version, body)
     for tag, _ in body.tags():
         if tag == _ENDPOINTS_TAG:
             for _ in range(body.length()):
-                yield _spot(body, body.int32())
+                yield _address_field(body, body.int32())
                 body.text()
                 body.skip_tags()
 
@@ -184,18 +184,18 @@ _FRAME_MAX = 1 << 29
 _SETTLE_S = 30.0
 
 
-class Net(Protocol):
+class ProxyContext(Protocol):
     """What a connection needs of its proxy."""
 
     timeline: Timeline
-    shape: Shape
+    shape: NetworkConditions
 
     def trap_for(self, side: Side, head: Head, asked: Details) -> Trap | None: ...
     async def behind(self, head: Head, reply: bytes) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PendingRequest:
     """A request that the broker has still to answer."""
 
     head: Head
@@ -218,18 +218,18 @@ class Link:
 
     def __init__(
         self,
-        net: Net,
+        net: ProxyContext,
         number: int,
         node: int,
         client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         broker: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        line: Callable[[asyncio.StreamWriter], Line],
+        line: Callable[[asyncio.StreamWriter], DelayedChannel],
     ) -> None:
         self._net, self._number, self._node = net, number, node
         self._from_client, self._client = client
         self._from_broker, self._broker = broker
         self._to_client, self._to_broker = line(self._client), line(self._broker)
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _PendingRequest] = {}
         self._late: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
@@ -273,15 +273,15 @@ class Link:
                 self._asked[asked.head.correlation_id] = asked
             await self._to_broker.put(frame, self._net.shape)
 
-    def _read(self, frame: bytes) -> _Asked | None:
+    def _read(self, frame: bytes) -> _PendingRequest | None:
         """What a request says; None for what is no request, as the raw tokens of an old SASL handshake."""
         try:
             head = request_head(frame)
         except Malformed:
             return None
         self._net.timeline.count(head)
-        details = request_details(head, frame) if head.api in TRANSACTIONAL else NOTHING
-        asked = _Asked(head, details, None)
+        details = request_details(head, frame) if head.api in TRANSACTIONAL else NO_DETAILS
+        asked = _PendingRequest(head, details, None)
         self._note("request", asked)
         return asked
 
@@ -296,7 +296,7 @@ class Link:
                     continue
             await self._to_client.put(reply, self._net.shape)
 
-    def _pair(self, reply: bytes) -> _Asked | None:
+    def _pair(self, reply: bytes) -> _PendingRequest | None:
         number = correlation_id(reply)
         if number not in self._asked:
             return None
@@ -305,7 +305,7 @@ class Link:
             del self._asked[first]
         return self._asked.pop(number)
 
-    async def _seen(self, asked: _Asked, frame: bytes) -> bytes:
+    async def _seen(self, asked: _PendingRequest, frame: bytes) -> bytes:
         """Note a reply, tell who waits for it, and hand it back fit for the client."""
         head = asked.head
         if head.api in TRANSACTIONAL:
@@ -318,15 +318,15 @@ class Link:
                 if self._late is not None and not self._late.done():
                     self._late.set_result(None)
         if head.api == Api.API_VERSIONS:
-            return narrowed(head, frame)
+            return without_unsupported_versions(head, frame)
         if head.api in WITH_ADDRESSES:
             return await self._net.behind(head, frame)
         return frame
 
-    async def _act(self, trap: Trap, asked: _Asked) -> bool:
+    async def _act(self, trap: Trap, asked: _PendingRequest) -> bool:
         """Do to a frame what the rule says; True when it goes on."""
         rule = trap.rule
-        caught = Caught(self._number, asked.head, asked.details)
+        caught = CaughtFrame(self._number, asked.head, asked.details)
         told = {Action.HOLD: "held", Action.DROP: "dropped", Action.DELAY: "delayed", Action.CUT: "cut"}
         self._note(told[rule.action], asked)
         if rule.action is Action.CUT or rule.cut:
@@ -343,13 +343,13 @@ class Link:
         self._note("released" if goes_on else "dropped", asked)
         return goes_on
 
-    def _cut_later(self, asked: _Asked) -> Callable[[], None]:
+    def _cut_later(self, asked: _PendingRequest) -> Callable[[], None]:
         def cut() -> None:
             self._note("cut", asked)
             self.cut()
 
         return cut
 
-    def _note(self, what: str, asked: _Asked) -> None:
+    def _note(self, what: str, asked: _PendingRequest) -> None:
         if asked.head.api in TRANSACTIONAL or what not in {"request", "reply"}:
             self._net.timeline.add(self._number, self._node, what, asked.head, asked.details)

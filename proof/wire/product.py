@@ -69,7 +69,7 @@ class ProductResult:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _ExperimentTopics:
     """Names for one experiment, as options of the programs."""
 
     connection: Connection
@@ -107,7 +107,7 @@ def against_pipeline(connection: Connection, tries: int, api: Api = Api.END_TXN)
     awaited. After the tries the pipeline is stopped, another run drains the rest, and the checker reads everything.
     """
     began = time.monotonic()
-    place = _Place(connection, f"wire-pipeline-{secrets.token_hex(4)}")
+    place = _ExperimentTopics(connection, f"wire-pipeline-{secrets.token_hex(4)}")
     result = ProductResult(api.title, tries)
     place.run("proof", "topics", *place.topics, "--partitions", "1")
     orders = _RANGE * (2 * tries + _SPARE)
@@ -147,7 +147,7 @@ def _try(proxy: WireProxy, api: Api, transactional_id: str, result: ProductResul
 
 
 @contextlib.contextmanager
-def _following(place: _Place, proxy: WireProxy) -> Iterator[None]:
+def _following(place: _ExperimentTopics, proxy: WireProxy) -> Iterator[None]:
     """The pipeline in the background; SIGTERM at the end, SIGKILL if that is not enough."""
     options = ["--master", "none", "--follow", "--lanes", "1", "--max-records-per-transaction", str(_RANGE)]
     command = [*place.program("pipeline", "run", bootstrap=proxy.bootstrap), *place.topics, "--group", place.stem]

@@ -22,8 +22,8 @@ from brew.deadline import Deadline
 from brew.errors import Refused, Unreachable
 from proof.wire.codec import Api, Malformed
 from proof.wire.frames import Details, Head
-from proof.wire.link import Address, Link, Spot, frames, rewritten, spots
-from proof.wire.rules import PLAIN, Line, Rule, Shape, Side, Trap
+from proof.wire.link import Address, AddressField, Link, address_fields, frames, rewritten
+from proof.wire.rules import NO_DELAY, DelayedChannel, NetworkConditions, Rule, Side, Trap
 from proof.wire.timeline import Event, Timeline
 
 HOST = "127.0.0.1"
@@ -38,7 +38,7 @@ _ASK_BROKERS = Head(Api.METADATA, 4, 1, "brew-proxy", 0)
 class Proxy:
     """Lives in the loop that started it; `proof.wire.proxy` runs one in a thread."""
 
-    def __init__(self, host: str = HOST, shape: Shape = PLAIN, seed: int = 0) -> None:
+    def __init__(self, host: str = HOST, shape: NetworkConditions = NO_DELAY, seed: int = 0) -> None:
         self.timeline = Timeline()
         self.shape = shape
         self.failures: list[str] = []
@@ -113,7 +113,7 @@ class Proxy:
 
     async def behind(self, head: Head, reply: bytes) -> bytes:
         """The reply with our addresses; a broker not seen before gets a listener first."""
-        found = spots(head, reply)
+        found = address_fields(head, reply)
         for spot in found:
             if spot.address not in self._stands_for:
                 await self._listen(spot.node, spot.address, 0)
@@ -162,10 +162,10 @@ class Proxy:
                 broker = await asyncio.open_connection(*address, limit=_BUFFER)
         except OSError:  # a time-out is one, too
             return
-        await Link(self, number, node, client, broker, lambda side: Line(side, chance)).run()
+        await Link(self, number, node, client, broker, lambda side: DelayedChannel(side, chance)).run()
 
 
-async def _brokers(bootstrap: str, deadline: Deadline) -> list[Spot]:
+async def _brokers(bootstrap: str, deadline: Deadline) -> list[AddressField]:
     asked = _ASK_BROKERS
     name = (asked.client_id or "").encode()
     head = struct.pack(">hhih", asked.api, asked.version, asked.correlation_id, len(name)) + name
@@ -180,7 +180,7 @@ async def _brokers(bootstrap: str, deadline: Deadline) -> list[Spot]:
                     try:
                         writer.write(len(request).to_bytes(4) + request)
                         async for reply in frames(reader):
-                            return spots(asked, reply)
+                            return address_fields(asked, reply)
                     finally:
                         writer.transport.abort()
             except (OSError, ValueError) as error:
@@ -207,7 +207,7 @@ class WireProxy:
         *,
         host: str = HOST,
         ports: tuple[int, ...] = (),
-        shape: Shape = PLAIN,
+        shape: NetworkConditions = NO_DELAY,
         seed: int = 0,
     ) -> None:
         self._upstream, self._host, self._ports = bootstrap, host, ports
@@ -261,7 +261,7 @@ class WireProxy:
     def remove(self, trap: Trap) -> None:
         self._do(lambda: self._now.remove(trap))
 
-    def reshape(self, shape: Shape) -> None:
+    def reshape(self, shape: NetworkConditions) -> None:
         """Make the network slower, or plain again; connections stay."""
         self._do(lambda: setattr(self._now, "shape", shape))
 

@@ -99,7 +99,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Caught:
+class CaughtFrame:
     """A frame that a rule acted on."""
 
     connection: int
@@ -119,7 +119,7 @@ class Trap:
         self.seen = 0
         self.fired = 0
         self._loop = loop
-        self._caught: Future[Caught] = Future()
+        self._caught: Future[CaughtFrame] = Future()
         self._answered: Future[Details] = Future()
         self._go: asyncio.Future[bool] = loop.create_future()
         self._cutter: Callable[[], None] | None = None
@@ -127,7 +127,7 @@ class Trap:
 
     # For whoever runs the experiment.
 
-    def caught(self, deadline: Deadline) -> Caught:
+    def caught(self, deadline: Deadline) -> CaughtFrame:
         """
         The (first) frame that this rule acted on.
 
@@ -148,7 +148,7 @@ class Trap:
     def is_caught(self) -> bool:
         return self._caught.done()
 
-    def tell(self, caught: Callable[[Caught], None], answered: Callable[[Details], None]) -> None:
+    def tell(self, caught: Callable[[CaughtFrame], None], answered: Callable[[Details], None]) -> None:
         """Call back (from the proxy's thread) for the first frame acted on, and for a late frame's reply."""
         self._caught.add_done_callback(lambda done: caught(done.result()))
         self._answered.add_done_callback(lambda done: answered(done.result()))
@@ -185,7 +185,7 @@ class Trap:
         self.fired += 1
         return True
 
-    def catch(self, caught: Caught, cutter: Callable[[], None]) -> None:
+    def catch(self, caught: CaughtFrame, cutter: Callable[[], None]) -> None:
         self._cutter = cutter
         if not self._caught.done():
             self._caught.set_result(caught)
@@ -215,7 +215,7 @@ _GONE_S = 1.0
 
 
 @dataclass(frozen=True)
-class Shape:
+class NetworkConditions:
     """
     One way's delay in seconds, ``jitter_s`` to both sides; ``rate`` in bytes per second (0: as fast as it goes).
 
@@ -243,10 +243,10 @@ class Shape:
         return max(0.0, self.latency_s + chance.uniform(-1, 1) * self.jitter_s) + stalled
 
 
-PLAIN = Shape()
+NO_DELAY = NetworkConditions()
 
 
-class Line:
+class DelayedChannel:
     """One direction of a connection; what is put in comes out in order, after the time that the shape asks for."""
 
     def __init__(self, writer: asyncio.StreamWriter, chance: random.Random) -> None:
@@ -255,7 +255,7 @@ class Line:
         self._sender: asyncio.Task[None] | None = None
         self._last_due = self._wire_free_at = 0.0
 
-    async def put(self, frame: bytes, shape: Shape) -> None:
+    async def put(self, frame: bytes, shape: NetworkConditions) -> None:
         """Send a frame (its length goes in front) now or in its time; to a side that has left, nowhere."""
         if shape.is_plain and self._queue.empty():
             await self._write(frame)

@@ -22,8 +22,8 @@ from brew.kafka.log_reader import scan
 from brew.kafka.offsets import log_offsets
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from proof.wire.codec import Api, error_name
-from proof.wire.judge import Place, Tally, Try, anomalies, tally
-from proof.wire.late import Scene, play
+from proof.wire.judge import RecordPlacement, Tally, Try, anomalies, tally
+from proof.wire.late import ProxiedWriter, run_script
 from proof.wire.proxy import WireProxy
 from proof.wire.timeline import Event
 from proof.wire.writers import WRITERS, PositionReader
@@ -34,7 +34,7 @@ _FRAMES_KEPT = 4
 
 
 @dataclass(frozen=True)
-class Stage:
+class ExperimentTopics:
     """Fresh topics and a group for one experiment; ``stem`` names all three."""
 
     connection: Connection
@@ -53,15 +53,15 @@ class Stage:
         return f"{self.stem}.group"
 
     @classmethod
-    def fresh(cls, connection: Connection, word: str) -> Stage:
+    def fresh(cls, connection: Connection, word: str) -> ExperimentTopics:
         """Make the topics, one partition each."""
         stage = cls(connection, f"wire-{word}-{secrets.token_hex(4)}")
         client, names = admin(connection), [stage.source, stage.output]
-        topics.create(client, [topics.Wanted(name, 1, {}) for name in names], Deadline(_ASK_S))
+        topics.create(client, [topics.TopicSpec(name, 1, {}) for name in names], Deadline(_ASK_S))
         topics.describe_all(client, names, Deadline(_ASK_S))
         return stage
 
-    def log(self) -> dict[str, Place]:
+    def log(self) -> dict[str, RecordPlacement]:
         """Every record of the output by its key."""
         ends = log_offsets(admin(self.connection), self.output, [0], Deadline(_ASK_S))[0]
         everything = {0: (ends.first, ends.end)}
@@ -80,7 +80,8 @@ class Stage:
         for one in raw_batches(self.connection, self.output, 0, ends.first, ends.end, Deadline(_ASK_S)):
             writers |= dict.fromkeys(range(one.base_offset, one.last_offset + 1), (one.producer_id, one.producer_epoch))
         return {
-            key: Place(at, *writers[at], visible=at in visible, copies=max(1, copies[key])) for key, at in where.items()
+            key: RecordPlacement(at, *writers[at], visible=at in visible, copies=max(1, copies[key]))
+            for key, at in where.items()
         }
 
 
@@ -91,7 +92,7 @@ class Result:
     writer: str
     tally: Tally
     tries: list[Try]
-    log: dict[str, Place]
+    log: dict[str, RecordPlacement]
     frames: list[list[Event]]
     seconds: float
 
@@ -126,17 +127,17 @@ def experiment(
 ) -> Result:
     """Play the scripts in turn (``seed`` says which one begins), ``tries`` in all, and judge them by the log."""
     began = time.monotonic()
-    stage = Stage.fresh(connection, writer)
+    stage = ExperimentTopics.fresh(connection, writer)
     done: list[Try] = []
     frames: list[list[Event]] = []
     with WireProxy(connection.bootstrap, seed=seed) as proxy:
         actor = WRITERS[writer](proxy.connection, stage.group, stage.source, stage.output)
         positions = PositionReader(connection, stage.group, stage.source)
         with closing(positions), closing(actor):
-            scene = Scene(proxy, actor, positions)
+            scene = ProxiedWriter(proxy, actor, positions)
             for number in range(tries):
                 proxy.timeline.clear()
-                done.append(play(scene, number, scripts[(seed + number) % len(scripts)]))
+                done.append(run_script(scene, number, scripts[(seed + number) % len(scripts)]))
                 if number < _FRAMES_KEPT:
                     frames.append(proxy.events())
                 seen(number + 1)
@@ -152,7 +153,7 @@ TITLES = {
     "strict": "a producer per transaction (ours)",
 }
 _AGAIN = "The client sends it again, is answered, and goes on. The old frame arrives inside transaction 2;"
-STORIES = {
+SCRIPT_DESCRIPTIONS = {
     "late-commit": f"The COMMIT of transaction 1 is held back on the wire. {_AGAIN} transaction 2 is then ABORTED.",
     "late-abort": f"The ABORT of transaction 1 is held back on the wire. {_AGAIN} transaction 2 is then COMMITTED.",
 }
@@ -228,7 +229,7 @@ def seen_by_reader(results: Sequence[Result], at: int) -> Table:
     return table
 
 
-def _seen(one: Try, log: Mapping[str, Place]) -> list[Text]:
+def _seen(one: Try, log: Mapping[str, RecordPlacement]) -> list[Text]:
     wrong = {anomaly.evidence: anomaly for anomaly in anomalies(one, log)}
     lines = []
     for number, attempt in enumerate(one.attempts, 1):

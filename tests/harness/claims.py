@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from brew.claims.log import Appended, Entry, Item
 from brew.claims.messages import ClaimingPartition, Heartbeat, Message, ReleasingPartition, encode
-from brew.claims.state import Answer, Seat, Table
+from brew.claims.state import PartitionOwner, RecordEffect, Table
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
 
@@ -27,12 +27,12 @@ def release(client: str, token: int, position: int = -1, partition: int | None =
     return ReleasingPartition(client, GROUP, TOPIC, partition, position, token)
 
 
-def fold(table: Table, *records: tuple[int, Message]) -> list[Answer]:
+def fold(table: Table, *records: tuple[int, Message]) -> list[RecordEffect]:
     """Apply (milliseconds since `START_MS`, message) one after another."""
     return [table.apply(table.next, START_MS + at, message) for at, message in records]
 
 
-def seat(table: Table, partition: int = 0) -> Seat:
+def seat(table: Table, partition: int = 0) -> PartitionOwner:
     return table.seats[GROUP, TOPIC, partition]
 
 
@@ -64,7 +64,7 @@ class Shared:
 
 
 class MemoryLog:
-    """One member's view of a `Shared` log."""
+    """One member's view of a `RunContext` log."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared

@@ -16,7 +16,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka import topics
 from brew.kafka.clients import admin, producer
-from brew.kafka.transaction import connected
+from brew.kafka.transaction import connect_early
 from downstream.claims.admin import Filter, Row, Watcher
 from harness.names import Names
 from harness.programs import ROOT, Running
@@ -53,15 +53,15 @@ class ClaimsStage:
         """Make both topics, so that the claims can be watched from before the first of them."""
         client = admin(self.connection)
         wanted = [
-            topics.Wanted(self.topic, PARTITIONS, {}),
-            topics.Wanted(self.claims, messages.PARTITIONS, messages.CONFIG),
+            topics.TopicSpec(self.topic, PARTITIONS, {}),
+            topics.TopicSpec(self.claims, messages.PARTITIONS, messages.CONFIG),
         ]
         topics.create(client, wanted, Deadline(30))
         topics.describe_all(client, [one.name for one in wanted], Deadline(30))
 
     def seed(self, per_partition: int) -> None:
         writer = producer(self.connection, None, timeout_s=30, message_max_bytes=1_000_000)
-        connected(writer, self.topic)
+        connect_early(writer, self.topic)
         for number in range(per_partition * PARTITIONS):
             writer.produce(self.topic, b"%d" % number, b"k", number % PARTITIONS)
         assert writer.flush(30) == 0

@@ -18,7 +18,15 @@ import click
 from brew.cli import client_config_option, connection, run
 from brew.deadline import Deadline
 from brew.signals import stop_on_signals
-from downstream.consume.handler import GRACE_S, ClaimsSettings, Flow, Lease, LoopSettings, Seat, Slice
+from downstream.consume.handler import (
+    GRACE_S,
+    AssignedPartition,
+    ClaimsSettings,
+    DeliverySemantics,
+    HandlerContext,
+    LoopSettings,
+    PartitionBatch,
+)
 from downstream.consume.loop import Loop
 
 
@@ -29,17 +37,17 @@ class Scribe:
         self._client, self._work_s = client, work_s
         self._file = os.open(effects, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
-    def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
+    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
         return {seat.partition: seat.first if seat.committed is None else seat.committed for seat in seats}
 
-    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
+    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         for one in slices:
             time.sleep(self._work_s)  # the work itself, which kills have to meet
             lines = [f"{self._client} {one.partition} {record.offset()}\n" for record in one.records]
             os.write(self._file, "".join(lines).encode())
             lease.report({one.partition: one.until})
 
-    def tick(self, lease: Lease) -> None: ...
+    def tick(self, lease: HandlerContext) -> None: ...
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None: ...
 
@@ -57,7 +65,9 @@ class Scribe:
 @click.option("--claims", required=True)
 @click.option("--client-id", required=True)
 @click.option("--interval-s", type=float, required=True)
-@click.option("--flow", type=click.Choice([str(one) for one in Flow]), default=str(Flow.AT_LEAST_ONCE))
+@click.option(
+    "--flow", type=click.Choice([str(one) for one in DeliverySemantics]), default=str(DeliverySemantics.AT_LEAST_ONCE)
+)
 @click.option("--work-s", type=float, default=0.03)
 @click.option("--batch", type=int, default=20)
 @click.option("--effects", type=click.Path(path_type=Path), required=True)
@@ -80,7 +90,7 @@ def worker(
         topic,
         follow=True,
         batch=batch,
-        claims=ClaimsSettings(claims, client_id, interval_s, Flow(flow)),
+        claims=ClaimsSettings(claims, client_id, interval_s, DeliverySemantics(flow)),
     )
     stop = threading.Event()
     stop_on_signals(stop, GRACE_S, follow=True)

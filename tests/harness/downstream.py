@@ -15,14 +15,14 @@ from typing import Any
 from brew.connection import Connection
 from downstream.consume.crash import Crash
 from downstream.consume.handler import Handler, LoopSettings
-from downstream.consume.loop import Loop, Told
-from downstream.ledger.check import Checked, check
+from downstream.consume.loop import Loop, LoopResult
+from downstream.ledger.check import CheckResult, check
 from downstream.ledger.command import LedgerHandler
 from downstream.postgres import DatabaseSettings
 from downstream.receive import check as receive_check
-from downstream.receive.outbox import Keeping
+from downstream.receive.outbox import ClaimRetention
 from downstream.receive.postgres import PostgresReceiver
-from downstream.receive.receiver import Ground, Received, Receiver, identifier
+from downstream.receive.receiver import Receiver, ReceiverResult, ReceiverSettings, identifier
 from downstream.receive.redis import Effect, RedisReceiver, RedisScriptReceiver, RedisSettings
 from harness.programs import ROOT
 
@@ -48,7 +48,7 @@ class Running:
         except BaseException as error:  # noqa: BLE001 - carried to the test
             self.error = error
 
-    def done(self, seconds: float = PROGRAM_S) -> Told:
+    def done(self, seconds: float = PROGRAM_S) -> LoopResult:
         self.thread.join(seconds)
         assert not self.thread.is_alive(), "the loop did not end"
         if self.error is not None:
@@ -60,7 +60,7 @@ def settings(bootstrap: str, group: str, topic: str, **more: Any) -> LoopSetting
     return LoopSettings(Connection(bootstrap), group, topic, **{"partitions": (0, 1, 2, 3), **more})
 
 
-def drain(loop: LoopSettings, handler: Handler) -> Told:
+def drain(loop: LoopSettings, handler: Handler) -> LoopResult:
     """Run the loop here until the log's end."""
     return Loop(loop, handler, threading.Event()).run()
 
@@ -103,10 +103,10 @@ class LedgerStage:
         drain(self.loop(**more), handler)
         return handler
 
-    def check(self) -> Checked:
+    def check(self) -> CheckResult:
         return check(self.loop(), self.database)
 
-    def proven(self, records: int) -> Checked:
+    def proven(self, records: int) -> CheckResult:
         found = self.check()
         assert (dict(found.findings), found.records, found.rows, found.waiting) == ({}, records, records, 0), (
             found.text()
@@ -150,18 +150,18 @@ class ReceiveStage:
     def database(self) -> DatabaseSettings:
         return DatabaseSettings(self.url, self.schema)
 
-    def ground(self, *, message_id: str = "source", **more: Any) -> Ground:
-        return Ground(self.group, self.topic, identifier(message_id), **more)
+    def ground(self, *, message_id: str = "source", **more: Any) -> ReceiverSettings:
+        return ReceiverSettings(self.group, self.topic, identifier(message_id), **more)
 
     def loop(self, **more: Any) -> LoopSettings:
         return settings(self.bootstrap, self.group, self.topic, **more)
 
-    def receive(self, receiver: Receiver, **more: Any) -> Received:
+    def receive(self, receiver: Receiver, **more: Any) -> ReceiverResult:
         drain(self.loop(**more), receiver)
         return receiver.received
 
     def in_postgres(self, keep_s: float | None = None, *, outbox: bool = False, **more: Any) -> PostgresReceiver:
-        return PostgresReceiver(self.ground(**more), self.database, Keeping(keep_s, 0.05), outbox=outbox)
+        return PostgresReceiver(self.ground(**more), self.database, ClaimRetention(keep_s, 0.05), outbox=outbox)
 
     def in_redis(self, effect: Effect | None = None, *, keep_s: float = 60.0, **more: Any) -> RedisReceiver:
         return RedisReceiver(self.ground(**more), RedisSettings(self.redis, keep_s, claim_s=0.5), effect)
@@ -169,7 +169,7 @@ class ReceiveStage:
     def in_script(self, *, keep_s: float = 60.0, accept: bool = False, **more: Any) -> RedisScriptReceiver:
         return RedisScriptReceiver(self.ground(**more), RedisSettings(self.redis, keep_s), accept_weaker=accept)
 
-    def check(self, *, outbox: bool = False, message_id: str = "source") -> receive_check.Checked:
+    def check(self, *, outbox: bool = False, message_id: str = "source") -> receive_check.CheckResult:
         effects: receive_check.Effects
         if self.redis:
             effects = receive_check.RedisEffects(self.group, RedisSettings(self.redis))

@@ -11,7 +11,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka import topics
 from brew.kafka.clients import admin, producer
-from brew.kafka.transaction import connected, fenced
+from brew.kafka.transaction import connect_early, fenced
 from brew.offsets import SourcePosition
 from brew.records import DISCOUNTS
 
@@ -41,7 +41,7 @@ def orders(count: int, seed: int = 1, customers: int = 200) -> Iterator[tuple[by
 
 def make_topic(bootstrap: str, topic: str, partitions: int = 4, **config: str) -> None:
     client = admin(Connection(bootstrap))
-    topics.create(client, [topics.Wanted(topic, partitions, config)], Deadline(30))
+    topics.create(client, [topics.TopicSpec(topic, partitions, config)], Deadline(30))
     topics.describe_all(client, [topic], Deadline(30))
 
 
@@ -69,7 +69,7 @@ def write(bootstrap: str, topic: str, count: int, *, partitions: int = 4, seed: 
 def write_raw(bootstrap: str, topic: str, *values: bytes | None) -> None:
     """Records that no pipeline would write, to partition 0, without headers."""
     writer = producer(Connection(bootstrap), None, timeout_s=30, message_max_bytes=2_000_000)
-    connected(writer, topic)
+    connect_early(writer, topic)
     for value in values:
         writer.produce(topic, value, b"raw", 0)
     assert writer.flush(30) == 0

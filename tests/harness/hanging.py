@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka.clients import admin, producer
-from brew.kafka.kafka_python import AdminPartition, ask, plain_admin, raw_batches
+from brew.kafka.kafka_python import AdminPartition, ask, kafka_python_admin, raw_batches
 from brew.kafka.offsets import log_offsets
 
 from .waiting import markers_written
@@ -79,7 +79,7 @@ def _late_record(connection: Connection, topic: str, transactional_id: str, prod
             ],
             max_version=10,
         )
-        with plain_admin(connection, deadline) as client:
+        with kafka_python_admin(connection, deadline) as client:
 
             async def send(request: ProduceRequest = request, client: object = client) -> int:
                 leader = next(iter(await client._async_get_leader_for_partitions([AdminPartition(topic, 0)])))

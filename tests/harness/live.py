@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from brew.deadline import Deadline
-from operations.ui.server import OWN_NAMES, Live, server
+from operations.ui.server import OWN_NAMES, LiveView, server
 
 _ANSWER_S = 10.0
 
@@ -81,7 +81,7 @@ class Stream:
 
 
 @contextmanager
-def served(live: Live) -> Iterator[int]:
+def served(live: LiveView) -> Iterator[int]:
     """The port of a server of this view inside this process; it ends with the block."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         running = server(live, OWN_NAMES)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.deadline import Deadline
 from brew.kafka.clients import Producer, producer
 from brew.kafka.transaction import fenced
@@ -34,7 +34,7 @@ def pipeline(stage: Stage, command: str, *more: str) -> tuple[int, str]:
     """One command inside this process: its exit code, and what it said."""
     told, complaint = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complaint):
-        code = outcome(cli, "pipeline", [*words(stage, command), *more])
+        code = exit_code_of(cli, "pipeline", [*words(stage, command), *more])
     return code, told.getvalue() + complaint.getvalue()
 
 

@@ -18,19 +18,19 @@ from typing import Any
 import psutil
 from pyspark.sql import SparkSession
 
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.cluster import OpenTransaction
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.driver import run as running
-from brew.driver.micro_batches import Lane
-from brew.driver.progress import Board, Silent
+from brew.driver.micro_batches import MicroBatchLane
+from brew.driver.progress import ProgressView, RunProgress
 from brew.kafka import topics
 from brew.kafka.clients import AdminClient, admin, producer
 from brew.kafka.kafka_python import open_transactions
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import committed_by, log_offsets
-from brew.kafka.transaction import connected
+from brew.kafka.transaction import connect_early
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import LogOffsets
 from brew.options import settings_of
@@ -54,10 +54,10 @@ _LEAVE_S = 20.0
 
 
 @dataclass
-class Here(Silent):
+class Here(ProgressView):
     """What a drain inside this process did; the view that it reports to."""
 
-    board: Board = field(default_factory=Board)
+    board: RunProgress = field(default_factory=RunProgress)
     outcomes: list[Outcome] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -176,8 +176,8 @@ class Stage:
         here = here or Here()
         reader = ["--reader", self.reader] if self.reader else []
         ground = running.check(self.settings("--master", "none", "--lanes", "1", *reader, *options))
-        shared = running.share(ground, stop or threading.Event(), here.board, here)
-        carrier, workers = running.employ(ground, shared)
+        shared = running.create_context(ground, stop or threading.Event(), here.board, here)
+        carrier, workers = running.create_workers(ground, shared)
         try:
             for worker in workers:
                 worker.run()
@@ -190,8 +190,10 @@ class Stage:
             return self.drain_alone(*options, here=here, stop=stop)
         ground = running.check(self.settings("--reader", CONNECTOR, *options))
         engine = SparkEngine(spark_here(), ground.settings.spark)
-        shared = running.share(ground, stop, here.board, here)
-        running.work(shared, engine, [Lane(shared, engine, index) for index in range(ground.settings.lanes)])
+        shared = running.create_context(ground, stop, here.board, here)
+        running.run_loops(
+            shared, engine, [MicroBatchLane(shared, engine, index) for index in range(ground.settings.lanes)]
+        )
         return here
 
     # Topics and records.
@@ -199,7 +201,7 @@ class Stage:
     def create(self, partitions: int = PARTITIONS, **others: int) -> None:
         """Make the input topic; `output=3` makes that one too (the pipeline makes what is missing)."""
         sizes = {"input": partitions, **others}
-        wanted = [topics.Wanted(getattr(self.names, name), size, {}) for name, size in sizes.items()]
+        wanted = [topics.TopicSpec(getattr(self.names, name), size, {}) for name, size in sizes.items()]
         topics.create(self.admin, wanted, Deadline(30))
         topics.describe_all(self.admin, [one.name for one in wanted], Deadline(30))
 
@@ -212,14 +214,14 @@ class Stage:
     def produce(self, topic: str, *records: tuple[Any, ...]) -> None:
         """Plain records of (partition, key, value[, headers[, timestamp]])."""
         writer = producer(self.connection, None, timeout_s=30, message_max_bytes=10_000_000)
-        connected(writer, topic)
+        connect_early(writer, topic)
         for partition, key, value, *more in records:
             headers, timestamp = [*more, None, None][:2]
             writer.produce(topic, value, key, partition, None, None, timestamp or 0, headers)
         assert writer.flush(30) == 0
 
     def logs(self, topic: str) -> dict[int, LogOffsets]:
-        known = topics.existing(self.admin, topic, Deadline(20))
+        known = topics.describe_one(self.admin, topic, Deadline(20))
         return log_offsets(self.admin, topic, range(known.partitions), Deadline(20))
 
     def records(self, topic: str, isolation: str = READ_COMMITTED) -> list[LogRecord]:
@@ -261,7 +263,7 @@ class Stage:
     def _proof(self, *arguments: str) -> tuple[int, Any]:
         told, complaint = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complaint):
-            code = outcome(proof, "proof", [*arguments, "--json"])
+            code = exit_code_of(proof, "proof", [*arguments, "--json"])
         return code, json.loads(told.getvalue()) if told.getvalue() else complaint.getvalue()
 
     def verify(self) -> tuple[int, Any]:

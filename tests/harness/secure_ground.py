@@ -6,12 +6,12 @@ import functools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from brew.acl import Place
+from brew.acl import ResourceNames
 from brew.deadline import Deadline
 from brew.kafka import topics
 from brew.offsets import SourcePosition
 from downstream.__main__ import downstream
-from downstream.receive.command import Sink
+from downstream.receive.command import DemoServer
 from harness.secure_stage import DOWNSTREAM, PIPELINE, SecureStage
 from pipeline.__main__ import cli as pipeline
 from sandbox.store import Redis
@@ -25,12 +25,12 @@ class Ground:
     """One test's stage, and what its programs need beside Kafka."""
 
     stage: SecureStage
-    sink: Sink
+    sink: DemoServer
     redis: Redis
     folder: Path
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ResourceNames:
         names = self.stage.names
         others = {name: names.topic(name) for name in ("claims", "totals")}
         others |= {"profiles": names.topic("customers"), "downstream": names.group, "upstream": f"seed:{names.input}"}
@@ -48,7 +48,7 @@ class Ground:
         return f"{first.partition}/{first.offset}"
 
     def make(self, *roles: str) -> None:
-        wanted = [topics.Wanted(getattr(self.stage.names, role), PARTITIONS, {}) for role in roles]
+        wanted = [topics.TopicSpec(getattr(self.stage.names, role), PARTITIONS, {}) for role in roles]
         topics.create(self.stage.admin, wanted, Deadline(30))
         topics.describe_all(self.stage.admin, [one.name for one in wanted], Deadline(30))
 

@@ -115,7 +115,7 @@ class SecureMode:
         """To each user what the page lists, on these names."""
         place = self._needs.place(names)
         for user in acl.USERS:
-            cluster.grant(user, *acl.of(user, place), *acl.more(user, self._needs.purposes, place))
+            cluster.grant(user, *acl.rights_of(user, place), *acl.extra_rights(user, self._needs.purposes, place))
 
     # Who asks.
 

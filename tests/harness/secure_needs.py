@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from brew.acl import Place, Purpose
+from brew.acl import Purpose, ResourceNames
 
 from .names import Names
 
@@ -31,10 +31,10 @@ class Needs:
     def purposes(self) -> tuple[Purpose, ...]:
         return (*_USUAL, *self.more)
 
-    def place(self, names: Names) -> Place:
+    def place(self, names: Names) -> ResourceNames:
         """The names of one test."""
         named = {role: names.topic(suffix) for role, suffix in {**_TOPICS, **self.topics}.items()}
-        return Place(group=names.group, upstream=f"seed:{names.input}", **named)
+        return ResourceNames(group=names.group, upstream=f"seed:{names.input}", **named)
 
 
 _TOPICS = {

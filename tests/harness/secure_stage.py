@@ -15,8 +15,8 @@ from unittest.mock import patch
 import click
 
 from brew import acl
-from brew.acl import Kind, Place, Right
-from brew.cli import outcome
+from brew.acl import Kind, ResourceNames, Right
+from brew.cli import exit_code_of
 from brew.connection import CLIENT_CONFIG, Connection
 
 from .pipeline import Stage, environment
@@ -38,12 +38,12 @@ class SecureStage(Stage):
         return self.secure.cluster.connection
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ResourceNames:
         names = self.names
-        return Place(names.input, names.output, names.dead_letter, names.group)
+        return ResourceNames(names.input, names.output, names.dead_letter, names.group)
 
     def rights(self, user: str) -> list[Right]:
-        return acl.of(user, self.place)
+        return acl.rights_of(user, self.place)
 
     def grant_all(self) -> None:
         """To each user all that the page lists, and nothing else."""
@@ -59,7 +59,7 @@ class SecureStage(Stage):
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             with self.acting(user), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-                code = outcome(program, program.name or "", list(words))
+                code = exit_code_of(program, program.name or "", list(words))
         finally:  # a run takes these two for itself
             for number, handler in handlers.items():
                 signal.signal(number, handler)

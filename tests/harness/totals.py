@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.errors import Abortable, BrewError
 from brew.kafka.transaction import KafkaTransaction
 from brew.names import CrashPoint
 from downstream.__main__ import downstream
-from downstream.totals.run import Run, Told
+from downstream.totals.run import Run, RunResult
 from downstream.totals.stages import Crash
 from downstream.totals.state_store import MemoryStore, Store
 from downstream.totals.topics import TotalsSettings
@@ -87,7 +87,7 @@ class Shop:
             records.append((n // 2 % PARTITIONS, b"k%d" % n, value.encode()))
         self.stage.produce(self.stage.names.output, *records)
 
-    def count(self, crash: Crash | None = None, store: Store | None = None) -> Told:
+    def count(self, crash: Crash | None = None, store: Store | None = None) -> RunResult:
         """One drain; a store that is given is kept, as by a process that lives on."""
 
         def store_of(partition: int, _changelog: object) -> Store:
@@ -124,7 +124,7 @@ class Shop:
         settings, out, err = self.settings, io.StringIO(), io.StringIO()
         words = ["--bootstrap", settings.connection.bootstrap, "--topic", settings.input, "--output", settings.output]
         with redirect_stdout(out), redirect_stderr(err):
-            code = outcome(
+            code = exit_code_of(
                 downstream,
                 "downstream",
                 ["totals", *words, "--group", settings.group, "--recompute", "--store", "memory", "--json"],

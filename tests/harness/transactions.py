@@ -15,7 +15,7 @@ STEP_S = 20.0
 
 def topics_made(connection: Connection, names: Names, partitions: int = 1) -> None:
     """Input and output, known to every broker's clients."""
-    wanted = [topics.Wanted(name, partitions, {}) for name in (names.input, names.output)]
+    wanted = [topics.TopicSpec(name, partitions, {}) for name in (names.input, names.output)]
     topics.create(admin(connection), wanted, Deadline(STEP_S))
     topics.describe_all(admin(connection), [names.input, names.output], Deadline(STEP_S))
 

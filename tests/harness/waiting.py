@@ -14,7 +14,7 @@ import psutil
 from brew.cluster import ENDING
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.kafka.transactions_admin import transactions
+from brew.kafka.transactions_admin import open_transactions_admin
 
 POLL_S = 0.02
 
@@ -58,7 +58,7 @@ def has_ended(process: int) -> bool:
 
 def markers_written(connection: Connection, topic: str) -> None:
     """Return when what is decided shows in ``topic``: a commit is answered before its markers are written (KIP-98)."""
-    with transactions(connection, Deadline(20)) as coordinators:
+    with open_transactions_admin(connection, Deadline(20)) as coordinators:
 
         def written() -> bool:
             ending = [one for one in coordinators.going_on() if one.state in ENDING]

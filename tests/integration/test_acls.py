@@ -184,7 +184,7 @@ def test_commits_are_checked_where_kafkas_own_log_may_be_read(stage: SecureStage
     says that all was looked at, nothing is proven.
     """
     assert _run(stage)[0] == ExitCode.DONE
-    [read] = acl.more(PROOF, [Purpose.COMMITS])
+    [read] = acl.extra_rights(PROOF, [Purpose.COMMITS])
     describe = replace(read, operation=Operation.DESCRIBE)
 
     def verified(*options: str) -> tuple[int, str]:

@@ -23,7 +23,7 @@ from brew.names import READ_UNCOMMITTED, ExitCode
 from brew.offsets import SourcePosition
 from brew.records import profile
 from downstream.__main__ import downstream
-from downstream.receive.command import Sink
+from downstream.receive.command import DemoServer
 from pipeline.__main__ import cli as pipeline
 from sandbox.store import Redis
 
@@ -34,7 +34,7 @@ _HEARTBEAT_S = "0.3"
 def _profiles(ground: Ground) -> None:
     ground.make("output", "dead_letter")
     name = ground.place.profiles
-    topics.create(ground.stage.admin, [topics.Wanted(name, 1, {CLEANUP_POLICY: "compact"})], Deadline(30))
+    topics.create(ground.stage.admin, [topics.TopicSpec(name, 1, {CLEANUP_POLICY: "compact"})], Deadline(30))
     topics.describe_all(ground.stage.admin, [name], Deadline(30))
     ground.stage.produce(name, (0, b"c-00001", profile("c-00001", "gold")))
 
@@ -125,19 +125,19 @@ def ground(
     stage.create(PARTITIONS)
     with stage.acting("admin"):
         stage.seed(ORDERS, "--bad-every", "4")
-    with Sink(fail_every=1) as sink:
+    with DemoServer(fail_every=1) as sink:
         sink.serving()
         made = Ground(stage, sink, redis, tmp_path)
         # Of the sandbox's own making; it would let `brew-scan` in.
-        secure.revoke(DOWNSTREAM, *(one for one in acl.of(DOWNSTREAM) if one.prefix))
+        secure.revoke(DOWNSTREAM, *(one for one in acl.rights_of(DOWNSTREAM) if one.prefix))
         for user in acl.USERS:
-            secure.grant(user, *acl.of(user, made.place))
+            secure.grant(user, *acl.rights_of(user, made.place))
         yield made
         sink.shutdown()
     stage.nobody_left()
 
 
-ROWS = [(purpose, at) for purpose, case in CASES.items() for at in range(len(acl.more(case.user, [purpose])))]
+ROWS = [(purpose, at) for purpose, case in CASES.items() for at in range(len(acl.extra_rights(case.user, [purpose])))]
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_a_right_that_is_missing_is_named_and_nothing_comes_out(ground: Ground, 
     """All but one; with that one, too, the work is done."""
     case, secure = CASES[purpose], ground.stage.secure
     case.prepare(ground)
-    rows = acl.more(case.user, [purpose], ground.place)
-    secure.grant(case.user, *rows, *acl.more(case.user, case.beside, ground.place))
+    rows = acl.extra_rights(case.user, [purpose], ground.place)
+    secure.grant(case.user, *rows, *acl.extra_rights(case.user, case.beside, ground.place))
     assert secure.revoke(case.user, rows[at]) == 1
     before = _written(ground)
     code, said = case.command(ground)
@@ -212,7 +212,7 @@ def test_an_operator_without_one_right_is_told_its_name(ground: Ground) -> None:
     """With the rights of the page every look is given; without one, who needs it names it, and the others go on."""
     _outputs(ground)
     refusing = dict.fromkeys(LOOKS, 0)
-    for right in acl.of(OPERATOR, ground.place):
+    for right in acl.rights_of(OPERATOR, ground.place):
         assert ground.stage.secure.revoke(OPERATOR, right) == 1
         told = {command: _looked(ground, command) for command in LOOKS}
         ground.stage.secure.grant(OPERATOR, right)
@@ -233,8 +233,8 @@ def test_who_holds_back_the_input_is_named_to_whoever_may_know(ground: Ground) -
     ground.make("output", "dead_letter")
     with stage.acting("admin"):
         stage.seed(ORDERS, "--leave-open")
-    [right] = acl.more(PIPELINE, [Purpose.UPSTREAM], ground.place)
-    secure.revoke(PIPELINE, right, *acl.more(PIPELINE, [Purpose.UPSTREAM]))
+    [right] = acl.extra_rights(PIPELINE, [Purpose.UPSTREAM], ground.place)
+    secure.revoke(PIPELINE, right, *acl.extra_rights(PIPELINE, [Purpose.UPSTREAM]))
     waited = ("--blocked-patience", "1", "--progress", "json")
     code, said = ground.run(*waited)
     assert code == ExitCode.REFUSED, said
@@ -258,7 +258,9 @@ def test_what_only_tells_more_is_missed_by_name_and_an_abort_takes_a_right(groun
     source = SourcePosition.of(stage.records(stage.names.output, READ_UNCOMMITTED)[0].headers())
     explain = ("explain", str(source), "--json")
     doctor = ("doctor", *ground.where, "--topic", stage.names.output, "--older-than", "0")
-    extra = {one: acl.more(OPERATOR, [one], ground.place) for one in (Purpose.NAMES, Purpose.OFFSETS, Purpose.ABORT)}
+    extra = {
+        one: acl.extra_rights(OPERATOR, [one], ground.place) for one in (Purpose.NAMES, Purpose.OFFSETS, Purpose.ABORT)
+    }
     assert [len(rows) for rows in extra.values()] == [1, 1, 1]
     for rows in extra.values():
         secure.revoke(OPERATOR, *rows)

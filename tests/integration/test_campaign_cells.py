@@ -18,9 +18,9 @@ from brew.kafka import cluster_admin, topics
 from brew.kafka.clients import admin, producer
 from brew.names import ExitCode
 from proof.campaign import matrix, result
-from proof.campaign.cluster import Foreign
-from proof.campaign.runner import Terms, run
-from proof.campaign.stage import Stage
+from proof.campaign.cluster import ExternalCluster
+from proof.campaign.runner import RunSettings, run
+from proof.campaign.stage import CellEnvironment
 
 ROOT = Path(__file__).resolve().parents[2]
 CRASH = matrix.named("F01-after-flush-writer-connector")
@@ -47,7 +47,7 @@ main()
 """
 
 
-def _drain_only(stage: Stage) -> None:
+def _drain_only(stage: CellEnvironment) -> None:
     """The cell without its fault."""
     stage.orders(50)
     stage.drain()
@@ -56,7 +56,7 @@ def _drain_only(stage: Stage) -> None:
 def test_a_writer_that_is_killed_again_and_again_is_proven(broker: Broker, tmp_path: Path) -> None:
     """Two deaths with records in the log; the kills, what they left, and how long they held things up are told."""
     unhurried = replace(CRASH, bound_s=None)  # how fast it is, a busy machine decides
-    found = run(unhurried, 1, Foreign(broker.bootstrap), Terms(tmp_path, kills=2))
+    found = run(unhurried, 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path, kills=2))
     assert (found.verdict, found.anomalies, found.doubts) == ("proven", [], [])
     assert found.fired["kills"] == found.needed["kills"] == 2
     assert found.fired["aborted_records"] > 0
@@ -67,7 +67,7 @@ def test_a_writer_that_is_killed_again_and_again_is_proven(broker: Broker, tmp_p
 
 def test_a_cell_whose_fault_is_taken_away_is_inconclusive(broker: Broker, tmp_path: Path) -> None:
     """Everything came out once, and that shows nothing about crashes."""
-    found = run(replace(CRASH, play=_drain_only), 1, Foreign(broker.bootstrap), Terms(tmp_path, kills=2))
+    found = run(replace(CRASH, play=_drain_only), 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path, kills=2))
     assert (found.verdict, found.anomalies) == ("inconclusive", [])
     assert [doubt for doubt in found.doubts if "silent-fault: kills 0 of 2" in doubt]
 
@@ -76,8 +76,8 @@ def test_a_broken_writer_makes_its_cell_violated_and_leaves_the_evidence(broker:
     """The campaign goes red where the promise is broken, or its green would mean nothing."""
     mutant = tmp_path / "mutant.py"
     mutant.write_text(FORGETFUL)
-    terms = Terms(tmp_path, program=("env", f"PYTHONPATH={ROOT}", sys.executable, str(mutant), "run"))
-    found = run(replace(CRASH, play=_drain_only, needed={}), 1, Foreign(broker.bootstrap), terms)
+    terms = RunSettings(tmp_path, program=("env", f"PYTHONPATH={ROOT}", sys.executable, str(mutant), "run"))
+    found = run(replace(CRASH, play=_drain_only, needed={}), 1, ExternalCluster(broker.bootstrap), terms)
     assert found.verdict == "violated"
     assert "corrupt-output" in {anomaly["name"] for anomaly in found.anomalies}
     assert list((tmp_path / f"{CRASH.name}-1" / "journals").glob("writer-*.jsonl"))
@@ -85,7 +85,7 @@ def test_a_broken_writer_makes_its_cell_violated_and_leaves_the_evidence(broker:
 
 def test_brokers_that_are_not_ours_are_not_broken(broker: Broker, tmp_path: Path) -> None:
     """A cell that needs a sandbox says so, and touches nothing."""
-    found = run(matrix.named("F16-all-killed-connector"), 1, Foreign(broker.bootstrap), Terms(tmp_path))
+    found = run(matrix.named("F16-all-killed-connector"), 1, ExternalCluster(broker.bootstrap), RunSettings(tmp_path))
     assert found.verdict == "inconclusive"
     assert "three brokers" in found.doubts[0]
 
@@ -116,7 +116,7 @@ def test_a_replay_keeps_what_the_cell_wrote_and_says_where(broker: Broker, tmp_p
 def test_a_reader_writes_down_what_it_was_given(broker: Broker, names: Names, tmp_path: Path) -> None:
     """Ten records of one partition, without source headers, are ten runs; the drain ends by itself."""
     connection = Connection(broker.bootstrap)
-    topics.create(admin(connection), [topics.Wanted(names.output, 1, {})], Deadline(30))
+    topics.create(admin(connection), [topics.TopicSpec(names.output, 1, {})], Deadline(30))
     client = producer(connection, None, timeout_s=10, message_max_bytes=1000)
     for number in range(10):
         client.produce(names.output, str(number).encode(), partition=0)
@@ -133,7 +133,7 @@ def test_a_reader_writes_down_what_it_was_given(broker: Broker, names: Names, tm
 def test_what_an_operator_does_to_a_topic_is_done(broker: Broker, names: Names) -> None:
     """Leaders are told, log starts move, partitions are added, topics go."""
     client, deadline = admin(Connection(broker.bootstrap)), Deadline(60)
-    topics.create(client, [topics.Wanted(names.input, 2, {})], deadline)
+    topics.create(client, [topics.TopicSpec(names.input, 2, {})], deadline)
     topics.describe_all(client, [names.input], deadline)
     assert set(cluster_admin.leaders(client, names.input, deadline)) == {0, 1}
     assert cluster_admin.out_of_sync(client, [names.input], deadline) == []

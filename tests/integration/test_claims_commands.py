@@ -13,9 +13,9 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.programs import until
 
-from brew.claims.heartbeater import Keeper
+from brew.claims.heartbeater import Heartbeater
 from brew.claims.member import Membership
-from brew.cli import STOPPED_EXIT, outcome
+from brew.cli import STOPPED_EXIT, exit_code_of
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka import topics
@@ -45,15 +45,15 @@ class Desk:
     def claims(self) -> str:
         return self.names.topic("claims")
 
-    def keeper(self, client: str) -> Keeper:
+    def keeper(self, client: str) -> Heartbeater:
         connection = Connection(self.broker.bootstrap)
         who = Membership(client, self.names.group, self.topic, (0, 1, 2), INTERVAL_S)
-        return Keeper(lambda: ClaimsLog(connection, self.claims), who)
+        return Heartbeater(lambda: ClaimsLog(connection, self.claims), who)
 
     def call(self, command: str, *more: str, code: int = ExitCode.DONE) -> str:
         self.capsys.readouterr()
         words = [command, "--bootstrap", self.broker.bootstrap, "--claims", self.claims, *more]
-        found, told = outcome(claims_group, "claims", words), self.capsys.readouterr()
+        found, told = exit_code_of(claims_group, "claims", words), self.capsys.readouterr()
         assert found == code, told
         return told.out + told.err
 
@@ -66,7 +66,7 @@ class Desk:
 def desk(broker: Broker, names: Names, capsys: pytest.CaptureFixture[str]) -> Desk:
     made = Desk(broker, names, capsys)
     client = admin(Connection(broker.bootstrap))
-    topics.create(client, [topics.Wanted(made.topic, 3, {})], Deadline(30))
+    topics.create(client, [topics.TopicSpec(made.topic, 3, {})], Deadline(30))
     topics.describe_all(client, [made.topic], Deadline(30))
     writer = producer(Connection(broker.bootstrap), None, timeout_s=30, message_max_bytes=1_000_000)
     for number in range(3 * RECORDS):
@@ -76,15 +76,15 @@ def desk(broker: Broker, names: Names, capsys: pytest.CaptureFixture[str]) -> De
 
 
 @pytest.fixture
-def at_work(desk: Desk) -> Iterator[tuple[Keeper, Keeper]]:
+def at_work(desk: Desk) -> Iterator[tuple[Heartbeater, Heartbeater]]:
     """Two members whose worker gives back what it is asked for, at offset 7."""
     stop = threading.Event()
 
-    def work(keeper: Keeper) -> None:
+    def work(keeper: Heartbeater) -> None:
         while not stop.is_set():
             held = keeper.held()
-            if wanted := keeper.wanted_back():
-                keeper.give_back({p: replace(held[p], position=7) for p in wanted if p in held})
+            if wanted := keeper.to_release():
+                keeper.release_partitions({p: replace(held[p], position=7) for p in wanted if p in held})
             keeper.wait(0.05)
 
     with ExitStack() as stack:
@@ -99,7 +99,7 @@ def at_work(desk: Desk) -> Iterator[tuple[Keeper, Keeper]]:
             one.join(10)
 
 
-def test_the_world_is_shown_as_a_table_and_as_json(desk: Desk, at_work: tuple[Keeper, Keeper]) -> None:
+def test_the_world_is_shown_as_a_table_and_as_json(desk: Desk, at_work: tuple[Heartbeater, Heartbeater]) -> None:
     """Owner, state, age, position and token of each partition; members that own nothing stand by."""
     found = json.loads(desk.call("status", "--json"))
     assert {row["owner"] for row in found["partitions"]} == {"a", "b"}
@@ -112,7 +112,7 @@ def test_the_world_is_shown_as_a_table_and_as_json(desk: Desk, at_work: tuple[Ke
     assert len(at_work) == 2
 
 
-def test_a_paused_group_gives_back_and_goes_on_when_told(desk: Desk, at_work: tuple[Keeper, Keeper]) -> None:
+def test_a_paused_group_gives_back_and_goes_on_when_told(desk: Desk, at_work: tuple[Heartbeater, Heartbeater]) -> None:
     """The command returns once nobody owns anything; nobody claims until the pause ends."""
     assert "given everything back" in desk.call("release", "--group", desk.names.group, "--for-s", "600")
     # The log tells others of a release a moment before its writer has read it back.
@@ -147,7 +147,9 @@ def test_a_position_is_set_anywhere(desk: Desk) -> None:
     assert desk.positions() == [RECORDS] * 3
 
 
-def test_a_working_group_goes_on_from_the_position_that_was_set(desk: Desk, at_work: tuple[Keeper, Keeper]) -> None:
+def test_a_working_group_goes_on_from_the_position_that_was_set(
+    desk: Desk, at_work: tuple[Heartbeater, Heartbeater]
+) -> None:
     """They give back at 7, are set to 3, and find 3 when they claim again."""
     group = ("--group", desk.names.group, "--topic", desk.topic)
     moved = json.loads(desk.call("set-position", *group, "--to", "offset", "--offset", "3", "--json"))

@@ -17,12 +17,12 @@ from harness.secure_stage import DOWNSTREAM, PROOF
 from harness.waiting import until
 
 from brew import acl
-from brew.acl import Kind, Operation, Place, Purpose
+from brew.acl import Kind, Operation, Purpose, ResourceNames
 from brew.claims.heartbeater import StandBy
 from brew.claims.log import Item
 from brew.claims.member import Member, Membership
 from brew.claims.messages import CONFIG, ClaimingPartition, encode
-from brew.claims.state import taken
+from brew.claims.state import snapshot_of
 from brew.client_config import load
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -31,7 +31,7 @@ from brew.kafka import cluster_admin, topics
 from brew.kafka.claims_log import ClaimsLog
 from brew.kafka.clients import admin
 from proof.claims import races
-from proof.claims.history import Belief, Line, broken, owners, uncovered
+from proof.claims.history import Belief, ClaimsRecord, broken, owners, uncovered
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_records_carry_the_brokers_time_and_are_read_back_at_their_offsets(log: 
 def test_a_topic_whose_time_comes_from_its_writers_is_refused(broker: Broker, names: Names) -> None:
     """Whoever writes could make itself fresh for ever."""
     connection, topic = Connection(broker.bootstrap), names.topic("claims")
-    topics.create(admin(connection), [topics.Wanted(topic, 1, {"message.timestamp.type": "CreateTime"})], patience())
+    topics.create(admin(connection), [topics.TopicSpec(topic, 1, {"message.timestamp.type": "CreateTime"})], patience())
     log = ClaimsLog(connection, topic)
     try:
         with pytest.raises(Refused, match="LogAppendTime"):
@@ -114,7 +114,7 @@ def test_claimants_that_do_not_read_back_are_caught(
 
 def test_the_judge_of_races_finds_each_way_to_be_wrong() -> None:
     """Somebody else's, nobody's, twice, unknown."""
-    lines = [Line(7, encode(ClaimingPartition(c, "g", "t", 0, 1000))[1]) for c in ("a", "b")]
+    lines = [ClaimsRecord(7, encode(ClaimingPartition(c, "g", "t", 0, 1000))[1]) for c in ("a", "b")]
     granted, last = owners([lines[0], lines[1]._replace(offset=8)])
     assert (granted, last) == ({(0, 7): "a"}, {0: "a"})
     assert broken([Belief("a", 0, 7)], granted) == []
@@ -148,7 +148,7 @@ def test_a_newcomer_after_retention_gets_the_same_world(
         while first.world.ends() != newcomer.world.ends():
             waiting.check("both have read the same")
             first.look(patience())
-        now, then = taken(newcomer.world.tables[0], "x"), taken(first.world.tables[0], "x")
+        now, then = snapshot_of(newcomer.world.tables[0], "x"), snapshot_of(first.world.tables[0], "x")
         assert now == then
         assert not newcomer.world.partial
     finally:
@@ -164,7 +164,7 @@ def test_a_log_that_was_deleted_and_made_again_ends_its_members(broker: Broker, 
     deadline = Deadline(20)
     while topics.describe(client, [topic], patience()):
         deadline.check("the topic goes")
-    topics.create(client, [topics.Wanted(topic, 1, CONFIG)], patience())
+    topics.create(client, [topics.TopicSpec(topic, 1, CONFIG)], patience())
     topics.describe_all(client, [topic], patience())
 
     def go_on() -> None:
@@ -206,10 +206,10 @@ def test_the_next_one_takes_over_a_topic_when_its_worker_leaves(broker: Broker, 
 def test_a_client_that_had_failed_before_says_why_and_the_next_append_has_another(secure: Secure, names: Names) -> None:
     """Without Write it fails for good while the log is read; what it says then is only that it has."""
     topic = names.topic("claims")
-    place = Place(names.input, names.output, names.dead_letter, names.group)
+    place = ResourceNames(names.input, names.output, names.dead_letter, names.group)
     rows = [
         replace(one, user=PROOF, name=topic)
-        for one in acl.more(DOWNSTREAM, [Purpose.OWNERSHIP], place)
+        for one in acl.extra_rights(DOWNSTREAM, [Purpose.OWNERSHIP], place)
         if one.kind is Kind.TOPIC
     ]
     (write,) = (one for one in rows if one.operation is Operation.WRITE)

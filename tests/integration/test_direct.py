@@ -22,7 +22,7 @@ from brew.kafka import cluster_admin
 from brew.kafka.clients import consumer, producer
 from brew.names import CrashPoint
 from brew.readers.direct.concurrency import AT_ONCE, LONGEST_S, READING
-from brew.readers.direct.messages import Line
+from brew.readers.direct.messages import MessageConnection
 from brew.readers.direct.worker import IDLE_FOLLOWING_MS
 from proof.wire.proxy import WireProxy
 
@@ -213,7 +213,7 @@ def test_an_office_admits_nobody_without_the_token(stage: Stage) -> None:
         ports = [one.laddr.port for one in psutil.Process(program.pid).net_connections() if one.status == "LISTEN"]
         assert ports
         for port in ports:
-            line = Line(socket.create_connection(("127.0.0.1", port)), 10.0)
+            line = MessageConnection(socket.create_connection(("127.0.0.1", port)), 10.0)
             line.send({"hello": {"token": "guessed", "slot": 0}})
             assert line.receive() is None
             line.close()

@@ -17,7 +17,7 @@ from harness.programs import until
 
 from brew.errors import BrewError
 from brew.kafka.clients import FULL_MS
-from brew.kafka.log_reader import Tail, Taken
+from brew.kafka.log_reader import FetchedRecords, TailReader
 
 AHEAD_BYTES = 64 * 1024
 LOOKS = 30
@@ -29,13 +29,13 @@ def stage(broker: Broker, names: Names) -> Stage:
     return Stage(broker, names)
 
 
-def tail(stage: Stage, start: int = 0) -> Tail:
-    return Tail(stage.connection, stage.names.group, stage.names.input, 0, start, 4 * 1024 * 1024)
+def tail(stage: Stage, start: int = 0) -> TailReader:
+    return TailReader(stage.connection, stage.names.group, stage.names.input, 0, start, 4 * 1024 * 1024)
 
 
-def taken(reader: Tail, end: int, most: int = 1000) -> list[Taken]:
+def taken(reader: TailReader, end: int, most: int = 1000) -> list[FetchedRecords]:
     """All up to the log's end: a look that finds nothing may only have come too early."""
-    found: list[Taken] = []
+    found: list[FetchedRecords] = []
 
     def at_the_end() -> bool:
         one = reader.take(most, 1_000_000, 0.3)
@@ -89,7 +89,7 @@ def test_a_tail_whose_position_is_gone_says_so(stage: Stage) -> None:
 def full(stage: Stage, full_ms: int) -> Iterator[set[int]]:
     """A reader that has more than it may fetch ahead; the threads of its client."""
     before = {one.id for one in psutil.Process().threads()}
-    reader = Tail(stage.connection, stage.names.group, stage.names.input, 0, 0, AHEAD_BYTES, full_ms=full_ms)
+    reader = TailReader(stage.connection, stage.names.group, stage.names.input, 0, 0, AHEAD_BYTES, full_ms=full_ms)
     with contextlib.closing(reader):
         until(lambda: reader.take(1, AHEAD_BYTES, 0.1) is not None, "the first record", 20)
         yield {one.id for one in psutil.Process().threads()} - before

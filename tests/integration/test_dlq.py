@@ -17,15 +17,15 @@ from harness.pipeline import Stage
 from harness.programs import Ran
 from harness.waiting import markers_written, until
 
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka import topics
 from brew.kafka.clients import TopicPartition
 from brew.names import CrashPoint
 from brew.records import MARKS_TOPIC, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP, Reason
-from operations.dlq.replay import Edit
-from operations.dlq.replay_log import Marks
+from operations.dlq.replay import RepairCommand
+from operations.dlq.replay_log import ReplayLog
 from pipeline.__main__ import cli
 
 GOOD = b'{"customer_id":"c-1","total_cents":100}'
@@ -62,7 +62,7 @@ def dlq(stage: Stage, command: str, *words: str) -> Any:
     """The JSON document of one command that ended with 0."""
     told, complaint = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complaint):
-        code = outcome(cli, "pipeline", ["dlq", command, *options(stage, command), *words, "--json"])
+        code = exit_code_of(cli, "pipeline", ["dlq", command, *options(stage, command), *words, "--json"])
     assert code == 0, complaint.getvalue()
     return json.loads(told.getvalue())
 
@@ -70,7 +70,7 @@ def dlq(stage: Stage, command: str, *words: str) -> Any:
 def refused(stage: Stage, command: str, *words: str) -> tuple[int, str]:
     complaint = io.StringIO()
     with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(complaint):
-        code = outcome(cli, "pipeline", ["dlq", command, *options(stage, command), *words])
+        code = exit_code_of(cli, "pipeline", ["dlq", command, *options(stage, command), *words])
     return code, complaint.getvalue()
 
 
@@ -173,11 +173,11 @@ def test_a_replay_that_another_one_overtakes_is_fenced(stage: Stage, monkeypatch
     """The second one starts and ends while the first one edits, behind its fence and its look at the marks."""
     poisoned(stage, good=2)
 
-    def overtaken(_: Edit, value: bytes | None) -> bytes:
+    def overtaken(_: RepairCommand, value: bytes | None) -> bytes:
         dlq(stage, "replay")
         return value or b""
 
-    monkeypatch.setattr(Edit, "__call__", overtaken)
+    monkeypatch.setattr(RepairCommand, "__call__", overtaken)
     code, text = refused(stage, "replay", "--edit", "any")
     assert (code, "another replay" in text) == (3, True)
     assert sorted(came_back(stage).values()) == [1, 1, 1, 1]
@@ -187,7 +187,7 @@ def test_without_its_marks_a_replay_would_write_twice(stage: Stage, monkeypatch:
     """What the other tests look at does go red."""
     poisoned(stage, good=2)
     dlq(stage, "replay", "--key", "gold-2")
-    monkeypatch.setattr(Marks, "_take", lambda *_: None)
+    monkeypatch.setattr(ReplayLog, "_take", lambda *_: None)
     dlq(stage, "replay", "--key", "gold-2")
     assert list(came_back(stage).values()) == [2]
 
@@ -195,7 +195,7 @@ def test_without_its_marks_a_replay_would_write_twice(stage: Stage, monkeypatch:
 def test_a_value_that_stayed_on_the_input_is_fetched_from_there(stage: Stage) -> None:
     """The dead-letter topic was too small for it; once retention has taken it, the letter stays."""
     stage.create(1)
-    small = topics.Wanted(stage.names.dead_letter, 1, {topics.MAX_MESSAGE_BYTES: "10000"})
+    small = topics.TopicSpec(stage.names.dead_letter, 1, {topics.MAX_MESSAGE_BYTES: "10000"})
     topics.create(stage.admin, [small], Deadline(30))
     topics.describe_all(stage.admin, [small.name], Deadline(30))
     large = b'{"customer_id":"c-1","note":"%s"}' % (b"x" * 20_000)

@@ -17,7 +17,7 @@ from brew.errors import Fatal
 from brew.kafka import cluster_admin, transactions_admin
 from brew.names import ExitCode
 from operations import doctor
-from operations.doctor import Scope, end, examine
+from operations.doctor import Scope, abort_transaction, examine
 from proof.wire.codec import Api
 from proof.wire.proxy import WireProxy
 from proof.wire.rules import Action, Rule, Side
@@ -131,9 +131,9 @@ def test_doctor_asks_again_before_it_ends_a_transaction(stage: Stage) -> None:
         assert looked_at.transactional_id == name
         writer.commit_transaction(20)
         markers_written(stage.connection, stage.names.input)
-        assert not end(stage.connection, looked_at, Deadline(20))
+        assert not abort_transaction(stage.connection, looked_at, Deadline(20))
         write(stage, writer, 3)
-        assert not end(stage.connection, looked_at, Deadline(20))
+        assert not abort_transaction(stage.connection, looked_at, Deadline(20))
         writer.commit_transaction(20)
         markers_written(stage.connection, stage.names.input)
     assert len(stage.records(stage.names.input)) == 5

@@ -10,7 +10,7 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.waiting import markers_written
 
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka import topics
@@ -24,16 +24,16 @@ Capture = pytest.CaptureFixture[str]
 
 def filled(broker: Broker, names: Names, *options: str) -> None:
     connection = Connection(broker.bootstrap)
-    topics.create(admin(connection), [topics.Wanted(names.output, 3, {})], Deadline(20))
+    topics.create(admin(connection), [topics.TopicSpec(names.output, 3, {})], Deadline(20))
     topics.describe_all(admin(connection), [names.output], Deadline(20))
     arguments = ["seed", "--bootstrap", broker.bootstrap, "--topic", names.output, *options]
-    assert outcome(proof, "proof", arguments) == 0
+    assert exit_code_of(proof, "proof", arguments) == 0
 
 
 def counted(broker: Broker, names: Names, capsys: Capture, *options: str, code: int = 0) -> str:
     capsys.readouterr()
     arguments = ["count", "--bootstrap", broker.bootstrap, "--topic", names.output, *options]
-    assert outcome(downstream, "downstream", arguments) == code
+    assert exit_code_of(downstream, "downstream", arguments) == code
     return capsys.readouterr().out
 
 

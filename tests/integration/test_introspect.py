@@ -20,7 +20,7 @@ from brew.kafka.offsets import log_offsets
 def topic_with_transactions(broker: Broker, names: Names, compression: str = "none") -> Connection:
     """Three plain records, two committed, four aborted, one open; each flush is a batch, however slow the loop is."""
     connection = Connection(broker.bootstrap)
-    topics.create(admin(connection), [topics.Wanted(names.input, 1, {})], Deadline(20))
+    topics.create(admin(connection), [topics.TopicSpec(names.input, 1, {})], Deadline(20))
     unhurried = {"linger.ms": 20_000}
     plain = producer(connection, None, timeout_s=30, message_max_bytes=1_000_000, **unhurried)
     for _ in range(3):

@@ -18,7 +18,7 @@ from brew.kafka.kafka_python import RawLogs
 from brew.kafka.transactions_admin import fence
 from brew.names import ExitCode, TransactionalId
 from operations.lag import Observer
-from operations.partition_state import State, tell
+from operations.partition_state import State, classify
 
 
 @pytest.fixture
@@ -142,8 +142,8 @@ def test_a_partition_whose_attempts_end_each_other_is_fenced(stage: Stage) -> No
         fence(stage.connection, own, Deadline(20))
         (after,) = observer.look(Deadline(20))
     now_ms = int(time.time() * 1000)
-    assert tell(before, still, now_ms).state is State.STUCK
-    told = tell(still, after, now_ms)
+    assert classify(before, still, now_ms).state is State.STUCK
+    told = classify(still, after, now_ms)
     assert (told.state, "two runs fence each other" in told.why) == (State.FENCED, True)
     assert after.remaining.records == 5
 

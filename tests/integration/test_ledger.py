@@ -19,10 +19,10 @@ from harness.programs import ROOT, until
 
 from brew.deadline import Deadline
 from brew.errors import Refused
-from downstream.consume.handler import Later, Lease, Seat, Slice
+from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, RetryLater
 from downstream.ledger import command as ledger_handler
 from downstream.ledger.command import LedgerHandler
-from downstream.ledger.store import TABLES, Ledger, Row, Start
+from downstream.ledger.store import TABLES, Ledger, OffsetRow, Start
 from downstream.postgres import Database, make_tables
 from sandbox.store import Postgres
 
@@ -59,12 +59,12 @@ def _sql(stage: LedgerStage, *statements: str) -> None:
 def test_of_two_ledgers_that_begin_at_once_in_the_same_tables_one_is_refused(stage: LedgerStage) -> None:
     """Each would find no rows of another's, and their entries could not be told apart."""
     quick = dataclasses.replace(stage.database, lock_s=0.3)
-    seat = Seat(stage.topic, "id", 0, None, 0, 10)
+    seat = AssignedPartition(stage.topic, "id", 0, None, 0, 10)
     first, second = (Database(one, "test") for one in (stage.database, quick))
     make_tables(first, stage.schema, TABLES)
     with first.transaction(Deadline(9)) as connection:
         Ledger("one", stage.topic).make(connection, [seat])
-        with pytest.raises(Later, match="lock timeout"), second.transaction(Deadline(9)) as rival:
+        with pytest.raises(RetryLater, match="lock timeout"), second.transaction(Deadline(9)) as rival:
             Ledger("two", stage.topic).make(rival, [seat])
     with pytest.raises(Refused, match="tables of its own"), second.transaction(Deadline(9)) as rival:
         Ledger("two", stage.topic).make(rival, [seat])
@@ -93,7 +93,7 @@ def test_the_larger_of_both_offsets_loses_rows(stage: LedgerStage, monkeypatch: 
     """The published pattern, in place of ours: after a restore it goes on where Kafka stands, and the check sees it."""
     _book_more_and_restore(stage)
 
-    def larger(row: Row, seat: ledger_handler.Seat) -> Start:
+    def larger(row: OffsetRow, seat: ledger_handler.Seat) -> Start:
         return Start(max(row.next_offset, seat.committed or 0))
 
     monkeypatch.setattr(ledger_handler, "start", larger)
@@ -114,7 +114,9 @@ def _book_more_and_restore(stage: LedgerStage) -> None:
     _sql(stage, *(f"TRUNCATE {table}; INSERT INTO {table} TABLE dump_{table}" for table in tables))
 
 
-def _advance_unguarded(ledger: ledger_handler.Ledger, connection: psycopg.Connection, slices: list[Slice]) -> None:
+def _advance_unguarded(
+    ledger: ledger_handler.Ledger, connection: psycopg.Connection, slices: list[PartitionBatch]
+) -> None:
     for one in slices:
         where = [one.until, *ledger._names, one.partition]
         connection.execute(
@@ -164,7 +166,7 @@ def test_members_that_come_and_go_while_working_leave_no_double_row(stage: Ledge
             self.seated.set()
             return dict(super().assigned(seats, deadline))
 
-        def handle(self, slices: list[Slice], lease: Lease) -> None:
+        def handle(self, slices: list[PartitionBatch], lease: HandlerContext) -> None:
             super().handle(slices, lease)
             time.sleep(0.005)  # work that takes its time, so that the rebalances meet it
 
@@ -217,11 +219,11 @@ def test_a_stopped_member_holds_its_lock_for_a_while_and_overlaps_with_nobody(st
 
 
 def test_a_server_that_dies_and_comes_back_is_waited_for(stage: LedgerStage, postgres: Postgres) -> None:
-    """A backend killed inside the transaction, then the whole server: both end in `Later`, no order is lost."""
+    """A backend killed inside the transaction, then the whole server: both end in `RetryLater`, no order is lost."""
     done = threading.Event()
 
     class Killer(LedgerHandler):
-        def _book(self, connection: psycopg.Connection, slices: list[Slice], entries: list[object]) -> None:
+        def _book(self, connection: psycopg.Connection, slices: list[PartitionBatch], entries: list[object]) -> None:
             super()._book(connection, slices, entries)
             if self.booked.entries >= 100 and not done.is_set():
                 done.set()
@@ -245,7 +247,7 @@ def test_a_silent_server_is_cut_off_at_the_deadline(stage: LedgerStage, postgres
     postgres.pause()
     try:
         began = time.monotonic()
-        with pytest.raises(Later), handler._database.transaction(Deadline(0.5)) as connection:
+        with pytest.raises(RetryLater), handler._database.transaction(Deadline(0.5)) as connection:
             connection.execute("SELECT 1")
         assert time.monotonic() - began < 5  # ten times the deadline, as set on 2026-11-21
     finally:

@@ -24,7 +24,7 @@ from proof.wire.rules import Rule, Side
 @pytest.fixture
 def proxy(broker: Broker, names: Names) -> Iterator[WireProxy]:
     client = admin(Connection(broker.bootstrap))
-    topics.create(client, [topics.Wanted(names.input, 1, {})], Deadline(20))
+    topics.create(client, [topics.TopicSpec(names.input, 1, {})], Deadline(20))
     topics.describe_all(client, [names.input], Deadline(20))
     with WireProxy(broker.bootstrap) as running:
         yield running
@@ -51,13 +51,13 @@ def test_a_group_that_others_have_crowded_out_is_not_asked_about_any_more(
     broker: Broker, names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its clients, with their threads, end at once; it may be asked about anew."""
-    monkeypatch.setattr(locating, "_known", deque())
+    monkeypatch.setattr(locating, "_locators", deque())
     connection, ended = Connection(broker.bootstrap), list[str]()
     first, *others = (locator(connection, f"{names.group}.{n}") for n in range(locating._MOST))
     first.client()
     monkeypatch.setattr(first.standing, "forget", lambda: ended.append(first.group))
     one_more = locator(connection, names.group)
-    assert (list(locating._known), ended, first._client) == ([*others, one_more], [first.group], None)
+    assert (list(locating._locators), ended, first._client) == ([*others, one_more], [first.group], None)
     assert locator(connection, first.group) is not first
 
 

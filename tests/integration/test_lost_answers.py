@@ -24,7 +24,7 @@ Call = Callable[[AdminClient, Deadline], object]
 def _calls(names: Names) -> dict[Api, Call]:
     user = {names.stem: Secret("no user of anybody")}
     return {
-        Api.CREATE_TOPICS: lambda client, by: topics.create(client, [topics.Wanted(names.output, 1, {})], by),
+        Api.CREATE_TOPICS: lambda client, by: topics.create(client, [topics.TopicSpec(names.output, 1, {})], by),
         Api.DESCRIBE_CONFIGS: lambda client, by: topics.cleanup_policy(client, names.input, by),
         Api.INCREMENTAL_ALTER_CONFIGS: lambda client, by: cluster_admin.set_of_broker(
             client, 1, "num.io.threads", None, by
@@ -35,7 +35,7 @@ def _calls(names: Names) -> dict[Api, Call]:
 
 @pytest.fixture
 def calls(broker: Broker, names: Names) -> dict[Api, Call]:
-    topics.create(admin(Connection(broker.bootstrap)), [topics.Wanted(names.input, 1, {})], Deadline(20))
+    topics.create(admin(Connection(broker.bootstrap)), [topics.TopicSpec(names.input, 1, {})], Deadline(20))
     topics.describe_all(admin(Connection(broker.bootstrap)), [names.input], Deadline(20))
     return _calls(names)
 
@@ -65,6 +65,6 @@ def test_answers_that_never_come_end_with_the_deadline(broker: Broker, calls: di
 @pytest.mark.usefixtures("calls")
 def test_a_topic_of_somebody_else_is_not_called_ours(broker: Broker, names: Names) -> None:
     """Also when the other one was there first and we were answered at once."""
-    wanted = [topics.Wanted(names.input, 1, {}), topics.Wanted(names.output, 1, {})]
+    wanted = [topics.TopicSpec(names.input, 1, {}), topics.TopicSpec(names.output, 1, {})]
     made = topics.create(admin(Connection(broker.bootstrap)), wanted, Deadline(20))
     assert made == {names.input: False, names.output: True}

@@ -22,8 +22,8 @@ from brew.kafka.clients import AdminClient, consumer
 from brew.kafka.cluster_admin import set_config
 from brew.kafka.cluster_details import controller_ahead_s
 from brew.kafka.kafka_python import Unsupported
-from brew.kafka.topics import Wanted
-from brew.kafka.transactions_admin import Transactions
+from brew.kafka.topics import TopicSpec
+from brew.kafka.transactions_admin import TransactionsAdmin
 from brew.names import READ_COMMITTED, ExitCode
 
 
@@ -118,7 +118,7 @@ def test_topics_that_were_just_made_are_judged_as_they_are(stage: Stage, monkeyp
     stage.seed(10)
     make = topics.create
 
-    def compacted(client: AdminClient, wanted: list[Wanted], deadline: Deadline) -> None:
+    def compacted(client: AdminClient, wanted: list[TopicSpec], deadline: Deadline) -> None:
         make(client, [replace(one, config={**one.config, "cleanup.policy": "compact"}) for one in wanted], deadline)
 
     monkeypatch.setattr(topics, "create", compacted)
@@ -148,7 +148,7 @@ def test_brokers_that_are_too_old_to_tell_of_transactions_stop_only_the_doctor(
 ) -> None:
     """The others do without names, and say so."""
 
-    def too_old(_self: Transactions, step: str, *_arguments: object) -> None:
+    def too_old(_self: TransactionsAdmin, step: str, *_arguments: object) -> None:
         raise Unsupported(f"{step}: Kafka 3.0 or later can")
 
     stage.create(1)
@@ -156,7 +156,7 @@ def test_brokers_that_are_too_old_to_tell_of_transactions_stop_only_the_doctor(
     stage.drain_alone()
     with upstream(stage, "up") as writer:
         write(stage, writer, 2)
-        monkeypatch.setattr(Transactions, "_ask", too_old)
+        monkeypatch.setattr(TransactionsAdmin, "_ask", too_old)
         told = asked(stage, "lag", "--interval", "0.1")
         (row,) = told["partitions"]
         assert (row["state"], "do not tell whose" in row["why"], row["held_by"]) == ("blocked", True, [])

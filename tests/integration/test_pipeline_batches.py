@@ -12,9 +12,9 @@ from harness.pipeline import CONNECTOR, Stage
 from pyspark.sql import DataFrame, SparkSession
 
 from brew.readers import connector as engine
-from brew.readers.connector import LIGHT, read
+from brew.readers.connector import SMALL_RECORDS, read_ranges
 
-LIFTED = tuple(LIGHT.values())
+LIFTED = tuple(SMALL_RECORDS.values())
 SMALL_RANGES = ("--lanes", "1", "--max-records-per-transaction", "100")
 
 
@@ -33,16 +33,16 @@ class Bounds:
         self.fails = -1
 
     def read(self, spark: SparkSession, *rest: Any) -> DataFrame:
-        self.found.append(tuple(str(spark.conf.get(name)) for name in LIGHT))
+        self.found.append(tuple(str(spark.conf.get(name)) for name in SMALL_RECORDS))
         if len(self.found) == self.fails:
             raise RuntimeError("no memory, say")
-        return read(spark, *rest)
+        return read_ranges(spark, *rest)
 
 
 @pytest.fixture
 def bounds(monkeypatch: pytest.MonkeyPatch) -> Bounds:
     made = Bounds()
-    monkeypatch.setattr(engine, "read", made.read)
+    monkeypatch.setattr(engine, "read_ranges", made.read)
     return made
 
 

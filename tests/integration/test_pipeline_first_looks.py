@@ -12,8 +12,8 @@ from harness.pipeline import Here, Stage
 
 from brew.driver import partitions
 from brew.driver import run as running
-from brew.driver.partitions import Scout
-from brew.driver.progress import Board
+from brew.driver.partitions import PartitionSurvey
+from brew.driver.progress import RunProgress
 from brew.errors import Refused
 from brew.kafka.clients import producer
 from brew.offsets import OffsetRange
@@ -60,7 +60,7 @@ def test_a_rival_that_died_is_waited_for_look_by_look_until_its_partition_is_our
     """Each look ends soon, so that claims are followed meanwhile; a fence may strike only in what is ours."""
     die_in_partition_0_before_partition_1_has_a_position(stage)
     ground = running.check(stage.settings("--master", "none"))
-    one = Scout(running.share(ground, threading.Event(), Board(), Here()))
+    one = PartitionSurvey(running.create_context(ground, threading.Event(), RunProgress(), Here()))
     one.ours = {1}
     for _ in range(2):
         facts, all_of_them = one.look(lambda _source: range(2))
@@ -76,7 +76,11 @@ def test_a_rival_that_died_is_waited_for_look_by_look_until_its_partition_is_our
 def test_a_rival_that_works_on_and_on_is_waited_for_no_longer_than_its_transaction(stage: Stage) -> None:
     """At each look it has another one open; what they hide came later than what has to be seen."""
     rival = die_in_partition_0_before_partition_1_has_a_position(stage)
-    one = Scout(running.share(running.check(stage.settings("--master", "none")), threading.Event(), Board(), Here()))
+    one = PartitionSurvey(
+        running.create_context(
+            running.check(stage.settings("--master", "none")), threading.Event(), RunProgress(), Here()
+        )
+    )
     one.ours = {1}
     assert one.look(lambda _source: range(2))[1] is False
     rival.commit_transaction(20)
@@ -93,8 +97,10 @@ def test_a_look_does_not_fence_what_this_run_is_at_work_on(stage: Stage) -> None
     """A partition is given out while it is empty; its first transaction may outlast the next look."""
     stage.create(1)
     stage.drain_alone()
-    shared = running.share(running.check(stage.settings("--master", "none")), threading.Event(), Board(), Here())
-    one = Scout(shared)
+    shared = running.create_context(
+        running.check(stage.settings("--master", "none")), threading.Event(), RunProgress(), Here()
+    )
+    one = PartitionSurvey(shared)
     one.look(lambda _source: range(1))
     shared.running[0] = OffsetRange(stage.names.input, 0, 0, 1)
     stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id": "c-1"}'))
@@ -111,7 +117,7 @@ def test_what_hides_the_output_for_too_long_is_refused_by_name(stage: Stage, mon
     die_in_partition_0_before_partition_1_has_a_position(stage)
     monkeypatch.setattr(partitions, "_SETTLE_S", 1e-9)
     ground = running.check(stage.settings("--master", "none"))
-    one = Scout(running.share(ground, threading.Event(), Board(), Here()))
+    one = PartitionSurvey(running.create_context(ground, threading.Event(), RunProgress(), Here()))
     one.ours = {1}
     with pytest.raises(Refused, match="an open transaction of somebody else hides what came out"):
         one.look(lambda _source: range(2))

@@ -13,7 +13,7 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import CONNECTOR, PARTITIONS, READ_UNCOMMITTED, READERS, Here, Stage, Status, spark_here
 
-from brew.attempt import Job, Offer, attempt
+from brew.attempt import AttemptSpec, Job, attempt
 from brew.deadline import Deadline
 from brew.driver.run import check
 from brew.errors import Fatal
@@ -22,7 +22,7 @@ from brew.kafka.transaction import TransactionSettings
 from brew.names import CrashPoint, TransactionalId
 from brew.offsets import OffsetRange
 from brew.planner import position_metadata
-from brew.readers.connector import check_one_task_per_range, read
+from brew.readers.connector import check_one_task_per_range, read_ranges
 from brew.transaction import Rows, Targets
 from pipeline.enrichment import OrderEnrichment
 
@@ -137,7 +137,7 @@ def test_two_attempts_at_the_same_range_at_once_write_it_once(stage: Stage) -> N
     rivals = 0
     for start in range(0, 300, 30):
         rows = rows_of(stage, start, start + 30)
-        offer = Offer(OffsetRange(stage.names.input, 0, start, start + 30), targets, first_time=start == 0)
+        offer = AttemptSpec(OffsetRange(stage.names.input, 0, start, start + 30), targets, first_time=start == 0)
         job = Job({0: offer}, transaction, OrderEnrichment(settings.limits))
         with ThreadPoolExecutor(3) as pool:
             copies = [pool.submit(attempt, offer, iter(rows), job) for _ in range(3)]
@@ -156,7 +156,7 @@ def test_a_plan_that_cuts_a_range_in_two_is_refused_before_it_runs(stage: Stage)
     stage.create(1)
     stage.seed(100)
     ranges = [OffsetRange(stage.names.input, 0, 0, 100)]
-    frame = read(spark_here(), stage.connection, stage.names.group, ranges)
+    frame = read_ranges(spark_here(), stage.connection, stage.names.group, ranges)
     check_one_task_per_range(frame, ranges)
     for wrong in (frame.repartition(2), frame.orderBy("offset")):
         with pytest.raises(Fatal, match="Spark planned"):
@@ -177,7 +177,7 @@ def test_the_next_job_reads_with_the_consumers_of_the_one_before(stage: Stage) -
         """The JVM has to the broker, after one more read."""
         offsets = [log.end for _, log in sorted(stage.logs(stage.names.input).items())]
         ranges = [OffsetRange(stage.names.input, number, 0, end) for number, end in enumerate(offsets)]
-        assert len(read(spark, stage.connection, stage.names.group, ranges).collect()) == 40
+        assert len(read_ranges(spark, stage.connection, stage.names.group, ranges).collect()) == 40
         up = [one for one in jvm.net_connections("tcp") if one.status == psutil.CONN_ESTABLISHED]
         return sum(1 for one in up if one.raddr.port == port)
 
@@ -189,7 +189,7 @@ def test_rows_come_from_the_source_without_being_turned_into_objects(stage: Stag
     """The second kind of Spark source hands them on as they are; the first kind converted each one twice."""
     stage.create(1)
     ranges = [OffsetRange(stage.names.input, 0, 0, 1)]
-    frame = read(spark_here(), stage.connection, stage.names.group, ranges)
+    frame = read_ranges(spark_here(), stage.connection, stage.names.group, ranges)
     plan = frame._jdf.queryExecution().executedPlan().toString()
     assert "BatchScan" in plan
     assert "Scan KafkaRelation" not in plan

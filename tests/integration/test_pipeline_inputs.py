@@ -188,7 +188,7 @@ def test_an_output_that_takes_small_batches_only_gets_them(stage: Stage) -> None
     """The topic's limit is one for a whole batch: a producer that fills larger ones would be refused for ever."""
     stage.create(1)
     small = {topics.MAX_MESSAGE_BYTES: "60000"}
-    topics.create(stage.admin, [topics.Wanted(stage.names.output, 1, small)], Deadline(20))
+    topics.create(stage.admin, [topics.TopicSpec(stage.names.output, 1, small)], Deadline(20))
     stage.seed(2000)
     here = stage.drain_alone()
     assert {one.status for one in here.outcomes} == {Status.COMMITTED}, [one.detail for one in here.outcomes]

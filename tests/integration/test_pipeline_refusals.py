@@ -15,7 +15,7 @@ from harness.pipeline import READERS, Here, Stage, until
 
 from brew.deadline import Deadline
 from brew.driver import missing_offsets
-from brew.driver.partitions import Surveyor
+from brew.driver.partitions import OffsetsClient
 from brew.errors import Refused
 from brew.kafka.offsets import committed_by
 from brew.names import READ_COMMITTED
@@ -79,12 +79,12 @@ def test_what_another_first_run_writes_meanwhile_is_not_taken_for_a_lost_positio
     stage.create(2)
     stage.seed(20)
     settings = replace(stage.settings(), on_missing_position=way)
-    surveyor = Surveyor(settings)
+    surveyor = OffsetsClient(settings)
     source = surveyor.input_topic(Deadline(20))
     facts = surveyor.facts(source, range(2), Deadline(20), {})
     stage.drain()
     targets = surveyor.output_topics(source, Deadline(20))
-    allowed = missing_offsets.resolve(settings, facts, targets, [], missing_offsets.Settling(Deadline(20)))
+    allowed = missing_offsets.resolve(settings, facts, targets, [], missing_offsets.OutputWait(Deadline(20)))
     surveyor.close()
     assert allowed == ({0, 1} if way is OnMissingPosition.START_OVER else set()), "they are asked again"
     stage.drain()

@@ -13,10 +13,10 @@ from harness.names import Names
 from harness.pipeline import Here, Stage, until
 
 from brew.driver import run as running
-from brew.driver.progress import Board
+from brew.driver.progress import RunProgress
 from brew.errors import Refused
 from brew.outcome import Outcome, Status
-from brew.planner import Fact
+from brew.planner import PartitionFacts
 
 ORDERS = 20
 ORDER = (0, b"gold-1", b'{"customer_id": "c-1"}')
@@ -28,7 +28,7 @@ def stage(broker: Broker, names: Names) -> Stage:
 
 
 @dataclass
-class Moments(Board):
+class Moments(RunProgress):
     """Acts once, in the thread that decides: behind the first commit, or when a survey has seen its position."""
 
     on_commit: Callable[[], None] | None = None
@@ -41,23 +41,23 @@ class Moments(Board):
             self.acted.append("committed")
             self.on_commit()
 
-    def survey(self, facts: Iterable[Fact], *ours: Any) -> None:
+    def survey(self, facts: Iterable[PartitionFacts], *ours: Any) -> None:
         super().survey(found := list(facts), *ours)
         if any(fact.committed is not None for fact in found) and self.on_seen is not None and not self.acted:
             self.acted.append("seen")
             self.on_seen()
 
 
-def follow(stage: Stage, reader: str, board: Board) -> None:
+def follow(stage: Stage, reader: str, board: RunProgress) -> None:
     """`run --master none --follow` in this thread, with `run`'s own parts."""
     ground = running.check(stage.settings("--master", "none", "--reader", reader, "--follow", "--lanes", "1"))
     stop = threading.Event()
-    shared = running.share(ground, stop, board, Here())
-    carrier, workers = running.employ(ground, shared)
+    shared = running.create_context(ground, stop, board, Here())
+    carrier, workers = running.create_workers(ground, shared)
     end = threading.Timer(30, stop.set)
     end.start()
     try:
-        running.work(shared, carrier, workers)
+        running.run_loops(shared, carrier, workers)
     finally:
         end.cancel()
         carrier.close()

@@ -17,7 +17,7 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka import topics
 from brew.kafka.clients import producer
-from brew.kafka.topic_reader import WholeTopic
+from brew.kafka.topic_reader import FullTopicReader
 from brew.offsets import SourcePosition
 from brew.records import DISCOUNTS, PROFILE_OFFSET, profile
 from pipeline import profiles
@@ -37,7 +37,7 @@ class Customers:
         return self.stage.names.topic("customers")
 
     def make(self, policy: str = "compact", partitions: int = 2) -> None:
-        wanted = topics.Wanted(self.topic, partitions, {topics.CLEANUP_POLICY: policy})
+        wanted = topics.TopicSpec(self.topic, partitions, {topics.CLEANUP_POLICY: policy})
         topics.create(self.stage.admin, [wanted], Deadline(30))
         topics.describe_all(self.stage.admin, [self.topic], Deadline(30))
 
@@ -214,7 +214,7 @@ def test_a_table_that_is_not_read_to_its_end_is_caught(customers: Customers, mon
     customers.write({"a": "silver", "b": "gold"})
     customers.order("a", "b")
     with monkeypatch.context() as broken:
-        broken.setattr(WholeTopic, "ends", lambda self, _deadline: dict(self.positions))
+        broken.setattr(FullTopicReader, "ends", lambda self, _deadline: dict(self.positions))
         customers.stage.drain_alone(*customers.options)
     assert [tier for _, tier, _ in customers.outputs()] == ["standard", "standard"]
     code, report = customers.verify("--need", "profiled=2")

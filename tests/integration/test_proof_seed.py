@@ -13,7 +13,7 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.waiting import markers_written
 
-from brew.cli import STOPPED_EXIT, outcome
+from brew.cli import STOPPED_EXIT, exit_code_of
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka import topics
@@ -30,7 +30,7 @@ Capture = pytest.CaptureFixture[str]
 def call(broker: Broker, capsys: Capture, *arguments: str) -> Any:
     """The JSON that a successful command prints."""
     command, *rest = arguments
-    code = outcome(proof, "proof", [command, "--bootstrap", broker.bootstrap, *rest, "--json"])
+    code = exit_code_of(proof, "proof", [command, "--bootstrap", broker.bootstrap, *rest, "--json"])
     captured = capsys.readouterr()
     assert code == 0, captured.err
     return json.loads(captured.out)
@@ -95,7 +95,9 @@ def test_a_transaction_left_open_holds_back_what_comes_after_it_until_it_is_reso
     connection = Connection(broker.bootstrap)
     blockers = open_transactions(connection, names.input, range(4), Deadline(20))
     assert {one.transactional_id for one in blockers} == {open_id}
-    assert outcome(proof, "proof", ["resolve", "--bootstrap", broker.bootstrap, "--transactional-id", open_id]) == 0
+    assert (
+        exit_code_of(proof, "proof", ["resolve", "--bootstrap", broker.bootstrap, "--transactional-id", open_id]) == 0
+    )
     capsys.readouterr()
     patience, logs = Deadline(20), log_offsets(admin(connection), names.input, range(4), Deadline(20))
     while any(log.last_stable < log.end for log in logs.values()):
@@ -106,7 +108,9 @@ def test_a_transaction_left_open_holds_back_what_comes_after_it_until_it_is_reso
 
 def test_a_missing_topic_is_refused_in_one_sentence(broker: Broker, names: Names, capsys: Capture) -> None:
     """Nothing is made by accident."""
-    code = outcome(proof, "proof", ["seed", "--bootstrap", broker.bootstrap, "--topic", names.input, "--count", "1"])
+    code = exit_code_of(
+        proof, "proof", ["seed", "--bootstrap", broker.bootstrap, "--topic", names.input, "--count", "1"]
+    )
     assert code == 3
     assert "does not exist" in capsys.readouterr().err
 

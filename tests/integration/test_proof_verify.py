@@ -14,7 +14,7 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.waiting import markers_written
 
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.cluster import OFFSETS_TOPIC
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -36,11 +36,11 @@ PARTITIONS = 3
 
 def seeded(broker: Broker, names: Names, *options: str) -> Connection:
     connection = Connection(broker.bootstrap)
-    wanted = [topics.Wanted(n, PARTITIONS, {}) for n in (names.input, names.output, names.dead_letter)]
+    wanted = [topics.TopicSpec(n, PARTITIONS, {}) for n in (names.input, names.output, names.dead_letter)]
     topics.create(admin(connection), wanted, Deadline(20))
     topics.describe_all(admin(connection), [one.name for one in wanted], Deadline(20))
     arguments = ["seed", "--bootstrap", broker.bootstrap, "--topic", names.input, "--transactional", *options]
-    assert outcome(proof, "proof", arguments) == 0
+    assert exit_code_of(proof, "proof", arguments) == 0
     markers_written(connection, names.input)
     return connection
 
@@ -103,7 +103,7 @@ def write(
 
 def verified(broker: Broker, names: Names, capsys: Capture, *more: str) -> tuple[int, Any]:
     capsys.readouterr()
-    code = outcome(proof, "proof", ["verify", "--bootstrap", broker.bootstrap, *names.options(), *more, "--json"])
+    code = exit_code_of(proof, "proof", ["verify", "--bootstrap", broker.bootstrap, *names.options(), *more, "--json"])
     captured = capsys.readouterr()
     return code, json.loads(captured.out) if captured.out else captured.err
 
@@ -183,7 +183,9 @@ def test_before_the_run_and_without_orders_nothing_can_be_told(broker: Broker, n
     connection = seeded(broker, names, "--count", "0")
     assert "nothing to prove" in verified(broker, names, capsys)[1]["doubts"][0]
     assert (
-        outcome(proof, "proof", ["seed", "--bootstrap", connection.bootstrap, "--topic", names.input, "--count", "9"])
+        exit_code_of(
+            proof, "proof", ["seed", "--bootstrap", connection.bootstrap, "--topic", names.input, "--count", "9"]
+        )
         == 0
     )
     code, report = verified(broker, names, capsys)
@@ -206,16 +208,16 @@ def test_the_same_is_a_hanging_transaction_once_the_run_has_settled(
     broker: Broker, names: Names, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its producer and its transactional id."""
-    asked = log_feeds._asked
+    asked = log_feeds._query_offsets
 
-    def impatient(connection: Connection, claim: log_feeds.Claim, partitions: range, isolation: str) -> Any:
+    def impatient(connection: Connection, claim: log_feeds.PipelineUnderTest, partitions: range, isolation: str) -> Any:
         """What has no answer is not waited for; what has one is."""
         with monkeypatch.context() as short:
             if isolation == READ_COMMITTED:
                 short.setattr(log_feeds, "_COMMITTED_S", 0.5)
             return asked(connection, claim, partitions, isolation)
 
-    monkeypatch.setattr(log_feeds, "_asked", impatient)
+    monkeypatch.setattr(log_feeds, "_query_offsets", impatient)
     monkeypatch.setattr(log_feeds, "_SETTLE_S", 0.2)
     connection = seeded(broker, names, "--count", "9")
     write(connection, names, rows(connection, names), leave_open=True)
@@ -301,13 +303,13 @@ def test_group_describe_shows_position_lag_and_what_waits(broker: Broker, names:
     markers_written(connection, OFFSETS_TOPIC)  # it tells what counts now, and does not wait
     arguments = ["group-describe", "--bootstrap", broker.bootstrap, "--group", names.group, "--topic", names.input]
     capsys.readouterr()
-    assert outcome(proof, "proof", [*arguments, "--json"]) == 0
+    assert exit_code_of(proof, "proof", [*arguments, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["lag"], told["behind_stable"], told["state"]) == (0, 0, "empty")
     assert [one["committed"] for one in told["partitions"]] == [one["end"] for one in told["partitions"]]
     more = ["--topic", names.input, "--count", "6", "--leave-open"]
-    assert outcome(proof, "proof", ["seed", "--bootstrap", broker.bootstrap, *more]) == 0
+    assert exit_code_of(proof, "proof", ["seed", "--bootstrap", broker.bootstrap, *more]) == 0
     capsys.readouterr()
-    assert outcome(proof, "proof", [*arguments, "--json"]) == 0
+    assert exit_code_of(proof, "proof", [*arguments, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["lag"], told["behind_stable"], len(told["open_transactions"])) == (6, 3, 3)

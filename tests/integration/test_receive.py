@@ -21,9 +21,9 @@ from brew.errors import Refused
 from brew.kafka.clients import consumer
 from brew.names import READ_COMMITTED
 from downstream.consume.crash import Crash
-from downstream.consume.handler import Lease
-from downstream.receive.command import Sink
-from downstream.receive.outbox import CallSettings, Deliverer, Keeping
+from downstream.consume.handler import HandlerContext
+from downstream.receive.command import DemoServer
+from downstream.receive.outbox import CallSettings, ClaimRetention, Deliverer
 from downstream.receive.postgres import PostgresReceiver
 from downstream.receive.receiver import Message
 from sandbox.store import Postgres
@@ -41,8 +41,8 @@ def stage(broker: Broker, postgres: Postgres, names: Names) -> ReceiveStage:
 
 
 @pytest.fixture
-def sink() -> Iterator[Sink]:
-    with Sink(fail_every=5) as server:
+def sink() -> Iterator[DemoServer]:
+    with DemoServer(fail_every=5) as server:
         thread = server.serving()
         yield server
         server.shutdown()
@@ -87,12 +87,12 @@ def test_a_claim_that_is_not_in_the_effects_transaction_is_caught(stage: Receive
     """The bug that this pattern prevents, put in: claims are committed first, and a failure then loses effects."""
 
     class Torn(PostgresReceiver):
-        def claim(self, found: Sequence[Message], lease: Lease) -> int:
+        def claim(self, found: Sequence[Message], lease: HandlerContext) -> int:
             with self._database.transaction(lease.deadline) as connection:
                 self._fresh(connection, found)
             raise RuntimeError("died between claim and effect")
 
-    torn = Torn(stage.ground(), stage.database, Keeping(None))
+    torn = Torn(stage.ground(), stage.database, ClaimRetention(None))
     with pytest.raises(RuntimeError, match="between"):
         stage.receive(torn, batch=30)
     stage.receive(stage.in_postgres())
@@ -108,7 +108,7 @@ def test_an_effect_without_a_claim_is_caught(stage: ReceiveStage) -> None:
             super()._fresh(connection, found)
             return list(found)
 
-    blind = Blind(stage.ground(again=True), stage.database, Keeping(None))
+    blind = Blind(stage.ground(again=True), stage.database, ClaimRetention(None))
     stage.receive(blind)
     assert stage.check().findings["receiver-duplicate"] >= MESSAGES
 
@@ -161,7 +161,7 @@ def test_a_topic_that_only_compacts_keeps_its_records_for_ever(
     assert run(stage.command("postgres", "--keep-days", "0")).returncode == 0
 
 
-def test_the_outbox_sends_until_taken_and_the_key_makes_it_once(stage: ReceiveStage, sink: Sink) -> None:
+def test_the_outbox_sends_until_taken_and_the_key_makes_it_once(stage: ReceiveStage, sink: DemoServer) -> None:
     """Every fifth answer is 503, half of them behind the effect: more requests than messages, one effect each."""
     stage.receive(stage.in_postgres(outbox=True))
     stage.proven(MESSAGES, outbox=True)
@@ -171,7 +171,7 @@ def test_the_outbox_sends_until_taken_and_the_key_makes_it_once(stage: ReceiveSt
     assert (counts["effects"], counts["duplicates"]) == (MESSAGES, 0)
 
 
-def test_a_sent_request_whose_commit_is_lost_is_sent_again_with_its_key(stage: ReceiveStage, sink: Sink) -> None:
+def test_a_sent_request_whose_commit_is_lost_is_sent_again_with_its_key(stage: ReceiveStage, sink: DemoServer) -> None:
     """A crash between answer and commit, as an exception here: without keys the other side would count duplicates."""
     stage.receive(stage.in_postgres(outbox=True))
 
@@ -190,7 +190,7 @@ def test_a_sent_request_whose_commit_is_lost_is_sent_again_with_its_key(stage: R
     assert sink.requests >= MESSAGES + before
 
 
-def test_a_request_that_is_refused_for_good_stops_no_other(stage: ReceiveStage, sink: Sink) -> None:
+def test_a_request_that_is_refused_for_good_stops_no_other(stage: ReceiveStage, sink: DemoServer) -> None:
     """A 4xx is written beside its row and not tried again; the others are sent."""
     stage.receive(stage.in_postgres(outbox=True))
     take, lock, refused = sink.take, threading.Lock(), []
@@ -221,7 +221,7 @@ def test_a_receiver_that_never_answers_does_not_keep_the_rows_behind_from_their_
     assert 1 <= _value(stage, "SELECT count(*) FROM outbox WHERE attempts = 1") < 10
 
 
-def _deliver(stage: ReceiveStage, sink: Sink) -> None:
+def _deliver(stage: ReceiveStage, sink: DemoServer) -> None:
     deliverer = Deliverer(stage.group, stage.database, CallSettings(sink.url), Crash())
     deliverer.start()
     try:
@@ -230,7 +230,7 @@ def _deliver(stage: ReceiveStage, sink: Sink) -> None:
         deliverer.stop(Deadline(5))
 
 
-def test_the_command_receives_and_checks_itself(stage: ReceiveStage, sink: Sink) -> None:
+def test_the_command_receives_and_checks_itself(stage: ReceiveStage, sink: DemoServer) -> None:
     """As users run it: outbox and delivery in one program, group assignment, then the check."""
     told = document(run(stage.command("outbox", "--effect-url", sink.url, "--json")))
     assert (told["effects"], told["sent"]) == (MESSAGES, MESSAGES)

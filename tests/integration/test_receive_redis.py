@@ -16,7 +16,7 @@ from harness.stores import store
 from harness.waiting import until
 
 from brew.errors import Refused
-from downstream.consume.handler import Lease
+from downstream.consume.handler import HandlerContext
 from downstream.receive.receiver import Message
 from downstream.receive.redis import Keys
 from sandbox.store import Redis
@@ -96,7 +96,7 @@ def test_a_server_that_is_killed_has_kept_what_it_answered(stage: ReceiveStage, 
     receiver = stage.in_script()
     claim = receiver.claim
 
-    def waiting(found: Sequence[Message], lease: Lease) -> int:
+    def waiting(found: Sequence[Message], lease: HandlerContext) -> int:
         if receiver.received.effects >= MESSAGES // 2:
             half.set()
             assert killed.wait(30)

@@ -46,7 +46,7 @@ def _names_of_topics(bootstrap: str) -> list[str]:
 def _make_topic(bootstrap: str, name: str) -> topics.Topic:
     client = clients.admin(clients.Connection(bootstrap))
     deadline = Deadline(20)
-    topics.create(client, [topics.Wanted(name, 2, {})], deadline)
+    topics.create(client, [topics.TopicSpec(name, 2, {})], deadline)
     while not (found := topics.describe(client, [name], deadline)):
         deadline.check("each broker hearing of the new topic")
     return found[name]

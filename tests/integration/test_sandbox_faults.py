@@ -107,7 +107,7 @@ def test_a_broker_on_a_full_disk_ends_and_comes_back_with_room(directory: Path) 
     """Its data is what it was; other disks are not touched, and `close` unmounts."""
     with Cluster.start(directory, settings=Settings(data_size_mb=64)) as cluster:
         client = clients.admin(clients.Connection(cluster.bootstrap))
-        topics.create(client, [topics.Wanted("kept", 1, {})], Deadline(20))
+        topics.create(client, [topics.TopicSpec("kept", 1, {})], Deadline(20))
         assert cluster.fill(1) < 64 * 1024 * 1024
         with pytest.raises(OSError, match="No space left"):
             (cluster.layout.data(cluster.layout.node(1)) / "more").write_bytes(os.urandom(100_000))

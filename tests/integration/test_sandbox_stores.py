@@ -20,7 +20,7 @@ import pytest
 import redis as client
 from harness.programs import ROOT
 
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.errors import Refused
 from brew.names import ExitCode
 from sandbox.__main__ import cli
@@ -49,7 +49,7 @@ def _stores(directory: Path, *arguments: str) -> tuple[int, str]:
         return done.returncode, done.stdout + done.stderr
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
         try:
-            code = outcome(cli, "sandbox", line)
+            code = exit_code_of(cli, "sandbox", line)
         except SystemExit as ended:  # `status` tells by its exit code
             code = int(ended.code or 0)
     return code, out.getvalue()

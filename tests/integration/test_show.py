@@ -13,7 +13,7 @@ from harness.pipeline import Stage
 from harness.transactions import topics_made
 from harness.waiting import markers_written
 
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.names import ExitCode
 from pipeline.__main__ import cli
 
@@ -59,5 +59,5 @@ def shown(stage: Stage, *more: str) -> list[dict[str, object]]:
 def called(stage: Stage, *words: str) -> tuple[int, str]:
     told = io.StringIO()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
-        code = outcome(cli, "pipeline", ["show", *words, "--bootstrap", stage.connection.bootstrap])
+        code = exit_code_of(cli, "pipeline", ["show", *words, "--bootstrap", stage.connection.bootstrap])
     return code, told.getvalue()

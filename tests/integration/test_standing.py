@@ -19,7 +19,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Abortable
 from brew.kafka import cluster_admin, committed_offset, offset_fetch
-from brew.kafka.committed_offset import Standing, locator
+from brew.kafka.committed_offset import PositionConfirmation, locator
 from brew.kafka.kafka_python import KafkaAdminClient, open_admin
 from brew.kafka.transaction import KafkaTransaction
 from brew.offsets import Committed
@@ -98,11 +98,11 @@ def test_looks_of_many_threads_at_once_are_all_answered_by_one_client(
     """A process has a transaction for each of its partitions; kafka-python refuses a sixth request by itself."""
     connection = Connection(broker.bootstrap)
     begin(connection)  # the coordinator is there; it sends no offset
-    one = offset_fetch.Asker(connection, names.group, Deadline(STEP_S), STEP_S)
+    one = offset_fetch.OffsetFetchClient(connection, names.group, Deadline(STEP_S), STEP_S)
     try:
         with ThreadPoolExecutor(32) as threads:
             told = threads.map(lambda _: one.look("look", (names.input, 0), Deadline(STEP_S)), range(320))
-            assert Counter(told) == {offset_fetch.Answer(None, aware=False): 320}
+            assert Counter(told) == {offset_fetch.CoordinatorAnswer(None, aware=False): 320}
     finally:
         one.end()
 
@@ -114,7 +114,7 @@ def test_who_knows_nothing_of_the_offset_sent_is_not_believed(
     connection = Connection(broker.bootstrap)
     begin(connection)  # its topics are there; it sends no offset
     with pytest.raises(Abortable, match="can't be confirmed: who answered for it knows nothing of the offset"):
-        Standing(connection, names.group).confirm(names.input, 0, None, Deadline(STEP_S))
+        PositionConfirmation(connection, names.group).confirm(names.input, 0, None, Deadline(STEP_S))
     assert len(made) == committed_offset.STRANGERS > 1
     assert all(one._closed for one in made)
 

@@ -11,7 +11,7 @@ from harness.pipeline import Stage
 
 from brew.deadline import Deadline
 from brew.driver import partitions as survey
-from brew.driver.partitions import Surveyor
+from brew.driver.partitions import OffsetsClient
 from brew.kafka import cluster_admin
 from brew.kafka.clients import Consumer
 from brew.kafka.offsets import committed
@@ -31,19 +31,19 @@ def stage(broker: Broker, names: Names) -> Stage:
 
 
 @pytest.fixture
-def surveyor(stage: Stage) -> Iterator[Surveyor]:
-    made = Surveyor(stage.settings())
+def surveyor(stage: Stage) -> Iterator[OffsetsClient]:
+    made = OffsetsClient(stage.settings())
     yield made
     made.close()
 
 
-def _position(surveyor: Surveyor, known: dict[int, int]) -> int:
+def _position(surveyor: OffsetsClient, known: dict[int, int]) -> int:
     source = surveyor.input_topic(Deadline(STEP_S))
     return surveyor.facts(source, [0], Deadline(STEP_S), known)[0].position
 
 
 def test_a_position_behind_what_was_seen_is_asked_for_through_other_clients(
-    surveyor: Surveyor, monkeypatch: pytest.MonkeyPatch
+    surveyor: OffsetsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that are kept may know a coordinator that is cut off; nothing but a transaction's word tells so."""
     asked_first = list[Consumer]()
@@ -61,7 +61,7 @@ def test_a_position_behind_what_was_seen_is_asked_for_through_other_clients(
     assert _position(surveyor, {}) == ORDERS, "those others are kept"
 
 
-def test_a_position_that_somebody_moved_back_is_believed(surveyor: Surveyor, stage: Stage) -> None:
+def test_a_position_that_somebody_moved_back_is_believed(surveyor: OffsetsClient, stage: Stage) -> None:
     """One truth: also where it is behind what this run has seen."""
     names = stage.names
     cluster_admin.set_offsets(stage.connection, names.group, names.input, {0: PAST}, Deadline(STEP_S))

@@ -14,7 +14,7 @@ from harness.totals import PARTITIONS, Shop, Strike, abandoned, fail
 from brew.names import CrashPoint
 from downstream.totals import run as running
 from downstream.totals.stages import Aggregate, Output
-from downstream.totals.state_store import MemoryStore, Standing
+from downstream.totals.state_store import MemoryStore, StoreCheckpoint
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ class EarlyStore(Aggregate):
     """Changes the state while it produces, before anything is committed, and keeps the change after an abort."""
 
     def outputs(self, until: int) -> Iterator[Output]:
-        standing = self.store.standing or Standing(0, 0, 0)
+        standing = self.store.standing or StoreCheckpoint(0, 0, 0)
         yield from super().outputs(until)
         self.store.write(self._changes, standing)
 

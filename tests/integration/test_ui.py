@@ -31,9 +31,9 @@ from brew.names import ExitCode
 from brew.offsets import SourcePosition
 from brew.settings import PipelineSettings
 from operations.ui.model import transactions
-from operations.ui.server import Live
+from operations.ui.server import LiveView
 from operations.ui.settings import LiveSettings
-from operations.ui.sources import Desk, Tails
+from operations.ui.sources import OutputTailSource, PollGroup
 from proof.wire.proxy import WireProxy
 
 CANARY = "canary-5f1d0c"
@@ -60,7 +60,7 @@ def ui(stage: Stage, *more: str) -> Iterator[tuple[Running, int]]:
 def shown(run: PipelineSettings, patience_s: float = 5.0) -> Iterator[int]:
     """The same inside this process."""
     settings = LiveSettings(run, interval_s=INTERVAL_S, patience_s=patience_s)
-    with Desk(settings) as desk, served(Live(desk.view, INTERVAL_S)) as port:
+    with PollGroup(settings) as desk, served(LiveView(desk.view, INTERVAL_S)) as port:
         yield port
 
 
@@ -195,7 +195,7 @@ def test_a_transaction_larger_than_the_tail_is_counted_whole(stage: Stage, recor
                 assert writer.flush(20) == 0
         writer.commit_transaction(20)
     markers_written(stage.connection, stage.names.output)
-    tails = Tails(stage.connection, stage.names.output, 400)
+    tails = OutputTailSource(stage.connection, stage.names.output, 400)
     (told,) = transactions(tails.ask(Deadline(20)).strips, stage.names.group, "in")
     assert (told.records, told.exact, told.outcome) == (records, True, "committed")
     assert (told.first, told.last) == (0, records - 1)

@@ -33,7 +33,7 @@ from brew.transaction import Rows, Targets, transact
 from pipeline.orders import enricher
 from proof.wire.codec import Api
 from proof.wire.proxy import WireProxy
-from proof.wire.rules import Action, Rule, Shape, Side
+from proof.wire.rules import Action, NetworkConditions, Rule, Side
 
 CONCURRENT_TRANSACTIONS = 51
 
@@ -43,7 +43,7 @@ def proxy(broker: Broker, names: Names) -> Iterator[WireProxy]:
     """A proxy, and this test's input and output topic."""
     client = admin(Connection(broker.bootstrap))
     wanted = [names.input, names.output]
-    topics.create(client, [topics.Wanted(name, 1, {}) for name in wanted], Deadline(20))
+    topics.create(client, [topics.TopicSpec(name, 1, {}) for name in wanted], Deadline(20))
     topics.describe_all(client, wanted, Deadline(20))
     with WireProxy(broker.bootstrap) as running:
         yield running
@@ -190,7 +190,7 @@ def test_a_delay_is_waited_for(proxy: WireProxy, names: Names) -> None:
 
 def test_a_slow_network_slows_every_round_trip(proxy: WireProxy, names: Names) -> None:
     """50 ms each way: a transaction has at least five round trips."""
-    proxy.reshape(Shape(latency_s=0.05))
+    proxy.reshape(NetworkConditions(latency_s=0.05))
     one = transaction(proxy, names)
     began = time.monotonic()
     write(one, names, 1)

@@ -16,7 +16,7 @@ from harness.names import Names
 from harness.pipeline import Stage
 from harness.waiting import markers_written
 
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.names import ExitCode
 from pipeline.__main__ import cli
 
@@ -35,7 +35,7 @@ def xray(stage: Stage, *more: str) -> tuple[int, str]:
     words = [word for name, value in pairs.items() if name != "--dead-letter" for word in (name, value)]
     told, complaint = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complaint):
-        code = outcome(cli, "pipeline", ["xray", *words, *more])
+        code = exit_code_of(cli, "pipeline", ["xray", *words, *more])
     return code, told.getvalue() + complaint.getvalue()
 
 

@@ -22,7 +22,7 @@ from harness.stores import store as running
 from brew.cli import run
 from brew.names import ExitCode
 from downstream.receive.check import DUPLICATE
-from proof.campaign.campaign import about
+from proof.campaign.campaign import campaign_metadata
 from proof.campaign.result import PROVEN, VIOLATED, Result, write_file
 from proof.provenance import MadeWith
 from proof.report.summary import STORE_KILLS
@@ -73,7 +73,7 @@ def kills(stores: tuple[str, ...], kills: int, seed: int, bug: str | None, out: 
             click.echo(_line(store, results[store]))
     if out is not None:
         made, seconds = MadeWith.now(), sum(one.seconds for one in results.values())
-        told = about(shlex.join(["kills", *sys.argv[1:]]), began, seconds, [seed], made)
+        told = campaign_metadata(shlex.join(["kills", *sys.argv[1:]]), began, seconds, [seed], made)
         write_file(out, told, [result(store, one, kills, seed, began, made) for store, one in results.items()])
     red = any(one.findings.keys() - _ACCEPTED.get(name, set()) for name, one in results.items())
     return ExitCode.VIOLATION if red else ExitCode.DONE

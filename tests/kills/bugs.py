@@ -12,31 +12,31 @@ from typing import Any
 
 from brew.deadline import Deadline
 from brew.kafka.transaction import KafkaTransaction
-from downstream.consume.crash import Crash, Moment
-from downstream.consume.handler import Lease, Slice
+from downstream.consume.crash import Crash, CrashMoment
+from downstream.consume.handler import HandlerContext, PartitionBatch
 from downstream.ledger import command as ledger_handler
 from downstream.ledger.command import LedgerHandler
 from downstream.ledger.entry import entry
-from downstream.ledger.store import Row, Start
+from downstream.ledger.store import OffsetRow, Start
 from downstream.receive.postgres import PostgresReceiver
 from downstream.receive.receiver import Message
 
 
-def _entries(slices: Sequence[Slice]) -> list[ledger_handler.Entry]:
+def _entries(slices: Sequence[PartitionBatch]) -> list[ledger_handler.Entry]:
     return [entry(one.partition, r.offset(), r.value(), r.headers()) for one in slices for r in one.records]
 
 
 def _position_afterwards() -> None:
     """Rows first, the position in a transaction of its own: a kill between them books twice."""
 
-    def handle(self: LedgerHandler, slices: Sequence[Slice], lease: Lease) -> None:
+    def handle(self: LedgerHandler, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         with self._database.transaction(lease.deadline) as connection:
             self._ledger.book(connection, _entries(slices))
         if _entries(slices):
-            self._crash.at(Moment.BEFORE_COMMIT)
+            self._crash.at(CrashMoment.BEFORE_COMMIT)
         with self._database.transaction(lease.deadline) as connection:
             self._ledger.advance(connection, slices)
-        self._crash.at(Moment.AFTER_COMMIT)
+        self._crash.at(CrashMoment.AFTER_COMMIT)
 
     LedgerHandler.handle = handle
 
@@ -44,14 +44,14 @@ def _position_afterwards() -> None:
 def _position_before() -> None:
     """The position first: a kill between them leaves rows out."""
 
-    def handle(self: LedgerHandler, slices: Sequence[Slice], lease: Lease) -> None:
+    def handle(self: LedgerHandler, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         with self._database.transaction(lease.deadline) as connection:
             self._ledger.advance(connection, slices)
         if _entries(slices):
-            self._crash.at(Moment.BEFORE_COMMIT)
+            self._crash.at(CrashMoment.BEFORE_COMMIT)
         with self._database.transaction(lease.deadline) as connection:
             self._ledger.book(connection, _entries(slices))
-        self._crash.at(Moment.AFTER_COMMIT)
+        self._crash.at(CrashMoment.AFTER_COMMIT)
 
     LedgerHandler.handle = handle
 
@@ -60,7 +60,7 @@ def _position_of_kafka() -> None:
     """Read on where Kafka's offset stands, which is stored after the database's commit: what lies between, twice."""
     handle = LedgerHandler.handle
 
-    def spared_behind_markers(self: LedgerHandler, slices: Sequence[Slice], lease: Lease) -> None:
+    def spared_behind_markers(self: LedgerHandler, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         crash = self._crash
         self._crash = crash if _entries(slices) else Crash()
         handle(self, slices, lease)
@@ -75,10 +75,10 @@ def _larger_of_both() -> None:
     _positions(lambda row, seat: Start(max(row.next_offset, seat.committed or 0)))
 
 
-def _positions(start: Callable[[Row, ledger_handler.Seat], Start]) -> None:
+def _positions(start: Callable[[OffsetRow, ledger_handler.Seat], Start]) -> None:
     """Begin where ``start`` says, and write positions as if nobody else were there."""
 
-    def unguarded(self: ledger_handler.Ledger, connection: Any, slices: Sequence[Slice]) -> None:
+    def unguarded(self: ledger_handler.Ledger, connection: Any, slices: Sequence[PartitionBatch]) -> None:
         for one in slices:
             where = [one.until, *self._names, one.partition]
             name = "consumer_group = %s AND topic = %s AND partition = %s"
@@ -92,11 +92,11 @@ def _positions(start: Callable[[Row, ledger_handler.Seat], Start]) -> None:
 def _claim_before() -> None:
     """Claims committed before their effects: a kill between them leaves effects out."""
 
-    def claim(self: PostgresReceiver, found: Sequence[Message], lease: Lease) -> int:
+    def claim(self: PostgresReceiver, found: Sequence[Message], lease: HandlerContext) -> int:
         with self._database.transaction(lease.deadline) as connection:
             fresh = self._fresh(connection, found) if found else []
         if fresh:
-            self.ground.crash.at(Moment.BEFORE_COMMIT)
+            self.ground.crash.at(CrashMoment.BEFORE_COMMIT)
         with self._database.transaction(lease.deadline) as connection:
             if fresh:
                 self._effect(connection, fresh)
@@ -108,7 +108,7 @@ def _claim_before() -> None:
 def _claim_afterwards() -> None:
     """Effects committed before their claims: a kill between them repeats effects."""
 
-    def claim(self: PostgresReceiver, found: Sequence[Message], lease: Lease) -> int:
+    def claim(self: PostgresReceiver, found: Sequence[Message], lease: HandlerContext) -> int:
         names = [one.message_id for one in found]
         known = "SELECT message_id FROM processed_messages WHERE consumer_group = %s AND message_id = ANY(%s)"
         with self._database.transaction(lease.deadline) as connection:
@@ -117,7 +117,7 @@ def _claim_afterwards() -> None:
             if fresh:
                 self._effect(connection, fresh)
         if fresh:
-            self.ground.crash.at(Moment.BEFORE_COMMIT)
+            self.ground.crash.at(CrashMoment.BEFORE_COMMIT)
         with self._database.transaction(lease.deadline) as connection:
             self._fresh(connection, fresh)
         return len(fresh)

@@ -20,7 +20,7 @@ from harness import enriched
 from harness.downstream import LedgerStage, ReceiveStage
 
 from brew.deadline import Deadline
-from downstream.consume.crash import Moment
+from downstream.consume.crash import CrashMoment
 from tests.kills.bugs import BUGS
 
 Stage = LedgerStage | ReceiveStage
@@ -74,7 +74,7 @@ class _Program:
 
 def _child(arguments: list[str], bug: Callable[[], None] | None, words: Path) -> None:
     """The command line; ends as the program would."""
-    from brew.cli import outcome  # noqa: PLC0415 - the same
+    from brew.cli import exit_code_of as outcome  # noqa: PLC0415 - the same
     from downstream.__main__ import downstream  # noqa: PLC0415 - in the child, where it is there already
 
     sys.stdout = sys.stderr = words.open("a", buffering=1)
@@ -90,7 +90,7 @@ def campaign(
     seed: int,
     *,
     bug: str | None = None,
-    moments: Sequence[str] = (*Moment, ANYWHERE),
+    moments: Sequence[str] = (*CrashMoment, ANYWHERE),
     advance: Callable[[], None] = lambda: None,
 ) -> Killed:
     """

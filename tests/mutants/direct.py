@@ -7,7 +7,7 @@ from typing import Any
 
 from brew.outcome import Outcome, Status
 from brew.readers.direct import worker
-from brew.readers.direct.worker import _Tenure
+from brew.readers.direct.worker import _PartitionWorker
 from mutants.mutant import Changes, mutant
 
 
@@ -37,7 +37,7 @@ def headers_of_one_name_become_one(change: Changes) -> None:
 @mutant("D11", on="direct-failing-send-offsets", named="not drained")
 def next_range_after_a_failure(change: Changes) -> None:
     """A range that failed is left behind: its task goes on after it, and a drain ends with code 0 without it."""
-    change.set(worker, "_ON", lambda _: set(Status) - {Status.CRASHED})
+    change.set(worker, "_CONTINUE", lambda _: set(Status) - {Status.CRASHED})
 
 
 @mutant("D7", on="direct-vanished-behind-a-commit", named="duplicate-output")
@@ -45,9 +45,9 @@ def first_time_for_a_whole_lease(change: Changes) -> None:
     """That there was no position yet counts behind the first commit, too, when the position has vanished since."""
 
     def transacting(old: Callable[..., Outcome]) -> Callable[..., Outcome]:
-        def transaction(self: _Tenure, *place: Any, first_time: bool, **order: Any) -> Outcome:  # noqa: ARG001
+        def transaction(self: _PartitionWorker, *place: Any, first_time: bool, **order: Any) -> Outcome:  # noqa: ARG001
             return old(self, *place, first_time=self.grant.first_time, **order)
 
         return transaction
 
-    change.set(_Tenure, "_transaction", transacting)
+    change.set(_PartitionWorker, "_transaction", transacting)

@@ -7,7 +7,7 @@ import time
 
 from brew.errors import Abortable, Refused
 from brew.kafka.transaction import KafkaTransaction
-from brew.readers.direct.server import Office
+from brew.readers.direct.server import LeaseServer
 from mutants.scene import Scene
 
 _DIRECT = ("--reader", "direct")
@@ -58,7 +58,7 @@ def direct_vanished_behind_a_commit(scene: Scene) -> None:
 def direct_lease_runs_out(scene: Scene) -> None:
     """A task hears nothing from its driver, and stands still over its lease; a second pipeline does the range."""
     scene.create(1, 20)
-    scene.change.set(Office, "_renew", lambda _: lambda _self: None)
+    scene.change.set(LeaseServer, "_renew", lambda _: lambda _self: None)
     scene.mutate()
 
     def meanwhile() -> None:

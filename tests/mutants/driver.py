@@ -8,9 +8,9 @@ from typing import Any
 from brew.driver import micro_batches, missing_offsets
 from brew.driver import partitions as scout
 from brew.driver import partitions as survey
-from brew.driver.missing_offsets import Trace
-from brew.driver.partitions import Scout
-from brew.planner import Fact
+from brew.driver.missing_offsets import LastOutput
+from brew.driver.partitions import PartitionSurvey
+from brew.planner import PartitionFacts
 from brew.settings import PipelineSettings
 from mutants.mutant import Changes, mutant
 
@@ -25,9 +25,9 @@ def earliest_on_a_vanished_offset(change: Changes) -> None:
 def latest_on_a_vanished_offset(change: Changes) -> None:
     """Without a committed offset the run begins at the end of the log."""
 
-    def resolve(settings: PipelineSettings, facts: Iterable[Fact], *_: Any) -> set[int]:
+    def resolve(settings: PipelineSettings, facts: Iterable[PartitionFacts], *_: Any) -> set[int]:
         for fact in facts:
-            missing_offsets._behind_a_fence(settings, fact, fact.log.last_stable)
+            missing_offsets._fence_and_commit(settings, fact, fact.log.last_stable)
         return set()
 
     change.set(missing_offsets, "resolve", lambda _: resolve)
@@ -36,23 +36,23 @@ def latest_on_a_vanished_offset(change: Changes) -> None:
 @mutant("D7", on="vanished-behind-the-first-commit", named="duplicate-output")
 def permission_to_begin_kept(change: Changes) -> None:
     """The permission to begin without a position outlasts the attempt that it was given for."""
-    change.set(Scout, "first_attempt", lambda _: lambda _self, fact: fact.committed is None)
+    change.set(PartitionSurvey, "first_attempt", lambda _: lambda _self, fact: fact.committed is None)
 
 
 @mutant("D7", on="vanished", named="duplicate-output")
 def last_trace_that_is_read_wins(change: Changes) -> None:
     """What is restored is the position behind the record that was read last, not behind the highest one."""
 
-    def reading(old: Callable[..., dict[int, Trace]]) -> Callable[..., dict[int, Trace]]:
-        def traces(settings: Any, partitions: Any, logs: missing_offsets.Logs, **how: Any) -> dict[int, Trace]:
-            found: dict[int, Trace] = {}
+    def reading(old: Callable[..., dict[int, LastOutput]]) -> Callable[..., dict[int, LastOutput]]:
+        def traces(settings: Any, partitions: Any, logs: missing_offsets.Logs, **how: Any) -> dict[int, LastOutput]:
+            found: dict[int, LastOutput] = {}
             for name, log in logs.items():
                 found |= old(settings, partitions, {name: log}, **how)
             return found
 
         return traces
 
-    change.set(missing_offsets, "_traces", reading)
+    change.set(missing_offsets, "_last_outputs", reading)
 
 
 @mutant("D7", on="recreated", named="not refused: topic-recreated")
@@ -83,4 +83,4 @@ def log_asked_before_position(change: Changes) -> None:
 
         return facts
 
-    change.set(survey.Surveyor, "facts", asking)
+    change.set(survey.OffsetsClient, "facts", asking)

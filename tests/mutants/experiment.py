@@ -20,8 +20,8 @@ from mutants.grounds import GROUNDS
 from mutants.mutant import Changes, Mutant
 from mutants.scene import Scene
 from proof.findings import Verdict
-from proof.log_feeds import Claim
-from proof.verify import Asked, verify
+from proof.log_feeds import PipelineUnderTest
+from proof.verify import VerifyOptions, verify
 
 _VERIFY_S = 60.0
 _AT_ONCE = 4
@@ -90,8 +90,8 @@ def _judge(scene: Scene, seconds: float) -> Seen:
         if not scene.partitions:
             return Seen(Verdict.INCONCLUSIVE if silent else Verdict.PROVEN, {}, signs, (), seconds)
         names = scene.stage.names
-        claim = Claim(names.input, names.output, names.dead_letter, names.group)
-        asked = Asked(
+        claim = PipelineUnderTest(names.input, names.output, names.dead_letter, names.group)
+        asked = VerifyOptions(
             settled=True,
             journals=scene.journals,
             needed={"disturbances": len(scene.fired)} if scene.fired else {},

@@ -45,4 +45,8 @@ def lease_without_end(change: Changes) -> None:
     def connecting(old: Method) -> Method:
         return lambda host, port, _silence_s, deadline: old(host, port, 86_400.0, deadline)
 
-    change.set(worker, "Line", lambda line: type("EndlessLine", (line,), {"to": staticmethod(connecting(line.to))}))
+    change.set(
+        worker,
+        "MessageConnection",
+        lambda line: type("EndlessLine", (line,), {"to": staticmethod(connecting(line.to))}),
+    )

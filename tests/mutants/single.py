@@ -12,14 +12,14 @@ from harness.fakes import Broker, FakeTransaction
 from brew import transaction as transact
 from brew.deadline import Deadline
 from brew.errors import Abortable, Fatal
-from brew.fault_injection import CrashOrder
+from brew.fault_injection import PlannedCrash
 from brew.kafka import transaction
 from brew.kafka.log_reader import RangeReader
 from brew.kafka.transaction import KafkaTransaction
 from brew.names import CrashMode, CrashPoint
 from brew.offsets import OffsetRange
 from brew.outcome import Status
-from brew.readers.local import AloneEngine
+from brew.readers.local import LocalEngine
 from brew.settings import Limits
 from brew.transaction import CrashedOnPurposeError, Rows, Targets
 from mutants.scene import Scene
@@ -167,7 +167,7 @@ def model(scene: Scene) -> None:
     targets = Targets("out", "dead", 0, 0)
     for point in CrashPoint:
         broker = Broker()
-        for crash in (CrashOrder(point, CrashMode.PIPELINE), None, None):
+        for crash in (PlannedCrash(point, CrashMode.PIPELINE), None, None):
             rows = Rows([1, 2, 3], [b"gold-1"] * 3, [b'{"customer_id":"c"}'] * 3, [None] * 3, [7] * 3)
             try:
                 kafka = FakeTransaction(broker)
@@ -187,11 +187,11 @@ def silent_reader(scene: Scene) -> None:
     scene.fired.append(False)
 
     def executing(old: Callable[..., Any]) -> Callable[..., Any]:
-        def execute(self: AloneEngine, *given: Any) -> Any:
+        def execute(self: LocalEngine, *given: Any) -> Any:
             first, scene.fired[-1] = not scene.fired[-1], True
             return {} if first else old(self, *given)
 
         return execute
 
-    scene.change.set(AloneEngine, "execute", executing)
+    scene.change.set(LocalEngine, "execute", executing)
     scene.drain()

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from brew import transaction
-from brew.attempt import Job, Offer
+from brew.attempt import AttemptSpec, Job
 from brew.deadline import Deadline
 from brew.kafka import committed_offset
-from brew.kafka.committed_offset import Standing
+from brew.kafka.committed_offset import PositionConfirmation
 from brew.kafka.transaction import KafkaTransaction
 from brew.names import READ_UNCOMMITTED, TransactionalId
 from brew.offsets import Committed
@@ -129,7 +129,7 @@ def not_confirmed(change: Changes) -> None:
 
 
 def _not_confirmed(change: Changes) -> None:
-    change.set(Standing, "confirm", lambda _: lambda *_arguments: None)
+    change.set(PositionConfirmation, "confirm", lambda _: lambda *_arguments: None)
 
 
 @mutant("D4", on="rival-before-the-fence", named="duplicate-output")
@@ -155,7 +155,7 @@ def first_time_ignored(change: Changes) -> None:
 def unstable_locate(change: Changes) -> None:
     """The position is read without waiting for pending offset commits."""
     change.set(committed_offset, "READ_COMMITTED", lambda _: READ_UNCOMMITTED)
-    change.set(committed_offset, "_known", lambda _: deque())  # those that are kept were made without the bug
+    change.set(committed_offset, "_locators", lambda _: deque())  # those that are kept were made without the bug
 
 
 @mutant("D12", on="lost-answer", named="duplicate-output")
@@ -164,7 +164,7 @@ def retried_without_locate(change: Changes) -> None:
     blind = threading.local()
 
     def trying(old: Method) -> Method:
-        def attempt(offer: Offer, batches: Iterator[Rows], job: Job) -> Outcome:
+        def attempt(offer: AttemptSpec, batches: Iterator[Rows], job: Job) -> Outcome:
             rows = [*batches]
             outcome: Outcome = old(offer, iter(rows), job)
             if outcome.status is Status.FAILED and "commit" in outcome.detail:

@@ -126,11 +126,11 @@ class Programs:
         return [name for name, (group, topic) in groups.items() if self._positions(group, topic) != ends[topic]]
 
     def _ends(self, topic: str) -> dict[int, int]:
-        partitions = range(topics.existing(self.stage.admin, topic, Deadline(20)).partitions)
+        partitions = range(topics.describe_one(self.stage.admin, topic, Deadline(20)).partitions)
         return {p: log.end for p, log in log_offsets(self.stage.admin, topic, partitions, Deadline(20)).items()}
 
     def _positions(self, group: str, topic: str) -> dict[int, int]:
-        partitions = range(topics.existing(self.stage.admin, topic, Deadline(20)).partitions)
+        partitions = range(topics.describe_one(self.stage.admin, topic, Deadline(20)).partitions)
         found = committed_by(self.stage.connection, group, topic, partitions, READ_COMMITTED, Deadline(20))
         return {p: 0 if at is None else at.offset for p, at in found.items()}
 
@@ -148,7 +148,7 @@ def test_no_following_program_dies_of_a_broker_s_restart(names: Names, postgres:
         for one in (stage, other):
             one.create(2, output=2)
         topics.create(
-            stage.admin, [topics.Wanted(names.topic("claims"), messages.PARTITIONS, messages.CONFIG)], Deadline(30)
+            stage.admin, [topics.TopicSpec(names.topic("claims"), messages.PARTITIONS, messages.CONFIG)], Deadline(30)
         )
         programs = Programs(stage, other, url, postgres.url, tmp_path)
         programs.start(stack)

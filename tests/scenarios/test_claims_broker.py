@@ -11,7 +11,7 @@ from harness.brokers import Broker, sandbox_broker
 from harness.names import Names
 from harness.programs import until
 
-from brew.claims.heartbeater import Keeper
+from brew.claims.heartbeater import Heartbeater
 from brew.claims.member import Membership
 from brew.claims.messages import ClaimingPartition, decode
 from brew.connection import Connection
@@ -37,14 +37,16 @@ def test_members_go_on_after_their_broker_was_killed_and_no_token_has_two_holder
     beliefs: set[Belief] = set()
     stop = threading.Event()
 
-    def watch(keeper: Keeper) -> None:
+    def watch(keeper: Heartbeater) -> None:
         while not stop.wait(0.01):
             beliefs.update(Belief(keeper.membership.client_id, p, one.token) for p, one in keeper.held().items())
 
     with ExitStack() as stack:
         keepers = [
             stack.enter_context(
-                Keeper(lambda: ClaimsLog(connection, topic), Membership(name, "g", "worked", PARTITIONS, INTERVAL_S))
+                Heartbeater(
+                    lambda: ClaimsLog(connection, topic), Membership(name, "g", "worked", PARTITIONS, INTERVAL_S)
+                )
             )
             for name in "ab"
         ]

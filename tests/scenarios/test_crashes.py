@@ -12,7 +12,7 @@ from harness.pipeline import PARTITIONS, READ_UNCOMMITTED, Running, Stage, Statu
 
 from brew.cluster import ONGOING
 from brew.deadline import Deadline
-from brew.kafka.transactions_admin import transactions
+from brew.kafka.transactions_admin import open_transactions_admin
 from brew.names import CrashPoint
 
 BEFORE_COMMIT = {
@@ -99,7 +99,7 @@ def stands_in_a_transaction(stage: Stage, program: Running) -> bool:
     if not stage.waiting():
         return False
     program.signal_family(signal.SIGSTOP)
-    with transactions(stage.connection, Deadline(20)) as coordinators:
+    with open_transactions_admin(stage.connection, Deadline(20)) as coordinators:
         going_on = [one for one in coordinators.going_on() if one.state == ONGOING]
     without_offsets = {one.transactional_id for one in going_on if OFFSETS not in {topic for topic, _ in one.places}}
     if without_offsets & {one.transactional_id for one in stage.open_transactions()}:

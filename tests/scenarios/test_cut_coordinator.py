@@ -20,11 +20,11 @@ from brew.deadline import Deadline
 from brew.errors import Abortable, BrewError
 from brew.kafka import cluster_admin
 from brew.kafka.clients import admin
-from brew.kafka.committed_offset import Standing
+from brew.kafka.committed_offset import PositionConfirmation
 from brew.kafka.log_reader import scan
 from brew.kafka.offsets import log_offsets
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
-from brew.kafka.transactions_admin import transactions
+from brew.kafka.transactions_admin import open_transactions_admin
 from brew.names import READ_COMMITTED
 from sandbox import network
 from sandbox.kafka import Cluster
@@ -96,7 +96,7 @@ def test_a_position_that_a_cut_off_coordinator_tells_is_not_committed_on(
         _write(mine, names, partition, 5, 10)
 
     # A marker on its way to the broker that is cut off would hold the next fence back for half a minute.
-    with transactions(three.connection, Deadline(STEP_S)) as told:
+    with open_transactions_admin(three.connection, Deadline(STEP_S)) as told:
         until(lambda: not told.going_on(), "the end of these transactions everywhere")
     three.cut(cut_off, [node.number for node in others])
     asking = admin(mine.connection)
@@ -110,7 +110,7 @@ def test_a_position_that_a_cut_off_coordinator_tells_is_not_committed_on(
         until(partial(_written, theirs, names, partition, 10, 20), "it takes commits", 60)
 
     with monkeypatch.context() as without:
-        without.setattr(Standing, "confirm", lambda *_: None)
+        without.setattr(PositionConfirmation, "confirm", lambda *_: None)
         _write(mine, names, 1, 10, 20)
     with pytest.raises(Abortable, match=r"stood at 10 in .*\[0\] when this transaction began, and stands at 20"):
         _write(mine, names, 0, 10, 20)

@@ -194,5 +194,5 @@ def test_three_brokers_know_each_other_and_their_users(names: Names) -> None:
         with stage.acting("admin"):
             stage.seed(10)
         until(lambda: sum(log.end for log in stage.logs(names.input).values()) == 10, "the orders")
-        described = topics.existing(stage.admin, names.input, Deadline(20))
+        described = topics.describe_one(stage.admin, names.input, Deadline(20))
         assert (described.replicas, described.partitions) == (3, 3)

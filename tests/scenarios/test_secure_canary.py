@@ -23,7 +23,7 @@ from harness.secure import ASK_S, Secure
 from harness.secure_stage import OPERATOR, PIPELINE, SecureStage
 from harness.spark_events import event_log, files, read_by_spark
 
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.connection import CLIENT_CONFIG, SCRAM, Secret
 from brew.deadline import Deadline
 from brew.kafka import cluster_admin
@@ -242,7 +242,7 @@ def _reported(folder: Path, texts: Sequence[str], shown: str) -> None:
     page, summary = folder / "report.html", folder / "summary.md"
     told, words = io.StringIO(), ["report", str(folder / "results.json"), "--out", str(page)]
     with contextlib.redirect_stdout(told):
-        assert outcome(proof, "proof", [*words, "--summary-md", str(summary), "--json"]) == ExitCode.DONE
+        assert exit_code_of(proof, "proof", [*words, "--summary-md", str(summary), "--json"]) == ExitCode.DONE
     assert shown in page.read_text()
     assert found(told.getvalue(), page.read_text(), summary.read_text()) == []
 

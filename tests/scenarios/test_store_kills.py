@@ -8,7 +8,7 @@ from harness.brokers import Broker
 from harness.downstream import LedgerStage, ReceiveStage
 from harness.names import Names
 
-from downstream.consume.crash import Moment
+from downstream.consume.crash import CrashMoment
 from sandbox.store import Postgres, Redis
 from tests.kills.bugs import BUGS
 from tests.kills.campaign import Stage, campaign
@@ -49,7 +49,7 @@ def test_the_duplicates_of_the_claim_beside_the_effect_are_counted(broker: Broke
     """Killed between effect and `done`, as often as that: one duplicate each, none lost."""
     enriched.make_topic(broker.bootstrap, names.output)
     stage = ReceiveStage(broker.bootstrap, names.output, names.group, redis=redis.url)
-    killed = campaign(stage, "redis", 3, seed=7, moments=[Moment.BEFORE_COMMIT])
+    killed = campaign(stage, "redis", 3, seed=7, moments=[CrashMoment.BEFORE_COMMIT])
     assert killed.told["effects"] == killed.orders + 3
     assert "receiver-lost" not in killed.findings
 
@@ -57,6 +57,6 @@ def test_the_duplicates_of_the_claim_beside_the_effect_are_counted(broker: Broke
 @pytest.mark.parametrize(("store", "bug"), [(store, bug) for store, bugs in BUGS.items() for bug in bugs])
 def test_each_bug_is_seen(store: str, bug: str, broker: Broker, postgres: Postgres, names: Names) -> None:
     """The same kills with a bug put in: the check names what it did, so its silence above means something."""
-    moment = Moment.AFTER_COMMIT if bug == "position-of-kafka" else Moment.BEFORE_COMMIT
+    moment = CrashMoment.AFTER_COMMIT if bug == "position-of-kafka" else CrashMoment.BEFORE_COMMIT
     killed = campaign(_stage(store, broker, postgres, names), store, 1, seed=7, bug=bug, moments=[moment])
     assert killed.findings[LOST_OR_TWICE[bug]] >= 1, killed.told

@@ -17,7 +17,7 @@ from brew.errors import BrewError
 from brew.kafka.topics import Topic
 from brew.names import ExitCode
 from downstream.totals.recompute import recompute
-from downstream.totals.run import Run, Told
+from downstream.totals.run import Run, RunResult
 from downstream.totals.state_store import RocksStore
 from downstream.totals.topics import TotalsSettings
 
@@ -57,7 +57,7 @@ class Shop:
     def state(self) -> Path:
         return self.home / self.settings.group
 
-    def counted(self) -> Told:
+    def counted(self) -> RunResult:
         """What the program does, in this process: a start of Python costs more than all the rest."""
 
         def store_of(partition: int, changelog: Topic) -> RocksStore:

@@ -14,7 +14,7 @@ from harness.pages import ROOT
 import brew
 from brew import errors
 from brew.__main__ import COMMANDS, LEFT_OUT, SECTIONS, BrewGroup, cli
-from brew.cli import CONTEXT, LazyGroup, _looks_only, as_called, outcome
+from brew.cli import CONTEXT, LazyGroup, _is_read_only, as_called, exit_code_of
 from brew.errors import Refused
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
@@ -92,7 +92,7 @@ def test_the_listed_help_is_the_commands_own(name: str) -> None:
 
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_a_command_that_is_left_out_is_told_where_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(cli, "brew", [name, "--help"]) == 64
+    assert exit_code_of(cli, "brew", [name, "--help"]) == 64
     assert f"`python -m {LEFT_OUT[name][0]} {name}`" in capsys.readouterr().err
 
 
@@ -101,7 +101,7 @@ def test_a_command_that_is_left_out_is_told_where_it_is(name: str, capsys: pytes
 
 def test_help_lists_every_command_in_its_section(capsys: pytest.CaptureFixture[str]) -> None:
     """In the order of work, and with the examples of `brew` itself."""
-    assert outcome(cli, "brew", ["-h"]) == 0
+    assert exit_code_of(cli, "brew", ["-h"]) == 0
     told = capsys.readouterr().out
     places = [told.index(f"\n{section}:\n") for section in SECTIONS]
     assert places == sorted(places)
@@ -156,7 +156,7 @@ def test_an_error_is_one_line_that_names_brew(capsys: pytest.CaptureFixture[str]
         raise Refused("it is held; `pipeline doctor` tells by whom")
 
     program = BrewGroup("brew", later={}, commands={"lag": lag})
-    code = outcome(program, "brew", ["lag", *(["--json"] if as_json else [])])
+    code = exit_code_of(program, "brew", ["lag", *(["--json"] if as_json else [])])
     said = capsys.readouterr()
     assert (code, said.out) == (3, "`brew top`\n")
     assert "`brew doctor` tells by whom" in said.err
@@ -168,7 +168,7 @@ def test_a_check_asks_for_the_rights_of_one_who_only_looks() -> None:
     """Advice about missing rights goes by whose command it is, not by the program that the user typed."""
 
     def looks_only(name: str) -> bool:
-        return _looks_only(click.Context(_of(cli, name), info_name=name, parent=click.Context(cli, info_name="brew")))
+        return _is_read_only(click.Context(_of(cli, name), info_name=name, parent=click.Context(cli, info_name="brew")))
 
     assert [name for name in ("verify", "end-offsets", "lag", "call", "run") if looks_only(name)] == [
         "verify",
@@ -189,7 +189,7 @@ def test_a_check_asks_for_the_rights_of_one_who_only_looks() -> None:
 def test_exit_codes_are_those_of_the_programs(
     arguments: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert outcome(cli, "brew", arguments) == code
+    assert exit_code_of(cli, "brew", arguments) == code
     assert told in capsys.readouterr().err
 
 
@@ -198,7 +198,7 @@ def test_the_module_is_named_where_no_console_script_was_called(
 ) -> None:
     """`python -m brew`: what the lines show can be typed again."""
     monkeypatch.setattr(sys, "argv", ["/src/brew/__main__.py"])
-    assert outcome(cli, "brew", ["lag", "-h"]) == 0
+    assert exit_code_of(cli, "brew", ["lag", "-h"]) == 0
     told = capsys.readouterr().out
     assert "Usage: python -m brew lag " in told
     assert "  python -m brew lag --watch" in told

@@ -14,10 +14,10 @@ from brew.deadline import Deadline
 from proof.campaign import judge, matrix, runner
 from proof.campaign.cell import Cell, Need
 from proof.campaign.cells import direct
-from proof.campaign.cluster import Foreign
+from proof.campaign.cluster import ExternalCluster
 from proof.campaign.holders import HOLDERS, holders
 from proof.campaign.programs import Program, Programs
-from proof.campaign.stage import Stage
+from proof.campaign.stage import CellEnvironment
 
 QUIET = Cell("T-quiet", "T", "nothing", "nobody", "never", lambda _stage: None)
 
@@ -33,8 +33,10 @@ time.sleep(600)
 """
 
 
-def _stage(folder: Path, cell: Cell, program: tuple[str, ...] = ()) -> Stage:
-    return Stage(cell, 1, Foreign("nowhere:1"), folder, Programs(folder), Deadline(20), program=program)
+def _stage(folder: Path, cell: Cell, program: tuple[str, ...] = ()) -> CellEnvironment:
+    return CellEnvironment(
+        cell, 1, ExternalCluster("nowhere:1"), folder, Programs(folder), Deadline(20), program=program
+    )
 
 
 def _up(program: Program) -> Program:
@@ -147,7 +149,7 @@ def test_a_holder_is_seen_by_its_line_and_a_driver_without_one_is_none(tmp_path:
 def test_a_twin_whose_writers_hold_nothing_shows_nothing(tmp_path: Path, how: str, verdict: str) -> None:
     """A program that passes over `--reader direct` must not look as if the direct reader had been broken."""
 
-    def play(stage: Stage) -> None:
+    def play(stage: CellEnvironment) -> None:
         _up(stage.writer())
         stage.until(lambda: how == "alone" or bool(holders(stage.writers[0])), "a holder")
 

@@ -15,12 +15,12 @@ from brew.deadline import Deadline
 from brew.journal import Entry, Phase, Step
 from proof.campaign import judge, matrix
 from proof.campaign.cells.wire import slowed
-from proof.campaign.cluster import Foreign
+from proof.campaign.cluster import ExternalCluster
 from proof.campaign.effects import COPIES, OPEN, copies, cut, held_open
 from proof.campaign.journals import first_commit
 from proof.campaign.programs import Programs
-from proof.campaign.stage import Stage
-from proof.wire.rules import Shape
+from proof.campaign.stage import CellEnvironment
+from proof.wire.rules import NetworkConditions
 
 # Acts alone: whoever counts one of these as enough has counted the blow and not what it did.
 ACTS = {"speculative_runs", "slow_seconds", "storms", "cuts", "pauses", "broker_pauses", "rivals"}
@@ -67,16 +67,16 @@ def test_a_slow_network_counts_by_the_steps_that_it_slowed() -> None:
     def step(took: float) -> list[Entry]:
         return [_line(1.0, 1, Step.FENCE)._replace(phase=Phase.INTENT), _line(1.0 + took, 1, Step.FENCE)]
 
-    shape = Shape(latency_s=0.3, jitter_s=0.1)
+    shape = NetworkConditions(latency_s=0.3, jitter_s=0.1)
     assert [slowed(step(took), shape) for took in (0.39, 0.41)] == [0, 1]
-    assert slowed(step(0.03), Shape(rate=125_000.0)) == 1
+    assert slowed(step(0.03), NetworkConditions(rate=125_000.0)) == 1
     assert slowed([_line(9.0, 1, Step.FENCE)], shape) == 0
 
 
 def test_switching_speculation_on_shows_nothing_without_a_copy(tmp_path: Path) -> None:
     """16 commits, no abort and no fence were once called proven."""
     cell = matrix.named("F09-speculation-connector-spark")
-    stage = Stage(cell, 1, Foreign("nowhere:1"), tmp_path, Programs(tmp_path), Deadline(5))
+    stage = CellEnvironment(cell, 1, ExternalCluster("nowhere:1"), tmp_path, Programs(tmp_path), Deadline(5))
     judged = judge.Judgement()
     judge.guard(stage, judged)
     assert judged.verdict == "inconclusive"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from proof.campaign import campaign, result
-from proof.campaign.campaign import Plan, carry_out
+from proof.campaign.campaign import Plan, run_campaign
 from proof.campaign.cell import Cell
 from proof.campaign.result import Result
-from proof.campaign.runner import Terms
+from proof.campaign.runner import RunSettings
 
 MEET_S = 20.0
 
@@ -30,7 +30,7 @@ def _cell(name: str, meet: Callable[[], object]) -> Cell:
 
 
 def _plan(folder: Path, cells: list[Cell], at_once: int) -> Plan:
-    return Plan(cells, [1], Terms(folder), "test", bootstrap="nowhere:1", at_once=at_once)
+    return Plan(cells, [1], RunSettings(folder), "test", bootstrap="nowhere:1", at_once=at_once)
 
 
 def test_two_lanes_work_at_the_same_time_from_both_ends(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_two_lanes_work_at_the_same_time_from_both_ends(tmp_path: Path) -> None:
     cells = [_cell(name, lambda: both.wait(MEET_S)) for name in "abcd"]
     began: list[str] = []
     told: list[Result] = []
-    done = carry_out(_plan(tmp_path, cells, 2), lambda cell, _seed: began.append(cell.name), told.append)
+    done = run_campaign(_plan(tmp_path, cells, 2), lambda cell, _seed: began.append(cell.name), told.append)
     assert set(began[:2]) == {"a", "d"}
     assert sorted(one.cell for one in told) == list("abcd")
     assert [one.cell for one in result.finished(tmp_path)] == [one.cell for one in done] == [one.cell for one in told]
@@ -47,7 +47,7 @@ def test_two_lanes_work_at_the_same_time_from_both_ends(tmp_path: Path) -> None:
 
 def test_one_lane_keeps_the_order(tmp_path: Path) -> None:
     cells = [_cell(name, bool) for name in "abc"]
-    done = carry_out(_plan(tmp_path, cells, 1), lambda _cell, _seed: None, lambda _result: None)
+    done = run_campaign(_plan(tmp_path, cells, 1), lambda _cell, _seed: None, lambda _result: None)
     assert [one.cell for one in done] == list("abc")
 
 
@@ -59,7 +59,7 @@ def test_no_cell_begins_when_time_is_up_and_those_left_are_named(
     monkeypatch.setattr(campaign, "Deadline", lambda _seconds: SimpleNamespace(expired=up.is_set))
     cells = [_cell("a", up.set), _cell("b", bool)]
     plan = replace(_plan(tmp_path, cells, 1), begin_within_s=60.0)
-    done = carry_out(plan, lambda _cell, _seed: None, lambda _result: None)
+    done = run_campaign(plan, lambda _cell, _seed: None, lambda _result: None)
     assert ([one.cell for one in done], plan.missing_in(done)) == (["a"], ["b with seed 1"])
 
 
@@ -72,6 +72,6 @@ def test_an_error_in_a_lane_ends_the_campaign_and_is_raised(tmp_path: Path, at_o
 
     cells = [_cell("a", bool), _cell("b", bool), _cell("c", fail), *(_cell(f"d{n}", fail) for n in range(3))]
     with pytest.raises(OSError, match="no brokers here"):
-        carry_out(_plan(tmp_path, cells, at_once), lambda _cell, _seed: None, lambda _result: None)
+        run_campaign(_plan(tmp_path, cells, at_once), lambda _cell, _seed: None, lambda _result: None)
     assert (tmp_path / result.WHOLE).exists()
     assert {one.cell for one in result.finished(tmp_path)} <= {"a", "b"}

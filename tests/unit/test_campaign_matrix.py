@@ -14,18 +14,18 @@ from brew.journal import Journal, Step
 from brew.names import CrashPoint
 from proof.campaign import judge, matrix, result
 from proof.campaign.cell import Cell
-from proof.campaign.cluster import Foreign
+from proof.campaign.cluster import ExternalCluster
 from proof.campaign.journals import Journals
 from proof.campaign.programs import Programs
 from proof.campaign.result import Result
-from proof.campaign.stage import Stage, StalledError
+from proof.campaign.stage import CellEnvironment, StalledError
 
 QUIET = Cell("T-quiet", "T", "nothing", "nobody", "never", lambda _stage: None)
 ROWS = {f"F{n:02d}" for n in (*range(1, 6), 8, 10, *range(14, 20), *range(21, 34), 35, 38)}
 
 
-def _stage(folder: Path, cell: Cell) -> Stage:
-    return Stage(cell, 1, Foreign("nowhere:1"), folder, Programs(folder), Deadline(5), kills=3)
+def _stage(folder: Path, cell: Cell) -> CellEnvironment:
+    return CellEnvironment(cell, 1, ExternalCluster("nowhere:1"), folder, Programs(folder), Deadline(5), kills=3)
 
 
 def _result(cell: str, seed: int = 1, verdict: str = "proven") -> Result:

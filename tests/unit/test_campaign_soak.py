@@ -17,7 +17,7 @@ from brew.journal import Journal, Phase, Step
 from proof.campaign import judge
 from proof.campaign.cells import mixture
 from proof.campaign.journals import Journals, Kill, recoveries, stalls
-from proof.campaign.stage import Stage
+from proof.campaign.stage import CellEnvironment
 
 TRANSACTIONS = 50
 RUN = [[0, 0, 0, 1]]
@@ -68,7 +68,7 @@ def _mixture(folder: Path, rounds: int, monkeypatch: pytest.MonkeyPatch) -> tupl
     monkeypatch.setattr(mixture, "_round", lambda *_: None)
     gc.collect()
     tracemalloc.start()
-    mixture.mixture(60.0, cast("Stage", stage))
+    mixture.mixture(60.0, cast("CellEnvironment", stage))
     gc.collect()
     used, _peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.names import ExitCode
 from proof.__main__ import proof
 from proof.campaign import matrix
@@ -92,7 +92,7 @@ def test_a_campaign_that_left_a_cell_out_says_which_and_is_no_success(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A campaign in which nothing ran has nothing against it, and shows nothing."""
-    monkeypatch.setattr(command, "carry_out", lambda _plan, _starts, _ends: [])
+    monkeypatch.setattr(command, "run_campaign", lambda _plan, _starts, _ends: [])
     asked = ["campaign", "--cells", "F34-sleepers", "--begin-within-s", "1", "--out", str(tmp_path), *words]
-    assert outcome(proof, "proof", asked) == wanted
+    assert exit_code_of(proof, "proof", asked) == wanted
     assert "left out: F34-sleepers with seed 1" in capsys.readouterr().err

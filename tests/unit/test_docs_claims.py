@@ -8,9 +8,9 @@ from harness.pages import ROOT, column, tables
 
 from brew import names
 from brew.claims import messages
-from brew.claims.member import WINDOW, targets
+from brew.claims.member import WINDOW, fair_counts
 from brew.claims.messages import LIMITS, TYPES, VERSION
-from brew.claims.state import PARTIAL_MS, SNAPSHOT_MS, SNAPSHOT_RECORDS, Answer, Status, status
+from brew.claims.state import PARTIAL_MS, SNAPSHOT_MS, SNAPSHOT_RECORDS, RecordEffect, Status, status
 
 CLAIMS = (ROOT / "docs/CLAIMS.md").read_text()
 
@@ -53,7 +53,7 @@ def test_states_and_answers_are_those_of_the_code() -> None:
     """All of them, and in the same order; the bounds between states are one and two intervals."""
     assert column(CLAIMS, "Time") == [str(one) for one in Status]
     assert [status(0, 10, age) for age in (9, 10, 20, 21)] == [*Status][:1] + [Status.UNKNOWN] * 2 + [Status.STALE]
-    assert sorted(column(CLAIMS, "Fold")) == sorted(str(one) for one in Answer)
+    assert sorted(column(CLAIMS, "Fold")) == sorted(str(one) for one in RecordEffect)
 
 
 def test_the_numbers_of_snapshots_and_newcomers_are_those_of_the_code() -> None:
@@ -68,5 +68,5 @@ def test_the_numbers_of_snapshots_and_newcomers_are_those_of_the_code() -> None:
 
 def test_the_shares_are_dealt_as_the_page_says() -> None:
     """Those that hold the most may hold one more; equal ones by their names."""
-    assert targets({"a": 0, "b": 2, "c": 3}, 5) == {"c": 2, "b": 2, "a": 1}
-    assert targets({"b": 0, "a": 0}, 3) == {"a": 2, "b": 1}
+    assert fair_counts({"a": 0, "b": 2, "c": 3}, 5) == {"c": 2, "b": 2, "a": 1}
+    assert fair_counts({"b": 0, "a": 0}, 3) == {"a": 2, "b": 1}

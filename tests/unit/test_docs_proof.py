@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from proof.checking.checker import Checker
-from proof.checking.input_partition import Facts
+from proof.checking.input_partition import BrokerFacts
 from proof.findings import Name
 
 PROTOCOL = (Path(__file__).resolve().parents[2] / "docs/PROTOCOL.md").read_text()
@@ -26,5 +26,5 @@ def test_the_table_of_anomalies_is_the_checkers() -> None:
 
 def test_the_counts_that_can_be_demanded_are_told() -> None:
     """`--need` knows these without `--fired`."""
-    counts = Checker(Facts("in", "out", "dlq", {}, {}, 1)).counts
+    counts = Checker(BrokerFacts("in", "out", "dlq", {}, {}, 1)).counts
     assert counts.keys() >= {"committed_transactions", "aborted_transactions", "aborted_records", "fences"}

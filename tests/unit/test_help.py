@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from brew.cli import CONTEXT, outcome
+from brew.cli import CONTEXT, exit_code_of
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
 from proof.__main__ import proof
@@ -126,5 +126,5 @@ def test_h_is_taken_by_a_command_below_its_program(capsys: pytest.CaptureFixture
     def below() -> None:
         """Do a part of it."""
 
-    assert outcome(program, "pipeline", ["below", "-h"]) == 0
+    assert exit_code_of(program, "pipeline", ["below", "-h"]) == 0
     assert "-h, --help" in capsys.readouterr().out

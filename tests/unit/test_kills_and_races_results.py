@@ -14,7 +14,7 @@ from proof.claims.races import Races
 from proof.commands import claims
 from proof.provenance import MadeWith
 from proof.report.results import Result, read
-from proof.report.summary import Met, bars
+from proof.report.summary import CriterionResult, acceptance_criteria
 from tests.kills import __main__ as kills
 from tests.kills.campaign import Killed
 
@@ -28,8 +28,8 @@ def _written(folder: Path, result: object) -> Result:
     return found
 
 
-def _met(result: Result, title: str) -> Met:
-    (found,) = [bar.met for bar in bars([result]) if bar.title == title]
+def _met(result: Result, title: str) -> CriterionResult:
+    (found,) = [bar.met for bar in acceptance_criteria([result]) if bar.title == title]
     return found
 
 
@@ -41,9 +41,10 @@ def _races(rounds: int, *findings: str) -> Races:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "findings", "met"), [(1000, (), Met.YES), (999, (), Met.SHORT), (1000, ("two owners",), Met.NO)]
+    ("rounds", "findings", "met"),
+    [(1000, (), CriterionResult.YES), (999, (), CriterionResult.SHORT), (1000, ("two owners",), CriterionResult.NO)],
 )
-def test_races_are_a_result(tmp_path: Path, rounds: int, findings: tuple[str, ...], met: Met) -> None:
+def test_races_are_a_result(tmp_path: Path, rounds: int, findings: tuple[str, ...], met: CriterionResult) -> None:
     """With its commit, date and kernel; 999 rounds are not shown, an owner too many is missed."""
     found = _written(tmp_path, claims.result(_races(rounds, *findings), 1, BEGAN, MADE))
     assert (found.row, found.commit, found.began[:10], found.current) == ("F34", MADE.commit, "2026-11-24", True)
@@ -53,15 +54,15 @@ def test_races_are_a_result(tmp_path: Path, rounds: int, findings: tuple[str, ..
 @pytest.mark.parametrize(
     ("store", "count", "findings", "met"),
     [
-        ("ledger", 200, {}, Met.YES),
-        ("ledger", 199, {}, Met.SHORT),
-        ("redis-script", 200, {"receiver-duplicate": 1}, Met.NO),
-        ("redis", 200, {"receiver-duplicate": 1}, Met.YES),
-        ("redis", 200, {"receiver-lost": 1}, Met.NO),
+        ("ledger", 200, {}, CriterionResult.YES),
+        ("ledger", 199, {}, CriterionResult.SHORT),
+        ("redis-script", 200, {"receiver-duplicate": 1}, CriterionResult.NO),
+        ("redis", 200, {"receiver-duplicate": 1}, CriterionResult.YES),
+        ("redis", 200, {"receiver-lost": 1}, CriterionResult.NO),
     ],
 )
 def test_kills_of_a_store_are_a_result(
-    tmp_path: Path, store: str, count: int, findings: dict[str, int], met: Met
+    tmp_path: Path, store: str, count: int, findings: dict[str, int], met: CriterionResult
 ) -> None:
     """What a store that is at least once by design repeats is a note; what it loses is an anomaly."""
     killed = Killed(Counter({"in-commit": count}), orders=10, findings=findings)

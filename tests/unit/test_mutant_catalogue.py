@@ -11,9 +11,9 @@ from mutants.mutant import Changes
 
 from brew import transaction as transact
 from brew.driver import micro_batches, missing_offsets, partitions
-from brew.driver.partitions import Scout, Surveyor
+from brew.driver.partitions import OffsetsClient, PartitionSurvey
 from brew.kafka import committed_offset, log_reader, transaction
-from brew.kafka.committed_offset import Standing
+from brew.kafka.committed_offset import PositionConfirmation
 from brew.kafka.transaction import KafkaTransaction
 from brew.names import TransactionalId
 from brew.readers import local
@@ -28,12 +28,12 @@ KERNEL = [
     log_reader,
     committed_offset,
     transaction,
-    Standing,
+    PositionConfirmation,
     KafkaTransaction,
     TransactionalId,
 ]
-DIRECT = [worker, worker, worker._Tenure, worker]
-DRIVER = [micro_batches, partitions, partitions, Scout, Surveyor]
+DIRECT = [worker, worker, worker._PartitionWorker, worker]
+DRIVER = [micro_batches, partitions, partitions, PartitionSurvey, OffsetsClient]
 CHANGED = [*KERNEL, *DIRECT, *DRIVER]
 
 

@@ -19,7 +19,7 @@ import downstream.__main__
 import pipeline.__main__
 import proof.__main__
 import sandbox.__main__
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.errors import Refused
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part, fetch, java
@@ -200,7 +200,7 @@ def test_usage_names_the_program_as_its_user_calls_it(
 ) -> None:
     """Who copies the line that a mistake prints gets the help."""
     monkeypatch.setattr(sys, "argv", [called])
-    assert outcome(PROGRAMS["pipeline"], "pipeline", ["run", "--lanes", "x"]) == 64
+    assert exit_code_of(PROGRAMS["pipeline"], "pipeline", ["run", "--lanes", "x"]) == 64
     assert f"Try '{told} run --help'" in capsys.readouterr().err
 
 
@@ -252,9 +252,9 @@ print("java", "-cp", "x", "--add-opens=a/b=ALL-UNNAMED", "-Da=b", "Main", sep="\
     )
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     given = ["setup", "--jvm-dir", str(tmp_path / "place"), "--from", str(source)]
-    assert outcome(PROGRAMS["pipeline"], "pipeline", [*given, "--json"]) == 0
+    assert exit_code_of(PROGRAMS["pipeline"], "pipeline", [*given, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["fetched"], told["jars"], told["bytes"]) == (True, sorted(JARS), 6)
     assert (tmp_path / "place" / "java-options").read_text() == "--add-opens=a/b=ALL-UNNAMED\n-Da=b\n"
-    assert outcome(PROGRAMS["pipeline"], "pipeline", given) == 0
+    assert exit_code_of(PROGRAMS["pipeline"], "pipeline", given) == 0
     assert "2 jars, 0.0 MB, there already, checked" in capsys.readouterr().out

@@ -11,11 +11,11 @@ import pytest
 from brew.connection import Connection
 from brew.driver import limits as patiences
 from brew.driver import run as working
-from brew.driver.limits import Patience
-from brew.driver.progress import Board, Silent
-from brew.driver.run_context import Shared
+from brew.driver.limits import GiveUpPolicy
+from brew.driver.progress import ProgressView, RunProgress
+from brew.driver.run_context import RunContext
 from brew.errors import Refused
-from brew.fault_injection import Dice
+from brew.fault_injection import CrashInjector
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
@@ -45,7 +45,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
 
 def test_patience_counts_from_the_first_failure_in_a_row(clock: _Clock) -> None:
     """An hour behind somebody's open transaction is not an hour of failing."""
-    patience = Patience(settings(patience_s=60, blocked_patience_s=7200))
+    patience = GiveUpPolicy(settings(patience_s=60, blocked_patience_s=7200))
     clock.now += 3600
     patience.held_back([0])
     patience.failed("survey", "one bad cycle")
@@ -57,7 +57,7 @@ def test_patience_counts_from_the_first_failure_in_a_row(clock: _Clock) -> None:
 
 
 def test_a_good_survey_ends_the_row_of_failures(clock: _Clock) -> None:
-    patience = Patience(settings(patience_s=60))
+    patience = GiveUpPolicy(settings(patience_s=60))
     patience.failed("survey", "once")
     clock.now += 59
     patience.good()
@@ -69,7 +69,7 @@ def test_a_good_survey_ends_the_row_of_failures(clock: _Clock) -> None:
 
 
 def test_being_held_back_ends_as_well(clock: _Clock) -> None:
-    patience = Patience(settings(blocked_patience_s=30))
+    patience = GiveUpPolicy(settings(blocked_patience_s=30))
     clock.now += 29
     patience.held_back([3])
     clock.now += 2
@@ -81,11 +81,21 @@ def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypat
     """Else the number that the crash announces would miss what the other one still writes."""
     given = settings()
     transaction = TransactionSettings(given.connection, given.group, 60.0)
-    whole = Shared(given, {}, threading.Event(), Board(), Silent(), {0: 100}, 1_000_000, transaction, Dice(given.crash))
+    whole = RunContext(
+        given,
+        {},
+        threading.Event(),
+        RunProgress(),
+        ProgressView(),
+        {0: 100},
+        1_000_000,
+        transaction,
+        CrashInjector(given.crash),
+    )
     finished, running_now = threading.Event(), threading.Event()
 
     class _Worker:
-        def __init__(self, everything: Shared, index: int) -> None:
+        def __init__(self, everything: RunContext, index: int) -> None:
             self._everything, self._index = everything, index
 
         def run(self) -> None:
@@ -104,5 +114,5 @@ def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypat
 
     monkeypatch.setattr(working, "_GRACE_S", 0.01)
     carrier: Any = None
-    working.work(whole, carrier, [_Worker(whole, index) for index in range(2)])
+    working.run_loops(whole, carrier, [_Worker(whole, index) for index in range(2)])
     assert finished.is_set()

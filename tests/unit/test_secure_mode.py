@@ -71,7 +71,7 @@ def test_no_test_has_a_right_outside_its_own_names() -> None:
         wanted = needs(file)
         place = wanted.place(names)
         for user in acl.USERS:
-            for right in [*acl.of(user, place), *acl.more(user, wanted.purposes, place)]:
+            for right in [*acl.rights_of(user, place), *acl.extra_rights(user, wanted.purposes, place)]:
                 assert right.name.startswith(own) or right.name in fixed, str(right)
 
 
@@ -88,7 +88,7 @@ def test_what_is_left_out_is_there_and_has_its_reason() -> None:
 
 
 def test_the_page_has_the_rows_that_are_granted() -> None:
-    assert acl.more_table() in (TESTS.parent / "docs/SECURITY.md").read_text()
+    assert acl.extra_rights_table() in (TESTS.parent / "docs/SECURITY.md").read_text()
 
 
 def test_every_file_with_needs_is_there_and_needs_more_than_others() -> None:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proof.wire.codec import HIDDEN, NEWEST, Api, Cursor, Malformed, is_flexible, is_read, text, varint
-from proof.wire.frames import NOTHING, Details, Head, correlation_id, reply_details, request_details, request_head
-from proof.wire.link import narrowed, rewritten, spots
+from proof.wire.frames import NO_DETAILS, Details, Head, correlation_id, reply_details, request_details, request_head
+from proof.wire.link import address_fields, rewritten, without_unsupported_versions
 
 with warnings.catch_warnings():
     # The library reads its message schemas with a deprecated function while it is imported.
@@ -171,11 +171,11 @@ def test_every_address_is_exchanged_and_all_else_stays(api: Api, version: int, m
     """There and back again gives the same bytes; in between the far address is nowhere."""
     head = head_of(api, version)
     frame = made(head)
-    found = spots(head, frame)
+    found = address_fields(head, frame)
     assert (found[0].node, found[0].address) == (1, FAR)
     there = rewritten(head, frame, found, lambda address: NEAR if address == FAR else address)
     assert FAR[0].encode() not in there
-    again = spots(head, there)
+    again = address_fields(head, there)
     assert [spot.address for spot in again] == [NEAR, *[spot.address for spot in found[1:]]]
     assert rewritten(head, there, again, lambda address: FAR if address == NEAR else address) == frame
 
@@ -188,7 +188,7 @@ def test_what_could_not_be_rewritten_is_not_offered(version: int) -> None:
     keys = [kind.ApiVersion(api_key=a, min_version=low, max_version=high) for a, low, high in offered]
     head = head_of(Api.API_VERSIONS, version)
     frame = reply(kind, head, error_code=0, api_keys=keys, throttle_time_ms=0)
-    fewer = narrowed(head, frame)
+    fewer = without_unsupported_versions(head, frame)
     cursor = Cursor(fewer, 6, flexible=version >= 3)
     told = []
     for _ in range(cursor.length()):
@@ -203,7 +203,7 @@ def test_what_could_not_be_rewritten_is_not_offered(version: int) -> None:
 def test_a_broker_that_does_not_know_the_version_answers_as_version_0() -> None:
     """KIP-511: the client asks again with what it was told."""
     frame = struct.pack(">ihi", 77, 35, 1) + struct.pack(">hhh", Api.API_VERSIONS, 0, 4)
-    assert narrowed(head_of(Api.API_VERSIONS, 4), frame) == frame
+    assert without_unsupported_versions(head_of(Api.API_VERSIONS, 4), frame) == frame
 
 
 @given(api=st.integers(61, 30_000), version=st.integers(0, 30), body=st.binary(max_size=200))
@@ -213,8 +213,8 @@ def test_unknown_requests_have_a_head_and_no_details(api: int, version: int, bod
     head = request_head(frame)
     assert (head.api, head.version, head.correlation_id, head.client_id) == (api, version, 7, "me")
     assert not is_read(api)
-    assert request_details(head, frame) is NOTHING
-    assert reply_details(head, body) is NOTHING
+    assert request_details(head, frame) is NO_DETAILS
+    assert reply_details(head, body) is NO_DETAILS
 
 
 @given(api=st.sampled_from(list(Api)), version=st.integers(0, 13), body=st.binary(max_size=120))
@@ -222,11 +222,11 @@ def test_broken_frames_are_malformed_or_without_details_and_nothing_else(api: Ap
     """No other exception, no endless loop: the proxy has to outlive any bytes."""
     head = Head(api, version, 7, None, 0)
     assert {type(request_details(head, body)), type(reply_details(head, body))} == {Details}
-    for look in (spots, narrowed):
-        if look is spots and api in {Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUSTER, Api.PRODUCE}:
-            _only_malformed(spots, head, body)
-        elif look is narrowed and api is Api.API_VERSIONS:
-            _only_malformed(narrowed, head, body)
+    for look in (address_fields, without_unsupported_versions):
+        if look is address_fields and api in {Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUSTER, Api.PRODUCE}:
+            _only_malformed(address_fields, head, body)
+        elif look is without_unsupported_versions and api is Api.API_VERSIONS:
+            _only_malformed(without_unsupported_versions, head, body)
 
 
 def _only_malformed(look: Any, head: Head, body: bytes) -> None:

@@ -13,8 +13,8 @@ from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, UsageError
 from proof.wire.codec import Api
 from proof.wire.frames import Details, Head
-from proof.wire.judge import Attempt, Fate, Place, Try, anomalies, tally
-from proof.wire.rules import Action, Caught, Line, Rule, Shape, Side, Trap
+from proof.wire.judge import Attempt, AttemptState, RecordPlacement, Try, anomalies, tally
+from proof.wire.rules import Action, CaughtFrame, DelayedChannel, NetworkConditions, Rule, Side, Trap
 
 HEAD = Head(Api.END_TXN, 1, 7, "rdkafka", 10)
 COMMIT = Details("t", 1, 0, committed=True)
@@ -83,8 +83,8 @@ def test_waiting_for_a_frame_that_never_comes_ends_with_the_deadline(trap: Calla
 def test_what_a_rule_caught_is_handed_over(trap: Callable[[Rule], Trap]) -> None:
     """Connection, head, details."""
     one = trap(Rule(Api.END_TXN))
-    one.catch(Caught(3, HEAD, COMMIT), lambda: None)
-    assert one.caught(Deadline(1)) == Caught(3, HEAD, COMMIT)
+    one.catch(CaughtFrame(3, HEAD, COMMIT), lambda: None)
+    assert one.caught(Deadline(1)) == CaughtFrame(3, HEAD, COMMIT)
 
 
 class _Sink:
@@ -109,8 +109,8 @@ def test_a_slow_line_keeps_order_and_time() -> None:
 
     async def send() -> tuple[float, _Sink]:
         sink = _Sink()
-        line = Line(sink, random.Random(1))  # type: ignore[arg-type]  # as far as a line needs a writer
-        shape = Shape(latency_s=0.02, jitter_s=0.01, rate=100_000)
+        line = DelayedChannel(sink, random.Random(1))  # type: ignore[arg-type]  # as far as a line needs a writer
+        shape = NetworkConditions(latency_s=0.02, jitter_s=0.01, rate=100_000)
         began = time.monotonic()
         for number in range(20):
             await line.put(bytes([number]) * 100, shape)
@@ -127,30 +127,32 @@ def test_a_slow_line_keeps_order_and_time() -> None:
 def test_a_shape_out_of_bounds_is_refused() -> None:
     """A loss of 2 is a mistake, not a network."""
     with pytest.raises(UsageError):
-        Shape(loss=2)
+        NetworkConditions(loss=2)
 
 
-SEEN, UNSEEN = Place(5, 1, 0, visible=True), Place(5, 1, 0, visible=False)
-TWICE = Place(5, 1, 0, visible=True, copies=2)
+SEEN, UNSEEN = RecordPlacement(5, 1, 0, visible=True), RecordPlacement(5, 1, 0, visible=False)
+TWICE = RecordPlacement(5, 1, 0, visible=True, copies=2)
 
 
 @pytest.mark.parametrize(
     ("fate", "places", "name"),
     [
-        (Fate.COMMITTED, [SEEN, SEEN], None),
-        (Fate.COMMITTED, [SEEN, UNSEEN], "lost-commit"),
-        (Fate.COMMITTED, [UNSEEN, UNSEEN], "lost-commit"),
-        (Fate.GIVEN_UP, [UNSEEN, UNSEEN], None),
-        (Fate.GIVEN_UP, [SEEN, SEEN], "torn-txn"),
-        (Fate.UNKNOWN, [SEEN, SEEN], None),
-        (Fate.UNKNOWN, [UNSEEN, UNSEEN], None),
-        (Fate.UNKNOWN, [SEEN, UNSEEN], "torn-txn"),
-        (Fate.COMMITTED, [SEEN, TWICE], "duplicate-output"),
+        (AttemptState.COMMITTED, [SEEN, SEEN], None),
+        (AttemptState.COMMITTED, [SEEN, UNSEEN], "lost-commit"),
+        (AttemptState.COMMITTED, [UNSEEN, UNSEEN], "lost-commit"),
+        (AttemptState.GIVEN_UP, [UNSEEN, UNSEEN], None),
+        (AttemptState.GIVEN_UP, [SEEN, SEEN], "torn-txn"),
+        (AttemptState.UNKNOWN, [SEEN, SEEN], None),
+        (AttemptState.UNKNOWN, [UNSEEN, UNSEEN], None),
+        (AttemptState.UNKNOWN, [SEEN, UNSEEN], "torn-txn"),
+        (AttemptState.COMMITTED, [SEEN, TWICE], "duplicate-output"),
     ],
 )
-def test_a_transaction_is_visible_as_its_writer_was_told(fate: Fate, places: list[Place], name: str | None) -> None:
+def test_a_transaction_is_visible_as_its_writer_was_told(
+    fate: AttemptState, places: list[RecordPlacement], name: str | None
+) -> None:
     """All or nothing, and all when the commit was acknowledged."""
-    attempt = Attempt("second", ["a", "b"], 7 if fate is Fate.COMMITTED else None, fate)
+    attempt = Attempt("second", ["a", "b"], 7 if fate is AttemptState.COMMITTED else None, fate)
     found = anomalies(Try(0, "late-commit", [attempt], position=7), dict(zip("ab", places, strict=True)))
     assert [one.name for one in found] == ([name] if name else [])
 
@@ -158,14 +160,14 @@ def test_a_transaction_is_visible_as_its_writer_was_told(fate: Fate, places: lis
 @pytest.mark.parametrize(("position", "name"), [(7, None), (6, "offset-regression"), (8, "offset-ahead")])
 def test_the_position_is_the_last_acknowledged_one(position: int, name: str | None) -> None:
     """Behind it is a regression; beyond it somebody skipped."""
-    attempt = Attempt("first", ["a"], 7, Fate.COMMITTED)
+    attempt = Attempt("first", ["a"], 7, AttemptState.COMMITTED)
     found = anomalies(Try(0, "late-offsets", [attempt], position=position), {"a": SEEN})
     assert [one.name for one in found] == ([name] if name else [])
 
 
 def test_a_try_whose_late_frame_found_no_answer_proves_nothing() -> None:
     """It is inconclusive, however clean it looks; and so is one with trouble."""
-    clean = Attempt("first", ["a"], 7, Fate.COMMITTED)
+    clean = Attempt("first", ["a"], 7, AttemptState.COMMITTED)
     tries = [
         Try(0, "s", [clean], late=47, position=7),
         Try(1, "s", [clean], late=None, position=7),

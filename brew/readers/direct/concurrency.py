@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from brew.transaction_sizing import Pace, Paces
+from brew.transaction_sizing import TransactionSize, TransactionSizes
 
 AT_ONCE = 4
 """Transactions; more take the processor from each other (measured over 4 and 64 partitions, docs/decisions/0009)."""
@@ -20,7 +20,7 @@ LONGEST_S, LONGEST_READING_S = 1.0, 5.0
 """A turn that lasts longer waits for a broker, and keeps nobody; a reader's is as long as a large transaction."""
 
 
-class Turns:
+class ConcurrencyLimit:
     """
     Lets ``at_once`` threads work at a time.
 
@@ -56,13 +56,13 @@ class Turns:
         finally:
             self._take(turn)
 
-    def go_on(self, turn: object) -> None:
+    def resume_turn(self, turn: object) -> None:
         """The turn counts, from now on for ``longest_s``; nothing for who has none."""
         with self._changed:
             if turn in self._since:
                 self._since[turn] = time.monotonic()
 
-    def step_back(self, turn: object) -> None:
+    def suspend(self, turn: object) -> None:
         """The turn keeps nobody until it goes on: there is nothing to do in it now; nothing for who has none."""
         with self._changed:
             if turn in self._since:
@@ -76,7 +76,7 @@ class Turns:
 
     def _take(self, turn: object, stop: threading.Event | None = None) -> None:
         with self._changed:
-            while not (stop is not None and stop.is_set()) and (wait_s := self._until_room()) > 0:
+            while not (stop is not None and stop.is_set()) and (wait_s := self._wait_s()) > 0:
                 self._changed.wait(wait_s)
             self._since[turn] = time.monotonic()
 
@@ -85,21 +85,21 @@ class Turns:
             del self._since[turn]
             self._changed.notify()
 
-    def _until_room(self) -> float:
+    def _wait_s(self) -> float:
         """Seconds until the oldest turn no longer counts; 0 when there is room."""
         now = time.monotonic()
         counted = [left for since in self._since.values() if (left := since + self._longest_s - now) > 0]
         return 0.0 if len(counted) < self._at_once else min(counted)
 
 
-class Desk:
+class SharedLimits:
     """
     What the partitions of one process share: turns of reading a backlog, of transactions, and of the producing in them;
     and what they have learned of their paces.
     """
 
-    def __init__(self, first: Pace) -> None:
-        self.paces = Paces(first)
-        self.reading = Turns(READING, LONGEST_READING_S)
-        self.transactions = Turns(AT_ONCE)
-        self.producing = Turns(PRODUCING)
+    def __init__(self, first: TransactionSize) -> None:
+        self.sizes = TransactionSizes(first)
+        self.reading = ConcurrencyLimit(READING, LONGEST_READING_S)
+        self.transactions = ConcurrencyLimit(AT_ONCE)
+        self.producing = ConcurrencyLimit(PRODUCING)

@@ -13,36 +13,42 @@ from pyspark import SparkContext, TaskContext
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.readers.connector import cause
-from brew.readers.direct.messages import Terms
-from brew.readers.direct.server import Office
-from brew.readers.direct.worker import hold, without_crash
+from brew.readers.direct.messages import WorkerSettings
+from brew.readers.direct.server import LeaseServer
+from brew.readers.direct.worker import run_lease_worker, without_crash
 from brew.spark import session
 
-_AGAIN_S = 1.0
+_RESTART_PAUSE_S = 1.0
 _END_S = 2.0
 _LEAVE_S = 5.0
 _FAILURES = 5
 
 
-class SparkCrew:
+class SparkWorkers:
     """A Spark job of one task for each slot: one that is lost is started again without the others."""
 
     def __init__(
-        self, context: SparkContext, office: Office, terms: Terms, end_s: float = _END_S, *, kept: bool = False
+        self,
+        context: SparkContext,
+        office: LeaseServer,
+        terms: WorkerSettings,
+        end_s: float = _END_S,
+        *,
+        kept: bool = False,
     ) -> None:
         """``kept``: somebody else ends Spark."""
-        self.office, self._kept = office, kept
+        self.server, self._kept = office, kept
         self._context, self._terms, self._end_s = context, terms, end_s
         self._jobs: dict[int, threading.Thread] = {}
         self._dismissed = threading.Event()
         self._failures: dict[int, str] = {}
 
     def slots(self) -> int:
-        with session.asked(self._context):
+        with session.jvm_call(self._context):
             return max(1, int(self._context.defaultParallelism))
 
     def open(self, count: int) -> None:
-        """As `Crew` says; a slot that gave up is tried again as long as another one works (`check` looks at that)."""
+        """As `LeaseWorkers` says; a slot that gave up is tried again while another one works (see `check`)."""
         for slot in range(count):
             if slot not in self._jobs or not self._jobs[slot].is_alive():
                 job = threading.Thread(target=self._keep, args=[slot], name=f"slot-{slot}", daemon=True)
@@ -51,7 +57,7 @@ class SparkCrew:
 
     def _keep(self, slot: int) -> None:
         """Run the slot's job again until the crew is dismissed: executors and workers die."""
-        run = functools.partial(_hold_in_task, self._terms, slot)
+        run = functools.partial(_run_in_task, self._terms, slot)
         failures = 0
         with contextlib.suppress(Py4JError, OSError):  # a JVM that is gone shows itself below
             session.tag_jobs(self._context)
@@ -62,7 +68,7 @@ class SparkCrew:
             except Exception as error:  # noqa: BLE001 - py4j raises many kinds
                 failures += 1
                 self._failures[slot] = cause(error)
-                self._dismissed.wait(_AGAIN_S)
+                self._dismissed.wait(_RESTART_PAUSE_S)
 
     def check(self) -> None:
         session.check_alive(self._context)
@@ -70,18 +76,18 @@ class SparkCrew:
             told = next(iter(self._failures.values()), "they ended by themselves")
             raise Refused(f"no Spark task can hold a partition: {told}; try --verbose, or --reader connector")
 
-    def dismiss(self) -> None:
+    def stop_restarts(self) -> None:
         self._dismissed.set()
 
     def interrupt(self) -> None:
-        self.dismiss()
-        self.office.close()
+        self.stop_restarts()
+        self.server.close()
         session.cancel_all(self._context)
 
     def close(self) -> None:
         """Let the jobs end first: py4j prints a trace where a JVM goes away under a call."""
-        self.dismiss()
-        self.office.close()
+        self.stop_restarts()
+        self.server.close()
         deadline = Deadline(_LEAVE_S)
         for job in self._jobs.values():
             job.join(deadline.remaining_s())
@@ -89,25 +95,25 @@ class SparkCrew:
             session.end(self._context, self._end_s)
 
 
-def touch_holder(_rows: Iterable[int]) -> Iterator[int]:
+def import_worker(_rows: Iterable[int]) -> Iterator[int]:
     """That it is found in this module makes a worker import what a holder needs, up to its first transaction's end."""
     import brew.kafka.offset_fetch  # noqa: F401, PLC0415 - 0.15 s, which a driver has no use for
 
     return iter(())
 
 
-def _hold_in_task(terms: Terms, slot: int, _rows: Iterable[int]) -> Iterator[int]:
+def _run_in_task(terms: WorkerSettings, slot: int, _rows: Iterable[int]) -> Iterator[int]:
     if TaskContext.get().attemptNumber() > 0:  # a crash on purpose strikes once, or no run could heal
         terms = without_crash(terms)
-    hold(terms, slot)
+    run_lease_worker(terms, slot)
     return iter(())
 
 
-class LoneCrew:
+class LocalWorker:
     """One slot; a crash on purpose of a worker kills this process."""
 
-    def __init__(self, office: Office, terms: Terms) -> None:
-        self.office = office
+    def __init__(self, office: LeaseServer, terms: WorkerSettings) -> None:
+        self.server = office
         self._terms = terms
         self._thread: threading.Thread | None = None
         self._dismissed = threading.Event()
@@ -124,7 +130,7 @@ class LoneCrew:
     def _keep(self) -> None:
         while not self._dismissed.is_set():
             try:
-                hold(self._terms, 0)
+                run_lease_worker(self._terms, 0)
             except Exception as error:  # noqa: BLE001 - told by `check`, in the thread that can end the run
                 self._error = error
                 return
@@ -133,12 +139,12 @@ class LoneCrew:
         if self._error is not None:
             raise self._error
 
-    def dismiss(self) -> None:
+    def stop_restarts(self) -> None:
         self._dismissed.set()
 
     def interrupt(self) -> None:
-        self.dismiss()
-        self.office.close()
+        self.stop_restarts()
+        self.server.close()
 
     def close(self) -> None:
         self.interrupt()

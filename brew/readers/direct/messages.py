@@ -21,7 +21,7 @@ Message = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Terms:
+class WorkerSettings:
     """
     All that a holder needs before its first grant; travels to the executors, so it holds values only.
 
@@ -59,32 +59,32 @@ class Grant:
     spared: bool = False
 
 
-def granting(grant: Grant) -> Message:
+def grant_message(grant: Grant) -> Message:
     return {"grant": asdict(grant)}
 
 
-def granted(message: Message) -> Grant | None:
+def parse_grant(message: Message) -> Grant | None:
     """The grant that a message holds, if it holds one."""
     found = message.get("grant")
     return None if found is None else Grant(**{**found, "targets": Targets(**found["targets"])})
 
 
-def beginning(partition: int) -> Message:
+def begun_message(partition: int) -> Message:
     """A transaction begins."""
     return {"begun": partition}
 
 
-def telling(outcome: Outcome) -> Message:
+def outcome_message(outcome: Outcome) -> Message:
     return {"outcome": asdict(outcome)}
 
 
-def told(message: Message) -> Outcome | None:
+def parse_outcome(message: Message) -> Outcome | None:
     """The outcome that a message holds, if it holds one."""
     found = message.get("outcome")
     return None if found is None else Outcome(**{**found, "status": Status(found["status"])})
 
 
-def leaving(partition: int, position: int, why: str = "") -> Message:
+def left_message(partition: int, position: int, why: str = "") -> Message:
     """The holder has let go of a partition; ``why`` is empty unless it could not go on."""
     return {"left": {"partition": partition, "position": position, "why": why}}
 
@@ -93,7 +93,7 @@ _LONGEST = 1024 * 1024
 _CHUNK = 65_536
 
 
-class Line:
+class MessageConnection:
     """Messages both ways; `send` may be called from any thread, `receive` from one."""
 
     def __init__(self, connected: socket.socket, silence_s: float) -> None:
@@ -104,7 +104,7 @@ class Line:
         self._held = b""
 
     @classmethod
-    def to(cls, host: str, port: int, silence_s: float, deadline: Deadline) -> Line:
+    def to(cls, host: str, port: int, silence_s: float, deadline: Deadline) -> MessageConnection:
         """
         Connect; ``silence_s`` is how long the other side may say nothing.
 

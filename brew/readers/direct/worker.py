@@ -10,37 +10,47 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from brew.attempt import Job, Offer, attempt
+from brew.attempt import AttemptSpec, Job, attempt
 from brew.deadline import Deadline
 from brew.errors import BrewError, Unreachable
-from brew.fault_injection import CrashOrder, Dice
+from brew.fault_injection import CrashInjector, PlannedCrash
 from brew.kafka.clients import FULL_MS
-from brew.kafka.log_reader import IDLE_MS, Tail, Taken
+from brew.kafka.log_reader import IDLE_MS, FetchedRecords, TailReader
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
-from brew.readers.direct.concurrency import READING, Desk, Turns
-from brew.readers.direct.messages import Grant, Line, Terms, beginning, granted, leaving, telling
+from brew.readers.direct.concurrency import READING, ConcurrencyLimit, SharedLimits
+from brew.readers.direct.messages import (
+    Grant,
+    MessageConnection,
+    WorkerSettings,
+    begun_message,
+    left_message,
+    outcome_message,
+    parse_grant,
+)
 from brew.transaction import Rows
-from brew.transaction_sizing import Pace
+from brew.transaction_sizing import TransactionSize
 
 CHUNK = 10_000
 """Records taken at a time: enough to spare calls, few enough that what was read is in the caches when it is written."""
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """The part of `brew.kafka.log_reader.Tail` that is used here."""
 
-    def take(self, most: int, most_bytes: int, wait_s: float) -> Taken | None: ...
+    def take(self, most: int, most_bytes: int, wait_s: float) -> FetchedRecords | None: ...
 
 
-class Stretch:
+class TransactionInput:
     """
     What one transaction writes, read while it is written: a few thousand records stay in the processor's caches.
 
     Ends where nothing more is there now, or a bound is reached.
     """
 
-    def __init__(self, tail: Source, first: Taken, most: int, most_bytes: int, producing: Turns) -> None:
+    def __init__(
+        self, tail: RecordSource, first: FetchedRecords, most: int, most_bytes: int, producing: ConcurrencyLimit
+    ) -> None:
         self._tail, self._taken, self._producing = tail, first, producing
         self._most, self._most_bytes = most, most_bytes
         self._turn: object = None
@@ -58,7 +68,7 @@ class Stretch:
             yield from self._chunks()
 
     def _chunks(self) -> Iterator[Rows]:
-        taken: Taken | None = self._taken
+        taken: FetchedRecords | None = self._taken
         while taken is not None:
             self._taken = taken
             yield from _rows(taken)
@@ -68,7 +78,7 @@ class Stretch:
             taken = self._tail.take(some, self._most_bytes, 0) if some > 0 and self._most_bytes > 0 else None
 
 
-def _rows(taken: Taken) -> Iterator[Rows]:
+def _rows(taken: FetchedRecords) -> Iterator[Rows]:
     """The kernel's parallel lists; none when there is nothing but markers."""
     records = taken.records
     if records:
@@ -87,17 +97,17 @@ _WAIT_S, _IDLE_WAIT_S = 0.05, 0.2
 IDLE_FOLLOWING_MS = 500
 _LEAST_AHEAD = 1024 * 1024
 _LONGEST_REST_MS = 50
-_ON = {Status.COMMITTED, Status.ALREADY_DONE}
+_CONTINUE = {Status.COMMITTED, Status.ALREADY_DONE}
 
 
-def work(
+def transact_partition(
     grant: Grant,
-    terms: Terms,
+    terms: WorkerSettings,
     share: int,
     begun: Callable[[], None],
     report: Callable[[Outcome], None],
     stop: threading.Event,
-    desk: Desk,
+    desk: SharedLimits,
 ) -> int:
     """
     Transact until the goal is reached, or ``stop`` is set, or a transaction does not end well; the position then.
@@ -109,73 +119,73 @@ def work(
         KafkaFailure: the partition can't be read.
     """
     following = grant.goal is None  # somebody who follows wants to hear of news in every partition
-    ahead, full_ms = ahead_of(terms.direct.read_ahead_bytes, share, share if following else min(share, READING))
+    ahead, full_ms = read_ahead(terms.direct.read_ahead_bytes, share, share if following else min(share, READING))
     wait_s, idle_ms = (_IDLE_WAIT_S, IDLE_FOLLOWING_MS) if following else (_WAIT_S, IDLE_MS)
     with nullcontext() if following else desk.reading.one(stop) as turn:
         if stop.is_set():
             return grant.start
         connection, group = terms.transaction.connection, terms.transaction.group
-        tail = Tail(connection, group, terms.topic, grant.partition, grant.start, ahead, idle_ms, full_ms)
+        tail = TailReader(connection, group, terms.topic, grant.partition, grant.start, ahead, idle_ms, full_ms)
         try:
-            return _Tenure(grant, terms, tail, begun, report, stop, desk, turn).work(wait_s)
+            return _PartitionWorker(grant, terms, tail, begun, report, stop, desk, turn).work(wait_s)
         finally:
             tail.close()
 
 
 @dataclass(frozen=True, slots=True)
-class _Tenure:
+class _PartitionWorker:
     grant: Grant
-    terms: Terms
-    tail: Tail
+    terms: WorkerSettings
+    tail: TailReader
     begun: Callable[[], None]
     report: Callable[[Outcome], None]
     stop: threading.Event
-    desk: Desk
+    desk: SharedLimits
     turn: object
 
     def work(self, wait_s: float) -> int:
         grant, terms, desk = self.grant, self.terms, self.desk
-        dice = Dice(terms.crash)
+        dice = CrashInjector(terms.crash)
         at, spared, first_time = grant.start, grant.spared, grant.first_time
         while not self.stop.is_set() and (grant.goal is None or at < grant.goal):
             first = self.tail.take(self._first(), terms.direct.transaction_bytes, wait_s)
             if first is None:
-                desk.reading.step_back(self.turn)
+                desk.reading.suspend(self.turn)
                 continue
             offered = OffsetRange(terms.topic, grant.partition, at, first.until)
-            crash = None if spared else dice.throw(offered)
+            crash = None if spared else dice.next_crash(offered)
             with desk.transactions.one():
                 if self.stop.is_set():  # many partitions may have waited for their turns: none begins after SIGTERM
                     break
                 outcome = self._transaction(first, offered, first_time=first_time, crash=crash)
-                desk.paces.heed(outcome)
-            desk.reading.go_on(self.turn)
+                desk.sizes.apply_outcome(outcome)
+            desk.reading.resume_turn(self.turn)
             self.report(outcome)
-            if outcome.status not in _ON:
+            if outcome.status not in _CONTINUE:
                 break
             at, spared, first_time = outcome.until, False, False
         return at
 
     def _first(self) -> int:
         """A transformation may want all records read before the transaction begins."""
-        cap = self.desk.paces.of(self.grant.partition).cap
+        cap = self.desk.sizes.of(self.grant.partition).cap
         return min(CHUNK, cap) if not self.terms.transformation.whole_input_first else cap
 
     def _transaction(
-        self, first: Taken, offered: OffsetRange, *, first_time: bool, crash: CrashOrder | None
+        self, first: FetchedRecords, offered: OffsetRange, *, first_time: bool, crash: PlannedCrash | None
     ) -> Outcome:
         terms, desk = self.terms, self.desk
         # Others may have learned since this one's first records were taken.
-        most = desk.paces.of(offered.partition).cap if not terms.transformation.whole_input_first else 0
-        stretch = Stretch(self.tail, first, most, terms.direct.transaction_bytes, desk.producing)
+        most = desk.sizes.of(offered.partition).cap if not terms.transformation.whole_input_first else 0
+        stretch = TransactionInput(self.tail, first, most, terms.direct.transaction_bytes, desk.producing)
         job = Job({}, terms.transaction, terms.transformation, terms.journal, terms.traced)
         self.begun()
         return attempt(
-            Offer(offered, self.grant.targets, first_time, crash, stretch.reached, stretch.aside), stretch, job
+            AttemptSpec(offered, self.grant.targets, first_time, crash, stretch.reached, stretch.aside), stretch, job
         )
 
 
-def ahead_of(total_bytes: int, share: int, readers: int) -> tuple[int, int]:
+def read_ahead(total_bytes: int, share: int, readers: int) -> tuple[int, int]:
     """
     What one of ``share`` partitions fetches ahead, in bytes, and how long a full reader rests, in milliseconds.
 
@@ -187,7 +197,7 @@ def ahead_of(total_bytes: int, share: int, readers: int) -> tuple[int, int]:
     return max(_LEAST_AHEAD, total_bytes // max(1, share)), min(_LONGEST_REST_MS, max(FULL_MS, readers))
 
 
-def without_crash(terms: Terms) -> Terms:
+def without_crash(terms: WorkerSettings) -> WorkerSettings:
     """The same terms for a task that Spark repeats: a crash on purpose strikes once."""
     return replace(terms, crash=replace(terms.crash, probability=0.0))
 
@@ -196,7 +206,7 @@ _CONNECT_S = 10.0
 _GC_AFTER = 500_000
 
 
-def hold(terms: Terms, slot: int) -> None:
+def run_lease_worker(terms: WorkerSettings, slot: int) -> None:
     """
     Work for one driver until it says so, hangs up, or has said nothing for the length of the lease.
 
@@ -206,7 +216,7 @@ def hold(terms: Terms, slot: int) -> None:
         Unreachable: the driver can't be reached from here.
     """
     try:
-        line = Line.to(terms.host, terms.port, terms.direct.lease_s, Deadline(_CONNECT_S))
+        line = MessageConnection.to(terms.host, terms.port, terms.direct.lease_s, Deadline(_CONNECT_S))
     except OSError as error:
         raise Unreachable(
             f"the driver at {terms.host}:{terms.port} can't be reached from its task ({error}); "
@@ -216,25 +226,25 @@ def hold(terms: Terms, slot: int) -> None:
     before = gc.get_threshold()
     gc.set_threshold(_GC_AFTER)
     line.send({"hello": {"token": terms.token, "slot": slot}})
-    holder = _Holder(terms, line)
+    holder = _LeaseWorker(terms, line)
     try:
         while (message := line.receive()) is not None and "end" not in message:
-            holder.hear(message)
+            holder.handle_message(message)
     finally:
         holder.finish()
         line.close()
         gc.set_threshold(*before)  # the process may be somebody else's, and may run again
 
 
-class _Holder:
-    def __init__(self, terms: Terms, line: Line) -> None:
+class _LeaseWorker:
+    def __init__(self, terms: WorkerSettings, line: MessageConnection) -> None:
         self._terms, self._line = terms, line
         self._stops: dict[int, threading.Event] = {}
         self._threads: dict[int, threading.Thread] = {}
-        self._desk = Desk(Pace.at_most(terms.max_records, terms.transaction.timeout_s))
+        self._desk = SharedLimits(TransactionSize.at_most(terms.max_records, terms.transaction.timeout_s))
 
-    def hear(self, message: dict[str, object]) -> None:
-        grant = granted(message)
+    def handle_message(self, message: dict[str, object]) -> None:
+        grant = parse_grant(message)
         if grant is not None:
             self._begin(grant, int(str(message.get("share", 1))))
         released = message.get("release")
@@ -260,21 +270,21 @@ class _Holder:
 
         def begun() -> None:
             if self._terms.watched:
-                self._line.send(beginning(grant.partition))
+                self._line.send(begun_message(grant.partition))
 
         def report(outcome: Outcome) -> None:
             if outcome.status is Status.CRASHED:
                 crashed.set()
-            self._line.send(telling(outcome))
+            self._line.send(outcome_message(outcome))
 
         try:
-            at = work(grant, self._terms, share, begun, report, stop, self._desk)
+            at = transact_partition(grant, self._terms, share, begun, report, stop, self._desk)
         except BrewError as error:
             why = f"{type(error).__name__}: {error}"
         except Exception:  # noqa: BLE001 - a bug must not kill the other partitions; the driver tells it
             why = traceback.format_exc(limit=-4)
         if not crashed.is_set():
-            self._line.send(leaving(grant.partition, at, why))
+            self._line.send(left_message(grant.partition, at, why))
 
     def finish(self) -> None:
         """Stop all partitions; return when their transactions have ended."""

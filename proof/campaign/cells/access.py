@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from brew import acl
-from brew.acl import Kind, Operation, Place, Right
+from brew.acl import Kind, Operation, ResourceNames, Right
 from brew.client_config import load
 from brew.cluster import OpenTransaction
 from brew.connection import SCRAM, Secret
@@ -19,7 +19,7 @@ from brew.kafka.kafka_python import open_transactions
 from brew.names import ExitCode
 from proof.campaign.cell import Cell, Need
 from proof.campaign.programs import Program
-from proof.campaign.stage import Stage
+from proof.campaign.stage import CellEnvironment
 
 _ASK_S = 20.0
 _USER = "pipeline"
@@ -38,22 +38,24 @@ _JAVA_SAYS = "TopicAuthorizationException"
 _ALWAYS = (Kind.GROUP, Kind.TRANSACTIONAL_ID)
 
 
-def _place(stage: Stage) -> Place:
+def _place(stage: CellEnvironment) -> ResourceNames:
     names = stage.names
-    return Place(names.input, names.output, names.dead_letter, names.group)
+    return ResourceNames(names.input, names.output, names.dead_letter, names.group)
 
 
-def _grant(stage: Stage, *granted: Right) -> None:
-    cluster_admin.grant(stage.cluster.admin, granted or acl.of(_USER, _place(stage)), _PRINCIPAL, Deadline(_ASK_S))
+def _grant(stage: CellEnvironment, *granted: Right) -> None:
+    cluster_admin.grant(
+        stage.cluster.admin, granted or acl.rights_of(_USER, _place(stage)), _PRINCIPAL, Deadline(_ASK_S)
+    )
 
 
-def _writer(stage: Stage, *options: str) -> Program:
+def _writer(stage: CellEnvironment, *options: str) -> Program:
     """The program under test, as a user with the least rights."""
     config = str(stage.sandbox.client_config(_USER))
     return stage.writer("--follow", "--client-config", config, "--max-records-per-transaction", "100", *options)
 
 
-def _refused(stage: Stage, writer: Program, *words: str, heal: Callable[[], object] | None = None) -> None:
+def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callable[[], object] | None = None) -> None:
     """
     The writer ends by itself, soon, with words that name what is missing; and nothing of it stays open.
 
@@ -87,16 +89,16 @@ def _refused(stage: Stage, writer: Program, *words: str, heal: Callable[[], obje
         _find(stage, "left-open", f"{len(left)} transactions behind {words[-1]}, the first {left[0]}")
 
 
-def _find(stage: Stage, name: str, evidence: str) -> None:
+def _find(stage: CellEnvironment, name: str, evidence: str) -> None:
     stage.findings.append({"name": name, "evidence": evidence})
 
 
-def revoked(stage: Stage) -> None:
+def revoked(stage: CellEnvironment) -> None:
     """Each right that a run needs again and again is taken away under load, and given back."""
     _grant(stage)
     with stage.feeding():
         stage.orders(1000, "--transactional")
-        for right in acl.of(_USER, _place(stage)):
+        for right in acl.rights_of(_USER, _place(stage)):
             if not _needed_always(right, stage):
                 continue
             writer = _writer(stage)
@@ -108,13 +110,13 @@ def revoked(stage: Stage) -> None:
         _resume(stage)
 
 
-def revoked_from_spark(stage: Stage) -> None:
+def revoked_from_spark(stage: CellEnvironment) -> None:
     """
     Spark's own consumer, which is Java's, loses its right on the input while it reads, and gets it back.
 
     Describe stays: the driver still sees the offsets, so that nobody but Spark's tasks can find it out.
     """
-    read = next(one for one in acl.of(_USER, _place(stage)) if one.name == stage.names.input)
+    read = next(one for one in acl.rights_of(_USER, _place(stage)) if one.name == stage.names.input)
     describe = replace(read, operation=Operation.DESCRIBE)
     _grant(stage)
     _grant(stage, describe)
@@ -128,13 +130,13 @@ def revoked_from_spark(stage: Stage) -> None:
         _resume(stage, *_SPARK)
 
 
-def _needed_always(right: Right, stage: Stage) -> bool:
+def _needed_always(right: Right, stage: CellEnvironment) -> bool:
     if right.kind in _ALWAYS:
         return True
     return right.operation is (Operation.READ if right.name == stage.names.input else Operation.WRITE)
 
 
-def password(stage: Stage) -> None:
+def password(stage: CellEnvironment) -> None:
     """An administrator gives the user another password while it works; then gives the old one back."""
     _grant(stage)
     old = _password_of(stage)
@@ -150,15 +152,15 @@ def password(stage: Stage) -> None:
         _resume(stage)
 
 
-def _password_of(stage: Stage) -> Secret:
+def _password_of(stage: CellEnvironment) -> Secret:
     return load(stage.sandbox.client_config(_USER)).secrets["sasl.password"]
 
 
-def _set_password(stage: Stage, word: Secret) -> None:
+def _set_password(stage: CellEnvironment, word: Secret) -> None:
     cluster_admin.set_passwords(stage.cluster.admin, {_USER: word}, SCRAM, Deadline(_ASK_S))
 
 
-def expired(stage: Stage) -> None:
+def expired(stage: CellEnvironment) -> None:
     """The brokers' certificate expires while a run works; then they get a new one."""
     _grant(stage)
     with stage.feeding():
@@ -171,7 +173,7 @@ def expired(stage: Stage) -> None:
         _resume(stage)
 
 
-def _resume(stage: Stage, *options: str) -> None:
+def _resume(stage: CellEnvironment, *options: str) -> None:
     """Access is back: a new run goes on where the old one stood."""
     back = time.time()
     writer = _writer(stage, *options)
@@ -180,7 +182,7 @@ def _resume(stage: Stage, *options: str) -> None:
     stage.stop(writer)
 
 
-def _cell(name: str, fault: str, target: str, play: Callable[[Stage], None], needed: dict[str, int]) -> Cell:
+def _cell(name: str, fault: str, target: str, play: Callable[[CellEnvironment], None], needed: dict[str, int]) -> Cell:
     return Cell(
         name=name,
         row="F36",

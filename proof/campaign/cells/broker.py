@@ -18,7 +18,7 @@ from proof.campaign.cell import Cell, Need
 from proof.campaign.effects import LEADERS_MOVED, OPEN, caught_open, signal_all
 from proof.campaign.journals import is_commit
 from proof.campaign.programs import Program
-from proof.campaign.stage import Stage, StalledError
+from proof.campaign.stage import CellEnvironment, StalledError
 
 ROLES = ("input", "output", "transactions", "group")
 _NEEDS = frozenset({Need.SANDBOX, Need.THREE})
@@ -28,7 +28,7 @@ _LATE_S = 3.0
 _ASK_S = 20.0
 
 
-def running(stage: Stage) -> Program:
+def running(stage: CellEnvironment) -> Program:
     """A writer in the middle of its work, orders transactional and aborted behind it."""
     stage.orders(2000, "--transactional")
     writer = stage.writer("--follow", "--max-records-per-transaction", "100")
@@ -36,7 +36,7 @@ def running(stage: Stage) -> Program:
     return writer
 
 
-def in_transaction(stage: Stage, writer: Program, blow: Callable[[], float]) -> float:
+def in_transaction(stage: CellEnvironment, writer: Program, blow: Callable[[], float]) -> float:
     """Strike while the brokers hold a transaction of the writer open; it stands still until the blow has fallen."""
     process = psutil.Process(writer.pid)
     caught_open(stage, [process])
@@ -46,7 +46,7 @@ def in_transaction(stage: Stage, writer: Program, blow: Callable[[], float]) -> 
         signal_all([process], stop=False)
 
 
-def moved(stage: Stage, role: str, victim: int) -> None:
+def moved(stage: CellEnvironment, role: str, victim: int) -> None:
     """Wait until another broker has ``role`` for this stage's partition."""
 
     def elsewhere() -> bool:
@@ -58,12 +58,12 @@ def moved(stage: Stage, role: str, victim: int) -> None:
     stage.fire(LEADERS_MOVED)
 
 
-def whole(stage: Stage) -> None:
+def whole(stage: CellEnvironment) -> None:
     """All brokers back, all replicas in sync."""
     stage.cluster.make_whole(Deadline(_WHOLE_S), stage.names.topics())
 
 
-def kill_leader(role: str, stage: Stage) -> None:
+def kill_leader(role: str, stage: CellEnvironment) -> None:
     """SIGKILL to the broker that holds ``role`` for one partition; commits there go on, then the broker comes back."""
     with stage.feeding():
         writer = running(stage)
@@ -77,7 +77,7 @@ def kill_leader(role: str, stage: Stage) -> None:
             stage.await_commits(10)
 
 
-def pause_leader(role: str, stage: Stage) -> None:
+def pause_leader(role: str, stage: CellEnvironment) -> None:
     """SIGSTOP for 20 s to the broker that holds ``role``; after SIGCONT it must not disturb what went on elsewhere."""
     with stage.feeding():
         writer = running(stage)
@@ -93,7 +93,7 @@ def pause_leader(role: str, stage: Stage) -> None:
         whole(stage)
 
 
-def kill_all(stage: Stage) -> None:
+def kill_all(stage: CellEnvironment) -> None:
     """All brokers die at the same moment; what was acknowledged is in the page cache and comes back."""
     with stage.feeding():
         writer = running(stage)
@@ -105,7 +105,7 @@ def kill_all(stage: Stage) -> None:
         whole(stage)
 
 
-def rolling(stage: Stage, *, hard: bool) -> None:
+def rolling(stage: CellEnvironment, *, hard: bool) -> None:
     """One broker after another goes and comes back, cleanly or by SIGKILL; commits continue in between."""
     with stage.feeding():
         running(stage)
@@ -120,7 +120,7 @@ def rolling(stage: Stage, *, hard: bool) -> None:
             stage.recovered(time.time(), [stage.partition])
 
 
-def without_quorum(stage: Stage) -> None:
+def without_quorum(stage: CellEnvironment) -> None:
     """Two of three are down: nothing may be acknowledged; then all goes on."""
     with stage.feeding():
         writer = running(stage)
@@ -138,7 +138,7 @@ def without_quorum(stage: Stage) -> None:
         whole(stage)
 
 
-def storm(stage: Stage, *, seconds: float) -> None:
+def storm(stage: CellEnvironment, *, seconds: float) -> None:
     """Every two seconds other replicas in another order, and an election of the first: leaders move all the time."""
     with stage.feeding():
         running(stage)
@@ -158,7 +158,7 @@ def storm(stage: Stage, *, seconds: float) -> None:
         whole(stage)
 
 
-def _leaders(stage: Stage) -> dict[tuple[str, int], int]:
+def _leaders(stage: CellEnvironment) -> dict[tuple[str, int], int]:
     """Who leads each partition; none where nobody could say it."""
     found: dict[tuple[str, int], int] = {}
     for topic in stage.names.topics():
@@ -168,7 +168,7 @@ def _leaders(stage: Stage) -> dict[tuple[str, int], int]:
     return found
 
 
-def move_leaders(stage: Stage, topic: str, turn: int) -> None:
+def move_leaders(stage: CellEnvironment, topic: str, turn: int) -> None:
     """Rotate the replicas of every partition of a topic, and let the new first ones lead."""
     brokers, deadline = stage.sandbox.brokers, Deadline(_ASK_S)
     rotated = {p: _rotated(brokers, p + turn) for p in range(stage.cell.partitions)}
@@ -219,7 +219,7 @@ def _role_cells(role: str) -> tuple[Cell, Cell]:
 _STORM = {"storms": 15, LEADERS_MOVED: 15}
 
 
-def _cell(name: str, fault: str, play: Callable[[Stage], None], bound_s: float, **needed: int) -> Cell:
+def _cell(name: str, fault: str, play: Callable[[CellEnvironment], None], bound_s: float, **needed: int) -> Cell:
     row, moment = name.partition("-")[0], "under load"
     return Cell(name, row, fault, "brokers", moment, play, needs=_NEEDS, needed=needed, bound_s=bound_s, limit_s=240.0)
 

@@ -15,9 +15,9 @@ from brew.names import ExitCode
 from proof.campaign.cell import Cell, Need
 from proof.campaign.journals import is_commit
 from proof.campaign.programs import Program
-from proof.campaign.stage import Stage, StalledError
-from proof.claims.claimant import Watching
-from proof.claims.history import History, View
+from proof.campaign.stage import CellEnvironment, StalledError
+from proof.claims.claimant import ClaimsFollower
+from proof.claims.history import History, MemberView
 
 MEMBERS, PARTITIONS, INTERVAL_S = 8, 64, 1.0
 _SHOWN = 5
@@ -28,10 +28,10 @@ _SPREAD_S = 40.0
 class Claimants:
     """``options`` go to each of them; names are never used twice."""
 
-    def __init__(self, stage: Stage, *options: str) -> None:
+    def __init__(self, stage: CellEnvironment, *options: str) -> None:
         self.stage, self._options = stage, options
         self.topic = f"{stage.names.stem}.claims"
-        self.watching = Watching(stage.cluster.connection, self.topic)
+        self.watching = ClaimsFollower(stage.cluster.connection, self.topic)
         self.programs: dict[str, Program] = {}
         self._gone: set[str] = set()
         self._all: dict[str, Program] = {}
@@ -114,7 +114,7 @@ class Claimants:
 
 
 @contextlib.contextmanager
-def claimants(stage: Stage, *options: str) -> Iterator[Claimants]:
+def claimants(stage: CellEnvironment, *options: str) -> Iterator[Claimants]:
     """Eight members at work; behind the block they are ended, and what they held is judged."""
     found = Claimants(stage, *options)
     try:
@@ -131,12 +131,12 @@ def claimants(stage: Stage, *options: str) -> Iterator[Claimants]:
         cluster_admin.delete_topics(stage.cluster.admin, [found.topic], Deadline(_CLAIMANTS_ASK_S))
 
 
-def _views(program: Program) -> Iterator[View]:
+def _views(program: Program) -> Iterator[MemberView]:
     """What it printed; a line that a kill cut off is left out."""
     for line in program.printed().splitlines(keepends=True):
         if line.endswith("\n") and line.startswith("["):
             client, position, held = json.loads(line)
-            yield View(client, position, {int(partition): token for partition, token in held.items()})
+            yield MemberView(client, position, {int(partition): token for partition, token in held.items()})
 
 
 _ROUNDS_PER_KILL = 10
@@ -153,12 +153,12 @@ _SKEWS = (("--skew-s", "60"), ("--skew-s", "-60"), ("--rate", "0.6"), ("--rate",
 _KEPT = 100
 
 
-def _times(stage: Stage) -> int:
+def _times(stage: CellEnvironment) -> int:
     """How often a cell breaks what it breaks: twice in a short round, up to eight times in a long one."""
     return max(min(stage.kills, _SHORT), min(_LONG, stage.kills // _LONG))
 
 
-def races(stage: Stage) -> None:
+def races(stage: CellEnvironment) -> None:
     """Eight claimants want 64 partitions at the same moment, round after round; the races' own judge reads the log."""
     rounds = _ROUNDS_PER_KILL * stage.kills
     words = ("claims-races", "--bootstrap", stage.cluster.bootstrap, "--rounds", str(rounds), "--seed", str(stage.seed))
@@ -175,7 +175,7 @@ def races(stage: Stage) -> None:
     stage.notes.append(f"all owned after {told['owned_after_s']['p50']} s (p50), {told['owned_after_s']['max']} s")
 
 
-def sleepers(stage: Stage, *options: str) -> None:
+def sleepers(stage: CellEnvironment, *options: str) -> None:
     """An owner sleeps past two heartbeats; others take what it had, and its writes count for nothing when it wakes."""
     with claimants(stage, *options) as members:
         for _ in range(_times(stage)):
@@ -189,7 +189,7 @@ def sleepers(stage: Stage, *options: str) -> None:
             members.settle()
 
 
-def wrong_clocks(stage: Stage) -> None:
+def wrong_clocks(stage: CellEnvironment) -> None:
     """Four members have clocks that are a minute off or run at another speed; owners are killed among them."""
     with claimants(stage) as members:
         for skew in _SKEWS:
@@ -201,7 +201,7 @@ def wrong_clocks(stage: Stage) -> None:
             members.settle()
 
 
-def broker_restarts(stage: Stage) -> None:
+def broker_restarts(stage: CellEnvironment) -> None:
     """The broker that leads the log dies while a part of it is claimed; then it comes back."""
     with claimants(stage) as members:
         for _ in range(_times(stage)):
@@ -215,7 +215,7 @@ def broker_restarts(stage: Stage) -> None:
             members.settle()
 
 
-def short_memory(stage: Stage) -> None:
+def short_memory(stage: CellEnvironment) -> None:
     """The log's past goes, as retention takes it, snapshots and claims included; members die, and newcomers join."""
     with claimants(stage, "--snapshot-records", str(_SNAPSHOT_RECORDS)) as members:
         for _ in range(_times(stage)):
@@ -229,26 +229,26 @@ def short_memory(stage: Stage) -> None:
         stage.fire("snapshots_gone", members.history.counts["snapshots"] - members.watching.snapshots_left())
 
 
-def believers(stage: Stage) -> None:
+def believers(stage: CellEnvironment) -> None:
     """The control: sleepers that wake up and don't hear what they have lost."""
     sleepers(stage, "--believing")
 
 
-def driver(stage: Stage, way: str, number: int, *spark: str) -> Program:
+def driver(stage: CellEnvironment, way: str, number: int, *spark: str) -> Program:
     """A pipeline that stands by, or that shares; without Spark unless ``spark`` names a master."""
     words = ["--follow", way, "--claims", f"{stage.names.stem}.claims", "--claim-interval", str(_DRIVER_S)]
     words += ["--client-id", f"driver-{number}", "--max-records-per-transaction", "100", "--progress", "json", *spark]
     return stage.writer(*words, name=f"driver-{number}")
 
 
-def works(stage: Stage, program: Program) -> set[int]:
+def works(stage: CellEnvironment, program: Program) -> set[int]:
     """The input partitions in which it has committed."""
     stage.journals.look()
     family = program.family()
     return {e.fields["partition"] for e in stage.journals.entries if is_commit(e) and e.pid in family}
 
 
-def drivers(way: str, spark: tuple[str, ...], stage: Stage) -> None:
+def drivers(way: str, spark: tuple[str, ...], stage: CellEnvironment) -> None:
     """Of two drivers the one that works (or either, where they share) is killed, and another comes; time after time."""
     with stage.feeding(600):
         stage.orders(1000, "--transactional")
@@ -270,7 +270,7 @@ def drivers(way: str, spark: tuple[str, ...], stage: Stage) -> None:
     cluster_admin.delete_topics(stage.cluster.admin, [f"{stage.names.stem}.claims"], Deadline(_ASK_S))
 
 
-def _at_work(stage: Stage, running: list[Program]) -> list[Program]:
+def _at_work(stage: CellEnvironment, running: list[Program]) -> list[Program]:
     return [one for one in running if works(stage, one)]
 
 
@@ -281,7 +281,7 @@ def _still_there(running: list[Program]) -> None:
             raise StalledError(f"{one.name} ended with {one.code()}: {one.last_words()}")
 
 
-def _lately(stage: Stage, program: Program) -> set[int]:
+def _lately(stage: CellEnvironment, program: Program) -> set[int]:
     """Where its last commits were: what nobody works on once it is gone."""
     mine = [e for e in stage.journals.entries if is_commit(e) and e.pid in program.family()]
     return {e.fields["partition"] for e in mine if e.at > mine[-1].at - _DRIVER_S}
@@ -290,7 +290,7 @@ def _lately(stage: Stage, program: Program) -> set[int]:
 def _claims_cell(
     name: str,
     fault: str,
-    play: Callable[[Stage], None],
+    play: Callable[[CellEnvironment], None],
     *marks: str,
     needed: Mapping[str, int],
     target: str = "claimant",

@@ -9,7 +9,7 @@ from proof.campaign.cells.broker import in_transaction, moved, running, whole
 from proof.campaign.cluster import CLIENTS
 from proof.campaign.effects import LEADERS_MOVED, OPEN
 from proof.campaign.journals import is_commit
-from proof.campaign.stage import Stage
+from proof.campaign.stage import CellEnvironment
 
 _CUT_S = 15.0
 _LATE_S = 3.0
@@ -17,34 +17,34 @@ HELD_UP = "commits_held_up"
 """What fires: a cut during which nothing was committed in the partition that it was made for."""
 
 
-def cut_from_clients(stage: Stage) -> None:
+def cut_from_clients(stage: CellEnvironment) -> None:
     """The transactions' coordinator is alive for its peers, and out of reach for every client."""
     victim = stage.leader("transactions")
     _cut(stage, lambda: stage.sandbox.cut(victim, CLIENTS))
 
 
-def cut_from_peers(stage: Stage) -> None:
+def cut_from_peers(stage: CellEnvironment) -> None:
     """The leader of the output reaches its clients but no other broker: it must not go on as the minority."""
     _alone(stage, "output")
 
 
-def cut_coordinator(stage: Stage) -> None:
+def cut_coordinator(stage: CellEnvironment) -> None:
     """The group's coordinator, alone, tells its clients of a position that others have moved on since."""
     _alone(stage, "group")
 
 
-def cut_everything(stage: Stage) -> None:
+def cut_everything(stage: CellEnvironment) -> None:
     """No client reaches any broker."""
     _cut(stage, lambda: max(stage.sandbox.cut(broker, CLIENTS) for broker in stage.sandbox.brokers))
 
 
-def _alone(stage: Stage, role: str) -> None:
+def _alone(stage: CellEnvironment, role: str) -> None:
     victim = stage.leader(role)
     others = [one for one in stage.sandbox.brokers if one != victim]
     _cut(stage, lambda: stage.sandbox.cut(victim, *others), lambda: moved(stage, role, victim))
 
 
-def _cut(stage: Stage, cut: Callable[[], float], effect: Callable[[], None] | None = None) -> None:
+def _cut(stage: CellEnvironment, cut: Callable[[], float], effect: Callable[[], None] | None = None) -> None:
     """
     Cut under an open transaction, heal, go on.
 
@@ -67,7 +67,7 @@ def _cut(stage: Stage, cut: Callable[[], float], effect: Callable[[], None] | No
         stage.await_commits(10)
 
 
-def disk_full(stage: Stage) -> None:
+def disk_full(stage: CellEnvironment) -> None:
     """A broker's disk has no room left: it leaves, the other two go on, and it comes back once there is room."""
     with stage.feeding():
         running(stage)
@@ -81,7 +81,7 @@ def disk_full(stage: Stage) -> None:
         stage.await_commits(10)
 
 
-def _cell(name: str, target: str, play: Callable[[Stage], None], effect: str, *marks: str) -> Cell:
+def _cell(name: str, target: str, play: Callable[[CellEnvironment], None], effect: str, *marks: str) -> Cell:
     return Cell(
         name=name,
         row="F19",

@@ -10,7 +10,7 @@ from brew.kafka.clients import consumer, mapped, producer
 from brew.names import READ_COMMITTED, ExitCode, TransactionalId
 from brew.offsets import LogOffsets
 from proof.campaign.cell import Cell
-from proof.campaign.stage import Stage, StalledError
+from proof.campaign.stage import CellEnvironment, StalledError
 
 _ASK_S = 30.0
 _REFUSED_S = 60.0
@@ -20,7 +20,7 @@ _FENCED_FAST = 33_000
 _EPOCHS = 32_766
 
 
-def refused(stage: Stage, word: str, *options: str, only: int | None = None) -> None:
+def refused(stage: CellEnvironment, word: str, *options: str, only: int | None = None) -> None:
     """
     Run the writer: it must end with 3 and say ``word``, and nothing may have been written (to partition ``only``).
 
@@ -39,7 +39,7 @@ def refused(stage: Stage, word: str, *options: str, only: int | None = None) -> 
     stage.notes.append(f"refused with {word}")
 
 
-def _ends(stage: Stage) -> dict[str, dict[int, LogOffsets]]:
+def _ends(stage: CellEnvironment) -> dict[str, dict[int, LogOffsets]]:
     client, partitions = stage.cluster.admin, range(stage.cell.partitions)
     names = (stage.names.output, stage.names.dead_letter)
     return {name: offsets.log_offsets(client, name, partitions, Deadline(_ASK_S)) for name in names}
@@ -49,14 +49,14 @@ def _visible(logs: dict[str, dict[int, LogOffsets]], only: int | None) -> list[i
     return [log.last_stable for found in logs.values() for p, log in found.items() if only in {None, p}]
 
 
-def _position(stage: Stage) -> dict[int, int]:
+def _position(stage: CellEnvironment) -> dict[int, int]:
     """Where the group stands; partitions without a position are left out."""
     whose = (stage.cluster.connection, stage.names.group, stage.names.input)
     found = offsets.committed_by(*whose, range(stage.cell.partitions), READ_COMMITTED, Deadline(_ASK_S))
     return {p: one.offset for p, one in found.items() if one is not None}
 
 
-def offsets_deleted(stage: Stage) -> None:
+def offsets_deleted(stage: CellEnvironment) -> None:
     """The group is gone, the output is not: refuse, then restore the position from the output and go on."""
     stage.orders(500, "--transactional")
     stage.drain()
@@ -65,7 +65,7 @@ def offsets_deleted(stage: Stage) -> None:
     _restored(stage)
 
 
-def offsets_expired(stage: Stage) -> None:
+def offsets_expired(stage: CellEnvironment) -> None:
     """The same, when Kafka itself forgets the offsets of a group that nobody used for a minute."""
     stage.orders(500, "--transactional")
     stage.drain()
@@ -74,13 +74,13 @@ def offsets_expired(stage: Stage) -> None:
     _restored(stage)
 
 
-def _restored(stage: Stage) -> None:
+def _restored(stage: CellEnvironment) -> None:
     stage.orders(500)
     refused(stage, "offsets-vanished")
     stage.drain("--on-missing-position", "restore")
 
 
-def retention(stage: Stage) -> None:
+def retention(stage: CellEnvironment) -> None:
     """Retention takes records that were not processed: stop and name them; going on is an operator's decision."""
     stage.orders(500, "--transactional")
     stage.drain()
@@ -95,7 +95,7 @@ def retention(stage: Stage) -> None:
     stage.drain()
 
 
-def recreated(stage: Stage) -> None:
+def recreated(stage: CellEnvironment) -> None:
     """The input is another topic of the same name: nothing of the old one's position may be used for it."""
     stage.orders(500)
     stage.drain()
@@ -103,7 +103,7 @@ def recreated(stage: Stage) -> None:
     client, deadline = stage.cluster.admin, Deadline(_ASK_S)
     cluster_admin.delete_topics(client, [stage.names.input], deadline)
     stage.until(lambda: stage.names.input not in topics.names(client, Deadline(_ASK_S)), "the input being gone", 30.0)
-    topics.create(client, [topics.Wanted(stage.names.input, stage.cell.partitions, {})], deadline)
+    topics.create(client, [topics.TopicSpec(stage.names.input, stage.cell.partitions, {})], deadline)
     topics.describe_all(client, [stage.names.input], deadline)
     stage.fire("recreations")
     stage.orders(700, "--start", "5000000")
@@ -111,7 +111,7 @@ def recreated(stage: Stage) -> None:
     refused(stage, "topic-recreated", "--on-missing-position", "restore")
 
 
-def more_partitions(stage: Stage) -> None:
+def more_partitions(stage: CellEnvironment) -> None:
     """Partitions are added under load: the new ones are read from their start."""
     with stage.feeding() as feeder:
         stage.orders(1000, "--transactional")
@@ -126,7 +126,7 @@ def more_partitions(stage: Stage) -> None:
         stage.recovered(added, [old + 1])
 
 
-def hijacked_id(stage: Stage) -> None:
+def hijacked_id(stage: CellEnvironment) -> None:
     """Somebody else takes our transactional id, ten times: the writer is fenced, and takes it back."""
     name = str(TransactionalId(stage.names.group, stage.names.input, stage.partition))
     with stage.feeding(600):
@@ -141,7 +141,7 @@ def hijacked_id(stage: Stage) -> None:
             stage.pause(stage.random.uniform(0.05, 0.4))
 
 
-def _take(stage: Stage, name: str, times: int) -> None:
+def _take(stage: CellEnvironment, name: str, times: int) -> None:
     """Be the newest holder of an id so many times over."""
     for _ in range(times):
         thief = producer(stage.cluster.connection, name, timeout_s=_ASK_S, message_max_bytes=1_000_000)
@@ -149,7 +149,7 @@ def _take(stage: Stage, name: str, times: int) -> None:
             thief.init_transactions(_ASK_S)
 
 
-def foreign_member(stage: Stage) -> None:
+def foreign_member(stage: CellEnvironment) -> None:
     """Somebody subscribes with our group, which is allowed by name: the writer's positions stay its own."""
     stranger = consumer(stage.cluster.connection, stage.names.group, READ_COMMITTED)
     try:
@@ -173,14 +173,14 @@ def _joined(stranger: object) -> bool:
     return bool(stranger.assignment())  # type: ignore[attr-defined]
 
 
-def epochs(stage: Stage) -> None:
+def epochs(stage: CellEnvironment) -> None:
     """33,000 transactions under one id: the epoch runs over, and the id goes on with another producer id."""
     stage.orders(_FENCED_FAST)
     stage.drain("--max-records-per-transaction", "1")
     stage.fire("transactions", stage.commits())
 
 
-def epochs_short(stage: Stage) -> None:
+def epochs_short(stage: CellEnvironment) -> None:
     """The same with most of the epochs used up by fences alone, then 600 transactions across the overflow."""
     stage.orders(1)
     stage.drain()

@@ -7,7 +7,7 @@ from typing import Any
 
 from brew.connection import Connection
 from proof.campaign.cell import Cell
-from proof.campaign.stage import Stage
+from proof.campaign.stage import CellEnvironment
 from proof.wire import product as wire
 
 _TRIES_PER_KILL = 10
@@ -17,7 +17,7 @@ def _experiment(name: str, bootstrap: str, seed: int, kills: int) -> Mapping[str
     return wire.CELLS[name](Connection(bootstrap), seed, _TRIES_PER_KILL * kills)
 
 
-def _no_play(_stage: Stage) -> None:
+def _no_play(_stage: CellEnvironment) -> None:
     raise AssertionError("an experiment has no play")
 
 

@@ -12,7 +12,7 @@ from proof.campaign.cell import Cell, Need
 from proof.campaign.effects import OPEN, caught_open, cut, lines, signal_all
 from proof.campaign.holders import holders
 from proof.campaign.programs import Program
-from proof.campaign.stage import Stage
+from proof.campaign.stage import CellEnvironment
 
 _LEASE_S = 3.0
 _SPARK = ("--master", "local[2]", "--lease", f"{_LEASE_S:g}")
@@ -21,14 +21,14 @@ _START_S = 120.0
 _LET_GO_S = 30.0
 
 
-def _started(stage: Stage) -> Program:
+def _started(stage: CellEnvironment) -> Program:
     stage.orders(2000, "--transactional")
     writer = stage.writer(*_SPARK, "--follow", "--max-records-per-transaction", "200")
     stage.await_commits(4, _START_S * stage.slack)
     return writer
 
 
-def _workers(stage: Stage, writer: Program) -> list[psutil.Process]:
+def _workers(stage: CellEnvironment, writer: Program) -> list[psutil.Process]:
     """The holders, all of them, at work; the driver is none."""
 
     def found() -> list[psutil.Process]:
@@ -38,7 +38,7 @@ def _workers(stage: Stage, writer: Program) -> list[psutil.Process]:
     return found()
 
 
-def _caught(stage: Stage, writer: Program) -> tuple[psutil.Process, set[int]] | None:
+def _caught(stage: CellEnvironment, writer: Program) -> tuple[psutil.Process, set[int]] | None:
     """A holder that stands still with a transaction open, and where."""
     holder = stage.random.choice(_workers(stage, writer))
     where = caught_open(stage, [holder])
@@ -48,7 +48,7 @@ def _caught(stage: Stage, writer: Program) -> tuple[psutil.Process, set[int]] | 
     return holder, where
 
 
-def holder_frozen(stage: Stage) -> None:
+def holder_frozen(stage: CellEnvironment) -> None:
     """A holder stands still in a transaction for longer than its lease; others work on what it had, and it wakes up."""
     with stage.feeding(600):
         writer = _started(stage)
@@ -66,7 +66,7 @@ def holder_frozen(stage: Stage) -> None:
             stage.await_commits(8)
 
 
-def driver_frozen(stage: Stage) -> None:
+def driver_frozen(stage: CellEnvironment) -> None:
     """The driver stands still past all leases: its holders let go of everything by themselves; then it goes on."""
     with stage.feeding(600):
         writer = _started(stage)
@@ -84,12 +84,12 @@ def driver_frozen(stage: Stage) -> None:
             stage.await_commits(8)
 
 
-def _await_release(stage: Stage, writer: Program, workers: list[psutil.Process]) -> None:
+def _await_release(stage: CellEnvironment, writer: Program, workers: list[psutil.Process]) -> None:
     """Wait until no holder keeps its line to the driver."""
     stage.until(lambda: not any(lines(writer, one) for one in workers), "holders that let go", _LET_GO_S * stage.slack)
 
 
-def lease_lost(stage: Stage) -> None:
+def lease_lost(stage: CellEnvironment) -> None:
     """The line between a holder in a transaction and its driver breaks; its partitions are granted anew."""
     with stage.feeding(600):
         writer = _started(stage)
@@ -111,11 +111,11 @@ def lease_lost(stage: Stage) -> None:
             stage.await_commits(8)
 
 
-def _await_without(stage: Stage, writer: Program, holder: psutil.Process, had: set[tuple[int, int]]) -> None:
+def _await_without(stage: CellEnvironment, writer: Program, holder: psutil.Process, had: set[tuple[int, int]]) -> None:
     stage.until(lambda: not had & lines(writer, holder), "the line being gone", _LET_GO_S * stage.slack)
 
 
-def _cell(name: str, row: str, fault: str, target: str, play: Callable[[Stage], None], what: str) -> Cell:
+def _cell(name: str, row: str, fault: str, target: str, play: Callable[[CellEnvironment], None], what: str) -> Cell:
     return Cell(
         name=f"{row}-lease-{name}",
         row=row,

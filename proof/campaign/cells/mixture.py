@@ -18,7 +18,7 @@ from proof.campaign.cells.direct import BOTH
 from proof.campaign.cells.writer import died
 from proof.campaign.cluster import CLIENTS
 from proof.campaign.programs import Program
-from proof.campaign.stage import Stage
+from proof.campaign.stage import CellEnvironment
 
 _ROUND_S = 30.0
 _BEAT_S = 2.0
@@ -31,7 +31,7 @@ _ASK_S = 20.0
 class _Writers:
     """The writer that always runs, and is started again when it is gone."""
 
-    stage: Stage
+    stage: CellEnvironment
     now: Program | None = None
     rivals: list[Program] = field(default_factory=list)
 
@@ -60,7 +60,7 @@ class _Writers:
                 self.stage.stop(one)
 
 
-def _kill_broker(stage: Stage, _writers: _Writers) -> None:
+def _kill_broker(stage: CellEnvironment, _writers: _Writers) -> None:
     """One broker at a time: two would take the quorum away, which has its own cell."""
     if not stage.sandbox.down():
         stage.sandbox.kill(stage.random.choice(stage.sandbox.brokers))
@@ -69,7 +69,7 @@ def _kill_broker(stage: Stage, _writers: _Writers) -> None:
         stage.sandbox.restart(*stage.sandbox.down())
 
 
-def _pause_broker(stage: Stage, _writers: _Writers) -> None:
+def _pause_broker(stage: CellEnvironment, _writers: _Writers) -> None:
     victims = [one for one in stage.sandbox.brokers if one not in stage.sandbox.down()]
     victim = stage.random.choice(victims)
     stage.sandbox.pause(victim)
@@ -78,7 +78,7 @@ def _pause_broker(stage: Stage, _writers: _Writers) -> None:
     stage.sandbox.resume(victim)
 
 
-def _cut(stage: Stage, _writers: _Writers) -> None:
+def _cut(stage: CellEnvironment, _writers: _Writers) -> None:
     victim = stage.random.choice(stage.sandbox.brokers)
     peers: list[int | str] = [one for one in stage.sandbox.brokers if one != victim]
     others: list[int | str] = stage.random.choice([[CLIENTS], peers])
@@ -88,16 +88,16 @@ def _cut(stage: Stage, _writers: _Writers) -> None:
     stage.sandbox.heal()
 
 
-def _move(stage: Stage, _writers: _Writers) -> None:
+def _move(stage: CellEnvironment, _writers: _Writers) -> None:
     move_leaders(stage, stage.random.choice(stage.names.topics()), stage.random.randrange(9))
     stage.fire("storms")
 
 
-def _kill_writer(_stage: Stage, writers: _Writers) -> None:
+def _kill_writer(_stage: CellEnvironment, writers: _Writers) -> None:
     writers.kill()
 
 
-def _freeze_writer(stage: Stage, writers: _Writers) -> None:
+def _freeze_writer(stage: CellEnvironment, writers: _Writers) -> None:
     if writers.now is not None and writers.now.code() is None:
         writers.now.signal(signal.SIGSTOP)
         stage.fire("pauses")
@@ -106,11 +106,11 @@ def _freeze_writer(stage: Stage, writers: _Writers) -> None:
         writers.now.signal(signal.SIGCONT)
 
 
-def _rival(_stage: Stage, writers: _Writers) -> None:
+def _rival(_stage: CellEnvironment, writers: _Writers) -> None:
     writers.rival()
 
 
-def _hijack(stage: Stage, _writers: _Writers) -> None:
+def _hijack(stage: CellEnvironment, _writers: _Writers) -> None:
     partition = stage.random.randrange(stage.cell.partitions)
     name = str(TransactionalId(stage.names.group, stage.names.input, partition))
     thief = producer(stage.cluster.connection, name, timeout_s=_ASK_S, message_max_bytes=1_000_000)
@@ -119,7 +119,7 @@ def _hijack(stage: Stage, _writers: _Writers) -> None:
     stage.fire("hijacks")
 
 
-FAULTS: dict[str, Callable[[Stage, _Writers], None]] = {
+FAULTS: dict[str, Callable[[CellEnvironment, _Writers], None]] = {
     "broker_kills": _kill_broker,
     "broker_pauses": _pause_broker,
     "cuts": _cut,
@@ -131,7 +131,7 @@ FAULTS: dict[str, Callable[[Stage, _Writers], None]] = {
 }
 
 
-def mixture(minutes: float, stage: Stage) -> None:
+def mixture(minutes: float, stage: CellEnvironment) -> None:
     """Each round another few kinds of faults, every two seconds one of them; at its end all is healed."""
     minutes = stage.minutes or minutes
     end = time.monotonic() + minutes * 60
@@ -157,7 +157,7 @@ def mixture(minutes: float, stage: Stage) -> None:
             stage.fire("rounds")
 
 
-def _round(stage: Stage, writers: _Writers, kinds: list[str], end: float) -> None:
+def _round(stage: CellEnvironment, writers: _Writers, kinds: list[str], end: float) -> None:
     while time.monotonic() < end:
         if kinds:
             # Admin calls fail while the cluster is broken; that is what it is for.

@@ -21,7 +21,7 @@ from proof import log_summary
 from proof.campaign.cell import Cell
 from proof.campaign.payloads import MAX_BYTES, MAX_DEPTH, payloads
 from proof.campaign.programs import digest, parsed, watching
-from proof.campaign.stage import Stage, StalledError
+from proof.campaign.stage import CellEnvironment, StalledError
 from proof.oracle import beyond
 
 _LARGEST = 16 * 1024 * 1024
@@ -33,7 +33,7 @@ _MOST_TOLD = 5
 _PARSED_OF = 2
 
 
-def poison(count: int, stage: Stage) -> None:
+def poison(count: int, stage: CellEnvironment) -> None:
     """Garbage goes in; each record comes out, enriched or as a dead letter, and memory stays in bounds."""
     for name in stage.names.topics():
         cluster_admin.set_config(stage.cluster.admin, name, {topics.MAX_MESSAGE_BYTES: str(2 * _LARGEST)}, Deadline(30))
@@ -60,7 +60,7 @@ def poison(count: int, stage: Stage) -> None:
     _look(stage, parsed(shoulder))
 
 
-def _look(stage: Stage, seen: set[bytes]) -> None:
+def _look(stage: CellEnvironment, seen: set[bytes]) -> None:
     """The group stands at the end; limits were held, by their names, and before anything was parsed."""
     connection, name, deadline = stage.cluster.connection, stage.names.input, Deadline(_ASK_S)
     group = log_summary.group_position(connection, stage.names.group, name, deadline)
@@ -103,7 +103,7 @@ def limit_broken(value: bytes, rejected: str | None, *, was_parsed: bool) -> tup
     return None
 
 
-def _rows(stage: Stage, topic: str) -> Iterator[Row]:
+def _rows(stage: CellEnvironment, topic: str) -> Iterator[Row]:
     connection, partitions = stage.cluster.connection, range(stage.cell.partitions)
     ends = offsets.log_offsets(stage.cluster.admin, topic, partitions, Deadline(_ASK_S))
     ranges = {partition: (log.first, log.last_stable) for partition, log in ends.items()}

@@ -23,7 +23,7 @@ from proof.campaign.cells.writer import ROWS
 from proof.campaign.effects import COPIES, OPEN, caught_open, copies, fenced_since, signal_all, tree
 from proof.campaign.journals import Kill, open_ranges
 from proof.campaign.programs import Program
-from proof.campaign.stage import Stage, StalledError
+from proof.campaign.stage import CellEnvironment, StalledError
 
 _LOCAL = ("--master", "local[2]")
 _CLUSTER = ("--master", "local-cluster[2,1,1024]")
@@ -58,13 +58,13 @@ def _conf(settings: dict[str, str]) -> list[str]:
     return [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
 
 
-def _started(stage: Stage, *options: str, name: str = "writer") -> Program:
+def _started(stage: CellEnvironment, *options: str, name: str = "writer") -> Program:
     writer = stage.writer(*options, "--follow", "--max-records-per-transaction", "500", name=name)
     stage.await_commits(4, _START_S * stage.slack)
     return writer
 
 
-def workers_crash(point: CrashPoint, stage: Stage) -> None:
+def workers_crash(point: CrashPoint, stage: CellEnvironment) -> None:
     """Python workers kill themselves at ``point``; the run heals itself each time, with the JVM that it has."""
     master, probability, orders = _EACH_TIME[stage.cell.reader]
     crash = ("--crash-prob", probability, "--crash-point", point, "--crash-mode", "worker")
@@ -79,7 +79,7 @@ def workers_crash(point: CrashPoint, stage: Stage) -> None:
     stage.fire("kills", died)
 
 
-def deaths(stage: Stage) -> int:
+def deaths(stage: CellEnvironment) -> int:
     """Writer processes in which a partition's last attempt has no outcome: they died in it."""
     stage.journals.look()
     written = [e for e in stage.journals.entries if e.step is not Step.READ]
@@ -88,7 +88,7 @@ def deaths(stage: Stage) -> int:
     return len({pid for (pid, _), line in last.items() if line.step is not Step.OUTCOME})
 
 
-def _struck(stage: Stage, *roots: psutil.Process) -> list[psutil.Process]:
+def _stopped_in_transaction(stage: CellEnvironment, *roots: psutil.Process) -> list[psutil.Process]:
     """Processes with all below them, stopped while the brokers hold a transaction of theirs open; empty if never."""
     victims = tree(*roots)
     if caught_open(stage, victims):
@@ -105,7 +105,7 @@ def _kill(victims: Sequence[psutil.Process]) -> float:
     return time.time()
 
 
-def executor_killed(stage: Stage) -> None:
+def executor_killed(stage: CellEnvironment) -> None:
     """One of two executor JVMs dies in mid batch; Spark gives its tasks to another one."""
     with stage.feeding():
         stage.orders(2000, "--transactional")
@@ -114,7 +114,7 @@ def executor_killed(stage: Stage) -> None:
             if not (executors := family(writer, _EXECUTOR)):
                 stage.doubts.append("no executor was found to kill")
                 return
-            if not (victims := _struck(stage, stage.random.choice(executors))):
+            if not (victims := _stopped_in_transaction(stage, stage.random.choice(executors))):
                 return
             at = _kill(victims)
             stage.fire("kills")
@@ -122,13 +122,13 @@ def executor_killed(stage: Stage) -> None:
             stage.await_commits(8)
 
 
-def driver_killed(stage: Stage) -> None:
+def driver_killed(stage: CellEnvironment) -> None:
     """The driver's JVM and program die; a new driver resumes from the group's offset."""
     with stage.feeding():
         stage.orders(2000, "--transactional")
         writer = _started(stage, *_LOCAL)
         for _ in range(stage.times):
-            if not (victims := _struck(stage, psutil.Process(writer.pid))):
+            if not (victims := _stopped_in_transaction(stage, psutil.Process(writer.pid))):
                 return
             at = _kill(victims)
             writer.kill()
@@ -138,14 +138,14 @@ def driver_killed(stage: Stage) -> None:
             stage.await_commits(8)
 
 
-def driver_and_executor_killed(stage: Stage) -> None:
+def driver_and_executor_killed(stage: CellEnvironment) -> None:
     """Driver and one of two executors die at the same moment; the other one is left alone, and a new run goes on."""
     with stage.feeding():
         stage.orders(2000, "--transactional")
         writer = _started(stage, *_CLUSTER)
         for _ in range(stage.times):
             executor = stage.random.choice(family(writer, _EXECUTOR))
-            if not (victims := _struck(stage, executor)):
+            if not (victims := _stopped_in_transaction(stage, executor)):
                 return
             before = {one.pid for one in tree(psutil.Process(writer.pid))}
             at = _kill([*victims, *family(writer, _DRIVER)])
@@ -156,12 +156,12 @@ def driver_and_executor_killed(stage: Stage) -> None:
             stage.await_commits(8)
 
 
-def orphan(stage: Stage) -> None:
+def orphan(stage: CellEnvironment) -> None:
     """A worker hangs, its JVM and driver die, a new driver goes on; then the worker wakes up."""
     with stage.feeding():
         stage.orders(2000, "--transactional")
         writer = _started(stage, *_LOCAL)
-        workers = _struck(stage, *family(writer, _WORKER))
+        workers = _stopped_in_transaction(stage, *family(writer, _WORKER))
         try:
             if not workers:
                 return
@@ -184,13 +184,13 @@ def orphan(stage: Stage) -> None:
                     worker.send_signal(signal.SIGKILL)
 
 
-def _met(stage: Stage) -> int:
+def _met(stage: CellEnvironment) -> int:
     """How often one of them found what the other one did: fenced by it, or its range done already."""
     stage.journals.look()
     return sum(e.fields.get("status") in _MEETINGS for e in stage.journals.entries if e.step is Step.OUTCOME)
 
 
-def two_drivers(stage: Stage) -> None:
+def two_drivers(stage: CellEnvironment) -> None:
     """Two Spark drivers with one group fence each other."""
     with stage.feeding(600):
         stage.orders(2000)
@@ -206,7 +206,7 @@ def two_drivers(stage: Stage) -> None:
         stage.fire("rivals", 2)
 
 
-def speculation(stage: Stage) -> None:
+def speculation(stage: CellEnvironment) -> None:
     """A task stands still in its transaction, and Spark runs a copy of it on another host; then the first one wakes."""
     master = standalone(stage)
     with stage.feeding():
@@ -214,7 +214,7 @@ def speculation(stage: Stage) -> None:
         stage.writer(*("--master", master, "--follow", "--max-records-per-transaction", "500"), *_conf(_SPECULATION))
         stage.await_commits(4, _START_S * stage.slack)
         sleeper = stage.random.choice(_executor_workers(stage))
-        if not (victims := _struck(stage, sleeper)):
+        if not (victims := _stopped_in_transaction(stage, sleeper)):
             return
         asleep = time.time()
         try:
@@ -229,7 +229,7 @@ def speculation(stage: Stage) -> None:
         stage.fire(COPIES, copies(stage.journals.entries))
 
 
-def copied(stage: Stage, sleepers: set[int], since: float) -> bool:
+def copied(stage: CellEnvironment, sleepers: set[int], since: float) -> bool:
     """Whether somebody else fenced a range that one of the sleepers had begun and not ended."""
     stage.journals.look()
     mine = {p for pid in sleepers for p in open_ranges(stage.journals.entries, Kill(since, pid))}
@@ -237,7 +237,7 @@ def copied(stage: Stage, sleepers: set[int], since: float) -> bool:
     return any(e.fields["partition"] in mine for e in others if e.step is Step.FENCE and e.phase is Phase.DONE)
 
 
-def standalone(stage: Stage) -> str:
+def standalone(stage: CellEnvironment) -> str:
     """
     A standalone Spark cluster of two workers on two addresses; its master's URL.
 
@@ -265,7 +265,7 @@ def _url(master: Program) -> str | None:
     return told and told.group()
 
 
-def _executor_workers(stage: Stage) -> list[psutil.Process]:
+def _executor_workers(stage: CellEnvironment) -> list[psutil.Process]:
     """Python workers of all executors; those are no children of the driver in a standalone cluster."""
     found = [one for program in stage.programs.running() for one in tree(psutil.Process(program.pid))]
     return [one for one in found if any(_WORKER in word for word in _words(one))]
@@ -277,7 +277,7 @@ def _words(process: psutil.Process) -> list[str]:
     return []
 
 
-def no_local_disk(stage: Stage) -> None:
+def no_local_disk(stage: CellEnvironment) -> None:
     """Spark's own directory can't be written: the run ends with nothing committed, and the next one does it all."""
     stage.orders(500)
     before = stage.commits()
@@ -288,7 +288,13 @@ def no_local_disk(stage: Stage) -> None:
 
 
 def _cell(
-    name: str, fault: str, target: str, play: Callable[[Stage], None], *, bound_s: float | None = None, **needed: int
+    name: str,
+    fault: str,
+    target: str,
+    play: Callable[[CellEnvironment], None],
+    *,
+    bound_s: float | None = None,
+    **needed: int,
 ) -> Cell:
     return Cell(
         name=name,
@@ -320,7 +326,7 @@ def _crash_cell(point: CrashPoint) -> Cell:
     )
 
 
-def _none(_stage: Stage) -> None:
+def _none(_stage: CellEnvironment) -> None:
     """Nothing to play."""
 
 

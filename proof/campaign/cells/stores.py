@@ -14,9 +14,18 @@ from proof.campaign.cell import Cell
 from proof.campaign.cells import stores_ledger as ledger
 from proof.campaign.cells import stores_ledger as members
 from proof.campaign.cells import stores_receive as receive
-from proof.campaign.cells.stores_programs import Consumer, compare, ended, filled, forgetting, no_stall, sold, totals
+from proof.campaign.cells.stores_programs import (
+    Consumer,
+    compare,
+    ended,
+    forgetting,
+    output_sums,
+    produce_orders,
+    require_progress,
+    totals,
+)
 from proof.campaign.result import VIOLATED
-from proof.campaign.stage import Stage
+from proof.campaign.stage import CellEnvironment
 
 BEFORE = (CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS)
 AFTER = (CrashPoint.COMMIT_IN_FLIGHT, CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT)
@@ -25,7 +34,7 @@ _ROUNDS = 3
 
 
 @contextlib.contextmanager
-def _counting(stage: Stage, bug: str = "") -> Iterator[Consumer]:
+def _counting(stage: CellEnvironment, bug: str = "") -> Iterator[Consumer]:
     output = f"{stage.names.stem}.totals.v1"
     group = f"{stage.names.stem}.totals"
     words = ("totals", "--output", output, "--state-dir", str(stage.folder / "state"), "--max-offsets", "40")
@@ -42,16 +51,16 @@ def _check(consumer: Consumer) -> None:
     for one in told["first"]:
         name = "state-drift" if one["where"].startswith("state") else "changelog-drift"
         stage.findings.append({"name": name, "evidence": f"{one}"})
-    wanted, found = sold(stage), totals(stage, consumer.made[0])
+    wanted, found = output_sums(stage), totals(stage, consumer.made[0])
     compare(stage, "changelog-drift", "orders and cents in the results", found, (wanted.orders, wanted.cents))
     stage.notes.append(f"{found[0]} of {wanted.orders} orders and {found[1]} of {wanted.cents} cents in the results")
 
 
-def killed(points: tuple[CrashPoint, ...], stage: Stage) -> None:
+def killed(points: tuple[CrashPoint, ...], stage: CellEnvironment) -> None:
     """It dies at one of the points, again and again; each next start wipes the state and restores it."""
     with _counting(stage) as consumer:
         for number in range(max(_ROUNDS, stage.kills)):
-            filled(stage, _ORDERS)
+            produce_orders(stage, _ORDERS)
             _die(consumer, points[number % len(points)], "deltas")
         _check(consumer)
 
@@ -67,15 +76,15 @@ def _die(consumer: Consumer, point: CrashPoint, reading: str) -> None:
     stage.recovery_s.append(after.ended_at - died.ended_at)
 
 
-def state_wiped(stage: Stage) -> None:
+def state_wiped(stage: CellEnvironment) -> None:
     """The directory of the state is gone: everything comes back from the changelog."""
     with _counting(stage) as consumer:
         for _ in range(_ROUNDS):
-            filled(stage, _ORDERS)
+            produce_orders(stage, _ORDERS)
             consumer.drain()
             shutil.rmtree(stage.folder / "state")
             stage.fire("wipes")
-            filled(stage, _ORDERS)
+            produce_orders(stage, _ORDERS)
             since = time.time()
             after = consumer.drain()
             assert after.ended_at is not None
@@ -83,10 +92,10 @@ def state_wiped(stage: Stage) -> None:
         _check(consumer)
 
 
-def offsets_afterwards(stage: Stage) -> None:
+def offsets_afterwards(stage: CellEnvironment) -> None:
     """The control: deltas and offsets in two transactions, and a death between them."""
-    with _counting(stage, "offsets-afterwards") as consumer, no_stall():
-        filled(stage, _ORDERS)
+    with _counting(stage, "offsets-afterwards") as consumer, require_progress():
+        produce_orders(stage, _ORDERS)
         _die(consumer, CrashPoint.COMMIT_IN_FLIGHT, "orders")
         _check(consumer)
 
@@ -100,7 +109,7 @@ def _cell(
     name: str,
     fault: str,
     moment: str,
-    play: Callable[[Stage], None],
+    play: Callable[[CellEnvironment], None],
     *marks: str,
     target: str = "",
     bound_s: float | None = None,

@@ -19,19 +19,19 @@ from proof.campaign.cells.stores_programs import (
     POSTGRES,
     Consumer,
     Servers,
-    asked,
+    add_check_findings,
     compare_ledger,
     ended,
-    filled,
     forgetting,
-    found_by,
-    killed_again_and_again,
+    kill_repeatedly,
     moved,
-    no_stall,
     positions,
+    produce_orders,
+    query_row,
+    require_progress,
     stopped,
 )
-from proof.campaign.stage import Stage, StalledError
+from proof.campaign.stage import CellEnvironment, StalledError
 
 _DONE = b"COMMIT\x00"
 """The end of the server's `CommandComplete` for a COMMIT."""
@@ -40,7 +40,7 @@ _CONNECT_S = 5.0
 _HOST = "127.0.0.1"
 
 
-class LosesReplies:
+class ReplyDroppingProxy:
     """
     Passes bytes on, and at some replies to a COMMIT, chosen by ``dice``, cuts both connections instead.
 
@@ -136,12 +136,12 @@ class Ledger:
     def check(self) -> None:
         """Drain what is left, then compare: by its own check, and by the campaign's sums."""
         self.consumer.drain(*self.consumer.all_partitions)
-        found_by(self.consumer.stage, self.consumer.checked())
+        add_check_findings(self.consumer.stage, self.consumer.checked())
         compare_ledger(self.consumer, self.url, SCHEMA)
 
 
 @contextlib.contextmanager
-def ledger_on(stage: Stage, *options: str, bug: str = "", pattern: str = "ledger") -> Iterator[Ledger]:
+def ledger_on(stage: CellEnvironment, *options: str, bug: str = "", pattern: str = "ledger") -> Iterator[Ledger]:
     with Servers() as servers:
         url = servers.up(POSTGRES)
         words = (pattern, "--database", url, "--schema", SCHEMA, "--batch", str(BATCH), *options)
@@ -149,43 +149,43 @@ def ledger_on(stage: Stage, *options: str, bug: str = "", pattern: str = "ledger
             yield Ledger(consumer, servers, url)
 
 
-def dying(stage: Stage, moment: str, how: str = "kill", probability: float = DIES) -> list[str]:
+def dying(stage: CellEnvironment, moment: str, how: str = "kill", probability: float = DIES) -> list[str]:
     seed = str(stage.random.randrange(2**31))
     return ["--crash-point", moment, "--crash-how", how, "--crash-prob", str(probability), "--crash-seed", seed]
 
 
-def consumer_killed(stage: Stage) -> None:
+def consumer_killed(stage: CellEnvironment) -> None:
     """Consumers die with the row locked, before the commit, in it and behind it, again and again."""
     with ledger_on(stage) as ledger:
         _kill(stage, ledger, MOMENTS)
         ledger.check()
 
 
-def offsets_afterwards(stage: Stage) -> None:
+def offsets_afterwards(stage: CellEnvironment) -> None:
     """The control: rows and position in two transactions, and deaths between them."""
-    with ledger_on(stage, bug="position-afterwards") as ledger, no_stall():
+    with ledger_on(stage, bug="position-afterwards") as ledger, require_progress():
         _kill(stage, ledger, MOMENTS[1:2])
         ledger.check()
 
 
-def _kill(stage: Stage, ledger: Ledger, moments: tuple[str, ...]) -> None:
+def _kill(stage: CellEnvironment, ledger: Ledger, moments: tuple[str, ...]) -> None:
     def options() -> list[str]:
         return dying(stage, stage.random.choice(moments))
 
-    killed_again_and_again(ledger.consumer, options, ledger.position, per_kill=int(BATCH / DIES))
+    kill_repeatedly(ledger.consumer, options, ledger.position, per_kill=int(BATCH / DIES))
 
 
-def backend_killed(stage: Stage) -> None:
+def backend_killed(stage: CellEnvironment) -> None:
     """SIGKILL to the session's own process between INSERT and COMMIT; the server ends all others and recovers."""
 
     def kill(ledger: Ledger) -> float:
-        os.kill(int(asked(ledger.url, SCHEMA, _IN_TRANSACTION)[0]), signal.SIGKILL)
+        os.kill(int(query_row(ledger.url, SCHEMA, _IN_TRANSACTION)[0]), signal.SIGKILL)
         return time.time()
 
     _database_killed(stage, kill)
 
 
-def server_killed(stage: Stage) -> None:
+def server_killed(stage: CellEnvironment) -> None:
     """SIGKILL to the postmaster and all its children between INSERT and COMMIT; then it is started again."""
 
     def kill(ledger: Ledger) -> float:
@@ -196,10 +196,10 @@ def server_killed(stage: Stage) -> None:
     _database_killed(stage, kill)
 
 
-def _database_killed(stage: Stage, kill: Callable[[Ledger], float]) -> None:
+def _database_killed(stage: CellEnvironment, kill: Callable[[Ledger], float]) -> None:
     with ledger_on(stage) as ledger:
         for _ in range(_ROUNDS):
-            filled(stage, ORDERS)
+            produce_orders(stage, ORDERS)
             member = ledger.consumer.start(
                 *ledger.consumer.all_partitions, *dying(stage, "before-commit", "stop"), "--json"
             )
@@ -214,11 +214,11 @@ def _database_killed(stage: Stage, kill: Callable[[Ledger], float]) -> None:
         ledger.check()
 
 
-def reply_lost(stage: Stage) -> None:
+def reply_lost(stage: CellEnvironment) -> None:
     """The COMMIT took place and nobody told the ledger: it looks, and never guesses."""
     with ledger_on(stage) as ledger:
-        filled(stage, 2 * ORDERS)
-        with LosesReplies(ledger.url, DIES / 2, stage.random) as door:
+        produce_orders(stage, 2 * ORDERS)
+        with ReplyDroppingProxy(ledger.url, DIES / 2, stage.random) as door:
             ledger.consumer.drain(*ledger.consumer.all_partitions, "--database", door.url)
         stage.fire("lost_replies", door.lost)
         stage.recovery_s += door.recovery_s
@@ -235,7 +235,7 @@ REBALANCED_S = 2 * _SESSION_S + 3.0
 """A dead or stopped member's partitions are given out anew after its session."""
 
 
-def row_locked(stage: Stage) -> None:
+def row_locked(stage: CellEnvironment) -> None:
     """
     A member hangs with its rows locked and another takes over.
 
@@ -244,7 +244,7 @@ def row_locked(stage: Stage) -> None:
     times = ("--idle-timeout-s", f"{_IDLE_S:g}", "--lock-timeout-s", f"{_LOCK_S:g}")
     with ledger_on(stage, *times) as ledger:
         for killed in (False, True):
-            filled(stage, ORDERS)
+            produce_orders(stage, ORDERS)
             alone = ledger.consumer.all_partitions
             sleeper = ledger.consumer.start(*alone, *dying(stage, "before-commit", "stop", 1.0), "--json")
             if not stopped(stage, sleeper):
@@ -267,10 +267,10 @@ def row_locked(stage: Stage) -> None:
         ledger.check()
 
 
-def row_unguarded(stage: Stage) -> None:
+def row_unguarded(stage: CellEnvironment) -> None:
     """The control: positions that are written as if nobody else were there, taken from Kafka's offset."""
-    with ledger_on(stage, bug="position-of-kafka") as ledger, no_stall():
-        filled(stage, ORDERS)
+    with ledger_on(stage, bug="position-of-kafka") as ledger, require_progress():
+        produce_orders(stage, ORDERS)
         alone = ledger.consumer.all_partitions
         sleeper = ledger.consumer.start(*alone, *dying(stage, "after-commit", "stop", 1.0))
         if stopped(stage, sleeper):
@@ -281,7 +281,7 @@ def row_unguarded(stage: Stage) -> None:
         ledger.check()
 
 
-def rebalance(stage: Stage) -> None:
+def rebalance(stage: CellEnvironment) -> None:
     """Members of a group join, leave, hang and die while orders come in; partitions move under their hands."""
     with ledger_on(stage) as ledger:
         with stage.feeding():
@@ -292,7 +292,7 @@ def rebalance(stage: Stage) -> None:
         ledger.check()
 
 
-def _come_and_go(stage: Stage, ledger: Ledger) -> None:
+def _come_and_go(stage: CellEnvironment, ledger: Ledger) -> None:
     follow = ("--follow", "--session-timeout-s", f"{_SESSION_S:g}", "--max-poll-interval-s", "30")
     start = ledger.consumer.start
     first = start(*follow)
@@ -317,7 +317,7 @@ def _come_and_go(stage: Stage, ledger: Ledger) -> None:
         ended(stage, member)
 
 
-def _all_move(stage: Stage, ledger: Ledger) -> None:
+def _all_move(stage: CellEnvironment, ledger: Ledger) -> None:
     """Wait until the ledger goes on in every partition, once the members had time to meet; keep how long it took."""
     stage.pause(_MEET_S)
     since, before = time.time(), ledger.positions()
@@ -328,20 +328,20 @@ def _all_move(stage: Stage, ledger: Ledger) -> None:
 
 
 @contextlib.contextmanager
-def _set_back(stage: Stage, bug: str) -> Iterator[Ledger]:
+def _set_back(stage: CellEnvironment, bug: str) -> Iterator[Ledger]:
     """Yield a ledger whose database was copied, went on, and was put back to the copy; Kafka is ahead of it."""
     with ledger_on(stage, bug=bug) as ledger:
-        filled(stage, ORDERS)
+        produce_orders(stage, ORDERS)
         ledger.consumer.drain(*ledger.consumer.all_partitions)
         copy = ledger.servers.backup(POSTGRES)
-        filled(stage, ORDERS)
+        produce_orders(stage, ORDERS)
         ledger.consumer.drain(*ledger.consumer.all_partitions)
         ledger.servers.restore(POSTGRES, copy)
         stage.fire("restores")
         yield ledger
 
 
-def restored(stage: Stage) -> None:
+def restored(stage: CellEnvironment) -> None:
     """The database is set back: an alarm, and everything that is missing in it is read again."""
     with _set_back(stage, "") as ledger:
         if "ledger-rollback" not in ledger.consumer.checked()["findings"]:
@@ -351,8 +351,8 @@ def restored(stage: Stage) -> None:
         ledger.check()
 
 
-def larger_of_both(stage: Stage) -> None:
+def larger_of_both(stage: CellEnvironment) -> None:
     """The control: the pattern that takes the larger of both offsets leaves out what the database forgot."""
-    with _set_back(stage, "larger-of-both") as ledger, no_stall():
-        filled(stage, ORDERS)  # so that the position leaps over what is missing
+    with _set_back(stage, "larger-of-both") as ledger, require_progress():
+        produce_orders(stage, ORDERS)  # so that the position leaps over what is missing
         ledger.check()

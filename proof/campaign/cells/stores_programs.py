@@ -26,7 +26,7 @@ from brew.kafka.log_reader import scan
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode
 from proof.campaign.cluster import guard
 from proof.campaign.programs import ROOT, Program, ProgramFailedError
-from proof.campaign.stage import Stage, StalledError
+from proof.campaign.stage import CellEnvironment, StalledError
 
 _COMMAND_S = 90.0
 POSTGRES, REDIS = "postgres", "redis"
@@ -120,7 +120,7 @@ class Consumer:
     same program runs with that bug in it (`python -m tests.kills.broken`): it has to be found out.
     """
 
-    stage: Stage
+    stage: CellEnvironment
     words: tuple[str, ...]
     made: tuple[str, ...] = ()
     bug: str = ""
@@ -182,13 +182,13 @@ class Consumer:
         return [self.pattern, *where, "--group", self.group, *self.words[1:]]
 
 
-def filled(stage: Stage, count: int) -> None:
+def produce_orders(stage: CellEnvironment, count: int) -> None:
     """So many more orders go through the pipeline, aborted ones between them."""
     stage.orders(count, "--transactional")
     stage.drain()
 
 
-def ended(stage: Stage, program: Program, code: int = 0) -> Program:
+def ended(stage: CellEnvironment, program: Program, code: int = 0) -> Program:
     """
     The program, ended with ``code``.
 
@@ -204,7 +204,7 @@ def ended(stage: Stage, program: Program, code: int = 0) -> Program:
     return program
 
 
-def stopped(stage: Stage, program: Program) -> bool:
+def stopped(stage: CellEnvironment, program: Program) -> bool:
     """Wait until the program has stopped itself where it was told to; False when it has ended instead."""
 
     def there() -> bool:
@@ -218,13 +218,13 @@ def stopped(stage: Stage, program: Program) -> bool:
     return program.code() is None
 
 
-def moved(stage: Stage, position: Callable[[], int], since: float, before: int) -> None:
+def moved(stage: CellEnvironment, position: Callable[[], int], since: float, before: int) -> None:
     """Wait until the position has left ``before``, and keep the seconds that took."""
     stage.until(lambda: position() > before, "the first commit after the fault", _END_S)
     stage.recovery_s.append(time.time() - since)
 
 
-def killed_again_and_again(
+def kill_repeatedly(
     consumer_of: Consumer, dying: Callable[[], Sequence[str]], position: Callable[[], int], *, per_kill: int
 ) -> None:
     """
@@ -234,7 +234,7 @@ def killed_again_and_again(
     """
     stage, alone = consumer_of.stage, consumer_of.all_partitions
     died_at: float | None = None
-    filled(stage, int(_ROOM * per_kill * stage.kills) + per_kill)
+    produce_orders(stage, int(_ROOM * per_kill * stage.kills) + per_kill)
     while stage.fired["kills"] < stage.kills:
         before, program = position(), consumer_of.start(*alone, *dying())
         moved_at = _first_move(stage, program, position, before)
@@ -245,7 +245,7 @@ def killed_again_and_again(
             died_at = program.ended_at
             stage.fire("kills")
         elif code == 0:
-            filled(stage, int(_ROOM * per_kill * (stage.kills - stage.fired["kills"])))
+            produce_orders(stage, int(_ROOM * per_kill * (stage.kills - stage.fired["kills"])))
         else:
             raise StalledError(f"{program.name} ended with {code} instead of dying: {program.last_words()}")
     before, last = position(), consumer_of.start(*alone)
@@ -255,7 +255,7 @@ def killed_again_and_again(
         stage.recovery_s.append(moved_at - died_at)
 
 
-def _first_move(stage: Stage, program: Program, position: Callable[[], int], before: int) -> float | None:
+def _first_move(stage: CellEnvironment, program: Program, position: Callable[[], int], before: int) -> float | None:
     """Wait for a program's end; when the position first left ``before``, None if it did not."""
     at = None
     while program.code() is None:
@@ -266,7 +266,7 @@ def _first_move(stage: Stage, program: Program, position: Callable[[], int], bef
     return program.ended_at if at is None and position() > before else at
 
 
-def found_by(stage: Stage, told: dict[str, Any]) -> None:
+def add_check_findings(stage: CellEnvironment, told: dict[str, Any]) -> None:
     """Keep the findings of a program's own check."""
     for name, count in told["findings"].items():
         example = next((one for one in told["examples"] if one.startswith(name)), "no example")
@@ -283,7 +283,7 @@ def forgetting(consumer_of: Consumer) -> Iterator[Consumer]:
 
 
 @contextlib.contextmanager
-def no_stall() -> Iterator[None]:
+def require_progress() -> Iterator[None]:
     """For controls: what does not work at all shows nothing, and must not pass for the violation that is wanted."""
     try:
         yield
@@ -304,7 +304,7 @@ class Sums:
     cups: int
 
 
-def sold(stage: Stage) -> Sums:
+def output_sums(stage: CellEnvironment) -> Sums:
     """The output as a `read_committed` reader sees it."""
     orders = cents = cups = 0
     for _key, value in _records(stage, stage.names.output):
@@ -315,21 +315,21 @@ def sold(stage: Stage) -> Sums:
     return Sums(orders, cents, cups)
 
 
-def totals(stage: Stage, topic: str) -> tuple[int, Decimal]:
+def totals(stage: CellEnvironment, topic: str) -> tuple[int, Decimal]:
     """Orders and cents of all tiers together, from the latest record of each in the topic of results."""
     latest = {key: json.loads(value) for key, value in _records(stage, topic) if value is not None}
     tiers = [total for key, total in latest.items() if (key or b"").startswith(b"tier/")]
     return sum(int(one["orders"]) for one in tiers), sum((Decimal(one["sum_cents"]) for one in tiers), Decimal(0))
 
 
-def _records(stage: Stage, topic: str) -> Iterator[tuple[bytes | None, bytes | None]]:
+def _records(stage: CellEnvironment, topic: str) -> Iterator[tuple[bytes | None, bytes | None]]:
     logs = offsets.log_offsets(stage.cluster.admin, topic, range(stage.cell.partitions), Deadline(_STORES_SUMS_ASK_S))
     ends = {p: (log.first, log.last_stable) for p, log in logs.items()}
     for batch in scan(stage.cluster.connection, topic, ends, READ_COMMITTED):
         yield from ((record.key(), record.value()) for record in batch)
 
 
-def asked(url: str, schema: str, query: str) -> tuple[Any, ...]:
+def query_row(url: str, schema: str, query: str) -> tuple[Any, ...]:
     """
     One row of the database.
 
@@ -348,13 +348,13 @@ def asked(url: str, schema: str, query: str) -> tuple[Any, ...]:
 def positions(url: str, schema: str) -> dict[int, int]:
     """The ledger's position in each partition; empty while the database can't tell."""
     try:
-        found = asked(url, schema, "SELECT json_object_agg(partition, next_offset) FROM kafka_offsets")[0]
+        found = query_row(url, schema, "SELECT json_object_agg(partition, next_offset) FROM kafka_offsets")[0]
     except Refused:
         return {}
     return {int(partition): offset for partition, offset in (found or {}).items()}
 
 
-def compare(stage: Stage, name: str, what: str, found: object, wanted: object) -> None:
+def compare(stage: CellEnvironment, name: str, what: str, found: object, wanted: object) -> None:
     """Keep a finding where a sum is not what it has to be."""
     if found != wanted:
         stage.findings.append({"name": name, "evidence": f"{what}: {found} instead of {wanted}"})
@@ -362,22 +362,22 @@ def compare(stage: Stage, name: str, what: str, found: object, wanted: object) -
 
 def compare_ledger(ledger: Consumer, url: str, schema: str) -> None:
     """Rows and balances in the database against the output, to the cent."""
-    stage, wanted = ledger.stage, sold(ledger.stage)
-    rows, cents = asked(url, schema, "SELECT count(*), coalesce(sum(cents), 0) FROM ledger_entries")
+    stage, wanted = ledger.stage, output_sums(ledger.stage)
+    rows, cents = query_row(url, schema, "SELECT count(*), coalesce(sum(cents), 0) FROM ledger_entries")
     name = "ledger-missing" if rows < wanted.orders else "ledger-duplicate"
     compare(stage, name, "rows of the ledger", rows, wanted.orders)
     compare(stage, "ledger-drift", "cents in the ledger's rows", cents, wanted.cents)
-    booked = asked(url, schema, "SELECT coalesce(sum(orders), 0), coalesce(sum(cents), 0) FROM ledger_balances")
+    booked = query_row(url, schema, "SELECT coalesce(sum(orders), 0), coalesce(sum(cents), 0) FROM ledger_balances")
     compare(stage, "ledger-drift", "orders and cents in the balances", booked, (wanted.orders, wanted.cents))
     stage.notes.append(f"{rows} rows of {wanted.orders} outputs, {booked[1]} of {wanted.cents} cents")
 
 
 def compare_receiver(receiver: Consumer, url: str, schema: str) -> None:
     """Effects and points in the database against the output."""
-    stage, wanted = receiver.stage, sold(receiver.stage)
-    effects, messages = asked(url, schema, "SELECT count(*), count(DISTINCT message_id) FROM receiver_effects")
+    stage, wanted = receiver.stage, output_sums(receiver.stage)
+    effects, messages = query_row(url, schema, "SELECT count(*), count(DISTINCT message_id) FROM receiver_effects")
     compare(stage, "receiver-lost", "messages with an effect", messages, wanted.orders)
     compare(stage, "receiver-duplicate", "effects", effects, messages)
-    points = asked(url, schema, "SELECT coalesce(sum(points), 0) FROM receiver_points")[0]
+    points = query_row(url, schema, "SELECT coalesce(sum(points), 0) FROM receiver_points")[0]
     compare(stage, "receiver-duplicate" if points > wanted.cups else "receiver-lost", "points", points, wanted.cups)
     stage.notes.append(f"{effects} effects of {wanted.orders} outputs, {points} of {wanted.cups} points")

@@ -15,19 +15,19 @@ from proof.campaign.cells.stores_programs import (
     REDIS,
     Consumer,
     Servers,
-    asked,
+    add_check_findings,
     compare_receiver,
     ended,
-    filled,
     forgetting,
-    found_by,
-    killed_again_and_again,
-    no_stall,
-    sold,
+    kill_repeatedly,
+    output_sums,
+    produce_orders,
+    query_row,
+    require_progress,
     stopped,
 )
 from proof.campaign.programs import Program
-from proof.campaign.stage import Stage, StalledError
+from proof.campaign.stage import CellEnvironment, StalledError
 
 _ORDERS = 160
 _ROUNDS = 3
@@ -36,18 +36,18 @@ _RUN_OUT_S = 1.5
 _CLAIMED = "SELECT count(*) FROM processed_messages"
 
 
-def receiver_killed(stage: Stage) -> None:
+def receiver_killed(stage: CellEnvironment) -> None:
     """Claim and effect are one transaction of PostgreSQL, and consumers die around its commit."""
     _kill_receivers(stage, MOMENTS, "")
 
 
-def claims_afterwards(stage: Stage) -> None:
+def claims_afterwards(stage: CellEnvironment) -> None:
     """The control: effects and claims in two transactions, and deaths between them."""
-    with no_stall():
+    with require_progress():
         _kill_receivers(stage, MOMENTS[1:2], "claim-afterwards")
 
 
-def _kill_receivers(stage: Stage, moments: tuple[str, ...], bug: str) -> None:
+def _kill_receivers(stage: CellEnvironment, moments: tuple[str, ...], bug: str) -> None:
     with ledger_on(stage, "--keep-days", "0", bug=bug, pattern="receive") as receiver:
         consumer = receiver.consumer
 
@@ -56,17 +56,17 @@ def _kill_receivers(stage: Stage, moments: tuple[str, ...], bug: str) -> None:
 
         def claimed() -> int:
             with contextlib.suppress(Refused):
-                return int(asked(receiver.url, SCHEMA, _CLAIMED)[0])
+                return int(query_row(receiver.url, SCHEMA, _CLAIMED)[0])
             return -1
 
-        killed_again_and_again(consumer, options, claimed, per_kill=int(BATCH / DIES))
+        kill_repeatedly(consumer, options, claimed, per_kill=int(BATCH / DIES))
         consumer.drain(*consumer.all_partitions)
-        found_by(stage, consumer.checked())
+        add_check_findings(stage, consumer.checked())
         compare_receiver(consumer, receiver.url, SCHEMA)
 
 
 @contextlib.contextmanager
-def _receiver(stage: Stage, url: str, store: str, *options: str) -> Iterator[Consumer]:
+def _receiver(stage: CellEnvironment, url: str, store: str, *options: str) -> Iterator[Consumer]:
     words = ("receive", "--store", store, "--redis", url, "--batch", str(BATCH), *options)
     with forgetting(Consumer(stage, words)) as consumer:
         yield consumer
@@ -77,17 +77,17 @@ def _check(consumer: Consumer) -> None:
     stage = consumer.stage
     consumer.drain(*consumer.all_partitions)
     told = consumer.checked()
-    found_by(stage, told)
+    add_check_findings(stage, told)
     stage.notes.append(
-        f"{told['effects']} effects of {sold(stage).orders} outputs, {told['duplicates']} of them duplicates"
+        f"{told['effects']} effects of {output_sums(stage).orders} outputs, {told['duplicates']} of them duplicates"
     )
 
 
-def redis_killed(stage: Stage) -> None:
+def redis_killed(stage: CellEnvironment) -> None:
     """SIGKILL to Redis while a receiver stands before its script, and once while it works; it starts with its log."""
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
         for _ in range(_ROUNDS):
-            filled(stage, _ORDERS)
+            produce_orders(stage, _ORDERS)
             member = consumer.start(*consumer.all_partitions, *dying(stage, "before-commit", "stop"))
             if not stopped(stage, member):
                 continue
@@ -99,28 +99,28 @@ def redis_killed(stage: Stage) -> None:
         _check(consumer)
 
 
-def script_killed(stage: Stage) -> None:
+def script_killed(stage: CellEnvironment) -> None:
     """Consumers die before and behind their script, again and again."""
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
         _kill(stage, consumer, ("before-commit", "after-commit"))
 
 
-def beside_the_effect(stage: Stage) -> None:
+def beside_the_effect(stage: CellEnvironment) -> None:
     """The control: the claim beside the effect, and deaths behind the effect; its duplicates are counted."""
     weak = ("--claim-s", "0.3")
-    with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis", *weak) as consumer, no_stall():
+    with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis", *weak) as consumer, require_progress():
         _kill(stage, consumer, ("before-commit",), probability=0.02)
 
 
-def _kill(stage: Stage, consumer: Consumer, moments: tuple[str, ...], probability: float = DIES) -> None:
+def _kill(stage: CellEnvironment, consumer: Consumer, moments: tuple[str, ...], probability: float = DIES) -> None:
     def options() -> list[str]:
         return dying(stage, stage.random.choice(moments), probability=probability)
 
-    killed_again_and_again(consumer, options, consumer.position, per_kill=50)
+    kill_repeatedly(consumer, options, consumer.position, per_kill=50)
     _check(consumer)
 
 
-def flushed(stage: Stage) -> None:
+def flushed(stage: CellEnvironment) -> None:
     """FLUSHALL takes claims and effects together: what was read is missing, and reading again brings exactly that."""
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
         _half(stage, consumer)
@@ -130,7 +130,7 @@ def flushed(stage: Stage) -> None:
         _lost_then_read_again(stage, consumer)
 
 
-def failed_over(stage: Stage) -> None:
+def failed_over(stage: CellEnvironment) -> None:
     """Redis dies and an empty replica takes its place, at another address."""
     with Servers() as first, Servers() as second, _receiver(stage, first.up(REDIS), "redis-script") as consumer:
         _half(stage, consumer)
@@ -141,13 +141,13 @@ def failed_over(stage: Stage) -> None:
             _lost_then_read_again(stage, moved)
 
 
-def _half(stage: Stage, consumer: Consumer) -> None:
-    filled(stage, _ORDERS)
+def _half(stage: CellEnvironment, consumer: Consumer) -> None:
+    produce_orders(stage, _ORDERS)
     consumer.drain(*consumer.all_partitions)
 
 
-def _lost_then_read_again(stage: Stage, consumer: Consumer) -> None:
-    filled(stage, _ORDERS)
+def _lost_then_read_again(stage: CellEnvironment, consumer: Consumer) -> None:
+    produce_orders(stage, _ORDERS)
     consumer.drain(*consumer.all_partitions)
     lost = consumer.checked()["findings"].get("receiver-lost", 0)
     stage.fire("losses_seen", int(lost > 0))
@@ -156,12 +156,12 @@ def _lost_then_read_again(stage: Stage, consumer: Consumer) -> None:
     _check(consumer)
 
 
-def forgetful(stage: Stage) -> None:
+def forgetful(stage: CellEnvironment) -> None:
     """What would let Redis forget claims before their messages is refused: eviction, a log that lags, a short time."""
     with Servers() as servers:
         url = servers.up(REDIS, **{"maxmemory-policy": "allkeys-lru", "appendfsync": "everysec"})
         with _receiver(stage, url, "redis-script") as consumer:
-            filled(stage, _ORDERS)
+            produce_orders(stage, _ORDERS)
             _refused(stage, consumer.start(), "maxmemory-policy", "appendfsync")
             _refused(stage, consumer.start("--keep-days", _SHORT_DAYS), "--keep-days")
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
@@ -171,19 +171,19 @@ def forgetful(stage: Stage) -> None:
         _check(consumer)
 
 
-def run_out(stage: Stage) -> None:
+def run_out(stage: CellEnvironment) -> None:
     """The control: claims that run out before their messages come again, accepted on purpose; duplicates, counted."""
-    with Servers() as servers, no_stall():
+    with Servers() as servers, require_progress():
         short = ("--keep-days", _SHORT_DAYS, "--accept-weaker")
         with _receiver(stage, servers.up(REDIS), "redis-script", *short) as consumer:
             _half(stage, consumer)
             stage.pause(_RUN_OUT_S)
             stage.fire("expiries")
             consumer.drain(*consumer.all_partitions, "--again")
-            found_by(stage, consumer.checked())
+            add_check_findings(stage, consumer.checked())
 
 
-def _refused(stage: Stage, program: Program, *words: str) -> None:
+def _refused(stage: CellEnvironment, program: Program, *words: str) -> None:
     """
     It ends with 3 and says the words.
 

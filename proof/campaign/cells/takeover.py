@@ -9,7 +9,7 @@ import time
 from brew.journal import Entry, Phase, Step
 from proof.campaign.cell import Cell
 from proof.campaign.programs import Program
-from proof.campaign.stage import Stage
+from proof.campaign.stage import CellEnvironment
 
 _TRIES = 2000
 _ROUNDS = 8
@@ -24,7 +24,7 @@ _WHERE = {
 }
 
 
-def freeze(stage: Stage, writer: Program, moment: str) -> dict[int, float]:
+def freeze(stage: CellEnvironment, writer: Program, moment: str) -> dict[int, float]:
     """SIGSTOP the writer, again and again, until it stands at ``moment``; its partitions there, and since when."""
     for _ in range(_TRIES):
         writer.signal(signal.SIGSTOP)
@@ -41,7 +41,7 @@ def freeze(stage: Stage, writer: Program, moment: str) -> dict[int, float]:
     return {}
 
 
-def zombie(moment: str, stage: Stage) -> None:
+def zombie(moment: str, stage: CellEnvironment) -> None:
     """A writer hangs at ``moment``, another takes over, the first one wakes up and must find itself fenced."""
     with stage.feeding(600):
         stage.orders(2000, "--transactional")
@@ -61,7 +61,7 @@ def zombie(moment: str, stage: Stage) -> None:
                 return
 
 
-def fenced(stage: Stage, writer: Program) -> bool:
+def fenced(stage: CellEnvironment, writer: Program) -> bool:
     """Whether the writer is told within 5 s that a newer one holds its id."""
     end = time.monotonic() + _FENCED_S
     while time.monotonic() < end:
@@ -73,7 +73,7 @@ def fenced(stage: Stage, writer: Program) -> bool:
     return False
 
 
-def overslept(stage: Stage) -> None:
+def overslept(stage: CellEnvironment) -> None:
     """The writer hangs for longer than its transaction lives; the broker aborts it, and the writer starts over."""
     with stage.feeding():
         writer = stage.writer("--follow", *_RANGES, "--transaction-timeout", "5")
@@ -86,7 +86,7 @@ def overslept(stage: Stage) -> None:
         stage.recovered(woken, frozen or None)
 
 
-def two_writers(seconds: float, stage: Stage) -> None:
+def two_writers(seconds: float, stage: CellEnvironment) -> None:
     """Two writers follow with one group; they fence each other, and everything comes out once."""
     with stage.feeding(600):
         first, second = (stage.writer("--follow", *_RANGES, name=name) for name in ("first", "second"))

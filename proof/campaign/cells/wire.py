@@ -14,10 +14,10 @@ from brew.journal import Entry, Phase, Step
 from brew.names import TransactionalId
 from proof.campaign.cell import Cell
 from proof.campaign.cells.writer import died
-from proof.campaign.stage import Stage
+from proof.campaign.stage import CellEnvironment
 from proof.wire.codec import Api, error_name
 from proof.wire.proxy import WireProxy
-from proof.wire.rules import PLAIN, Action, Rule, Shape, Side
+from proof.wire.rules import NO_DELAY, Action, NetworkConditions, Rule, Side
 
 _ROUNDS = 10
 _CAUGHT_S = 30.0
@@ -27,7 +27,7 @@ _RANGES = ("--max-records-per-transaction", "100")
 
 
 @contextmanager
-def between(stage: Stage, shape: Shape = PLAIN) -> Iterator[WireProxy]:
+def between(stage: CellEnvironment, shape: NetworkConditions = NO_DELAY) -> Iterator[WireProxy]:
     """A block in which writers reach the brokers through the proxy; readers and the checker do not."""
     with WireProxy(stage.cluster.bootstrap, shape=shape, seed=stage.seed) as proxy:
         stage.bootstrap = proxy.bootstrap
@@ -39,11 +39,11 @@ def between(stage: Stage, shape: Shape = PLAIN) -> Iterator[WireProxy]:
             stage.doubts += [f"the proxy could not read a frame: {failure}" for failure in proxy.failures]
 
 
-def _name(stage: Stage) -> str:
+def _name(stage: CellEnvironment) -> str:
     return str(TransactionalId(stage.names.group, stage.names.input, stage.partition))
 
 
-def late(api: Api, stage: Stage) -> None:
+def late(api: Api, stage: CellEnvironment) -> None:
     """
     Hold a frame, cut its connection, let the next transaction of the same id write, release the frame into it.
 
@@ -74,7 +74,7 @@ def late(api: Api, stage: Stage) -> None:
     stage.notes.append("the late frames were answered with " + ", ".join(f"{n} x{c}" for n, c in answers.items()))
 
 
-def lost_reply(api: Api, stage: Stage) -> None:
+def lost_reply(api: Api, stage: CellEnvironment) -> None:
     """The broker did what it was asked, and the connection breaks before it can say so."""
     with between(stage) as proxy, stage.feeding(600):
         stage.orders(1000, "--transactional")
@@ -89,7 +89,7 @@ def lost_reply(api: Api, stage: Stage) -> None:
             stage.recovered(at, [stage.partition])
 
 
-def killed_in_commit(stage: Stage, *, released: bool) -> None:
+def killed_in_commit(stage: CellEnvironment, *, released: bool) -> None:
     """The writer dies with its commit on the way; the commit arrives, or does not: the next one sees which."""
     if stage.cell.bug:  # without any committed position the next run would refuse, and break nothing
         stage.orders(200)
@@ -112,7 +112,7 @@ def killed_in_commit(stage: Stage, *, released: bool) -> None:
             stage.stop(following)
 
 
-def slow(shape: Shape, stage: Stage) -> None:
+def slow(shape: NetworkConditions, stage: CellEnvironment) -> None:
     """Everything takes longer, and comes out all the same."""
     with between(stage, shape), stage.feeding(100):
         stage.orders(500, "--transactional")
@@ -123,7 +123,7 @@ def slow(shape: Shape, stage: Stage) -> None:
         stage.fire(SLOWED, slowed(stage.journals.entries, shape))
 
 
-def slowed(entries: Iterable[Entry], shape: Shape) -> int:
+def slowed(entries: Iterable[Entry], shape: NetworkConditions) -> int:
     """Steps that took as long as the network asks for, there and back, at the least."""
     wait = max(2 * (shape.latency_s - shape.jitter_s), shape.retransmit_s if shape.loss else 0.0, _NOTICED_S)
     begun: dict[tuple[int, int, Step], float] = {}
@@ -199,7 +199,7 @@ def _commit_control() -> Cell:
     )
 
 
-def _slow_cell(word: str, fault: str, shape: Shape) -> Cell:
+def _slow_cell(word: str, fault: str, shape: NetworkConditions) -> Cell:
     return Cell(
         name=f"F20-{word}",
         row="F20",
@@ -223,8 +223,8 @@ CELLS = (
     _reply_cell("init-producer-id", Api.INIT_PRODUCER_ID),
     _reply_cell("add-offsets", Api.ADD_OFFSETS_TO_TXN),
     _reply_cell("end-txn", Api.END_TXN),
-    _slow_cell("latency", "300 ms each way, +-100 ms", Shape(latency_s=0.3, jitter_s=0.1)),
-    _slow_cell("loss", "5 % of frames wait for a retransmission", Shape(loss=0.05)),
-    _slow_cell("jitter", "25 ms +-25 ms", Shape(latency_s=0.025, jitter_s=0.025)),
-    _slow_cell("rate", "1 Mbit/s", Shape(rate=125_000.0)),
+    _slow_cell("latency", "300 ms each way, +-100 ms", NetworkConditions(latency_s=0.3, jitter_s=0.1)),
+    _slow_cell("loss", "5 % of frames wait for a retransmission", NetworkConditions(loss=0.05)),
+    _slow_cell("jitter", "25 ms +-25 ms", NetworkConditions(latency_s=0.025, jitter_s=0.025)),
+    _slow_cell("rate", "1 Mbit/s", NetworkConditions(rate=125_000.0)),
 )

@@ -9,7 +9,7 @@ from brew.names import CrashPoint
 from proof.campaign.cell import Cell
 from proof.campaign.journals import Kill, recoveries
 from proof.campaign.programs import Program
-from proof.campaign.stage import Stage, StalledError
+from proof.campaign.stage import CellEnvironment, StalledError
 
 _PER_TRANSACTION = 20
 _PROBABILITY = 0.1
@@ -18,7 +18,7 @@ _PER_KILL = 1.5 * _PER_TRANSACTION / _PROBABILITY
 _RESERVE = 1000
 
 
-def crash_loop(point: CrashPoint, stage: Stage) -> None:
+def crash_loop(point: CrashPoint, stage: CellEnvironment) -> None:
     """Start the writer again and again until it has died so often at ``point``; each start recovers the last death."""
     stage.orders(int(_RESERVE + _PER_KILL * stage.kills), "--transactional")
     while stage.fired["kills"] < stage.kills:
@@ -37,7 +37,7 @@ def crash_loop(point: CrashPoint, stage: Stage) -> None:
     stage.recovery_s += recoveries(stage.journals, stage.killed)
 
 
-def died(stage: Stage, writer: Program) -> None:
+def died(stage: CellEnvironment, writer: Program) -> None:
     """Note that a writer was killed."""
     assert writer.ended_at is not None
     stage.killed.append(Kill(writer.ended_at, writer.pid))

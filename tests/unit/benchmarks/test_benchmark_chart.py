@@ -15,7 +15,7 @@ from chart import draw, panels
 from results import together
 from runs import Latency, Restart, Results, Run, load, save
 
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.errors import Refused
 
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -104,7 +104,7 @@ def test_a_page_is_put_together_from_several_files(tmp_path: Path) -> None:
     one, two, page = tmp_path / "one.json", tmp_path / "two.json", tmp_path / "PAGE.md"
     save(replace(RESULTS, command="first command"), one)
     save(replace(RESULTS, command="second command", runs=[_run("direct", 7_654_321, 1, 9.0)]), two)
-    assert outcome(together, "results", [str(one), str(two), "--out", str(page)]) == 0
+    assert exit_code_of(together, "results", [str(one), str(two), "--out", str(page)]) == 0
     text = page.read_text()
     assert all(told in text for told in ("first command", "second command", "7,654,321 orders", "1,000 orders"))
     assert load([tmp_path / "page.json"]) == load([one, two])

@@ -6,7 +6,16 @@ import pytest
 from harness.claims import GROUP, INTERVAL, START_MS, TOPIC, beat, claim, fold, release, seat
 
 from brew.claims.messages import ClaimingMessages, Heartbeat, ReleaseGroup
-from brew.claims.state import PARTIAL_MS, SNAPSHOT_MS, SNAPSHOT_RECORDS, Answer, Place, Status, Table, status
+from brew.claims.state import (
+    PARTIAL_MS,
+    SNAPSHOT_MS,
+    SNAPSHOT_RECORDS,
+    GroupPartition,
+    RecordEffect,
+    Status,
+    Table,
+    status,
+)
 
 
 def messages(client: str, token: int, proposed: int) -> ClaimingMessages:
@@ -30,11 +39,12 @@ def test_an_owner_is_fresh_below_one_interval_and_stale_beyond_two(age: int, wan
 
 
 @pytest.mark.parametrize(
-    ("age", "wanted"), [(0, Answer.HELD), (2 * INTERVAL, Answer.HELD), (2 * INTERVAL + 1, Answer.GRANTED)]
+    ("age", "wanted"),
+    [(0, RecordEffect.HELD), (2 * INTERVAL, RecordEffect.HELD), (2 * INTERVAL + 1, RecordEffect.GRANTED)],
 )
-def test_a_claim_is_granted_from_the_first_stale_millisecond_on(age: int, wanted: Answer) -> None:
+def test_a_claim_is_granted_from_the_first_stale_millisecond_on(age: int, wanted: RecordEffect) -> None:
     """And not at the last unknown one."""
-    assert fold(Table(), (0, claim("a")), (age, claim("b"))) == [Answer.GRANTED, wanted]
+    assert fold(Table(), (0, claim("a")), (age, claim("b"))) == [RecordEffect.GRANTED, wanted]
 
 
 def test_the_earliest_claim_in_the_log_wins() -> None:
@@ -42,7 +52,7 @@ def test_the_earliest_claim_in_the_log_wins() -> None:
     table = Table()
     answers = fold(table, (0, claim("b")), (0, claim("a")), (0, claim("b")))
 
-    assert answers == [Answer.GRANTED, Answer.HELD, Answer.HELD]
+    assert answers == [RecordEffect.GRANTED, RecordEffect.HELD, RecordEffect.HELD]
     assert (seat(table).owner, seat(table).token) == ("b", 0)
 
 
@@ -56,7 +66,7 @@ def test_the_writes_of_an_owner_that_was_replaced_are_late() -> None:
         table, (2002, beat("a", 0, 99)), (2003, release("a", 0, 99)), (2004, messages("a", 0, 99)), (2005, beat("b", 0))
     )
 
-    assert late == [Answer.LATE] * 4
+    assert late == [RecordEffect.LATE] * 4
     assert (seat(table).owner, seat(table).token) == ("b", 1)
     assert (seat(table).position, seat(table).heard) == before
 
@@ -64,8 +74,8 @@ def test_the_writes_of_an_owner_that_was_replaced_are_late() -> None:
 def test_an_owner_that_was_stale_and_not_replaced_goes_on() -> None:
     """Its heartbeat stands before the other's claim in the log."""
     assert fold(Table(), (0, claim("a")), (5000, beat("a", 0)), (5001, claim("b")))[1:] == [
-        Answer.REFRESHED,
-        Answer.HELD,
+        RecordEffect.REFRESHED,
+        RecordEffect.HELD,
     ]
 
 
@@ -81,7 +91,13 @@ def test_a_restarted_process_gets_a_new_token_and_the_older_one_is_late() -> Non
         (1003, beat("a", 1)),
         (3004, beat("a", 1, resume=True)),
     )
-    assert answers[1:] == [Answer.RESUMED, Answer.LATE, Answer.LATE, Answer.REFRESHED, Answer.LATE]
+    assert answers[1:] == [
+        RecordEffect.RESUMED,
+        RecordEffect.LATE,
+        RecordEffect.LATE,
+        RecordEffect.REFRESHED,
+        RecordEffect.LATE,
+    ]
     assert seat(table).token == 1
 
 
@@ -89,7 +105,7 @@ def test_a_heartbeat_of_a_clock_that_was_ahead_holds_nothing_back() -> None:
     """A broker that was a minute ahead wrote it; another one leads now."""
     table = Table()
     answers = fold(table, (0, claim("a")), (60_000, beat("a", 0)), (100, claim("b")), (2101, claim("b")))
-    assert answers == [Answer.GRANTED, Answer.REFRESHED, Answer.HELD, Answer.GRANTED]
+    assert answers == [RecordEffect.GRANTED, RecordEffect.REFRESHED, RecordEffect.HELD, RecordEffect.GRANTED]
 
 
 def test_without_the_turning_back_a_clock_that_was_ahead_would_hold_a_partition_for_a_minute(
@@ -97,13 +113,13 @@ def test_without_the_turning_back_a_clock_that_was_ahead_would_hold_a_partition_
 ) -> None:
     """The rule above is what heals it."""
     monkeypatch.setattr(Table, "_turn_back", lambda _self, _time: None)
-    assert fold(Table(), (0, claim("a")), (60_000, beat("a", 0)), (2101, claim("b")))[-1] is Answer.HELD
+    assert fold(Table(), (0, claim("a")), (60_000, beat("a", 0)), (2101, claim("b")))[-1] is RecordEffect.HELD
 
 
 def test_a_clock_that_jumps_ahead_costs_an_owner_its_partition_once() -> None:
     """The claim is granted, and the owner sees that it is late."""
     answers = fold(Table(), (0, claim("a")), (60_000, claim("b")), (60_001, beat("a", 0)))
-    assert answers == [Answer.GRANTED, Answer.GRANTED, Answer.LATE]
+    assert answers == [RecordEffect.GRANTED, RecordEffect.GRANTED, RecordEffect.LATE]
 
 
 def test_positions_only_go_forward() -> None:
@@ -111,8 +127,11 @@ def test_positions_only_go_forward() -> None:
     table = Table()
     fold(table, (0, claim("a")), (1, beat("a", 0, 10)), (2, beat("a", 0, 5)), (3, beat("a", 0)))
     assert seat(table).position == 10
-    assert fold(table, (4, messages("a", 0, 10)), (5, messages("a", 0, 20))) == [Answer.BEHIND, Answer.ADVANCED]
-    assert fold(table, (6, release("a", 0, 7)), (7, claim("b"))) == [Answer.RELEASED, Answer.GRANTED]
+    assert fold(table, (4, messages("a", 0, 10)), (5, messages("a", 0, 20))) == [
+        RecordEffect.BEHIND,
+        RecordEffect.ADVANCED,
+    ]
+    assert fold(table, (6, release("a", 0, 7)), (7, claim("b"))) == [RecordEffect.RELEASED, RecordEffect.GRANTED]
     assert seat(table).position == 20
 
 
@@ -122,13 +141,16 @@ def test_a_paused_group_claims_nothing_until_the_time_is_over() -> None:
     fold(table, (0, claim("a")), (1, beat("a", 0, 50)), (2, ReleaseGroup("admin", GROUP, START_MS + 5000)))
 
     assert fold(table, (3, beat("a", 0, 60)), (4, release("a", 0, 60)), (5, claim("a"))) == [
-        Answer.REFRESHED,
-        Answer.RELEASED,
-        Answer.PAUSED,
+        RecordEffect.REFRESHED,
+        RecordEffect.RELEASED,
+        RecordEffect.PAUSED,
     ]
-    assert fold(table, (6, claim("admin")), (7, release("admin", 6, 3))) == [Answer.GRANTED, Answer.RELEASED]
+    assert fold(table, (6, claim("admin")), (7, release("admin", 6, 3))) == [
+        RecordEffect.GRANTED,
+        RecordEffect.RELEASED,
+    ]
     assert seat(table).position == 3
-    assert fold(table, (4999, claim("a")), (5000, claim("a"))) == [Answer.PAUSED, Answer.GRANTED]
+    assert fold(table, (4999, claim("a")), (5000, claim("a"))) == [RecordEffect.PAUSED, RecordEffect.GRANTED]
 
 
 def test_a_pause_is_ended_before_its_time_and_another_group_never_hears_of_it() -> None:
@@ -137,11 +159,11 @@ def test_a_pause_is_ended_before_its_time_and_another_group_never_hears_of_it() 
     pause, end = ReleaseGroup("admin", GROUP, START_MS + 5000), ReleaseGroup("admin", GROUP, 0)
     other = claim("a")._replace(group_id="other")
     assert fold(table, (0, pause), (1, other), (2, claim("a")), (3, end), (4, claim("a"))) == [
-        Answer.NOTED,
-        Answer.GRANTED,
-        Answer.PAUSED,
-        Answer.NOTED,
-        Answer.GRANTED,
+        RecordEffect.NOTED,
+        RecordEffect.GRANTED,
+        RecordEffect.PAUSED,
+        RecordEffect.NOTED,
+        RecordEffect.GRANTED,
     ]
 
 
@@ -149,7 +171,7 @@ def test_an_administrators_position_does_not_outlive_its_pause() -> None:
     """Afterwards it is a client like all others, whose positions only go forward."""
     table = Table()
     fold(table, (0, ReleaseGroup("admin", GROUP, START_MS + 10)), (1, claim("admin")), (2, beat("admin", 1, 50)))
-    assert fold(table, (10, release("admin", 1, 3))) == [Answer.RELEASED]
+    assert fold(table, (10, release("admin", 1, 3))) == [RecordEffect.RELEASED]
     assert seat(table).position == 50
 
 
@@ -181,45 +203,45 @@ def test_a_log_whose_begin_is_gone_adopts_owners_by_their_heartbeats() -> None:
     """Their claims were deleted; one that another owner has replaced since is still late."""
     table = Table(begin=100)
     assert fold(table, (0, beat("a", 40, 7)), (1, claim("b")), (2, beat("a", 40, 8))) == [
-        Answer.ADOPTED,
-        Answer.HELD,
-        Answer.REFRESHED,
+        RecordEffect.ADOPTED,
+        RecordEffect.HELD,
+        RecordEffect.REFRESHED,
     ]
     assert (seat(table).owner, seat(table).token, seat(table).position) == ("a", 40, 8)
-    assert fold(table, (2003, claim("b")), (2004, beat("a", 40, 9))) == [Answer.GRANTED, Answer.LATE]
+    assert fold(table, (2003, claim("b")), (2004, beat("a", 40, 9))) == [RecordEffect.GRANTED, RecordEffect.LATE]
 
 
 def test_a_log_that_was_read_from_its_begin_adopts_nobody() -> None:
     """Nor does one that has been followed for twice the longest interval."""
-    assert fold(Table(), (0, beat("a", 0))) == [Answer.LATE]
+    assert fold(Table(), (0, beat("a", 0))) == [RecordEffect.LATE]
     table = Table(begin=100)
     fold(table, (0, claim("b", 1)))
     assert table.partial
     assert not table.snapshot_due
-    assert fold(table, (PARTIAL_MS, beat("a", 40))) == [Answer.LATE]
+    assert fold(table, (PARTIAL_MS, beat("a", 40))) == [RecordEffect.LATE]
     assert not table.partial
 
 
 def test_what_is_no_message_changes_nothing_but_the_clock() -> None:
     """All readers pass over it alike."""
     table = Table()
-    assert table.apply(0, START_MS, None) is Answer.UNREADABLE
+    assert table.apply(0, START_MS, None) is RecordEffect.UNREADABLE
     assert (table.next, table.clock, table.seats) == (1, START_MS, {})
-    assert Place(GROUP, TOPIC, 0) == (GROUP, TOPIC, 0)
+    assert GroupPartition(GROUP, TOPIC, 0) == (GROUP, TOPIC, 0)
 
 
 def test_a_claim_of_messages_is_heard_as_a_heartbeat_is() -> None:
     """Two intervals count from it; a millisecond later the partition is free."""
     claimed = (0, claim("a")), (1900, messages("a", 0, 10))
-    assert fold(Table(), *claimed, (3900, claim("b")))[-1] is Answer.HELD
-    assert fold(Table(), *claimed, (3901, claim("b")))[-1] is Answer.GRANTED
+    assert fold(Table(), *claimed, (3900, claim("b")))[-1] is RecordEffect.HELD
+    assert fold(Table(), *claimed, (3901, claim("b")))[-1] is RecordEffect.GRANTED
 
 
 def test_a_token_is_good_for_its_owner_only() -> None:
     """Another member that names it touches nothing."""
     table = Table()
     answers = fold(table, (0, claim("a")), (1, beat("b", 0, 9)), (2, messages("b", 0, 9)), (3, release("b", 0, 9)))
-    assert answers[1:] == [Answer.LATE] * 3
+    assert answers[1:] == [RecordEffect.LATE] * 3
     assert (seat(table).owner, seat(table).position) == ("a", -1)
 
 
@@ -231,20 +253,25 @@ def test_an_administrator_that_names_no_position_leaves_it_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "wanted"), [(-1, Answer.LATE), (0, Answer.ADOPTED), (4, Answer.ADOPTED), (5, Answer.LATE)]
+    ("token", "wanted"),
+    [(-1, RecordEffect.LATE), (0, RecordEffect.ADOPTED), (4, RecordEffect.ADOPTED), (5, RecordEffect.LATE)],
 )
-def test_a_partial_table_adopts_claims_from_before_its_begin_only(token: int, wanted: Answer) -> None:
+def test_a_partial_table_adopts_claims_from_before_its_begin_only(token: int, wanted: RecordEffect) -> None:
     """It begins at offset 5: a claim there or behind it would have been read."""
     assert fold(Table(5), (0, beat("a", token))) == [wanted]
 
 
-@pytest.mark.parametrize(("age", "wanted"), [(0, Answer.LATE), (2000, Answer.LATE), (2001, Answer.ADOPTED)])
-def test_a_partial_table_adopts_nobody_where_it_knows_an_owner_that_is_not_stale(age: int, wanted: Answer) -> None:
+@pytest.mark.parametrize(
+    ("age", "wanted"), [(0, RecordEffect.LATE), (2000, RecordEffect.LATE), (2001, RecordEffect.ADOPTED)]
+)
+def test_a_partial_table_adopts_nobody_where_it_knows_an_owner_that_is_not_stale(
+    age: int, wanted: RecordEffect
+) -> None:
     assert fold(Table(5), (0, claim("b")), (age, beat("a", 3)))[-1] is wanted
 
 
 def test_a_heartbeat_brings_its_own_interval() -> None:
     """An owner that was started with a longer one is stale later."""
     longer = Heartbeat("a", GROUP, TOPIC, 0, -1, 0, 3 * INTERVAL, resume=False)
-    assert fold(Table(), (0, claim("a")), (1, longer), (6001, claim("b")))[-1] is Answer.HELD
-    assert fold(Table(), (0, claim("a")), (1, longer), (6002, claim("b")))[-1] is Answer.GRANTED
+    assert fold(Table(), (0, claim("a")), (1, longer), (6001, claim("b")))[-1] is RecordEffect.HELD
+    assert fold(Table(), (0, claim("a")), (1, longer), (6002, claim("b")))[-1] is RecordEffect.GRANTED

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from brew.claims.heartbeater import Keeper
+from brew.claims.heartbeater import Heartbeater
 from brew.claims.member import Holding
 from brew.deadline import Deadline
 from downstream.claims.ownership import AtLeastOnce, AtMostOnce
-from downstream.consume.handler import Later, Lease, NotOwned, Seat, Slice
+from downstream.consume.handler import AssignedPartition, HandlerContext, NotOwned, PartitionBatch, RetryLater
 
 
 class Recorder:
@@ -20,15 +20,15 @@ class Recorder:
     def __init__(self, calls: list[tuple[str, Any]]) -> None:
         self.calls = calls
 
-    def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002
+    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002
         self.calls.append(("assigned", [seat.committed for seat in seats]))
         return {seat.partition: seat.committed or seat.first for seat in seats}
 
-    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
+    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         self.calls.append(("handle", [(one.partition, one.until) for one in slices]))
         lease.report({one.partition: one.until for one in slices})
 
-    def tick(self, lease: Lease) -> None: ...
+    def tick(self, lease: HandlerContext) -> None: ...
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:  # noqa: ARG002
         self.calls.append(("revoked", list(partitions)))
@@ -56,7 +56,7 @@ class StubKeeper:
         self.calls.append(("claim", (partition, holding.token, proposed)))
         return self.grants
 
-    def give_back(self, done: Mapping[int, Holding]) -> None:
+    def release_partitions(self, done: Mapping[int, Holding]) -> None:
         self.calls.append(("give back", {p: (one.token, one.position) for p, one in done.items()}))
 
 
@@ -65,34 +65,34 @@ class Behind(Recorder):
 
     done: Mapping[int, int] = {}
 
-    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
+    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         self.calls.append(("handle", [(one.partition, one.until) for one in slices]))
         self.report = lease.report
 
-    def tick(self, lease: Lease) -> None:
+    def tick(self, lease: HandlerContext) -> None:
         lease.report(self.done)
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:  # noqa: ARG002
         self.report({0: 115})
 
 
-def lease(heard: list[Mapping[int, int]]) -> Lease:
-    return Lease(Deadline(20), frozenset({0, 1}), lambda _: None, lambda _: None, heard.append)
+def lease(heard: list[Mapping[int, int]]) -> HandlerContext:
+    return HandlerContext(Deadline(20), frozenset({0, 1}), lambda _: None, lambda _: None, heard.append)
 
 
 LEASE = lease([])
 
 
-def seats() -> list[Seat]:
-    return [Seat("t", "id", p, committed=50, first=0, last_stable=500) for p in (0, 1)]
+def seats() -> list[AssignedPartition]:
+    return [AssignedPartition("t", "id", p, committed=50, first=0, last_stable=500) for p in (0, 1)]
 
 
 def test_at_least_once_works_first_and_tells_then() -> None:
     """From the log's position where it has one, else from the committed offset; handed over where it ended."""
     calls: list[tuple[str, Any]] = []
-    flow = AtLeastOnce(Recorder(calls), cast("Keeper", StubKeeper(calls)))
+    flow = AtLeastOnce(Recorder(calls), cast("Heartbeater", StubKeeper(calls)))
     flow.assigned(seats(), Deadline(5))
-    flow.handle([Slice(0, 100, 120, [])], LEASE)
+    flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
     flow.revoked([0, 1], Deadline(5))
     assert calls == [
         ("assigned", [100, 50]),
@@ -108,9 +108,9 @@ def test_what_was_only_begun_is_not_told() -> None:
     calls: list[tuple[str, Any]] = []
     heard: list[Mapping[int, int]] = []
     inner = Behind(calls)
-    flow = AtLeastOnce(inner, cast("Keeper", StubKeeper(calls)))
+    flow = AtLeastOnce(inner, cast("Heartbeater", StubKeeper(calls)))
     flow.assigned(seats(), Deadline(5))
-    flow.handle([Slice(0, 100, 120, [])], lease(heard))
+    flow.handle([PartitionBatch(0, 100, 120, [])], lease(heard))
     assert calls[1:] == [("handle", [(0, 120)])]
     inner.done = {0: 110}
     flow.tick(lease(heard))
@@ -123,9 +123,9 @@ def test_at_most_once_never_goes_back_behind_what_it_claimed() -> None:
     """What is done lies below what was claimed, and what was claimed is never worked on again."""
     calls: list[tuple[str, Any]] = []
     inner = Behind(calls)
-    flow = AtMostOnce(inner, cast("Keeper", StubKeeper(calls)))
+    flow = AtMostOnce(inner, cast("Heartbeater", StubKeeper(calls)))
     flow.assigned(seats(), Deadline(5))
-    flow.handle([Slice(0, 100, 120, [])], LEASE)
+    flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
     inner.done = {0: 110}
     flow.tick(LEASE)
     flow.assigned(seats(), Deadline(5))
@@ -135,19 +135,19 @@ def test_at_most_once_never_goes_back_behind_what_it_claimed() -> None:
 def test_at_most_once_claims_before_it_works() -> None:
     """Slice by slice, so that a crash drops no more than it must."""
     calls: list[tuple[str, Any]] = []
-    flow = AtMostOnce(Recorder(calls), cast("Keeper", StubKeeper(calls)))
+    flow = AtMostOnce(Recorder(calls), cast("Heartbeater", StubKeeper(calls)))
     flow.assigned(seats(), Deadline(5))
-    flow.handle([Slice(0, 100, 120, []), Slice(1, 50, 60, [])], LEASE)
+    flow.handle([PartitionBatch(0, 100, 120, []), PartitionBatch(1, 50, 60, [])], LEASE)
     assert calls[1:] == [("claim", (0, 7, 120)), ("handle", [(0, 120)]), ("claim", (1, 8, 60)), ("handle", [(1, 60)])]
 
 
 def test_what_could_not_be_claimed_is_not_worked_on() -> None:
     """Not even once."""
     calls: list[tuple[str, Any]] = []
-    flow = AtMostOnce(Recorder(calls), cast("Keeper", StubKeeper(calls, grants=False)))
+    flow = AtMostOnce(Recorder(calls), cast("Heartbeater", StubKeeper(calls, grants=False)))
     flow.assigned(seats(), Deadline(5))
     with pytest.raises(NotOwned, match="could not be claimed"):
-        flow.handle([Slice(0, 100, 120, [])], LEASE)
+        flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
     assert [name for name, _ in calls] == ["assigned", "claim"]
 
 
@@ -155,15 +155,15 @@ def test_a_partition_that_is_not_surely_ours_is_not_worked_on() -> None:
     """Silent for two intervals, or claimed again since under another token."""
     calls: list[tuple[str, Any]] = []
     keeper = StubKeeper(calls)
-    flow = AtLeastOnce(Recorder(calls), cast("Keeper", keeper))
+    flow = AtLeastOnce(Recorder(calls), cast("Heartbeater", keeper))
     flow.assigned(seats(), Deadline(5))
     keeper.holdings[0] = Holding(9, 100, 1e9)
     with pytest.raises(NotOwned):
-        flow.handle([Slice(0, 100, 120, [])], LEASE)
+        flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
     del keeper.holdings[0]
     with pytest.raises(NotOwned):
-        flow.handle([Slice(0, 100, 120, [])], LEASE)
-    with pytest.raises(Later):
+        flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
+    with pytest.raises(RetryLater):
         flow.assigned(seats(), Deadline(5))
     assert [name for name, _ in calls] == ["assigned"]
 
@@ -171,7 +171,7 @@ def test_a_partition_that_is_not_surely_ours_is_not_worked_on() -> None:
 def test_a_partition_that_was_lost_is_forgotten_and_not_given_back() -> None:
     """Its position is the next owner's business."""
     calls: list[tuple[str, Any]] = []
-    flow = AtLeastOnce(Recorder(calls), cast("Keeper", StubKeeper(calls)))
+    flow = AtLeastOnce(Recorder(calls), cast("Heartbeater", StubKeeper(calls)))
     flow.assigned(seats(), Deadline(5))
     flow.lost([0])
     flow.revoked([1], Deadline(5))

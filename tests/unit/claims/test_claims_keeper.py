@@ -10,26 +10,26 @@ import pytest
 from harness.claims import GROUP, MemoryLog, Shared
 from harness.programs import until
 
-from brew.claims.heartbeater import Keeper
+from brew.claims.heartbeater import Heartbeater
 from brew.claims.log import Entry
 from brew.claims.member import Membership
-from brew.claims.state import Table, World
+from brew.claims.state import ClaimsView, Table
 from brew.errors import Refused
 
 
 @contextmanager
-def keeping(shared: Shared, *, healthy: list[bool] | None = None) -> Iterator[Keeper]:
+def keeping(shared: Shared, *, healthy: list[bool] | None = None) -> Iterator[Heartbeater]:
     """Partitions 0 and 1, kept with intervals of a second of the test's clock."""
     says = healthy or [True]
     membership = Membership("a", GROUP, "orders", (0, 1), 1.0)
-    with Keeper(lambda: MemoryLog(shared), membership, healthy=lambda: says[0], now=shared.now) as keeper:
+    with Heartbeater(lambda: MemoryLog(shared), membership, healthy=lambda: says[0], now=shared.now) as keeper:
         until(lambda: len(keeper.held()) == 2, "both partitions")
         yield keeper
 
 
 def told(shared: Shared) -> dict[int, tuple[str | None, int]]:
     """Owner and position of each partition, as the log has them."""
-    world = World([Table()])
+    world = ClaimsView([Table()])
     for entry in shared.entries[0]:
         world.apply(entry)
     return {place[2]: (seat.owner, seat.position) for place, seat in world.tables[0].seats.items()}
@@ -41,7 +41,7 @@ def test_a_keeper_whose_work_hangs_falls_silent_and_is_sure_of_nothing_two_inter
     with keeping(shared, healthy=healthy) as keeper:
         healthy[0] = False
         until(lambda: keeper.trouble == "the work hangs", "its silence")
-        written, sure = len(shared.entries[0]), min(one.sure_until for one in keeper.held().values())
+        written, sure = len(shared.entries[0]), min(one.confirmed_until for one in keeper.held().values())
         shared.now_ms = round(sure * 1000) - 1
         assert sorted(keeper.held()) == [0, 1]
         shared.now_ms += 1
@@ -66,7 +66,7 @@ def test_a_position_told_under_an_earlier_claim_is_not_told_again() -> None:
     with keeping(shared) as keeper:
         old = keeper.held()[0]
         keeper.progress({0: replace(old, position=99)})
-        keeper.give_back({0: replace(old, position=40)})
+        keeper.release_partitions({0: replace(old, position=40)})
         until(lambda: 0 in keeper.held() and keeper.held()[0].token != old.token, "another claim")
         assert keeper.held()[0].position == 40
     assert told(shared)[0] == (None, 40)
@@ -80,5 +80,5 @@ def test_a_log_that_was_made_again_ends_the_keeper_where_the_work_asks() -> None
         shared.now_ms += 600
         with pytest.raises(Refused, match="made again"):
             until(lambda: keeper.held() is None, "the failure")
-        keeper.give_back({})
+        keeper.release_partitions({})
     assert told(shared) == {}, "what came too late counts for nothing"

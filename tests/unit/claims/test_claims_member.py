@@ -9,9 +9,9 @@ import pytest
 from harness.claims import GROUP, MemoryLog, Shared, beat, claim
 
 from brew.claims.log import Appended, Item
-from brew.claims.member import Member, Membership, plan_claims, targets
+from brew.claims.member import Member, Membership, fair_counts, plan_claims
 from brew.claims.messages import WHOLE_TOPIC, ClaimingPartition, Heartbeat, ReleasingPartition, coordinating_partition
-from brew.claims.state import SNAPSHOT_RECORDS, Owned, Status
+from brew.claims.state import SNAPSHOT_RECORDS, OwnedPartition, Status
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Refused, UsageError
 
@@ -36,7 +36,7 @@ def pass_by(shared: Shared, seconds: float, *turning: Member) -> None:
         shared.now_ms += 100
         for one in turning:
             one.turn(patience())
-            one.give_back({p: one.holdings[p] for p in one.give_back_wanted}, patience())
+            one.release_partitions({p: one.holdings[p] for p in one.give_back_wanted}, patience())
 
 
 def test_a_member_alone_takes_all_and_beats_twice_per_interval() -> None:
@@ -117,7 +117,7 @@ def test_an_owner_is_sure_from_the_moment_it_wrote_not_from_the_answer() -> None
     slow.join(patience())
     slow.claim([0], patience())
     last = max(one.time_ms for one in shared.entries[0] if b"Heartbeat" in one.key)
-    assert slow.holdings[0].sure_until == last / 1000 + 2 * INTERVAL_S
+    assert slow.holdings[0].confirmed_until == last / 1000 + 2 * INTERVAL_S
     shared.now_ms = last + 1999
     assert list(slow.held()) == [0]
     shared.now_ms = last + 2000
@@ -139,7 +139,7 @@ def test_a_claim_whose_heartbeat_fails_is_sure_from_the_moment_it_was_written() 
     began = shared.now()
     with pytest.raises(DeadlineExceeded):
         owner.claim([0], patience())
-    assert owner.holdings[0].sure_until == began + 2 * INTERVAL_S
+    assert owner.holdings[0].confirmed_until == began + 2 * INTERVAL_S
 
 
 def test_two_members_are_never_sure_of_one_partition_at_once_however_slow_the_log_answers() -> None:
@@ -163,7 +163,7 @@ def test_a_restarted_process_takes_its_partitions_back_without_a_claim() -> None
     shared = Shared()
     first = member(shared, "a")
     pass_by(shared, 0.1, first)
-    first.progress({p: type(one)(one.token, 70 + p, one.sure_until) for p, one in first.holdings.items()})
+    first.progress({p: type(one)(one.token, 70 + p, one.confirmed_until) for p, one in first.holdings.items()})
     pass_by(shared, 0.6, first)
     claims = sum(b"ClaimingPartition" in entry.key for entry in shared.entries[0])
 
@@ -227,14 +227,16 @@ def test_a_paused_group_gives_everything_back_and_an_administrator_sets_its_posi
     shared = Shared(2)
     a, b = member(shared, "a"), member(shared, "b")
     pass_by(shared, 1, a, b)
-    a.progress({p: type(one)(one.token, 500, one.sure_until) for p, one in a.holdings.items()})
+    a.progress({p: type(one)(one.token, 500, one.confirmed_until) for p, one in a.holdings.items()})
     admin = member(shared, "admin")
     admin.pause_group(60, patience())
     pass_by(shared, 0.2, a, b)
     assert a.holdings == b.holdings == {}
 
     assert sorted(admin.claim(list(EIGHT), patience())) == list(EIGHT)
-    admin.give_back({p: type(one)(one.token, 7, one.sure_until) for p, one in admin.holdings.items()}, patience())
+    admin.release_partitions(
+        {p: type(one)(one.token, 7, one.confirmed_until) for p, one in admin.holdings.items()}, patience()
+    )
     pass_by(shared, 1, a, b)
     assert a.holdings == b.holdings == {}
     admin.pause_group(0, patience())
@@ -300,8 +302,8 @@ def test_an_interval_that_nobody_could_keep_is_refused() -> None:
         Membership("", GROUP, "orders", EIGHT)
 
 
-def owned(*owners: str | None) -> dict[int, Owned]:
-    return {p: Owned(one, p, Status.FRESH, 0, -1) for p, one in enumerate(owners)}
+def owned(*owners: str | None) -> dict[int, OwnedPartition]:
+    return {p: OwnedPartition(one, p, Status.FRESH, 0, -1) for p, one in enumerate(owners)}
 
 
 def test_free_partitions_are_dealt_without_two_claiming_the_same() -> None:
@@ -319,14 +321,14 @@ def test_nothing_moves_between_members_that_are_even() -> None:
 
 def test_who_has_too_much_gives_back_the_highest_numbers() -> None:
     """As much as the others lack."""
-    assert plan_claims(owned(*"aaaaa"), ["a", "b"], "a", paused=False, share=True).give_back == [3, 4]
-    assert plan_claims(owned(*"aaaaa"), ["a", "b"], "a", paused=True, share=True).give_back == [0, 1, 2, 3, 4]
-    assert sum(targets({"a": 9, "b": 0, "c": 1}, 10).values()) == 10
+    assert plan_claims(owned(*"aaaaa"), ["a", "b"], "a", paused=False, share=True).release_partitions == [3, 4]
+    assert plan_claims(owned(*"aaaaa"), ["a", "b"], "a", paused=True, share=True).release_partitions == [0, 1, 2, 3, 4]
+    assert sum(fair_counts({"a": 9, "b": 0, "c": 1}, 10).values()) == 10
 
 
 def test_a_stale_partition_is_not_given_back_but_claimed_anew() -> None:
     """Whoever let it go stale holds it no more, whatever the name beside it says."""
-    stale = {0: Owned("a", 0, Status.STALE, 0, -1), 1: Owned("a", 1, Status.UNKNOWN, 0, -1)}
+    stale = {0: OwnedPartition("a", 0, Status.STALE, 0, -1), 1: OwnedPartition("a", 1, Status.UNKNOWN, 0, -1)}
     assert plan_claims(stale, ["a"], "a", paused=True, share=True) == ([], [1])
     assert plan_claims(stale, ["a"], "a", paused=False, share=True) == ([0], [])
 
@@ -349,12 +351,12 @@ def test_a_holding_of_an_earlier_claim_is_nobodys_any_more() -> None:
     a = member(shared, "a", (0,))
     assert a.claim([0], patience()) == [0]
     old = a.holdings[0]
-    a.give_back({0: old}, patience())
+    a.release_partitions({0: old}, patience())
     assert a.claim([0], patience()) == [0]
     new = a.holdings[0]
     a.progress({0: replace(old, position=50)})
     assert a.holdings[0].position == new.position
-    a.give_back({0: replace(old, position=60)}, patience())
+    a.release_partitions({0: replace(old, position=60)}, patience())
     assert a.holdings[0].token == new.token > old.token
     assert not a.claim_messages(0, old, 70, patience())
     assert a.owned()[0].position == new.position
@@ -408,7 +410,7 @@ def test_what_was_given_back_is_not_asked_for_again() -> None:
     member(shared, "b", (0, 1))
     a.turn(patience())
     assert a.give_back_wanted == {1}
-    a.give_back({1: a.holdings[1]}, patience())
+    a.release_partitions({1: a.holdings[1]}, patience())
     assert a.give_back_wanted == frozenset()
 
 
@@ -459,7 +461,7 @@ def test_a_partition_that_was_given_back_is_not_resumed_by_its_former_owner() ->
     shared = Shared()
     a = member(shared, "a", (0,))
     a.claim([0], patience())
-    a.give_back(dict(a.holdings), patience())
+    a.release_partitions(dict(a.holdings), patience())
     before = len(shared.entries[0])
     again = member(shared, "a", (0,))
     assert again.held() == {}

@@ -20,7 +20,7 @@ from brew.claims.messages import (
     decode,
     encode,
 )
-from brew.claims.state import Answer, Table, World, restored
+from brew.claims.state import ClaimsView, RecordEffect, Table, table_from
 from brew.errors import Refused, UsageError
 
 ONE_OF_EACH: list[Message] = [
@@ -118,8 +118,8 @@ def test_a_message_in_the_wrong_partition_shows_that_partitions_were_added() -> 
     shared = Shared(partitions=3)
     home = coordinating_partition(TOPIC, 0, 3)
     shared.write(claim("a"), home)
-    world = World([Table(), Table(), Table()])
-    assert world.apply(shared.entries[home][0]) is Answer.GRANTED
+    world = ClaimsView([Table(), Table(), Table()])
+    assert world.apply(shared.entries[home][0]) is RecordEffect.GRANTED
     with pytest.raises(Refused, match="partitions were added"):
         world.apply(shared.entries[home][0]._replace(partition=(home + 1) % 3))
 
@@ -128,14 +128,14 @@ def test_a_snapshot_from_the_future_is_no_snapshot_and_a_broken_one_is_refused()
     """It can't know what stands behind it."""
     message = Snapshot("a", 10, START_MS, {"seats": [["g"]], "members": [], "pauses": []})
     entry = Entry(0, 9, START_MS, *encode(message))
-    assert World([Table()]).apply(entry) is Answer.UNREADABLE
+    assert ClaimsView([Table()]).apply(entry) is RecordEffect.UNREADABLE
     with pytest.raises(Refused, match="can't be read"):
-        restored(message)
+        table_from(message)
 
 
 def test_an_interval_is_part_of_the_message() -> None:
     """Members can't disagree about it, since the fold takes the owner's own."""
     table = Table()
     table.apply(0, START_MS, claim("slow", interval=10 * INTERVAL))
-    assert table.apply(1, START_MS + 20 * INTERVAL, claim("b")) is Answer.HELD
-    assert table.apply(2, START_MS + 20 * INTERVAL + 1, claim("b")) is Answer.GRANTED
+    assert table.apply(1, START_MS + 20 * INTERVAL, claim("b")) is RecordEffect.HELD
+    assert table.apply(2, START_MS + 20 * INTERVAL + 1, claim("b")) is RecordEffect.GRANTED

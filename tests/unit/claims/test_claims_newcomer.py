@@ -7,15 +7,15 @@ from harness.claims import MemoryLog, Shared, beat, claim, release
 
 from brew.claims import member
 from brew.claims.log import Item
-from brew.claims.member import arrive
+from brew.claims.member import read_to_end
 from brew.claims.messages import encode
-from brew.claims.state import Table, World, taken
+from brew.claims.state import ClaimsView, Table, snapshot_of
 from brew.deadline import Deadline
 
 
 def folded(shared: Shared, until: int | None = None) -> Table:
     """All records applied one after another."""
-    world = World([Table()])
+    world = ClaimsView([Table()])
     for entry in shared.entries[0]:
         if until is None or entry.offset < until:
             world.apply(entry)
@@ -24,12 +24,12 @@ def folded(shared: Shared, until: int | None = None) -> Table:
 
 def snapshot(shared: Shared, until: int, told: int | None = None) -> None:
     """A snapshot of the records below ``until``; ``told`` says that it holds another end."""
-    made = taken(folded(shared, until), "x")
+    made = snapshot_of(folded(shared, until), "x")
     shared.append(Item(0, *encode(made if told is None else made._replace(until=told))))
 
 
 def arrived(shared: Shared) -> Table:
-    return arrive(MemoryLog(shared), Deadline(5)).tables[0]
+    return read_to_end(MemoryLog(shared), Deadline(5)).tables[0]
 
 
 def test_records_between_a_snapshots_end_and_the_window_are_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,4 +77,4 @@ def test_reading_goes_on_at_the_logs_end_although_no_record_stands_before_it() -
 
     shared = Shared()
     shared.write(claim("a"))
-    assert arrive(Gapped(shared), Deadline(5)).ends() == {0: 6}
+    assert read_to_end(Gapped(shared), Deadline(5)).ends() == {0: 6}

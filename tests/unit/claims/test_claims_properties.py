@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from brew.claims import state as fold
 from brew.claims.log import Entry
-from brew.claims.member import arrive
+from brew.claims.member import read_to_end
 from brew.claims.messages import (
     SNAPSHOT_KEY,
     ClaimingMessages,
@@ -23,7 +23,7 @@ from brew.claims.messages import (
     decode,
     encode,
 )
-from brew.claims.state import Answer, Status, Table, World, restored, taken
+from brew.claims.state import ClaimsView, RecordEffect, Status, Table, snapshot_of, table_from
 from brew.deadline import Deadline
 
 _client = st.sampled_from(["a", "b", "c"])
@@ -84,7 +84,7 @@ def test_an_owner_changes_only_by_a_granted_claim_and_tokens_only_rise(steps: li
 
 def _check(steps: list[tuple[int, Message, bool]]) -> int:
     """How many entries were judged."""
-    shared, world = _written(steps), World([Table()])
+    shared, world = _written(steps), ClaimsView([Table()])
     for entry in shared.entries[0]:
         before = copy.deepcopy(world.tables[0].seats)
         answer = world.apply(entry)
@@ -92,16 +92,21 @@ def _check(steps: list[tuple[int, Message, bool]]) -> int:
         if isinstance(message, (Heartbeat, ReleasingPartition, ClaimingMessages)) and message.partition is not None:
             named = before.get((GROUP, TOPIC, message.partition))
             rests = named is not None and (named.owner, named.token) == (message.client_id, message.token)
-            assert rests or answer is Answer.LATE
+            assert rests or answer is RecordEffect.LATE
         for place, seat in world.tables[0].seats.items():
             old = before.get(place)
             if old is None or (old.owner, old.token) != (seat.owner, seat.token):
-                assert answer in {Answer.GRANTED, Answer.RESUMED, Answer.RELEASED}
+                assert answer in {RecordEffect.GRANTED, RecordEffect.RESUMED, RecordEffect.RELEASED}
                 assert old is None or seat.token >= old.token
-            if answer is Answer.GRANTED and seat.token == entry.offset and old is not None and old.owner is not None:
+            if (
+                answer is RecordEffect.GRANTED
+                and seat.token == entry.offset
+                and old is not None
+                and old.owner is not None
+            ):
                 heard = min(old.heard, entry.time_ms)
                 assert fold.status(heard, old.interval_ms, entry.time_ms) is Status.STALE
-        if answer in {Answer.LATE, Answer.HELD, Answer.PAUSED, Answer.BEHIND}:
+        if answer in {RecordEffect.LATE, RecordEffect.HELD, RecordEffect.PAUSED, RecordEffect.BEHIND}:
             after = {p: (s.owner, s.token, s.position) for p, s in world.tables[0].seats.items()}
             assert after == {p: (s.owner, s.token, s.position) for p, s in before.items()}
     return len(shared.entries[0])
@@ -117,20 +122,20 @@ def test_a_newcomer_with_a_snapshot_gets_the_same_world(
     entries = shared.entries[0]
     until = data.draw(st.integers(0, len(entries)))
     for entry in entries[:until]:
-        World([table]).apply(entry)
+        ClaimsView([table]).apply(entry)
     at = data.draw(st.integers(until, len(entries)))
-    key, value = encode(taken(table, "writer"))
+    key, value = encode(snapshot_of(table, "writer"))
     time_ms = entries[at - 1].time_ms if at else START_MS
     for later in range(at, len(entries)):
         entries[later] = entries[later]._replace(offset=later + 1)
     # Offsets behind it have moved, so some tokens name something else now: both worlds see that.
     entries.insert(at, Entry(0, at, time_ms, key, value))
 
-    whole = World([Table()])
+    whole = ClaimsView([Table()])
     for entry in entries:
         whole.apply(entry)
     del entries[: data.draw(st.integers(0, until))]
-    came = arrive(MemoryLog(shared), Deadline(5))
+    came = read_to_end(MemoryLog(shared), Deadline(5))
 
     assert _facts(came.tables[0]) == _facts(whole.tables[0])
     assert not came.partial
@@ -145,10 +150,10 @@ def test_compaction_takes_nothing_that_counts(steps: list[tuple[int, Message, bo
     assert len(set(keys)) == len(keys)
     assert SNAPSHOT_KEY not in keys
     if every < len(keys):
-        table = World([Table()])
+        table = ClaimsView([Table()])
         for entry in shared.entries[0][:every]:
             table.apply(entry)
-        assert _facts(restored(taken(table.tables[0], "x"))) == _facts(table.tables[0])
+        assert _facts(table_from(snapshot_of(table.tables[0], "x"))) == _facts(table.tables[0])
 
 
 @pytest.mark.parametrize("broken", ["no-token", "held-is-ignored"])
@@ -157,7 +162,7 @@ def test_a_fold_without_its_rules_breaks_the_property(broken: str, monkeypatch: 
     if broken == "no-token":
         monkeypatch.setattr(Table, "_owned", lambda self, m, p: self.seats.get((m.group_id, m.topic, p)))
     else:
-        monkeypatch.setattr(fold.Seat, "status", lambda _self, _now: Status.STALE)
+        monkeypatch.setattr(fold.PartitionOwner, "status", lambda _self, _now: Status.STALE)
     quickly = settings(max_examples=500, deadline=None, database=None, phases=[Phase.generate])
     with pytest.raises(AssertionError):
         quickly(given(_log)(test_an_owner_changes_only_by_a_granted_claim_and_tokens_only_rise.hypothesis.inner_test))()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from harness.claims import GROUP, INTERVAL, START_MS, TOPIC, beat, claim, fold, release, seat
 
-from brew.claims.member import Plan, plan_claims, targets
+from brew.claims.member import Plan, fair_counts, plan_claims
 from brew.claims.messages import MAX_INTERVAL_MS, ReleaseGroup
-from brew.claims.state import PARTIAL_MS, SNAPSHOT_MS, Answer, Owned, Status, Table
+from brew.claims.state import PARTIAL_MS, SNAPSHOT_MS, OwnedPartition, RecordEffect, Status, Table
 
 
-def world(**owners: str | None) -> dict[int, Owned]:
+def world(**owners: str | None) -> dict[int, OwnedPartition]:
     """`p0="a"`: partition 0 is a's; None: nobody's."""
-    return {int(p[1:]): Owned(one, 7, Status.FRESH, 0, -1) for p, one in owners.items()}
+    return {int(p[1:]): OwnedPartition(one, 7, Status.FRESH, 0, -1) for p, one in owners.items()}
 
 
 def test_a_paused_member_claims_nothing_and_gives_all_back() -> None:
@@ -34,7 +34,7 @@ def test_an_owner_that_never_said_it_is_a_member_counts_as_one() -> None:
 
 
 def test_a_partition_of_a_stale_owner_is_free_and_makes_no_member() -> None:
-    stale = Owned("gone", 3, Status.STALE, 5000, -1)
+    stale = OwnedPartition("gone", 3, Status.STALE, 5000, -1)
     assert plan_claims({0: stale, 1: stale}, ["a"], "a", paused=False, share=True) == Plan([0, 1], [])
 
 
@@ -51,8 +51,8 @@ def test_nobody_gives_back_more_than_it_has_too_much() -> None:
 
 def test_what_does_not_divide_stays_with_those_that_hold_the_most() -> None:
     """By name where they hold the same."""
-    assert targets({"a": 0, "b": 2, "c": 2}, 7) == {"b": 3, "a": 2, "c": 2}
-    assert targets({"a": 1}, 0) == {"a": 0}
+    assert fair_counts({"a": 0, "b": 2, "c": 2}, 7) == {"b": 3, "a": 2, "c": 2}
+    assert fair_counts({"a": 1}, 0) == {"a": 0}
 
 
 def test_a_table_from_the_middle_of_a_log_is_partial_until_the_longest_interval_has_passed_twice() -> None:
@@ -69,7 +69,12 @@ def test_a_table_from_the_middle_of_a_log_is_partial_until_the_longest_interval_
 
 def test_only_a_token_from_before_the_begin_is_adopted() -> None:
     """A claim at the begin or behind it was read; -1 is no token."""
-    for token, answer in ((-1, Answer.LATE), (0, Answer.ADOPTED), (99, Answer.ADOPTED), (100, Answer.LATE)):
+    for token, answer in (
+        (-1, RecordEffect.LATE),
+        (0, RecordEffect.ADOPTED),
+        (99, RecordEffect.ADOPTED),
+        (100, RecordEffect.LATE),
+    ):
         assert fold(Table(begin=100), (0, beat("a", token))) == [answer]
 
 
@@ -77,25 +82,28 @@ def test_an_owner_that_was_adopted_counts_from_its_heartbeat_with_its_own_interv
     table = Table(begin=100)
     long = beat("a", 40)._replace(interval_ms=5000)
     assert fold(table, (10, long), (9000, claim("b")), (10_011, claim("b"))) == [
-        Answer.ADOPTED,
-        Answer.HELD,
-        Answer.GRANTED,
+        RecordEffect.ADOPTED,
+        RecordEffect.HELD,
+        RecordEffect.GRANTED,
     ]
     again = Table(begin=100)
-    assert fold(again, (10, beat("a", 40, resume=True)), (11, beat("a", 100))) == [Answer.RESUMED, Answer.REFRESHED]
+    assert fold(again, (10, beat("a", 40, resume=True)), (11, beat("a", 100))) == [
+        RecordEffect.RESUMED,
+        RecordEffect.REFRESHED,
+    ]
 
 
 def test_a_heartbeat_is_adopted_in_place_of_an_owner_that_is_stale_or_gave_back() -> None:
     """Not of one that is heard."""
     for at, first, wanted in (
-        (1, claim("b"), Answer.LATE),
-        (2 * INTERVAL, claim("b"), Answer.LATE),
-        (2 * INTERVAL + 1, claim("b"), Answer.ADOPTED),
+        (1, claim("b"), RecordEffect.LATE),
+        (2 * INTERVAL, claim("b"), RecordEffect.LATE),
+        (2 * INTERVAL + 1, claim("b"), RecordEffect.ADOPTED),
     ):
         table = Table(begin=100)
         assert fold(table, (0, first), (at, beat("a", 40)))[-1] is wanted
     table = Table(begin=100)
-    assert fold(table, (0, claim("b")), (1, release("b", 100)), (2, beat("a", 40)))[-1] is Answer.ADOPTED
+    assert fold(table, (0, claim("b")), (1, release("b", 100)), (2, beat("a", 40)))[-1] is RecordEffect.ADOPTED
 
 
 def test_a_snapshot_is_due_an_hour_after_the_first_record_whatever_the_clock_did() -> None:
@@ -121,7 +129,7 @@ def test_a_record_of_the_same_millisecond_turns_no_clock_back(monkeypatch: pytes
     table = Table()
     fold(table, (5, claim("a")))
     monkeypatch.setattr(Table, "_turn_back", lambda _self, _time: pytest.fail("turned back"))
-    assert fold(table, (5, claim("b"))) == [Answer.HELD]
+    assert fold(table, (5, claim("b"))) == [RecordEffect.HELD]
 
 
 def test_a_member_that_leaves_takes_only_itself() -> None:

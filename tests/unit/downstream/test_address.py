@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brew.errors import UsageError
-from downstream.address import shown
+from downstream.address import masked_url
 from downstream.postgres import DatabaseSettings, connect
 from downstream.receive import outbox
 from downstream.receive.redis import RedisSettings
@@ -73,7 +73,7 @@ def test_addresses_that_can_be_read_are() -> None:
     ],
 )
 def test_an_http_address_is_told_without_its_secrets(url: str, told: str) -> None:
-    assert shown(url) == told
+    assert masked_url(url) == told
 
 
 @pytest.mark.parametrize("url", ["canary", "http://localhost:canary/", "http://u:canary/1@localhost/"])

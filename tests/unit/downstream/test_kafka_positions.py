@@ -10,16 +10,16 @@ import pytest
 
 from brew.errors import Refused
 from brew.offsets import Committed
-from downstream.consume.handler import Lease, Seat, metadata, start, topic_id_in
+from downstream.consume.handler import AssignedPartition, HandlerContext, metadata, start, topic_id_in
 from downstream.receive import command
-from downstream.receive.outbox import Background
-from downstream.receive.receiver import Ground, Receiver, identifier
+from downstream.receive.outbox import BackgroundThread
+from downstream.receive.receiver import Receiver, ReceiverSettings, identifier
 
-LEASE = cast("Lease", None)
+LEASE = cast("HandlerContext", None)
 
 
-def _seat(committed: int | None, topic_id: str | None = None) -> Seat:
-    return Seat("t", "id", 3, committed, 10, 90, topic_id)
+def _seat(committed: int | None, topic_id: str | None = None) -> AssignedPartition:
+    return AssignedPartition("t", "id", 3, committed, 10, 90, topic_id)
 
 
 def test_reading_goes_on_at_the_groups_offset_or_begins_at_the_logs_first() -> None:
@@ -37,7 +37,7 @@ def test_an_offset_that_is_none_of_this_log_is_refused() -> None:
         start(_seat(9, "id"))
 
 
-class Broken(Background):
+class Broken(BackgroundThread):
     """Ends at once."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Broken(Background):
 
 
 def _receiver() -> Receiver:
-    return Receiver(Ground("g", "t", identifier("source")))
+    return Receiver(ReceiverSettings("g", "t", identifier("source")))
 
 
 def test_a_thread_beside_the_receiver_does_not_end_in_silence() -> None:

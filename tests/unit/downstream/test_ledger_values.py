@@ -12,30 +12,32 @@ from hypothesis import strategies as some
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.offsets import SourcePosition
-from downstream.consume.crash import Crash, Moment
-from downstream.consume.handler import Lease, NotOwned, Seat
+from downstream.consume.crash import Crash, CrashMoment
+from downstream.consume.handler import AssignedPartition, HandlerContext, NotOwned
 from downstream.ledger.check import _expected
 from downstream.ledger.entry import Entry, Problem, entry
-from downstream.ledger.store import Row, start
+from downstream.ledger.store import OffsetRow, start
 from downstream.postgres import DatabaseSettings
 
 ORDER = {"customer_id": "c-1", "order_id": "o-1", "total_cents": 980, "loyalty_tier": "gold", "loyalty_discount": 0.15}
 
 
-def _seat(committed: int | None = None, first: int = 10, last_stable: int = 90, topic_id: str = "id") -> Seat:
-    return Seat("t", topic_id, 3, committed, first, last_stable)
+def _seat(
+    committed: int | None = None, first: int = 10, last_stable: int = 90, topic_id: str = "id"
+) -> AssignedPartition:
+    return AssignedPartition("t", topic_id, 3, committed, first, last_stable)
 
 
 @pytest.mark.parametrize("committed", [None, 0, 20, 49, 50])
 def test_kafkas_offset_never_moves_the_ledger(committed: int | None) -> None:
     """Behind the database, equal or missing: read on where the database stands, without an alarm."""
-    begin = start(Row(3, 50, "id"), _seat(committed))
+    begin = start(OffsetRow(3, 50, "id"), _seat(committed))
     assert (begin.offset, begin.alarm) == (50, None)
 
 
 def test_kafka_ahead_of_the_database_is_an_alarm_and_moves_nothing_either() -> None:
     """The one case in which the larger of the two would lose rows."""
-    begin = start(Row(3, 50, "id"), _seat(51))
+    begin = start(OffsetRow(3, 50, "id"), _seat(51))
     assert begin.offset == 50
     assert begin.alarm is not None
     assert begin.alarm.startswith("ledger-rollback: Kafka's offset of t[3] is 51 and the database stands at 50")
@@ -43,13 +45,17 @@ def test_kafka_ahead_of_the_database_is_an_alarm_and_moves_nothing_either() -> N
 
 @pytest.mark.parametrize(
     ("row", "name"),
-    [(Row(3, 9, "id"), "input-lost"), (Row(3, 91, "id"), "offset-ahead"), (Row(3, 50, "other"), "topic-recreated")],
+    [
+        (OffsetRow(3, 9, "id"), "input-lost"),
+        (OffsetRow(3, 91, "id"), "offset-ahead"),
+        (OffsetRow(3, 50, "other"), "topic-recreated"),
+    ],
 )
-def test_a_position_that_is_none_of_this_log_is_refused(row: Row, name: str) -> None:
+def test_a_position_that_is_none_of_this_log_is_refused(row: OffsetRow, name: str) -> None:
     """One offset before the log's first and one behind its end; the offsets in between are accepted."""
     with pytest.raises(Refused, match=f"^{name}: "):
         start(row, _seat())
-    assert [start(Row(3, at, "id"), _seat()).offset for at in (10, 90)] == [10, 90]
+    assert [start(OffsetRow(3, at, "id"), _seat()).offset for at in (10, 90)] == [10, 90]
 
 
 def _entry(order: object, **changed: object) -> Entry:
@@ -164,7 +170,7 @@ def test_a_wait_longer_than_the_poll_interval_is_refused() -> None:
 def test_a_lease_ends_with_its_deadline_or_its_partition() -> None:
     """The last good moment, the first bad one, and a partition that is not ours."""
     now = [0.0]
-    lease = Lease(Deadline(10, lambda: now[0]), frozenset({3}), lambda _: None, lambda _: None, lambda _: None)
+    lease = HandlerContext(Deadline(10, lambda: now[0]), frozenset({3}), lambda _: None, lambda _: None, lambda _: None)
     now[0] = 9.9
     lease.check(3)
     with pytest.raises(NotOwned, match="4"):
@@ -176,10 +182,13 @@ def test_a_lease_ends_with_its_deadline_or_its_partition() -> None:
 
 def test_crashes_are_drawn_alike_from_equal_seeds_and_never_without_a_moment() -> None:
     """About as often as the probability says."""
-    drawn = [[Crash(Moment.AFTER_COMMIT, 0.3, seed).due(Moment.AFTER_COMMIT) for seed in range(400)] for _ in range(2)]
+    drawn = [
+        [Crash(CrashMoment.AFTER_COMMIT, 0.3, seed).due(CrashMoment.AFTER_COMMIT) for seed in range(400)]
+        for _ in range(2)
+    ]
     assert drawn[0] == drawn[1]
     assert 80 < sum(drawn[0]) < 160
-    assert not Crash().due(Moment.AFTER_COMMIT)
-    assert not Crash(Moment.AFTER_COMMIT).due(Moment.BEFORE_COMMIT)
+    assert not Crash().due(CrashMoment.AFTER_COMMIT)
+    assert not Crash(CrashMoment.AFTER_COMMIT).due(CrashMoment.BEFORE_COMMIT)
     with pytest.raises(UsageError, match="--crash-prob"):
-        Crash(Moment.AFTER_COMMIT, 1.1)
+        Crash(CrashMoment.AFTER_COMMIT, 1.1)

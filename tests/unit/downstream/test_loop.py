@@ -15,7 +15,14 @@ from brew.kafka.group_consumer import NOWHERE, Polled
 from brew.kafka.topics import Topic
 from brew.offsets import Committed, LogOffsets
 from downstream.consume import loop as consuming
-from downstream.consume.handler import Later, Lease, LoopSettings, NotOwned, Seat, Slice
+from downstream.consume.handler import (
+    AssignedPartition,
+    HandlerContext,
+    LoopSettings,
+    NotOwned,
+    PartitionBatch,
+    RetryLater,
+)
 from downstream.consume.loop import Loop
 
 
@@ -48,14 +55,14 @@ class FakeHandler:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.handled: list[Slice] = []
+        self.handled: list[PartitionBatch] = []
         self.calls: list[object] = []
 
-    def assigned(self, seats: Sequence[Seat], _deadline: Deadline) -> Mapping[int, int]:
+    def assigned(self, seats: Sequence[AssignedPartition], _deadline: Deadline) -> Mapping[int, int]:
         self._fail()
         return {seat.partition: 5 for seat in seats}
 
-    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
+    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         self._fail()
         self.handled += slices
         lease.report({one.partition: one.until for one in slices})
@@ -65,7 +72,7 @@ class FakeHandler:
         if error is not None:
             raise error
 
-    def tick(self, _lease: Lease) -> None: ...
+    def tick(self, _lease: HandlerContext) -> None: ...
 
     def revoked(self, partitions: Collection[int], _deadline: Deadline) -> None:
         self.calls.append(("revoked", list(partitions)))
@@ -88,7 +95,7 @@ def loop(handler: FakeHandler, monkeypatch: pytest.MonkeyPatch) -> Loop:
     made._member = FakeMember()
     made._topic = Topic("t", "id", 4, 1)
     monkeypatch.setattr(
-        made, "_seats", lambda found, _deadline: [Seat("t", "id", p, None, 0, 10) for p in sorted(found)]
+        made, "_seats", lambda found, _deadline: [AssignedPartition("t", "id", p, None, 0, 10) for p in sorted(found)]
     )
     return made
 
@@ -112,7 +119,7 @@ def test_a_slice_begins_where_the_last_one_ended_and_nothing_is_handed_out_twice
     assert loop._drained()
 
 
-@pytest.mark.parametrize("error", [Later("busy", 0.001), NotOwned("late")])
+@pytest.mark.parametrize("error", [RetryLater("busy", 0.001), NotOwned("late")])
 def test_later_pauses_and_then_asks_for_the_position_again(loop: Loop, handler: FakeHandler, error: Exception) -> None:
     """Nothing is kept of the batch: the handler says anew where to read from."""
     loop.assigned([1])
@@ -134,13 +141,13 @@ def test_later_pauses_and_then_asks_for_the_position_again(loop: Loop, handler: 
 def test_patience_has_an_end_that_work_pushes_away(loop: Loop, handler: FakeHandler) -> None:
     """A partition that can't be worked on for too long is told, and ends the loop; one good batch begins anew."""
     loop.assigned([1])
-    handler.error = Later("busy", 0.001)
+    handler.error = RetryLater("busy", 0.001)
     _round(loop, _polled())
     patience = loop._places[1].patience
     assert patience is not None
     while not patience.expired():
         pass
-    handler.error = Later("still busy", 0.001)
+    handler.error = RetryLater("still busy", 0.001)
     loop._places[1].retry_at = Deadline(1e-9)
     with pytest.raises(Refused, match="still busy"):
         loop._retry(Deadline(9))
@@ -156,11 +163,11 @@ def test_a_wait_is_told_once_and_again_only_when_it_changes_or_lasts(loop: Loop,
     loop._settings = replace(loop._settings, patience_s=60)
     loop.assigned([1])
     for text in ("away", "away", "busy", "busy"):
-        handler.error = Later(text, 1e-9)
+        handler.error = RetryLater(text, 1e-9)
         loop._turn(_polled())
     assert told == ["partitions [1] wait: away", "partitions [1] wait: busy"]
     loop._waiting_again = Deadline(1e-9)
-    handler.error = Later("busy", 1e-9)
+    handler.error = RetryLater("busy", 1e-9)
     loop._turn(_polled())
     assert told[2:] == ["partitions [1] wait: busy"]
 
@@ -170,7 +177,7 @@ def test_what_was_fetched_while_a_partition_waited_is_dropped_even_if_its_wait_e
 ) -> None:
     """Those records lie behind the batch that failed: handed out from the old position, that batch would be skipped."""
     loop.assigned([1])
-    handler.error = Later("busy", 1e-9)
+    handler.error = RetryLater("busy", 1e-9)
     loop._turn({1: Polled([], 7)})
     loop._turn({1: Polled([], 9)})  # polled before the pause, when the delay was over already
     assert loop._member.seeks == [{1: 5}]
@@ -181,7 +188,7 @@ def test_what_was_fetched_while_a_partition_waited_is_dropped_even_if_its_wait_e
 def test_patience_is_new_after_the_end_of_the_log_was_read(loop: Loop, handler: FakeHandler) -> None:
     """A quiet topic: a store that was away an hour ago, and is away again, has not been away all the time."""
     loop.assigned([1])
-    handler.error = Later("busy", 1e-9)
+    handler.error = RetryLater("busy", 1e-9)
     loop._turn(_polled())
     loop._turn({})
     assert loop._places[1].patience is not None
@@ -199,7 +206,7 @@ def test_a_turn_has_one_deadline_however_long_its_parts_take(
     loop.assigned([1, 2])
     loop._places[2].retry_at = Deadline(1e-9)
 
-    def slowly(seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:
+    def slowly(seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
         now[0] = 47
         assert not deadline.expired()
         return {seat.partition: 5 for seat in seats}

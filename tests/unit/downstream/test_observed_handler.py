@@ -13,7 +13,7 @@ from brew.kafka.log_reader import LogRecord
 from brew.observability.health import Bounds
 from brew.observability.recorder import Recorder, Subject
 from brew.observability.status import PartitionState, Topics
-from downstream.consume.handler import Later, Lease, NotOwned, Seat, Slice
+from downstream.consume.handler import AssignedPartition, HandlerContext, NotOwned, PartitionBatch, RetryLater
 from downstream.observed import ObservedHandler
 
 
@@ -29,15 +29,15 @@ class Pattern:
         if self.error is not None:
             raise self.error
 
-    def assigned(self, seats: Sequence[Seat], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
+    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
         self._called("assigned")
         return {seat.partition: seat.committed or 0 for seat in seats}
 
-    def handle(self, slices: Sequence[Slice], lease: Lease) -> None:
+    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         self._called("handle")
         lease.report({one.partition: one.until for one in slices})
 
-    def tick(self, lease: Lease) -> None:  # noqa: ARG002 - the port's shape
+    def tick(self, lease: HandlerContext) -> None:  # noqa: ARG002 - the port's shape
         self._called("tick")
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:  # noqa: ARG002 - the port's shape
@@ -67,16 +67,16 @@ class Scene:
         self.recorder = Recorder(subject, Bounds(300, 300, 120), wall=lambda: 5000.0)
         self.handler = ObservedHandler(self.pattern, self.recorder, "out")
 
-    def lease(self) -> Lease:
-        return Lease(Deadline(5), frozenset({0, 1}), lambda _: None, lambda _: None, self.reported.append)
+    def lease(self) -> HandlerContext:
+        return HandlerContext(Deadline(5), frozenset({0, 1}), lambda _: None, lambda _: None, self.reported.append)
 
     def assign(self, last_stable: int = 3) -> Mapping[int, int]:
-        seats = [Seat("out", "id", p, 0, 0, last_stable) for p in (0, 1)]
+        seats = [AssignedPartition("out", "id", p, 0, 0, last_stable) for p in (0, 1)]
         return self.handler.assigned(seats, Deadline(5))
 
     def read(self, partition: int = 0, until: int = 3) -> None:
         records = [Written(4_900_000), Written(4_925_000)]
-        self.handler.handle([Slice(partition, 0, until, records)], self.lease())
+        self.handler.handle([PartitionBatch(partition, 0, until, records)], self.lease())
 
     def states(self) -> list[PartitionState]:
         return [one.state for one in self.recorder.status().partitions]
@@ -100,9 +100,9 @@ def test_positions_and_reports_go_through_unchanged(scene: Scene) -> None:
 
 
 def test_a_store_that_is_away_blocks_its_partitions_until_it_is_back(scene: Scene) -> None:
-    """`Later` goes on to the loop, which asks again."""
-    scene.pattern.error = Later("the database is away")
-    with pytest.raises(Later):
+    """`RetryLater` goes on to the loop, which asks again."""
+    scene.pattern.error = RetryLater("the database is away")
+    with pytest.raises(RetryLater):
         scene.assign()
     assert scene.states() == [PartitionState.BLOCKED, PartitionState.BLOCKED]
     assert "the database is away" in scene.recorder.status().partitions[0].reason

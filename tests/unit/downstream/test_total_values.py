@@ -15,7 +15,7 @@ from brew.connection import Connection
 from brew.errors import Refused
 from brew.offsets import Committed, LogOffsets
 from downstream.totals.stages import Aggregate, add
-from downstream.totals.state_store import MemoryStore, RocksStore, Standing, Store
+from downstream.totals.state_store import MemoryStore, RocksStore, Store, StoreCheckpoint
 from downstream.totals.topics import Position, TotalsSettings, position
 from downstream.totals.total import UNREADABLE, Total, deltas, of_order
 
@@ -103,11 +103,11 @@ def test_what_is_no_total_is_refused(text: bytes) -> None:
 def test_a_store_holds_what_was_written_with_its_standing(kind: str, tmp_path: Path) -> None:
     store: Store = MemoryStore() if kind == "memory" else RocksStore(tmp_path, "topic")
     assert store.standing is None
-    store.write({b"a": b"1", b"b": b"2", b"c": b"3"}, Standing(5, 9, 3))
-    store.write({b"a": b"4", b"b": None}, Standing(6, 12, 2))
+    store.write({b"a": b"1", b"b": b"2", b"c": b"3"}, StoreCheckpoint(5, 9, 3))
+    store.write({b"a": b"4", b"b": None}, StoreCheckpoint(6, 12, 2))
     assert store.get([b"a", b"b", b"c", b"d"]) == [b"4", None, b"3", None]
     assert dict(store.items()) == {b"a": b"4", b"c": b"3"}
-    assert store.standing == Standing(6, 12, 2)
+    assert store.standing == StoreCheckpoint(6, 12, 2)
     store.wipe()
     assert (store.standing, list(store.items())) == (None, [])
     store.close()
@@ -115,23 +115,23 @@ def test_a_store_holds_what_was_written_with_its_standing(kind: str, tmp_path: P
 
 def test_a_state_that_was_closed_in_good_order_is_there_again(tmp_path: Path) -> None:
     store = RocksStore(tmp_path, "topic")
-    store.write({b"a": b"1"}, Standing(5, 9, 1))
+    store.write({b"a": b"1"}, StoreCheckpoint(5, 9, 1))
     store.close()
     again = RocksStore(tmp_path, "topic")
-    assert (again.wiped, again.standing, again.get([b"a"])) == (False, Standing(5, 9, 1), [b"1"])
+    assert (again.wiped, again.standing, again.get([b"a"])) == (False, StoreCheckpoint(5, 9, 1), [b"1"])
     again.close()
 
 
 def test_a_state_that_was_not_closed_or_is_another_changelogs_is_wiped(tmp_path: Path) -> None:
     """Without the mark nothing is believed; a topic that was made again has another id."""
     store = RocksStore(tmp_path, "topic")
-    store.write({b"a": b"1"}, Standing(5, 9, 1))
+    store.write({b"a": b"1"}, StoreCheckpoint(5, 9, 1))
     store.close()
     assert RocksStore.trusted(tmp_path, "topic")
     (tmp_path / "clean").unlink()
     killed = RocksStore(tmp_path, "topic")
     assert (killed.wiped, killed.standing) == (True, None)
-    killed.write({b"a": b"1"}, Standing(5, 9, 1))
+    killed.write({b"a": b"1"}, StoreCheckpoint(5, 9, 1))
     killed.close()
     assert not RocksStore.trusted(tmp_path, "another")
     other = RocksStore(tmp_path, "another")
@@ -142,7 +142,7 @@ def test_a_state_that_was_not_closed_or_is_another_changelogs_is_wiped(tmp_path:
 def test_two_processes_can_not_have_one_state(tmp_path: Path) -> None:
     """The second is refused before it takes the first one's unfinished state for a killed one's and wipes it."""
     store = RocksStore(tmp_path, "topic")
-    store.write({b"a": b"1"}, Standing(5, 9, 1))
+    store.write({b"a": b"1"}, StoreCheckpoint(5, 9, 1))
     with pytest.raises(Refused, match="--state-dir"):
         RocksStore(tmp_path, "topic")
     assert store.get([b"a"]) == [b"1"]

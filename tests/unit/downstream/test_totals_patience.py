@@ -12,7 +12,7 @@ from brew.errors import Refused
 from brew.offsets import LogOffsets
 from downstream.totals import run as running
 from downstream.totals.run import Run
-from downstream.totals.stages import Done, Source, Split
+from downstream.totals.stages import AttemptResult, Source, Split
 from downstream.totals.state_store import MemoryStore
 from downstream.totals.topics import TotalsSettings
 
@@ -33,7 +33,7 @@ def test_a_partition_that_only_fails_ends_the_run_although_others_go_on(
     bad, good = (Source("in", "id", p, LogOffsets(0, 9, 9)) for p in (0, 1))
     made._failed("failed", bad, "no answer")
     now[0] = running._PATIENCE_S - 0.1
-    made._succeeded(good, Split("d"), Done(0, 9, 9))
+    made._succeeded(good, Split("d"), AttemptResult(0, 9, 9))
     made._failed("failed", bad, "no answer")
     now[0] = running._PATIENCE_S
     with pytest.raises(Refused, match=r"in\[0\]: no transaction succeeded there for 90 s, at last: no answer"):
@@ -48,7 +48,7 @@ def test_one_success_begins_its_patience_anew(made: Run, monkeypatch: pytest.Mon
     for _ in range(3):
         made._failed("fenced", source, "another one")
         now[0] += running._PATIENCE_S - 1
-        made._succeeded(source, Split("d"), Done(0, 9, 9))
+        made._succeeded(source, Split("d"), AttemptResult(0, 9, 9))
     assert made.told.fenced == 3
 
 

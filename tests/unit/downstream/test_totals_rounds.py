@@ -13,7 +13,14 @@ from brew.errors import DeadlineExceeded, Refused
 from brew.offsets import LogOffsets
 from downstream.totals import recompute, stages, state_store
 from downstream.totals.stages import Aggregate, Output, Split
-from downstream.totals.state_store import STANDING, MemoryStore, Standing, restore, settled, standing_value
+from downstream.totals.state_store import (
+    CHECKPOINT_KEY,
+    MemoryStore,
+    StoreCheckpoint,
+    checkpoint_value,
+    restore,
+    settled,
+)
 from downstream.totals.topics import TotalsSettings
 from downstream.totals.total import Total
 
@@ -51,7 +58,7 @@ def log(last_stable: int, end: int | None = None, first: int = 0) -> LogOffsets:
 
 def counts(outputs: Iterator[Output]) -> dict[bytes, int]:
     """Key -> orders, of one topic's outputs."""
-    return {one.key: Total.decode(one.value).orders for one in outputs if one.key != STANDING}
+    return {one.key: Total.decode(one.value).orders for one in outputs if one.key != CHECKPOINT_KEY}
 
 
 @pytest.mark.parametrize("how", ["ready", "dropped", "committed"])
@@ -78,7 +85,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     """Two deltas are in it, and its changelog has five records."""
     logs_of(monkeypatch, stages, log(5))
     made = MemoryStore()
-    made.write({b"a": Total(2).encode()}, Standing(2, 0, 1))
+    made.write({b"a": Total(2).encode()}, StoreCheckpoint(2, 0, 1))
     return made
 
 
@@ -105,7 +112,7 @@ def test_a_commit_that_failed_changes_nothing_in_the_store(store: MemoryStore) -
         adding.take([Record(2, b"a", ONE), Record(3, b"b", ONE)])
         outputs = list(adding.outputs(4))
         assert own(iter(outputs)) == {b"a": 3, b"b": 1}
-        assert outputs[-1].value == standing_value(4, 2)
+        assert outputs[-1].value == checkpoint_value(4, 2)
         adding.dropped()
     assert store.get([b"a", b"b"]) == [Total(2).encode(), None]
     assert store.standing is not None
@@ -134,18 +141,18 @@ def test_a_store_that_stands_elsewhere_is_restored_and_one_that_is_ahead_from_no
 ) -> None:
     """Ahead it holds what was never committed; behind it is brought up to the committed offset."""
     logs_of(monkeypatch, stages, log(5))
-    began: list[Standing | None] = []
+    began: list[StoreCheckpoint | None] = []
 
     def restoring(*where: Any) -> int:
         began.append(where[5].standing)
-        where[5].write({}, Standing(2, 5, 0))
+        where[5].write({}, StoreCheckpoint(2, 5, 0))
         return 1
 
     monkeypatch.setattr(stages, "restore", restoring)
     store = MemoryStore()
-    store.write({b"a": ONE}, Standing(until, 1, 1))
+    store.write({b"a": ONE}, StoreCheckpoint(until, 1, 1))
     assert aggregate(store).ready(2, fresh=False) is None
-    assert began == ([None if until > 2 else Standing(until, 1, 1)] if restored else [])
+    assert began == ([None if until > 2 else StoreCheckpoint(until, 1, 1)] if restored else [])
     assert (b"a" in dict(store.items())) == (until <= 2)
 
 
@@ -158,7 +165,7 @@ def test_a_changelog_that_stands_elsewhere_than_the_group_is_a_contradiction(
 
     def restoring(*where: Any) -> int:
         if changelog_holds is not None:
-            where[5].write({}, Standing(changelog_holds, 5, 0))
+            where[5].write({}, StoreCheckpoint(changelog_holds, 5, 0))
         return 1
 
     monkeypatch.setattr(stages, "restore", restoring)
@@ -186,7 +193,7 @@ def test_the_brokers_are_asked_for_the_end_now_and_then(store: MemoryStore, monk
         list(adding.outputs(at + 1))
         adding.committed()
     assert left == [log(5), log(6)]
-    assert store.standing == Standing(5, 4, 1)
+    assert store.standing == StoreCheckpoint(5, 4, 1)
 
 
 def test_a_second_transaction_begins_where_the_first_one_ended(store: MemoryStore) -> None:
@@ -218,11 +225,11 @@ def test_the_end_of_the_changelog_is_believed_a_round_after_it_was_seen(
 def test_the_start_of_a_restore_never_goes_back(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "_LOOK_EVERY_S", 0.0)
     logs_of(monkeypatch, stages, log(10))
-    store.write({}, Standing(2, 15, 1))
+    store.write({}, StoreCheckpoint(2, 15, 1))
     adding = aggregate(store)
     for _ in range(2):
         adding.ready(2, fresh=False)
-    assert store.standing == Standing(2, 15, 1)
+    assert store.standing == StoreCheckpoint(2, 15, 1)
 
 
 def test_an_end_counts_once_no_transaction_is_open_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,12 +268,17 @@ def restoring(monkeypatch: pytest.MonkeyPatch, records: list[Record], *seen: Log
 
 def test_a_restore_reads_to_the_end_of_what_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last transaction's markers are still on their way when it looks first."""
-    records = [Record(0, b"a", ONE), Record(1, STANDING, b"1 1"), Record(3, b"b", ONE), Record(4, STANDING, b"2 2")]
+    records = [
+        Record(0, b"a", ONE),
+        Record(1, CHECKPOINT_KEY, b"1 1"),
+        Record(3, b"b", ONE),
+        Record(4, CHECKPOINT_KEY, b"2 2"),
+    ]
     read = restoring(monkeypatch, records, log(1, 3), log(6))
     store = MemoryStore()
     done = restore(SETTINGS.connection, "g", NOWHERE, "c", 0, store, Deadline(10))
     assert (read, done) == ([(0, 6)], 4)
-    assert (store.standing, dict(store.items())) == (Standing(2, 5, 2), {b"a": ONE, b"b": ONE})
+    assert (store.standing, dict(store.items())) == (StoreCheckpoint(2, 5, 2), {b"a": ONE, b"b": ONE})
 
 
 @pytest.mark.parametrize(
@@ -278,15 +290,15 @@ def test_a_restore_begins_where_the_store_stands_while_the_log_holds_that(
     monkeypatch: pytest.MonkeyPatch, known: int, first: int, start: int, kept: bool
 ) -> None:
     """One before the log's first offset, or one behind its end, is another log's."""
-    read = restoring(monkeypatch, [Record(5, STANDING, b"9 %d" % kept)], log(6, first=first))
+    read = restoring(monkeypatch, [Record(5, CHECKPOINT_KEY, b"9 %d" % kept)], log(6, first=first))
     store = MemoryStore()
-    store.write({b"a": ONE}, Standing(1, known, 1))
+    store.write({b"a": ONE}, StoreCheckpoint(1, known, 1))
     restore(SETTINGS.connection, "g", NOWHERE, "c", 0, store, Deadline(10))
     assert (read, dict(store.items())) == ([(start, 6)], {b"a": ONE} if kept else {})
 
 
 def test_a_changelog_that_lost_a_total_is_refused_and_what_it_gave_is_wiped(monkeypatch: pytest.MonkeyPatch) -> None:
-    restoring(monkeypatch, [Record(0, b"a", ONE), Record(1, STANDING, b"1 2")], log(2))
+    restoring(monkeypatch, [Record(0, b"a", ONE), Record(1, CHECKPOINT_KEY, b"1 2")], log(2))
     store = MemoryStore()
     with pytest.raises(Refused, match=r"changelog-damaged: c\[0\] gives 1 totals where .* left 2"):
         restore(SETTINGS.connection, "g", NOWHERE, "c", 0, store, Deadline(10))

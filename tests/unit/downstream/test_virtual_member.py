@@ -11,9 +11,9 @@ from harness.programs import until
 
 from brew.deadline import Deadline
 from brew.errors import Refused
-from downstream.consume.handler import Later, Lease, Seat, Slice
+from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, RetryLater
 from downstream.virtual import partitions as member
-from downstream.virtual.partitions import Place, SpreadingMember, VirtualPartitions, VirtualSettings
+from downstream.virtual.partitions import TopicPartition, VirtualPartitions, VirtualPartitionsHandler, VirtualSettings
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Scene:
 
     def give_up(self, *_: object) -> None: ...
 
-    def make(self, *, follow: bool = True) -> SpreadingMember:
+    def make(self, *, follow: bool = True) -> VirtualPartitionsHandler:
         self.virtual = VirtualPartitions(VirtualSettings(count=4, most_uncovered=20), self)
-        return SpreadingMember(self.virtual, threading.Event(), follow=follow, now=lambda: self.now)
+        return VirtualPartitionsHandler(self.virtual, threading.Event(), follow=follow, now=lambda: self.now)
 
-    def lease(self, seconds: float = 20.0) -> Lease:
+    def lease(self, seconds: float = 20.0) -> HandlerContext:
         def pause(partitions: Collection[int]) -> None:
             self.paused |= set(partitions)
 
@@ -57,7 +57,7 @@ class Scene:
         def report(positions: Mapping[int, int]) -> None:
             self.stored |= positions
 
-        return Lease(Deadline(seconds), frozenset({0, 1}), pause, resume, report)
+        return HandlerContext(Deadline(seconds), frozenset({0, 1}), pause, resume, report)
 
 
 @pytest.fixture
@@ -68,12 +68,12 @@ def scene() -> Iterator[Scene]:
     made.virtual.close(Deadline(10))
 
 
-def seat(partition: int, committed: int | None, first: int = 5, last_stable: int = 30) -> Seat:
-    return Seat("orders", "id", partition, committed, first, last_stable)
+def seat(partition: int, committed: int | None, first: int = 5, last_stable: int = 30) -> AssignedPartition:
+    return AssignedPartition("orders", "id", partition, committed, first, last_stable)
 
 
-def records(start: int, until: int) -> Slice:
-    return Slice(0, start, until, [Order(n) for n in range(start, until)])  # type: ignore[misc]
+def records(start: int, until: int) -> PartitionBatch:
+    return PartitionBatch(0, start, until, [Order(n) for n in range(start, until)])  # type: ignore[misc]
 
 
 def test_reading_begins_at_the_committed_offset_or_the_first(scene: Scene) -> None:
@@ -114,7 +114,7 @@ def test_a_drains_end_waits_for_the_workers(scene: Scene) -> None:
     one = scene.make(follow=False)
     one.assigned([seat(0, 28)], Deadline(5))
     one.handle([records(28, 30)], scene.lease())
-    with pytest.raises(Later, match="still at work"):
+    with pytest.raises(RetryLater, match="still at work"):
         one.tick(scene.lease(0.05))
     scene.gate.set()
     one.tick(scene.lease())
@@ -141,7 +141,7 @@ def test_partitions_that_leave_together_are_held_before_the_first_is_waited_for(
     one.assigned([seat(0, 5), seat(1, 5)], Deadline(5))
     held, revoked, limits = dict(scene.virtual._held), scene.virtual.revoked, []
 
-    def watched(place: Place, deadline: Deadline) -> int:
+    def watched(place: TopicPartition, deadline: Deadline) -> int:
         limits.append([one.limit for one in held.values()])
         return revoked(place, deadline)
 

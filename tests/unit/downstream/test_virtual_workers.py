@@ -12,10 +12,16 @@ from harness.programs import until
 
 from brew.deadline import Deadline
 from brew.errors import UsageError
-from downstream.virtual.partitions import HandlerFailedError, HopelessError, Place, VirtualPartitions, VirtualSettings
+from downstream.virtual.partitions import (
+    HandlerFailedError,
+    NonRetriableError,
+    TopicPartition,
+    VirtualPartitions,
+    VirtualSettings,
+)
 from downstream.virtual.scheduling import OnFailure, Retries
 
-HERE = Place("orders", 0)
+HERE = TopicPartition("orders", 0)
 QUICK = Retries(attempts=3, first_s=0.001, most_s=0.002)
 
 
@@ -177,7 +183,7 @@ def test_a_record_that_will_never_succeed_is_tried_once() -> None:
 
     def hopeless(order: Order) -> None:
         tries.append(order.number)
-        raise HopelessError("a 400 stays a 400")
+        raise NonRetriableError("a 400 stays a 400")
 
     effects = Effects(hopeless)
     with working(effects) as virtual:

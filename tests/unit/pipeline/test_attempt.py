@@ -12,10 +12,10 @@ import pytest
 from harness.fakes import Broker, FakeTransaction
 
 from brew import attempt as attempts
-from brew.attempt import Job, Offer, attempt
+from brew.attempt import AttemptSpec, Job, attempt
 from brew.connection import Connection
 from brew.errors import Abortable, DeadlineExceeded, Fatal, Fenced, KafkaFailure, Refused
-from brew.fault_injection import CrashOrder
+from brew.fault_injection import PlannedCrash
 from brew.journal import Step, entries
 from brew.kafka.transaction import TransactionSettings
 from brew.names import CrashMode, CrashPoint
@@ -28,7 +28,7 @@ from pipeline.enrichment import OrderEnrichment
 
 OFFERED = OffsetRange("in", 0, 5, 8)
 JOB = Job({}, TransactionSettings(Connection("nowhere:1"), "group", 30.0), OrderEnrichment(Limits()))
-OFFER = Offer(OFFERED, Targets("out", "dead", 0, 0), first_time=True)
+OFFER = AttemptSpec(OFFERED, Targets("out", "dead", 0, 0), first_time=True)
 ROWS = Rows([5, 6], [b"gold-1", None], [b'{"customer_id":"c"}', b"bad"], [None, None], [1, 2])
 
 
@@ -152,7 +152,7 @@ def test_a_range_that_is_still_read_is_committed_as_far_as_it_was_read(world: Wo
 @pytest.mark.parametrize("point", CrashPoint)
 def test_a_crash_on_purpose_leaves_its_transaction_open_and_tells_what_it_left(world: World, point: CrashPoint) -> None:
     """As after a kill; behind the report it is closed, as it is when a process dies after its commit."""
-    outcome = attempt(replace(OFFER, crash=CrashOrder(point, CrashMode.PIPELINE)), [ROWS], JOB)
+    outcome = attempt(replace(OFFER, crash=PlannedCrash(point, CrashMode.PIPELINE)), [ROWS], JOB)
     assert outcome.status is Status.CRASHED
     assert world.made[0].closed is (point is CrashPoint.BEFORE_REPORT)
     assert outcome.enriched + outcome.rejected == {CrashPoint.AFTER_FENCE: 0, CrashPoint.MID_PRODUCE: 1}.get(point, 2)
@@ -161,7 +161,7 @@ def test_a_crash_on_purpose_leaves_its_transaction_open_and_tells_what_it_left(w
 def test_a_crash_before_the_report_strikes_only_what_was_committed(world: World) -> None:
     """A range that somebody else did has nothing to report."""
     world.broker.committed = Committed(8, "")
-    crash = CrashOrder(CrashPoint.BEFORE_REPORT, CrashMode.PIPELINE)
+    crash = PlannedCrash(CrashPoint.BEFORE_REPORT, CrashMode.PIPELINE)
     assert attempt(replace(OFFER, crash=crash), [ROWS], JOB).status is Status.ALREADY_DONE
 
 

@@ -13,11 +13,11 @@ import pytest
 from harness.fakes import Broker, FakeTransaction
 
 from brew import attempt as attempts
-from brew.attempt import Job, Offer, attempt
+from brew.attempt import AttemptSpec, Job, attempt
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Fatal
-from brew.fault_injection import CrashOrder
+from brew.fault_injection import PlannedCrash
 from brew.journal import Step, entries
 from brew.kafka.transaction import TransactionSettings
 from brew.names import CrashMode, CrashPoint
@@ -30,7 +30,7 @@ from pipeline import profiles
 from pipeline.enrichment import OrderEnrichment
 from pipeline.profiles import Table
 
-OFFER = Offer(OffsetRange("in", 4, 5, 8), Targets("out", "dead", 4, 4), first_time=True)
+OFFER = AttemptSpec(OffsetRange("in", 4, 5, 8), Targets("out", "dead", 4, 4), first_time=True)
 JOB = Job({}, TransactionSettings(Connection("nowhere:1"), "group", 30.0), OrderEnrichment(Limits()))
 TRACE = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
 VALUE = b'{"customer_id":"c-1"}'
@@ -88,7 +88,7 @@ def test_a_bug_is_told_with_the_last_four_frames() -> None:
 def test_a_crash_before_the_report_is_given_the_closed_transaction_and_what_it_wrote() -> None:
     given: list[tuple[object, ...]] = []
 
-    class Recorded(CrashOrder):
+    class Recorded(PlannedCrash):
         def at(self, point: CrashPoint, tally: Tally, transaction: Any) -> None:
             given.append((point, tally.enriched, tally.rejected, getattr(transaction, "closed", None)))
 
@@ -145,7 +145,7 @@ def test_a_crash_tells_how_much_was_written_of_each_kind() -> None:
     """Also one behind the commit."""
     for point in (CrashPoint.AFTER_FLUSH, CrashPoint.BEFORE_REPORT):
         Kafka.broker_now.committed = None
-        outcome = attempt(replace(OFFER, crash=CrashOrder(point, CrashMode.PIPELINE)), [ROWS], JOB)
+        outcome = attempt(replace(OFFER, crash=PlannedCrash(point, CrashMode.PIPELINE)), [ROWS], JOB)
         assert (outcome.status, outcome.enriched, outcome.rejected) == (Status.CRASHED, 1, 1)
 
 

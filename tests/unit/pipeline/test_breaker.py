@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from brew.driver.limits import _ORDER, FIRST, SOME, WINDOW, Breaker, FirstRecords
+from brew.driver.limits import _ORDER, FIRST, SOME, WINDOW, CircuitBreaker, FirstRecordsCheck
 from brew.errors import Refused
 from brew.outcome import Outcome, Status
 from brew.records import Reason
@@ -21,51 +21,51 @@ def outcome(enriched: int, rejected: int, partition: int = 0, status: Status = S
 
 def test_it_waits_for_a_full_window() -> None:
     """999 bad records are not yet a judgement, one more is."""
-    breaker = Breaker(0.5)
-    breaker.heed(outcome(0, WINDOW - 1))
+    breaker = CircuitBreaker(0.5)
+    breaker.apply_outcome(outcome(0, WINDOW - 1))
     with pytest.raises(Refused, match=r"too-many-rejected: partition 0 rejected 1000 of its last 1000 records"):
-        breaker.heed(outcome(0, 1))
+        breaker.apply_outcome(outcome(0, 1))
 
 
 def test_the_share_itself_is_allowed() -> None:
-    breaker = Breaker(0.5)
-    breaker.heed(outcome(500, 500))
+    breaker = CircuitBreaker(0.5)
+    breaker.apply_outcome(outcome(500, 500))
     with pytest.raises(Refused, match=r"a share of 0\.501, --max-rejected is 0\.5"):
-        breaker.heed(outcome(499, 501))
+        breaker.apply_outcome(outcome(499, 501))
 
 
 def test_what_is_older_than_the_window_is_forgotten() -> None:
-    breaker = Breaker(0.5)
+    breaker = CircuitBreaker(0.5)
     for _ in range(100):
-        breaker.heed(outcome(600, 0))
-    breaker.heed(outcome(400, 200))
+        breaker.apply_outcome(outcome(600, 0))
+    breaker.apply_outcome(outcome(400, 200))
     with pytest.raises(Refused, match="rejected 800 of its last 1200"):
-        breaker.heed(outcome(0, 600))
+        breaker.apply_outcome(outcome(0, 600))
 
 
 def test_partitions_are_counted_apart_and_only_what_is_committed() -> None:
-    breaker = Breaker(0.1)
+    breaker = CircuitBreaker(0.1)
     for partition in range(10):
-        breaker.heed(outcome(0, WINDOW - 1, partition))
+        breaker.apply_outcome(outcome(0, WINDOW - 1, partition))
     for status in set(Status) - {Status.COMMITTED}:
-        breaker.heed(outcome(0, WINDOW, 0, status))
+        breaker.apply_outcome(outcome(0, WINDOW, 0, status))
     with pytest.raises(Refused, match=r"partition 9 rejected 1000 of its last 1000"):  # all by its own records
-        breaker.heed(outcome(0, 1, 9))
+        breaker.apply_outcome(outcome(0, 1, 9))
 
 
 def test_it_says_so_once() -> None:
     """What still runs reports while the run ends; that must not break the ending."""
-    breaker = Breaker(0.0)
+    breaker = CircuitBreaker(0.0)
     with pytest.raises(Refused):
-        breaker.heed(outcome(0, WINDOW))
-    breaker.heed(outcome(0, WINDOW))
-    breaker.heed(outcome(0, WINDOW, 1))
+        breaker.apply_outcome(outcome(0, WINDOW))
+    breaker.apply_outcome(outcome(0, WINDOW))
+    breaker.apply_outcome(outcome(0, WINDOW, 1))
 
 
 def test_a_share_of_one_never_trips() -> None:
-    Breaker(1.0).heed(outcome(0, 10 * WINDOW))
+    CircuitBreaker(1.0).apply_outcome(outcome(0, 10 * WINDOW))
     with pytest.raises(Refused):
-        Breaker(0.999).heed(outcome(0, 10 * WINDOW))
+        CircuitBreaker(0.999).apply_outcome(outcome(0, 10 * WINDOW))
 
 
 def bad(count: int, partition: int = 0, reason: Reason = Reason.NO_CUSTOMER_ID, offset: int = 7) -> Outcome:
@@ -75,11 +75,11 @@ def bad(count: int, partition: int = 0, reason: Reason = Reason.NO_CUSTOMER_ID, 
 
 def test_a_run_whose_first_hundred_records_are_all_rejected_is_stopped_once() -> None:
     """Over all partitions; the sentence names the most frequent reason, an example, an order, and how to go on."""
-    first = FirstRecords(None)
-    first.heed(bad(9, 3, Reason.NOT_JSON))
-    first.heed(bad(FIRST - 10))
+    first = FirstRecordsCheck(None)
+    first.apply_outcome(bad(9, 3, Reason.NOT_JSON))
+    first.apply_outcome(bad(FIRST - 10))
     with pytest.raises(Refused) as refused:
-        first.heed(bad(1, 1, offset=40))
+        first.apply_outcome(bad(1, 1, offset=40))
     for words in (
         "all-rejected: the first 100 records were all rejected, 91 of them as no-customer-id",
         "they have no customer_id, the first one at partition 0, offset 7",
@@ -87,7 +87,7 @@ def test_a_run_whose_first_hundred_records_are_all_rejected_is_stopped_once() ->
         "--max-rejected 1",
     ):
         assert words in str(refused.value)
-    first.heed(bad(FIRST))
+    first.apply_outcome(bad(FIRST))
     first.check_at_end()
 
 
@@ -97,24 +97,24 @@ def test_the_order_that_the_refusal_shows_is_enriched() -> None:
 
 def test_one_enriched_record_settles_it_for_the_run() -> None:
     """Whatever comes behind it is for the window of `--max-rejected`."""
-    first = FirstRecords(None)
-    first.heed(bad(FIRST - 1))
-    first.heed(outcome(1, 0, partition=5))
-    first.heed(bad(10 * FIRST))
+    first = FirstRecordsCheck(None)
+    first.apply_outcome(bad(FIRST - 1))
+    first.apply_outcome(outcome(1, 0, partition=5))
+    first.apply_outcome(bad(10 * FIRST))
     first.check_at_end()
 
 
 @pytest.mark.parametrize(("count", "refused"), [(SOME - 1, False), (SOME, True), (FIRST - 1, True)])
 def test_a_drain_with_fewer_is_refused_at_its_end_unless_there_was_only_a_handful(count: int, refused: bool) -> None:
-    first = FirstRecords(None)
-    first.heed(bad(count))
+    first = FirstRecordsCheck(None)
+    first.apply_outcome(bad(count))
     with pytest.raises(Refused) if refused else nullcontext():
         first.check_at_end()
 
 
 def test_only_what_is_committed_counts_and_a_share_of_one_allows_all() -> None:
     for status in set(Status) - {Status.COMMITTED}:
-        FirstRecords(None).heed(replace(bad(FIRST), status=status))
-    FirstRecords(1.0).heed(bad(FIRST))
+        FirstRecordsCheck(None).apply_outcome(replace(bad(FIRST), status=status))
+    FirstRecordsCheck(1.0).apply_outcome(bad(FIRST))
     with pytest.raises(Refused):
-        FirstRecords(0.999).heed(bad(FIRST))
+        FirstRecordsCheck(0.999).apply_outcome(bad(FIRST))

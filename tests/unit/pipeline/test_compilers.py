@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from harness.pipeline import run_command, settings_of
 
-from brew.driver.run import Ground
+from brew.driver.run import PreflightResult
 from brew.kafka.transaction import TransactionSettings
 from brew.settings import Compilers, Reader, SparkSettings
 from brew.spark.session import spark_conf
@@ -30,7 +30,7 @@ def test_a_run_has_the_compilers_that_pay(reader: Reader, *, follow: bool, backl
     with run_command.make_context("run", ["--master", "local[2]"]) as context:
         settings = replace(settings_of(context.params), reader=reader, follow=follow)
     transaction = TransactionSettings(settings.connection, settings.group, 60.0)
-    assert Ground({}, None, settings, 1, transaction, backlog).compilers is compilers
+    assert PreflightResult({}, None, settings, 1, transaction, backlog).compilers is compilers
 
 
 @pytest.mark.parametrize(

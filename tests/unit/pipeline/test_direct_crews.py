@@ -16,8 +16,8 @@ from brew.connection import Connection
 from brew.errors import Refused
 from brew.kafka.transaction import TransactionSettings
 from brew.readers.direct import executors
-from brew.readers.direct.executors import LoneCrew, SparkCrew
-from brew.readers.direct.messages import Terms
+from brew.readers.direct.executors import LocalWorker, SparkWorkers
+from brew.readers.direct.messages import WorkerSettings
 from brew.settings import CrashSettings, DirectSettings, Limits
 from pipeline.enrichment import OrderEnrichment
 
@@ -57,16 +57,16 @@ class Context:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(executors, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(executors, "_RESTART_PAUSE_S", 0.01)
     return
 
 
-def idle_crew(context: Any, office: Any = None) -> SparkCrew:
+def idle_crew(context: Any, office: Any = None) -> SparkWorkers:
     terms: Any = None
-    return SparkCrew(context, office, terms)
+    return SparkWorkers(context, office, terms)
 
 
-def crew_of(context: Any) -> SparkCrew:
+def crew_of(context: Any) -> SparkWorkers:
     crew = idle_crew(context)
     crew.open(2)
     return crew
@@ -91,7 +91,7 @@ def test_a_slot_that_gave_up_is_tried_again_while_another_works() -> None:
     crew.open(2)
     assert context.healed.wait(10)
     assert context.tried[0] == 1, "the one that works was left alone"
-    crew.dismiss()
+    crew.stop_restarts()
     context.over.set()
 
 
@@ -151,7 +151,7 @@ def test_failures_far_apart_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> No
     def count(_job: object) -> int:
         good = next(rounds, None)
         if good is None:
-            crew.dismiss()
+            crew.stop_restarts()
         elif not good:
             raise RuntimeError("Caused by: java.io.IOException: the executor was lost")
         return 0
@@ -173,7 +173,7 @@ def test_a_crew_that_was_dismissed_starts_no_holder_again() -> None:
     context = Context()
     crew = crew_of(context)
     assert context.healed.wait(10)
-    crew.dismiss()
+    crew.stop_restarts()
     context.over.set()
     for job in crew._jobs.values():
         job.join(10)
@@ -191,7 +191,7 @@ def test_a_crew_ends_with_its_holders_lines_and_with_its_spark_unless_that_is_ke
     terms: Any = None
     lines: Any = office
     context: Any = Context()
-    SparkCrew(context, lines, terms, kept=kept).close()
+    SparkWorkers(context, lines, terms, kept=kept).close()
     assert (office.closed, ended) == (True, [] if kept else [True])
 
 
@@ -209,15 +209,17 @@ def test_a_crash_on_purpose_strikes_a_task_once(
 ) -> None:
     """Spark repeats the task of a worker that died; each time again, and the job fails."""
     given = list[Any]()
-    monkeypatch.setattr(executors, "hold", lambda terms, slot: given.append((terms.crash.probability, slot)))
+    monkeypatch.setattr(
+        executors, "run_lease_worker", lambda terms, slot: given.append((terms.crash.probability, slot))
+    )
     task = type("Task", (), {"attemptNumber": lambda _self: attempt})()
     monkeypatch.setattr(executors.TaskContext, "get", lambda: task)
     transaction = TransactionSettings(Connection("127.0.0.1:1"), "group", 60.0)
     certain = CrashSettings(probability=1.0)
-    terms = Terms(
+    terms = WorkerSettings(
         "127.0.0.1", 1, "token", "in", transaction, OrderEnrichment(Limits()), DirectSettings(), certain, 1000
     )
-    assert list(executors._hold_in_task(terms, 4, [])) == []
+    assert list(executors._run_in_task(terms, 4, [])) == []
     assert given == [(probability, 4)]
 
 
@@ -228,7 +230,7 @@ class LoneLine:
         self.calls = 0
         self.begun, self.over = threading.Semaphore(0), threading.Semaphore(0)
         self.error: Exception | None = None
-        monkeypatch.setattr(executors, "hold", self)
+        monkeypatch.setattr(executors, "run_lease_worker", self)
 
     def __call__(self, _terms: object, slot: int) -> None:
         assert slot == 0
@@ -239,11 +241,11 @@ class LoneLine:
         assert self.over.acquire(timeout=20)
 
 
-def lone(monkeypatch: pytest.MonkeyPatch) -> tuple[LoneCrew, LoneLine, Closed]:
+def lone(monkeypatch: pytest.MonkeyPatch) -> tuple[LocalWorker, LoneLine, Closed]:
     held, office = LoneLine(monkeypatch), Closed()
     lines: Any = office
     terms: Any = SimpleNamespace(transformation=OrderEnrichment(Limits()))
-    return LoneCrew(lines, terms), held, office
+    return LocalWorker(lines, terms), held, office
 
 
 def test_without_spark_one_holder_is_started_when_there_is_work_and_again_when_its_line_is_lost(
@@ -259,7 +261,7 @@ def test_without_spark_one_holder_is_started_when_there_is_work_and_again_when_i
     held.over.release()
     assert held.begun.acquire(timeout=20), "the driver was slow for longer than the lease"
     crew.check()
-    crew.dismiss()
+    crew.stop_restarts()
     held.over.release()
     crew.close()
     assert (held.calls, office.closed) == (2, True)

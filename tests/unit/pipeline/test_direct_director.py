@@ -13,19 +13,19 @@ import pytest
 
 from brew.connection import Connection
 from brew.driver import leases as directing
-from brew.driver.leases import Director
-from brew.driver.ownership import EVERY
-from brew.driver.partitions import Scout
-from brew.driver.progress import Board, Silent
-from brew.driver.run_context import Shared
+from brew.driver.leases import LeaseCoordinator
+from brew.driver.ownership import ALL_PARTITIONS
+from brew.driver.partitions import PartitionSurvey
+from brew.driver.progress import ProgressView, RunProgress
+from brew.driver.run_context import RunContext
 from brew.errors import KafkaFailure, Refused
-from brew.fault_injection import Dice
+from brew.fault_injection import CrashInjector
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import Committed, LogOffsets
 from brew.outcome import Outcome, Status
-from brew.planner import Fact
-from brew.readers.direct.messages import granted, leaving, telling
-from brew.readers.direct.server import Desk, Said
+from brew.planner import PartitionFacts
+from brew.readers.direct.messages import left_message, outcome_message, parse_grant
+from brew.readers.direct.server import ReceivedMessage, WorkerSession
 from brew.settings import DirectSettings, PipelineSettings
 from brew.transaction import Targets
 
@@ -45,26 +45,26 @@ class Cluster:
         self.down: KafkaFailure | None = None
         self.looks, self.closed = list[float](), False
         self.blocked: object = ()
-        self.ours: Container[int] = EVERY
+        self.ours: Container[int] = ALL_PARTITIONS
 
-    def look(self, _mine: Callable[..., Any]) -> tuple[list[Fact], bool]:
+    def look(self, _mine: Callable[..., Any]) -> tuple[list[PartitionFacts], bool]:
         self.looks.append(time.monotonic())
         if self.down is not None:
             raise self.down
         log = LogOffsets(0, self.stable, 100)
         found = {p: None if at is None else Committed(at, "") for p, at in self.committed.items()}
-        facts = [Fact("in", p, "id", at, log) for p, at in found.items() if p not in self.withheld]
+        facts = [PartitionFacts("in", p, "id", at, log) for p, at in found.items() if p not in self.withheld]
         return facts, self.complete
 
-    heed, _gap = Scout.heed, lambda self, partition, *_: self.known.pop(partition, None)
+    heed, _gap = PartitionSurvey.apply_outcome, lambda self, partition, *_: self.known.pop(partition, None)
 
-    def first_attempt(self, fact: Fact) -> bool:
+    def first_attempt(self, fact: PartitionFacts) -> bool:
         return fact.committed is None
 
-    def targets(self, _fact: Fact) -> Targets:
+    def targets(self, _fact: PartitionFacts) -> Targets:
         return Targets("out", "dead", -1, -1)
 
-    def tell_who_blocks(self, partitions: object) -> None:
+    def report_blocking_transactions(self, partitions: object) -> None:
         self.blocked = partitions
 
     def close(self) -> None:
@@ -86,8 +86,8 @@ class Crew:
     """Two slots, on which nobody works but the test."""
 
     def __init__(self) -> None:
-        self.office: Any = self
-        self.said: queue.Queue[Said] = queue.Queue()
+        self.server: Any = self
+        self.said: queue.Queue[ReceivedMessage] = queue.Queue()
         self.closed = False
         self.opened = 0
         self.broken: Refused | None = None
@@ -103,7 +103,7 @@ class Crew:
         if self.broken is not None:
             raise self.broken
 
-    def dismiss(self) -> None:
+    def stop_restarts(self) -> None:
         self.dismissed = True
 
     def interrupt(self) -> None: ...
@@ -136,12 +136,22 @@ class Play:
         **settings: Any,
     ) -> None:
         self.cluster, self.crew, self.stop = cluster or Cluster(), Crew(), threading.Event()
-        monkeypatch.setattr(directing, "Scout", lambda _shared: self.cluster)
+        monkeypatch.setattr(directing, "PartitionSurvey", lambda _shared: self.cluster)
         plain = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
         given = replace(plain, **settings)
         transaction = TransactionSettings(given.connection, given.group, 60.0)
         ends = None if follow else goals or dict.fromkeys(range(4), 100)
-        self.shared = Shared(given, {}, self.stop, Board(), Silent(), ends, 1_000_000, transaction, Dice(given.crash))
+        self.shared = RunContext(
+            given,
+            {},
+            self.stop,
+            RunProgress(),
+            ProgressView(),
+            ends,
+            1_000_000,
+            transaction,
+            CrashInjector(given.crash),
+        )
         self.shared.ownership = ownership or self.shared.ownership
         self.errors: list[Exception] = []
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -149,30 +159,30 @@ class Play:
 
     def _run(self) -> None:
         try:
-            Director(self.shared, self.crew).run()
+            LeaseCoordinator(self.shared, self.crew).run()
         except Refused as error:
             self.errors.append(error)
 
-    def holder(self, slot: int) -> Desk:
+    def holder(self, slot: int) -> WorkerSession:
         line: Any = Line()
-        desk = Desk(slot, line)
+        desk = WorkerSession(slot, line)
         self.says(desk, {"hello": {}})
         return desk
 
-    def says(self, desk: Desk, message: Message | None) -> None:
-        self.crew.said.put(Said(desk, message))
+    def says(self, desk: WorkerSession, message: Message | None) -> None:
+        self.crew.said.put(ReceivedMessage(desk, message))
 
-    def finishes(self, desk: Desk, partition: int) -> None:
+    def finishes(self, desk: WorkerSession, partition: int) -> None:
         self.cluster.committed[partition] = 100
-        self.says(desk, telling(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100, 0, 0.1)))
-        self.says(desk, leaving(partition, 100))
+        self.says(desk, outcome_message(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100, 0, 0.1)))
+        self.says(desk, left_message(partition, 100))
 
     def ended(self) -> bool:
         self.thread.join(10)
         return not self.thread.is_alive()
 
 
-def heard(desk: Desk, name: str, seconds: float = 5.0) -> Message:
+def heard(desk: WorkerSession, name: str, seconds: float = 5.0) -> Message:
     """The next message with this word in it."""
     line: Any = desk.line
     while True:
@@ -181,8 +191,8 @@ def heard(desk: Desk, name: str, seconds: float = 5.0) -> Message:
             return message
 
 
-def grants(desk: Desk, count: int) -> dict[int, Any]:
-    found = [granted(heard(desk, "grant")) for _ in range(count)]
+def grants(desk: WorkerSession, count: int) -> dict[int, Any]:
+    found = [parse_grant(heard(desk, "grant")) for _ in range(count)]
     return {one.partition: one for one in found if one is not None}
 
 
@@ -195,7 +205,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
     assert play.ended()
 
 
-def both(play: Play) -> tuple[Desk, Desk]:
+def both(play: Play) -> tuple[WorkerSession, WorkerSession]:
     return play.holder(0), play.holder(1)
 
 
@@ -232,8 +242,8 @@ def test_a_transaction_that_did_not_end_well_is_planned_again_from_kafkas_answer
     grants(other, 2)
     play.cluster.committed[partition] = 70
     began = time.monotonic()
-    play.says(one, telling(Outcome(partition, 0, 50, Status.FENCED, detail="a newer attempt")))
-    play.says(one, leaving(partition, 0))
+    play.says(one, outcome_message(Outcome(partition, 0, 50, Status.FENCED, detail="a newer attempt")))
+    play.says(one, left_message(partition, 0))
     again = grants(one, 1)[partition]
     assert (again.start, again.spared) == (70, False)
     assert time.monotonic() - began >= 0.05, "at once again would keep two pipelines in step"
@@ -245,8 +255,8 @@ def test_where_a_transaction_found_the_group_is_not_forgotten_over_an_older_answ
     one, other = both(play)
     partition = next(iter(grants(one, 2)))
     grants(other, 2)
-    play.says(one, telling(Outcome(partition, 0, 50, status, 60)))
-    play.says(one, leaving(partition, 0))
+    play.says(one, outcome_message(Outcome(partition, 0, 50, status, 60)))
+    play.says(one, left_message(partition, 0))
     assert grants(one, 1)[partition].start == 60
 
 
@@ -255,7 +265,7 @@ def test_a_crash_on_purpose_calls_everyone_back_before_it_is_told(play: Play) ->
     one, other = both(play)
     partition = next(iter(grants(one, 2)))
     grants(other, 2)
-    play.says(one, telling(Outcome(partition, 0, 50, Status.CRASHED, enriched=50)))
+    play.says(one, outcome_message(Outcome(partition, 0, 50, Status.CRASHED, enriched=50)))
     for desk in (one, other):
         heard(desk, "end")
     assert play.stop.is_set()
@@ -281,9 +291,9 @@ def test_what_a_crash_leaves_is_told_before_nothing_runs_any_more(play: Play, mo
     crashing, other = grants(one, 2)
     monkeypatch.setattr(play.shared.view, "cycle", lambda _lane, outcomes, _seconds: told.extend(outcomes))
     monkeypatch.setattr(play.shared, "running", Running(play.shared.running))
-    play.says(one, telling(Outcome(crashing, 0, 50, Status.CRASHED, enriched=50)))
-    play.says(one, telling(Outcome(other, 0, 50, Status.COMMITTED, enriched=50)))
-    play.says(one, leaving(other, 50))
+    play.says(one, outcome_message(Outcome(crashing, 0, 50, Status.CRASHED, enriched=50)))
+    play.says(one, outcome_message(Outcome(other, 0, 50, Status.COMMITTED, enriched=50)))
+    play.says(one, left_message(other, 50))
     for desk in (one, two):
         play.says(desk, None)
     assert play.ended()
@@ -298,7 +308,7 @@ def test_a_partition_moves_when_one_slot_has_two_and_the_other_none(monkeypatch:
     other = play.holder(1)
     released = heard(one, "release")["release"]
     assert released in held
-    play.says(one, leaving(released, 30))
+    play.says(one, left_message(released, 30))
     play.cluster.committed[released] = play.cluster.known[released] = 30
     assert grants(other, 1)[released].start == 30
     play.stop.set()
@@ -316,7 +326,7 @@ def test_a_crew_that_can_run_no_holder_ends_the_run_with_its_reason(monkeypatch:
 
 
 def test_without_a_task_the_run_gives_up_when_its_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directing, "_LOOK_S", 0.05)
+    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
     play = Play(monkeypatch, patience_s=1.0)
     assert play.ended()
     assert "no Spark task has reported" in str(play.errors[0])

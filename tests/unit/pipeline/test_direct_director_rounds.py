@@ -12,11 +12,11 @@ from harness.waiting import until
 from test_direct_director import Cluster, Mine, Play, both, grants, heard
 
 from brew.driver import leases as directing
-from brew.driver.progress import Board
+from brew.driver.progress import RunProgress
 from brew.errors import Fatal
 from brew.outcome import Outcome, Status
-from brew.readers.direct.messages import leaving, telling
-from brew.readers.direct.server import Desk
+from brew.readers.direct.messages import left_message, outcome_message
+from brew.readers.direct.server import WorkerSession
 from brew.settings import DirectSettings
 
 
@@ -29,14 +29,14 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
     assert play.ended()
 
 
-def nothing(desk: Desk, seconds: float = 0.3) -> None:
+def nothing(desk: WorkerSession, seconds: float = 0.3) -> None:
     """Assert that this holder is told nothing for a while."""
     line: Any = desk.line
     with pytest.raises(queue.Empty):
         pytest.fail(f"it was told {line.heard.get(timeout=seconds)}")
 
 
-def sent_home(play: Play, *desks: Desk) -> None:
+def sent_home(play: Play, *desks: WorkerSession) -> None:
     """The run ends, as it does when it is stopped."""
     play.stop.set()
     for desk in desks:
@@ -64,16 +64,16 @@ def test_only_a_partition_without_a_position_is_granted_as_a_first_time(monkeypa
 
 def test_what_came_back_is_granted_by_a_new_answer_of_the_brokers_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """The old one says: no position yet. Behind a commit whose offset has vanished since, that doubles the output."""
-    monkeypatch.setattr(directing, "_LOOK_S", 60.0)
+    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 60.0)
     cluster = Cluster()
     cluster.committed = {0: None, 1: 100, 2: 100, 3: 100}
     play = Play(monkeypatch, cluster)
     one = play.holder(0)
     assert grants(one, 1)[0].first_time
     cluster.down = Fatal("survey: the brokers don't answer")
-    play.says(one, telling(Outcome(0, 0, 50, Status.COMMITTED, -1, 50)))
-    play.says(one, telling(Outcome(0, 50, 60, Status.OFFSET_GAP, -1)))
-    play.says(one, leaving(0, 50))
+    play.says(one, outcome_message(Outcome(0, 0, 50, Status.COMMITTED, -1, 50)))
+    play.says(one, outcome_message(Outcome(0, 50, 60, Status.OFFSET_GAP, -1)))
+    play.says(one, left_message(0, 50))
     nothing(one, 1.0)
     cluster.committed[0], cluster.down = 50, None
     again = grants(one, 1)[0]
@@ -83,7 +83,7 @@ def test_what_came_back_is_granted_by_a_new_answer_of_the_brokers_only(monkeypat
 
 def test_what_a_dead_holder_held_is_granted_by_a_new_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have committed without a word."""
-    monkeypatch.setattr(directing, "_LOOK_S", 60.0)
+    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 60.0)
     cluster = Cluster()
     cluster.committed = {0: None, 1: 100, 2: 100, 3: 100}
     play = Play(monkeypatch, cluster)
@@ -116,8 +116,8 @@ def test_a_slots_new_holder_takes_the_place_of_the_one_before(play: Play) -> Non
     assert all(grant.spared for grant in again.values())
     # What the dead one still says counts no more, least of all that it is gone.
     partition = next(iter(held))
-    play.says(one, telling(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100)))
-    play.says(one, leaving(partition, 100))
+    play.says(one, outcome_message(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100)))
+    play.says(one, left_message(partition, 100))
     play.says(one, None)
     nothing(successor)
     assert (play.shared.board.totals.enriched, len(play.shared.running)) == (0, 4)
@@ -130,7 +130,7 @@ def test_a_partition_that_could_not_go_on_rests_before_it_is_granted_again(play:
     partition = next(iter(grants(one, 2)))
     grants(other, 2)
     began = time.monotonic()
-    play.says(one, leaving(partition, 0, "Fatal: read of in[0]: it can't be read"))
+    play.says(one, left_message(partition, 0, "Fatal: read of in[0]: it can't be read"))
     assert grants(one, 1).keys() == {partition}
     assert time.monotonic() - began >= 0.05
 
@@ -140,7 +140,7 @@ def test_a_partition_that_was_called_back_is_granted_again_at_once(play: Play) -
     one, other = both(play)
     partition = next(iter(grants(one, 2)))
     grants(other, 2)
-    play.says(one, leaving(partition, 20))
+    play.says(one, left_message(partition, 20))
     play.cluster.known[partition] = 20
     assert grants(one, 1)[partition].start == 20
     assert not play.shared.board.totals.enriched
@@ -148,7 +148,7 @@ def test_a_partition_that_was_called_back_is_granted_again_at_once(play: Play) -
 
 def test_no_second_partition_is_called_back_before_the_first_one_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """And it is told so once: its transaction may take a while, and lags change meanwhile."""
-    monkeypatch.setattr(directing, "_LOOK_S", 0.05)
+    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
     play = Play(monkeypatch, direct=DirectSettings(lease_s=1.0))
     one = play.holder(0)
     grants(one, 4)
@@ -157,7 +157,7 @@ def test_no_second_partition_is_called_back_before_the_first_one_was_left(monkey
     play.cluster.committed[released] = 99
     nothing(one, 0.8)
     play.cluster.committed[released] = 0
-    play.says(one, leaving(released, 0))
+    play.says(one, left_message(released, 0))
     grants(other, 1)
     assert heard(one, "release")["release"] != released, "four to none: two are to move"
     sent_home(play, one, other)
@@ -167,7 +167,7 @@ def test_a_partition_that_another_driver_is_due_is_called_back_and_handed_over_w
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only what is ours is granted, and what is held is not idle."""
-    monkeypatch.setattr(directing, "_LOOK_S", 60.0)
+    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 60.0)
     mine = Mine(0, 1)
     play = Play(monkeypatch, ownership=mine)
     one, other = both(play)
@@ -181,7 +181,7 @@ def test_a_partition_that_another_driver_is_due_is_called_back_and_handed_over_w
     assert heard(held[1], "release")["release"] == 1
     nothing(held[0])
     assert mine.idle[0] is False
-    play.says(held[0], leaving(0, 10))
+    play.says(held[0], left_message(0, 10))
     until(lambda: mine.idle[0], "it may be handed over")
     nothing(held[0])
     nothing(held[1])
@@ -193,7 +193,7 @@ def test_a_partition_that_an_outsider_moved_back_is_granted_again_from_there(
     monkeypatch: pytest.MonkeyPatch, committed_here: bool
 ) -> None:
     """Its holder has nothing to read, so without a call it would not look where the group stands until news comes."""
-    monkeypatch.setattr(directing, "_LOOK_S", 0.05)
+    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
     cluster = Cluster()
     cluster.committed = dict.fromkeys(range(4), 60)
     play = Play(monkeypatch, cluster, follow=True)
@@ -201,13 +201,13 @@ def test_a_partition_that_an_outsider_moved_back_is_granted_again_from_there(
     held = {**dict.fromkeys(grants(one, 2), one), **dict.fromkeys(grants(other, 2), other)}
     if committed_here:
         cluster.committed[0] = 80
-        play.says(held[0], telling(Outcome(0, 60, 80, Status.COMMITTED, 60, 20)))
+        play.says(held[0], outcome_message(Outcome(0, 60, 80, Status.COMMITTED, 60, 20)))
     looks = len(cluster.looks)
     until(lambda: len(cluster.looks) > looks + 2, "looks at what stands still or goes on")
     nothing(held[0])
     cluster.committed[0] = cluster.known[0] = 20
     assert heard(held[0], "release")["release"] == 0
-    play.says(held[0], leaving(0, 80 if committed_here else 60))
+    play.says(held[0], left_message(0, 80 if committed_here else 60))
     assert grants(held[0], 1)[0].start == 20
     nothing(one)
     nothing(other)
@@ -219,8 +219,8 @@ def test_too_many_rejected_end_the_run_after_everyone_was_called_back(monkeypatc
     one, other = both(play)
     partition = next(iter(grants(one, 2)))
     grants(other, 2)
-    play.says(one, telling(Outcome(partition, 0, 50, Status.COMMITTED, 0, enriched=500, rejected=500)))
-    play.says(one, telling(Outcome(partition, 50, 60, Status.COMMITTED, 0, enriched=0, rejected=1)))
+    play.says(one, outcome_message(Outcome(partition, 0, 50, Status.COMMITTED, 0, enriched=500, rejected=500)))
+    play.says(one, outcome_message(Outcome(partition, 50, 60, Status.COMMITTED, 0, enriched=0, rejected=1)))
     for desk in (one, other):
         heard(desk, "end")
         assert play.crew.dismissed, "or a slot would be started again"
@@ -232,7 +232,7 @@ def test_too_many_rejected_end_the_run_after_everyone_was_called_back(monkeypatc
 
 def test_the_first_holder_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or it would get all, and give half of them back one after another."""
-    monkeypatch.setattr(directing, "_GATHER_S", 60.0)
+    monkeypatch.setattr(directing, "_STARTUP_WAIT_S", 60.0)
     play = Play(monkeypatch)
     one = play.holder(0)
     nothing(one)
@@ -246,7 +246,7 @@ def test_a_holder_is_told_how_many_partitions_its_read_ahead_is_for(
     monkeypatch: pytest.MonkeyPatch, slots: int, share: int
 ) -> None:
     """Rounded up: less read ahead than there is memory for, never more."""
-    monkeypatch.setattr(directing, "_GATHER_S", 60.0)
+    monkeypatch.setattr(directing, "_STARTUP_WAIT_S", 60.0)
     play = Play(monkeypatch)
     play.crew.most_slots = slots
     desks = [play.holder(slot) for slot in range(slots)]
@@ -267,7 +267,7 @@ def test_no_more_slots_are_opened_than_there_is_work_for(monkeypatch: pytest.Mon
 
 def test_a_run_is_not_drained_before_all_partitions_were_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose position has to be looked for is not done because it is not told."""
-    monkeypatch.setattr(directing, "_LOOK_S", 0.05)
+    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
     cluster = Cluster()
     cluster.committed, cluster.withheld, cluster.complete = {0: 100, 1: 100, 2: 100, 3: 40}, {3}, False
     play = Play(monkeypatch, cluster)
@@ -284,7 +284,7 @@ def test_brokers_that_do_not_answer_are_asked_less_and_less_until_patience_ends(
 ) -> None:
     cluster, told = Cluster(), list[str]()
     cluster.down = Fatal("survey: nobody is there")
-    monkeypatch.setattr(Board, "unanswered", lambda _board, why: told.append(why))
+    monkeypatch.setattr(RunProgress, "unanswered", lambda _board, why: told.append(why))
     play = Play(monkeypatch, cluster, patience_s=1.0)
     assert play.ended()
     assert "survey: survey: nobody is there" in str(play.errors[0])
@@ -295,7 +295,7 @@ def test_brokers_that_do_not_answer_are_asked_less_and_less_until_patience_ends(
 def test_a_partition_that_upstream_holds_back_is_told_and_given_up_on_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(directing, "_LOOK_S", 0.05)
+    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
     cluster = Cluster()
     cluster.committed, cluster.stable = {0: 60, 1: 100, 2: 100, 3: 100}, 60
     play = Play(monkeypatch, cluster, blocked_patience_s=1.0)

@@ -17,11 +17,11 @@ from brew.errors import Fatal, Unreachable
 from brew.kafka.transaction import TransactionSettings
 from brew.outcome import Outcome, Status
 from brew.readers.direct import worker
-from brew.readers.direct.concurrency import Desk, Turns
-from brew.readers.direct.messages import Grant, Line, Terms, granting
+from brew.readers.direct.concurrency import ConcurrencyLimit, SharedLimits
+from brew.readers.direct.messages import Grant, MessageConnection, WorkerSettings, grant_message
 from brew.settings import CrashSettings, DirectSettings, Limits
 from brew.transaction import Targets
-from brew.transaction_sizing import Pace
+from brew.transaction_sizing import TransactionSize
 from pipeline.enrichment import OrderEnrichment
 
 WAIT_S = 20.0
@@ -29,9 +29,9 @@ LEASE_S = 0.3
 Message = dict[str, Any]
 
 
-def terms(port: int, lease_s: float = 60.0, *, watched: bool = False) -> Terms:
+def terms(port: int, lease_s: float = 60.0, *, watched: bool = False) -> WorkerSettings:
     transaction = TransactionSettings(Connection("127.0.0.1:1"), "group", 60.0)
-    return Terms(
+    return WorkerSettings(
         "127.0.0.1",
         port,
         "token",
@@ -63,12 +63,12 @@ class Work:
     def __call__(
         self,
         given: Grant,
-        _terms: Terms,
+        _terms: WorkerSettings,
         share: int,
         begun: Callable[[], None],
         report: Callable[[Outcome], None],
         stop: threading.Event,
-        desk: Desk,
+        desk: SharedLimits,
     ) -> int:
         self.now += 1
         self.most = max(self.most, self.now)
@@ -89,19 +89,19 @@ class Work:
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     made = Work()
-    monkeypatch.setattr(worker, "work", made)
+    monkeypatch.setattr(worker, "transact_partition", made)
     return made
 
 
 class Driver:
     """The driver's end of one lease, played by the test."""
 
-    def __init__(self, line: Line, task: threading.Thread) -> None:
+    def __init__(self, line: MessageConnection, task: threading.Thread) -> None:
         self.line, self.task = line, task
 
     def grants(self, *grants: Grant, share: int = 1) -> None:
         for one in grants:
-            self.line.send({**granting(one), "share": share})
+            self.line.send({**grant_message(one), "share": share})
 
     def hears(self) -> Message:
         message = self.line.receive()
@@ -117,9 +117,9 @@ class Driver:
 def leased(lease_s: float = 60.0, *, watched: bool = False) -> Iterator[Driver]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         given = terms(server.getsockname()[1], lease_s, watched=watched)
-        task = threading.Thread(target=worker.hold, args=[given, 3], daemon=True)
+        task = threading.Thread(target=worker.run_lease_worker, args=[given, 3], daemon=True)
         task.start()
-        driver = Driver(Line(server.accept()[0], WAIT_S), task)
+        driver = Driver(MessageConnection(server.accept()[0], WAIT_S), task)
         try:
             assert driver.hears() == {"hello": {"token": "token", "slot": 3}}
             yield driver
@@ -232,9 +232,9 @@ def test_the_second_lease_waits_for_the_first_ones_transaction(work: Work) -> No
         assert work.most == 1
 
 
-def one_reader(first: Pace) -> Desk:
-    desk = Desk(first)
-    desk.reading = Turns(1, 60.0)
+def one_reader(first: TransactionSize) -> SharedLimits:
+    desk = SharedLimits(first)
+    desk.reading = ConcurrencyLimit(1, 60.0)
     return desk
 
 
@@ -244,18 +244,18 @@ def test_who_waits_for_its_turn_to_read_leaves_when_it_is_called_back(
     """And when all are sent away: others may read for minutes."""
     waiting, go = threading.Event(), threading.Event()
 
-    def reads(_report: object, _stop: threading.Event, desk: Desk) -> int:
+    def reads(_report: object, _stop: threading.Event, desk: SharedLimits) -> int:
         with desk.reading.one():
             assert go.wait(WAIT_S)
         return 101
 
-    def waits(_report: object, stop: threading.Event, desk: Desk) -> int:
+    def waits(_report: object, stop: threading.Event, desk: SharedLimits) -> int:
         waiting.set()
         with desk.reading.one(stop):
             return 102
 
     work.acts |= {0: reads, 1: waits, 2: waits}
-    monkeypatch.setattr(worker, "Desk", one_reader)
+    monkeypatch.setattr(worker, "SharedLimits", one_reader)
     with leased() as driver:
         driver.grants(grant(0))
         assert work.begun.acquire(timeout=WAIT_S)
@@ -338,7 +338,7 @@ def test_a_driver_that_is_not_there_is_named_with_what_to_look_at() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         given = terms(server.getsockname()[1])
     with pytest.raises(Unreachable, match=r"driver at 127\.0\.0\.1:\d+ .* spark\.driver\.host"):
-        worker.hold(replace(given), 0)
+        worker.run_lease_worker(replace(given), 0)
 
 
 def test_behind_a_lease_a_process_collects_garbage_as_often_as_before() -> None:

@@ -16,8 +16,16 @@ from brew.deadline import Deadline
 from brew.outcome import Outcome, Status
 from brew.readers.direct import messages as lines
 from brew.readers.direct import server as offices
-from brew.readers.direct.messages import Grant, Line, granted, granting, leaving, telling, told
-from brew.readers.direct.server import Office
+from brew.readers.direct.messages import (
+    Grant,
+    MessageConnection,
+    grant_message,
+    left_message,
+    outcome_message,
+    parse_grant,
+    parse_outcome,
+)
+from brew.readers.direct.server import LeaseServer
 from brew.transaction import Targets
 
 GRANT = Grant(3, 70, Targets("out", "dead", -1, 3, "topic-id=x", 1000), goal=90, first_time=True, spared=True)
@@ -25,8 +33,8 @@ OUTCOME = Outcome(3, 70, 80, Status.OFFSET_GAP, 60, 5, 1, 0.25, "moved")
 
 
 @contextlib.contextmanager
-def opened(silence_s: float) -> Iterator[Office]:
-    office = Office("127.0.0.1", silence_s)
+def opened(silence_s: float) -> Iterator[LeaseServer]:
+    office = LeaseServer("127.0.0.1", silence_s)
     try:
         yield office
     finally:
@@ -36,40 +44,40 @@ def opened(silence_s: float) -> Iterator[Office]:
 
 
 @pytest.fixture
-def office() -> Iterator[Office]:
+def office() -> Iterator[LeaseServer]:
     """Neither hangs up nor renews while a test runs, however slowly it does."""
     with opened(60) as office:
         yield office
 
 
-_lines: list[Line] = []
+_lines: list[MessageConnection] = []
 
 
-def line(office: Office) -> Line:
-    _lines.append(Line.to("127.0.0.1", office.port, 5.0, Deadline(5)))
+def line(office: LeaseServer) -> MessageConnection:
+    _lines.append(MessageConnection.to("127.0.0.1", office.port, 5.0, Deadline(5)))
     return _lines[-1]
 
 
-def hello(office: Office, slot: int = 2) -> Line:
+def hello(office: LeaseServer, slot: int = 2) -> MessageConnection:
     caller = line(office)
     caller.send({"hello": {"token": office.token, "slot": slot}})
     assert "hello" in (office.said.get(timeout=5).message or {})
     return caller
 
 
-def test_grants_and_outcomes_arrive_as_they_were(office: Office) -> None:
+def test_grants_and_outcomes_arrive_as_they_were(office: LeaseServer) -> None:
     caller = hello(office)
-    caller.send(telling(OUTCOME))
+    caller.send(outcome_message(OUTCOME))
     said = office.said.get(timeout=5)
-    assert told(said.message or {}) == OUTCOME
-    said.desk.line.send({**granting(GRANT), "share": 4})
+    assert parse_outcome(said.message or {}) == OUTCOME
+    said.desk.line.send({**grant_message(GRANT), "share": 4})
     heard = caller.receive() or {}
-    assert (granted(heard), heard["share"], said.desk.slot) == (GRANT, 4, 2)
-    assert granted(leaving(3, 80, "why")) is None
-    assert told(leaving(3, 80)) is None
+    assert (parse_grant(heard), heard["share"], said.desk.slot) == (GRANT, 4, 2)
+    assert parse_grant(left_message(3, 80, "why")) is None
+    assert parse_outcome(left_message(3, 80)) is None
 
 
-def test_a_holder_that_hangs_up_is_gone(office: Office) -> None:
+def test_a_holder_that_hangs_up_is_gone(office: LeaseServer) -> None:
     hello(office).close()
     assert office.said.get(timeout=5).message is None
 
@@ -97,7 +105,7 @@ def test_leases_are_renewed_whatever_the_driver_does() -> None:
     "words",
     [b'{"hello":{"token":"guessed","slot":0}}\n', b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"\n", b'{"outcome":{}}\n'],
 )
-def test_strangers_are_hung_up_on(office: Office, words: bytes) -> None:
+def test_strangers_are_hung_up_on(office: LeaseServer, words: bytes) -> None:
     with contextlib.closing(socket.create_connection(("127.0.0.1", office.port), 5)) as stranger:
         stranger.sendall(words)
         assert stranger.recv(10) == b""
@@ -105,7 +113,7 @@ def test_strangers_are_hung_up_on(office: Office, words: bytes) -> None:
         office.said.get_nowait()
 
 
-def test_a_closed_office_hangs_up_on_everyone(office: Office) -> None:
+def test_a_closed_office_hangs_up_on_everyone(office: LeaseServer) -> None:
     caller, *_ = [hello(office, slot) for slot in range(3)]
     office.close()
     said = [office.said.get(timeout=5) for _ in range(3)]
@@ -119,18 +127,18 @@ def test_a_closed_office_hangs_up_on_everyone(office: Office) -> None:
 def test_a_driver_that_falls_silent_ends_the_lease() -> None:
     """What makes an orphan stop: its line gives up by itself."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        caller = Line.to("127.0.0.1", mute.getsockname()[1], 0.2, Deadline(5))
+        caller = MessageConnection.to("127.0.0.1", mute.getsockname()[1], 0.2, Deadline(5))
         assert caller.receive() is None
         caller.close()
 
 
 @pytest.fixture
-def tcp() -> Iterator[tuple[Line, socket.socket]]:
+def tcp() -> Iterator[tuple[MessageConnection, socket.socket]]:
     """A line, and the other end of its connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname(), 5)
         theirs, _ = server.accept()
-    caller = Line(ours, 5.0)
+    caller = MessageConnection(ours, 5.0)
     with contextlib.closing(theirs):
         yield caller, theirs
         caller.close()
@@ -145,7 +153,7 @@ def tcp() -> Iterator[tuple[Line, socket.socket]]:
     ],
 )
 def test_messages_arrive_one_by_one_however_the_network_cuts_them(
-    tcp: tuple[Line, socket.socket], pieces: list[bytes]
+    tcp: tuple[MessageConnection, socket.socket], pieces: list[bytes]
 ) -> None:
     """A release that comes in one packet with a renewal must not be lost."""
     caller, driver = tcp
@@ -180,7 +188,7 @@ class Slow:
 def test_messages_of_many_threads_are_not_mixed() -> None:
     """Each partition has a thread, and an outcome may be longer than what a socket takes at once."""
     slow: Any = Slow()
-    one = Line(slow, 1.0)
+    one = MessageConnection(slow, 1.0)
     threads = [threading.Thread(target=one.send, args=[{"alive": True}], daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -193,13 +201,13 @@ def test_messages_of_many_threads_are_not_mixed() -> None:
 def test_however_a_line_dies_who_speaks_on_it_is_told_and_works_on(error: OSError) -> None:
     """An outcome that can't be told must not end the partition's thread: Kafka knows it, too."""
     dead: Any = Slow(error)
-    assert Line(dead, 1.0).send({"alive": True}) is False
+    assert MessageConnection(dead, 1.0).send({"alive": True}) is False
     assert dead.closed
 
 
 @pytest.mark.parametrize(("size", "arrives"), [(1000, True), (200_000, False)])
 def test_a_message_without_an_end_is_not_kept_for_ever(
-    tcp: tuple[Line, socket.socket], monkeypatch: pytest.MonkeyPatch, size: int, arrives: bool
+    tcp: tuple[MessageConnection, socket.socket], monkeypatch: pytest.MonkeyPatch, size: int, arrives: bool
 ) -> None:
     """Whoever finds the port could else fill the driver's memory."""
     monkeypatch.setattr(lines, "_LONGEST", 100_000)
@@ -220,7 +228,7 @@ def test_a_message_without_an_end_is_not_kept_for_ever(
     sender.join(5)
 
 
-def test_what_is_said_on_a_dead_line_is_told_to_be_lost(tcp: tuple[Line, socket.socket]) -> None:
+def test_what_is_said_on_a_dead_line_is_told_to_be_lost(tcp: tuple[MessageConnection, socket.socket]) -> None:
     caller, driver = tcp
     assert caller.send({"alive": True}) is True
     driver.close()
@@ -235,7 +243,7 @@ def test_every_holder_is_renewed_until_its_line_is_dead() -> None:
         for caller in callers:
             assert caller.receive() == {"renew": True}
         callers[0].close()
-        until(lambda: len(office._desks) == 2, "the dead one is forgotten", 5)
+        until(lambda: len(office._sessions) == 2, "the dead one is forgotten", 5)
         for caller in callers[1:]:
             caller.send({"alive": True})
             assert caller.receive() == {"renew": True}

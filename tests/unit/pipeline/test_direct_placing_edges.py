@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 
 from brew.connection import Connection
-from brew.driver.assignor import loads, move, place
-from brew.driver.leases import Roster
-from brew.driver.progress import Board, Silent
-from brew.driver.run_context import Shared
-from brew.fault_injection import Dice
+from brew.driver.assignor import assign, loads, partition_to_move
+from brew.driver.leases import Assignments
+from brew.driver.progress import ProgressView, RunProgress
+from brew.driver.run_context import RunContext
+from brew.fault_injection import CrashInjector
 from brew.kafka.transaction import TransactionSettings
 from brew.outcome import Outcome, Status
 from brew.settings import PipelineSettings
@@ -25,28 +25,28 @@ def test_a_partition_weighs_its_lag_and_a_quarter_of_the_mean_in_whole_offsets()
 
 
 def test_the_heaviest_is_placed_first_and_equal_ones_by_number() -> None:
-    assert place({0: 10, 1: 20, 2: 100}, {}, [0, 1]) == {2: 0, 1: 1, 0: 1}
-    assert list(place({3: 5, 1: 5, 2: 90}, {}, [0])) == [2, 1, 3]
+    assert assign({0: 10, 1: 20, 2: 100}, {}, [0, 1]) == {2: 0, 1: 1, 0: 1}
+    assert list(assign({3: 5, 1: 5, 2: 90}, {}, [0])) == [2, 1, 3]
 
 
 def test_of_two_slots_that_are_equally_busy_the_lower_one_gives() -> None:
     """And to a slot that holds nothing, the lighter of what it has is no worse."""
     lags = {0: 50, 1: 50, 2: 50, 3: 50}
-    assert move(lags, {0: 0, 1: 0, 2: 1, 3: 1}, [0, 1, 2]) == 0
-    assert move({}, {}, [0, 1]) is None
+    assert partition_to_move(lags, {0: 0, 1: 0, 2: 1, 3: 1}, [0, 1, 2]) == 0
+    assert partition_to_move({}, {}, [0, 1]) is None
 
 
 def test_a_move_that_leaves_exactly_nine_tenths_is_not_worth_it() -> None:
     """Ten partitions of one weight become nine, which is the border; nine become eight."""
-    assert move(dict.fromkeys(range(10), 0), dict.fromkeys(range(10), 0), [0, 1]) is None
-    assert move(dict.fromkeys(range(9), 0), dict.fromkeys(range(9), 0), [0, 1]) == 0
+    assert partition_to_move(dict.fromkeys(range(10), 0), dict.fromkeys(range(10), 0), [0, 1]) is None
+    assert partition_to_move(dict.fromkeys(range(9), 0), dict.fromkeys(range(9), 0), [0, 1]) == 0
 
 
 def test_a_held_partition_of_which_no_lag_is_known_weighs_nothing() -> None:
-    assert place({0: 5}, {9: 0}, [0, 1]) == {0: 0}
+    assert assign({0: 5}, {9: 0}, [0, 1]) == {0: 0}
 
 
-class View(Silent):
+class View(ProgressView):
     def __init__(self) -> None:
         self.told: list[tuple[int, list[Outcome], float]] = []
 
@@ -54,11 +54,21 @@ class View(Silent):
         self.told.append((lane, outcomes, seconds))
 
 
-def roster(goals: dict[int, int] | None) -> tuple[Roster, View]:
+def roster(goals: dict[int, int] | None) -> tuple[Assignments, View]:
     settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
     transaction, view = TransactionSettings(settings.connection, settings.group, 60.0), View()
-    shared = Shared(settings, {}, threading.Event(), Board(), view, goals, 1_000_000, transaction, Dice(settings.crash))
-    return Roster(shared), view
+    shared = RunContext(
+        settings,
+        {},
+        threading.Event(),
+        RunProgress(),
+        view,
+        goals,
+        1_000_000,
+        transaction,
+        CrashInjector(settings.crash),
+    )
+    return Assignments(shared), view
 
 
 def test_ranges_that_follow_each_other_are_told_as_one_with_their_sums() -> None:

@@ -8,20 +8,22 @@ from typing import Any
 import pytest
 from test_direct_director import Play, both, grants
 
-from brew.driver.leases import Roster
-from brew.driver.progress import Board, Silent
+from brew.driver.leases import Assignments
+from brew.driver.progress import ProgressView, RunProgress
 from brew.offsets import Committed, LogOffsets
-from brew.planner import Fact
+from brew.planner import PartitionFacts
 
 
-def roster() -> Roster:
-    shared: Any = SimpleNamespace(goals={0: 10, 1: 10}, board=Board(), view=Silent(), running={})
-    return Roster(shared)
+def roster() -> Assignments:
+    shared: Any = SimpleNamespace(goals={0: 10, 1: 10}, board=RunProgress(), view=ProgressView(), running={})
+    return Assignments(shared)
 
 
-def surveyed(one: Roster, *positions: int | None) -> None:
+def surveyed(one: Assignments, *positions: int | None) -> None:
     log = LogOffsets(0, 10, 10)
-    facts = [Fact("in", p, "id", None if at is None else Committed(at, ""), log) for p, at in enumerate(positions)]
+    facts = [
+        PartitionFacts("in", p, "id", None if at is None else Committed(at, ""), log) for p, at in enumerate(positions)
+    ]
     one.surveyed(facts, all_of_them=True)
 
 
@@ -33,7 +35,7 @@ def test_a_drain_is_not_over_where_an_outsider_moved_a_position_back_behind_its_
     surveyed(one, 4, 10)
     assert not one.drained()
     assert (one.free(0.0), one.unfinished()) == ({0}, 1)
-    one.gave(0, 0)
+    one.assign(0, 0)
     one.left(0, 10)
     surveyed(one, 10, 10)
     assert one.drained()
@@ -43,7 +45,7 @@ def test_what_a_holder_reached_counts_before_the_next_survey() -> None:
     """A drain ends with its last transaction."""
     one = roster()
     surveyed(one, 0, 10)
-    one.gave(0, 0)
+    one.assign(0, 0)
     surveyed(one, 4, 10)
     assert not one.drained()
     one.left(0, 10)

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from brew.connection import Connection
-from brew.driver.leases import Roster
-from brew.driver.progress import Board, Silent
-from brew.driver.run_context import Shared
-from brew.fault_injection import Dice
+from brew.driver.leases import Assignments
+from brew.driver.progress import ProgressView, RunProgress
+from brew.driver.run_context import RunContext
+from brew.fault_injection import CrashInjector
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
-from brew.planner import Fact
-from brew.readers.direct.server import Desk
+from brew.planner import PartitionFacts
+from brew.readers.direct.server import WorkerSession
 from brew.settings import PipelineSettings
 
 GOAL = 100
@@ -25,7 +25,7 @@ LINE: Any = None
 
 
 @dataclass
-class View(Silent):
+class View(ProgressView):
     """Keeps what is shown."""
 
     told: list[list[tuple[int, ...]]] = field(default_factory=list)
@@ -34,25 +34,33 @@ class View(Silent):
         self.told.append([(one.partition, one.start, one.until, one.enriched, one.rejected) for one in outcomes])
 
 
-def roster(goals: dict[int, int] | None, *positions: int | None, complete: bool = True) -> Roster:
+def roster(goals: dict[int, int] | None, *positions: int | None, complete: bool = True) -> Assignments:
     """A roster after one survey of a log that begins at 10; None: no committed offset."""
     settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
     transaction = TransactionSettings(settings.connection, settings.group, 60.0)
-    shared = Shared(
-        settings, {}, threading.Event(), Board(), View(), goals, 1_000_000, transaction, Dice(settings.crash)
+    shared = RunContext(
+        settings,
+        {},
+        threading.Event(),
+        RunProgress(),
+        View(),
+        goals,
+        1_000_000,
+        transaction,
+        CrashInjector(settings.crash),
     )
-    made = Roster(shared)
+    made = Assignments(shared)
     survey(made, *positions, complete=complete)
     return made
 
 
-def survey(one: Roster, *positions: int | None, complete: bool = True) -> None:
+def survey(one: Assignments, *positions: int | None, complete: bool = True) -> None:
     log = LogOffsets(10, 200, 200)
     found = [None if at is None else Committed(at, "") for at in positions]
-    one.surveyed([Fact("in", p, "id", at, log) for p, at in enumerate(found)], all_of_them=complete)
+    one.surveyed([PartitionFacts("in", p, "id", at, log) for p, at in enumerate(found)], all_of_them=complete)
 
 
-def drain(*positions: int | None, complete: bool = True) -> Roster:
+def drain(*positions: int | None, complete: bool = True) -> Assignments:
     return roster(dict.fromkeys(range(9), GOAL), *positions, complete=complete)
 
 
@@ -61,7 +69,7 @@ def test_a_partition_is_done_at_its_goal_and_not_one_offset_before(position: int
     """By a survey, and by what its holder says when it leaves."""
     assert drain(position).drained() is done
     left = drain(50)
-    left.gave(0, 1)
+    left.assign(0, 1)
     left.left(0, position)
     assert (left.drained(), left.free(0.0), left.unfinished()) == (done, set() if done else {0}, 0 if done else 1)
 
@@ -79,7 +87,7 @@ def test_a_partition_that_came_later_has_nothing_to_drain() -> None:
 
 def test_a_run_that_follows_is_never_done_with_a_partition() -> None:
     one = roster(None, 200)
-    one.gave(0, 1)
+    one.assign(0, 1)
     one.left(0, 200)
     assert (one.free(0.0), one.unfinished()) == ({0}, 1)
 
@@ -90,7 +98,7 @@ def test_a_run_is_drained_when_all_were_seen_all_are_done_and_nobody_holds_one()
     assert not one.drained()
     survey(one, GOAL, GOAL)
     assert one.drained()
-    one.gave(0, 1)
+    one.assign(0, 1)
     assert not one.drained()
     one.left(0, GOAL)
     assert one.drained()
@@ -101,9 +109,9 @@ def test_a_run_is_drained_when_all_were_seen_all_are_done_and_nobody_holds_one()
 def test_a_partition_rests_until_its_time_has_come() -> None:
     """The last bad and the first good moment; being held ends the rest."""
     one = drain(50)
-    one.rest(0, 5.0)
+    one.back_off(0, 5.0)
     assert (one.free(4.999), one.free(5.0)) == (set(), {0})
-    one.gave(0, 1)
+    one.assign(0, 1)
     one.left(0, 60)
     assert one.free(0.0) == {0}
 
@@ -111,46 +119,46 @@ def test_a_partition_rests_until_its_time_has_come() -> None:
 def test_only_what_is_ours_is_given_out_or_counted() -> None:
     one = drain(50, 50, 50)
     one.ours = {0, 2}
-    one.gave(2, 1)
+    one.assign(2, 1)
     assert (one.free(0.0), one.unfinished()) == ({0}, 2)
 
 
 def test_what_a_dead_holder_held_is_free_again_and_spared_once() -> None:
     """The other holder keeps what it has."""
     one = drain(50, 50, 50)
-    dead, alive = Desk(0, LINE), Desk(1, LINE)
-    one.desks |= {0: dead, 1: alive}
+    dead, alive = WorkerSession(0, LINE), WorkerSession(1, LINE)
+    one.sessions |= {0: dead, 1: alive}
     for partition, slot in ((0, 0), (1, 1), (2, 0)):
-        one.gave(partition, slot)
+        one.assign(partition, slot)
         one._shared.running[partition] = OffsetRange("in", partition, 50, 51)
     assert one.gone(dead)
-    assert (one.desks, one.held, one._shared.running.keys()) == ({1: alive}, {1: 1}, {1})
+    assert (one.sessions, one.held, one._shared.running.keys()) == ({1: alive}, {1: 1}, {1})
     assert one.free(0.0) == {0, 2}
     assert [one.spared(p) for p in (0, 0, 1, 2)] == [True, False, False, True]
 
 
 def test_a_predecessor_that_is_noticed_late_takes_nothing_away_from_its_successor() -> None:
     one = drain(50)
-    successor = Desk(0, LINE)
-    one.desks[0] = successor
-    one.gave(0, 0)
-    assert not one.gone(Desk(0, LINE))
-    assert (one.desks, one.held) == ({0: successor}, {0: 0})
+    successor = WorkerSession(0, LINE)
+    one.sessions[0] = successor
+    one.assign(0, 0)
+    assert not one.gone(WorkerSession(0, LINE))
+    assert (one.sessions, one.held) == ({0: successor}, {0: 0})
 
 
 @pytest.mark.parametrize("died", [True, False])
 def test_what_came_back_can_be_called_back_again(died: bool) -> None:
     """Only what is on its way is not called a second time."""
     one = drain(50)
-    holder = Desk(0, LINE)
-    one.desks[0] = holder
-    one.gave(0, 0)
-    one.leaving.add(0)
+    holder = WorkerSession(0, LINE)
+    one.sessions[0] = holder
+    one.assign(0, 0)
+    one.releasing.add(0)
     if died:
         one.gone(holder)
     else:
         one.left(0, 60)
-    assert (one.leaving, one.held) == (set(), {})
+    assert (one.releasing, one.held) == (set(), {})
 
 
 def committed(partition: int, start: int, until: int, enriched: int, rejected: int) -> Outcome:

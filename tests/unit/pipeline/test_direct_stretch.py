@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from brew.kafka.log_reader import Taken
+from brew.kafka.log_reader import FetchedRecords
 from brew.readers.direct import worker
-from brew.readers.direct.concurrency import Turns
-from brew.readers.direct.worker import Stretch
+from brew.readers.direct.concurrency import ConcurrencyLimit
+from brew.readers.direct.worker import TransactionInput
 
 SIZE = 100
 
@@ -48,14 +48,14 @@ class FakeTail:
     at: int = 0
     asked: list[tuple[int, int, float]] = field(default_factory=list)
 
-    def take(self, most: int, most_bytes: int, wait_s: float) -> Taken | None:
+    def take(self, most: int, most_bytes: int, wait_s: float) -> FetchedRecords | None:
         self.asked.append((most, most_bytes, wait_s))
         start, self.at = self.at, min(self.end, self.at + most, self.at + max(1, most_bytes // SIZE))
         return taken(start, self.at) if self.at > start else None
 
 
-def taken(start: int, end: int) -> Taken:
-    return Taken([Record(at) for at in range(start, end)], end, (end - start) * SIZE)
+def taken(start: int, end: int) -> FetchedRecords:
+    return FetchedRecords([Record(at) for at in range(start, end)], end, (end - start) * SIZE)
 
 
 @pytest.fixture(autouse=True)
@@ -63,11 +63,11 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "CHUNK", 10)
 
 
-def read(there: int, most: int, most_bytes: int) -> tuple[Stretch, list[int], FakeTail]:
+def read(there: int, most: int, most_bytes: int) -> tuple[TransactionInput, list[int], FakeTail]:
     tail = FakeTail(there)
     first = tail.take(10, most_bytes, 0.05)
     assert first is not None
-    one = Stretch(tail, first, most, most_bytes, Turns(1))
+    one = TransactionInput(tail, first, most, most_bytes, ConcurrencyLimit(1))
     assert one.reached() == first.until, "before the first batch"
     return one, [offset for rows in one for offset in rows.offsets], tail
 
@@ -90,13 +90,13 @@ def test_it_ends_at_either_bound(most: int, most_bytes: int, until: int) -> None
 
 def test_markers_alone_move_its_end_without_a_row() -> None:
     """The position goes on behind them."""
-    one = Stretch(FakeTail(0), Taken([], 7, 0), 10, 1000, Turns(1))
+    one = TransactionInput(FakeTail(0), FetchedRecords([], 7, 0), 10, 1000, ConcurrencyLimit(1))
     assert (list(one), one.reached()) == ([], 7)
 
 
 def test_rows_hold_the_records_columns_in_order() -> None:
     """Offset, key, value, headers, milliseconds."""
-    (rows,) = Stretch(FakeTail(0), taken(3, 5), 2, 1000, Turns(1))
+    (rows,) = TransactionInput(FakeTail(0), taken(3, 5), 2, 1000, ConcurrencyLimit(1))
     assert rows == ([3, 4], [b"gold-1"] * 2, [b"{}"] * 2, [None] * 2, [30, 40])
 
 
@@ -107,18 +107,20 @@ def test_a_records_key_value_and_headers_are_handed_on_as_they_came(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]] | None
 ) -> None:
     """Null and empty are two things in Kafka, a header's name may repeat, and its value may be null."""
-    (rows,) = Stretch(FakeTail(0), Taken([Record(3, key, value, headers)], 4, SIZE), 2, 1000, Turns(1))
+    (rows,) = TransactionInput(
+        FakeTail(0), FetchedRecords([Record(3, key, value, headers)], 4, SIZE), 2, 1000, ConcurrencyLimit(1)
+    )
     assert (rows.keys, rows.values, rows.headers) == ([key], [value], [headers])
 
 
 def test_only_one_reads_and_writes_at_a_time_and_an_end_in_the_middle_gives_the_turn_back() -> None:
-    turns, other_had_its_turn = Turns(1, 60.0), threading.Event()
+    turns, other_had_its_turn = ConcurrencyLimit(1, 60.0), threading.Event()
 
     def other() -> None:
         with turns.one():
             other_had_its_turn.set()
 
-    rows = iter(Stretch(FakeTail(20), taken(0, 3), 10, 1000, turns))
+    rows = iter(TransactionInput(FakeTail(20), taken(0, 3), 10, 1000, turns))
     next(rows)
     thread = threading.Thread(target=other, daemon=True)
     thread.start()

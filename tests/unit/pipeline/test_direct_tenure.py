@@ -10,24 +10,24 @@ from typing import Any
 
 import pytest
 
-from brew.attempt import Job, Offer
+from brew.attempt import AttemptSpec, Job
 from brew.connection import Connection
 from brew.errors import Fatal
 from brew.kafka.clients import FULL_MS
-from brew.kafka.log_reader import IDLE_MS, Taken
+from brew.kafka.log_reader import IDLE_MS, FetchedRecords
 from brew.kafka.transaction import TransactionSettings
 from brew.outcome import Outcome, Status
 from brew.readers.direct import worker as tenure
-from brew.readers.direct.concurrency import Desk, Turns
-from brew.readers.direct.messages import Grant, Terms
-from brew.readers.direct.worker import CHUNK, Stretch
+from brew.readers.direct.concurrency import ConcurrencyLimit, SharedLimits
+from brew.readers.direct.messages import Grant, WorkerSettings
+from brew.readers.direct.worker import CHUNK, TransactionInput
 from brew.settings import CrashSettings, DirectSettings, Limits, ProfilesSettings
 from brew.transaction import Rows, Targets
-from brew.transaction_sizing import Pace
+from brew.transaction_sizing import TransactionSize
 from pipeline.enrichment import OrderEnrichment
 
 START = 100
-TERMS = Terms(
+TERMS = WorkerSettings(
     "127.0.0.1",
     0,
     "token",
@@ -41,7 +41,7 @@ TERMS = Terms(
 
 
 GRANT = Grant(0, START, Targets("out", "dlq", 0, 0))
-PACE = Pace.at_most(1000, 60.0)
+PACE = TransactionSize.at_most(1000, 60.0)
 WAIT_S = 20.0
 
 
@@ -56,10 +56,10 @@ class FakeTail:
         self._left = 0 if self.empty else 1
         self.opened.release()
 
-    def take(self, *_: object) -> Taken | None:
+    def take(self, *_: object) -> FetchedRecords | None:
         self.asked.set()
         self._left -= 1
-        return Taken([], START + 1, 0) if self._left >= 0 else None
+        return FetchedRecords([], START + 1, 0) if self._left >= 0 else None
 
     def close(self) -> None: ...
 
@@ -69,7 +69,7 @@ def tail(monkeypatch: pytest.MonkeyPatch) -> type[FakeTail]:
     class Fresh(FakeTail):
         opened, asked = threading.Semaphore(0), threading.Event()
 
-    monkeypatch.setattr(tenure, "Tail", Fresh)
+    monkeypatch.setattr(tenure, "TailReader", Fresh)
     monkeypatch.setattr(tenure, "attempt", lambda *_: Outcome(0, START, START + 1, Status.COMMITTED))
     return Fresh
 
@@ -77,7 +77,7 @@ def tail(monkeypatch: pytest.MonkeyPatch) -> type[FakeTail]:
 class Held:
     """One partition, held in a thread of its own; what it reported, and where it ended."""
 
-    def __init__(self, desk: Desk, grant: Grant) -> None:
+    def __init__(self, desk: SharedLimits, grant: Grant) -> None:
         self.stop, self.reported, self.position = threading.Event(), list[Outcome](), list[int]()
         self._desk, self._grant = desk, grant
         self.thread = threading.Thread(target=self._hold, daemon=True)
@@ -85,7 +85,9 @@ class Held:
 
     def _hold(self) -> None:
         report = self.reported.append
-        self.position.append(tenure.work(self._grant, TERMS, 1, lambda: None, report, self.stop, self._desk))
+        self.position.append(
+            tenure.transact_partition(self._grant, TERMS, 1, lambda: None, report, self.stop, self._desk)
+        )
 
     def end(self) -> None:
         self.stop.set()
@@ -96,8 +98,8 @@ class Held:
 
 def test_who_is_told_to_stop_while_it_waits_for_its_turn_begins_nothing(tail: type[FakeTail]) -> None:
     """64 partitions that each did one more transaction, one after another, would outlast the grace of a SIGTERM."""
-    desk = Desk(PACE)
-    desk.transactions = Turns(1, 60.0)
+    desk = SharedLimits(PACE)
+    desk.transactions = ConcurrencyLimit(1, 60.0)
     with desk.transactions.one():
         held = Held(desk, GRANT)
         assert tail.asked.wait(WAIT_S)
@@ -108,8 +110,8 @@ def test_who_is_told_to_stop_while_it_waits_for_its_turn_begins_nothing(tail: ty
 
 def test_a_backlog_waits_for_its_turn_to_be_read(tail: type[FakeTail]) -> None:
     """A reader costs threads, and of 64 that are full 60 wait for a turn; it is opened when it is needed."""
-    desk = Desk(PACE)
-    desk.reading = Turns(1, 60.0)
+    desk = SharedLimits(PACE)
+    desk.reading = ConcurrencyLimit(1, 60.0)
     drained = replace(GRANT, goal=START + 1)
     with desk.reading.one():
         waiting, called_back = Held(desk, drained), Held(desk, drained)
@@ -125,8 +127,8 @@ def test_a_backlog_waits_for_its_turn_to_be_read(tail: type[FakeTail]) -> None:
 
 def test_a_reader_with_nothing_to_read_keeps_no_other_from_reading(tail: type[FakeTail]) -> None:
     """Upstream's open transaction may hold a partition back for minutes."""
-    desk = Desk(PACE)
-    desk.reading = Turns(1, 60.0)
+    desk = SharedLimits(PACE)
+    desk.reading = ConcurrencyLimit(1, 60.0)
     tail.empty = True
     both = [Held(desk, replace(GRANT, goal=START + 1)) for _ in range(2)]
     for _ in both:
@@ -138,10 +140,10 @@ def test_a_reader_with_nothing_to_read_keeps_no_other_from_reading(tail: type[Fa
 def test_a_reader_that_has_something_to_do_again_counts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else all partitions of a backlog would be read at once when upstream's transaction has ended."""
     lease, counted = Lease(replace(GRANT, goal=START + 1)), list[bool]()
-    lease.desk.reading = Turns(1, 60.0)
-    pieces = iter([None, Taken([], START + 1, 1)])
+    lease.desk.reading = ConcurrencyLimit(1, 60.0)
+    pieces = iter([None, FetchedRecords([], START + 1, 1)])
     monkeypatch.setattr(lease, "take", lambda *_: next(pieces, None))
-    monkeypatch.setattr(lease, "report", lambda _: counted.append(lease.desk.reading._until_room() > 0))
+    monkeypatch.setattr(lease, "report", lambda _: counted.append(lease.desk.reading._wait_s() > 0))
     assert lease.work(monkeypatch) == START + 1
     assert counted == [True]
 
@@ -149,19 +151,19 @@ def test_a_reader_that_has_something_to_do_again_counts_again(monkeypatch: pytes
 def test_a_transaction_may_be_as_long_as_others_have_learned_when_its_turn_comes(
     tail: type[FakeTail], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk, most = Desk(Pace.at_most(100_000, 60.0)), list[int]()
-    desk.transactions = Turns(1, 60.0)
-    stretch = tenure.Stretch
+    desk, most = SharedLimits(TransactionSize.at_most(100_000, 60.0)), list[int]()
+    desk.transactions = ConcurrencyLimit(1, 60.0)
+    stretch = tenure.TransactionInput
 
-    def measured(*args: Any) -> Stretch:
+    def measured(*args: Any) -> TransactionInput:
         most.append(args[2])
         return stretch(*args)
 
-    monkeypatch.setattr(tenure, "Stretch", measured)
+    monkeypatch.setattr(tenure, "TransactionInput", measured)
     with desk.transactions.one():
         held = Held(desk, replace(GRANT, goal=START + 1))
         assert tail.asked.wait(WAIT_S)
-        desk.paces.heed(Outcome(1, 0, 20_000, Status.COMMITTED, seconds=1.0))
+        desk.sizes.apply_outcome(Outcome(1, 0, 20_000, Status.COMMITTED, seconds=1.0))
     held.thread.join(WAIT_S)
     assert most == [40_000]
 
@@ -175,7 +177,7 @@ class Lease:
     """
 
     grant: Grant = GRANT
-    terms: Terms = TERMS
+    terms: WorkerSettings = TERMS
     firsts: tuple[int, ...] = (START + 1,)
     statuses: tuple[Status, ...] = ()
     more: dict[int, int] = field(default_factory=dict)
@@ -184,8 +186,8 @@ class Lease:
     unreadable: bool = False
 
     def __post_init__(self) -> None:
-        self.stop, self.desk = threading.Event(), Desk(Pace.at_most(self.terms.max_records, 60.0))
-        self.offers, self.reported, self.log = list[Offer](), list[Outcome](), list[str]()
+        self.stop, self.desk = threading.Event(), SharedLimits(TransactionSize.at_most(self.terms.max_records, 60.0))
+        self.offers, self.reported, self.log = list[AttemptSpec](), list[Outcome](), list[str]()
         self.asked, self.opened = list[tuple[int, float]](), list[tuple[Any, ...]]()
         self._ends, self._at = iter(self.firsts), self.grant.start
 
@@ -193,7 +195,7 @@ class Lease:
         self.opened.append(arguments)
         return self
 
-    def take(self, most: int, _most_bytes: int, wait_s: float) -> Taken | None:
+    def take(self, most: int, _most_bytes: int, wait_s: float) -> FetchedRecords | None:
         self.asked.append((most, wait_s))
         if self.unreadable:
             raise Fatal("read of orders[0]: the position is not in the log any more")
@@ -203,12 +205,12 @@ class Lease:
                 self.stop.set()
             return None
         self._at = end
-        return Taken([], end, 1)
+        return FetchedRecords([], end, 1)
 
     def close(self) -> None:
         self.log.append("closed")
 
-    def attempt(self, offer: Offer, batches: list[Rows], _job: Job) -> Outcome:
+    def attempt(self, offer: AttemptSpec, batches: list[Rows], _job: Job) -> Outcome:
         assert list(batches) == []
         self.log.append("attempt")
         self.offers.append(offer)
@@ -225,10 +227,10 @@ class Lease:
 
     def work(self, monkeypatch: pytest.MonkeyPatch) -> int:
         """Hold it to the end of the lease; the position then."""
-        monkeypatch.setattr(tenure, "Tail", self.open)
+        monkeypatch.setattr(tenure, "TailReader", self.open)
         monkeypatch.setattr(tenure, "attempt", self.attempt)
         begun: Callable[[], None] = lambda: self.log.append("begun")  # noqa: E731 - one line tells it
-        return tenure.work(self.grant, self.terms, 3, begun, self.report, self.stop, self.desk)
+        return tenure.transact_partition(self.grant, self.terms, 3, begun, self.report, self.stop, self.desk)
 
     def ranges(self) -> list[tuple[int, int]]:
         return [(one.offered.start, one.offered.until) for one in self.offers]
@@ -356,7 +358,7 @@ def test_a_wait_for_acknowledgements_lets_another_partition_produce(monkeypatch:
     """The kernel goes aside around it, with the turn of this transaction."""
     entered = list[AbstractContextManager[None]]()
 
-    def attempt(offer: Offer, batches: Any, _job: Job) -> Outcome:
+    def attempt(offer: AttemptSpec, batches: Any, _job: Job) -> Outcome:
         rows = iter(batches)
         next(rows)
         with offer.aside() as inside, lease.desk.producing.one():
@@ -372,9 +374,9 @@ def test_a_wait_for_acknowledgements_lets_another_partition_produce(monkeypatch:
         timestamp = lambda _: (1, 0)  # noqa: E731 - as above
 
     lease = Lease()
-    lease.desk.producing = Turns(1, 60.0)
+    lease.desk.producing = ConcurrencyLimit(1, 60.0)
     monkeypatch.setattr(lease, "attempt", attempt)
-    monkeypatch.setattr(lease, "take", lambda *_: Taken([Record()], START + 1, 1))
+    monkeypatch.setattr(lease, "take", lambda *_: FetchedRecords([Record()], START + 1, 1))
     worker = threading.Thread(target=lease.work, args=[monkeypatch], daemon=True)
     worker.start()
     worker.join(WAIT_S)
@@ -383,12 +385,12 @@ def test_a_wait_for_acknowledgements_lets_another_partition_produce(monkeypatch:
 
 def test_each_transaction_is_told_when_its_turn_has_come(tail: type[FakeTail]) -> None:
     """Who waits for a turn has begun nothing: the operator's page counts open transactions."""
-    desk, begun = Desk(PACE), threading.Event()
-    desk.transactions = Turns(1, 60.0)
+    desk, begun = SharedLimits(PACE), threading.Event()
+    desk.transactions = ConcurrencyLimit(1, 60.0)
     stop = threading.Event()
     arguments = [GRANT, TERMS, 1, begun.set, lambda _: stop.set(), stop, desk]
     with desk.transactions.one():
-        worker = threading.Thread(target=tenure.work, args=arguments, daemon=True)
+        worker = threading.Thread(target=tenure.transact_partition, args=arguments, daemon=True)
         worker.start()
         assert tail.asked.wait(WAIT_S)
         assert not begun.wait(0.1)
@@ -409,6 +411,6 @@ def test_each_transaction_is_told_when_its_turn_has_come(tail: type[FakeTail]) -
 )
 def test_many_readers_fetch_less_ahead_and_rest_longer(share: int, readers: int, ahead_mib: int, rest_ms: int) -> None:
     """A lone busy one among them still gets 20 MiB a second."""
-    ahead, rest = tenure.ahead_of(64 * 1024 * 1024, share, readers)
+    ahead, rest = tenure.read_ahead(64 * 1024 * 1024, share, readers)
     assert (ahead, rest) == (ahead_mib * 1024 * 1024, rest_ms)
     assert ahead / rest >= 20 * 1024 * 1024 / 1000

@@ -17,25 +17,33 @@ from brew.offsets import Committed, LogOffsets, SourcePosition
 from brew.records import ERROR_REASON
 from operations.dlq import replay as replaying
 from operations.dlq import replay_log as marking
-from operations.dlq.dead_letter import Choice, Letter
-from operations.dlq.replay import Back, ReplaySettings, Report, Rules, Stays, Why, replay
-from operations.dlq.replay_log import Marks, mark_key
+from operations.dlq.dead_letter import DeadLetter, DeadLetterFilter
+from operations.dlq.replay import (
+    ReplayRecord,
+    ReplayReport,
+    ReplayRules,
+    ReplaySettings,
+    SkippedDeadLetter,
+    SkipReason,
+    replay,
+)
+from operations.dlq.replay_log import ReplayLog, replay_log_key
 
 if TYPE_CHECKING:
     from brew.kafka.clients import AdminClient
-    from operations.dlq.dead_letter import Ground
+    from operations.dlq.dead_letter import DeadLetterTopics as Ground
 
 NOWHERE = Connection("nowhere")
-RULES = Rules("in", partitions=1, max_bytes=100_000, most_replays=3)
-SETTINGS = ReplaySettings("g", TransactionSettings(NOWHERE, "g.replay", 5.0), RULES, Choice())
+RULES = ReplayRules("in", partitions=1, max_bytes=100_000, most_replays=3)
+SETTINGS = ReplaySettings("g", TransactionSettings(NOWHERE, "g.replay", 5.0), RULES, DeadLetterFilter())
 
 
-def letter(offset: int) -> Letter:
+def letter(offset: int) -> DeadLetter:
     headers = [(ERROR_REASON, b"not-json"), *SourcePosition("in", 0, offset).headers()]
-    return Letter(0, offset, b"k", b"x", headers, 0)
+    return DeadLetter(0, offset, b"k", b"x", headers, 0)
 
 
-class Known(Marks):
+class Known(ReplayLog):
     """Marks of which another replay's are committed, and come to be visible behind our fence only."""
 
     def __init__(self, visible: set[int], hidden: set[int], told: list[str]) -> None:
@@ -53,7 +61,9 @@ class Known(Marks):
 class Place:
     """One dead-letter partition, and what a replay does on it, in ``told``."""
 
-    def __init__(self, letters: list[Letter], visible: set[int] = frozenset(), hidden: set[int] = frozenset()) -> None:  # type: ignore[assignment]
+    def __init__(
+        self, letters: list[DeadLetter], visible: set[int] = frozenset(), hidden: set[int] = frozenset()
+    ) -> None:  # type: ignore[assignment]
         self.told: list[str] = []
         self.produced: list[tuple[str, bytes | None]] = []
         self.committed: Committed | None = None
@@ -66,14 +76,14 @@ class Place:
     def partitions(self, _chosen: object) -> list[int]:
         return [0]
 
-    def letters(self, _partitions: object) -> Iterator[list[Letter]]:
+    def letters(self, _partitions: object) -> Iterator[list[DeadLetter]]:
         for one in self._letters:
             yield [one]
 
-    def marked(self, _partition: int) -> Marks:
+    def replay_log(self, _partition: int) -> ReplayLog:
         return self.known
 
-    def make_marks(self) -> SimpleNamespace:
+    def create_replay_log(self) -> SimpleNamespace:
         return SimpleNamespace(topic_id="marks-id")
 
     def transaction(self, *_how: object) -> Any:
@@ -114,9 +124,9 @@ class Transaction:
 
 
 @contextmanager
-def on(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Report]:
+def on(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReplayReport]:
     monkeypatch.setattr(replaying, "KafkaTransaction", place.transaction)
-    report = Report()
+    report = ReplayReport()
     replay(cast("Ground", place), SETTINGS, report, lambda _done: None)
     yield report
 
@@ -125,9 +135,9 @@ def test_a_letter_whose_mark_is_seen_behind_the_fence_only_is_not_written_back(m
     """Another replay committed it a moment ago: what was visible before the fence does not show its mark."""
     place = Place([letter(5), letter(6)], hidden={5})
     with on(place, monkeypatch) as report:
-        assert [one.letter.offset for one in report.backs] == [6]
-        assert [(one.letter.offset, one.why) for one in report.stays] == [(5, Why.REPLAYED)]
-    assert place.produced == [("in", b"x"), ("dlq.replayed", mark_key("id", 6))]
+        assert [one.letter.offset for one in report.replayed] == [6]
+        assert [(one.letter.offset, one.why) for one in report.skipped] == [(5, SkipReason.REPLAYED)]
+    assert place.produced == [("in", b"x"), ("dlq.replayed", replay_log_key("id", 6))]
     assert place.told.index("fence") < place.told.index("settle") < place.told.index("begin")
 
 
@@ -136,7 +146,7 @@ def test_each_transaction_settles_the_marks_again(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(replaying, "_MOST_LETTERS", 1)
     place = Place([letter(5), letter(6)])
     with on(place, monkeypatch) as report:
-        assert len(report.backs) == 2
+        assert len(report.replayed) == 2
     assert place.told.count("settle") == place.told.count("fence") == place.told.count("commit") == 2
 
 
@@ -145,7 +155,7 @@ def test_a_letter_is_written_back_once_in_two_replays(monkeypatch: pytest.Monkey
     place = Place([letter(5)])
     for backs in (1, 0):
         with on(place, monkeypatch) as report:
-            assert len(report.backs) == backs
+            assert len(report.replayed) == backs
     assert len(place.produced) == 2
 
 
@@ -159,17 +169,17 @@ def test_a_transaction_that_failed_marks_nothing(monkeypatch: pytest.MonkeyPatch
     assert (place.told[-2:], place.produced, place.known.offsets) == (["abort", "close"], [], set())
     place.fails_at = ""
     with on(place, monkeypatch) as report:
-        assert [type(one) for one in report.backs] == [Back]
+        assert [type(one) for one in report.replayed] == [ReplayRecord]
 
 
 def test_the_position_stands_before_the_first_letter_that_waits_and_never_goes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A letter that stays holds it; a later replay of what lies below does not move it back."""
-    foreign = Letter(0, 6, b"k", b"x", [], 0)
+    foreign = DeadLetter(0, 6, b"k", b"x", [], 0)
     place = Place([letter(5), foreign, letter(7)])
     with on(place, monkeypatch) as report:
-        assert [one.why for one in report.stays if isinstance(one, Stays)] == [Why.FOREIGN]
+        assert [one.why for one in report.skipped if isinstance(one, SkippedDeadLetter)] == [SkipReason.FOREIGN]
     assert place.committed is not None
     assert place.committed.offset == 6
     place.committed = Committed(9, place.committed.metadata)
@@ -181,9 +191,11 @@ def test_the_position_stands_before_the_first_letter_that_waits_and_never_goes_b
 def test_a_letter_that_waits_in_an_earlier_transaction_holds_the_position_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transaction after transaction: what counts is the first that waits in all of the partition."""
     monkeypatch.setattr(replaying, "_MOST_LETTERS", 1)
-    place = Place([letter(5), Letter(0, 6, b"k", b"x", [], 0), letter(7), Letter(0, 8, b"k", b"x", [], 0), letter(9)])
+    place = Place(
+        [letter(5), DeadLetter(0, 6, b"k", b"x", [], 0), letter(7), DeadLetter(0, 8, b"k", b"x", [], 0), letter(9)]
+    )
     with on(place, monkeypatch) as report:
-        assert len(report.backs) == 3
+        assert len(report.replayed) == 3
     assert place.committed is not None
     assert place.committed.offset == 6
 
@@ -217,11 +229,11 @@ def test_another_groups_marks_are_seen_behind_the_fence_too(monkeypatch: pytest.
     assert place.produced == []
 
 
-def marks(monkeypatch: pytest.MonkeyPatch, *logs: LogOffsets) -> tuple[Marks, list[tuple[int, int]]]:
+def marks(monkeypatch: pytest.MonkeyPatch, *logs: LogOffsets) -> tuple[ReplayLog, list[tuple[int, int]]]:
     left, read = list(logs), list[tuple[int, int]]()
     monkeypatch.setattr(marking, "log_offsets", lambda *_how: {0: left.pop(0) if len(left) > 1 else left[0]})
     monkeypatch.setattr(marking, "scan", lambda _c, _t, ranges, _i: iter(read.append(ranges[0]) or []))  # type: ignore[func-returns-value]
-    return Marks(NOWHERE, "m", 0, "id"), read
+    return ReplayLog(NOWHERE, "m", 0, "id"), read
 
 
 def test_marks_are_settled_when_nothing_is_open_below_their_end(monkeypatch: pytest.MonkeyPatch) -> None:

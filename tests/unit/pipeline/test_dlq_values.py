@@ -13,17 +13,26 @@ from brew.errors import UsageError
 from brew.offsets import SourcePosition
 from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_REASON, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
 from operations.dlq.command import Census, report_document, summary
-from operations.dlq.dead_letter import Choice, Letter, shown
-from operations.dlq.replay import BY_KEY, Back, Edit, EditFailed, Report, Rules, Stays, Why
-from operations.dlq.replay_log import mark_key
+from operations.dlq.dead_letter import DeadLetter, DeadLetterFilter, printable_content
+from operations.dlq.replay import (
+    BY_KEY,
+    RepairCommand,
+    RepairFailed,
+    ReplayRecord,
+    ReplayReport,
+    ReplayRules,
+    SkippedDeadLetter,
+    SkipReason,
+)
+from operations.dlq.replay_log import replay_log_key
 
 SOURCE = SourcePosition("in", 1, 7)
 ERRORS = [(ERROR_REASON, b"not-json"), (ERROR_MESSAGE, b"at 3")]
-LETTER = Letter(0, 5, b"gold-1", b"x", [("trace", b"t"), *ERRORS, *SOURCE.headers()], 1_700_000_000_000)
-RULES = Rules("in", partitions=4, max_bytes=100_000, most_replays=3)
+LETTER = DeadLetter(0, 5, b"gold-1", b"x", [("trace", b"t"), *ERRORS, *SOURCE.headers()], 1_700_000_000_000)
+RULES = ReplayRules("in", partitions=4, max_bytes=100_000, most_replays=3)
 
 
-def times(count: int) -> Letter:
+def times(count: int) -> DeadLetter:
     return replace(LETTER, headers=[(REPLAYED_COUNT, b"%d" % count), *LETTER.headers])
 
 
@@ -44,15 +53,15 @@ def test_only_the_last_block_of_error_headers_is_the_pipelines() -> None:
 def test_a_record_that_no_pipeline_put_there_stays() -> None:
     foreign = replace(LETTER, headers=SOURCE.headers())
     assert (foreign.reason, foreign.source) == ("unknown", None)
-    found = RULES.stays(foreign)
+    found = RULES.skipped(foreign)
     assert found is not None
-    assert found.why is Why.FOREIGN
+    assert found.why is SkipReason.FOREIGN
 
 
 def test_it_goes_back_to_its_partition_with_headers_that_name_it() -> None:
     """Error and source headers are gone, older replay headers are replaced."""
     back = RULES.back("dead", times(1), b"y")
-    assert isinstance(back, Back)
+    assert isinstance(back, ReplayRecord)
     assert (back.partition, back.value) == (1, b"y")
     assert back.headers == [
         ("trace", b"t"),
@@ -61,7 +70,7 @@ def test_it_goes_back_to_its_partition_with_headers_that_name_it() -> None:
         (REPLAYED_TIMESTAMP, b"1700000000000"),
     ]
     by_key = replace(RULES, by_key=True).back("dead", LETTER, b"y")
-    assert isinstance(by_key, Back)
+    assert isinstance(by_key, ReplayRecord)
     assert by_key.partition == BY_KEY
 
 
@@ -70,44 +79,44 @@ def test_it_goes_back_to_its_partition_with_headers_that_name_it() -> None:
     [
         (RULES, LETTER, None),
         (RULES, times(2), None),
-        (RULES, times(3), Why.TOO_OFTEN),
-        (replace(RULES, most_replays=0), LETTER, Why.TOO_OFTEN),
-        (replace(RULES, input="other"), LETTER, Why.FOREIGN),
-        (replace(RULES, partitions=1), LETTER, Why.NO_PARTITION),
+        (RULES, times(3), SkipReason.TOO_OFTEN),
+        (replace(RULES, most_replays=0), LETTER, SkipReason.TOO_OFTEN),
+        (replace(RULES, input="other"), LETTER, SkipReason.FOREIGN),
+        (replace(RULES, partitions=1), LETTER, SkipReason.NO_PARTITION),
         (replace(RULES, partitions=1, by_key=True), LETTER, None),
     ],
 )
-def test_what_keeps_a_letter_where_it_is(rules: Rules, letter: Letter, why: Why | None) -> None:
-    found = rules.stays(letter)
+def test_what_keeps_a_letter_where_it_is(rules: ReplayRules, letter: DeadLetter, why: SkipReason | None) -> None:
+    found = rules.skipped(letter)
     assert (None if found is None else found.why) is why
 
 
 def test_what_the_input_cannot_hold_is_not_tried() -> None:
     """The broker would refuse the whole transaction."""
     found = RULES.back("dead", LETTER, b"z" * 100_000)
-    assert isinstance(found, Stays)
-    assert found.why is Why.TOO_LARGE
+    assert isinstance(found, SkippedDeadLetter)
+    assert found.why is SkipReason.TOO_LARGE
 
 
 @pytest.mark.parametrize(
     ("choice", "means"),
     [
-        (Choice(), True),
-        (Choice(reasons=("not-json", "no-value")), True),
-        (Choice(reasons=("no-value",)), False),
-        (Choice(keys=(b"gold-1",)), True),
-        (Choice(keys=(b"gold-2",)), False),
-        (Choice(partitions=(1,)), False),
-        (Choice(start=5, until=6), True),
-        (Choice(start=6), False),
-        (Choice(until=5), False),
-        (Choice(topic=LETTER.source.topic if LETTER.source else ""), True),
-        (Choice(topic="other"), False),
-        (Choice(reasons=("not-json",), keys=(b"gold-2",)), False),
+        (DeadLetterFilter(), True),
+        (DeadLetterFilter(reasons=("not-json", "no-value")), True),
+        (DeadLetterFilter(reasons=("no-value",)), False),
+        (DeadLetterFilter(keys=(b"gold-1",)), True),
+        (DeadLetterFilter(keys=(b"gold-2",)), False),
+        (DeadLetterFilter(partitions=(1,)), False),
+        (DeadLetterFilter(start=5, until=6), True),
+        (DeadLetterFilter(start=6), False),
+        (DeadLetterFilter(until=5), False),
+        (DeadLetterFilter(topic=LETTER.source.topic if LETTER.source else ""), True),
+        (DeadLetterFilter(topic="other"), False),
+        (DeadLetterFilter(reasons=("not-json",), keys=(b"gold-2",)), False),
     ],
 )
-def test_a_choice_means_what_fits_all_that_is_set(choice: Choice, *, means: bool) -> None:
-    assert choice.means(LETTER) is means
+def test_a_choice_means_what_fits_all_that_is_set(choice: DeadLetterFilter, *, means: bool) -> None:
+    assert choice.matches(LETTER) is means
 
 
 @pytest.mark.parametrize(
@@ -122,27 +131,27 @@ def test_a_choice_means_what_fits_all_that_is_set(choice: Choice, *, means: bool
     ],
 )
 def test_bytes_that_a_terminal_might_obey_are_shown_in_hex(content: bytes | None, told: object) -> None:
-    assert shown(content) == told
+    assert printable_content(content) == told
 
 
 def test_an_edit_is_a_filter_and_says_how_it_failed() -> None:
     python = sys.executable
-    upper = Edit.parse(f'{python} -c "import sys; sys.stdout.write(sys.stdin.read().upper())"', 10)
+    upper = RepairCommand.parse(f'{python} -c "import sys; sys.stdout.write(sys.stdin.read().upper())"', 10)
     assert (upper(b"abc"), upper(None)) == (b"ABC", b"")
-    with pytest.raises(EditFailed, match="ended with 3: no"):
-        Edit.parse(f"{python} -c \"import sys; print('no', file=sys.stderr); sys.exit(3)\"", 10)(b"x")
+    with pytest.raises(RepairFailed, match="ended with 3: no"):
+        RepairCommand.parse(f"{python} -c \"import sys; print('no', file=sys.stderr); sys.exit(3)\"", 10)(b"x")
     with pytest.raises(UsageError, match="can't start 'no-such-command'"):
-        Edit.parse("no-such-command", 10)(b"x")
+        RepairCommand.parse("no-such-command", 10)(b"x")
     for wrong in ("", "a 'b"):
         with pytest.raises(UsageError, match="--edit"):
-            Edit.parse(wrong, 10)
+            RepairCommand.parse(wrong, 10)
 
 
 def test_an_edit_that_takes_too_long_is_ended_with_all_it_started() -> None:
     """A child that holds the pipe open would keep the replay waiting."""
     began = time.monotonic()
-    with pytest.raises(EditFailed, match=r"longer than 0\.3 s"):
-        Edit.parse("sh -c 'sleep 30 & sleep 30'", 0.3)(b"x")
+    with pytest.raises(RepairFailed, match=r"longer than 0\.3 s"):
+        RepairCommand.parse("sh -c 'sleep 30 & sleep 30'", 0.3)(b"x")
     assert time.monotonic() - began < 10
 
 
@@ -158,13 +167,15 @@ def test_letters_are_counted_by_reason_partition_and_time() -> None:
 
 def test_a_report_counts_what_went_and_what_stays() -> None:
     back = RULES.back("dead", LETTER, b"y")
-    assert isinstance(back, Back)
-    told = report_document(Report([back], [Stays(LETTER, Why.TOO_OFTEN, "x")]), "dead", "in", dry_run=False)
+    assert isinstance(back, ReplayRecord)
+    told = report_document(
+        ReplayReport([back], [SkippedDeadLetter(LETTER, SkipReason.TOO_OFTEN, "x")]), "dead", "in", dry_run=False
+    )
     assert summary(told) == "1 dead letters written back to in; 1 stay: 1 too-often"
 
 
 def test_a_mark_belongs_to_one_topic_not_to_its_name() -> None:
-    assert mark_key("id-1", 5) != mark_key("id-2", 5)
+    assert replay_log_key("id-1", 5) != replay_log_key("id-2", 5)
 
 
 def test_the_replay_headers_are_those_of_the_page() -> None:

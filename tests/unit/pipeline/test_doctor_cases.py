@@ -6,37 +6,37 @@ from dataclasses import replace
 
 import pytest
 
-from brew.cluster import ONGOING, Bound, Coordinated, Held
+from brew.cluster import ONGOING, CoordinatorTransaction, PartitionTransaction, ReadBounds
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
 from brew.names import TransactionalId
 from operations import doctor
 from operations.hanging_transactions import (
-    Case,
+    AgeLimits,
+    Diagnosis,
     Kind,
-    Patience,
-    chosen,
-    confirmed,
+    aborted_by_fence,
+    blocked_partitions,
+    confirm_hanging,
     diagnose,
-    ends_by_fence,
-    own_command,
-    read_again,
+    kafka_abort_command,
+    reprocessed_after_abort,
     same_transaction,
-    still_nobodys,
+    select_to_abort,
+    still_hanging,
     unmatched,
-    waiting,
 )
 
 NOW_MS = 10_000_000
-PATIENCE = Patience(older_than_s=60)
-HELD = Held("out", 2, 90, 7, 3, NOW_MS - 1000)
+PATIENCE = AgeLimits(older_than_s=60)
+HELD = PartitionTransaction("out", 2, 90, 7, 3, NOW_MS - 1000)
 
 
-def known(state: str = ONGOING, age_s: float = 5.0, timeout_s: float = 120.0, **more: object) -> Coordinated:
+def known(state: str = ONGOING, age_s: float = 5.0, timeout_s: float = 120.0, **more: object) -> CoordinatorTransaction:
     began = int(NOW_MS - age_s * 1000)
     places = frozenset({("out", 2), ("__consumer_offsets", 5)})
-    one = Coordinated("g:in:2", state, 7, 3, int(timeout_s * 1000), began, places)
+    one = CoordinatorTransaction("g:in:2", state, 7, 3, int(timeout_s * 1000), began, places)
     return replace(one, **more)  # type: ignore[arg-type]
 
 
@@ -62,7 +62,9 @@ OLD = replace(HELD, last_ms=NOW_MS - 900_000 - 300_001)
         (OLD, known(producer_id=8), Kind.HANGING),
     ],
 )
-def test_what_a_leader_holds_is_judged_by_its_coordinator(held: Held, owner: Coordinated | None, kind: Kind) -> None:
+def test_what_a_leader_holds_is_judged_by_its_coordinator(
+    held: PartitionTransaction, owner: CoordinatorTransaction | None, kind: Kind
+) -> None:
     """Hanging is what the coordinator has ended, or never knew."""
     cases = diagnose([held], [owner] if owner else [], PATIENCE, NOW_MS)
     (case,) = [one for one in cases if one.producer_id == held.producer_id and one.holds]
@@ -78,25 +80,27 @@ def test_a_transaction_that_holds_nothing_back_yet_is_told_too() -> None:
 
 def test_partitions_of_one_transaction_make_one_case_and_the_sick_come_first() -> None:
     """A person ends transactions, not partitions."""
-    other = Held("out", 1, 5, 7, 3, NOW_MS)
-    orphan = Held("out", 3, 5, 9, 0, NOW_MS)
+    other = PartitionTransaction("out", 1, 5, 7, 3, NOW_MS)
+    orphan = PartitionTransaction("out", 3, 5, 9, 0, NOW_MS)
     owner = known(places=frozenset({("out", 1), ("out", 2)}))
     ended = known("Empty", transactional_id="x", producer_id=9)
     cases = diagnose([HELD, other, orphan], [owner, ended], PATIENCE, NOW_MS)
     assert [(one.kind, one.holds) for one in cases] == [(Kind.HANGING, (orphan,)), (Kind.OPEN, (other, HELD))]
 
 
-def case(kind: Kind = Kind.LINGERING, owner: Coordinated | None = None, *holds: Held) -> Case:
-    return Case(kind, "why", 7, 3, holds or (HELD,), owner)
+def case(
+    kind: Kind = Kind.LINGERING, owner: CoordinatorTransaction | None = None, *holds: PartitionTransaction
+) -> Diagnosis:
+    return Diagnosis(kind, "why", 7, 3, holds or (HELD,), owner)
 
 
 def test_what_only_seemed_to_hang_is_dropped_at_a_second_look() -> None:
     """A transaction that ended between two questions looks like a hanging one."""
     hanging, open_one = case(Kind.HANGING), case(Kind.OPEN, known())
-    assert confirmed([hanging, open_one], []) == [open_one]
-    assert confirmed([hanging, open_one], [HELD]) == [hanging, open_one]
-    assert confirmed([hanging], [replace(HELD, first_offset=91)]) == []
-    assert confirmed([hanging], [replace(HELD, last_ms=NOW_MS)]) == [hanging]
+    assert confirm_hanging([hanging, open_one], []) == [open_one]
+    assert confirm_hanging([hanging, open_one], [HELD]) == [hanging, open_one]
+    assert confirm_hanging([hanging], [replace(HELD, first_offset=91)]) == []
+    assert confirm_hanging([hanging], [replace(HELD, last_ms=NOW_MS)]) == [hanging]
 
 
 def test_a_pipelines_id_names_its_group_and_input_partition() -> None:
@@ -111,16 +115,16 @@ def test_a_pipelines_id_names_its_group_and_input_partition() -> None:
 def test_who_waits_is_told_by_where_groups_stand() -> None:
     """A group at the first open offset gets nothing; one before it will come up to it."""
     groups = {"ledger": {("out", 2): 90}, "audit": {("out", 2): 12}, "other": {("out", 1): 99}}
-    (told,) = waiting(case(), {("out", 2): Bound(90, 130)}, groups)
-    assert (told.offsets, told.at_it, told.on_the_way) == (40, ("ledger",), ("audit",))
+    (told,) = blocked_partitions(case(), {("out", 2): ReadBounds(90, 130)}, groups)
+    assert (told.offsets, told.blocked_groups, told.approaching_groups) == (40, ("ledger",), ("audit",))
 
 
 def test_what_is_ended_is_named_or_sick() -> None:
     """A name ends anything; `--all` what hangs."""
     open_one, sick, unknown = case(Kind.OPEN, known()), case(Kind.HANGING), case(Kind.UNKNOWN)
-    assert chosen([open_one, sick, unknown], [], everything=True) == [sick]
-    assert chosen([open_one], ["g:in:2"], everything=False) == [open_one]
-    assert chosen([unknown], ["out/2/7"], everything=False) == [unknown]
+    assert select_to_abort([open_one, sick, unknown], [], everything=True) == [sick]
+    assert select_to_abort([open_one], ["g:in:2"], everything=False) == [open_one]
+    assert select_to_abort([unknown], ["out/2/7"], everything=False) == [unknown]
     assert unmatched([open_one], ["g:in:2", "g:in:3"]) == ["g:in:3"]
 
 
@@ -128,14 +132,14 @@ def test_all_ends_no_transaction_that_is_within_its_own_time_out() -> None:
     """A minute is nothing to somebody whose time-out is fifteen; whoever says whose and how old may end it, too."""
     young = diagnose([HELD], [known(age_s=61, timeout_s=900)], PATIENCE, NOW_MS)
     assert [one.kind for one in young] == [Kind.LINGERING]
-    assert chosen(young, [], everything=True) == []
-    assert chosen(young, [], everything=True, young=True) == young
+    assert select_to_abort(young, [], everything=True) == []
+    assert select_to_abort(young, [], everything=True, young=True) == young
     at_its_end = diagnose([HELD], [known(age_s=900, timeout_s=900)], PATIENCE, NOW_MS)
-    assert chosen(at_its_end, [], everything=True) == []
+    assert select_to_abort(at_its_end, [], everything=True) == []
     overdue = diagnose([HELD], [known(age_s=900.1, timeout_s=900)], PATIENCE, NOW_MS)
-    assert chosen(overdue, [], everything=True) == overdue
+    assert select_to_abort(overdue, [], everything=True) == overdue
     healthy = diagnose([HELD], [known(age_s=59, timeout_s=900)], PATIENCE, NOW_MS)
-    assert chosen(healthy, [], everything=True, young=True) == []
+    assert select_to_abort(healthy, [], everything=True, young=True) == []
 
 
 @pytest.mark.parametrize(
@@ -150,7 +154,9 @@ def test_all_ends_no_transaction_that_is_within_its_own_time_out() -> None:
         (None, False),
     ],
 )
-def test_a_transaction_is_the_same_while_producer_epoch_and_start_are(now: Coordinated | None, *, same: bool) -> None:
+def test_a_transaction_is_the_same_while_producer_epoch_and_start_are(
+    now: CoordinatorTransaction | None, *, same: bool
+) -> None:
     """An owner that has committed and begun anew goes on under the same id, and often under the same epoch."""
     assert same_transaction(case(Kind.LINGERING, known()), now) is same
 
@@ -158,13 +164,13 @@ def test_a_transaction_is_the_same_while_producer_epoch_and_start_are(now: Coord
 def test_a_marker_is_written_only_for_what_still_is_nobodys() -> None:
     """A coordinator that has it open by now will end it; another first offset is another transaction."""
     hanging, ended = case(Kind.HANGING, known("Empty")), known("Empty")
-    assert still_nobodys(hanging, [HELD], [ended]) == [HELD]
-    assert still_nobodys(hanging, [HELD], []) == [HELD]
-    assert still_nobodys(hanging, [HELD], [known()]) == []
-    assert still_nobodys(hanging, [replace(HELD, first_offset=91)], [ended]) == []
-    assert still_nobodys(hanging, [], [ended]) == []
+    assert still_hanging(hanging, [HELD], [ended]) == [HELD]
+    assert still_hanging(hanging, [HELD], []) == [HELD]
+    assert still_hanging(hanging, [HELD], [known()]) == []
+    assert still_hanging(hanging, [replace(HELD, first_offset=91)], [ended]) == []
+    assert still_hanging(hanging, [], [ended]) == []
     newer = replace(HELD, last_ms=NOW_MS, coordinator_epoch=9)
-    assert still_nobodys(hanging, [newer], [ended]) == [newer]
+    assert still_hanging(hanging, [newer], [ended]) == [newer]
 
 
 def test_one_that_can_not_be_ended_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,15 +178,15 @@ def test_one_that_can_not_be_ended_stops_no_other(monkeypatch: pytest.MonkeyPatc
     refused = "no answer"
     first, second, third, fourth = (case(Kind.LINGERING, known(transactional_id=name)) for name in "abcd")
 
-    def end(_connection: Connection, one: Case, _deadline: Deadline) -> bool:
+    def end(_connection: Connection, one: Diagnosis, _deadline: Deadline) -> bool:
         if one is second:
             raise DeadlineExceeded(refused)
         return one is first
 
-    monkeypatch.setattr(doctor, "end", end)
+    monkeypatch.setattr(doctor, "abort_transaction", end)
     said: list[tuple[str, str]] = []
     cases = [first, second, third, fourth]
-    account = doctor.end_each(
+    account = doctor.abort_transactions(
         Connection("nowhere:1"),
         cases,
         lambda one: one is not fourth,
@@ -206,15 +212,15 @@ def test_one_that_can_not_be_ended_stops_no_other(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_a_fence_ends_what_a_coordinator_has_open_and_says_what_is_read_again(
-    told: Case, fence: bool, text: str
+    told: Diagnosis, fence: bool, text: str
 ) -> None:
     """The rest takes a marker by hand."""
-    assert ends_by_fence(told) is fence
-    assert text in read_again(told, {"g": {("in", 2): 17}})
+    assert aborted_by_fence(told) is fence
+    assert text in reprocessed_after_abort(told, {"g": {("in", 2): 17}})
 
 
 def test_kafkas_own_command_is_complete() -> None:
     """For whoever has the rights that this client lacks."""
-    assert own_command("k:9092", HELD) == (
+    assert kafka_abort_command("k:9092", HELD) == (
         "kafka-transactions.sh --bootstrap-server k:9092 abort --topic out --partition 2 --start-offset 90"
     )

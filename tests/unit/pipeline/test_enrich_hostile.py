@@ -10,7 +10,7 @@ import pytest
 
 from brew.records import Reason, Rejected
 from brew.settings import Limits
-from pipeline.orders import Shelter, depth, enricher, may_round
+from pipeline.orders import NumberPlaceholders, depth, enricher, may_round
 
 _SIZE = 1_000_000
 _LIMIT_S = 2.0
@@ -99,5 +99,5 @@ def _by_hand(value: bytes) -> int:
 def test_sheltered_numbers_come_back_beside_a_string_without_an_end() -> None:
     value = b'{"a":12345678901234567890,"b":"\\"'
     assert may_round(value)
-    shelter = Shelter(value)
+    shelter = NumberPlaceholders(value)
     assert shelter.restore(shelter.text) == value

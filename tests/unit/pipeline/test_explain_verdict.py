@@ -7,18 +7,18 @@ import pytest
 from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
 from brew.offsets import SourcePosition
 from brew.records import REPLAYED_FROM
-from operations.explain.verdict import Copy, Order, Story, Verdict, order_id, verdict
-from operations.record_status import Fate, Span, View, Written, spans
+from operations.explain.verdict import Copy, Order, OrderHistory, Verdict, order_id, verdict
+from operations.record_status import RecordState, RecordWriter, Span, Visibility, spans
 
 LETTER = SourcePosition("dlq", 0, 5)
 
 
-def copy(fate: Fate = Fate.COMMITTED, offset: int = 0) -> Copy:
-    return Copy("output", "out", 0, offset, Written(fate, 7, 3), View(visible=True, rule="a rule"))
+def copy(fate: RecordState = RecordState.COMMITTED, offset: int = 0) -> Copy:
+    return Copy("output", "out", 0, offset, RecordWriter(fate, 7, 3), Visibility(visible=True, rule="a rule"))
 
 
-def story(offset: int, order: Order | None, *copies: Copy, source: Fate = Fate.PLAIN) -> Story:
-    return Story(SourcePosition("in", 0, offset), copy(source), copies or (copy(),), 50, order=order)
+def story(offset: int, order: Order | None, *copies: Copy, source: RecordState = RecordState.PLAIN) -> OrderHistory:
+    return OrderHistory(SourcePosition("in", 0, offset), copy(source), copies or (copy(),), 50, order=order)
 
 
 ONE, SAME, OTHER = Order("o-1", b"a"), Order("o-1", b"b"), Order("o-2", b"a")
@@ -34,15 +34,19 @@ ONE, SAME, OTHER = Order("o-1", b"a"), Order("o-1", b"b"), Order("o-2", b"a")
         ([story(1, Order(None, b"a")), story(2, ONE)], Verdict.DIFFERENT, "by itself"),
         ([story(1, ONE), story(2, OTHER)], Verdict.DIFFERENT, "2 records, no order twice"),
         ([story(1, ONE), story(2, OTHER), story(3, ONE)], Verdict.WRITTEN_TWICE, "at in/0/1 and in/0/3"),
-        ([story(1, ONE), story(2, ONE, source=Fate.ABORTED)], Verdict.DIFFERENT, "by itself"),
+        ([story(1, ONE), story(2, ONE, source=RecordState.ABORTED)], Verdict.DIFFERENT, "by itself"),
         ([story(1, ONE), story(2, Order("o-1", b"a", LETTER))], Verdict.REPLAYED, "in/0/2 is dead letter dlq/0/5"),
-        ([story(1, ONE), story(2, Order("o-1", b"a", LETTER), source=Fate.ABORTED)], Verdict.DIFFERENT, "by itself"),
+        (
+            [story(1, ONE), story(2, Order("o-1", b"a", LETTER), source=RecordState.ABORTED)],
+            Verdict.DIFFERENT,
+            "by itself",
+        ),
         ([story(1, ONE, copy(), copy(offset=1)), story(2, ONE)], Verdict.DELIVERED_TWICE, "in/0/1 was delivered"),
         ([story(1, ONE, copy(), copy(offset=1))], Verdict.DELIVERED_TWICE, "2 copies were committed"),
     ],
 )  # fmt: skip
 def test_what_upstream_wrote_twice_is_not_what_was_delivered_twice(
-    stories: list[Story], found: Verdict, why: str
+    stories: list[OrderHistory], found: Verdict, why: str
 ) -> None:
     """One order's records, by id or by bytes; replays are our own, and what upstream aborted nobody sees."""
     told = verdict(stories)
@@ -135,11 +139,13 @@ def test_a_range_after_the_positions_were_deleted_has_no_known_beginning() -> No
     assert spans(log, {0: 0}) == {(7, 3): {0: Span(None, 5)}}
 
 
-def planted(offset: int, *, fate: Fate = Fate.COMMITTED, pid: int = 7, epoch: int = 3, marker: int = 90) -> Copy:
+def planted(
+    offset: int, *, fate: RecordState = RecordState.COMMITTED, pid: int = 7, epoch: int = 3, marker: int = 90
+) -> Copy:
     """A copy as a planted one may be: in a transaction of its own, in somebody else's, or in none."""
-    written = Written(fate, pid, epoch, None if fate is Fate.PLAIN else marker)
+    written = RecordWriter(fate, pid, epoch, None if fate is RecordState.PLAIN else marker)
     name = "g:in:0" if pid == 7 else None
-    return Copy("output", "out", 0, offset, written, View(visible=True, rule="a rule"), name)
+    return Copy("output", "out", 0, offset, written, Visibility(visible=True, rule="a rule"), name)
 
 
 @pytest.mark.parametrize(
@@ -149,8 +155,14 @@ def planted(offset: int, *, fate: Fate = Fate.COMMITTED, pid: int = 7, epoch: in
         ([planted(1), planted(2, marker=91)], "), in 2 transactions of g:in:0: the group's position"),
         ([planted(1), planted(2)], "), in 1 transaction of g:in:0: its writer produced the record more than"),
         ([planted(1), planted(2, pid=9)], "in 2 transactions of g:in:0 and producer 9: two groups, or two programs"),
-        ([planted(1), planted(2, fate=Fate.PLAIN, pid=-1)], "1 committed by g:in:0 and 1 written in no transaction"),
-        ([planted(1, fate=Fate.PLAIN), planted(2, fate=Fate.PLAIN)], "all written in no transaction at all"),
+        (
+            [planted(1), planted(2, fate=RecordState.PLAIN, pid=-1)],
+            "1 committed by g:in:0 and 1 written in no transaction",
+        ),
+        (
+            [planted(1, fate=RecordState.PLAIN), planted(2, fate=RecordState.PLAIN)],
+            "all written in no transaction at all",
+        ),
     ],
 )
 def test_a_planted_duplicate_is_told_in_one_sentence_that_holds(copies: list[Copy], why: str) -> None:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from brew.cli import outcome
-from brew.driver.progress import Board, JsonLines
+from brew.cli import exit_code_of
+from brew.driver.progress import JsonLines, RunProgress
 from brew.names import ExitCode
 from pipeline.__main__ import cli
 
@@ -22,7 +22,7 @@ from pipeline.__main__ import cli
 )
 def test_a_refusal_is_a_document_on_stderr(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What was found, and what to do next."""
-    assert outcome(cli, "pipeline", [*words, "--json"]) == ExitCode.USAGE
+    assert exit_code_of(cli, "pipeline", [*words, "--json"]) == ExitCode.USAGE
     told = capsys.readouterr()
     found = json.loads(told.err)
     assert (said in found["error"], bool(found["next"]), told.out) == (True, True, "")
@@ -30,12 +30,15 @@ def test_a_refusal_is_a_document_on_stderr(words: list[str], said: str, capsys: 
 
 def test_the_line_of_a_submit_is_a_document(capsys: pytest.CaptureFixture[str]) -> None:
     """Word for word, so that nobody has to take a shell's quotes apart."""
-    assert outcome(cli, "pipeline", ["submit", "--dry-run", "--json", "--master", "yarn", "--group", "two words"]) == 0
+    assert (
+        exit_code_of(cli, "pipeline", ["submit", "--dry-run", "--json", "--master", "yarn", "--group", "two words"])
+        == 0
+    )
     line = json.loads(capsys.readouterr().out)["command"]
     assert (line[0], line[line.index("--group") + 1]) == ("spark-submit", "two words")
 
 
 def test_the_sum_of_a_run_is_a_line_like_the_others(capsys: pytest.CaptureFixture[str]) -> None:
-    JsonLines().done(Board())
+    JsonLines().done(RunProgress())
     told = json.loads(capsys.readouterr().out)
     assert (told["event"], told["enriched"], told["transactions"], told["rate"]) == ("done", 0, 0, 0)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from brew.cluster import ONGOING, Coordinated, OpenTransaction, RawBatch
+from brew.cluster import ONGOING, CoordinatorTransaction, OpenTransaction, RawBatch
 from brew.errors import Refused
 from brew.offsets import Committed, LogOffsets
 from operations.lag import document_of, late, table
-from operations.partition_state import Look, Remainder, Remaining, State, tell
+from operations.partition_state import PartitionSnapshot, Remaining, RemainingRecordsCounter, State, classify
 
 NOW_MS = 1_000_000
 
@@ -23,7 +23,7 @@ def marker(base: int, kind: str, producer: int = 7) -> RawBatch:
 
 
 def count(start: int, until: int, *batches: RawBatch) -> Remaining:
-    counter = Remainder(start, until)
+    counter = RemainingRecordsCounter(start, until)
     for batch in batches:
         counter.add(batch)
     return counter.remaining()
@@ -58,9 +58,9 @@ def test_only_records_that_a_reader_is_given_remain(
     assert count(start, until, *batches) == told
 
 
-def own(epoch: int = 3, state: str = ONGOING, age_s: float = 5.0, timeout_s: float = 60.0) -> Coordinated:
+def own(epoch: int = 3, state: str = ONGOING, age_s: float = 5.0, timeout_s: float = 60.0) -> CoordinatorTransaction:
     began = int(NOW_MS - age_s * 1000)
-    return Coordinated("g:in:0", state, 11, epoch, int(timeout_s * 1000), began, frozenset())
+    return CoordinatorTransaction("g:in:0", state, 11, epoch, int(timeout_s * 1000), began, frozenset())
 
 
 def look(
@@ -69,12 +69,12 @@ def look(
     *,
     stable: int = 100,
     end: int = 100,
-    mine: Coordinated | None = None,
+    mine: CoordinatorTransaction | None = None,
     holders: tuple[OpenTransaction, ...] = (),
     oldest_ms: int | None = None,
-) -> Look:
+) -> PartitionSnapshot:
     position = None if at is None else Committed(at, "")
-    return Look(0, LogOffsets(5, stable, end), position, Remaining(remaining), holders, mine, oldest_ms)
+    return PartitionSnapshot(0, LogOffsets(5, stable, end), position, Remaining(remaining), holders, mine, oldest_ms)
 
 
 HOLDER = OpenTransaction(0, 42, 6, 90, "upstream-1", 33.3)
@@ -116,16 +116,18 @@ HOLDER = OpenTransaction(0, 42, 6, 90, "upstream-1", 33.3)
         (look(60, 40), look(50, 50), State.WORKING, "-10 offsets"),
     ],
 )
-def test_a_partition_is_doing_what_two_looks_tell(before: Look, now: Look, state: State, why: str) -> None:
+def test_a_partition_is_doing_what_two_looks_tell(
+    before: PartitionSnapshot, now: PartitionSnapshot, state: State, why: str
+) -> None:
     """The first rule that fits decides, and says why."""
-    told = tell(before, now, NOW_MS)
+    told = classify(before, now, NOW_MS)
     assert (told.state, why in told.why) == (state, True), told
 
 
 def test_the_document_counts_states_and_records() -> None:
     """One count that is not exact makes the sum `at most`."""
     held = look(90, 0, stable=90, holders=(HOLDER,))
-    loose = Look(1, LogOffsets(0, 9, 9), None, Remaining(9, exact=False))
+    loose = PartitionSnapshot(1, LogOffsets(0, 9, 9), None, Remaining(9, exact=False))
     told = document_of([held], [held, loose], NOW_MS, "brokers are too old")
     assert (told["remaining"], told["exact"]) == (9, False)
     assert told["states"] == {"blocked": 1, "stuck": 1}

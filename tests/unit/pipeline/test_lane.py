@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from brew.attempt import Job, Offer
+from brew.attempt import AttemptSpec, Job
 from brew.connection import Connection
 from brew.driver import micro_batches as laning
-from brew.driver.micro_batches import Lane
-from brew.driver.ownership import EVERY
-from brew.driver.progress import Board, Silent
-from brew.driver.run_context import Shared
+from brew.driver.micro_batches import MicroBatchLane
+from brew.driver.ownership import ALL_PARTITIONS
+from brew.driver.progress import ProgressView, RunProgress
+from brew.driver.run_context import RunContext
 from brew.errors import Refused, Retriable
-from brew.fault_injection import Dice
+from brew.fault_injection import CrashInjector
 from brew.kafka.transaction import TransactionSettings
 from brew.names import READ_COMMITTED
 from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
-from brew.planner import Fact
+from brew.planner import PartitionFacts
 from brew.settings import CrashSettings, PipelineSettings
 from brew.transaction import Targets
 
@@ -35,33 +35,33 @@ class Scout:
 
     def __init__(self) -> None:
         self.committed = {0: 0, 1: 0}
-        self.ours: Container[int] = EVERY
+        self.ours: Container[int] = ALL_PARTITIONS
         self.asked: list[Container[int]] = []
         self.heeded: list[Outcome] = []
         self.first: set[int] = set()
         self.failures: list[Exception] = []
         self.complete, self.closed = True, False
 
-    def look(self, mine: Callable[[Any], Iterable[int]]) -> tuple[list[Fact], bool]:
+    def look(self, mine: Callable[[Any], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
         self.asked.append(self.ours)
         if self.failures:
             raise self.failures.pop(0)
         picked = mine(SimpleNamespace(partitions=len(self.committed)))
         log = LogOffsets(0, END, END)
-        return [Fact("in", p, "id", Committed(self.committed[p], ""), log) for p in picked], self.complete
+        return [PartitionFacts("in", p, "id", Committed(self.committed[p], ""), log) for p in picked], self.complete
 
-    def first_attempt(self, fact: Fact) -> bool:
+    def first_attempt(self, fact: PartitionFacts) -> bool:
         return fact.partition in self.first
 
-    def targets(self, _fact: Fact) -> Targets:
+    def targets(self, _fact: PartitionFacts) -> Targets:
         return Targets("out", "dead", -1, -1, "topic-id=id")
 
-    def heed(self, outcome: Outcome) -> None:
+    def apply_outcome(self, outcome: Outcome) -> None:
         self.heeded.append(outcome)
         if outcome.status is Status.COMMITTED:
             self.committed[outcome.partition] = outcome.until
 
-    def tell_who_blocks(self, _partitions: object) -> None: ...
+    def report_blocking_transactions(self, _partitions: object) -> None: ...
 
     def close(self) -> None:
         self.closed = True
@@ -97,19 +97,26 @@ class Run:
     """One lane over both partitions; ``visible`` is what a second reader finds in a range."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, index: int = 0, **settings: Any) -> None:
-        self.scout, self.engine = Scout(), Engine()
+        self.survey, self.engine = Scout(), Engine()
         self.visible: list[int] = []
         self.scanned: list[tuple[dict[int, tuple[int, int]], str]] = []
-        self.advanced: list[tuple[Offer, list[Any]]] = []
-        monkeypatch.setattr(laning, "Scout", lambda _shared: self.scout)
+        self.advanced: list[tuple[AttemptSpec, list[Any]]] = []
+        monkeypatch.setattr(laning, "PartitionSurvey", lambda _shared: self.survey)
         monkeypatch.setattr(laning, "scan", self._scan)
         monkeypatch.setattr(laning, "attempt", self._attempt)
         given = {"lanes": 1, "poll_interval_s": 0.001, **settings}
         self.settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g", **given)
         transaction = TransactionSettings(self.settings.connection, "g", 60.0)
-        parts = (Board(), Silent(), {0: END, 1: END}, 1_000_000, transaction, Dice(self.settings.crash))
-        self.shared = Shared(self.settings, {}, threading.Event(), *parts)
-        self.lane = Lane(self.shared, self.engine, index)
+        parts = (
+            RunProgress(),
+            ProgressView(),
+            {0: END, 1: END},
+            1_000_000,
+            transaction,
+            CrashInjector(self.settings.crash),
+        )
+        self.shared = RunContext(self.settings, {}, threading.Event(), *parts)
+        self.lane = MicroBatchLane(self.shared, self.engine, index)
 
     def _scan(
         self, _connection: object, _topic: str, span: dict[int, tuple[int, int]], isolation: str, **_: object
@@ -118,7 +125,7 @@ class Run:
         if self.visible:
             yield [SimpleNamespace(offset=lambda: self.visible[0])]
 
-    def _attempt(self, offer: Offer, batches: Iterable[Any], _job: Job) -> Outcome:
+    def _attempt(self, offer: AttemptSpec, batches: Iterable[Any], _job: Job) -> Outcome:
         self.advanced.append((offer, list(batches)))
         return committed(offer.offered)
 
@@ -142,7 +149,7 @@ def test_a_range_without_a_row_is_passed_only_when_a_second_reader_sees_none_eit
     run.visible = [7]
     run.engine.rounds = [silent]
     run.drain()
-    failed = run.scout.heeded[0]
+    failed = run.survey.heeded[0]
     assert (failed.status, failed.detail) == (Status.FAILED, "Spark reported no row, yet offset 7 is visible")
     assert run.advanced == []
     assert run.scanned[0] == ({0: (0, END)}, READ_COMMITTED)
@@ -161,7 +168,7 @@ def test_a_range_of_markers_alone_is_passed_by_a_transaction_without_rows(
         (END, None, []),
     ]
     assert run.advanced[0][0].targets.metadata == "topic-id=id", "the position's text too"
-    assert run.scout.committed == {0: END, 1: END}
+    assert run.survey.committed == {0: END, 1: END}
 
 
 def test_a_failed_range_is_planned_again_beside_what_the_others_have_left(run: Run) -> None:
@@ -169,50 +176,50 @@ def test_a_failed_range_is_planned_again_beside_what_the_others_have_left(run: R
     run.engine.rounds = [lambda one: committed(one) if one.partition else ended(Status.FAILED)(one)]
     run.drain()
     assert [offered.keys() for offered in run.engine.offered] == [{0, 1}, {0}]
-    assert sorted((one.partition, one.status.value) for one in run.scout.heeded) == [
+    assert sorted((one.partition, one.status.value) for one in run.survey.heeded) == [
         (0, "committed"),
         (0, "failed"),
         (1, "committed"),
     ]
     assert run.shared.running == {}
-    assert run.scout.closed
+    assert run.survey.closed
 
 
 def test_only_what_the_scout_allows_is_offered_as_a_first_time(run: Run) -> None:
     """A position that vanished since must not count as the first."""
-    run.scout.first = {1}
+    run.survey.first = {1}
     run.drain()
     assert {p: offer.first_time for p, offer in run.engine.jobs[0].offers.items()} == {0: False, 1: True}
 
 
 def test_a_survey_without_an_answer_is_asked_again_and_nothing_is_planned_from_an_older_one(run: Run) -> None:
     run.engine.rounds = [ended(Status.FAILED)]
-    looks = run.scout.look
+    looks = run.survey.look
     down = [Retriable("no answer")]
 
-    def look(mine: Callable[[Any], Iterable[int]]) -> tuple[list[Fact], bool]:
+    def look(mine: Callable[[Any], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
         if run.engine.offered and down:
-            run.scout.committed = {0: 40, 1: END}
+            run.survey.committed = {0: 40, 1: END}
             raise down.pop()
         return looks(mine)
 
-    run.scout.look = look  # type: ignore[method-assign]
+    run.survey.look = look  # type: ignore[method-assign]
     run.drain()
     assert run.engine.offered[1:] == [{0: OffsetRange("in", 0, 40, END)}]
 
 
 def test_a_drain_does_not_end_over_partitions_that_have_to_be_asked_about_again(run: Run) -> None:
     """What the scout holds back is missing among the facts, and is not done."""
-    run.scout.committed, run.scout.complete = {0: END, 1: END}, False
-    original = run.scout.look
+    run.survey.committed, run.survey.complete = {0: END, 1: END}, False
+    original = run.survey.look
 
-    def look(mine: Callable[[Any], Iterable[int]]) -> tuple[list[Fact], bool]:
-        run.scout.complete = len(run.scout.asked) == 2
+    def look(mine: Callable[[Any], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
+        run.survey.complete = len(run.survey.asked) == 2
         return original(mine)
 
-    run.scout.look = look  # type: ignore[method-assign]
+    run.survey.look = look  # type: ignore[method-assign]
     run.drain()
-    assert len(run.scout.asked) == 3
+    assert len(run.survey.asked) == 3
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -229,13 +236,13 @@ def test_a_partition_that_is_somebody_elses_now_is_neither_offered_nor_looked_fo
     run.engine.rounds = [ended(Status.FAILED)]
 
     def rival(one: OffsetRange) -> Outcome:
-        run.scout.committed[0] = END
+        run.survey.committed[0] = END
         return committed(one)
 
     run.engine.rounds.append(rival)
     run.drain()
     assert [set(offered) for offered in run.engine.offered] == [{0, 1}, {1}]
-    assert run.scout.asked == [{0, 1}, {1}, {1}]
+    assert run.survey.asked == [{0, 1}, {1}, {1}]
 
 
 def test_a_range_grows_smaller_after_a_transaction_that_did_not_end_in_time(
@@ -252,7 +259,7 @@ def test_a_range_grows_smaller_after_a_transaction_that_did_not_end_in_time(
 def test_a_crash_on_purpose_ends_the_lane_with_nothing_planned_behind_it(run: Run) -> None:
     run.engine.rounds = [ended(Status.CRASHED)]
     run.lane.run()
-    assert (run.shared.stop.is_set(), len(run.engine.offered), run.scout.heeded) == (True, 1, [])
+    assert (run.shared.stop.is_set(), len(run.engine.offered), run.survey.heeded) == (True, 1, [])
     assert {one.partition for one in run.shared.crashed} == {0, 1}
     assert run.shared.running == {}
 

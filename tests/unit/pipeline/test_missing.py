@@ -12,12 +12,12 @@ import pytest
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.driver import missing_offsets
-from brew.driver.missing_offsets import HiddenError, Settling
+from brew.driver.missing_offsets import HiddenOutputError, OutputWait
 from brew.errors import Refused
 from brew.kafka.topics import Topic
 from brew.names import READ_COMMITTED
 from brew.offsets import Committed, LogOffsets, SourcePosition
-from brew.planner import Fact, position_metadata
+from brew.planner import PartitionFacts, position_metadata
 from brew.settings import OnMissingPosition, PipelineSettings
 
 SETTINGS = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g")
@@ -35,9 +35,11 @@ def record(offset: int, partition: int = 0, topic: str = "in", key: bytes = b"k"
     )
 
 
-def fact(partition: int = 0, committed: int | None = None, first: int = 0, stable: int = 50, end: int = 50) -> Fact:
+def fact(
+    partition: int = 0, committed: int | None = None, first: int = 0, stable: int = 50, end: int = 50
+) -> PartitionFacts:
     position = None if committed is None else Committed(committed, "")
-    return Fact("in", partition, "the-input's-identity", position, LogOffsets(first, stable, end))
+    return PartitionFacts("in", partition, "the-input's-identity", position, LogOffsets(first, stable, end))
 
 
 @dataclass
@@ -122,9 +124,12 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
 
 
 def resolve(
-    settings: PipelineSettings, *facts: Fact, others: Iterable[Fact] = (), settling: Settling | None = None
+    settings: PipelineSettings,
+    *facts: PartitionFacts,
+    others: Iterable[PartitionFacts] = (),
+    settling: OutputWait | None = None,
 ) -> set[int]:
-    return missing_offsets.resolve(settings, facts, TARGETS, others, settling or Settling(Deadline(30)))
+    return missing_offsets.resolve(settings, facts, TARGETS, others, settling or OutputWait(Deadline(30)))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +238,7 @@ def test_to_start_over_is_the_operators_word_and_asks_nobody(brokers: Brokers) -
 def test_an_open_transaction_that_hides_output_is_waited_for_and_others_of_ours_are_fenced(brokers: Brokers) -> None:
     """Whose it is can't be seen; a dead run's ends with a fence, a rival's by itself."""
     brokers.output, brokers.open_end = {"out": [[record(3, topic="another")]]}, {"out": 2}
-    with pytest.raises(HiddenError, match=r"hides what came out already in out\[0\]"):
+    with pytest.raises(HiddenOutputError, match=r"hides what came out already in out\[0\]"):
         resolve(SETTINGS, fact(0), others=[fact(1, committed=4)])
     assert ("fence", 1) in brokers.did
     assert not [did for did in brokers.did if did[0] == "scan"], "it would not see everything"
@@ -241,9 +246,9 @@ def test_an_open_transaction_that_hides_output_is_waited_for_and_others_of_ours_
 
 def test_a_rivals_next_transaction_hides_nothing_that_has_to_be_seen(brokers: Brokers) -> None:
     """The ends of the first look count for the later ones."""
-    settling = Settling(Deadline(30))
+    settling = OutputWait(Deadline(30))
     brokers.output, brokers.open_end = {"out": [[record(3, topic="another")]]}, {"out": 2}
-    with pytest.raises(HiddenError):
+    with pytest.raises(HiddenOutputError):
         resolve(SETTINGS, fact(0), settling=settling)
     brokers.output["out"].append([record(4, topic="another"), record(5, topic="another")])
     assert resolve(SETTINGS, fact(0), settling=settling) == {0}
@@ -251,7 +256,7 @@ def test_a_rivals_next_transaction_hides_nothing_that_has_to_be_seen(brokers: Br
 
 def test_the_ends_of_an_older_look_do_not_count_for_a_partition_that_was_gone_meanwhile() -> None:
     """Somebody else may have worked on it, and have lost its position: what is out of it lies behind those ends."""
-    settling, asked = Settling(Deadline(30)), []
+    settling, asked = OutputWait(Deadline(30)), []
 
     def ask() -> missing_offsets.Logs:
         asked.append(len(asked))

@@ -11,27 +11,27 @@ import pytest
 from harness.pages import ROOT
 
 from brew.connection import Connection
-from brew.driver.telemetry import ObservedBoard, ended, recorder_of
+from brew.driver.telemetry import ObservedProgress, ended_attempt, recorder_of
 from brew.observability.counters import Ending
 from brew.observability.settings import ProbeSettings
 from brew.observability.status import PartitionState, Phase
 from brew.offsets import Committed, LogOffsets
 from brew.outcome import Outcome, Status
-from brew.planner import Fact
+from brew.planner import PartitionFacts
 from brew.settings import PipelineSettings
 
 
 @pytest.fixture
-def board() -> ObservedBoard:
+def board() -> ObservedProgress:
     settings = PipelineSettings(Connection("localhost:1"), "in", "out", "dlq", "g")
-    made = ObservedBoard(recorder_of(settings, ProbeSettings()), settings)
+    made = ObservedProgress(recorder_of(settings, ProbeSettings()), settings)
     made.phase(Phase.WORKING)
     return made
 
 
-def fact(partition: int, committed: int | None = 0, stable: int = 10, end: int = 10) -> Fact:
+def fact(partition: int, committed: int | None = 0, stable: int = 10, end: int = 10) -> PartitionFacts:
     position = None if committed is None else Committed(committed, "")
-    return Fact("in", partition, "id", position, LogOffsets(0, stable, end))
+    return PartitionFacts("in", partition, "id", position, LogOffsets(0, stable, end))
 
 
 @pytest.mark.parametrize(
@@ -50,11 +50,11 @@ def fact(partition: int, committed: int | None = 0, stable: int = 10, end: int =
 )
 def test_each_status_has_its_ending(status: Status, steps: tuple[str, ...], ending: Ending) -> None:
     """A commit that failed may have been applied: only the next attempt's locate tells."""
-    told = ended(Outcome(3, 0, 10, status, steps=dict.fromkeys(steps, 0.1)), "in", "g")
+    told = ended_attempt(Outcome(3, 0, 10, status, steps=dict.fromkeys(steps, 0.1)), "in", "g")
     assert (told.ending, told.transactional_id) == (ending, "g:in:3")
 
 
-def test_the_age_of_what_is_left_is_known_from_what_was_committed(board: ObservedBoard) -> None:
+def test_the_age_of_what_is_left_is_known_from_what_was_committed(board: ObservedProgress) -> None:
     """The task tells the timestamp of its last record."""
     board.survey([fact(0)])
     an_hour_ago = int(time.time() * 1000) - 3_600_000
@@ -64,10 +64,10 @@ def test_the_age_of_what_is_left_is_known_from_what_was_committed(board: Observe
 
 def test_no_status_is_without_an_ending() -> None:
     """A new one must not fall out of the metrics."""
-    assert {ended(Outcome(0, 0, 1, status), "in", "g").ending for status in Status} <= set(Ending)
+    assert {ended_attempt(Outcome(0, 0, 1, status), "in", "g").ending for status in Status} <= set(Ending)
 
 
-def test_the_boards_own_counters_go_on(board: ObservedBoard) -> None:
+def test_the_boards_own_counters_go_on(board: ObservedProgress) -> None:
     """The table on the terminal is the same with probes and without."""
     board.survey([fact(0)])
     board.outcome(Outcome(0, 0, 10, Status.COMMITTED, enriched=8, rejected=2, reasons={"not-json": 2}))
@@ -76,7 +76,7 @@ def test_the_boards_own_counters_go_on(board: ObservedBoard) -> None:
     assert (status.totals.records, status.totals.dead_letters) == (10, 2)
 
 
-def test_partitions_of_other_drivers_are_not_told(board: ObservedBoard) -> None:
+def test_partitions_of_other_drivers_are_not_told(board: ObservedProgress) -> None:
     """With --share each driver tells of its own, so that sums over all of them are right."""
     board.survey([fact(n) for n in range(4)], {0, 1})
     assert [one.partition for one in board.recorder.status().partitions] == [0, 1]
@@ -84,14 +84,14 @@ def test_partitions_of_other_drivers_are_not_told(board: ObservedBoard) -> None:
     assert [one.partition for one in board.recorder.status().partitions] == [1, 2]
 
 
-def test_a_driver_that_stands_by_has_no_partitions_and_is_ready(board: ObservedBoard) -> None:
+def test_a_driver_that_stands_by_has_no_partitions_and_is_ready(board: ObservedProgress) -> None:
     board.survey([fact(0)])
     board.phase(Phase.STANDING_BY, "other works")
     status = board.recorder.status()
     assert (status.partitions, status.live.ok, status.ready.reason) == ((), True, "standing by: other works")
 
 
-def test_a_partition_behind_an_open_transaction_is_blocked(board: ObservedBoard) -> None:
+def test_a_partition_behind_an_open_transaction_is_blocked(board: ObservedProgress) -> None:
     board.survey([fact(0, 10, 10, 15), fact(1, None, 0, 0)])
     states = [one.state for one in board.recorder.status().partitions]
     assert states == [PartitionState.BLOCKED, PartitionState.IDLE]

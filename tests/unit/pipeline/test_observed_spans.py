@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from brew.attempt import MOST, Traces
-from brew.driver.telemetry import ended
+from brew.attempt import MAX_LINKS, TraceLinks
+from brew.driver.telemetry import ended_attempt
 from brew.errors import UsageError
 from brew.names import STEPS
 from brew.observability.counters import Ended
@@ -27,7 +27,7 @@ SUBJECT = Subject("pipeline", "g", Topics("orders", "out", "dlq"), "localhost:1"
 
 def attempt(status: Status = Status.COMMITTED, **more: object) -> Ended:
     outcome = Outcome(3, 100, 150, status, 100, 40, 10, 0.6, steps=dict.fromkeys(STEPS, 0.1), began_at=1000.5, **more)
-    return ended(outcome, "orders", "g")
+    return ended_attempt(outcome, "orders", "g")
 
 
 def spans_of(*attempts: Ended) -> list[ReadableSpan]:
@@ -95,13 +95,13 @@ def rows(*all_headers: list[tuple[str, bytes | None]] | None) -> Rows:
 
 def test_the_first_distinct_traces_of_a_transaction_are_noted_and_not_all() -> None:
     """A bound, or a span would carry a link for each of 250,000 records; and the rows go by unchanged."""
-    traces = Traces()
+    traces = TraceLinks()
     several = [("traceparent", parent(1).encode()), ("other", b"x"), ("traceparent", f"{parent(2)}-more".encode())]
     odd = [("traceparent", None), ("traceparent", b"\xff" * 55), ("Traceparent", parent(5).encode())]
     given = [rows(None, several, odd), rows(several), rows(*([("traceparent", parent(n).encode())] for n in range(90)))]
     assert list(traces.heard(given)) == given
     assert list(traces.found)[:4] == [parent(1), parent(2), parent(0), parent(3)]
-    assert len(traces.found) == MOST == 32
+    assert len(traces.found) == MAX_LINKS == 32
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_what_failed_is_an_error_and_what_was_refused_is_none(status: Status, ki
 
 def test_an_attempt_that_never_began_has_no_span() -> None:
     """Spark lost its task: nobody measured anything."""
-    assert spans_of(ended(Outcome(3, 0, 10, Status.FAILED), "orders", "g")) == []
+    assert spans_of(ended_attempt(Outcome(3, 0, 10, Status.FAILED), "orders", "g")) == []
 
 
 def test_an_exporter_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

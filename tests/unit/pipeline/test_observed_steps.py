@@ -7,7 +7,7 @@ import itertools
 import pytest
 from harness.fakes import Broker, FakeTransaction
 
-from brew.attempt import Timed
+from brew.attempt import TimedTransaction
 from brew.deadline import Deadline
 from brew.errors import Abortable, Fenced, KafkaFailure
 from brew.names import STEPS
@@ -21,13 +21,13 @@ TARGETS = Targets("out", "dlq", 0, 0)
 ROWS = Rows([0, 1, 2], [None] * 3, [b"a", b"b", b"c"], [None] * 3, [0] * 3)
 
 
-def timed(fake: FakeTransaction) -> Timed:
+def timed(fake: FakeTransaction) -> TimedTransaction:
     """Each look at the clock is a second later than the one before."""
     ticks = itertools.count()
-    return Timed(fake, lambda: float(next(ticks)))
+    return TimedTransaction(fake, lambda: float(next(ticks)))
 
 
-def attempt(kafka: Timed) -> None:
+def attempt(kafka: TimedTransaction) -> None:
     transact([ROWS], RANGE, TARGETS, lambda _key, value: value, kafka, Deadline(5), first_time=True)
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from brew.connection import Connection
-from brew.driver.limits import Patience
+from brew.driver.limits import GiveUpPolicy
 from brew.errors import Refused
 from brew.settings import PipelineSettings
 
@@ -23,7 +23,7 @@ def test_a_no_is_waited_for_ten_seconds_at_most(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    patience = Patience(PipelineSettings(Connection("h:1"), "in", "out", "dead", "g", patience_s=patience_s))
+    patience = GiveUpPolicy(PipelineSettings(Connection("h:1"), "in", "out", "dead", "g", patience_s=patience_s))
     patience.failed("partition 0", detail)
     now += until_s
     assert patience.failed("partition 0", detail) > 0

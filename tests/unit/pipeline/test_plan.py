@@ -8,52 +8,54 @@ import pytest
 
 from brew.errors import Refused
 from brew.offsets import Committed, LogOffsets, OffsetRange
-from brew.planner import Fact, check, decide, position_metadata
+from brew.planner import PartitionFacts, check, plan_ranges, position_metadata
 
 
-def fact(committed: int | None, first: int = 0, stable: int = 100, end: int = 100, metadata: str = "") -> Fact:
+def fact(
+    committed: int | None, first: int = 0, stable: int = 100, end: int = 100, metadata: str = ""
+) -> PartitionFacts:
     position = None if committed is None else Committed(committed, metadata)
-    return Fact("in", 3, "id-1", position, LogOffsets(first, stable, end))
+    return PartitionFacts("in", 3, "id-1", position, LogOffsets(first, stable, end))
 
 
 def test_a_range_goes_from_the_committed_offset_to_the_last_stable_one() -> None:
     """Records behind an open transaction are not planned."""
-    assert decide([fact(10, stable=60)], 1000, None).ranges == (OffsetRange("in", 3, 10, 60),)
+    assert plan_ranges([fact(10, stable=60)], 1000, None).ranges == (OffsetRange("in", 3, 10, 60),)
 
 
 def test_without_a_committed_offset_the_log_start_is_where_it_begins() -> None:
     """Retention may have moved the start."""
-    assert decide([fact(None, first=7)], 1000, None).ranges == (OffsetRange("in", 3, 7, 100),)
+    assert plan_ranges([fact(None, first=7)], 1000, None).ranges == (OffsetRange("in", 3, 7, 100),)
 
 
 def test_a_range_holds_at_most_the_cap() -> None:
     """A transaction has to end well inside its time-out."""
-    assert decide([fact(10)], 5, None).ranges == (OffsetRange("in", 3, 10, 15),)
+    assert plan_ranges([fact(10)], 5, None).ranges == (OffsetRange("in", 3, 10, 15),)
 
 
 @pytest.mark.parametrize(("committed", "drained"), [(99, False), (100, True), (101, True)])
 def test_a_draining_run_ends_at_the_offset_that_was_the_end_when_it_began(committed: int, drained: bool) -> None:
     """What arrives later is the next run's."""
-    assert decide([fact(committed, stable=200, end=200)], 1000, {3: 100}).drained is drained
+    assert plan_ranges([fact(committed, stable=200, end=200)], 1000, {3: 100}).drained is drained
 
 
 def test_a_following_run_is_never_drained() -> None:
     """It waits for more."""
-    plan = decide([fact(100)], 1000, None)
+    plan = plan_ranges([fact(100)], 1000, None)
 
     assert (plan.ranges, plan.drained, plan.blocked) == ((), False, ())
 
 
 def test_a_partition_is_blocked_when_only_an_open_transaction_is_left() -> None:
     """A drain does not call that the end."""
-    plan = decide([fact(60, stable=60)], 1000, {3: 100})
+    plan = plan_ranges([fact(60, stable=60)], 1000, {3: 100})
 
     assert (plan.blocked, plan.drained) == ((3,), False)
 
 
 def test_a_partition_that_came_after_the_start_does_not_hold_up_a_drain() -> None:
     """Its records were not there when the run began."""
-    assert decide([fact(None)], 1000, {0: 0}).drained
+    assert plan_ranges([fact(None)], 1000, {0: 0}).drained
 
 
 def test_retention_past_the_position_is_refused_with_the_lost_range() -> None:
@@ -80,13 +82,15 @@ def test_a_topic_that_was_made_again_is_refused_even_when_the_offset_exists() ->
 def test_a_position_that_an_operator_set_by_hand_is_accepted() -> None:
     """A reset by Kafka's own tool carries no identity, and just works."""
     check(fact(5, metadata=""), "g")
-    assert decide([fact(5)], 1000, None).ranges[0].start == 5
+    assert plan_ranges([fact(5)], 1000, None).ranges[0].start == 5
 
 
 def test_foreign_bytes_behind_the_identity_change_nothing() -> None:
     """The client library hands them out now and then; a real identity has 22 characters."""
     identity = "AbCdEfGhIjKlMnOpQrStUv"
-    known = Fact("in", 3, identity, Committed(5, position_metadata(identity) + "\x00junk"), LogOffsets(0, 100, 100))
+    known = PartitionFacts(
+        "in", 3, identity, Committed(5, position_metadata(identity) + "\x00junk"), LogOffsets(0, 100, 100)
+    )
 
     check(known, "g")
     with pytest.raises(Refused, match="topic-recreated"):
@@ -97,7 +101,7 @@ def test_a_position_between_the_last_stable_offset_and_the_end_is_not_ahead() ->
     """An upstream transaction began below a position that an operator set: it waits, and has no lag below zero."""
     check(fact(80, stable=60), "g")
     assert (fact(80, stable=60).lag, fact(50, stable=60).lag) == (0, 10)
-    assert decide([fact(80, stable=60)], 1000, None).blocked == (3,)
+    assert plan_ranges([fact(80, stable=60)], 1000, None).blocked == (3,)
 
 
 def test_lost_input_is_refused_where_nothing_was_read_of_it_either() -> None:
@@ -107,15 +111,15 @@ def test_lost_input_is_refused_where_nothing_was_read_of_it_either() -> None:
 
 
 def test_a_partition_that_came_after_the_start_holds_up_no_drain_wherever_its_log_begins() -> None:
-    assert decide([fact(None, first=7)], 1000, {}).drained
-    assert decide([fact(7, first=7)], 1000, {}).drained
+    assert plan_ranges([fact(None, first=7)], 1000, {}).drained
+    assert plan_ranges([fact(7, first=7)], 1000, {}).drained
 
 
 def test_what_is_other_drivers_is_neither_planned_nor_blamed_and_its_position_is_watched() -> None:
     """A drain waits while they move; what blocks them is told by them."""
     facts = [replace(fact(10), partition=1), fact(20), replace(fact(60, stable=60), partition=5)]
 
-    plan = decide(facts, 1000, dict.fromkeys((1, 3, 5), 100))
+    plan = plan_ranges(facts, 1000, dict.fromkeys((1, 3, 5), 100))
 
     assert (plan.split({1}).elsewhere, plan.split({1}).blocked, plan.split({1}).drained) == ({3: 20}, (), False)
     assert [one.partition for one in plan.split({1, 5}).ranges] == [1]

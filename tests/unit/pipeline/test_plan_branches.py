@@ -7,13 +7,13 @@ import pytest
 from brew.errors import Refused
 from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
-from brew.planner import Fact, Plan, check, decide
-from brew.transaction_sizing import Pace, Paces
+from brew.planner import PartitionFacts, Plan, check, plan_ranges
+from brew.transaction_sizing import TransactionSize, TransactionSizes
 
 
-def fact(partition: int, committed: int | None, stable: int = 100, *, first: int = 0, end: int = 100) -> Fact:
+def fact(partition: int, committed: int | None, stable: int = 100, *, first: int = 0, end: int = 100) -> PartitionFacts:
     position = None if committed is None else Committed(committed, "")
-    return Fact("in", partition, "id-1", position, LogOffsets(first, stable, end))
+    return PartitionFacts("in", partition, "id-1", position, LogOffsets(first, stable, end))
 
 
 @pytest.mark.parametrize(("committed", "lag"), [(None, 53), (10, 50), (59, 1), (60, 0), (61, 0)])
@@ -32,7 +32,7 @@ def test_a_driver_gets_its_own_partitions_and_knows_where_the_others_stand() -> 
 
 def test_a_partition_that_has_reached_its_goal_does_not_end_the_plan() -> None:
     """The partitions behind it are planned as well."""
-    plan = decide([fact(0, 100), fact(1, 50)], 1000, {0: 100, 1: 100})
+    plan = plan_ranges([fact(0, 100), fact(1, 50)], 1000, {0: 100, 1: 100})
     assert plan == Plan((OffsetRange("in", 1, 50, 100),), (), drained=False)
 
 
@@ -48,40 +48,40 @@ def outcome(start: int, until: int, seconds: float, status: Status = Status.COMM
 
 def test_a_range_grows_when_it_was_full_and_quick() -> None:
     """Below a ninth of the time-out; a range that was not full says nothing about a full one."""
-    pace = Pace(1000, 90.0, 100)
-    assert pace.after(100, 9.99) == Pace(1000, 90.0, 200)
+    pace = TransactionSize(1000, 90.0, 100)
+    assert pace.after(100, 9.99) == TransactionSize(1000, 90.0, 200)
     assert pace.after(100, 10.0) == pace
     assert pace.after(99, 1.0) == pace
-    assert Pace(150, 90.0, 100).after(100, 1.0).cap == 150
+    assert TransactionSize(150, 90.0, 100).after(100, 1.0).cap == 150
 
 
 def test_a_range_shrinks_to_what_fits_into_a_third_of_the_time_out() -> None:
     """With a fifth of it in hand, and never below one offset."""
-    pace = Pace(1000, 90.0, 100)
+    pace = TransactionSize(1000, 90.0, 100)
     assert pace.after(100, 30.0) == pace
-    assert pace.after(100, 60.0) == Pace(1000, 90.0, 40)
-    assert pace.after(1, 60.0) == Pace(1000, 90.0, 1)
+    assert pace.after(100, 60.0) == TransactionSize(1000, 90.0, 40)
+    assert pace.after(1, 60.0) == TransactionSize(1000, 90.0, 1)
 
 
 def test_the_size_of_an_outcome_is_its_offsets_not_its_position() -> None:
     """A range far up in the log is no larger."""
-    assert Pace(1000, 90.0, 100).after_outcome(outcome(5000, 5100, 60.0)).cap == 40
-    assert Pace(1000, 90.0, 100).after_outcome(outcome(5000, 5050, 1.0)).cap == 100
+    assert TransactionSize(1000, 90.0, 100).after_outcome(outcome(5000, 5100, 60.0)).cap == 40
+    assert TransactionSize(1000, 90.0, 100).after_outcome(outcome(5000, 5050, 1.0)).cap == 100
 
 
 @pytest.mark.parametrize(("seconds", "cap"), [(89.9, 101), (90.0, 25), (90.1, 25)])
 def test_only_a_failure_that_took_the_whole_time_out_shrinks_the_range(seconds: float, cap: int) -> None:
     """Something else was wrong with the quick ones; a quarter is a whole number of offsets."""
-    pace = Pace(1000, 90.0, 101).after_outcome(outcome(0, 101, seconds, Status.FAILED))
-    assert pace == Pace(1000, 90.0, cap)
+    pace = TransactionSize(1000, 90.0, 101).after_outcome(outcome(0, 101, seconds, Status.FAILED))
+    assert pace == TransactionSize(1000, 90.0, cap)
     assert isinstance(pace.cap, int)
 
 
 def test_a_partition_goes_on_from_its_own_pace() -> None:
     """Not from what another one has learned meanwhile."""
-    paces = Paces(Pace(1000, 90.0, 100))
-    paces.heed(outcome(0, 100, 1.0, partition=0))
-    paces.heed(outcome(0, 200, 60.0, partition=1))
+    paces = TransactionSizes(TransactionSize(1000, 90.0, 100))
+    paces.apply_outcome(outcome(0, 100, 1.0, partition=0))
+    paces.apply_outcome(outcome(0, 200, 60.0, partition=1))
     assert (paces.of(0).cap, paces.of(1).cap) == (200, 80)
-    paces.heed(outcome(100, 300, 1.0, partition=0))
+    paces.apply_outcome(outcome(100, 300, 1.0, partition=0))
     assert (paces.of(0).cap, paces.of(1).cap, paces.of(2).cap) == (400, 80, 400)

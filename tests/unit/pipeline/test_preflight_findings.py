@@ -13,9 +13,9 @@ from brew.connection import Connection
 from brew.deadline import delivery_ms
 from brew.errors import Refused, UsageError
 from brew.kafka import clients
-from brew.preflight.checks import judge, transaction_version
-from brew.preflight.finding import NAMES, POSITION_NAMES, Finding, Severity, allowed, gate
-from brew.preflight.timeouts import Chain, chain
+from brew.preflight.checks import run_checks, transaction_version
+from brew.preflight.finding import NAMES, POSITION_NAMES, Finding, Severity, allowed, enforce
+from brew.preflight.timeouts import TimeoutChain, check_chain
 from brew.settings import DirectSettings, PipelineSettings, Reader
 
 MOST = 100 * 1024 * 1024
@@ -87,7 +87,7 @@ def without(role: str, told: Unknown | None = None) -> Change:
 
 
 def found(facts: ClusterFacts, given: PipelineSettings | None = None) -> dict[str, Finding]:
-    return {one.name: one for one in judge(given or settings(), facts, MOST)}
+    return {one.name: one for one in run_checks(given or settings(), facts, MOST)}
 
 
 def one_broker(facts: ClusterFacts) -> ClusterFacts:
@@ -109,7 +109,7 @@ def test_a_cluster_of_one_broker_is_warned_of_and_not_refused() -> None:
     told = found(one_broker(cluster()))
     assert {told[f"{role}-replication"].severity for role in ROLES} == {Severity.WARNING}
     assert "can't do better" in told["output-replication"].why
-    assert gate(told.values(), frozenset()) == ()
+    assert enforce(told.values(), frozenset()) == ()
 
 
 RED: list[tuple[str, Severity, Change]] = [
@@ -187,22 +187,22 @@ def test_the_runs_own_settings_are_checked_at_their_edges(
     assert found(cluster(), given)[name].severity is severity
 
 
-LINKS: list[tuple[str, Severity, Chain]] = [
-    ("request-timeout", Severity.OK, Chain(9, 10, 20, 30)),
-    ("request-timeout", Severity.WARNING, Chain(10, 10, 20, 30)),
-    ("delivery-timeout", Severity.OK, Chain(5, 19, 20, 30)),
-    ("delivery-timeout", Severity.WARNING, Chain(5, 20, 20, 30)),
-    ("delivery-timeout", Severity.UNSAFE, Chain(5, 21, 20, 30)),
-    ("transaction-timeout", Severity.OK, Chain(5, 10, 29, 30)),
-    ("transaction-timeout", Severity.WARNING, Chain(5, 10, 30, 30)),
-    ("transaction-timeout", Severity.UNSAFE, Chain(5, 10, 31, 30)),
+LINKS: list[tuple[str, Severity, TimeoutChain]] = [
+    ("request-timeout", Severity.OK, TimeoutChain(9, 10, 20, 30)),
+    ("request-timeout", Severity.WARNING, TimeoutChain(10, 10, 20, 30)),
+    ("delivery-timeout", Severity.OK, TimeoutChain(5, 19, 20, 30)),
+    ("delivery-timeout", Severity.WARNING, TimeoutChain(5, 20, 20, 30)),
+    ("delivery-timeout", Severity.UNSAFE, TimeoutChain(5, 21, 20, 30)),
+    ("transaction-timeout", Severity.OK, TimeoutChain(5, 10, 29, 30)),
+    ("transaction-timeout", Severity.WARNING, TimeoutChain(5, 10, 30, 30)),
+    ("transaction-timeout", Severity.UNSAFE, TimeoutChain(5, 10, 31, 30)),
 ]
 
 
 @pytest.mark.parametrize(("name", "severity", "links"), LINKS)
-def test_each_link_of_the_chain_is_shorter_than_the_next(name: str, severity: Severity, links: Chain) -> None:
+def test_each_link_of_the_chain_is_shorter_than_the_next(name: str, severity: Severity, links: TimeoutChain) -> None:
     """The last good value, the one that just works, and the first bad one."""
-    told = {one.name: one for one in chain(links)}
+    told = {one.name: one for one in check_chain(links)}
     assert told[name].severity is severity
     assert {one.severity for other, one in told.items() if other != name} == {Severity.OK}
 
@@ -250,7 +250,7 @@ def test_brokers_that_let_late_commits_through_are_told(told: int | Unknown, sev
 def test_topics_that_are_not_there_yet_are_judged_by_what_they_will_be_made_with() -> None:
     """Kafka makes its own logs at first use, the pipeline makes its own topics."""
     facts = without("output")(without("offsets")(without("transactions")(cluster())))
-    assert {one.severity for one in judge(settings(), facts, MOST)} == {Severity.OK}
+    assert {one.severity for one in run_checks(settings(), facts, MOST)} == {Severity.OK}
     poor = brokers(transaction_state_log_replication_factor="1")(facts)
     assert found(poor)["transactions-replication"].severity is Severity.UNSAFE
     assert found(replace(facts, config=Unknown("no")))["offsets-replication"].severity is Severity.UNKNOWN
@@ -259,12 +259,12 @@ def test_topics_that_are_not_there_yet_are_judged_by_what_they_will_be_made_with
 def test_a_run_refuses_what_is_unsafe_and_says_how_to_go_on() -> None:
     """By names, one of which is not enough for two."""
     facts = on("output", {"cleanup.policy": "compact"})(on("output", {"min.insync.replicas": "4"})(cluster()))
-    told = judge(settings(), facts, MOST)
+    told = run_checks(settings(), facts, MOST)
     with pytest.raises(Refused, match="--allow output-min-isr --allow output-cleanup"):
-        gate(told, frozenset())
+        enforce(told, frozenset())
     with pytest.raises(Refused, match=r"output-cleanup is compact.*with --allow output-cleanup \("):
-        gate(told, frozenset({"output-min-isr"}))
-    notes = gate(told, frozenset({"output-min-isr", "output-cleanup", "group-members"}))
+        enforce(told, frozenset({"output-min-isr"}))
+    notes = enforce(told, frozenset({"output-min-isr", "output-cleanup", "group-members"}))
     assert [note.split()[3] for note in notes] == ["output-min-isr", "output-cleanup"]
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from brew.offsets import Committed, LogOffsets
-from brew.planner import Fact, position_metadata
+from brew.planner import PartitionFacts, position_metadata
 from brew.preflight.checks import positions
 from brew.preflight.finding import Severity
 
 
-def fact(partition: int, offset: int | None, metadata: str = position_metadata("id-in")) -> Fact:
+def fact(partition: int, offset: int | None, metadata: str = position_metadata("id-in")) -> PartitionFacts:
     at = None if offset is None else Committed(offset, metadata)
-    return Fact("in", partition, "id-in", at, LogOffsets(5, 90, 100))
+    return PartitionFacts("in", partition, "id-in", at, LogOffsets(5, 90, 100))
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,6 @@ def fact(partition: int, offset: int | None, metadata: str = position_metadata("
         ([fact(0, 50, position_metadata("another" * 3 + "x"))], {"topic-identity": Severity.UNSAFE}),
     ],
 )
-def test_the_position_has_to_mean_what_it_meant(facts: list[Fact], told: dict[str, Severity]) -> None:
+def test_the_position_has_to_mean_what_it_meant(facts: list[PartitionFacts], told: dict[str, Severity]) -> None:
     """Inside the log, of the topic that it was committed for."""
     assert {one.name: one.severity for one in positions(facts, "g")} == told

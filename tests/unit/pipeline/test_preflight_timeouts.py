@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from brew.connection import Connection
-from brew.preflight.timeouts import Chain, chain_words, explained
+from brew.preflight.timeouts import TimeoutChain, chain_text, explained
 from brew.settings import ClaimsSettings, PipelineSettings, ProfilesSettings, Reader, SparkSettings
 
-CHAIN = Chain(30_000, 54_000, 60_000, 900_000)
+CHAIN = TimeoutChain(30_000, 54_000, 60_000, 900_000)
 
 
 def settings(**more: Any) -> PipelineSettings:
@@ -18,7 +18,7 @@ def settings(**more: Any) -> PipelineSettings:
     return PipelineSettings(Connection("k:9092"), "in", "out", "dead", "g", **given)
 
 
-def told(found: Chain = CHAIN, **more: Any) -> dict[str, Any]:
+def told(found: TimeoutChain = CHAIN, **more: Any) -> dict[str, Any]:
     return explained(settings(**more), found, 10_080)
 
 
@@ -36,20 +36,20 @@ def test_the_chain_stands_in_its_order_with_who_sets_each_and_what_happens() -> 
         ("brokers' maximum", 900_000),
     ]
     assert all(one["set_by"] and one["exceeded"] for one in [*links, *told()["beside"]])
-    assert chain_words(told()) == ("request 30 s < delivery 54 s < transaction 60 s < brokers' maximum 900 s: holds")
+    assert chain_text(told()) == ("request 30 s < delivery 54 s < transaction 60 s < brokers' maximum 900 s: holds")
 
 
 @pytest.mark.parametrize(
     ("found", "holds"),
     [
         (CHAIN, True),
-        (Chain(54_000, 54_000, 60_000, 900_000), False),
-        (Chain(30_000, 54_000, 60_000, 60_000), False),
-        (Chain(30_000, 54_000, 60_000, None), None),
-        (Chain(60_000, 54_000, 60_000, None), False),
+        (TimeoutChain(54_000, 54_000, 60_000, 900_000), False),
+        (TimeoutChain(30_000, 54_000, 60_000, 60_000), False),
+        (TimeoutChain(30_000, 54_000, 60_000, None), None),
+        (TimeoutChain(60_000, 54_000, 60_000, None), False),
     ],
 )
-def test_a_chain_holds_only_where_each_is_less_than_the_next(found: Chain, holds: bool | None) -> None:
+def test_a_chain_holds_only_where_each_is_less_than_the_next(found: TimeoutChain, holds: bool | None) -> None:
     """What the brokers do not tell can't be said to hold; what is broken before it is broken."""
     assert told(found)["holds"] is holds
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from brew import attempt as attempting
-from brew.attempt import Job, Offer
+from brew.attempt import AttemptSpec, Job
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fatal, UsageError
@@ -22,7 +22,7 @@ from brew.settings import Limits, PipelineSettings, ProfilesSettings
 from brew.transaction import Targets
 from pipeline import profiles
 from pipeline.enrichment import OrderEnrichment
-from pipeline.profiles import Held, Table, lookup
+from pipeline.profiles import GlobalTable, Table, lookup
 from pipeline.submit import same_options
 
 
@@ -60,9 +60,9 @@ class Source:
         self.closed = True
 
 
-def holding(source: Source, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 5.0) -> Held:
-    monkeypatch.setattr(profiles, "WholeTopic", lambda *_: source)
-    return Held(Connection("b:1"), "g", ProfilesSettings(load_timeout_s=timeout_s))
+def holding(source: Source, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 5.0) -> GlobalTable:
+    monkeypatch.setattr(profiles, "FullTopicReader", lambda *_: source)
+    return GlobalTable(Connection("b:1"), "g", ProfilesSettings(load_timeout_s=timeout_s))
 
 
 def answer(made: Table) -> tuple[str, bytes | None]:
@@ -155,7 +155,7 @@ def test_without_the_table_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, err
     monkeypatch.setattr(profiles, "ready", not_ready)
     monkeypatch.setattr(attempting, "KafkaTransaction", lambda *_: pytest.fail("a transaction was begun"))
     connection = Connection("b:1")
-    offer = Offer(OffsetRange("in", 2, 0, 3), Targets("out", "dead", 2, 2))
+    offer = AttemptSpec(OffsetRange("in", 2, 0, 3), Targets("out", "dead", 2, 2))
     job = Job({2: offer}, TransactionSettings(connection, "g", 5), OrderEnrichment(Limits(), ProfilesSettings()))
     outcome = attempting.attempt(offer, iter(()), job)
     assert (outcome.status, outcome.partition, outcome.until) == (Status.FAILED, 2, 3)

@@ -13,23 +13,23 @@ from harness.fakes import Broker, FakeTransaction
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.driver import missing_offsets, partitions
-from brew.driver.partitions import Scout
-from brew.driver.progress import Board, Silent
-from brew.driver.run_context import Shared
+from brew.driver.partitions import PartitionSurvey
+from brew.driver.progress import ProgressView, RunProgress
+from brew.driver.run_context import RunContext
 from brew.errors import Refused
-from brew.fault_injection import Dice
+from brew.fault_injection import CrashInjector
 from brew.kafka.topics import Topic
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
-from brew.planner import Fact
+from brew.planner import PartitionFacts
 from brew.settings import PipelineSettings
 from brew.transaction import Rows, transact
 
 SETTINGS = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g")
 
 
-class Notes(Silent):
+class Notes(ProgressView):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
@@ -58,23 +58,25 @@ class Cluster:
     def output_topics(self, _source: Topic, _deadline: Deadline) -> dict[str, Topic]:
         return {name: Topic(name, name, self.outputs, 1) for name in ("out", "dead")}
 
-    def facts(self, source: Topic, picked: Iterable[int], _deadline: Deadline, known: Mapping[int, int]) -> list[Fact]:
+    def facts(
+        self, source: Topic, picked: Iterable[int], _deadline: Deadline, known: Mapping[int, int]
+    ) -> list[PartitionFacts]:
         self.known.append(dict(known))
-        return [Fact("in", p, source.topic_id, self.committed[p], self.logs[p]) for p in picked]
+        return [PartitionFacts("in", p, source.topic_id, self.committed[p], self.logs[p]) for p in picked]
 
     def resolve(
         self,
         _settings: object,
-        facts: Iterable[Fact],
+        facts: Iterable[PartitionFacts],
         targets: Mapping[str, Topic],
-        others: Iterable[Fact],
+        others: Iterable[PartitionFacts],
         _settling: object,
     ) -> set[int]:
         """As `missing.resolve`: refuses where records of a partition are out."""
         asked = {fact.partition for fact in facts if fact.log.end > fact.log.first}
         self.resolved.append((asked, {fact.partition for fact in others}, targets))
         if self.hidden:
-            raise missing_offsets.HiddenError("somebody's transaction hides the output")
+            raise missing_offsets.HiddenOutputError("somebody's transaction hides the output")
         if any(self.output.get(partition) for partition in asked):
             raise Refused("offsets-vanished")
         return asked
@@ -87,21 +89,29 @@ class Run:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **cluster: Any) -> None:
         self.cluster, self.view = Cluster(**cluster), Notes()
-        monkeypatch.setattr(partitions, "Surveyor", lambda _settings: self.cluster)
+        monkeypatch.setattr(partitions, "OffsetsClient", lambda _settings: self.cluster)
         monkeypatch.setattr(missing_offsets, "resolve", self.cluster.resolve)
         targets = {name: Topic(name, name, 2, 1) for name in ("in", "out", "dead")}
         transaction = TransactionSettings(SETTINGS.connection, "g", 60.0)
-        parts = (threading.Event(), Board(), self.view, None, 1_000_000, transaction, Dice(SETTINGS.crash))
-        self.shared = Shared(SETTINGS, targets, *parts)
-        self.scout = Scout(self.shared)
+        parts = (
+            threading.Event(),
+            RunProgress(),
+            self.view,
+            None,
+            1_000_000,
+            transaction,
+            CrashInjector(SETTINGS.crash),
+        )
+        self.shared = RunContext(SETTINGS, targets, *parts)
+        self.survey = PartitionSurvey(self.shared)
 
-    def look(self) -> dict[int, Fact]:
-        facts, self.all_of_them = self.scout.look(lambda source: range(source.partitions))
+    def look(self) -> dict[int, PartitionFacts]:
+        facts, self.all_of_them = self.survey.look(lambda source: range(source.partitions))
         return {fact.partition: fact for fact in facts}
 
     def attempt(self, partition: int = 0) -> bool:
         """A look, and the attempt that follows it: whether it may begin without a committed offset."""
-        return self.scout.first_attempt(self.look()[partition])
+        return self.survey.first_attempt(self.look()[partition])
 
 
 @pytest.fixture
@@ -127,7 +137,7 @@ def test_whatever_becomes_of_a_first_attempt_a_second_one_asks_again_what_came_o
     run.cluster.output[0] = 10
     outcome = ENDS[end]
     if outcome is not None:
-        run.scout.heed(outcome)
+        run.survey.apply_outcome(outcome)
     with pytest.raises(Refused, match="offsets-vanished"):
         run.look()
     assert [asked for asked, *_ in run.cluster.resolved] == [{0}, {0}]
@@ -136,7 +146,7 @@ def test_whatever_becomes_of_a_first_attempt_a_second_one_asks_again_what_came_o
 def test_a_position_that_a_look_has_seen_and_that_vanishes_is_no_first_time(run: Run) -> None:
     """The same a moment later."""
     assert run.attempt()
-    run.scout.heed(Outcome(0, 0, 10, Status.COMMITTED))
+    run.survey.apply_outcome(Outcome(0, 0, 10, Status.COMMITTED))
     run.cluster.committed[0], run.cluster.output[0] = Committed(10, ""), 10
     assert not run.attempt()
     run.cluster.committed[0] = None
@@ -148,7 +158,7 @@ def test_an_attempt_that_wrote_nothing_may_begin_again(run: Run) -> None:
     """The output is asked, and holds nothing of it."""
     for status in (Status.FAILED, Status.FENCED, Status.FAILED):
         assert run.attempt()
-        run.scout.heed(Outcome(0, 0, 10, status))
+        run.survey.apply_outcome(Outcome(0, 0, 10, status))
     assert run.attempt()
     assert len(run.cluster.resolved) == 4
 
@@ -163,9 +173,9 @@ def test_who_may_begin_is_not_asked_about_again_before_it_does(run: Run) -> None
 def test_a_partition_that_somebody_else_has_for_a_while_is_asked_about_again(run: Run) -> None:
     """What it was allowed to do before, somebody else may have done."""
     run.look()
-    run.scout.ours = {1}
+    run.survey.ours = {1}
     run.look()
-    run.scout.ours, run.cluster.output[0] = {0, 1}, 10
+    run.survey.ours, run.cluster.output[0] = {0, 1}, 10
     with pytest.raises(Refused, match="offsets-vanished"):
         run.look()
 
@@ -187,7 +197,7 @@ def test_others_are_fenced_in_what_is_ours_only(run: Run) -> None:
     assert run.cluster.resolved[-1][1] == {1}
     run.cluster.committed = {0: None, 1: None, 2: Committed(1, ""), 3: Committed(1, "")}
     run.cluster.logs = dict.fromkeys(range(4), LogOffsets(0, 10, 10))
-    run.scout.ours = {1, 3}
+    run.survey.ours = {1, 3}
     run.look()
     assert run.cluster.resolved[-1][:2] == ({1}, {3})
 
@@ -223,7 +233,7 @@ def test_what_hides_the_output_holds_back_one_partition_and_is_refused_in_the_en
     run.cluster.hidden = False
     facts = run.look()
     assert (facts.keys(), run.all_of_them) == ({0, 1}, True)
-    assert run.scout.first_attempt(facts[0])
+    assert run.survey.first_attempt(facts[0])
     run.cluster.hidden = True
     monkeypatch.setattr(partitions, "_SETTLE_S", 1e-9)
     with pytest.raises(Refused, match="offsets-vanished: somebody's transaction hides"):
@@ -246,8 +256,8 @@ def test_the_next_look_knows_where_a_transaction_found_or_put_the_group(
     run: Run, outcome: Outcome, known: dict[int, int]
 ) -> None:
     """The survey asks through other clients where it is told of less than that."""
-    run.scout.known[1] = 10
-    run.scout.heed(outcome)
+    run.survey.known[1] = 10
+    run.survey.apply_outcome(outcome)
     run.cluster.logs[1] = LogOffsets(0, 40, 40)
     run.cluster.committed[1] = Committed(known.get(1, 5), "")
     run.look()
@@ -256,30 +266,30 @@ def test_the_next_look_knows_where_a_transaction_found_or_put_the_group(
 
 
 def test_a_position_that_an_outsider_moved_back_is_told_once_and_believed(run: Run) -> None:
-    run.scout.known[1] = 10
+    run.survey.known[1] = 10
     run.cluster.committed[1] = Committed(4, "")
     for _ in range(2):
         run.look()
-    assert (len(run.view.notes), run.scout.known) == (1, {1: 4})
+    assert (len(run.view.notes), run.survey.known) == (1, {1: 4})
     assert run.view.notes[0].startswith("offset-gap: partition 1 was committed up to 10, the group now stands at 4")
 
 
 def test_who_begins_anew_forgets_where_the_group_stood(run: Run) -> None:
     """The input was made again, its output is gone: to go on at the old position would lose the new beginning."""
     assert run.attempt()
-    run.scout.heed(Outcome(0, 0, 10, Status.COMMITTED))
+    run.survey.apply_outcome(Outcome(0, 0, 10, Status.COMMITTED))
     run.cluster.topic_id = "topic-identity-number2"
     assert run.attempt()
-    assert run.scout.known == {}
+    assert run.survey.known == {}
 
 
-def written(run: Run, fact: Fact) -> Committed:
+def written(run: Run, fact: PartitionFacts) -> Committed:
     """What the kernel commits beside the offset of a range that it is given by this scout."""
     broker = Broker(committed=fact.committed)
     rows = [Rows([fact.position], [b"gold-1"], [b'{"customer_id": "c-1"}'], [None], [0])]
     offered = OffsetRange("in", fact.partition, fact.position, fact.position + 1)
     kafka: Any = FakeTransaction(broker)
-    done = transact(rows, offered, run.scout.targets(fact), lambda _key, value: value or b"", kafka, Deadline(5))
+    done = transact(rows, offered, run.survey.targets(fact), lambda _key, value: value or b"", kafka, Deadline(5))
     assert done.status is Status.COMMITTED
     assert broker.committed is not None
     return broker.committed
@@ -287,7 +297,9 @@ def written(run: Run, fact: Fact) -> Committed:
 
 def test_a_recreated_input_is_noticed_by_what_the_product_itself_committed(run: Run) -> None:
     """The offset still fits the new topic: the identity beside it alone tells, and nobody else writes it there."""
-    run.cluster.committed[1] = written(run, Fact("in", 1, run.cluster.topic_id, Committed(4, ""), LogOffsets(0, 9, 9)))
+    run.cluster.committed[1] = written(
+        run, PartitionFacts("in", 1, run.cluster.topic_id, Committed(4, ""), LogOffsets(0, 9, 9))
+    )
     assert run.look()[1].position == 5
     run.cluster.topic_id = "topic-identity-number2"
     with pytest.raises(Refused, match=r"topic-recreated: .*stands at 5 of topic id topic-identity-number1,"):
@@ -299,4 +311,7 @@ def test_records_stay_in_their_partition_where_the_counts_are_equal(run: Run, ou
     """Also after a look that was told of other counts."""
     run.cluster.outputs = outputs
     fact = run.look()[1]
-    assert (run.scout.targets(fact).output_partition, run.scout.targets(fact).dead_letter_partition) == (target, target)
+    assert (run.survey.targets(fact).output_partition, run.survey.targets(fact).dead_letter_partition) == (
+        target,
+        target,
+    )

@@ -6,13 +6,13 @@ import pytest
 
 from brew.connection import Connection
 from brew.errors import UsageError
-from brew.fault_injection import Dice, message
+from brew.fault_injection import CrashInjector, message
 from brew.names import CrashMode, CrashPoint
 from brew.offsets import OffsetRange
 from brew.options import settings_of
 from brew.outcome import Outcome, Status
 from brew.settings import CrashSettings, Limits, PipelineSettings, Reader, SparkSettings
-from brew.transaction_sizing import Pace, Paces
+from brew.transaction_sizing import TransactionSize, TransactionSizes
 from pipeline.__main__ import run_command
 
 
@@ -89,22 +89,22 @@ def test_dice_follow_their_seed_and_probability() -> None:
     ranges = [OffsetRange("in", 0, i, i + 1) for i in range(1000)]
 
     def throws() -> list[bool]:
-        dice = Dice(CrashSettings(0.3, seed=7))
-        return [dice.throw(r) is not None for r in ranges]
+        dice = CrashInjector(CrashSettings(0.3, seed=7))
+        return [dice.next_crash(r) is not None for r in ranges]
 
     assert throws() == throws()
     assert 250 < sum(throws()) < 350
-    assert not any(Dice(CrashSettings(0.0)).throw(r) for r in ranges)
-    assert all(Dice(CrashSettings(1.0)).throw(r) for r in ranges)
+    assert not any(CrashInjector(CrashSettings(0.0)).next_crash(r) for r in ranges)
+    assert all(CrashInjector(CrashSettings(1.0)).next_crash(r) for r in ranges)
 
 
 def test_a_workers_crash_strikes_a_ranges_start_once() -> None:
     """Otherwise the run could never heal."""
-    dice = Dice(CrashSettings(1.0, mode=CrashMode.WORKER))
+    dice = CrashInjector(CrashSettings(1.0, mode=CrashMode.WORKER))
     offered = OffsetRange("in", 0, 5, 9)
 
-    assert dice.throw(offered) is not None
-    assert dice.throw(offered) is None
+    assert dice.next_crash(offered) is not None
+    assert dice.next_crash(offered) is None
 
 
 def test_the_crash_line_has_the_agreed_words() -> None:
@@ -117,33 +117,33 @@ def test_the_crash_line_has_the_agreed_words() -> None:
 
 def test_the_pace_keeps_a_transaction_under_a_third_of_its_time_out() -> None:
     """20 of 60 seconds are the last good, more is too much."""
-    pace = Pace(100_000, 60, 100_000)
+    pace = TransactionSize(100_000, 60, 100_000)
 
-    assert Pace.at_most(100_000, 60).cap == 20_000
-    assert Pace.at_most(7, 60).cap == 7
+    assert TransactionSize.at_most(100_000, 60).cap == 20_000
+    assert TransactionSize.at_most(7, 60).cap == 7
     assert pace.after(100_000, 20.0).cap == 100_000
     slower = pace.after(100_000, 40.0)
     assert slower.cap == 40_000
     assert slower.after(40_000, 5.0).cap == 80_000
     assert slower.after(39_999, 5.0).cap == 40_000
     assert pace.after_time_out().cap == 25_000
-    assert Pace(10, 60, 1).after_time_out().cap == 1
+    assert TransactionSize(10, 60, 1).after_time_out().cap == 1
 
 
 def test_a_partition_begins_with_what_another_has_learned_unless_it_has_failed() -> None:
     """64 partitions with 62,500 records each made 192 transactions, each beginning with 20,000."""
-    paces = Paces(Pace.at_most(100_000, 60))
+    paces = TransactionSizes(TransactionSize.at_most(100_000, 60))
     assert paces.of(0).cap == 20_000
 
-    paces.heed(Outcome(0, 0, 20_000, Status.COMMITTED, seconds=1.0))
+    paces.apply_outcome(Outcome(0, 0, 20_000, Status.COMMITTED, seconds=1.0))
     assert (paces.of(0).cap, paces.of(1).cap) == (40_000, 40_000)
 
-    paces.heed(Outcome(1, 0, 40_000, Status.FAILED, seconds=60.0))
-    paces.heed(Outcome(0, 20_000, 60_000, Status.COMMITTED, seconds=1.0))
-    paces.heed(Outcome(0, 60_000, 60_000, Status.ALREADY_DONE))
+    paces.apply_outcome(Outcome(1, 0, 40_000, Status.FAILED, seconds=60.0))
+    paces.apply_outcome(Outcome(0, 20_000, 60_000, Status.COMMITTED, seconds=1.0))
+    paces.apply_outcome(Outcome(0, 60_000, 60_000, Status.ALREADY_DONE))
     assert [paces.of(p).cap for p in range(3)] == [80_000, 20_000, 80_000]
 
-    paces.heed(Outcome(1, 0, 20_000, Status.COMMITTED, seconds=30.0))
+    paces.apply_outcome(Outcome(1, 0, 20_000, Status.COMMITTED, seconds=30.0))
     assert paces.of(1).cap < 20_000
     assert paces.of(2).cap == paces.of(1).cap, "who is new begins as carefully as the last one had to"
 

@@ -12,9 +12,9 @@ from harness.pipeline import Here
 
 from brew.claims.member import Holding, Membership
 from brew.driver import coordination, run
-from brew.driver.limits import Patience
-from brew.driver.ownership import EVERY, Claimed, Everything, Idle, listed
-from brew.driver.run import Ground
+from brew.driver.limits import GiveUpPolicy
+from brew.driver.ownership import ALL_PARTITIONS, ClaimedOwnership, FullOwnership, IsIdle, listed
+from brew.driver.run import PreflightResult
 from brew.errors import Fatal, Refused, UsageError
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
@@ -47,19 +47,19 @@ class Keeper:
             raise self.failure
         return dict(self.holdings)
 
-    def wanted_back(self) -> frozenset[int]:
+    def to_release(self) -> frozenset[int]:
         return self.wanted
 
-    def give_back(self, done: Mapping[int, Holding]) -> None:
+    def release_partitions(self, done: Mapping[int, Holding]) -> None:
         self.given += done
         self.holdings = {p: one for p, one in self.holdings.items() if p not in done}
 
 
 @pytest.fixture
-def played() -> tuple[Keeper, Claimed, list[str]]:
+def played() -> tuple[Keeper, ClaimedOwnership, list[str]]:
     notes: list[str] = []
     keeper: Any = Keeper()
-    return keeper, Claimed(keeper, notes.append), notes
+    return keeper, ClaimedOwnership(keeper, notes.append), notes
 
 
 def idle(_partition: int) -> bool:
@@ -74,7 +74,9 @@ def inside(found: Container[int]) -> list[int]:
     return [partition for partition in range(8) if partition in found]
 
 
-def test_a_driver_works_on_what_it_holds_and_tells_each_change_once(played: tuple[Keeper, Claimed, list[str]]) -> None:
+def test_a_driver_works_on_what_it_holds_and_tells_each_change_once(
+    played: tuple[Keeper, ClaimedOwnership, list[str]],
+) -> None:
     keeper, owned, notes = played
     assert inside(owned.turn(idle)) == []
     keeper.holds(p0=1, p1=2, p2=3, p6=4)
@@ -85,7 +87,7 @@ def test_a_driver_works_on_what_it_holds_and_tells_each_change_once(played: tupl
 
 
 def test_what_others_are_due_is_begun_no_more_and_given_back_once_it_is_idle(
-    played: tuple[Keeper, Claimed, list[str]],
+    played: tuple[Keeper, ClaimedOwnership, list[str]],
 ) -> None:
     keeper, owned, notes = played
     keeper.holds(p0=1, p1=2)
@@ -96,7 +98,9 @@ def test_what_others_are_due_is_begun_no_more_and_given_back_once_it_is_idle(
     assert notes[-1] == "me works on 1 of 8 partitions: 0; gave back 1"
 
 
-def test_a_partition_that_was_lost_and_claimed_anew_is_another_one(played: tuple[Keeper, Claimed, list[str]]) -> None:
+def test_a_partition_that_was_lost_and_claimed_anew_is_another_one(
+    played: tuple[Keeper, ClaimedOwnership, list[str]],
+) -> None:
     keeper, owned, notes = played
     keeper.holds(p0=1)
     owned.turn(idle)
@@ -105,19 +109,19 @@ def test_a_partition_that_was_lost_and_claimed_anew_is_another_one(played: tuple
     assert notes[-1].endswith("lost 0")
 
 
-def test_a_keeper_that_gave_up_ends_the_work(played: tuple[Keeper, Claimed, list[str]]) -> None:
+def test_a_keeper_that_gave_up_ends_the_work(played: tuple[Keeper, ClaimedOwnership, list[str]]) -> None:
     """`turn` raises; what is asked on the way out does not."""
     keeper, owned, _ = played
     keeper.failure = Refused("made again")
     with pytest.raises(Refused, match="made again"):
         owned.turn(idle)
-    assert inside(owned.surely()) == []
+    assert inside(owned.current_partitions()) == []
 
 
 def test_a_driver_alone_works_on_everything() -> None:
-    never: Idle = busy
-    assert 123 in Everything().turn(never)
-    assert Everything().surely() is EVERY
+    never: IsIdle = busy
+    assert 123 in FullOwnership().turn(never)
+    assert FullOwnership().current_partitions() is ALL_PARTITIONS
 
 
 def test_numbers_are_listed_in_runs() -> None:
@@ -134,7 +138,7 @@ def test_a_plan_is_split_into_ours_and_the_others() -> None:
 def test_who_waits_for_others_gives_up_only_when_they_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    patience = Patience(settings("--blocked-patience", "10"))
+    patience = GiveUpPolicy(settings("--blocked-patience", "10"))
     for position in range(5):
         clock[0] += 9
         patience.held_back((), {1: position})
@@ -152,7 +156,7 @@ def test_the_options_of_sharing_reach_the_settings_and_spark_submit() -> None:
         settings("--share", "--stand-by")
 
 
-def test_lanes_turn_at_once(played: tuple[Keeper, Claimed, list[str]]) -> None:
+def test_lanes_turn_at_once(played: tuple[Keeper, ClaimedOwnership, list[str]]) -> None:
     """What two threads are told belongs together."""
     keeper, owned, notes = played
     keeper.holds(p0=1, p1=2)
@@ -178,7 +182,9 @@ def test_a_claims_topic_that_one_broker_does_not_know_yet_is_asked_for_again() -
     keeper: Any = Late()
     view, given = Here(), settings("--share")
     transaction = TransactionSettings(given.connection, given.group, 60.0)
-    shared = run.share(Ground({}, None, given, 1, transaction, 0), threading.Event(), view.board, view)
+    shared = run.create_context(
+        PreflightResult({}, None, given, 1, transaction, 0), threading.Event(), view.board, view
+    )
     assert coordination._joined(keeper, shared)
     assert keeper.tries == 2
     assert view.notes[0].startswith("the claims topic is out of reach, trying again: bounds")

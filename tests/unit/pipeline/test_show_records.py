@@ -9,11 +9,11 @@ from rich.console import Console
 from xray_logs import batch, marker
 
 from brew.cluster import RawBatch
-from operations.show import Fates, _merged, lines, printable
+from operations.show import RecordStates, _merged, lines, printable
 
 
 def fates(*batches: RawBatch) -> list[str]:
-    found = Fates()
+    found = RecordStates()
     for one in batches:
         found.add(one)
     return [fate for _, fate in found.told()]
@@ -34,7 +34,7 @@ def test_the_next_marker_of_its_producer_decides_what_became_of_a_batch() -> Non
 
 def test_a_window_is_undecided_until_the_marker_of_what_began_in_it() -> None:
     """What begins behind the window need not be followed."""
-    found = Fates()
+    found = RecordStates()
     found.add(batch(0, 5, 7))
     found.add(batch(5, 5, 8))
     assert (found.undecided(5), found.undecided(0)) == (True, False)

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from harness.pipeline import Here, until
 
 from brew.driver import coordination, run
-from brew.driver.limits import Patience
-from brew.driver.run import Ground
-from brew.driver.run_context import Shared
+from brew.driver.limits import GiveUpPolicy
+from brew.driver.run import PreflightResult
+from brew.driver.run_context import RunContext
 from brew.errors import DeadlineExceeded, Refused, UsageError
 from brew.kafka.transaction import TransactionSettings
 from brew.names import ExitCode
@@ -68,7 +68,7 @@ class _Carrier:
 
     log: list[str]
     stubborn: bool = False
-    shared: Shared | None = None
+    shared: RunContext | None = None
     began: threading.Event = field(default_factory=threading.Event)
     error: Refused | None = None
 
@@ -105,12 +105,12 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> _Scene:
     seat, view = _Seat(), Here()
     carrier = _Carrier(seat.log)
 
-    def employ(_ground: Ground, shared: Shared, _kept: object) -> tuple[Any, Sequence[Any]]:
+    def employ(_ground: PreflightResult, shared: RunContext, _kept: object) -> tuple[Any, Sequence[Any]]:
         carrier.shared = shared
         return carrier, [carrier]
 
-    monkeypatch.setattr(coordination, "employ", employ)
-    ground = Ground({}, None, given, 1, transaction, 0)
+    monkeypatch.setattr(coordination, "create_workers", employ)
+    ground = PreflightResult({}, None, given, 1, transaction, 0)
     return _Scene(coordination.Driver(ground, None, threading.Event(), view.board, view, "me"), seat, carrier, view)
 
 
@@ -198,7 +198,7 @@ def test_a_crash_on_purpose_does_not_leave_the_seat(scene: _Scene, monkeypatch: 
         scene.seat.log.append("dead")
         raise _Dead
 
-    monkeypatch.setattr(coordination, "die", die)
+    monkeypatch.setattr(coordination, "crash_on_purpose", die)
 
     def crash() -> None:
         assert scene.carrier.shared is not None
@@ -227,7 +227,7 @@ def test_who_waits_tells_once_who_works(scene: _Scene) -> None:
 def test_who_waits_tells_once_that_it_is_warm(scene: _Scene) -> None:
     """From then on a take-over needs no time of Spark's."""
     warmth: Any = SimpleNamespace(warm=False, keep=lambda: None, leave=lambda: None)
-    scene.driver.warmth = warmth
+    scene.driver.warm_spark = warmth
     scene.seat.held, scene.seat.owner = False, "first"
     thread, _ = in_background(lambda: scene.driver.wait(scene.seat))
     until(lambda: scene.view.notes == ["me stands by, first works"], "the first note")
@@ -241,8 +241,8 @@ def test_who_waits_tells_once_that_it_is_warm(scene: _Scene) -> None:
 def test_turns_are_taken_until_the_work_is_done() -> None:
     """Each with a seat of its own, left before the next is opened."""
     seat, turns = _Seat(), iter([False, False, True])
-    patience = Patience(settings())
-    coordination.take_turns(lambda: seat, lambda _: True, lambda _: next(turns), threading.Event(), patience, Here())
+    patience = GiveUpPolicy(settings())
+    coordination.alternate(lambda: seat, lambda _: True, lambda _: next(turns), threading.Event(), patience, Here())
     assert seat.log == ["opened", "left"] * 3
 
 
@@ -255,16 +255,16 @@ def test_a_claims_topic_out_of_reach_is_tried_again_for_as_long_as_patience_last
             raise error
         return seat
 
-    patience, stop = Patience(settings()), threading.Event()
-    coordination.take_turns(open_seat, lambda _: True, lambda _: True, stop, patience, view)
+    patience, stop = GiveUpPolicy(settings()), threading.Event()
+    coordination.alternate(open_seat, lambda _: True, lambda _: True, stop, patience, view)
     assert "out of reach" in view.notes[0]
     assert seat.log == ["opened", "left"]
 
-    def fails(_seat: coordination.Seat) -> bool:
+    def fails(_seat: coordination.Leadership) -> bool:
         raise DeadlineExceeded("the work's own")
 
     with pytest.raises(DeadlineExceeded, match="the work's own"):
-        coordination.take_turns(lambda: seat, lambda _: True, fails, stop, patience, view)
+        coordination.alternate(lambda: seat, lambda _: True, fails, stop, patience, view)
 
 
 def test_the_options_reach_the_settings_and_spark_submit() -> None:

@@ -11,11 +11,11 @@ from brew.cluster import GroupFacts, Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.driver import partitions
-from brew.driver.partitions import Strangers
-from brew.driver.progress import Board, Silent
-from brew.driver.run_context import Every, Shared
+from brew.driver.partitions import GroupMembershipCheck
+from brew.driver.progress import ProgressView, RunProgress
+from brew.driver.run_context import Interval, RunContext
 from brew.errors import Refused, Retriable
-from brew.fault_injection import Dice
+from brew.fault_injection import CrashInjector
 from brew.kafka.transaction import TransactionSettings
 from brew.settings import PipelineSettings
 
@@ -26,8 +26,8 @@ class Scene:
     def __init__(self, settings: PipelineSettings = SETTINGS) -> None:
         self.now, self.asked = 100.0, 0
         self.told: GroupFacts | Unknown = GroupFacts("empty", ())
-        self.every = Every(5.0, lambda: self.now)
-        self.strangers = Strangers(settings, self.every)
+        self.every = Interval(5.0, lambda: self.now)
+        self.strangers = GroupMembershipCheck(settings, self.every)
 
     def ask(self) -> GroupFacts | Unknown:
         self.asked += 1
@@ -71,11 +71,19 @@ def test_the_lanes_of_a_run_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
         def input_topic(self, _deadline: Deadline) -> None:
             raise Retriable("no more than that")
 
-    monkeypatch.setattr(partitions, "Surveyor", Away)
+    monkeypatch.setattr(partitions, "OffsetsClient", Away)
     transaction = TransactionSettings(SETTINGS.connection, "g", 60.0)
-    parts = (threading.Event(), Board(), Silent(), None, 1_000_000, transaction, Dice(SETTINGS.crash))
-    shared = Shared(SETTINGS, {}, *parts, members_due=scene.every)
-    lanes = [partitions.Scout(shared), partitions.Scout(shared)]
+    parts = (
+        threading.Event(),
+        RunProgress(),
+        ProgressView(),
+        None,
+        1_000_000,
+        transaction,
+        CrashInjector(SETTINGS.crash),
+    )
+    shared = RunContext(SETTINGS, {}, *parts, member_check_due=scene.every)
+    lanes = [partitions.PartitionSurvey(shared), partitions.PartitionSurvey(shared)]
     for _ in range(11):
         for lane in lanes:
             with pytest.raises(Retriable):

@@ -10,7 +10,7 @@ import pytest
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.driver import partitions as survey
-from brew.driver.partitions import Surveyor
+from brew.driver.partitions import OffsetsClient
 from brew.errors import DeadlineExceeded, Refused
 from brew.kafka.topics import Topic
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
@@ -45,7 +45,7 @@ class Brokers:
         monkeypatch.setattr(survey, "consumer", self._consumer)
         monkeypatch.setattr(survey, "committed", self._committed)
         monkeypatch.setattr(survey, "log_offsets", self._log_offsets)
-        self.surveyor = Surveyor(SETTINGS)
+        self.surveyor = OffsetsClient(SETTINGS)
 
     def _consumer(self, _connection: object, group: str, isolation: str) -> Client:
         assert group == "g"

@@ -23,10 +23,10 @@ class _Old:
 @pytest.fixture
 def fresh_worker() -> Iterator[None]:
     """As right after the fork; what a test froze is thawed."""
-    connector.settle_in.cache_clear()
+    connector.tune_worker_gc.cache_clear()
     yield
     gc.unfreeze()
-    connector.settle_in.cache_clear()
+    connector.tune_worker_gc.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh_worker")

@@ -13,7 +13,7 @@ from ui_views import Answers, failed, flow, holder, look, moving, running, seen,
 from operations.ui import terminal
 from operations.ui.model import View
 from operations.ui.page import document
-from operations.ui.terminal import screen, spark
+from operations.ui.terminal import screen, sparkline
 
 
 def drawn(view: View, width: int = 140, height: int = 40) -> list[str]:
@@ -64,7 +64,7 @@ def test_a_look_that_was_refused_is_shown_at_once(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(terminal, "_pause", lambda _: pytest.fail("waited"))
     first = terminal._settled(Desk())  # type: ignore[arg-type]
-    assert first.lamps["flow"].stale is not None
+    assert first.source_statuses["flow"].stale is not None
     assert first.totals.rate is None
     views = iter([seen(Answers(flow(look(0, 5, 10)), tails(strip(0))))])
     with pytest.raises(pytest.fail.Exception, match="waited"):
@@ -73,8 +73,8 @@ def test_a_look_that_was_refused_is_shown_at_once(monkeypatch: pytest.MonkeyPatc
 
 def test_the_line_of_rates_is_as_high_as_its_highest() -> None:
     """Blocks from nothing to full."""
-    assert spark((0.0, 5.0, 10.0), 8) == " ▄█"
-    assert spark((1.0, 0.0, 0.0), 2) == "▁▁"
+    assert sparkline((0.0, 5.0, 10.0), 8) == " ▄█"
+    assert sparkline((1.0, 0.0, 0.0), 2) == "▁▁"
 
 
 def test_the_document_holds_what_the_page_shows() -> None:

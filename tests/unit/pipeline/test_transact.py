@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from brew.deadline import Deadline
 from brew.errors import Abortable, Fatal, Fenced, KafkaFailure
-from brew.fault_injection import CrashOrder
+from brew.fault_injection import PlannedCrash
 from brew.names import CrashMode, CrashPoint
 from brew.offsets import Committed, OffsetRange, SourcePosition
 from brew.outcome import Outcome, Status
@@ -239,7 +239,7 @@ def test_a_dead_letter_that_its_topic_cannot_hold_becomes_a_reference() -> None:
 def test_a_crash_at_each_point_leaves_all_or_nothing_and_is_healed(point: CrashPoint) -> None:
     """The next attempt fences, locates, and the result is exactly once."""
     broker = Broker()
-    crash = CrashOrder(point, CrashMode.PIPELINE)
+    crash = PlannedCrash(point, CrashMode.PIPELINE)
     if point is CrashPoint.BEFORE_REPORT:  # the task's point, behind the kernel
         run(broker, [rows(1, 2, 3)], first_time=True, crash=crash)
     else:
@@ -258,7 +258,7 @@ def test_a_crash_half_way_tells_how_many_records_are_in_the_log() -> None:
     broker = Broker()
 
     with pytest.raises(CrashedOnPurposeError) as crash:
-        run(broker, [rows(*range(9))], first_time=True, crash=CrashOrder(CrashPoint.MID_PRODUCE, CrashMode.PIPELINE))
+        run(broker, [rows(*range(9))], first_time=True, crash=PlannedCrash(CrashPoint.MID_PRODUCE, CrashMode.PIPELINE))
 
     assert crash.value.tally.enriched == len(broker.log) == 5
 
@@ -288,7 +288,7 @@ def test_whatever_happens_each_visible_record_comes_out_exactly_once_in_order(
         batch = rows(*sorted(o for o in visible if start <= o < until))
         fail = (trouble[0], Abortable("x")) if isinstance(trouble, tuple) else None
         kafka = FakeTransaction(broker, fail, applied=isinstance(trouble, tuple) and trouble[1])
-        crash = CrashOrder(trouble, CrashMode.PIPELINE) if isinstance(trouble, CrashPoint) else None
+        crash = PlannedCrash(trouble, CrashMode.PIPELINE) if isinstance(trouble, CrashPoint) else None
         try:
             run(broker, [batch], start, until, kafka=kafka, crash=crash, first_time=broker.committed is None)
         except (KafkaFailure, CrashedOnPurposeError):

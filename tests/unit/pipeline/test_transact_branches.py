@@ -10,7 +10,7 @@ from harness.fakes import Broker, FakeTransaction
 
 from brew.deadline import Deadline
 from brew.errors import Abortable, DeadlineExceeded, Fatal
-from brew.fault_injection import CrashOrder
+from brew.fault_injection import PlannedCrash
 from brew.names import CrashMode, CrashPoint
 from brew.offsets import Committed, OffsetRange, SourcePosition
 from brew.outcome import Outcome, Status
@@ -115,7 +115,7 @@ def test_a_crash_half_way_flushes_within_the_deadline() -> None:
             rows(0, 1, 2),
             deadline=deadline,
             first_time=True,
-            crash=CrashOrder(CrashPoint.MID_PRODUCE, CrashMode.PIPELINE),
+            crash=PlannedCrash(CrashPoint.MID_PRODUCE, CrashMode.PIPELINE),
         )
     assert kafka.deadlines["flush"] is deadline
 

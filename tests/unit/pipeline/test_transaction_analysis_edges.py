@@ -6,21 +6,46 @@ from dataclasses import replace
 
 import pytest
 
-from brew.cluster import ONGOING, Bound, Coordinated, Held, OffsetBatch, OffsetCommit, OpenTransaction, RawBatch
+from brew.cluster import (
+    ONGOING,
+    CoordinatorTransaction,
+    OffsetBatch,
+    OffsetCommit,
+    OpenTransaction,
+    PartitionTransaction,
+    RawBatch,
+    ReadBounds,
+)
 from brew.offsets import Committed, LogOffsets, SourcePosition
-from operations.explain.verdict import Answer, Copy, Order, Story, Verdict, answer, verdict
-from operations.hanging_transactions import Case, Kind, Patience, chosen, diagnose, read_again, still_nobodys, waiting
-from operations.partition_state import Look, Remainder, Remaining, State, Told, tell
-from operations.record_status import Fate, Finder, Span, View, Written, spans, view
+from operations.explain.verdict import Copy, DeliveryStatus, Order, OrderHistory, Verdict, delivery_status, verdict
+from operations.hanging_transactions import (
+    AgeLimits,
+    Diagnosis,
+    Kind,
+    blocked_partitions,
+    diagnose,
+    reprocessed_after_abort,
+    select_to_abort,
+    still_hanging,
+)
+from operations.partition_state import (
+    PartitionSnapshot,
+    Remaining,
+    RemainingRecordsCounter,
+    State,
+    StateReason,
+    classify,
+)
+from operations.record_status import RecordState, RecordStateFinder, RecordWriter, Span, Visibility, spans, visibility
 
 NOW_MS = 10_000_000
-HELD = Held("out", 2, 90, 7, 3, NOW_MS - 1000)
-PATIENCE = Patience(older_than_s=60)
+HELD = PartitionTransaction("out", 2, 90, 7, 3, NOW_MS - 1000)
+PATIENCE = AgeLimits(older_than_s=60)
 
 
-def known(state: str = ONGOING, age_s: float = 5.0, timeout_s: float = 120.0, **more: object) -> Coordinated:
+def known(state: str = ONGOING, age_s: float = 5.0, timeout_s: float = 120.0, **more: object) -> CoordinatorTransaction:
     places = frozenset({("out", 2)})
-    one = Coordinated("g:in:2", state, 7, 3, int(timeout_s * 1000), int(NOW_MS - age_s * 1000), places)
+    one = CoordinatorTransaction("g:in:2", state, 7, 3, int(timeout_s * 1000), int(NOW_MS - age_s * 1000), places)
     return replace(one, **more)  # type: ignore[arg-type]
 
 
@@ -41,7 +66,9 @@ def known(state: str = ONGOING, age_s: float = 5.0, timeout_s: float = 120.0, **
         ),
     ],
 )
-def test_a_case_says_why_with_its_numbers(held: Held, owner: Coordinated | None, why: str) -> None:
+def test_a_case_says_why_with_its_numbers(
+    held: PartitionTransaction, owner: CoordinatorTransaction | None, why: str
+) -> None:
     (case,) = diagnose([held], [owner] if owner else [], PATIENCE, NOW_MS)
     assert case.why == why
     assert (case.producer_id, case.producer_epoch, case.holds) == (7, 3, (held,))
@@ -84,42 +111,42 @@ def test_an_id_that_goes_on_elsewhere_is_a_case_of_its_own() -> None:
     assert (hanging.kind, hanging.holds, hanging.names) == (Kind.HANGING, (HELD,), ("out/2/7",))
     assert (going_on.kind, going_on.holds, going_on.producer_epoch) == (Kind.OPEN, (), 4)
     assert going_on.names == ("g:in:2",)
-    bare = Case(Kind.HANGING, "", 7, 3, (), newer)
+    bare = Diagnosis(Kind.HANGING, "", 7, 3, (), newer)
     assert bare.names == ("g:in:2",)
 
 
 @pytest.mark.parametrize(("age_s", "overdue"), [(None, False), (119.9, False), (120.0, False), (120.1, True)])
 def test_a_transaction_is_overdue_behind_its_own_time_out(age_s: float | None, overdue: bool) -> None:
-    case = Case(Kind.LINGERING, "", 7, 3, (HELD,), known(), age_s)
+    case = Diagnosis(Kind.LINGERING, "", 7, 3, (HELD,), known(), age_s)
     assert case.overdue is overdue
-    assert chosen([case], [], everything=True) == ([case] if overdue else [])
-    assert not Case(Kind.LINGERING, "", 7, 3, (HELD,), None, 10**9).overdue
+    assert select_to_abort([case], [], everything=True) == ([case] if overdue else [])
+    assert not Diagnosis(Kind.LINGERING, "", 7, 3, (HELD,), None, 10**9).overdue
 
 
 def test_offsets_and_groups_behind_a_transaction_are_counted_from_its_first_record() -> None:
     """At it counts as waiting; a partition that nobody asked about holds up nothing."""
     groups = {"b": {("out", 2): 90}, "a": {("out", 2): 91}, "c": {("out", 2): 89}}
-    case = Case(Kind.OPEN, "", 7, 3, (HELD, replace(HELD, partition=3)), known())
-    here, there = waiting(case, {("out", 2): Bound(90, 91)}, groups)
-    assert (here.held, here.offsets, here.at_it, here.on_the_way) == (HELD, 1, ("a", "b"), ("c",))
-    assert (there.offsets, there.at_it, there.on_the_way) == (0, (), ())
-    (behind,) = waiting(replace(case, holds=(HELD,)), {("out", 2): Bound(80, 80)}, {})
+    case = Diagnosis(Kind.OPEN, "", 7, 3, (HELD, replace(HELD, partition=3)), known())
+    here, there = blocked_partitions(case, {("out", 2): ReadBounds(90, 91)}, groups)
+    assert (here.held, here.offsets, here.blocked_groups, here.approaching_groups) == (HELD, 1, ("a", "b"), ("c",))
+    assert (there.offsets, there.blocked_groups, there.approaching_groups) == (0, (), ())
+    (behind,) = blocked_partitions(replace(case, holds=(HELD,)), {("out", 2): ReadBounds(80, 80)}, {})
     assert behind.offsets == 0
 
 
 def test_a_marker_is_written_while_a_coordinator_knows_only_another_epoch() -> None:
-    hanging = Case(Kind.HANGING, "", 7, 3, (HELD,), known("Empty"))
-    assert still_nobodys(hanging, [HELD], [known(producer_epoch=4)]) == [HELD]
-    assert still_nobodys(hanging, [HELD], [known(producer_id=8)]) == [HELD]
+    hanging = Diagnosis(Kind.HANGING, "", 7, 3, (HELD,), known("Empty"))
+    assert still_hanging(hanging, [HELD], [known(producer_epoch=4)]) == [HELD]
+    assert still_hanging(hanging, [HELD], [known(producer_id=8)]) == [HELD]
 
 
 def test_what_is_read_again_is_told_with_its_place() -> None:
-    case = Case(Kind.OPEN, "", 7, 3, (HELD,), known())
-    assert read_again(case, {"g": {("in", 2): 17}}) == (
+    case = Diagnosis(Kind.OPEN, "", 7, 3, (HELD,), known())
+    assert reprocessed_after_abort(case, {"g": {("in", 2): 17}}) == (
         "group g reads in[2] again from offset 17, at its next attempt; "
         "the aborted copies stay in the log, hidden from read_committed readers"
     )
-    assert read_again(case, {}).startswith("group g reads in[2] again from its first offset, ")
+    assert reprocessed_after_abort(case, {}).startswith("group g reads in[2] again from its first offset, ")
 
 
 def batch(
@@ -141,25 +168,28 @@ def batch(
 )
 def test_a_reader_of_batches_knows_when_it_has_seen_enough(offset: int, one: RawBatch, last: bool) -> None:
     """The batch that holds the offset, or the first one behind it."""
-    assert Finder(offset).add(one) is last
+    assert RecordStateFinder(offset).add(one) is last
 
 
 def test_only_the_next_marker_of_the_same_producer_ends_the_search() -> None:
-    finder = Finder(11)
+    finder = RecordStateFinder(11)
     told = [finder.add(one) for one in (batch(10, 12), batch(13, 13, 8, marker="abort"), batch(14, 15))]
     assert told == [False, False, False]
     assert finder.add(batch(16, 16, epoch=4, marker="commit"))
-    assert finder.written() == Written(Fate.COMMITTED, 7, 3, 16, 4)
+    assert finder.written() == RecordWriter(RecordState.COMMITTED, 7, 3, 16, 4)
 
 
 def test_who_sees_a_record_is_told_by_one_rule() -> None:
     log = LogOffsets(0, 100, 120)
     aborted = "aborted by the marker at 60"
-    assert view(5, Written(Fate.ABORTED, 7, 3, 60, None), log).rule == f"{aborted} (its own writer ended it)"
+    assert (
+        visibility(5, RecordWriter(RecordState.ABORTED, 7, 3, 60, None), log).rule
+        == f"{aborted} (its own writer ended it)"
+    )
     fenced = f"{aborted} (epoch 4, newer than the writer's: a fence or its time-out ended it)"
-    assert view(5, Written(Fate.ABORTED, 7, 3, 60, 4), log) == View(visible=False, rule=fenced)
+    assert visibility(5, RecordWriter(RecordState.ABORTED, 7, 3, 60, 4), log) == Visibility(visible=False, rule=fenced)
     waits = "not below the last stable offset 100: an older transaction is open, and readers wait for it"
-    assert view(100, Written(Fate.PLAIN), log) == View(visible=False, rule=waits)
+    assert visibility(100, RecordWriter(RecordState.PLAIN), log) == Visibility(visible=False, rule=waits)
 
 
 def look(
@@ -168,10 +198,10 @@ def look(
     *,
     stable: int = 100,
     holders: tuple[OpenTransaction, ...] = (),
-    own: Coordinated | None = None,
-) -> Look:
+    own: CoordinatorTransaction | None = None,
+) -> PartitionSnapshot:
     committed = None if at is None else Committed(at, "")
-    return Look(0, LogOffsets(5, stable, 100), committed, Remaining(remaining), holders, own)
+    return PartitionSnapshot(0, LogOffsets(5, stable, 100), committed, Remaining(remaining), holders, own)
 
 
 HOLDER = OpenTransaction(0, 42, 6, 90, "up", 33.3)
@@ -180,46 +210,52 @@ HOLDER = OpenTransaction(0, 42, 6, 90, "up", 33.3)
 @pytest.mark.parametrize(
     ("before", "now", "told"),
     [
-        (look(4, 1), look(4, 1), Told(State.STUCK, "input-lost: the position 4 is outside the log [5, 100]")),
-        (look(101, 0), look(101, 0), Told(State.STUCK, "offset-ahead: the position 101 is outside the log [5, 100]")),
+        (look(4, 1), look(4, 1), StateReason(State.STUCK, "input-lost: the position 4 is outside the log [5, 100]")),
+        (
+            look(101, 0),
+            look(101, 0),
+            StateReason(State.STUCK, "offset-ahead: the position 101 is outside the log [5, 100]"),
+        ),
         (
             look(5, 1),
             look(5, 1),
-            Told(State.STUCK, "nothing moves, and no transaction of the pipeline is known: is it running?"),
+            StateReason(State.STUCK, "nothing moves, and no transaction of the pipeline is known: is it running?"),
         ),
-        (look(99, 0), look(99, 0), Told(State.IDLE, "only markers and aborted records are left (1 offset)")),
-        (look(98, 0), look(98, 0), Told(State.IDLE, "only markers and aborted records are left (2 offsets)")),
-        (look(100, 0), look(100, 0), Told(State.IDLE, "at the end")),
-        (look(90, 0), look(99, 0), Told(State.WORKING, "+9 offsets since the last look")),
+        (look(99, 0), look(99, 0), StateReason(State.IDLE, "only markers and aborted records are left (1 offset)")),
+        (look(98, 0), look(98, 0), StateReason(State.IDLE, "only markers and aborted records are left (2 offsets)")),
+        (look(100, 0), look(100, 0), StateReason(State.IDLE, "at the end")),
+        (look(90, 0), look(99, 0), StateReason(State.WORKING, "+9 offsets since the last look")),
         (
             look(90, 0, stable=90),
             look(90, 0, stable=90, holders=(HOLDER,)),
-            Told(State.BLOCKED, "10 offsets behind 'up' (producer 42, epoch 6, open for 33 s)"),
+            StateReason(State.BLOCKED, "10 offsets behind 'up' (producer 42, epoch 6, open for 33 s)"),
         ),
         (
             look(90, 0, stable=99),
             look(90, 0, stable=99, holders=(replace(HOLDER, transactional_id=None, age_s=None), HOLDER, HOLDER)),
-            Told(State.BLOCKED, "1 offset behind an unknown transactional id (producer 42, epoch 6) and 2 more"),
+            StateReason(State.BLOCKED, "1 offset behind an unknown transactional id (producer 42, epoch 6) and 2 more"),
         ),
         (
             look(50, 9, own=known(age_s=1)),
             look(50, 9, own=known(age_s=1)),
-            Told(State.WORKING, "a transaction is open for 1.0 s"),
+            StateReason(State.WORKING, "a transaction is open for 1.0 s"),
         ),
         (
             look(50, 9),
             look(50, 9, own=known(age_s=121)),
-            Told(State.STUCK, "its own transaction is open for 121 s, longer than its time-out: see `pipeline doctor`"),
+            StateReason(
+                State.STUCK, "its own transaction is open for 121 s, longer than its time-out: see `pipeline doctor`"
+            ),
         ),
         (
             look(50, 9),
             look(50, 9, own=known(began_ms=None)),
-            Told(State.STUCK, "its own transaction is open, longer than its time-out: see `pipeline doctor`"),
+            StateReason(State.STUCK, "its own transaction is open, longer than its time-out: see `pipeline doctor`"),
         ),
         (
             look(50, 9, own=known("Empty", producer_id=6)),
             look(50, 9, own=known("Empty", producer_epoch=5)),
-            Told(
+            StateReason(
                 State.FENCED,
                 "attempts begin (epoch 3 to 5) and none commits: two runs fence each other, or each attempt fails",
             ),
@@ -227,17 +263,19 @@ HOLDER = OpenTransaction(0, 42, 6, 90, "up", 33.3)
         (
             look(50, 9),
             look(50, 9, own=known("Empty")),
-            Told(State.STUCK, "nothing moves and no transaction is open: is it running?"),
+            StateReason(State.STUCK, "nothing moves and no transaction is open: is it running?"),
         ),
     ],
 )
-def test_a_partitions_state_is_told_in_one_sentence(before: Look, now: Look, told: Told) -> None:
-    assert tell(before, now, NOW_MS) == told
+def test_a_partitions_state_is_told_in_one_sentence(
+    before: PartitionSnapshot, now: PartitionSnapshot, told: StateReason
+) -> None:
+    assert classify(before, now, NOW_MS) == told
 
 
 def test_what_was_not_looked_at_may_all_be_visible() -> None:
     """Behind the end nothing is left; a pending transaction is not settled."""
-    counter = Remainder(5, 10)
+    counter = RemainingRecordsCounter(5, 10)
     assert counter.remaining() == Remaining(5, exact=False)
     counter.add(batch(0, 4, transactional=False))
     assert counter.remaining() == Remaining(5, exact=False)
@@ -253,7 +291,7 @@ def test_what_was_not_looked_at_may_all_be_visible() -> None:
 
 
 def test_several_batches_of_one_transaction_are_counted_together() -> None:
-    counter = Remainder(0, 10)
+    counter = RemainingRecordsCounter(0, 10)
     for one in (batch(0, 2), batch(3, 4), batch(5, 5, 8), batch(6, 6, marker="commit"), batch(7, 7, 8, marker="abort")):
         counter.add(one)
     counter.add(batch(8, 8, transactional=False))
@@ -262,18 +300,25 @@ def test_several_batches_of_one_transaction_are_counted_together() -> None:
 
 
 def copy(
-    fate: Fate = Fate.COMMITTED, offset: int = 13, epoch: int = 3, name: str | None = "g:in:0", producer: int = 7
+    fate: RecordState = RecordState.COMMITTED,
+    offset: int = 13,
+    epoch: int = 3,
+    name: str | None = "g:in:0",
+    producer: int = 7,
 ) -> Copy:
-    visible = fate in {Fate.COMMITTED, Fate.PLAIN}
-    return Copy("output", "out", 0, offset, Written(fate, producer, epoch), View(visible, "a rule"), name)
+    visible = fate in {RecordState.COMMITTED, RecordState.PLAIN}
+    return Copy("output", "out", 0, offset, RecordWriter(fate, producer, epoch), Visibility(visible, "a rule"), name)
 
 
-def story(*copies: Copy, at: int | None = 50, source: Copy | None = copy(Fate.PLAIN), complete: bool = True) -> Story:  # noqa: B008 - a frozen value
-    return Story(SourcePosition("in", 0, 40), source, copies, at, complete)
+SOURCE = copy(RecordState.PLAIN)
+
+
+def story(*copies: Copy, at: int | None = 50, source: Copy | None = SOURCE, complete: bool = True) -> OrderHistory:
+    return OrderHistory(SourcePosition("in", 0, 40), source, copies, at, complete)
 
 
 LETTER = replace(copy(), reason="not-json")
-ABORTED = copy(Fate.ABORTED)
+ABORTED = copy(RecordState.ABORTED)
 
 
 @pytest.mark.parametrize(
@@ -282,43 +327,46 @@ ABORTED = copy(Fate.ABORTED)
         (
             story(ABORTED, ABORTED, copy()),
             (
-                Answer.DELIVERED,
+                DeliveryStatus.DELIVERED,
                 "delivered once, to out[0] offset 13; 2 aborted copies beside it: read_uncommitted readers see 3",
             ),
         ),
-        (story(LETTER), (Answer.REJECTED, "not-json; dead letter out/0/13")),
+        (story(LETTER), (DeliveryStatus.REJECTED, "not-json; dead letter out/0/13")),
         (
             replace(story(replace(LETTER, message="m")), replays=("in/0/1", "in/0/2")),
-            (Answer.REJECTED, "not-json: m; dead letter out/0/13; written back as in/0/1; written back as in/0/2"),
+            (
+                DeliveryStatus.REJECTED,
+                "not-json: m; dead letter out/0/13; written back as in/0/1; written back as in/0/2",
+            ),
         ),
         (
-            story(ABORTED, ABORTED, copy(Fate.OPEN)),
-            (Answer.IN_FLIGHT, "written, and its transaction is still open, 2 attempts aborted"),
+            story(ABORTED, ABORTED, copy(RecordState.OPEN)),
+            (DeliveryStatus.IN_FLIGHT, "written, and its transaction is still open, 2 attempts aborted"),
         ),
         (
             story(ABORTED, at=40),
-            (Answer.NOT_READ, "nothing committed yet, 1 attempt aborted; the next run reads it again"),
+            (DeliveryStatus.NOT_READ, "nothing committed yet, 1 attempt aborted; the next run reads it again"),
         ),
-        (story(at=40), (Answer.NOT_READ, "nothing committed yet; the next run reads it again")),
+        (story(at=40), (DeliveryStatus.NOT_READ, "nothing committed yet; the next run reads it again")),
         (
-            story(source=copy(Fate.OPEN)),
-            (Answer.NOT_VISIBLE, "not visible on the input: a rule"),
+            story(source=copy(RecordState.OPEN)),
+            (DeliveryStatus.NOT_VISIBLE, "not visible on the input: a rule"),
         ),
         (
             story(source=None),
-            (Answer.NOT_FOUND, "the group stands behind it, no copy was found, and the input record is gone"),
+            (DeliveryStatus.NOT_FOUND, "the group stands behind it, no copy was found, and the input record is gone"),
         ),
         (
             story(complete=False),
             (
-                Answer.NOT_FOUND,
+                DeliveryStatus.NOT_FOUND,
                 "the group stands behind it, no copy was found, and a part of the output logs is gone or was left out",
             ),
         ),
         (
             story(copy(), copy(epoch=4, name=None, producer=9)),
             (
-                Answer.TWICE,
+                DeliveryStatus.TWICE,
                 (
                     "2 copies were committed (out/0/13 and out/0/13), in 2 transactions of g:in:0 and producer 9: "
                     "two groups, or two programs, write to this topic"
@@ -328,7 +376,7 @@ ABORTED = copy(Fate.ABORTED)
         (
             story(copy(), copy(offset=14)),
             (
-                Answer.TWICE,
+                DeliveryStatus.TWICE,
                 (
                     "2 copies were committed (out/0/13 and out/0/14), in 1 transaction of g:in:0: "
                     "its writer produced the record more than once"
@@ -336,9 +384,9 @@ ABORTED = copy(Fate.ABORTED)
             ),
         ),
         (
-            story(copy(), copy(Fate.PLAIN, epoch=-1, producer=-1)),
+            story(copy(), copy(RecordState.PLAIN, epoch=-1, producer=-1)),
             (
-                Answer.TWICE,
+                DeliveryStatus.TWICE,
                 (
                     "2 copies (out/0/13 and out/0/13), 1 committed by g:in:0 and 1 written in no transaction at all: "
                     "another program writes to this topic"
@@ -347,8 +395,8 @@ ABORTED = copy(Fate.ABORTED)
         ),
     ],
 )
-def test_an_answer_is_one_whole_sentence(told: Story, found: tuple[Answer, str]) -> None:
-    assert answer(told) == found
+def test_an_answer_is_one_whole_sentence(told: OrderHistory, found: tuple[DeliveryStatus, str]) -> None:
+    assert delivery_status(told) == found
 
 
 @pytest.mark.parametrize(
@@ -356,16 +404,16 @@ def test_an_answer_is_one_whole_sentence(told: Story, found: tuple[Answer, str])
     [
         (story(at=None), "no committed offset: not read yet"),
         (story(at=41), "done: the group stands at 41"),
-        (story(copy(Fate.OPEN), ABORTED, at=40), "in flight: the group stands at 40, and a transaction is open"),
+        (story(copy(RecordState.OPEN), ABORTED, at=40), "in flight: the group stands at 40, and a transaction is open"),
         (story(ABORTED, at=40), "not read yet: the group stands at 40"),
     ],
 )
-def test_where_the_group_stands_is_one_whole_sentence(told: Story, text: str) -> None:
+def test_where_the_group_stands_is_one_whole_sentence(told: OrderHistory, text: str) -> None:
     assert told.group_view() == text
 
 
-def ordered(offset: int, order: Order, *copies: Copy) -> Story:
-    return Story(SourcePosition("in", 0, offset), copy(Fate.PLAIN), copies or (copy(),), 50, order=order)
+def ordered(offset: int, order: Order, *copies: Copy) -> OrderHistory:
+    return OrderHistory(SourcePosition("in", 0, offset), copy(RecordState.PLAIN), copies or (copy(),), 50, order=order)
 
 
 def test_a_verdict_is_one_whole_sentence() -> None:

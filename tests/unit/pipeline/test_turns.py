@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from brew.deadline import Deadline
-from brew.readers.direct.concurrency import Turns
+from brew.readers.direct.concurrency import ConcurrencyLimit
 
 WAIT_S = 20.0
 
@@ -16,7 +16,7 @@ WAIT_S = 20.0
 class Workers:
     """Threads that take a turn and hold it until they are let go."""
 
-    def __init__(self, turns: Turns, count: int) -> None:
+    def __init__(self, turns: ConcurrencyLimit, count: int) -> None:
         self._turns, self._changed = turns, threading.Condition()
         self.working, self.most, self.done = 0, 0, 0
         self._leave = 0
@@ -51,7 +51,7 @@ class Workers:
 
 
 def test_so_many_work_at_once_and_the_next_comes_when_one_leaves() -> None:
-    workers = Workers(Turns(at_once=3, longest_s=WAIT_S), 8)
+    workers = Workers(ConcurrencyLimit(at_once=3, longest_s=WAIT_S), 8)
     assert workers.until(3)
     for _ in range(8):
         workers.let_go(1)
@@ -61,7 +61,7 @@ def test_so_many_work_at_once_and_the_next_comes_when_one_leaves() -> None:
 
 
 def test_a_turn_that_lasts_too_long_keeps_nobody() -> None:
-    workers = Workers(Turns(at_once=1, longest_s=0.05), 4)
+    workers = Workers(ConcurrencyLimit(at_once=1, longest_s=0.05), 4)
     # None is ever let go: they all work only because the turns before theirs have lasted too long.
     assert workers.until(4)
     workers.let_go(4)
@@ -70,7 +70,7 @@ def test_a_turn_that_lasts_too_long_keeps_nobody() -> None:
 
 
 def test_a_turn_is_given_back_when_its_work_fails() -> None:
-    turns = Turns(at_once=1, longest_s=WAIT_S)
+    turns = ConcurrencyLimit(at_once=1, longest_s=WAIT_S)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError), turns.one():
             1 / 0  # noqa: B018 - work that fails
@@ -81,7 +81,7 @@ def test_a_turn_is_given_back_when_its_work_fails() -> None:
 
 
 def test_who_waits_aside_lets_another_one_in_and_has_its_turn_again() -> None:
-    turns, inside, done = Turns(1, 60.0), threading.Event(), threading.Event()
+    turns, inside, done = ConcurrencyLimit(1, 60.0), threading.Event(), threading.Event()
 
     def other() -> None:
         with turns.one():
@@ -104,7 +104,7 @@ def test_who_waits_aside_lets_another_one_in_and_has_its_turn_again() -> None:
 
 
 def test_a_turn_that_goes_on_counts_and_one_that_steps_back_keeps_nobody() -> None:
-    turns, inside = Turns(1, 60.0), threading.Event()
+    turns, inside = ConcurrencyLimit(1, 60.0), threading.Event()
 
     def other() -> None:
         with turns.one():
@@ -114,24 +114,24 @@ def test_a_turn_that_goes_on_counts_and_one_that_steps_back_keeps_nobody() -> No
         waiting = threading.Thread(target=other, daemon=True)
         waiting.start()
         waiting.join(0.1)
-        turns.step_back(turn)
+        turns.suspend(turn)
         assert inside.wait(WAIT_S)
         inside.clear()
-        turns.go_on(turn)
+        turns.resume_turn(turn)
         late = threading.Thread(target=other, daemon=True)
         late.start()
         late.join(0.1)
         assert not inside.is_set(), "it counts again"
     late.join(WAIT_S)
     assert inside.is_set()
-    turns.go_on(turn)
-    turns.step_back(None)
-    assert turns._until_room() == 0.0, "who has no turn takes none from others"
+    turns.resume_turn(turn)
+    turns.suspend(None)
+    assert turns._wait_s() == 0.0, "who has no turn takes none from others"
 
 
 def test_who_is_told_to_stop_waits_no_longer_and_takes_nobodys_turn() -> None:
     """A partition that is called back leaves at once, whoever is still at work."""
-    turns, stop, left = Turns(1, 60.0), threading.Event(), threading.Event()
+    turns, stop, left = ConcurrencyLimit(1, 60.0), threading.Event(), threading.Event()
 
     def waiting() -> None:
         with turns.one(stop):
@@ -146,26 +146,26 @@ def test_who_is_told_to_stop_waits_no_longer_and_takes_nobodys_turn() -> None:
         turns.wake()
         assert left.wait(WAIT_S)
         thread.join(WAIT_S)
-        assert turns._until_room() > 0, "the first one's turn still counts"
+        assert turns._wait_s() > 0, "the first one's turn still counts"
 
 
 def test_the_next_one_comes_when_the_oldest_turn_has_lasted_too_long_not_the_youngest() -> None:
     """A slow broker keeps nobody for longer than its own turn, however many others have come since."""
-    turns = Turns(at_once=2, longest_s=100.0)
+    turns = ConcurrencyLimit(at_once=2, longest_s=100.0)
     oldest, youngest = object(), object()
     turns._take(oldest)
     turns._take(youngest)
     turns._since[oldest] -= 90.0
-    assert 5.0 < turns._until_room() <= 10.0
+    assert 5.0 < turns._wait_s() <= 10.0
     turns._since[oldest] -= 10.0
-    assert turns._until_room() == 0.0
+    assert turns._wait_s() == 0.0
     turns._take(object())
-    assert turns._until_room() > 50.0, "two others count, whatever has lasted too long"
+    assert turns._wait_s() > 50.0, "two others count, whatever has lasted too long"
 
 
 def test_who_waited_aside_and_failed_gives_its_turn_back_once() -> None:
     """A time-out of the brokers is raised out of the wait itself."""
-    turns = Turns(1, 60.0)
+    turns = ConcurrencyLimit(1, 60.0)
     with pytest.raises(TimeoutError), turns.one() as turn, turns.aside(turn):
         raise TimeoutError
     assert turns._since == {}
@@ -173,7 +173,7 @@ def test_who_waited_aside_and_failed_gives_its_turn_back_once() -> None:
 
 def test_whoever_is_told_to_stop_is_woken_and_not_the_one_that_came_first() -> None:
     """One partition of many is called back, and any of them may have waited longer."""
-    turns, stops = Turns(1, 60.0), [threading.Event() for _ in range(3)]
+    turns, stops = ConcurrencyLimit(1, 60.0), [threading.Event() for _ in range(3)]
     left: queue.Queue[int] = queue.Queue()
 
     def waiting(number: int) -> None:

@@ -11,7 +11,7 @@ from brew.cluster import RawBatch
 from brew.offsets import LogOffsets, SourcePosition
 from operations.ui import labels
 from operations.ui.model import Transaction, transactions
-from operations.xray.model import Fold, Strip
+from operations.xray.model import RunBuilder, Strip
 
 WRITER = 7
 
@@ -20,7 +20,7 @@ def cut(batches: list[RawBatch], *, tail: int = 400, origin: bool = False) -> Tr
     """The latest transaction as the last ``tail`` offsets tell of it, and whatever batches lie before them."""
     end = batches[-1].last_offset + 1
     start = max(0, end - tail)
-    fold = Fold(start, end, origin=origin)
+    fold = RunBuilder(start, end, origin=origin)
     for one in batches:
         fold.add(one, lambda one=one: (source(one.base_offset), source(one.last_offset)))  # type: ignore[misc]
     strip = Strip("out", 0, LogOffsets(0, end, end), start, end, fold.finish())

@@ -15,7 +15,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.observability.status import Status
 from brew.settings import PipelineSettings
-from operations.ui.sources import OwnStatus
+from operations.ui.sources import LocalStatusSource
 
 RUN = PipelineSettings(Connection("127.0.0.1:9092"), "in", "out", "dlq", "g")
 OURS = replace(status(running(0)), bootstrap="localhost:9092")
@@ -46,7 +46,7 @@ def answering(told: Status) -> Iterator[str]:
 def test_a_run_on_the_same_group_topic_and_cluster_is_taken() -> None:
     """However the cluster's own machine is written."""
     with answering(OURS) as url:
-        found = OwnStatus(url, RUN).ask(Deadline(5))
+        found = LocalStatusSource(url, RUN).ask(Deadline(5))
     assert found is not None
     assert [one.partition for one in found.partitions] == [0]
 
@@ -62,11 +62,11 @@ def test_a_run_on_the_same_group_topic_and_cluster_is_taken() -> None:
 def test_a_program_that_works_on_something_else_is_not(other: Status) -> None:
     """Nor is it a source that is stale: nobody asked for it."""
     with answering(other) as url:
-        assert OwnStatus(url, RUN).ask(Deadline(5)) is None
+        assert LocalStatusSource(url, RUN).ask(Deadline(5)) is None
 
 
 def test_where_nothing_answers_nothing_is_told() -> None:
     """A port that was just closed."""
     with answering(OURS) as url:
         pass
-    assert OwnStatus(url, RUN).ask(Deadline(2)) is None
+    assert LocalStatusSource(url, RUN).ask(Deadline(2)) is None

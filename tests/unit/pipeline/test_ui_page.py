@@ -16,15 +16,15 @@ from brew.preflight.finding import Finding, Severity
 from operations.ui import fragments, page
 from operations.ui.fragments import parts
 from operations.ui.model import View
-from operations.ui.page import Hub, Stand
-from operations.ui.poller import Answer
+from operations.ui.page import EventBroadcaster, StreamPosition
+from operations.ui.poller import PollResult
 
 EVIL = '"><script>alert(1)</script>\u202e'
 
 
 def drawn(view: View) -> Page:
     found = parts(view)
-    hub = Hub()
+    hub = EventBroadcaster()
     hub.publish(found)
     return Page(page.page(view, found, hub.stand))
 
@@ -73,7 +73,7 @@ def test_no_name_becomes_markup() -> None:
         flow(look(0, 10, 10, 22, holders=holder(0, EVIL))),
         tails(strip()),
         (statuses(status(running(0, step=EVIL)), name=EVIL), statuses(status(group=EVIL), name=EVIL)),
-        preflight=Answer("preflight", 60, 30, [finding], 100.0, 50.0),
+        preflight=PollResult("preflight", 60, 30, [finding], 100.0, 50.0),
     )
     found = drawn(seen(answers))
     scripts = [one.attributes for one in found.nodes if one.tag == "script"]
@@ -110,7 +110,7 @@ def test_a_stale_source_is_marked_where_its_numbers_stand() -> None:
 @pytest.mark.parametrize("count", [0, 1, 90])
 def test_small_pictures_are_whole(count: int) -> None:
     """With no value, one, and as many as fit."""
-    line = fragments.spark([1.0] * count, 90, 72, 16, "x")
+    line = fragments.sparkline([1.0] * count, 90, 72, 16, "x")
     assert ("polyline" in line) == (count > 1)
     assert "NaN" not in line
     assert fragments.steps({}).count("<rect") == 6
@@ -146,7 +146,7 @@ def test_each_part_is_one_element_with_its_own_id() -> None:
 
 def test_a_reader_is_told_what_changed_behind_its_place_and_nothing_else() -> None:
     """However many changes it slept through."""
-    hub = Hub()
+    hub = EventBroadcaster()
     hub.publish({"a": tag("b", "1"), "b": tag("b", "1")})
     first = hub.stand
     hub.publish({"a": tag("b", "2"), "b": tag("b", "1")})
@@ -156,33 +156,33 @@ def test_a_reader_is_told_what_changed_behind_its_place_and_nothing_else() -> No
     same = hub.stand
     hub.publish({"a": tag("b", "3"), "b": tag("b", "1")})
     assert hub.stand == same
-    assert Stand.parse(str(first)) == first
+    assert StreamPosition.parse(str(first)) == first
 
 
 def test_a_page_of_another_start_or_with_other_partitions_has_to_load_itself_anew() -> None:
     """Its ids would not be those of the parts."""
-    hub = Hub()
+    hub = EventBroadcaster()
     hub.publish({"a": tag("b", "1")})
     old = hub.stand
     hub.publish({"a": tag("b", "1"), "r1-p": tag("b", "1")})
     assert hub.since(old) is None
-    assert hub.since(Stand(hub.boot, hub.change + 1)) is None
+    assert hub.since(StreamPosition(hub.boot, hub.change + 1)) is None
     for text in ("", "x", "a.b", "a.-1", f"a.{'9' * 20}"):
-        assert Stand.parse(text) is None
+        assert StreamPosition.parse(text) is None
 
 
 def test_readers_wake_with_a_change_and_with_the_end() -> None:
     """And after their patience without either."""
 
     async def wait() -> list[bool]:
-        hub = Hub()
+        hub = EventBroadcaster()
         hub.publish({"a": tag("b", "1")})
-        slept = asyncio.create_task(hub.news(hub.stand, 30))
+        slept = asyncio.create_task(hub.wait_for_change(hub.stand, 30))
         await asyncio.sleep(0)
         hub.publish({"a": tag("b", "2")})
         await asyncio.wait_for(slept, 1)
-        await asyncio.wait_for(hub.news(hub.stand, 0.01), 1)
-        ended = asyncio.create_task(hub.news(hub.stand, 30))
+        await asyncio.wait_for(hub.wait_for_change(hub.stand, 0.01), 1)
+        ended = asyncio.create_task(hub.wait_for_change(hub.stand, 30))
         await asyncio.sleep(0)
         hub.close()
         await asyncio.wait_for(ended, 1)
@@ -199,5 +199,5 @@ def test_the_badge_says_live_only_while_every_source_answers() -> None:
     assert "stale: Kafka" in str(parts(seen(fresh, now_s=160.0))["badge"])
     broken = Answers(failed(flow(look(0, 10, 50)), "no broker answers"), tails(strip()))
     assert "stale: Kafka" in str(parts(seen(broken))["badge"])
-    nothing = Answers(Answer("flow", 1.0, 5.0, since_s=100.0), tails(strip()))
+    nothing = Answers(PollResult("flow", 1.0, 5.0, since_s=100.0), tails(strip()))
     assert ">asking<" in str(parts(seen(nothing))["badge"])

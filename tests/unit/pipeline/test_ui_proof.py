@@ -12,7 +12,7 @@ from harness.pages import ROOT
 from brew.deadline import Deadline
 from brew.errors import Refused
 from operations.ui import sources
-from operations.ui.sources import ProofOf
+from operations.ui.sources import ProofSource
 from proof.findings import Report
 
 
@@ -72,7 +72,7 @@ def test_a_campaign_is_as_good_as_its_worst_cell(cells: list[dict[str, Any]], ma
 def test_what_is_no_proof_is_refused_with_the_way_to_one(tmp_path: Path) -> None:
     """It may be written later: then it is read."""
     path = tmp_path / "proof.json"
-    source = ProofOf(path)
+    source = ProofSource(path)
     with pytest.raises(Refused, match=r"proof\.json: No such file.*proof verify --json > FILE"):
         source.ask(Deadline(1))
     path.write_text('{"a": 1}')

@@ -15,7 +15,7 @@ from brew.connection import Connection
 from brew.errors import UsageError
 from brew.settings import PipelineSettings
 from operations.ui.model import View
-from operations.ui.server import Live
+from operations.ui.server import LiveView
 from operations.ui.settings import LiveSettings, checked_address, loopback
 
 TICK_S = 0.05
@@ -43,7 +43,7 @@ def stand(port: int) -> str:
 
 def test_page_files_and_document_are_answered_with_the_policy() -> None:
     """Each with the headers that keep it from being anything else."""
-    with served(Live(Made(), TICK_S)) as port:
+    with served(LiveView(Made(), TICK_S)) as port:
         for path, kind in {
             "/": "text/html",
             "/page.css": "text/css",
@@ -61,7 +61,7 @@ def test_page_files_and_document_are_answered_with_the_policy() -> None:
 
 def test_nothing_but_get_is_answered_and_no_other_sites_page_gets_anything() -> None:
     """A name that leads to this machine is not enough (DNS rebinding)."""
-    with served(Live(Made(), TICK_S)) as port:
+    with served(LiveView(Made(), TICK_S)) as port:
         for method in ("POST", "PUT", "DELETE", "PATCH"):
             for path in ("/", "/events", "/view.json"):
                 assert get(port, path, method)[0] == 405
@@ -74,7 +74,7 @@ def test_nothing_but_get_is_answered_and_no_other_sites_page_gets_anything() -> 
 def test_readers_share_one_look_and_each_sees_what_changed() -> None:
     """Twenty streams; the view is taken once per tick for all of them."""
     made = Made()
-    with served(Live(made, 0.2)) as port:
+    with served(LiveView(made, 0.2)) as port:
         at = stand(port)
         before, began = made.taken, time.monotonic()
         streams = [Stream(port, at) for _ in range(20)]
@@ -88,7 +88,7 @@ def test_readers_share_one_look_and_each_sees_what_changed() -> None:
 
 def test_a_reader_that_was_away_gets_what_it_missed_and_a_stranger_is_sent_to_load_anew() -> None:
     """By the number of the last event it saw, as browsers send it."""
-    with served(Live(Made(), TICK_S)) as port:
+    with served(LiveView(Made(), TICK_S)) as port:
         with Stream(port, stand(port)) as first:
             first.await_part("when", lambda _: True)
             last = first.last
@@ -102,7 +102,7 @@ def test_a_reader_that_was_away_gets_what_it_missed_and_a_stranger_is_sent_to_lo
 def test_a_view_that_hangs_leaves_the_page_and_its_beat() -> None:
     """The numbers stay those of the last look, and the stream still says that the server is there."""
     made = Made()
-    with served(Live(made, TICK_S)) as port:
+    with served(LiveView(made, TICK_S)) as port:
         with Stream(port, stand(port)) as stream:
             stream.await_part("when", lambda _: True)
             made.hang.clear()
@@ -117,7 +117,7 @@ def test_a_view_that_hangs_leaves_the_page_and_its_beat() -> None:
 
 def test_streams_end_with_the_server_at_once() -> None:
     """Readers that stay would hold it up for ever; `served` fails when they do."""
-    with served(Live(Made(), 30)) as port:
+    with served(LiveView(Made(), 30)) as port:
         stream = Stream(port, stand(port))
         stream.__enter__()
         began = time.monotonic()
@@ -136,7 +136,7 @@ def test_what_nobody_foresaw_ends_the_server_instead_of_leaving_old_numbers() ->
             raise RuntimeError("unforeseen")
         return made()
 
-    live = Live(fails, TICK_S)
+    live = LiveView(fails, TICK_S)
     with served(live) as port, Stream(port, stand(port)) as stream:
         while stream.event() is not None:
             pass

@@ -28,11 +28,11 @@ from ui_views import (
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
 from brew.observability.status import Transactions
-from operations.ui.build import Answers, Memory
+from operations.ui.build import PollResults, ViewHistory
 from operations.ui.fragments import parts
-from operations.ui.model import Flow
+from operations.ui.model import InputSnapshot
 from operations.ui.page import document
-from operations.ui.poller import Answer, Asker
+from operations.ui.poller import Poller, PollResult
 from operations.ui.terminal import screen
 
 
@@ -42,15 +42,15 @@ def test_kafka_alone_tells_rates_and_that_it_works() -> None:
     (row,) = view.rows
     assert (row.state, row.rate, row.unit, row.position, row.left) == ("working", 50.0, "offsets", 1350, 3650)
     assert (view.totals.rate, view.totals.trace[-1], row.open_s) == (50.0, 50.0, 0.4)
-    assert view.lamps["status"].off
-    assert view.lamps["proof"].said == "not verified yet: make verify"
+    assert view.source_statuses["status"].off
+    assert view.source_statuses["proof"].said == "not verified yet: make verify"
 
 
 def test_a_blocked_partition_names_who_blocks_it() -> None:
     """Even where the program itself only says that it is idle."""
     blocked = look(3, 10, 10, 22, holders=holder(3))
     for running_programs in ((), (statuses(status(running(3, "idle"))),)):
-        view = seen(Answers(flow(blocked), tails(), running_programs))
+        view = seen(PollResults(flow(blocked), tails(), running_programs))
         (row,) = view.ill()
         assert (row.partition, row.state) == (3, "blocked")
         assert "12 offsets behind 'billing-7' (producer 3, epoch 0, open for 34 s)" in row.why
@@ -58,23 +58,23 @@ def test_a_blocked_partition_names_who_blocks_it() -> None:
 
 def test_nothing_is_called_stuck_before_it_was_looked_at_for_some_seconds() -> None:
     """Not moving takes two looks; a position outside of the log is wrong at once."""
-    memory = Memory()
-    resting = Answers(flow(look(0, 10, 50), at_s=100.0), tails())
+    memory = ViewHistory()
+    resting = PollResults(flow(look(0, 10, 50), at_s=100.0), tails())
     assert seen(resting, memory).rows[0].state == "looking"
     later = replace(resting, flow=flow(look(0, 10, 50), at_s=105.5))
     assert seen(later, memory, 105.6).rows[0].state == "stuck"
-    assert seen(Answers(flow(look(0, 60, 50)), tails())).rows[0].state == "stuck"
+    assert seen(PollResults(flow(look(0, 60, 50)), tails())).rows[0].state == "stuck"
 
 
 def test_a_program_that_is_ill_is_believed_and_a_healthy_one_only_where_kafka_has_no_better_word() -> None:
     """Stuck counts from whoever says it; working overrules that no transaction is known."""
-    memory = Memory()
+    memory = ViewHistory()
     resting = look(0, 10, 50)
-    seen(Answers(flow(resting, at_s=90.0), tails()), memory, 90.0)
-    alone = Answers(flow(resting), tails())
+    seen(PollResults(flow(resting, at_s=90.0), tails()), memory, 90.0)
+    alone = PollResults(flow(resting), tails())
     assert seen(alone, memory).rows[0].state == "stuck"
     assert seen(replace(alone, statuses=(statuses(status(running(0))),)), memory).rows[0].state == "working"
-    idle = Answers(flow(look(0, 50, 50)), tails(), (statuses(status(running(0, "unrecoverable"))),))
+    idle = PollResults(flow(look(0, 50, 50)), tails(), (statuses(status(running(0, "unrecoverable"))),))
     assert (seen(idle).rows[0].state, seen(idle).rows[0].why) == ("unrecoverable", "it says so")
 
 
@@ -90,10 +90,10 @@ def test_a_program_tells_steps_and_records_and_its_last_transaction_seconds() ->
 def test_how_old_the_oldest_is_a_program_knows_and_else_the_log() -> None:
     """The program's word comes first; a partition at its end is 0, and all of them are as old as the oldest."""
     looks = (look(0, 5, 10, oldest_ms=T0 - 75_000), look(1, 5, 5), look(2, 5, 10))
-    view = seen(Answers(flow(*looks), tails()))
+    view = seen(PollResults(flow(*looks), tails()))
     assert ([row.lag_s for row in view.rows], view.totals.lag_s) == ([75.0, 0.0, None], 75.0)
     told = statuses(status(running(0, lag_s=30.0), running(2, lag_s=0.5), running(1)))
-    view = seen(Answers(flow(*looks), tails(), (told,)))
+    view = seen(PollResults(flow(*looks), tails(), (told,)))
     assert ([row.lag_s for row in view.rows], view.totals.lag_s) == ([30.0, 0.0, 0.5], 30.0)
     found = parts(view)
     assert "the oldest is 30 s old" in str(found["tile-left"])
@@ -105,7 +105,7 @@ def test_how_old_the_oldest_is_a_program_knows_and_else_the_log() -> None:
 
 def test_a_program_of_another_group_is_left_out_and_said_so() -> None:
     """Its numbers would be somebody else's."""
-    view = seen(Answers(flow(look(0, 5, 5)), tails(), (statuses(status(running(0), group="other")),)))
+    view = seen(PollResults(flow(look(0, 5, 5)), tails(), (statuses(status(running(0), group="other")),)))
     assert view.rows[0].step is None
     assert view.notes == ("http://h:3000/status tells of group other, not of g: it is left out",)
 
@@ -113,16 +113,16 @@ def test_a_program_of_another_group_is_left_out_and_said_so() -> None:
 def test_of_two_programs_the_one_that_moved_last_tells_of_a_partition() -> None:
     """With `--share` partitions change hands."""
     old, new = status(running(0, rate=1.0, progress_age_s=60.0)), status(running(0, rate=9.0))
-    both = Answers(flow(look(0, 5, 9)), tails(), (statuses(new, name="a"), statuses(old, name="b")))
+    both = PollResults(flow(look(0, 5, 9)), tails(), (statuses(new, name="a"), statuses(old, name="b")))
     assert seen(both).rows[0].rate == 9.0
 
 
 def test_transactions_are_those_of_the_log_with_their_source_and_the_coordinators_begin() -> None:
     """Open first; the aborted one was ended by the fence's marker, whose epoch is newer than the writer's."""
-    memory = Memory()
-    open_one = Answers(flow(look(0, 5, 9, own=own(0)), at_s=99.0), tails())
+    memory = ViewHistory()
+    open_one = PollResults(flow(look(0, 5, 9, own=own(0)), at_s=99.0), tails())
     seen(open_one, memory)
-    view = seen(Answers(flow(look(0, 5, 9)), tails(strip())), memory)
+    view = seen(PollResults(flow(look(0, 5, 9)), tails(strip())), memory)
     told = [(one.outcome, one.producer_id, one.epoch, one.records, one.marker) for one in view.transactions]
     assert told == [("open", 100, 5, 5, None), ("committed", 100, 4, 20, 41), ("aborted", 100, 3, 20, 20)]
     committed = view.transactions[1]
@@ -134,20 +134,20 @@ def test_transactions_are_those_of_the_log_with_their_source_and_the_coordinator
 
 def test_of_an_open_transaction_the_coordinators_state_and_its_age_against_the_time_out_are_told() -> None:
     """The group's own, as its last look saw it; what has ended, or is somebody else's, has neither."""
-    mine = Answers(flow(look(0, 5, 9, own=own(0, epoch=5))), tails(strip()))
+    mine = PollResults(flow(look(0, 5, 9, own=own(0, epoch=5))), tails(strip()))
     first, *ended = seen(mine).transactions
     assert (first.outcome, first.state, first.timeout_s, first.seconds) == ("open", "Ongoing", 60.0, 0.4)
     assert {(one.state, one.timeout_s) for one in ended} == {(None, None)}
     shown = parts(seen(mine))
     assert "Ongoing, 0.40 s of 60 s" in str(shown["transactions"])
-    foreign = seen(Answers(flow(look(0, 5, 9, own=own(0, epoch=6))), tails(strip()))).transactions[0]
+    foreign = seen(PollResults(flow(look(0, 5, 9, own=own(0, epoch=6))), tails(strip()))).transactions[0]
     assert (foreign.state, foreign.timeout_s) == (None, None)
 
 
 def test_what_programs_count_is_told_by_its_own_name() -> None:
     """An unknown commit is not an abort."""
     made = Transactions(committed=7, aborted=2, fenced=1, refused=5, indefinite=3)
-    view = seen(Answers(flow(look(0, 5, 9)), tails(strip()), (statuses(status(running(0, transactions=made))),)))
+    view = seen(PollResults(flow(look(0, 5, 9)), tails(strip()), (statuses(status(running(0, transactions=made))),)))
     assert view.totals.counted == "since the start of what runs"
     assert view.totals.outcomes == {"open": 1, "committed": 7, "aborted": 2, "fenced": 1, "indefinite": 3}
     assert "indefinite" in str(parts(view)["tile-outcomes"])
@@ -157,32 +157,32 @@ def test_a_source_that_fails_is_stale_at_once_and_the_last_answer_stays() -> Non
     """With its age and the reason."""
     answers, memory = moving()
     view = seen(replace(answers, flow=failed(answers.flow, "no broker answered")), memory, 112.0)
-    assert view.lamps["flow"].stale == "last answer 12 s ago: no broker answered"
+    assert view.source_statuses["flow"].stale == "last answer 12 s ago: no broker answered"
     assert view.rows[0].position == 1350
-    assert seen(answers, memory).lamps["flow"].stale is None
+    assert seen(answers, memory).source_statuses["flow"].stale is None
 
 
 def test_what_a_program_says_counts_where_kafka_is_stale() -> None:
     """And the other way round: a status that does not answer leaves Kafka's word."""
-    idle = Answers(flow(look(0, 5, 5)), tails(), (statuses(status(running(0))),))
+    idle = PollResults(flow(look(0, 5, 5)), tails(), (statuses(status(running(0))),))
     assert seen(idle).rows[0].state == "idle"
     assert seen(replace(idle, flow=failed(idle.flow, "gone"))).rows[0].state == "working"
-    silent: Answer = replace(idle.statuses[0], value=None, at_s=None, failed="refused")
+    silent: PollResult = replace(idle.statuses[0], value=None, at_s=None, failed="refused")
     alone = seen(replace(idle, statuses=(silent,)))
-    assert (alone.rows[0].state, alone.lamps["status-0"].stale) == ("idle", "never answered: refused")
+    assert (alone.rows[0].state, alone.source_statuses["status-0"].stale) == ("idle", "never answered: refused")
 
 
 def test_a_question_that_never_comes_back_turns_stale_and_holds_nobody_up() -> None:
     """The break of the stale mark: a source that hangs, with an answer from before."""
     hang, asked = threading.Event(), []
 
-    def ask(_deadline: Deadline) -> Flow:
+    def ask(_deadline: Deadline) -> InputSnapshot:
         asked.append(1)
         if len(asked) > 1:
             hang.wait(30)
-        return flow(look(0, 5, 5)).value or Flow(T0, ())
+        return flow(look(0, 5, 5)).value or InputSnapshot(T0, ())
 
-    asker = Asker("flow", ask, every_s=0.01, patience_s=0.2)
+    asker = Poller("flow", ask, every_s=0.01, patience_s=0.2)
     asker.start()
     try:
         until(lambda: len(asked) > 1, "the second question")
@@ -190,8 +190,8 @@ def test_a_question_that_never_comes_back_turns_stale_and_holds_nobody_up() -> N
         assert answer.at_s is not None
         assert not answer.stale(answer.at_s + 0.1)
         until(lambda: asker.answer.stale(time.monotonic()), "the stale mark")
-        view = seen(Answers(asker.answer, tails()), now_s=time.monotonic())
-        assert "the question has not come back" in str(view.lamps["flow"].stale)
+        view = seen(PollResults(asker.answer, tails()), now_s=time.monotonic())
+        assert "the question has not come back" in str(view.source_statuses["flow"].stale)
         began = time.monotonic()
         asker.stop()
         asker.leave(Deadline(0.3))
@@ -211,7 +211,7 @@ def test_errors_become_the_reason_and_the_next_answer_clears_it() -> None:
             raise error
         return 7
 
-    asker: Asker[int] = Asker("x", ask, every_s=0.01, patience_s=0.2)
+    asker: Poller[int] = Poller("x", ask, every_s=0.01, patience_s=0.2)
     for _ in range(3):
         asker._once()
         reasons.append(asker.answer.failed)
@@ -221,7 +221,7 @@ def test_errors_become_the_reason_and_the_next_answer_clears_it() -> None:
 
 def test_other_numbers_of_partitions_are_said() -> None:
     """Rows show input and output of the same number beside each other."""
-    view = seen(Answers(flow(look(0, 5, 5)), tails(strip(0), strip(1))))
+    view = seen(PollResults(flow(look(0, 5, 5)), tails(strip(0), strip(1))))
     assert [row.partition for row in view.rows] == [0, 1]
     assert view.rows[1].state == "unknown"
     assert f"{NAMES.input} has 1 partitions and {NAMES.output} 2" in view.notes[0]

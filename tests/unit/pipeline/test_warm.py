@@ -13,7 +13,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkRuntimeError
 
 from brew.driver import warm_up
-from brew.driver.warm_up import Warmth
+from brew.driver.warm_up import WarmSpark
 from brew.errors import DeadlineExceeded
 from brew.options import settings_of
 from brew.settings import Compilers
@@ -24,19 +24,19 @@ Work = Callable[[], None]
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], tuple[Warmth, list[str], threading.Thread]]:
+def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], tuple[WarmSpark, list[str], threading.Thread]]:
     """A Spark that is none, kept warm by ``work``; what was told, and the thread that works."""
     monkeypatch.setattr(session, "start_context", lambda *_: SimpleNamespace(addJobTag=str))
     monkeypatch.setattr(session, "check_alive", lambda _context: None)
-    monkeypatch.setattr(warm_up, "_SOON_S", 0.0)
-    monkeypatch.setattr(warm_up, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(warm_up, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(warm_up, "_INTERVAL_S", 0.0)
     settings = settings_of(
         run_command.make_context("run", ["--stand-by", "--master", "local[1]", "--reader", "direct"]).params
     )
 
-    def keep(work: Work) -> tuple[Warmth, list[str], threading.Thread]:
+    def keep(work: Work) -> tuple[WarmSpark, list[str], threading.Thread]:
         told: list[str] = []
-        warmth = Warmth(settings, Compilers.FIRST, told.append)
+        warmth = WarmSpark(settings, Compilers.FIRST, told.append)
         monkeypatch.setattr(warmth, "_work_a_little", work)
         warmth.keep()
         thread = warmth._thread
@@ -46,7 +46,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], tuple[Warmth, list
     return keep
 
 
-def test_what_may_fail_is_tried_again_without_a_word(kept: Callable[..., tuple[Warmth, list[str], object]]) -> None:
+def test_what_may_fail_is_tried_again_without_a_word(kept: Callable[..., tuple[WarmSpark, list[str], object]]) -> None:
     """A broker that is away, a slot that is not free, a JVM that is gone: the driver that waits hears it elsewhere."""
     errors = iter([DeadlineExceeded("a look"), PySparkRuntimeError("no slot"), Py4JNetworkError("gone"), OSError(111)])
     tried = threading.Event()
@@ -63,7 +63,7 @@ def test_what_may_fail_is_tried_again_without_a_word(kept: Callable[..., tuple[W
 
 
 def test_what_must_not_happen_is_told_once_and_the_driver_waits_on(
-    kept: Callable[..., tuple[Warmth, list[str], threading.Thread]],
+    kept: Callable[..., tuple[WarmSpark, list[str], threading.Thread]],
 ) -> None:
     def work() -> None:
         raise TypeError("a bug of ours")
@@ -78,7 +78,7 @@ def test_what_must_not_happen_is_told_once_and_the_driver_waits_on(
     assert not warmth.warm
 
 
-def test_an_end_under_a_job_is_no_bug(kept: Callable[..., tuple[Warmth, list[str], threading.Thread]]) -> None:
+def test_an_end_under_a_job_is_no_bug(kept: Callable[..., tuple[WarmSpark, list[str], threading.Thread]]) -> None:
     """The library reaches into a context that was stopped meanwhile."""
     began, go = threading.Event(), threading.Event()
 

@@ -18,8 +18,8 @@ from operations.xray import timeline
 from operations.xray.collect import Window
 from operations.xray.columns import Column, Writers, binned, columns
 from operations.xray.command import window_of
-from operations.xray.model import Fold, Kind, Strip
-from operations.xray.timeline import effective, read
+from operations.xray.model import Kind, RunBuilder, Strip
+from operations.xray.timeline import effective_commits, read
 
 _MOVES = st.lists(
     st.tuples(st.sampled_from(["write", "plain", "commit", "abort", "gap"]), st.integers(0, 3), st.integers(1, 9)),
@@ -51,7 +51,7 @@ def history(moves: list[tuple[str, int, int]]) -> tuple[list[RawBatch], list[Kin
 
 
 def folded(batches: list[RawBatch], start: int, until: int, grain: int = 1) -> Strip:
-    fold = Fold(start, until, grain)
+    fold = RunBuilder(start, until, grain)
     for one in batches:
         fold.add(one)
     return Strip("t", 0, LogOffsets(0, until, until), start, until, fold.finish())
@@ -93,7 +93,7 @@ def test_bounds_at_every_moment_are_those_that_readers_had(moves: list[tuple[str
     """LSO: the first offset whose transaction had not ended; high watermark: behind what was written."""
     batches, kinds = history(moves)
     found = folded(batches, 0, len(kinds))
-    timeline.settle(found.runs, len(kinds) + 1)
+    timeline.assign_write_times(found.runs, len(kinds) + 1)
     line = timeline.timeline([found], {}, [], "in", len(kinds) + 1, most=10_000)
     for moment, bounds in zip(line.moments[:-1], line.bounds[0], strict=False):
         there = [run for run in found.runs if run.written_ms <= moment]
@@ -161,7 +161,7 @@ def test_a_journals_flush_says_when_a_run_was_written() -> None:
         entry(Step.FENCE, 22, Phase.INTENT),
         entry(Step.FLUSH, 30),
     ]
-    timeline.settle(out.runs, T0 + 100, read(lines)[0])
+    timeline.assign_write_times(out.runs, T0 + 100, read(lines)[0])
     assert [run.written_ms - T0 for run in out.runs] == [4, 20, 30, 40, 40]
 
 
@@ -216,7 +216,7 @@ def test_a_groups_commit_counts_from_its_marker_on() -> None:
         OffsetBatch(marker(4, 7, "commit", at=9)),
         OffsetBatch(batch(5, 1, -1, tx=False, at=10), (OffsetCommit(0, 2), OffsetCommit(1, None))),
     ]
-    assert effective(log) == {0: [(9, 5), (10, 2)], 1: [(9, 6)]}
+    assert effective_commits(log) == {0: [(9, 5), (10, 2)], 1: [(9, 6)]}
 
 
 @pytest.mark.parametrize(

@@ -7,40 +7,40 @@ from typing import Any
 
 from xray_logs import T0, batch, marker
 
-from brew.cluster import Coordinated, OpenTransaction
+from brew.cluster import CoordinatorTransaction, OpenTransaction
 from brew.observability import status as told
 from brew.offsets import Committed, LogOffsets, SourcePosition
-from operations.partition_state import Look, Remaining
-from operations.ui.build import Answers, Memory, gather
-from operations.ui.model import Flow, Names, Tail, View
-from operations.ui.poller import Answer
-from operations.xray.model import Fold, Strip
+from operations.partition_state import PartitionSnapshot, Remaining
+from operations.ui.build import PollResults, ViewHistory, build_view
+from operations.ui.model import InputSnapshot, Names, OutputTail, View
+from operations.ui.poller import PollResult
+from operations.xray.model import RunBuilder, Strip
 
 NAMES = Names("g", "in", "out", "k:9092")
 TAIL = 100
 EVERY_S, PATIENCE_S = 1.0, 5.0
 
 
-def look(partition: int, position: int, stable: int, end: int | None = None, **more: Any) -> Look:
+def look(partition: int, position: int, stable: int, end: int | None = None, **more: Any) -> PartitionSnapshot:
     log = LogOffsets(0, stable, stable if end is None else end)
-    return Look(partition, log, Committed(position, ""), Remaining(max(0, stable - position)), **more)
+    return PartitionSnapshot(partition, log, Committed(position, ""), Remaining(max(0, stable - position)), **more)
 
 
 def holder(partition: int, name: str = "billing-7") -> tuple[OpenTransaction, ...]:
     return (OpenTransaction(partition, 3, 0, 10, name, 34.0),)
 
 
-def own(partition: int, state: str = "Ongoing", epoch: int = 4) -> Coordinated:
-    return Coordinated(f"g:in:{partition}", state, 100 + partition, epoch, 60_000, T0 - 400, frozenset())
+def own(partition: int, state: str = "Ongoing", epoch: int = 4) -> CoordinatorTransaction:
+    return CoordinatorTransaction(f"g:in:{partition}", state, 100 + partition, epoch, 60_000, T0 - 400, frozenset())
 
 
-def flow(*looks: Look, at_s: float = 100.0, **more: Any) -> Answer[Flow]:
-    return Answer("flow", EVERY_S, PATIENCE_S, Flow(T0, looks), at_s, at_s - 50, **more)
+def flow(*looks: PartitionSnapshot, at_s: float = 100.0, **more: Any) -> PollResult[InputSnapshot]:
+    return PollResult("flow", EVERY_S, PATIENCE_S, InputSnapshot(T0, looks), at_s, at_s - 50, **more)
 
 
 def strip(partition: int = 0) -> Strip:
     """Twenty records aborted by a fence, twenty committed, five open."""
-    fold = Fold(0, 47)
+    fold = RunBuilder(0, 47)
     source = (SourcePosition("in", partition, 30), SourcePosition("in", partition, 49))
     for one in (
         batch(0, 20, 100 + partition, 3),
@@ -53,9 +53,9 @@ def strip(partition: int = 0) -> Strip:
     return Strip("out", partition, LogOffsets(0, 42, 47), 0, 47, fold.finish())
 
 
-def tails(*strips: Strip, at_s: float = 100.0, **more: Any) -> Answer[Tail]:
-    value = Tail("out", {one.partition: one for one in strips}, missing=not strips)
-    return Answer("tail", 2 * EVERY_S, PATIENCE_S, value, at_s, at_s - 50, **more)
+def tails(*strips: Strip, at_s: float = 100.0, **more: Any) -> PollResult[OutputTail]:
+    value = OutputTail("out", {one.partition: one for one in strips}, missing=not strips)
+    return PollResult("tail", 2 * EVERY_S, PATIENCE_S, value, at_s, at_s - 50, **more)
 
 
 def status(*partitions: told.PartitionStatus, group: str = "g") -> told.Status:
@@ -72,25 +72,25 @@ def running(partition: int, state: str = "working", **more: Any) -> told.Partiti
     return told.PartitionStatus("in", partition, told.PartitionState(state), "it says so", **(known | more))
 
 
-def statuses(value: told.Status, *, name: str = "http://h:3000/status", at_s: float = 100.0) -> Answer[told.Status]:
-    return Answer(name, EVERY_S, PATIENCE_S, value, at_s, at_s - 50)
+def statuses(value: told.Status, *, name: str = "http://h:3000/status", at_s: float = 100.0) -> PollResult[told.Status]:
+    return PollResult(name, EVERY_S, PATIENCE_S, value, at_s, at_s - 50)
 
 
-def seen(answers: Answers, memory: Memory | None = None, now_s: float = 100.2) -> View:
-    return gather(NAMES, answers, memory or Memory(), now_s, T0, TAIL)
+def seen(answers: PollResults, memory: ViewHistory | None = None, now_s: float = 100.2) -> View:
+    return build_view(NAMES, answers, memory or ViewHistory(), now_s, T0, TAIL)
 
 
-def moving(*, count: int = 8, partitions: int = 1, each: int = 50, **more: Any) -> tuple[Answers, Memory]:
+def moving(*, count: int = 8, partitions: int = 1, each: int = 50, **more: Any) -> tuple[PollResults, ViewHistory]:
     """Several looks, a second apart, at partitions whose position moves; the last one is at 100 s."""
-    memory = Memory()
-    answers = Answers(flow(), tails())
+    memory = ViewHistory()
+    answers = PollResults(flow(), tails())
     for at in range(count):
         at_s = 100.0 - (count - 1 - at)
         looks = (look(p, 1000 + each * at, 5000, own=own(p)) for p in range(partitions))
-        answers = Answers(flow(*looks, at_s=at_s), tails(*(strip(p) for p in range(partitions))), **more)
+        answers = PollResults(flow(*looks, at_s=at_s), tails(*(strip(p) for p in range(partitions))), **more)
         seen(answers, memory, at_s)
     return answers, memory
 
 
-def failed(answer: Answer[Any], why: str) -> Answer[Any]:
+def failed(answer: PollResult[Any], why: str) -> PollResult[Any]:
     return replace(answer, failed=why)

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from brew.cluster import RawBatch
 from brew.offsets import LogOffsets, SourcePosition
 from operations.xray import timeline
-from operations.xray.model import Fold, Strip
-from operations.xray.timeline import Told, Xray
+from operations.xray.model import RunBuilder, Strip
+from operations.xray.timeline import TimelineEvent, Xray
 
 T0 = 1_780_000_000_000
 
@@ -28,11 +28,11 @@ def strip(topic: str, batches: Iterable[RawBatch], *, stable: int | None = None,
     """Partition 0 with these batches, each transaction's records from `in` partition 0 offsets 0 to 7."""
     given = list(batches)
     end = given[-1].last_offset + 1
-    fold = Fold(0, end)
+    fold = RunBuilder(0, end)
     for one in given:
         fold.add(one, lambda: (SourcePosition("in", 0, 0), SourcePosition("in", 0, 7)))
     runs = fold.finish()
-    timeline.settle(runs, T0 + 100)
+    timeline.assign_write_times(runs, T0 + 100)
     return Strip(topic, 0, LogOffsets(0, end if stable is None else stable, end), 0, end, runs, group)
 
 
@@ -50,6 +50,6 @@ def crashed_and_healed() -> Xray:
         ],
         stable=18,
     )
-    told = (Told(T0 + 5, 1, "crashed", 0, 0, 8, crash=True),)
+    told = (TimelineEvent(T0 + 5, 1, "crashed", 0, 0, 8, crash=True),)
     line = timeline.timeline([orders, copies], {0: [(T0 + 40, 8)]}, told, "in", T0 + 100)
     return Xray((orders, copies), line, {"in": "input", "out": "output"}, "g", "k:9092", T0 + 100, told)

@@ -14,7 +14,7 @@ from brew.journal import Entry, Phase, Step
 from brew.offsets import LogOffsets, SourcePosition
 from brew.records import DISCOUNTS, ERROR_REASON, tier_of_key
 from proof.checking.checker import Checker
-from proof.checking.input_partition import Facts, Record
+from proof.checking.input_partition import BrokerFacts, Record
 from proof.checking.journals import Acknowledged, check_fired, check_readers, check_secrets, check_stalls
 from proof.findings import Report
 from proof.seed import orders, spoiled
@@ -124,7 +124,7 @@ def _attempts(
 class History:
     """What the logs hold in the end, and what processes wrote down."""
 
-    facts: Facts
+    facts: BrokerFacts
     inputs: list[Record]
     visible: dict[str, list[Record]]
     batches: dict[tuple[str, int], list[RawBatch]]
@@ -276,7 +276,7 @@ def happened(world: World, *, journals: bool = True) -> History:
         topic: {p: LogOffsets(0, brokers.end((topic, p)), brokers.end((topic, p))) for p in targets}
         for topic in (OUT, DEAD)
     }
-    facts = Facts(
+    facts = BrokerFacts(
         "in", OUT, DEAD, world.logs, brokers.committed, world.shape, downstream=downstream, settled=True,
         journals=journals,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from brew.offsets import LogOffsets, SourcePosition
 from brew.records import DISCOUNTS, ERROR_OMITTED, ERROR_REASON, tier_of_key
 from proof.checking.checker import Checker
-from proof.checking.input_partition import Facts, Record
+from proof.checking.input_partition import BrokerFacts, Record
 from proof.findings import Name, Report, Verdict
 from proof.seed import orders, spoiled
 
@@ -34,7 +34,9 @@ class History:
 
     def report(self, dice: random.Random | None = None) -> Report:
         """Judge it; with dice, the three logs arrive in an arbitrary interleaving."""
-        checker = Checker(Facts("in", "out", "dlq", self.logs, self.committed, self.output_partitions, self.doubts))
+        checker = Checker(
+            BrokerFacts("in", "out", "dlq", self.logs, self.committed, self.output_partitions, self.doubts)
+        )
         takes = [
             (checker.input, list(self.inputs)),
             (checker.output, list(self.outputs)),
@@ -284,7 +286,7 @@ def test_at_most_twenty_findings_are_kept_and_all_are_counted() -> None:
 def test_nothing_waits_when_the_logs_arrive_in_step() -> None:
     """Twenty thousand orders in step leave nothing waiting on the way."""
     order, total = orders(0), 20_000
-    checker = Checker(Facts("in", "out", "dlq", {0: LogOffsets(0, total, total)}, {0: total}, 1))
+    checker = Checker(BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, total, total)}, {0: total}, 1))
     most = 0
     for at in range(total):
         key, value = order(at)

@@ -12,7 +12,7 @@ from brew.offsets import LogOffsets, SourcePosition
 from brew.records import ERROR_OMITTED, ERROR_REASON, Reason
 from proof.checking.checker import Checker
 from proof.checking.comparison import wrong_dead_letter, wrong_output
-from proof.checking.input_partition import Facts, Lane, Layout, Record, Stream
+from proof.checking.input_partition import BrokerFacts, InputPartition, Layout, Record, Stream
 from proof.checking.journals import Acknowledged, check_readers
 from proof.checking.positions import OffsetLog, Positions
 from proof.checking.transactions import Endings, RawLog
@@ -171,7 +171,7 @@ class Offsets:
 
     def __init__(self) -> None:
         self.found = Findings()
-        self.position = Positions("in", 0, Lane(0), self.found, lambda _key: False)
+        self.position = Positions("in", 0, InputPartition(0), self.found, lambda _key: False)
         self.log = OffsetLog({0: self.position}, self.found, Endings(self.found), strict=True)
         self.log.begin(4)
         self._next = 0
@@ -311,7 +311,7 @@ ENRICHED = VALUE[:-1] + b',"loyalty_tier":"gold","loyalty_discount":0.15}'
 
 def ended(log: LogOffsets, committed: int | None, acknowledged: list[Entry], **more: Any) -> Checker:
     """Inputs 0 to 2 are out; their offset commit is in the log."""
-    facts = Facts("in", "out", "dlq", {0: log}, {0: committed}, 1, **more)
+    facts = BrokerFacts("in", "out", "dlq", {0: log}, {0: committed}, 1, **more)
     made = Checker(facts, Acknowledged(acknowledged, "in"))
     made.input([Record(0, n, b"gold-1", VALUE, [], 1) for n in range(3)])
     made.output(
@@ -345,7 +345,7 @@ def test_a_group_behind_what_was_acknowledged_lost_a_commit_unless_somebody_move
 
 def test_a_range_of_lost_commits_is_told_once() -> None:
     """Each of its records is lost, and one acknowledgement was broken."""
-    facts = Facts("in", "out", "dlq", {0: LogOffsets(0, 3, 3)}, {0: 3}, 1)
+    facts = BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 3, 3)}, {0: 3}, 1)
     made = Checker(facts, Acknowledged([said(0, 3)], "in"))
     made.input([Record(0, n, b"gold-1", VALUE, [], 1) for n in range(3)])
     made.input_ended()

@@ -14,7 +14,7 @@ from mutations import PLANS, Plan
 from brew.cluster import RawBatch
 from brew.offsets import LogOffsets, SourcePosition
 from proof.checking.checker import Checker
-from proof.checking.input_partition import Facts
+from proof.checking.input_partition import BrokerFacts
 from proof.checking.journals import check_secrets
 from proof.findings import Findings, Name, Verdict
 
@@ -112,7 +112,7 @@ def test_a_producer_that_is_allowed_to_reuse_its_epoch_raises_no_alarm() -> None
         for txn in world.lanes[lane]:
             txn.epoch = 0
     made = happened(world)
-    made.facts = Facts(**{name: getattr(made.facts, name) for name in made.facts.__slots__} | {"strict": False})
+    made.facts = BrokerFacts(**{name: getattr(made.facts, name) for name in made.facts.__slots__} | {"strict": False})
     assert made.report().verdict is Verdict.PROVEN
 
 
@@ -138,7 +138,7 @@ def test_a_secret_cut_by_a_chunk_is_found_once_and_not_repeated() -> None:
 def test_memory_does_not_grow_with_logs_that_arrive_in_order() -> None:
     """Inputs one batch ahead of outputs: what waits is that batch, what stays is nothing per record."""
     total, step, waits = 40_000, 500, []
-    facts = Facts("in", OUT, "dlq", {0: LogOffsets(0, total, total)}, {0: total}, 1)
+    facts = BrokerFacts("in", OUT, "dlq", {0: LogOffsets(0, total, total)}, {0: total}, 1)
     checker, key = Checker(facts), b"gold-1"
     checker.offsets.begin(0)
     value = b'{"customer_id":"c"}'
@@ -164,7 +164,7 @@ def test_memory_does_not_grow_with_logs_that_arrive_in_order() -> None:
 
 def test_gaps_cost_sixteen_bytes_each_and_records_nothing() -> None:
     """A transactional input has a gap per marker or aborted transaction."""
-    facts = Facts("in", OUT, "dlq", {0: LogOffsets(0, 2000, 2000)}, {0: 0}, 1)
+    facts = BrokerFacts("in", OUT, "dlq", {0: LogOffsets(0, 2000, 2000)}, {0: 0}, 1)
     checker = Checker(facts)
     checker.input([(0, at, b"k", b"{}", [], 1) for at in range(0, 2000, 2)])
     assert checker.held_bytes <= 16 * 1000

@@ -6,7 +6,7 @@ import pytest
 
 from brew.cluster import RawBatch
 from brew.journal import Entry, Phase, Run, Step
-from proof.checking.input_partition import Lane, Layout, Row
+from proof.checking.input_partition import InputPartition, Layout, Row
 from proof.checking.journals import Acknowledged, check_fired, check_readers, check_secrets, check_stalls
 from proof.checking.transactions import Endings, RawLog
 from proof.findings import Finding, Findings, Name
@@ -16,8 +16,8 @@ def row(offset: int) -> Row:
     return 0, offset, None, None, [], None
 
 
-def lane(*offsets: int, read: int = 10) -> Lane:
-    made = Lane(0)
+def lane(*offsets: int, read: int = 10) -> InputPartition:
+    made = InputPartition(0)
     for offset in offsets:
         made.skip_to(offset)
         made.queue.append(row(offset))
@@ -54,7 +54,7 @@ def test_a_lane_waits_for_both_sides_until_it_forgets() -> None:
 
 
 def test_a_stretch_that_was_read_already_is_no_gap() -> None:
-    made = Lane(5)
+    made = InputPartition(5)
     made.skip_to(5)
     made.skip_to(4)
     assert (made.read, made.held_bytes, made.visible(4)) == (5, 0, True)

@@ -8,7 +8,7 @@ from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
 from brew.offsets import LogOffsets, SourcePosition
 from brew.records import ERROR_REASON
 from proof.checking.checker import Checker
-from proof.checking.input_partition import Facts, Record
+from proof.checking.input_partition import BrokerFacts, Record
 from proof.findings import Name, Verdict
 
 VALUE = b'{"customer_id":"c"}'
@@ -34,7 +34,7 @@ def checker(until: int = 4, committed: int | None = None, partitions: int = 1, o
     """``until``: the last stable offset of every input partition, and of the log's end two more."""
     logs = {p: LogOffsets(0, until, until + 2) for p in range(partitions)}
     position = until if committed is None else committed
-    return Checker(Facts("in", "out", "dlq", logs, dict.fromkeys(logs, position), output_partitions))
+    return Checker(BrokerFacts("in", "out", "dlq", logs, dict.fromkeys(logs, position), output_partitions))
 
 
 def named(made: Checker) -> dict[str, int]:
@@ -168,7 +168,7 @@ def raw(base: int, records: int, key: tuple[int, int], marker: str | None = None
 def test_the_evidence_of_a_torn_transaction_names_all_of_its_sources(together: bool) -> None:
     """Also where its records were right at first sight, whether others follow in the same reading or not."""
     first, second = (7, 0), (8, 0)
-    facts = Facts("in", "out", "dlq", {0: LogOffsets(0, 12, 12)}, {0: 12}, 1)
+    facts = BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 12, 12)}, {0: 12}, 1)
     made = Checker(facts)
     made.offsets.begin(0)
     for at, (key, until) in enumerate((((5, 0), 6), (second, 12))):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from brew.cluster import RawBatch
-from proof.checking.input_partition import Lane, Stream
+from proof.checking.input_partition import InputPartition, Stream
 from proof.checking.positions import Positions
 from proof.checking.transactions import Attempt, Endings, Key, RawLog
 from proof.findings import Findings, Name
@@ -21,7 +21,7 @@ class Log:
 
     def __init__(self, both: Callable[[Key], bool] = lambda _key: False) -> None:
         self.found = Findings()
-        self.lane = Lane(0)
+        self.lane = InputPartition(0)
         self.lane.read = 100
         self.positions = Positions("in", 0, self.lane, self.found, both)
         self.positions.readable = True

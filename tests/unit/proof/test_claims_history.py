@@ -8,7 +8,7 @@ from harness.claims import INTERVAL, START_MS, beat, claim, release
 
 from brew.claims.messages import Message, encode
 from brew.claims.state import Table
-from proof.claims.history import History, View
+from proof.claims.history import History, MemberView
 
 
 def told(*records: tuple[int, Message]) -> History:
@@ -36,9 +36,12 @@ def test_owners_follow_each_other_and_each_position_has_one() -> None:
 def test_a_member_that_holds_what_the_log_gives_to_another_is_misled() -> None:
     """Also one that holds by an older claim, or what nobody has; each at the position it has read to."""
     history = told((0, claim("a")), (2 * INTERVAL + 1, claim("b")))
-    assert history.misled([View("a", 1, {0: 0}), View("b", 2, {0: 1})]) == []
-    assert len(history.misled([View("a", 2, {0: 0}), View("b", 1, {0: 1}), View("b", 2, {0: 0, 7: 3})])) == 4
-    assert history.misled([View("a", 3, {0: 0})]) == []  # not read so far: nothing to compare with
+    assert history.misled([MemberView("a", 1, {0: 0}), MemberView("b", 2, {0: 1})]) == []
+    assert (
+        len(history.misled([MemberView("a", 2, {0: 0}), MemberView("b", 1, {0: 1}), MemberView("b", 2, {0: 0, 7: 3})]))
+        == 4
+    )
+    assert history.misled([MemberView("a", 3, {0: 0})]) == []  # not read so far: nothing to compare with
 
 
 def test_it_agrees_with_the_products_fold_on_random_logs() -> None:

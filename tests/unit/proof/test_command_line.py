@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.names import ExitCode
 from downstream.__main__ import downstream
 from proof.__main__ import COMMANDS, proof
@@ -18,7 +18,7 @@ from proof.commands import options
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Help costs no broker and shows how to call."""
-    assert outcome(proof, "proof", [command, "--help"]) == ExitCode.DONE
+    assert exit_code_of(proof, "proof", [command, "--help"]) == ExitCode.DONE
     assert f"python -m proof {command}" in capsys.readouterr().out
 
 
@@ -38,13 +38,13 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
 )
 def test_wrong_usage_exits_64_with_a_sentence(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Before any broker is asked."""
-    assert outcome(proof, "proof", arguments) == ExitCode.USAGE
+    assert exit_code_of(proof, "proof", arguments) == ExitCode.USAGE
     assert capsys.readouterr().err.strip()
 
 
 def test_wrong_usage_of_downstream_exits_64_too(capsys: pytest.CaptureFixture[str]) -> None:
     """Both programs tell usage from refusal."""
-    assert outcome(downstream, "downstream", ["count", "--isolation", "maybe"]) == ExitCode.USAGE
+    assert exit_code_of(downstream, "downstream", ["count", "--isolation", "maybe"]) == ExitCode.USAGE
     assert "read_committed" in capsys.readouterr().err
 
 
@@ -53,12 +53,12 @@ def test_who_asked_for_json_is_refused_in_json(
 ) -> None:
     """On stderr, one object: whoever parses stdout never takes a refusal for an answer."""
     monkeypatch.setattr(options, "REACH_S", 0.3)
-    assert outcome(proof, "proof", ["verify", "--bootstrap", "localhost:1", "--json"]) == ExitCode.REFUSED
+    assert exit_code_of(proof, "proof", ["verify", "--bootstrap", "localhost:1", "--json"]) == ExitCode.REFUSED
     refused = capsys.readouterr()
     told = json.loads(refused.err)
     assert (refused.out, "localhost:1" in told["error"]) == ("", True)
     assert told["next"] == "start one with `make up`, or point BOOTSTRAP (--bootstrap) at yours"
-    assert outcome(proof, "proof", ["verify", "--nonsense", "--json"]) == ExitCode.USAGE
+    assert exit_code_of(proof, "proof", ["verify", "--nonsense", "--json"]) == ExitCode.USAGE
     told = json.loads(capsys.readouterr().err)
     assert ("--nonsense" in told["error"], told["next"]) == (True, "see --help")
 
@@ -68,7 +68,7 @@ def test_an_unreachable_broker_is_refused_with_what_to_do(
 ) -> None:
     """One sentence, exit code 3."""
     monkeypatch.setattr(options, "REACH_S", 0.3)
-    assert outcome(proof, "proof", ["verify", "--bootstrap", "localhost:1"]) == ExitCode.REFUSED
+    assert exit_code_of(proof, "proof", ["verify", "--bootstrap", "localhost:1"]) == ExitCode.REFUSED
     told = capsys.readouterr().err
     assert "localhost:1" in told
     assert "make up" in told

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from proof.campaign.cells.stores_ledger import LosesReplies
+from proof.campaign.cells.stores_ledger import ReplyDroppingProxy
 
 REPLY = b"C\x00\x00\x00\x0bCOMMIT\x00Z\x00\x00\x00\x05I"
 
@@ -36,11 +36,13 @@ def server() -> socket.socket:
         yield listening
 
 
-def _door(server: socket.socket, probability: float) -> LosesReplies:
-    return LosesReplies(f"postgresql://brew@127.0.0.1:{server.getsockname()[1]}/brew", probability, random.Random(1))
+def _door(server: socket.socket, probability: float) -> ReplyDroppingProxy:
+    return ReplyDroppingProxy(
+        f"postgresql://brew@127.0.0.1:{server.getsockname()[1]}/brew", probability, random.Random(1)
+    )
 
 
-def _client(door: LosesReplies) -> socket.socket:
+def _client(door: ReplyDroppingProxy) -> socket.socket:
     port = int(door.url.rpartition(":")[2].partition("/")[0])
     return socket.create_connection(("127.0.0.1", port), 5)
 

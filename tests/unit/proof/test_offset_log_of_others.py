@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
-from proof.checking.input_partition import Lane
+from proof.checking.input_partition import InputPartition
 from proof.checking.positions import OffsetLog, Positions
 from proof.checking.transactions import Endings
 from proof.findings import Findings, Name
@@ -30,7 +30,7 @@ def test_a_foreign_groups_transactions_are_neither_judged_nor_counted(ours: bool
     """Found by the mutants: one group's reused epoch made its neighbours' runs red, and their counts too high."""
     found = Findings()
     endings = Endings(found, [500])
-    position = Positions("in", 0, Lane(0), found, endings.both)
+    position = Positions("in", 0, InputPartition(0), found, endings.both)
     log = OffsetLog({0: position}, found, endings, strict=True)
     log.begin(4)
 

@@ -16,7 +16,7 @@ from brew.settings import Limits
 from pipeline.orders import enricher
 from pipeline.profiles import Table, lookup
 from proof.checking.checker import Checker
-from proof.checking.input_partition import Facts, Record
+from proof.checking.input_partition import BrokerFacts, Record
 from proof.findings import Name, Verdict
 from proof.oracle import Profiles
 from proof.seed_customers import Customers, chunks
@@ -142,7 +142,7 @@ def test_what_the_pipeline_makes_of_any_log_is_right_and_no_other_tier_is(
 def verdict(tier: str, header: bytes | None, log: Log = (GOLD,)) -> Any:
     """One order and its output, through the checker."""
     profiles = read(log)
-    checker = Checker(Facts("in", "out", "dlq", {0: LogOffsets(0, 1, 1)}, {0: 1}, 1, profiles=profiles))
+    checker = Checker(BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 1, 1)}, {0: 1}, 1, profiles=profiles))
     source = SourcePosition("in", 0, 0).headers()
     added = [] if header is None else [(PROFILE_OFFSET, header)]
     checker.input([Record(0, 0, b"gold-1", ORDER, [("trace", b"1")], 5)])

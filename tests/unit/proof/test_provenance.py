@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from harness.campaigns import campaign as whole
 
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.names import ExitCode
 from proof import provenance
 from proof.__main__ import proof
 from proof.campaign import campaign, result
-from proof.campaign.campaign import Plan, carry_out
+from proof.campaign.campaign import Plan, run_campaign
 from proof.campaign.cell import Cell
-from proof.campaign.runner import Terms
+from proof.campaign.runner import RunSettings
 from proof.provenance import MadeWith, kernel, kernel_modules
 from proof.report.results import read
 from proof.report.summary import Summary
@@ -72,8 +72,8 @@ def test_somebody_elses_program_and_brokers_are_not_told_as_ours() -> None:
 
 def test_each_result_says_what_it_was_made_with(tmp_path: Path) -> None:
     """In the line that is written as soon as the cell is over, and around the whole."""
-    plan = Plan([QUIET], [1], Terms(tmp_path), "test", "nowhere:1")
-    (found,) = carry_out(plan, lambda _cell, _seed: None, lambda _result: None)
+    plan = Plan([QUIET], [1], RunSettings(tmp_path), "test", "nowhere:1")
+    (found,) = run_campaign(plan, lambda _cell, _seed: None, lambda _result: None)
     made = MadeWith.now(our_brokers=False)
     told = json.loads((tmp_path / result.LINES).read_text())
     about = json.loads((tmp_path / result.WHOLE).read_text())["campaign"]
@@ -86,12 +86,12 @@ def test_a_campaign_that_is_taken_up_again_repeats_what_another_kernel_did(
 ) -> None:
     """What is there of this kernel is left out; of another one it shows nothing."""
     began: list[str] = []
-    plan = Plan([QUIET], [1], Terms(tmp_path), "test", "nowhere:1", resume=True)
+    plan = Plan([QUIET], [1], RunSettings(tmp_path), "test", "nowhere:1", resume=True)
     for _ in range(2):
-        carry_out(plan, lambda cell, _seed: began.append(cell.name), lambda _result: None)
+        run_campaign(plan, lambda cell, _seed: began.append(cell.name), lambda _result: None)
     assert began == ["a"]
     monkeypatch.setattr(campaign, "_made_with", lambda _plan: MadeWith("c", "another", {}))
-    done = carry_out(plan, lambda cell, _seed: began.append(cell.name), lambda _result: None)
+    done = run_campaign(plan, lambda cell, _seed: began.append(cell.name), lambda _result: None)
     assert (began, [one.kernel for one in done]) == (["a", "a"], ["another"])
 
 
@@ -102,9 +102,9 @@ def test_a_report_of_results_without_a_kernel_says_so_by_itself(
     results, out, summary = tmp_path / "r.json", tmp_path / "r.html", tmp_path / "r.md"
     results.write_text(json.dumps(whole(1, broken=False)))
     words = ["report", str(results), "--out", str(out), "--summary-md", str(summary)]
-    assert outcome(proof, "proof", words) == ExitCode.DONE
+    assert exit_code_of(proof, "proof", words) == ExitCode.DONE
     said = capsys.readouterr().out
-    assert outcome(proof, "proof", [*words, "--json"]) == ExitCode.DONE
+    assert exit_code_of(proof, "proof", [*words, "--json"]) == ExitCode.DONE
     told = json.loads(capsys.readouterr().out)
     sentence = f"86 of 86 runs were made with another kernel than today's, {kernel()} (commit unknown)"
     for text in (said, out.read_text(), summary.read_text(), told["outdated"]):

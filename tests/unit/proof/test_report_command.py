@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from harness.campaigns import campaign
 
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Refused
 from brew.names import ExitCode
@@ -45,7 +45,7 @@ def test_lines_and_a_whole_campaign_give_the_same_numbers(tmp_path: Path, capsys
     for names in (["all.json"], ["a.jsonl", "b.jsonl"]):
         files = [str(tmp_path / name) for name in names]
         out = tmp_path / "new" / "report.html"
-        assert outcome(proof, "proof", ["report", *files, "--out", str(out), "--json"]) == ExitCode.DONE
+        assert exit_code_of(proof, "proof", ["report", *files, "--out", str(out), "--json"]) == ExitCode.DONE
         told.append(json.loads(capsys.readouterr().out) | {"campaigns": None})
         assert out.read_text().startswith("<!DOCTYPE html>")
     assert told[0] == told[1]
@@ -56,7 +56,7 @@ def test_the_command_says_what_it_found_and_wrote(tmp_path: Path, capsys: pytest
     """Verdict, bars, files."""
     results, out, summary = tmp_path / "r.json", tmp_path / "r.html", tmp_path / "r.md"
     results.write_bytes(json.dumps(campaign(1, broken=False, kernel=kernel())).encode() + b"\n")
-    code = outcome(proof, "proof", ["report", str(results), "--out", str(out), "--summary-md", str(summary)])
+    code = exit_code_of(proof, "proof", ["report", str(results), "--out", str(out), "--summary-md", str(summary)])
     told = capsys.readouterr().out
     assert code == ExitCode.DONE
     assert told.startswith("Proven: of 86 cells")
@@ -68,7 +68,7 @@ def test_bytes_that_are_no_text_are_shown_not_refused(tmp_path: Path) -> None:
     """A record's bytes may have come into the evidence as they are."""
     results, out = tmp_path / "r.jsonl", tmp_path / "r.html"
     results.write_bytes(json.dumps(CELL | {"note": "X"}).encode().replace(b"X", b"\xff\xfe"))
-    assert outcome(proof, "proof", ["report", str(results), "--out", str(out)]) == ExitCode.DONE
+    assert exit_code_of(proof, "proof", ["report", str(results), "--out", str(out)]) == ExitCode.DONE
     assert r"\udcff\udcfe" in out.read_text("utf-8")
 
 
@@ -117,7 +117,7 @@ def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest
     """With the place, and what to do."""
     (tmp_path / "r.jsonl").write_text(json.dumps(CELL))
     out = tmp_path / "r.jsonl" / "r.html"
-    assert outcome(proof, "proof", ["report", str(tmp_path / "r.jsonl"), "--out", str(out)]) == ExitCode.REFUSED
+    assert exit_code_of(proof, "proof", ["report", str(tmp_path / "r.jsonl"), "--out", str(out)]) == ExitCode.REFUSED
     assert "name a place that can be" in capsys.readouterr().err
 
 

@@ -13,7 +13,7 @@ from harness.campaigns import HOSTILE, campaign
 from brew.names import CrashPoint
 from proof.report.figures import HEIGHT, Axis, plot
 from proof.report.results import MATRIX, TITLES, Result, Standing, read
-from proof.report.summary import Met, Summary, Times, bars, say_seconds
+from proof.report.summary import CriterionResult, Summary, Times, acceptance_criteria, say_seconds
 from proof.report.text import document, markdown, plain
 
 ANOMALY = {"name": "lost-output", "topic": "t", "partition": 1, "offset": 2, "evidence": "gone"}
@@ -160,8 +160,8 @@ def _spoilt(results: list[Result]) -> list[Result]:
     return [replace(one, anomalies=anomaly[1][0].anomalies) for one in results]
 
 
-def _bar(title: str, results: list[Result]) -> Met:
-    (found,) = [bar.met for bar in bars(results) if bar.title == title]
+def _bar(title: str, results: list[Result]) -> CriterionResult:
+    (found,) = [bar.met for bar in acceptance_criteria(results) if bar.title == title]
     return found
 
 
@@ -193,9 +193,9 @@ STORE = [_result(path="store kills", target="ledger", fired={"kills": 200})]
 )
 def test_a_bar_is_met_at_its_number_and_missed_beyond(title: str, met: list[Result], missed: list[Result]) -> None:
     """The last good value and the first bad one; without a result that bears on it a bar is not measured."""
-    assert _bar(title, met) is Met.YES
-    assert _bar(title, missed) is Met.NO
-    assert _bar(title, []) is Met.UNKNOWN
+    assert _bar(title, met) is CriterionResult.YES
+    assert _bar(title, missed) is CriterionResult.NO
+    assert _bar(title, []) is CriterionResult.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -215,21 +215,21 @@ def test_a_bar_is_met_at_its_number_and_missed_beyond(title: str, met: list[Resu
 )
 def test_a_bar_with_a_smaller_sample_is_not_shown(title: str, few: list[Result]) -> None:
     """Never met, however good it looks: five recoveries have no 95th percentile."""
-    assert _bar(title, few) is Met.SHORT
+    assert _bar(title, few) is CriterionResult.SHORT
 
 
 def test_inconclusive_runs_make_no_sample() -> None:
     """A fault that the run itself does not believe in was not shown twenty times."""
-    assert _bar("Lease lost", [_result(fired={"leases_lost": 20}, doubts=["not seen"])]) is Met.UNKNOWN
+    assert _bar("Lease lost", [_result(fired={"leases_lost": 20}, doubts=["not seen"])]) is CriterionResult.UNKNOWN
 
 
 def test_a_bar_that_only_old_results_bear_on_is_neither_met_nor_missed() -> None:
     """What another kernel did is shown, and shows nothing of this one; one new result is a sample of one."""
     title = "Writer killed, until the first new commit, connector reader"
     old = _took("writer", 2.0, kernel="0123456789ab")
-    (bar,) = [one for one in bars(old) if one.title == title]
-    assert (bar.met, bar.measured) == (Met.OUTDATED, "p95 2.00 s of 203")
-    assert _bar(title, [*old, *_took("writer", 1.0, 1)]) is Met.SHORT
+    (bar,) = [one for one in acceptance_criteria(old) if one.title == title]
+    assert (bar.met, bar.measured) == (CriterionResult.OUTDATED, "p95 2.00 s of 203")
+    assert _bar(title, [*old, *_took("writer", 1.0, 1)]) is CriterionResult.SHORT
 
 
 @pytest.mark.parametrize("fields", [{}, {"expected": "violated", "verdict": "violated"}])
@@ -249,26 +249,26 @@ def test_what_another_kernel_showed_is_not_proven(fields: dict[str, Any]) -> Non
 def test_positive_controls_bear_on_no_bar() -> None:
     """What breaks on purpose says nothing about what we promise."""
     control = _kills("writer", 1, recovery_s=[60.0], expected="violated", verdict="violated", anomalies=[ANOMALY])
-    assert {bar.met for bar in bars(control)} == {Met.UNKNOWN}
+    assert {bar.met for bar in acceptance_criteria(control)} == {CriterionResult.UNKNOWN}
 
 
 @pytest.mark.parametrize(
     ("control", "strict", "met"),
     [
-        ((100, 95), (1000, 0), (Met.YES, Met.YES)),
-        ((100, 94), (1000, 1), (Met.NO, Met.NO)),
-        ((9, 9), (999, 0), (Met.YES, Met.SHORT)),
+        ((100, 95), (1000, 0), (CriterionResult.YES, CriterionResult.YES)),
+        ((100, 94), (1000, 1), (CriterionResult.NO, CriterionResult.NO)),
+        ((9, 9), (999, 0), (CriterionResult.YES, CriterionResult.SHORT)),
     ],
 )
 def test_a_late_end_txn_is_believed_only_beside_a_control_that_breaks(
-    control: tuple[int, int], strict: tuple[int, int], met: tuple[Met, Met]
+    control: tuple[int, int], strict: tuple[int, int], met: tuple[CriterionResult, CriterionResult]
 ) -> None:
     """95 of 100 broken with a reused producer at least, none of 1,000 with ours."""
 
     def of(tried: tuple[int, int], **more: str) -> Result:
         return _result(row="F11", fired={"late_frames": tried[0], "broken": tried[1]}, **more)
 
-    found = bars([of(control, expected="violated", verdict="violated"), of(strict)])
+    found = acceptance_criteria([of(control, expected="violated", verdict="violated"), of(strict)])
     assert tuple(bar.met for bar in found if "EndTxn" in bar.title) == met
 
 

@@ -7,7 +7,7 @@ import json
 import click
 import pytest
 
-from brew.cli import as_bytes, as_text, outcome
+from brew.cli import as_bytes, as_text, exit_code_of
 from brew.errors import Refused
 from brew.names import ExitCode
 
@@ -29,7 +29,7 @@ def test_a_refusal_that_names_such_an_argument_is_said(more: list[str], capsys: 
     def command(what: str, *, as_json: bool) -> None:  # noqa: ARG001 - the shape of a command
         raise Refused(f"nothing is called {what}; name something else")
 
-    assert outcome(command, "pipeline", ["gold-\udcff", *more]) == ExitCode.REFUSED
+    assert exit_code_of(command, "pipeline", ["gold-\udcff", *more]) == ExitCode.REFUSED
     told = capsys.readouterr().err
     text = json.loads(told)["error"] if more else told
     assert "nothing is called gold-\N{REPLACEMENT CHARACTER}" in text

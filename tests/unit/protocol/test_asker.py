@@ -13,7 +13,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Retriable
 from brew.kafka import offset_fetch
-from brew.kafka.offset_fetch import Answer, Asker, Told
+from brew.kafka.offset_fetch import CoordinatorAnswer, FetchedOffset, OffsetFetchClient
 
 PLACE = ("orders", 0)
 
@@ -41,9 +41,9 @@ def answer(monkeypatch: pytest.MonkeyPatch, admin: Admin) -> Iterator[threading.
     """Looks are answered once it is set."""
     may = threading.Event()
 
-    def ask(*_: object) -> list[dict[tuple[str, int], Told]]:
+    def ask(*_: object) -> list[dict[tuple[str, int], FetchedOffset]]:
         assert may.wait(20)
-        return [{PLACE: Told(None, unstable=True)}, {PLACE: Told(5, unstable=False)}]
+        return [{PLACE: FetchedOffset(None, unstable=True)}, {PLACE: FetchedOffset(5, unstable=False)}]
 
     monkeypatch.setattr(offset_fetch, "open_admin", lambda *_: admin)
     monkeypatch.setattr(offset_fetch, "ask", ask)
@@ -51,8 +51,8 @@ def answer(monkeypatch: pytest.MonkeyPatch, admin: Admin) -> Iterator[threading.
     may.set()
 
 
-def _asker() -> Asker:
-    return Asker(Connection("nowhere:1"), "g", Deadline(5), 1.0)
+def _asker() -> OffsetFetchClient:
+    return OffsetFetchClient(Connection("nowhere:1"), "g", Deadline(5), 1.0)
 
 
 def test_a_connection_that_is_given_up_ends_behind_the_looks_of_others(admin: Admin, answer: threading.Event) -> None:
@@ -65,7 +65,7 @@ def test_a_connection_that_is_given_up_ends_behind_the_looks_of_others(admin: Ad
         with pytest.raises(Retriable, match="step: another transaction has given this connection up"):
             one.look("step", PLACE, Deadline(20))
         answer.set()
-        assert [look.result(20) for look in looks] == [Answer(5, aware=True)] * 2
+        assert [look.result(20) for look in looks] == [CoordinatorAnswer(5, aware=True)] * 2
     assert admin.closed.is_set()
 
 

@@ -9,7 +9,7 @@ from kafka.errors import NotCoordinatorError
 from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 
 from brew.kafka import offset_fetch
-from brew.kafka.offset_fetch import Told
+from brew.kafka.offset_fetch import FetchedOffset
 
 WANTED = {"orders": [0, 1]}
 _Topic = OffsetFetchResponse.OffsetFetchResponseTopic
@@ -43,11 +43,13 @@ def test_a_question_names_group_partitions_and_whether_it_waits(many: bool, vers
 
 @pytest.mark.parametrize("many", [False, True])
 def test_an_answer_tells_where_the_group_stands_and_what_is_pending(many: bool) -> None:
-    assert offset_fetch._told(_answer(0, 0, many=many), many=many) == {
-        ("orders", 0): Told(7, unstable=False),
-        ("orders", 1): Told(None, unstable=False),
+    assert offset_fetch._parsed_response(_answer(0, 0, many=many), many=many) == {
+        ("orders", 0): FetchedOffset(7, unstable=False),
+        ("orders", 1): FetchedOffset(None, unstable=False),
     }
-    assert offset_fetch._told(_answer(88, 88, many=many), many=many)["orders", 1] == Told(None, unstable=True)
+    assert offset_fetch._parsed_response(_answer(88, 88, many=many), many=many)["orders", 1] == FetchedOffset(
+        None, unstable=True
+    )
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -55,4 +57,4 @@ def test_an_answer_tells_where_the_group_stands_and_what_is_pending(many: bool) 
 def test_an_error_is_not_taken_for_a_position(many: bool, codes: tuple[int, ...], whole: int) -> None:
     """Of one partition, or of the whole group."""
     with pytest.raises(NotCoordinatorError):
-        offset_fetch._told(_answer(*codes, many=many, whole=whole), many=many)
+        offset_fetch._parsed_response(_answer(*codes, many=many, whole=whole), many=many)

@@ -6,15 +6,15 @@ import dataclasses
 
 import pytest
 
-from brew.observability.health import Bounds, Program, Vitals, judge, live, ready, started, state_of
+from brew.observability.health import Bounds, PartitionTimes, Program, live, ready, started, state_and_reason, state_of
 from brew.observability.status import ILL, PartitionState, PartitionStatus, Phase, State
 
 BOUNDS = Bounds(polling_ttl_s=300, consuming_ttl_s=200, away_s=180)
-WELL = Vitals(polled_at=1000)
+WELL = PartitionTimes(polled_at=1000)
 
 
 def state(now: float, **vitals: object) -> PartitionState:
-    return judge(dataclasses.replace(WELL, **vitals), BOUNDS, now).state
+    return state_and_reason(dataclasses.replace(WELL, **vitals), BOUNDS, now).state
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,9 @@ def test_a_partition_that_nobody_looks_at_is_stuck_whatever_else_is_known() -> N
 
 def test_the_reason_names_number_limit_and_what_went_wrong() -> None:
     """Whoever is woken up at night reads one line."""
-    found = judge(dataclasses.replace(WELL, waiting_since=1000, lag=20, trouble="fenced: epoch 3"), BOUNDS, 1201)
+    found = state_and_reason(
+        dataclasses.replace(WELL, waiting_since=1000, lag=20, trouble="fenced: epoch 3"), BOUNDS, 1201
+    )
     assert found.reason == "20 offsets to read, nothing moved for 201 s (--consuming-ttl 200): fenced: epoch 3"
 
 

@@ -12,7 +12,7 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaTimeoutError
 
-from brew.kafka.kafka_python import PlainClient
+from brew.kafka.kafka_python import KafkaPythonAdmin
 
 _ENOUGH_MS = 400
 
@@ -56,7 +56,7 @@ def test_a_client_that_nobody_answers_leaves_no_socket_and_no_thread(
 ) -> None:
     where = request.getfixturevalue(address)
     sockets, threads = _sockets(), set(threading.enumerate())
-    _open(PlainClient, where)
+    _open(KafkaPythonAdmin, where)
     assert _sockets() - sockets == set()
     assert set(threading.enumerate()) - threads == set()
 

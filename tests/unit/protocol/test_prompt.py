@@ -11,9 +11,9 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Denied, Fatal
 from brew.kafka import clients, log_reader
-from brew.kafka.clients import Noes
+from brew.kafka.clients import ConnectionFailures
 from brew.kafka.offsets import committed
-from brew.kafka.transaction import connected
+from brew.kafka.transaction import connect_early
 from proof import seed
 
 TIMED_OUT = KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer", False, False))
@@ -33,7 +33,7 @@ class Silent:
 def test_a_producer_without_a_broker_is_no_error_yet() -> None:
     """Its first record tells, within the time that whoever writes it has."""
     client = Silent()
-    connected(client, "orders")  # type: ignore[arg-type]
+    connect_early(client, "orders")  # type: ignore[arg-type]
     [wait_s] = client.waits
     assert 0 < wait_s < 5
 
@@ -71,7 +71,7 @@ def test_a_scan_has_brokers_hold_no_answer_back(monkeypatch: pytest.MonkeyPatch)
 class Door:
     """A broker that shuts it at the second knock, and answers no question."""
 
-    def __init__(self, told: Noes) -> None:
+    def __init__(self, told: ConnectionFailures) -> None:
         self.told, self.timeouts = told, list[float]()
 
     def list_topics(self, timeout: float) -> None:

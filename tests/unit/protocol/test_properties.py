@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brew.connection import ALLOWED, REFUSED, Connection, Line, Secret, check_together, parse
+from brew.connection import ALLOWED, REFUSED, ConfigLine, Connection, Secret, check_together, parse
 from brew.errors import UsageError
 
 CANARY = "canary-7f3a"
@@ -38,7 +38,10 @@ WEAKENS = (
 
 def test_what_is_let_through_comes_back_with_its_line() -> None:
     text = "# who we are\n\n  security.protocol = sasl_ssl\r\nsasl.password=a=b#c \\ d\n! end\n"
-    assert parse(text, "f") == {"security.protocol": Line(3, "SASL_SSL"), "sasl.password": Line(4, "a=b#c \\ d")}
+    assert parse(text, "f") == {
+        "security.protocol": ConfigLine(3, "SASL_SSL"),
+        "sasl.password": ConfigLine(4, "a=b#c \\ d"),
+    }
 
 
 @pytest.mark.parametrize("name", WEAKENS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brew.acl import No, advice, no
+from brew.acl import Denial, advice, denial_in
 
 NAMES = {"input": "in.v1", "output": "out", "dead_letter": "out.dlq", "group": "g"}
 ME, FILE = "User:me", "/c.properties"
@@ -63,7 +63,7 @@ ME, FILE = "User:me", "/c.properties"
     ],
 )
 def test_a_missing_right_is_named_with_the_command_that_grants_it(text: str, rights: list[str]) -> None:
-    assert no(text) is No.RIGHT
+    assert denial_in(text) is Denial.RIGHT
     told = advice(text, ME, NAMES, FILE)
     assert told is not None
     for right in rights:
@@ -100,21 +100,21 @@ def test_a_prefix_is_granted_as_one() -> None:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("connect: SASL authentication error: Authentication failed (_AUTHENTICATION)", No.LOGIN),
-        ("Spark: org.apache.kafka.common.errors.SaslAuthenticationException: invalid credentials", No.LOGIN),
-        ("connect: ssl://h:1: SSL handshake failed: certificate has expired (_SSL)", No.TLS),
-        ("Spark: org.apache.kafka.common.errors.SslAuthenticationException: SSL handshake failed", No.TLS),
+        ("connect: SASL authentication error: Authentication failed (_AUTHENTICATION)", Denial.LOGIN),
+        ("Spark: org.apache.kafka.common.errors.SaslAuthenticationException: invalid credentials", Denial.LOGIN),
+        ("connect: ssl://h:1: SSL handshake failed: certificate has expired (_SSL)", Denial.TLS),
+        ("Spark: org.apache.kafka.common.errors.SslAuthenticationException: SSL handshake failed", Denial.TLS),
     ],
 )
-def test_a_door_that_stays_shut_names_the_user_or_the_file(text: str, kind: No) -> None:
-    assert no(text) is kind
+def test_a_door_that_stays_shut_names_the_user_or_the_file(text: str, kind: Denial) -> None:
+    assert denial_in(text) is kind
     told = advice(text, ME, NAMES, FILE)
     assert told is not None
     assert FILE in told
-    assert (ME in told) is (kind is No.LOGIN)
+    assert (ME in told) is (kind is Denial.LOGIN)
 
 
 @pytest.mark.parametrize("text", ["", "survey: timed out (_TIMED_OUT)", "fence: a newer holder (_FENCED)"])
 def test_every_other_error_is_left_alone(text: str) -> None:
-    assert no(text) is None
+    assert denial_in(text) is None
     assert advice(text, ME, NAMES, FILE) is None

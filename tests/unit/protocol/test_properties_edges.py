@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brew.connection import ALLOWED, Line, check_together, parse
+from brew.connection import ALLOWED, ConfigLine, check_together, parse
 from brew.errors import UsageError
 
 LISTED = ", ".join(ALLOWED)
@@ -48,15 +48,15 @@ def test_a_line_that_is_refused_is_told_in_one_whole_sentence(text: str, said: s
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("client.id=a=b", {"client.id": Line(1, "a=b")}),
-        ("\t client.id\t=\ta b \r\n", {"client.id": Line(1, "a b")}),
-        ("!client.id=a\n  # x\nclient.id=#a", {"client.id": Line(3, "#a")}),
-        ("broker.address.family=V6", {"broker.address.family": Line(1, "v6")}),
-        ("broker.address.family=${env:FAMILY}", {"broker.address.family": Line(1, "${env:FAMILY}")}),
+        ("client.id=a=b", {"client.id": ConfigLine(1, "a=b")}),
+        ("\t client.id\t=\ta b \r\n", {"client.id": ConfigLine(1, "a b")}),
+        ("!client.id=a\n  # x\nclient.id=#a", {"client.id": ConfigLine(3, "#a")}),
+        ("broker.address.family=V6", {"broker.address.family": ConfigLine(1, "v6")}),
+        ("broker.address.family=${env:FAMILY}", {"broker.address.family": ConfigLine(1, "${env:FAMILY}")}),
         ("", {}),
     ],
 )
-def test_what_is_let_through_is_given_as_the_client_wants_it(text: str, found: dict[str, Line]) -> None:
+def test_what_is_let_through_is_given_as_the_client_wants_it(text: str, found: dict[str, ConfigLine]) -> None:
     """A reference to a secret is looked up later, so its value is not compared with the list."""
     assert parse(text, "f") == found
 

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from brew.cli import beside, connection
+from brew.cli import connection, with_client_config
 from brew.client_config import load
 from brew.connection import CLIENT_CONFIG
 from brew.errors import BrewError, Denied, Refused, UsageError
@@ -114,7 +114,7 @@ def test_paths_begin_at_the_files_folder_and_an_expired_certificate_is_refused_b
 
 
 @click.command()
-@beside(click.option("--bootstrap", default="h:1"))
+@with_client_config(click.option("--bootstrap", default="h:1"))
 @click.option("--topic", default="orders")
 @click.option("--fail", default="")
 def _program(bootstrap: str, topic: str, fail: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from harness.pages import ROOT, tables
 
 from brew import acl
-from brew.acl import Kind, Operation, Place, Right
+from brew.acl import Kind, Operation, ResourceNames, Right
 from brew.connection import ALLOWED, CLIENT_CONFIG
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
@@ -22,7 +22,7 @@ _WITHOUT = {"campaign", "replay"}
 
 
 def test_the_table_of_rights_is_the_one_in_the_code() -> None:
-    assert acl.table() in SECURITY
+    assert acl.rights_table() in SECURITY
 
 
 def test_every_setting_that_is_let_through_is_told() -> None:
@@ -33,12 +33,16 @@ def test_every_setting_that_is_let_through_is_told() -> None:
 
 
 def test_a_place_fills_in_its_names() -> None:
-    place = Place("in", "out", "dead", "g")
-    assert [str(right) for right in acl.of("pipeline", place) if right.kind is not Kind.TOPIC] == [
+    place = ResourceNames("in", "out", "dead", "g")
+    assert [str(right) for right in acl.rights_of("pipeline", place) if right.kind is not Kind.TOPIC] == [
         "Read on group g",
         "Write on transactional-id g:*",
     ]
-    assert {right.name for right in acl.of("pipeline", place) if right.kind is Kind.TOPIC} == {"in", "out", "dead"}
+    assert {right.name for right in acl.rights_of("pipeline", place) if right.kind is Kind.TOPIC} == {
+        "in",
+        "out",
+        "dead",
+    }
 
 
 def test_nobody_but_the_pipeline_may_write() -> None:

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from brew.kafka.raw_log import sources
+from brew.kafka.raw_log import source_positions
 from brew.offsets import SourcePosition
 
 with warnings.catch_warnings():
@@ -30,11 +30,11 @@ def written(*offsets: int | None, compression: int = 0, value: bytes | None = b"
 def test_first_and_last_source_are_read_whatever_lies_between(offsets: tuple[int, ...], value: bytes | None) -> None:
     """By their headers, behind the input's own."""
     found = SourcePosition("in", 3, offsets[0]), SourcePosition("in", 3, offsets[-1])
-    assert sources(written(*offsets, value=value)) == found
+    assert source_positions(written(*offsets, value=value)) == found
 
 
 def test_a_batch_without_sources_or_compressed_tells_none() -> None:
     """A foreign writer's, or one that had to be decompressed whole."""
-    assert sources(written(None, None)) is None
-    assert sources(written(5, None)) is None
-    assert sources(written(5, 6, compression=1)) is None
+    assert source_positions(written(None, None)) is None
+    assert source_positions(written(5, None)) is None
+    assert source_positions(written(5, 6, compression=1)) is None

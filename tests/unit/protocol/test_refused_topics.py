@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from brew.acl import advice
-from brew.kafka.transaction import Refusals
+from brew.kafka.transaction import AuthorizationFailures
 
 ERROR = "Failed to add partition(s) to transaction: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
 LINE = 'ADDPARTS [rdkafka#producer-1]: TxnCoordinator/1: Failed to add partition "%s" [0] to transaction: %s'
@@ -16,7 +16,7 @@ NO, BESIDE = "Broker: Topic authorization failed", "Broker: Operation not attemp
 
 def test_what_the_client_logs_names_the_topics_in_the_step_and_in_the_advice(caplog: pytest.LogCaptureFixture) -> None:
     """Those that were not attempted because of them are none of them; whoever reads the log still gets all of it."""
-    refusals = Refusals()
+    refusals = AuthorizationFailures()
     above = logging.getLogger("test.refusals")
     told = refusals.logger(above)
     assert refusals.step("commit") == "commit"

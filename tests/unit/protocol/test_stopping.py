@@ -9,7 +9,7 @@ import sys
 import click
 import pytest
 
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.names import ExitCode
 
 _DEADLINE_S = 20.0
@@ -125,7 +125,7 @@ def test_an_interrupt_that_somebody_elses_handler_took_ends_without_a_trace(capf
     def program() -> None:
         raise KeyboardInterrupt
 
-    assert outcome(program, "program", []) == 128 + signal.SIGINT
+    assert exit_code_of(program, "program", []) == 128 + signal.SIGINT
     assert capfd.readouterr().err.strip() == "program: stopped by SIGINT"
 
 
@@ -136,5 +136,5 @@ def test_a_question_without_an_answer_is_a_refusal(capfd: pytest.CaptureFixture[
     def program() -> None:
         raise click.Abort
 
-    assert outcome(program, "program", []) == ExitCode.REFUSED
+    assert exit_code_of(program, "program", []) == ExitCode.REFUSED
     assert "a question got no answer" in capfd.readouterr().err

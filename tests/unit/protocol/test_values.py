@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brew.deadline import Deadline, again
+from brew.deadline import Deadline, retry_until
 from brew.errors import Abortable, DeadlineExceeded, Fatal, Fenced, Retriable, UsageError, classify
 from brew.kafka.clients import KafkaException, mapped
 from brew.names import TransactionalId, checked_topic
@@ -141,10 +141,10 @@ def test_a_retriable_call_is_repeated_until_it_succeeds_or_time_is_up() -> None:
             raise answer
         return answer
 
-    assert again(call, "fence", Deadline(5)) == 7
+    assert retry_until(call, "fence", Deadline(5)) == 7
 
     def never() -> int:
         raise Retriable("still")
 
     with pytest.raises(DeadlineExceeded, match=r"fence: still failing after 0\.05 s"):
-        again(never, "fence", Deadline(0.05))
+        retry_until(never, "fence", Deadline(0.05))

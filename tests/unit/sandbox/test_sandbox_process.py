@@ -11,7 +11,7 @@ from harness.waiting import await_ends, has_ended, until
 
 from brew.deadline import Deadline
 from sandbox import process
-from sandbox.process import Identity, Started
+from sandbox.process import Identity, ServerProcess
 
 WAITS = "signal.alarm(600); signal.pause()"
 IDLE = [sys.executable, "-c", f"import signal; {WAITS}"]
@@ -24,7 +24,7 @@ STUBBORN = [
 
 def test_a_process_number_given_to_another_process_is_not_ours(tmp_path: Path) -> None:
     """A state file from before a reboot must not make `down` end somebody else's program."""
-    started = Started(IDLE, tmp_path / "log", leashed=True)
+    started = ServerProcess(IDLE, tmp_path / "log", leashed=True)
     older = Identity(started.identity.pid, started.identity.created - 3600)
     assert not older.alive()
     assert not older.stop(Deadline(1))
@@ -35,7 +35,7 @@ def test_a_process_number_given_to_another_process_is_not_ours(tmp_path: Path) -
 
 def test_a_process_that_has_ended_is_not_alive_and_stopping_it_is_harmless(tmp_path: Path) -> None:
     """Also while nobody has asked for its exit status yet."""
-    started = Started([sys.executable, "-c", ""], tmp_path / "log", leashed=False)
+    started = ServerProcess([sys.executable, "-c", ""], tmp_path / "log", leashed=False)
     assert started.identity.wait(Deadline(10))
     assert not started.identity.alive()
     assert not started.identity.stop(Deadline(1))
@@ -45,7 +45,7 @@ def test_a_process_that_has_ended_is_not_alive_and_stopping_it_is_harmless(tmp_p
 def test_what_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
     """`down` ends, whatever state a server is in."""
     log = tmp_path / "log"
-    started = Started(STUBBORN, log, leashed=True)
+    started = ServerProcess(STUBBORN, log, leashed=True)
     until(lambda: b"ready" in log.read_bytes(), "the process getting ready", 10)
     assert started.identity.stop(Deadline(0.05))
     assert not started.identity.alive()
@@ -86,14 +86,14 @@ def test_a_process_that_was_stopped_stands_still_when_the_signal_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its threads work on until the one that got the signal has a processor: under load a paused broker answered."""
-    looks, real = list[bool](), process._stand_still
+    looks, real = list[bool](), process._all_threads_stopped
 
     def later(pid: int) -> bool:
         looks.append(len(looks) > 1 and real(pid))
         return looks[-1]
 
-    monkeypatch.setattr(process, "_stand_still", later)
-    started = Started(IDLE, tmp_path / "log", leashed=True)
+    monkeypatch.setattr(process, "_all_threads_stopped", later)
+    started = ServerProcess(IDLE, tmp_path / "log", leashed=True)
     try:
         assert started.identity.send(signal.SIGSTOP)
         stopped = psutil.Process(started.identity.pid).status() == psutil.STATUS_STOPPED
