@@ -28,6 +28,8 @@ from brew.names import CrashMode, CrashPoint, ExitCode, TransactionalId
 from brew.options import run_options
 from brew.outcome import Status
 from brew.planner import position_metadata
+from brew.settings import Limits
+from pipeline.orders import enricher
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PACKAGES = ("brew", "pipeline", "operations", "downstream", "proof", "sandbox")
@@ -214,6 +216,32 @@ def test_the_readme_shows_only_commands_that_exist() -> None:
     for target in ("demo", "test", "seed", "run-pipeline", "run-pipeline-crash", "verify", "bench"):
         assert f"make {target}" in readme
         assert unknown_targets(f"`make {target}`", "") == [target]
+
+
+def test_the_readme_is_short_and_leads_to_every_page_of_the_guide() -> None:
+    """A stranger reads it whole; what does not fit is a page of its own, and none of them is lost."""
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 150
+    guide = [str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs/guide").glob("*.md"))]
+    assert len(guide) >= 8
+    assert [page for page in guide if f"]({page})" not in readme] == []
+
+
+def test_the_readmes_record_is_what_the_application_makes_of_an_order() -> None:
+    """The first block is read, the second is what comes out, byte by byte."""
+    given, made = re.findall(r"^```json\n(.*)\n```$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert enricher(Limits())(b"gold-000016", given.encode()) == made.encode()
+
+
+def test_the_readmes_demo_lines_are_those_of_the_whole_output() -> None:
+    """In the same order as on the page of the crash story."""
+    readme, story = ((ROOT / page).read_text() for page in ("README.md", "docs/guide/crash-story.md"))
+    block = re.search(r"^```text\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    at = 0
+    for line in block[1].splitlines():
+        at = story.find(f"\n{line}\n", at) + 1
+        assert at > 0, line
 
 
 def test_the_glossary_is_sorted_and_says_each_word_once() -> None:
