@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import time
 
-from contenders import Contender, Place
-from ground import PARTITIONS, Ground, program
+from contenders import Contender, RunTopics
+from ground import PARTITIONS, BenchmarkCluster, program
 from tree import Tree, Usage
-from watch import Ends, open_records
+from watch import EndOffsets, open_records
 
 from brew.deadline import Deadline
 from brew.errors import Refused
@@ -22,17 +22,19 @@ _ASK_S = 30.0
 _SHUTDOWN_TIMEOUT_S = 30.0
 
 
-def create_run_topics(ground: Ground, contender: Contender, source: str, stem: str) -> Place:
+def create_run_topics(ground: BenchmarkCluster, contender: Contender, source: str, stem: str) -> RunTopics:
     """Fresh topics, group and directory for one run over the topic ``source``."""
     stem = f"bench.{contender.name}.{stem}"
-    place = Place(ground.cluster.bootstrap, source, f"{stem}.out", f"{stem}.dlq", f"{stem}.group", ground.home / stem)
+    place = RunTopics(
+        ground.cluster.bootstrap, source, f"{stem}.out", f"{stem}.dlq", f"{stem}.group", ground.home / stem
+    )
     # Spark's sink can't keep timestamps, which the proof asks for unless the broker sets them.
     timed = {} if contender.exactly_once else {"message.timestamp.type": "LogAppendTime"}
     ground.make_topics([place.output, place.dead_letter], timed)
     return place
 
 
-def finish(ground: Ground, contender: Contender, place: Place, tree: Tree, deadline: Deadline) -> Usage:
+def finish(ground: BenchmarkCluster, contender: Contender, place: RunTopics, tree: Tree, deadline: Deadline) -> Usage:
     """Wait for a drain's end: its own, or that of the backlog, at which an endless contender is told to stop."""
     if not contender.endless:
         return tree.wait(deadline)
@@ -46,7 +48,7 @@ def stop(tree: Tree) -> Usage:
     return tree.wait(Deadline(_SHUTDOWN_TIMEOUT_S), stopped=True)
 
 
-def _await_drained(ground: Ground, place: Place, tree: Tree, deadline: Deadline) -> None:
+def _await_drained(ground: BenchmarkCluster, place: RunTopics, tree: Tree, deadline: Deadline) -> None:
     """
     Return once the group stands at the input's end and no transaction is open downstream.
 
@@ -55,8 +57,8 @@ def _await_drained(ground: Ground, place: Place, tree: Tree, deadline: Deadline)
     Raises:
         Refused: the contender ended before that.
     """
-    ends = Ends(ground.connection, place.input, PARTITIONS).ask()
-    downstream = [Ends(ground.connection, topic, PARTITIONS) for topic in (place.output, place.dead_letter)]
+    ends = EndOffsets(ground.connection, place.input, PARTITIONS).ask()
+    downstream = [EndOffsets(ground.connection, topic, PARTITIONS) for topic in (place.output, place.dead_letter)]
     reader = consumer(ground.connection, place.group, READ_UNCOMMITTED)
     try:
         while tree.running():
@@ -71,7 +73,7 @@ def _await_drained(ground: Ground, place: Place, tree: Tree, deadline: Deadline)
     raise Refused(f"it ended by itself before the backlog did; its last lines:\n{tree.tail()}")
 
 
-def verified(ground: Ground, contender: Contender, place: Place, records: int) -> str:
+def verified(ground: BenchmarkCluster, contender: Contender, place: RunTopics, records: int) -> str:
     """
     The proof's verdict on a run's output; a fast wrong run is no result.
 
@@ -82,7 +84,7 @@ def verified(ground: Ground, contender: Contender, place: Place, records: int) -
         Refused: records are missing, or the proof finds something.
     """
     if not contender.exactly_once:
-        ends = Ends(ground.connection, place.input, PARTITIONS).ask()
+        ends = EndOffsets(ground.connection, place.input, PARTITIONS).ask()
         cluster_admin.set_offsets(ground.connection, place.group, place.input, ends, Deadline(_ASK_S))
     names = ["--input", place.input, "--output", place.output, "--dead-letter", place.dead_letter]
     # Only ours has a producer per transaction; to reuse one is no fault of a run without late frames.
@@ -97,7 +99,9 @@ def verified(ground: Ground, contender: Contender, place: Place, records: int) -
     return str(told["verdict"])
 
 
-def verified_after_kill(ground: Ground, contender: Contender, place: Place, records: int) -> tuple[str, int]:
+def verified_after_kill(
+    ground: BenchmarkCluster, contender: Contender, place: RunTopics, records: int
+) -> tuple[str, int]:
     """
     As `verified`, and how many records there are twice: any at all are a sink's that writes without transactions.
 

@@ -6,11 +6,11 @@ import itertools
 import time
 from collections.abc import Callable
 
-from beside import Beside
+from beside import ScopedThread
 from contenders import Contender, Setup
-from course import place_for, stop, verified
+from course import create_run_topics, stop, verified
 from figures import delays_ms, percentile
-from ground import PARTITIONS, Ground
+from ground import PARTITIONS, BenchmarkCluster
 from memory import touch
 from runs import Latency
 from tree import MemoryWatch, Tree
@@ -28,7 +28,7 @@ _ARRIVE_S = 60.0
 _POLL_S = 0.1
 
 
-class Pacer(Beside):
+class Pacer(ScopedThread):
     """Sends orders at a steady rate; ``sent`` is key -> moment of `produce()`."""
 
     def __init__(self, connection: Connection, topic: str, per_s: int, first: int) -> None:
@@ -57,7 +57,7 @@ class Pacer(Beside):
             self._client.produce(self._topic, value, key, partition=number % PARTITIONS)
 
 
-class Receiver(Beside):
+class Receiver(ScopedThread):
     """Reads a topic from its start at `read_committed`; ``received`` is key -> moment."""
 
     def __init__(self, connection: Connection, topic: str, group: str) -> None:
@@ -83,7 +83,14 @@ class Receiver(Beside):
 
 
 def follow(
-    ground: Ground, contender: Contender, setup: Setup, number: int, *, per_s: int, warm_s: float, seconds: float
+    ground: BenchmarkCluster,
+    contender: Contender,
+    setup: Setup,
+    number: int,
+    *,
+    per_s: int,
+    warm_s: float,
+    seconds: float,
 ) -> Latency:
     """
     Start a contender on a few waiting orders, then feed it ``per_s`` a second, ``warm_s`` of it uncounted.
@@ -93,7 +100,7 @@ def follow(
     """
     source = f"bench.follow.{contender.name}.{number}.in"
     ground.seed(source, _WAITING)
-    place = place_for(ground, contender, source, f"follow-{number}")
+    place = create_run_topics(ground, contender, source, f"follow-{number}")
     touch()
     with Receiver(ground.connection, place.output, f"{place.group}.reader") as reader:
         started = time.monotonic()

@@ -6,12 +6,12 @@ import time
 
 import psutil
 from contenders import Contender, Setup
-from course import finish, place_for, verified
-from ground import PARTITIONS, Ground, patience
+from course import create_run_topics, finish, verified
+from ground import PARTITIONS, BenchmarkCluster, step_timeout_s
 from memory import touch
 from runs import Run
 from tree import MemoryWatch, Tree
-from watch import Ends, VisibilityWatch, pace
+from watch import EndOffsets, VisibilityWatch, throughput
 
 from brew.errors import Refused
 
@@ -22,10 +22,10 @@ def machine_cpu_s() -> float:
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
 
 
-def measure(ground: Ground, contender: Contender, setup: Setup, records: int, number: int) -> Run:
+def measure(ground: BenchmarkCluster, contender: Contender, setup: Setup, records: int, number: int) -> Run:
     """Run a contender once over ``records`` orders, then prove its output."""
-    place = place_for(ground, contender, ground.input_of(records), f"{records}.{number}")
-    ends = Ends(ground.connection, place.output, PARTITIONS)
+    place = create_run_topics(ground, contender, ground.input_of(records), f"{records}.{number}")
+    ends = EndOffsets(ground.connection, place.output, PARTITIONS)
     touch()
     broker, machine, own = ground.broker_cpu_s(), machine_cpu_s(), time.process_time()
     started = time.monotonic()
@@ -34,12 +34,12 @@ def measure(ground: Ground, contender: Contender, setup: Setup, records: int, nu
         VisibilityWatch(ends) as seen,
         MemoryWatch(tree) as memory,
     ):
-        usage = finish(ground, contender, place, tree, patience(records))
+        usage = finish(ground, contender, place, tree, step_timeout_s(records))
     broker = ground.broker_cpu_s() - broker
     # Spark's Python daemon forgets its workers' times when it is killed, so the kernel's sum alone is too low.
     cpu = max(usage.cpu_s, memory.cpu_s)
     foreign = machine_cpu_s() - machine - (time.process_time() - own) - broker - cpu
-    going = pace(seen.sights, started, records)
+    going = throughput(seen.sights, started, records)
     if going is None:
         raise Refused(f"{contender.name}: it ended, and nothing is visible in {place.output}")
     verdict = verified(ground, contender, place, records)

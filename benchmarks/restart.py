@@ -6,12 +6,12 @@ import time
 from contextlib import ExitStack
 
 from contenders import Contender, Setup
-from course import finish, place_for, verified_after_kill
-from ground import PARTITIONS, Ground, patience
+from course import create_run_topics, finish, verified_after_kill
+from ground import PARTITIONS, BenchmarkCluster, step_timeout_s
 from memory import touch
 from runs import Restart
 from tree import Tree
-from watch import Ends, first_record, open_records
+from watch import EndOffsets, first_record, open_records
 
 from brew.deadline import Deadline
 from brew.errors import Refused
@@ -23,14 +23,14 @@ _STANDS_BY, _IS_WARM = " stands by, ", " is warm"
 _LOOK_S = 0.005
 
 
-def restart(ground: Ground, contender: Contender, setup: Setup, records: int, number: int) -> Restart:
+def restart(ground: BenchmarkCluster, contender: Contender, setup: Setup, records: int, number: int) -> Restart:
     """
     Kill all of it inside a transaction (or while it writes, where it has none), and start the same command again.
 
     Where a second one stands by, the time counts from the kill until that one goes on.
     """
-    place = place_for(ground, contender, ground.input_of(records), f"restart-{number}")
-    ends = Ends(ground.connection, place.output, PARTITIONS)
+    place = create_run_topics(ground, contender, ground.input_of(records), f"restart-{number}")
+    ends = EndOffsets(ground.connection, place.output, PARTITIONS)
     command = contender.command(place, setup, False)
     touch()
     with ExitStack() as ended:
@@ -46,7 +46,7 @@ def restart(ground: Ground, contender: Contender, setup: Setup, records: int, nu
             started = time.monotonic()
             other = ended.enter_context(Tree(command, place.home))
         first = first_record(ground.connection, place.output, stable, f"{place.group}.reader", Deadline(_FIRST_S))
-        usage = finish(ground, contender, place, other, patience(records))
+        usage = finish(ground, contender, place, other, step_timeout_s(records))
     verdict, duplicates = verified_after_kill(ground, contender, place, records)
     ground.drop_topics([place.output, place.dead_letter])
     return Restart(
@@ -81,7 +81,7 @@ def _await_warmth(other: Tree) -> None:
         time.sleep(_LOOK_S)
 
 
-def _await_moment(tree: Tree, ends: Ends, *, transactions: bool) -> int:
+def _await_moment(tree: Tree, ends: EndOffsets, *, transactions: bool) -> int:
     """
     Return while something is visible and, with ``transactions``, more waits in an open one; how many offsets wait.
 

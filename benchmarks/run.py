@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from ground import BenchmarkCluster, benchmark_cluster
 from contenders import CONTENDERS, DEFAULT, Setup, require_built
 from figures import rounds
 from follow import follow
-from ground import Ground, ground
 from machine import machine
 from measure import measure
 from restart import restart
@@ -116,7 +116,7 @@ def bench(master: str, conf: tuple[str, ...], pipeline_options: str, out: Path, 
         {name: CONTENDERS[name].what for name in plan.names},
         [name for name in plan.names if CONTENDERS[name].ours],
     )
-    with ground() as here:
+    with benchmark_cluster() as here:
         console.print(f"a broker of our own at {here.cluster.bootstrap}; load {found['load before the start']}")
         results = carry_out(console, here, setup, plan, results)
     for one in tables(results):
@@ -125,7 +125,7 @@ def bench(master: str, conf: tuple[str, ...], pipeline_options: str, out: Path, 
     console.print(f"written: {out} and its JSON and SVG twins")
 
 
-def carry_out(console: Console, here: Ground, setup: Setup, plan: Plan, results: Results) -> Results:
+def carry_out(console: Console, here: BenchmarkCluster, setup: Setup, plan: Plan, results: Results) -> Results:
     """All that was asked for, one contender at a time."""
     if plan.warm_up:
         for name in plan.names:
@@ -142,7 +142,7 @@ def carry_out(console: Console, here: Ground, setup: Setup, plan: Plan, results:
     )
 
 
-def _drains(console: Console, here: Ground, setup: Setup, plan: Plan) -> list[Run]:
+def _drains(console: Console, here: BenchmarkCluster, setup: Setup, plan: Plan) -> list[Run]:
     runs = []
     for records in plan.counts:
         console.print(f"seeding {records:,} orders")
@@ -158,7 +158,7 @@ def _drains(console: Console, here: Ground, setup: Setup, plan: Plan) -> list[Ru
     return runs
 
 
-def _restarts(console: Console, here: Ground, setup: Setup, plan: Plan) -> list[Restart]:
+def _restarts(console: Console, here: BenchmarkCluster, setup: Setup, plan: Plan) -> list[Restart]:
     found = []
     for number, names in rounds(plan.names, plan.restarts, paired=False):
         for name in names:
@@ -170,7 +170,7 @@ def _restarts(console: Console, here: Ground, setup: Setup, plan: Plan) -> list[
     return found
 
 
-def _latencies(console: Console, here: Ground, setup: Setup, plan: Plan) -> list[Latency]:
+def _latencies(console: Console, here: BenchmarkCluster, setup: Setup, plan: Plan) -> list[Latency]:
     found = []
     for number, names in rounds(plan.names, plan.latencies, paired=False):
         for name in names:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 import psutil
-from beside import Beside
+from beside import ScopedThread
 
 from brew.deadline import Deadline
 from brew.errors import Refused
@@ -125,7 +125,7 @@ class Tree:
         return "\n".join(f"  {line[:400]}" for line in lines[-_LAST_LINES:])
 
 
-class MemoryWatch(Beside):
+class MemoryWatch(ScopedThread):
     """
     Samples a tree's memory and CPU time twice a second.
 

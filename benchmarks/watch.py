@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from beside import Beside
+from beside import ScopedThread
 from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import OffsetSpec
 
@@ -48,7 +48,7 @@ class EndOffsets:
         return retry_until(once, "look", Deadline(_ASK_S))
 
 
-class VisibilityWatch(Beside):
+class VisibilityWatch(ScopedThread):
     """Notes each change of what is visible; each look costs this process and the broker, more with more partitions."""
 
     def __init__(self, ends: EndOffsets, poll_s: float = POLL_S) -> None:

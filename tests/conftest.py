@@ -95,7 +95,7 @@ def _nobody_asks_on() -> Iterator[None]:
 
     def nobody() -> bool:
         if (locator := sys.modules.get("brew.kafka.committed_offset")) is not None:
-            for one in locator._known:
+            for one in locator._locators:
                 one.invalidate()
         return not any(one.name.startswith("kafka-io") for one in threading.enumerate())
 

@@ -299,8 +299,8 @@ HARMLESS_IN_LAYERS: list[LayerBug] = [
         "taken-kept-after-a-commit",
         "What was committed is not dropped with the commit: the next round's beginning does it.",
         _WORK,
-        "Standing(self._until, at, self._keys))\n        self.dropped()",
-        "Standing(self._until, at, self._keys))",
+        "StoreCheckpoint(self._until, at, self._keys))\n        self.dropped()",
+        "StoreCheckpoint(self._until, at, self._keys))",
         _ROUNDS + "test_a_second_transaction_begins_where_the_first_one_ended",
     ),
     LayerBug(

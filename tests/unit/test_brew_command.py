@@ -213,15 +213,15 @@ def test_a_program_without_other_names_says_what_it_said() -> None:
 # What it loads.
 
 _LOADED = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
-_COMPLETE = "import sys; sys.argv[:] = ['brew']\nfrom brew.__main__ import cli\nfrom brew.cli import outcome\n"
+_COMPLETE = "import sys; sys.argv[:] = ['brew']\nfrom brew.__main__ import cli\nfrom brew.cli import exit_code_of\n"
 
 
 @pytest.mark.parametrize(
     "code",
     [
         "import brew; brew.__version__; brew.Refused",
-        f"{_COMPLETE}outcome(cli, 'brew', ['--help'])",
-        f"{_COMPLETE}outcome(cli, 'brew', ['--version'])",
+        f"{_COMPLETE}exit_code_of(cli, 'brew', ['--help'])",
+        f"{_COMPLETE}exit_code_of(cli, 'brew', ['--version'])",
     ],
     ids=["library", "help", "version"],
 )
@@ -244,7 +244,7 @@ def test_no_client_and_no_application_is_loaded_for(code: str) -> None:
 def test_commands_are_completed_without_being_loaded(typed: str, completed: list[str]) -> None:
     """Each press of the tab key starts the program once."""
     words = {"_BREW_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": "1"}
-    ended = f"try: outcome(cli, 'brew', [])\nexcept SystemExit: pass\n{_LOADED}"
+    ended = f"try: exit_code_of(cli, 'brew', [])\nexcept SystemExit: pass\n{_LOADED}"
     *told, loaded = _python(_COMPLETE + ended, **words).splitlines()
     assert told == [f"plain,{name}" for name in completed]
     assert [name for name in (*CLIENTS, *APPLICATIONS) if name in loaded.split()] == []
@@ -252,7 +252,7 @@ def test_commands_are_completed_without_being_loaded(typed: str, completed: list
 
 def test_what_is_below_a_command_is_completed() -> None:
     words = {"_BREW_COMPLETE": "bash_complete", "COMP_WORDS": "brew sandbox st", "COMP_CWORD": "2"}
-    assert _python(f"{_COMPLETE}outcome(cli, 'brew', [])", **words) == ("plain,status\nplain,stores\n")
+    assert _python(f"{_COMPLETE}exit_code_of(cli, 'brew', [])", **words) == ("plain,status\nplain,stores\n")
 
 
 # The library's public face.

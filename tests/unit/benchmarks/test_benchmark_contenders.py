@@ -19,7 +19,7 @@ import contenders  # noqa: E402 - the benchmarks are programs, no package
 import course  # noqa: E402
 import loop  # noqa: E402
 import run  # noqa: E402
-from contenders import CONTENDERS, Place, Setup, require_built  # noqa: E402
+from contenders import CONTENDERS, RunTopics, Setup, require_built  # noqa: E402
 from ground import program  # noqa: E402
 
 from brew.errors import Refused  # noqa: E402
@@ -27,7 +27,7 @@ from brew.records import Reason, Rejected  # noqa: E402
 from brew.settings import Limits  # noqa: E402
 from pipeline.orders import enricher  # noqa: E402
 
-PLACE = Place("b:1", "in", "out", "dead", "group", Path("home"))
+PLACE = RunTopics("b:1", "in", "out", "dead", "group", Path("home"))
 PEERS = ("loop", "streams", "franz")
 MEMBERS = (*PEERS, "quix")
 
@@ -206,7 +206,7 @@ def _plan(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, A
 
     monkeypatch.setattr(run, "require_built", built)
     monkeypatch.setattr(run, "machine", lambda: {"load before the start": "0"})
-    monkeypatch.setattr(run, "ground", Nowhere)
+    monkeypatch.setattr(run, "benchmark_cluster", Nowhere)
     monkeypatch.setattr(run, "carry_out", carry_out)
     done = CliRunner().invoke(run.bench, arguments)
     assert done.exception is None or isinstance(done.exception, Enough | SystemExit), done.exception

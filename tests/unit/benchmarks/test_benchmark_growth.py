@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[3] / "benchmarks")]
 
-from growth import longest_pause_s, middle  # noqa: E402 - the benchmarks are programs, no package
+from growth import longest_pause_s, median_ratio  # noqa: E402 - the benchmarks are programs, no package
 
 from brew.journal import Entry, Phase, Step  # noqa: E402
 
@@ -36,4 +36,4 @@ def test_an_attempt_that_ended_before_its_fence_is_none() -> None:
 
 def test_the_middle_pair_counts_not_the_mean() -> None:
     pairs = [{"case": {"mb_per_s": ours}, "base": {"mb_per_s": base}} for ours, base in ((9, 10), (1, 10), (30, 10))]
-    assert middle(pairs) == 0.9
+    assert median_ratio(pairs) == 0.9

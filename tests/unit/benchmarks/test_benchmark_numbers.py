@@ -17,7 +17,7 @@ from contenders import Setup, java_options  # noqa: E402 - the benchmarks are pr
 from results import lines, write  # noqa: E402
 from runs import Latency, Restart, Results, Run, load  # noqa: E402
 from tree import Tree  # noqa: E402
-from watch import Sight, pace  # noqa: E402
+from watch import VisibilitySample, throughput  # noqa: E402
 
 from brew.deadline import Deadline  # noqa: E402
 from brew.errors import Refused  # noqa: E402
@@ -25,7 +25,9 @@ from brew.errors import Refused  # noqa: E402
 
 def test_what_was_visible_at_the_first_look_does_not_count_for_the_rate() -> None:
     """100 at 12 s and 300 at 14 s: 200 records in 2 s, whatever the first 100 took."""
-    found = pace([Sight(12.0, 100), Sight(13.0, 250), Sight(14.0, 301)], 10.0, 300)
+    found = throughput(
+        [VisibilitySample(12.0, 100), VisibilitySample(13.0, 250), VisibilitySample(14.0, 301)], 10.0, 300
+    )
     assert found is not None
     assert found.records_per_s == 100.0
     assert found.overall_records_per_s == 75.0
@@ -34,14 +36,14 @@ def test_what_was_visible_at_the_first_look_does_not_count_for_the_rate() -> Non
 
 def test_a_run_that_became_visible_at_once_has_its_overall_rate() -> None:
     """A single look saw everything: there is no time between first and last."""
-    found = pace([Sight(12.0, 300)], 10.0, 300)
+    found = throughput([VisibilitySample(12.0, 300)], 10.0, 300)
     assert found is not None
     assert found.records_per_s == found.overall_records_per_s == 150.0
 
 
 def test_nothing_visible_has_no_pace() -> None:
     """A division by nothing is not a result."""
-    assert pace([], 10.0, 300) is None
+    assert throughput([], 10.0, 300) is None
 
 
 def _run(contender: str, number: int, rate: float) -> Run:

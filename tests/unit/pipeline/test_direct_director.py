@@ -56,7 +56,7 @@ class Cluster:
         facts = [PartitionFacts("in", p, "id", at, log) for p, at in found.items() if p not in self.withheld]
         return facts, self.complete
 
-    heed, _gap = PartitionSurvey.apply_outcome, lambda self, partition, *_: self.known.pop(partition, None)
+    apply_outcome, _gap = PartitionSurvey.apply_outcome, lambda self, partition, *_: self.known.pop(partition, None)
 
     def first_attempt(self, fact: PartitionFacts) -> bool:
         return fact.committed is None

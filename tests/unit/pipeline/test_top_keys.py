@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from ui_views import Answers, flow, look, seen, strip, tails
+from ui_views import PollResults, flow, look, seen, strip, tails
 
 from operations.ui import terminal
 from operations.ui.terminal import keys
@@ -42,7 +42,7 @@ def test_a_key_counts_without_enter_and_the_terminal_is_left_as_it_was(keyboard:
 
 
 def test_q_ends_the_view_and_no_other_key_does(keyboard: int) -> None:
-    view, looks = seen(Answers(flow(look(0, 5, 10)), tails(strip(0)))), []
+    view, looks = seen(PollResults(flow(look(0, 5, 10)), tails(strip(0)))), []
 
     class Desk:
         def view(self) -> Any:

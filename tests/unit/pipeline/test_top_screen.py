@@ -8,7 +8,7 @@ import json
 import orjson
 import pytest
 from rich.console import Console
-from ui_views import Answers, failed, flow, holder, look, moving, running, seen, status, statuses, strip, tails
+from ui_views import PollResults, failed, flow, holder, look, moving, running, seen, status, statuses, strip, tails
 
 from operations.ui import terminal
 from operations.ui.model import View
@@ -38,7 +38,7 @@ def test_what_is_ill_comes_first_and_what_does_not_fit_is_counted() -> None:
     """64 partitions on 24 lines, none of them wider than the terminal."""
     looks = [look(p, 5, 5) for p in range(63)] + [look(63, 10, 10, 22, holders=holder(63))]
     for width in (80, 140):
-        lines = drawn(seen(Answers(flow(*looks), tails(*(strip(p) for p in range(64))))), width, 24)
+        lines = drawn(seen(PollResults(flow(*looks), tails(*(strip(p) for p in range(64))))), width, 24)
         assert len(lines) <= 24
         assert max(map(len, lines)) <= width
         rows = [line for line in lines if "idle" in line or "blocked" in line]
@@ -56,7 +56,7 @@ def test_a_stale_source_is_said() -> None:
 
 def test_a_look_that_was_refused_is_shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No second look tells a rate; of brokers that answer one is awaited."""
-    views = iter([seen(Answers(failed(flow(look(0, 5, 10)), "no right"), tails(strip(0)))), None])
+    views = iter([seen(PollResults(failed(flow(look(0, 5, 10)), "no right"), tails(strip(0)))), None])
 
     class Desk:
         def view(self) -> View | None:
@@ -66,7 +66,7 @@ def test_a_look_that_was_refused_is_shown_at_once(monkeypatch: pytest.MonkeyPatc
     first = terminal._settled(Desk())  # type: ignore[arg-type]
     assert first.source_statuses["flow"].stale is not None
     assert first.totals.rate is None
-    views = iter([seen(Answers(flow(look(0, 5, 10)), tails(strip(0))))])
+    views = iter([seen(PollResults(flow(look(0, 5, 10)), tails(strip(0))))])
     with pytest.raises(pytest.fail.Exception, match="waited"):
         terminal._settled(Desk())  # type: ignore[arg-type]
 

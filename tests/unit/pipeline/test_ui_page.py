@@ -9,7 +9,21 @@ from html.parser import HTMLParser
 
 import pytest
 from harness.browser import Page
-from ui_views import TAIL, Answers, failed, flow, holder, look, moving, running, seen, status, statuses, strip, tails
+from ui_views import (
+    TAIL,
+    PollResults,
+    failed,
+    flow,
+    holder,
+    look,
+    moving,
+    running,
+    seen,
+    status,
+    statuses,
+    strip,
+    tails,
+)
 
 from brew.html import tag
 from brew.preflight.finding import Finding, Severity
@@ -46,7 +60,7 @@ def test_the_first_paint_holds_all_there_is() -> None:
 
 def test_a_blocked_partition_is_named_with_the_command_that_tells_more() -> None:
     """In the box on top, in the square, in its row."""
-    view = seen(Answers(flow(look(0, 5, 5), look(1, 10, 10, 22, holders=holder(1))), tails(strip(0), strip(1))))
+    view = seen(PollResults(flow(look(0, 5, 5), look(1, 10, 10, 22, holders=holder(1))), tails(strip(0), strip(1))))
     texts = drawn(view).texts
     assert "▲ partition 1 blocked: 12 offsets behind 'billing-7'" in texts["ill"]
     assert "pipeline doctor --bootstrap k:9092" in texts["ill"]
@@ -69,7 +83,7 @@ def test_64_partitions_have_a_row_and_a_square_each_that_leads_to_it() -> None:
 def test_no_name_becomes_markup() -> None:
     """Whoever names a transaction, a program or a setting writes no page."""
     finding = Finding(EVIL, EVIL, EVIL, EVIL, EVIL, Severity.WARNING)
-    answers = Answers(
+    answers = PollResults(
         flow(look(0, 10, 10, 22, holders=holder(0, EVIL))),
         tails(strip()),
         (statuses(status(running(0, step=EVIL)), name=EVIL), statuses(status(group=EVIL), name=EVIL)),
@@ -193,11 +207,11 @@ def test_readers_wake_with_a_change_and_with_the_end() -> None:
 
 def test_the_badge_says_live_only_while_every_source_answers() -> None:
     """Not over numbers that are old, and not before the first ones."""
-    fresh = Answers(flow(look(0, 10, 50)), tails(strip()))
+    fresh = PollResults(flow(look(0, 10, 50)), tails(strip()))
     assert ">live<" in str(parts(seen(fresh))["badge"])
     assert ">live<" not in str(parts(seen(fresh, now_s=160.0))["badge"])
     assert "stale: Kafka" in str(parts(seen(fresh, now_s=160.0))["badge"])
-    broken = Answers(failed(flow(look(0, 10, 50)), "no broker answers"), tails(strip()))
+    broken = PollResults(failed(flow(look(0, 10, 50)), "no broker answers"), tails(strip()))
     assert "stale: Kafka" in str(parts(seen(broken))["badge"])
-    nothing = Answers(PollResult("flow", 1.0, 5.0, since_s=100.0), tails(strip()))
+    nothing = PollResults(PollResult("flow", 1.0, 5.0, since_s=100.0), tails(strip()))
     assert ">asking<" in str(parts(seen(nothing))["badge"])

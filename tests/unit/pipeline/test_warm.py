@@ -95,7 +95,7 @@ def test_an_end_under_a_job_is_no_bug(kept: Callable[..., tuple[WarmSpark, list[
     assert told == []
 
 
-@pytest.mark.parametrize("touch", ["brew.readers.direct.executors.touch_holder", "brew.driver.warm_up._touch"])
+@pytest.mark.parametrize("touch", ["brew.readers.direct.executors.import_worker", "brew.driver.warm_up._touch"])
 def test_a_worker_that_is_kept_warm_has_imported_what_ends_a_transaction(touch: str) -> None:
     """kafka-python takes 0.15 s; a stand-by that takes over would spend them in its first transaction."""
     module, name = touch.rsplit(".", 1)

@@ -55,8 +55,8 @@ def test_what_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
 def test_a_leashed_server_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     """A test run that is killed with SIGKILL cleans nothing up itself, and still leaves no broker behind."""
     script = (
-        "import os, pathlib, signal, sys; from sandbox.process import Started;"
-        f"s = Started({IDLE!r}, pathlib.Path({str(tmp_path / 'log')!r}), leashed=True);"
+        "import os, pathlib, signal, sys; from sandbox.process import ServerProcess;"
+        f"s = ServerProcess({IDLE!r}, pathlib.Path({str(tmp_path / 'log')!r}), leashed=True);"
         "print(s.identity.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     root = Path(__file__).resolve().parents[3]
@@ -69,8 +69,8 @@ def test_a_leashed_server_ends_when_its_starter_is_killed(tmp_path: Path) -> Non
 def test_a_server_without_leash_outlives_its_starter(tmp_path: Path) -> None:
     """`python -m sandbox up` returns, and the broker stays."""
     script = (
-        "import pathlib; from sandbox.process import Started;"
-        f"s = Started({IDLE!r}, pathlib.Path({str(tmp_path / 'log')!r}), leashed=False);"
+        "import pathlib; from sandbox.process import ServerProcess;"
+        f"s = ServerProcess({IDLE!r}, pathlib.Path({str(tmp_path / 'log')!r}), leashed=False);"
         "print(s.identity.pid, s.identity.created, flush=True)"
     )
     root = Path(__file__).resolve().parents[3]
