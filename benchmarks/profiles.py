@@ -70,13 +70,13 @@ def pure() -> dict[str, float]:
 
 _HOLD = """
 import json, psutil, resource, sys, time
-from pipeline.profiles import Held
+from pipeline.profiles import GlobalTable
 from brew.settings import ProfilesSettings
 from brew.connection import Connection
 here = psutil.Process()
 before = here.memory_info().rss
 began = time.monotonic()
-table = Held(Connection(sys.argv[1]), "bench", ProfilesSettings(sys.argv[2])).ready(60)
+table = GlobalTable(Connection(sys.argv[1]), "bench", ProfilesSettings(sys.argv[2])).ready(60)
 seconds = time.monotonic() - began
 print(json.dumps({
     "profiles": len(table.entries),

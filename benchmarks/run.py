@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from ground import BenchmarkCluster, benchmark_cluster
 from contenders import CONTENDERS, DEFAULT, Setup, require_built
 from figures import rounds
 from follow import follow
+from ground import BenchmarkCluster, benchmark_cluster
 from machine import machine
 from measure import measure
 from restart import restart

@@ -7,7 +7,6 @@ from typing import Any
 
 from brew.driver import micro_batches, missing_offsets
 from brew.driver import partitions as scout
-from brew.driver import partitions as survey
 from brew.driver.missing_offsets import LastOutput
 from brew.driver.partitions import PartitionSurvey
 from brew.planner import PartitionFacts
@@ -65,22 +64,3 @@ def topic_id_left_out(change: Changes) -> None:
 def second_look_skipped(change: Changes) -> None:
     """A range of which the reader returned nothing is passed without a second reader's look."""
     change.set(micro_batches, "scan", lambda _: lambda *_arguments, **_options: iter(()))
-
-
-@mutant("D6", on="rival-amid-the-survey", named="offset-ahead")
-def log_asked_before_position(change: Changes) -> None:
-    """The end of the log is read before the position, so that a busy group seems to stand behind it."""
-
-    def asking(old: Callable[..., Any]) -> Callable[..., Any]:
-        def facts(self: Any, source: Any, partitions: Iterable[int], deadline: Any, known: Any) -> Any:
-            chosen, ask = list(partitions), survey.log_offsets
-            before = ask(self.admin, source.name, chosen, deadline)
-            survey.log_offsets = lambda *_: before
-            try:
-                return old(self, source, chosen, deadline, known)
-            finally:
-                survey.log_offsets = ask
-
-        return facts
-
-    change.set(survey.OffsetsClient, "facts", asking)

@@ -126,20 +126,6 @@ def vanished_behind_the_first_commit(scene: Scene) -> None:
     scene.drain_or_restore("offsets-vanished")
 
 
-def rival_amid_the_survey(scene: Scene) -> None:
-    """A second pipeline does new orders right before a survey asks where the group stands."""
-    scene.create(1, 4)
-    scene.mutate()
-
-    def meanwhile() -> None:
-        scene.orders(10)
-        scene.drain()
-
-    before_the_run = iter([False])
-    scene.once(partitions, "committed", before=meanwhile, when=lambda *_: next(before_the_run, True))
-    scene.drain()
-
-
 def recreated(scene: Scene) -> None:
     """The input is made again, and the group stands where it stood, as on a broker that was down meanwhile."""
     scene.create(1, 20)

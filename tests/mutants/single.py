@@ -103,8 +103,10 @@ def failing_produce(scene: Scene) -> None:
 
 def failing_send_offsets(scene: Scene) -> None:
     """The client library's first send-offsets raises, and the broker has heard nothing."""
+    scene.create(1, 4)
+    scene.drain()
+    scene.orders(20)
     scene.fail_once("send-offsets", Abortable("send-offsets: the coordinator went away"))
-    scene.create(1, 20)
     scene.mutate()
     scene.drain()
 

@@ -8,13 +8,14 @@ import pytest
 from harness.pipeline import Stage
 
 _PROGRAM = """
-import signal, sys, threading
+import os, signal, sys, threading
+os.environ["PYSPARK_PYTHON"] = sys.executable  # as in an activated environment
 from pyspark.sql import SparkSession
 from pipeline.__main__ import run_command
 from brew.options import settings_of
-from brew.driver.progress import Board, Silent
+from brew.driver.progress import ProgressView, RunProgress
 from brew.driver.run import run
-from brew.cli import outcome
+from brew.cli import exit_code_of
 from brew.errors import Refused
 from brew.jvm import dependencies as parts
 from brew.jvm.dependencies import Part
@@ -33,13 +34,13 @@ def state():
     return conf, signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
 
 before = state()
-board = Board()
+board = RunProgress()
 settings = settings_of(run_command.make_context("run", list(words)).params)
 try:
-    print("run", int(run(settings, threading.Event(), board, Silent())), board.totals.enriched)
+    print("run", int(run(settings, threading.Event(), board, ProgressView())), board.totals.enriched)
 except Refused as refused:
     print("refused", refused)
-print("command", outcome(run_command, "run", [*words, "--progress", "none"]))
+print("command", exit_code_of(run_command, "run", [*words, "--progress", "none"]))
 assert state() == before
 assert SparkSession.getActiveSession() is spark
 print("theirs", spark.range(10).count())

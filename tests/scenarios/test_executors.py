@@ -49,7 +49,7 @@ def test_submit_prints_a_line_that_gives_the_same_run(stage: Stage) -> None:
     with zipfile.ZipFile(words[words.index("--py-files") + 1]) as archive:
         assert {"brew/readers/connector.py", "brew/kafka/transaction.py"} <= set(archive.namelist())
     at = words.index("run")
-    assert words[at - 1].endswith("submitted.py")
+    assert words[at - 1].endswith("submit_main.py")
     told = stage.settings(*options)
     again = stage.settings(*words[at + 1 :])
     assert (again.input, again.output, again.dead_letter, again.group) == (
