@@ -12,7 +12,7 @@ from brew.acl import SCAN_GROUP
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, classify
-from brew.kafka.clients import FULL_MS, ONE_TRANSACTION, consumer, mapped
+from brew.kafka.clients import FULL_MS, consumer, mapped
 from brew.names import READ_COMMITTED
 
 _BATCH = 10_000
@@ -208,7 +208,6 @@ class TailReader:
             "fetch.message.max.bytes": min(ahead_bytes, _LEAST_FETCH),
             "fetch.wait.max.ms": idle_ms,
             "fetch.queue.backoff.ms": full_ms,
-            **ONE_TRANSACTION,
         }
         self._consumer: Consumer = consumer(connection, group, READ_COMMITTED, **ahead)
         self._mean_bytes = float(_FIRST_GUESS_BYTES)
