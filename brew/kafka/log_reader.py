@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar, cast
 
@@ -180,6 +182,10 @@ class FetchedRecords(NamedTuple):
     size: int
 
 
+_SILENT_S, _ASK_S = 10.0, 1.0
+"""After so long without an event a consumer is asked for the log's end, and has so long to answer."""
+
+
 class TailReader:
     """
     The visible records of one partition from ``start`` on, each given out once.
@@ -202,6 +208,7 @@ class TailReader:
         full_ms: int = FULL_MS,
     ) -> None:
         self._place = f"{topic}[{partition}]"
+        self._topic, self._partition = topic, partition
         ahead: dict[str, str | int | bool] = {
             "queued.max.messages.kbytes": max(1, ahead_bytes // 1024),
             "queued.min.messages": 1_000_000,  # the bytes above are the bound
@@ -209,11 +216,17 @@ class TailReader:
             "fetch.wait.max.ms": idle_ms,
             "fetch.queue.backoff.ms": full_ms,
         }
-        self._consumer: Consumer = consumer(connection, group, READ_COMMITTED, **ahead)
+        self._made = functools.partial(consumer, connection, group, READ_COMMITTED, **ahead)
         self._mean_bytes = float(_FIRST_GUESS_BYTES)
         self._next = start
+        self._consumer = self._opened()
+
+    def _opened(self) -> Consumer:
+        """A consumer at the next offset."""
+        made, self._heard_at = self._made(), time.monotonic()
         with mapped("read"):
-            self._consumer.assign([TopicPartition(topic, partition, start)])
+            made.assign([TopicPartition(self._topic, self._partition, self._next)])
+        return made
 
     def take(self, most: int, most_bytes: int, wait_s: float) -> FetchedRecords | None:
         """
@@ -225,7 +238,9 @@ class TailReader:
         with mapped("read"):
             first = self._consumer.poll(wait_s)
             if first is None:
+                self._replace_if_cut_off()
                 return None
+            self._heard_at = time.monotonic()
             more = min(most, int(most_bytes / self._mean_bytes)) - 1
             rest = self._consumer.consume(more, 0) if more > 0 else []
         records: list[LogRecord] = []
@@ -244,6 +259,22 @@ class TailReader:
             return None
         self._next = end
         return FetchedRecords(records, end, int(size))
+
+    def _replace_if_cut_off(self) -> None:
+        """
+        Begin again with a new consumer where a silent one reaches no broker.
+
+        A broker that shuts down may answer that there are no brokers; librdkafka then forgets the only one it knows,
+        and says nothing any more, not even that (its issue 5301, open with 2.16).
+        """
+        if time.monotonic() - self._heard_at < _SILENT_S:
+            return
+        self._heard_at = time.monotonic()
+        try:
+            self._consumer.get_watermark_offsets(TopicPartition(self._topic, self._partition), timeout=_ASK_S)
+        except KafkaException:
+            self._consumer.close()
+            self._consumer = self._opened()
 
     def _weighed(self, records: Sequence[LogRecord]) -> float:
         """

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from brew.attempt import Job, attempt
 from brew.connection import Connection
 from brew.deadline import Deadline
+from brew.errors import BrewError
 from brew.kafka.log_reader import RangeReader
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome
@@ -38,14 +39,19 @@ class LocalEngine:
         if reader is None:
             reader = RangeReader(self._connection, offered.topic, offered.partition, self._group)
             self._readers[offered.partition] = reader
-        for batch in reader.read(offered.start, offered.until, Deadline(patience_s), self._stop):
-            yield Rows(
-                [one.offset() for one in batch],
-                [one.key() for one in batch],
-                [one.value() for one in batch],
-                [one.headers() for one in batch],
-                [one.timestamp()[1] for one in batch],
-            )
+        try:
+            for batch in reader.read(offered.start, offered.until, Deadline(patience_s), self._stop):
+                yield Rows(
+                    [one.offset() for one in batch],
+                    [one.key() for one in batch],
+                    [one.value() for one in batch],
+                    [one.headers() for one in batch],
+                    [one.timestamp()[1] for one in batch],
+                )
+        except BrewError:
+            # A client that knows no broker any more never reads again (librdkafka issue 5301).
+            self._readers.pop(offered.partition).close()
+            raise
 
     def interrupt(self) -> None:
         self._stop.set()
