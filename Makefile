@@ -91,7 +91,7 @@ run-call: setup ## post each order, N calls at a time         make run-call CALL
 kills: setup-stores ## 200 kills around each store's commit, check  make kills KILLS=20 STORES=ledger
 	@exec $(PY) -m tests.kills $(call option,--kills,KILLS) $(call option,--out,KILLS_OUT) $(STORES)
 restarts: setup-stores ## a broker restarts under each following program  make restarts RESTARTS=50
-	@RESTARTS='$(RESTARTS)' exec $(PY) -m pytest -q tests/scenarios/test_broker_restarts.py
+	@RESTARTS='$(RESTARTS)' RESTART_BY='$(RESTART_BY)' exec $(PY) -m pytest -q tests/scenarios/test_broker_restarts.py
 bench-ledger: setup-stores ## orders per second, in batches and by row    make bench-ledger
 	@exec $(PY) benchmarks/ledger.py
 bench-restore: setup ## 1,000,000 totals back from their changelog    make bench-restore
@@ -207,7 +207,7 @@ reference: setup ## every option, into docs/reference               make referen
 #            KEY          of make explain: an order's key, or TOPIC/PARTITION/OFFSET
 #            DATABASE_URL REDIS_URL EFFECT_URL  where stores are    STORE  of make run-receive: postgres outbox redis redis-script
 #            KILLS STORES of make kills: how many, on which   KILLS_OUT RACES_OUT  where make kills and claims-races write
-#            RESTARTS     of make restarts: how often the broker goes
+#            RESTARTS     of make restarts: how often the broker goes    RESTART_BY  kill or stop
 #            RESULTS      of make prove-report: files     PROVE_OUT CELLS  of make prove: where results go, what is broken
 #            STATUS_URL   of make ui and top: a running program's /status    PROOF  file of a verify or a campaign
 #            MUTANTS      of make mutants: names; none: all    MODULE  of make mutation: areas or modules; none: all

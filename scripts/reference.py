@@ -49,6 +49,7 @@ MAKE = {
     "PROVE_OUT": "folder for results",
     "REPEAT": "rounds",
     "RESTARTS": "how often the broker goes; 2 where it is not set",
+    "RESTART_BY": "how the broker goes: kill, or stop",
     "RESULTS": "result files",
     "STORES": "which stores; none: all",
     "TESTS": "files or folders; none: all",
