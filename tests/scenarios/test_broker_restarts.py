@@ -3,8 +3,9 @@ A broker is killed, and started again with its port and data, under every progra
 
 `make restarts RESTARTS=50` does it that often, with `RESTART_BY=stop` after an orderly stop. An only broker that shuts
 down may answer that there are no brokers, and librdkafka 2.16 then stays silent (its issue 5301): the direct reader
-begins again with a new client, consumers in a group and the connector without Spark may not. Before group coordinators were asked through kafka-python, an idle
-following run was aborted in 1 of 12 restarts (SIGABRT).
+begins again with a new client, consumers in a group and the connector without Spark may not.
+
+Before group coordinators were asked through kafka-python, an idle following run was aborted in 1 of 12 restarts.
 """
 
 from __future__ import annotations
