@@ -81,7 +81,7 @@ class Caller:
         Send one record.
 
         Raises:
-            HopelessError: the receiver will never take it.
+            NonRetriableError: the receiver will never take it.
             CallFailedError, urllib3.exceptions.HTTPError: it may, later.
         """
         source = message_id(self._topic, record)
