@@ -136,7 +136,7 @@ demo-torn: setup ## the hole that others leave open, frame by frame  make demo-t
 .PHONY: prove prove-all soak mutants
 prove: setup ## break writers, brokers, network: minutes          make prove CELLS='F14-* F19-*'
 	@scripts/setup-packages.sh stores || echo "cells that need PostgreSQL or Redis will be inconclusive and say so" >&2
-	@exec $(PY) -m proof campaign $(foreach cell,$(CELLS),--cells '$(cell)') --slack 2 --at-once 2 $(call option,--out,PROVE_OUT)
+	@exec $(PY) -m proof campaign $(foreach cell,$(CELLS),--cells '$(cell)') --slack 5 --at-once 2 $(call option,--out,PROVE_OUT)
 prove-all: setup-stores ## the whole fault matrix, three seeds: hours make prove-all PROVE_OUT=results
 	@exec $(PY) -m proof campaign --cells 'F*' --seeds 1,2,3 $(call option,--kills,KILLS) --minutes 5 --resume $(call option,--out,PROVE_OUT)
 soak: setup ## an hour of random mixtures of faults               make soak
