@@ -13,6 +13,7 @@ import hashlib
 import importlib.metadata
 import platform
 import subprocess
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 UNKNOWN = "unknown"
 
 _KERNEL = ("brew.transaction", "brew.kafka.transaction")
+_PARSING = threading.Lock()  # Python 3.11's parser fails where two threads parse at once; lanes of a campaign do
 _PACKAGES = ("confluent-kafka", "kafka-python", "pyspark")
 _GIT_S = 10.0
 _SHOWN = 12
@@ -74,7 +76,9 @@ def kernel(root: Path = ROOT) -> str:
 def _imports(path: Path) -> list[str]:
     """Modules that a file may import; names inside modules are among them, which no file has."""
     found: list[str] = []
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    with _PARSING:
+        parsed = ast.parse(path.read_bytes())
+    for node in ast.walk(parsed):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found += [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
         elif isinstance(node, ast.Import):
