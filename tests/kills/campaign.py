@@ -74,13 +74,13 @@ class _Program:
 
 def _child(arguments: list[str], bug: Callable[[], None] | None, words: Path) -> None:
     """The command line; ends as the program would."""
-    from brew.cli import exit_code_of as outcome  # noqa: PLC0415 - the same
+    from brew.cli import exit_code_of  # noqa: PLC0415 - the same
     from downstream.__main__ import downstream  # noqa: PLC0415 - in the child, where it is there already
 
     sys.stdout = sys.stderr = words.open("a", buffering=1)
     if bug is not None:
         bug()
-    os._exit(outcome(downstream, "downstream", arguments))
+    os._exit(exit_code_of(downstream, "downstream", arguments))
 
 
 def campaign(

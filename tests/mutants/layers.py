@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-_COPIED = ("benchmarks", "downstream", "pipeline", "proof", "protocol", "sandbox", "tests")
+_COPIED = ("benchmarks", "brew", "downstream", "operations", "pipeline", "proof", "sandbox", "tests")
 _TEST_S = 120.0
 
 

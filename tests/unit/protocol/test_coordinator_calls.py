@@ -8,7 +8,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient
 
 ROOT = Path(__file__).resolve().parents[3]
-PRODUCT = ("protocol", "pipeline", "downstream", "proof", "sandbox", "benchmarks", "scripts")
+PRODUCT = ("brew", "pipeline", "operations", "downstream", "proof", "sandbox", "benchmarks", "scripts")
 ALLOWED = {"list_consumer_groups", "list_groups"}
 """Every broker is asked for itself; no coordinator is looked for."""
 FORBIDDEN = {
@@ -28,8 +28,9 @@ def test_the_forbidden_calls_are_all_that_the_client_has_for_groups() -> None:
 def test_no_program_asks_a_coordinator_through_librdkafka_s_admin_client() -> None:
     """
     It ends the process when the coordinator moves or restarts (assertion `eonce->refcnt > 0`, or SIGSEGV); ask through
-    `brew.kafka.groups`, `operate` or `group_offsets`.
+    `brew.kafka.groups`, `cluster_admin` or `offset_fetch`.
     """
+    assert [folder for folder in PRODUCT if not any((ROOT / folder).rglob("*.py"))] == [], "nothing would be looked at"
     assert [place for folder in PRODUCT for path in (ROOT / folder).rglob("*.py") for place in _calls(path)] == []
 
 
