@@ -24,9 +24,9 @@ import psutil
 from machine import machine
 
 from brew.journal import Phase, Step, entries
+from brew.range_transaction import Evidence
 from brew.records import Tiers
 from brew.settings import Limits
-from brew.transaction import Evidence
 from pipeline.orders import enricher
 from pipeline.profiles import Table, lookup
 from proof.seed import orders

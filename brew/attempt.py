@@ -21,7 +21,7 @@ from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import CrashPoint, TransactionalId
 from brew.offsets import Committed, OffsetRange
 from brew.outcome import Outcome, Status
-from brew.transaction import (
+from brew.range_transaction import (
     CrashedOnPurposeError,
     Enrich,
     Evidence,
@@ -29,9 +29,9 @@ from brew.transaction import (
     Rows,
     Tally,
     Targets,
-    Transaction,
-    transact,
+    transact_range,
 )
+from brew.transaction import Transaction
 from brew.transformation import Transformation
 from brew.watchdog import PATIENCE, watched
 
@@ -313,7 +313,7 @@ def _attempt(
         kafka = KafkaTransaction(job.transaction, offered.topic, offered.partition)
         timed = TimedTransaction(journaled(kafka, job.journal, offered, job.transaction.group))
         deadline = Deadline(job.transaction.timeout_s)
-        outcome = transact(
+        outcome = transact_range(
             batches,
             offered,
             offer.targets,

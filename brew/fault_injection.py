@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from brew.errors import BrewError
 from brew.names import CrashMode, CrashPoint
 from brew.offsets import OffsetRange
+from brew.range_transaction import CrashedOnPurposeError, Rows, Tally
 from brew.settings import CrashSettings
-from brew.transaction import CrashedOnPurposeError, Rows, Tally, Transaction
+from brew.transaction import Transaction
 
 _abandoned: list[Transaction] = []
 """Transactions left as a killed process leaves them; referenced, so that no destructor tidies them up."""

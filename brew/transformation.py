@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import UsageError
+from brew.range_transaction import Enrich, Evidence
 from brew.settings import PipelineSettings
-from brew.transaction import Enrich, Evidence
 
 
 class Prepared(NamedTuple):

@@ -8,9 +8,9 @@ from hashlib import blake2b
 
 import orjson
 
+from brew.range_transaction import Enrich
 from brew.records import DISCOUNT_FIELD, DISCOUNTS, STANDARD, TIER_FIELD, Reason, Rejected, tier_of_key
 from brew.settings import Limits
-from brew.transaction import Enrich
 
 # A double keeps 15 significant digits; longer runs, and exponents, may change their value in a round trip.
 _KINDS = bytes.maketrans(b"0123456789.E", b"00000000000e")

@@ -25,7 +25,7 @@ from brew.jvm.dependencies import Part
 ROOT = Path(__file__).resolve().parents[1]
 UNKNOWN = "unknown"
 
-_KERNEL = ("brew.transaction", "brew.kafka.transaction")
+_KERNEL = ("brew.transaction", "brew.range_transaction", "brew.kafka.transaction")
 _PARSING = threading.Lock()  # Python 3.11's parser fails where two threads parse at once; lanes of a campaign do
 _PACKAGES = ("confluent-kafka", "kafka-python", "pyspark")
 _GIT_S = 10.0

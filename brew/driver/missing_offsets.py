@@ -17,6 +17,7 @@ from brew.names import READ_COMMITTED
 from brew.offsets import LogOffsets, SourcePosition
 from brew.planner import PartitionFacts, position_metadata
 from brew.settings import OnMissingPosition, PipelineSettings
+from brew.transaction import Write, transact
 
 _ASK_S = 30.0
 _LIVE_S = 1.0
@@ -219,10 +220,11 @@ def _fence_and_commit(settings: PipelineSettings, fact: PartitionFacts, offset: 
     deadline = Deadline(settings.transaction_timeout_s)
     kafka = KafkaTransaction(transaction, fact.topic, fact.partition)
     try:
-        kafka.fence(deadline)
-        if offset is not None and kafka.locate(deadline) is None:
-            kafka.begin()
-            kafka.send_offsets(offset, position_metadata(fact.topic_id), deadline)
-            kafka.commit(deadline)
+        if offset is None:
+            kafka.fence(deadline)
+            return
+        metadata = position_metadata(fact.topic_id)
+        write = Write(lambda _deadline: None, lambda: offset, metadata, deadline)
+        transact(kafka, lambda committed: write if committed is None else None, deadline)
     finally:
         kafka.close()

@@ -23,8 +23,8 @@ from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts, check, position_metadata
 from brew.preflight import checks
 from brew.preflight.finding import enforce
+from brew.range_transaction import Targets
 from brew.settings import PipelineSettings
-from brew.transaction import Targets
 
 _SLACK_BYTES = 65_536
 _STABLE_S = 2.0

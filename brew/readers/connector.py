@@ -21,9 +21,9 @@ from brew.connection import Connection, java_settings
 from brew.errors import BrewError, Fatal
 from brew.offsets import OffsetRange
 from brew.outcome import GOOD, Outcome, Status
+from brew.range_transaction import Rows
 from brew.settings import SparkSettings
 from brew.spark import session
-from brew.transaction import Rows
 
 _NAMES = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"
 SMALL_RECORDS = dict(zip(_NAMES, ("2000", str(2**31 - 1)), strict=True))

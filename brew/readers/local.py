@@ -13,7 +13,7 @@ from brew.errors import BrewError
 from brew.kafka.log_reader import RangeReader
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome
-from brew.transaction import Rows
+from brew.range_transaction import Rows
 from brew.transformation import Transformation
 
 

@@ -25,7 +25,7 @@ from brew.observability.counters import Ending
 from brew.observability.recorder import Recorder
 from brew.observability.status import Phase
 from brew.offsets import LogOffsets
-from downstream.totals.stages import Aggregate, AttemptResult, Crash, Source, Split, StageTask, transact
+from downstream.totals.stages import Aggregate, AttemptResult, Crash, Source, Split, StageTask, advance
 from downstream.totals.state_store import Store, settled
 from downstream.totals.topics import Topics, TotalsSettings, ensured
 
@@ -208,7 +208,7 @@ class Run:
         tell = partial(self._told_to.attempted, (source.topic, partition), stage.seen[partition], until, time.time())
         self._told_to.begun((source.topic, partition))
         try:
-            done = transact(
+            done = advance(
                 source, until, work, partial(self._read, stage, partition), kafka, transaction.timeout_s, self._crash
             )
         except Fenced:

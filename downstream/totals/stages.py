@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from brew.deadline import Deadline
-from brew.errors import BrewError, Fenced, Refused
+from brew.errors import Fenced, Refused
 from brew.kafka.clients import AdminClient
 from brew.kafka.log_reader import LogRecord
 from brew.kafka.offsets import log_offsets
 from brew.kafka.transaction import KafkaTransaction
 from brew.names import CrashPoint
-from brew.offsets import LogOffsets
-from brew.transaction import abort_at_once, queue
+from brew.offsets import Committed, LogOffsets
+from brew.transaction import Write, queue, transact
 from downstream.totals.state_store import CHECKPOINT_KEY, Store, StoreCheckpoint, checkpoint_value, restore
 from downstream.totals.topics import Position, TotalsSettings, position
 from downstream.totals.total import Total, deltas
@@ -231,7 +232,7 @@ class AttemptResult:
     records: int = 0
 
 
-def transact(
+def advance(
     source: Source,
     until: int,
     work: StageTask,
@@ -241,86 +242,79 @@ def transact(
     crash: Crash | None = None,
 ) -> AttemptResult:
     """
-    Work off `[committed, until)` and move the committed offset behind it.
+    Work off `[committed, until)` in one transaction and move the committed offset behind it.
 
-    1. fence: whoever held this transactional id is out, and its open transaction aborted.
-    2. locate: the stable committed offset. Only now the state is restored if it stands elsewhere: nobody else can be
-       adding to the changelog any more. Then the range is read, before anything is open that readers would wait for.
-    3. begin.
-    4. produce: results, and for totals the changelog beside them; then flush.
-    5. send offsets: the range's end.
-    6. commit. Only then the state changes.
+    Only behind *locate* the state is restored if it stands elsewhere: nobody else can be adding to the changelog any
+    more. Then the range is read, before anything is open that readers would wait for. The state changes behind the
+    commit.
 
     Raises:
         Fenced: a newer attempt owns this partition.
         Refused: the position can't be trusted.
         Abortable, Fatal, DeadlineExceeded: nothing is visible of this attempt, or all of it; the next one finds out.
     """
-    kafka.fence(Deadline(timeout_s))  # 1
-    found = kafka.locate(Deadline(timeout_s))  # 2
-    _may_crash(crash, CrashPoint.AFTER_FENCE, source, kafka)
-    at = position(str(source), source.topic_id, found, source.log)
-    contradiction = work.ready(at.offset, fresh=found is None)
-    if contradiction is not None:
-        # A newer holder may have committed while the state was restored; only an offset that stays is a contradiction.
-        if kafka.locate(Deadline(timeout_s)) != found:
-            raise Fenced(f"{source}: somebody else went on while the state was restored")
-        raise Refused(contradiction)
-    if at.offset >= until:
-        return AttemptResult(at.offset, at.offset)
-    records = 0
-    for batch in read(at.offset, until):
-        work.take(batch)
-        records += len(batch)
-    _write(source, until, at, work, kafka, Deadline(timeout_s), crash)
-    _may_crash(crash, CrashPoint.AFTER_COMMIT, source, kafka)
-    work.committed()
-    _may_crash(crash, CrashPoint.BEFORE_REPORT, source, kafka)
-    return AttemptResult(at.offset, until, records)
+    result = AttemptResult(until, until)
 
-
-def _write(
-    source: Source,
-    until: int,
-    at: Position,
-    work: StageTask,
-    kafka: KafkaTransaction,
-    deadline: Deadline,
-    crash: Crash | None,
-) -> None:
-    """Steps 3 to 6."""
-    kafka.begin()  # 3
-    try:
-        outputs = list(work.outputs(until))
-        middle = len(outputs) // 2
-        _produce(outputs[:middle], kafka, deadline)  # 4
+    def may_crash(point: CrashPoint) -> None:
         if crash is not None:
-            kafka.flush(deadline)
-            crash.at(CrashPoint.MID_PRODUCE, source.topic, kafka)
-        _produce(outputs[middle:], kafka, deadline)
-        kafka.flush(deadline)
-        _may_crash(crash, CrashPoint.AFTER_FLUSH, source, kafka)
-        kafka.send_offsets(until, Position(until, at.began).metadata(source.topic_id), deadline)  # 5
-        _may_crash(crash, CrashPoint.AFTER_SEND_OFFSETS, source, kafka)
-    except Exception:
-        work.dropped()
-        abort_at_once(kafka)
-        raise
-    _may_crash(crash, CrashPoint.COMMIT_IN_FLIGHT, source, kafka)
+            crash.at(point, source.topic, kafka)
+
+    def decide(committed: Committed | None) -> Write | None:
+        nonlocal result
+        start = position(str(source), source.topic_id, committed, source.log)
+        _make_ready(source, work, committed, start, kafka, timeout_s)
+        result = AttemptResult(start.offset, max(start.offset, until))
+        if start.offset >= until:
+            return None
+        for batch in read(start.offset, until):
+            work.take(batch)
+            result = replace(result, records=result.records + len(batch))
+        metadata = Position(until, start.began).metadata(source.topic_id)
+        return Write(
+            partial(_produce_all, work, until, kafka, crash, source), lambda: until, metadata, Deadline(timeout_s)
+        )
+
     try:
-        kafka.commit(deadline)  # 6
-    except BrewError:
-        # It may have been applied: the state stays where it was, and the next attempt's locate tells.
+        if transact(kafka, decide, Deadline(timeout_s), may_crash):
+            work.committed()
+            may_crash(CrashPoint.BEFORE_REPORT)
+    except Exception:
+        # A commit that fails may have been applied: the state stays where it was, and the next attempt's locate tells.
         work.dropped()
         raise
+    return result
+
+
+def _make_ready(
+    source: Source,
+    work: StageTask,
+    committed: Committed | None,
+    start: Position,
+    kafka: KafkaTransaction,
+    timeout_s: float,
+) -> None:
+    contradiction = work.ready(start.offset, fresh=committed is None)
+    if contradiction is None:
+        return
+    # A newer holder may have committed while the state was restored; only an offset that stays is a contradiction.
+    if kafka.locate(Deadline(timeout_s)) != committed:
+        raise Fenced(f"{source}: somebody else went on while the state was restored")
+    raise Refused(contradiction)
+
+
+def _produce_all(
+    work: StageTask, until: int, kafka: KafkaTransaction, crash: Crash | None, source: Source, deadline: Deadline
+) -> None:
+    outputs = list(work.outputs(until))
+    middle = len(outputs) // 2
+    _produce(outputs[:middle], kafka, deadline)
+    if crash is not None:
+        kafka.flush(deadline)
+        crash.at(CrashPoint.MID_PRODUCE, source.topic, kafka)
+    _produce(outputs[middle:], kafka, deadline)
 
 
 def _produce(outputs: Iterable[Output], kafka: KafkaTransaction, deadline: Deadline) -> None:
     with kafka.mapped("produce"):
         for topic, partition, key, value in outputs:
             queue(kafka, deadline, topic, value, key, partition)
-
-
-def _may_crash(crash: Crash | None, point: CrashPoint, source: Source, kafka: KafkaTransaction) -> None:
-    if crash is not None:
-        crash.at(point, source.topic, kafka)

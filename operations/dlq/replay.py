@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Self
 
 from brew.deadline import Deadline
@@ -18,7 +19,7 @@ from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import CrashPoint
 from brew.offsets import Committed
 from brew.records import REPLAY_GROUP, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
-from brew.transaction import abort_at_once, queue
+from brew.transaction import Write, queue, transact
 from operations.dlq.dead_letter import DeadLetter, DeadLetterFilter, DeadLetterTopics, record_size
 from operations.dlq.replay_log import replay_log_key, replay_log_value
 
@@ -275,50 +276,39 @@ class _Partition:
         self, letters: list[DeadLetter], wanted: list[DeadLetter], kafka: KafkaTransaction
     ) -> list[ReplayRecord | SkippedDeadLetter]:
         """
-        1. fence: whoever replayed this partition is out, its open transaction is aborted.
-        2. locate: the marks, to the end of their log; a letter with a mark is out already.
-        3. begin.
-        4. produce: each record to the input, and its mark; then flush.
-        5. send offsets: the first letter that still waits, for lag tools; the marks are the truth.
-        6. commit.
+        Write back what is wanted, and a mark beside each record, in one transaction.
+
+        *locate* reads the marks, too, to the end of their log: a letter with a mark is out already. The offset that is
+        sent is that of the first letter that still waits, for lag tools; the marks are the truth.
         """
         timeout_s = self._settings.transaction.timeout_s
         deadline = Deadline(timeout_s)
-        kafka.fence(deadline)  # 1
-        found = kafka.locate(deadline)  # 2
-        self._check_marks(found)
-        self._marks.settle(self._place.admin, deadline)
-        self._check_group()
-        self._may_crash(CrashPoint.AFTER_FENCE)
-        # Commands may take their time: nothing is open yet that readers would wait for.
-        done = self._decided(wanted)
-        backs = [each for each in done if isinstance(each, ReplayRecord)]
-        self._note_waiting(letters, backs)
-        if backs:
-            self._write(backs, self._settled(letters, found), kafka, Deadline(timeout_s))
-            self._marks.offsets.update(each.letter.offset for each in backs)
+        done: list[ReplayRecord | SkippedDeadLetter] = []
+
+        def decide(committed: Committed | None) -> Write | None:
+            self._check_marks(committed)
+            self._marks.settle(self._place.admin, deadline)
+            self._check_group()
+            # Commands may take their time: nothing is open yet that readers would wait for.
+            done.extend(self._decided(wanted))
+            backs = _replayed(done)
+            self._note_waiting(letters, backs)
+            if not backs:
+                return None
+            settled = self._settled(letters, committed)
+            return Write(
+                partial(self._produce_all, backs, kafka), lambda: settled, self._metadata(), Deadline(timeout_s)
+            )
+
+        # A commit that fails may have been applied: the marks tell the next run.
+        if transact(kafka, decide, deadline, partial(self._may_crash, kafka)):
+            self._marks.offsets.update(back.letter.offset for back in _replayed(done))
         return done
 
-    def _write(self, backs: list[ReplayRecord], settled: int, kafka: KafkaTransaction, deadline: Deadline) -> None:
-        kafka.begin()  # 3
-        try:
-            with kafka.mapped("produce"):
-                for back in backs:  # 4
-                    self._produce(back, kafka, deadline)
-            kafka.flush(deadline)
-            self._may_crash(CrashPoint.AFTER_FLUSH)
-            kafka.send_offsets(settled, self._metadata(), deadline)  # 5
-            self._may_crash(CrashPoint.AFTER_SEND_OFFSETS)
-        except Exception:
-            abort_at_once(kafka)
-            raise
-        if self._settings.crash is CrashPoint.COMMIT_IN_FLIGHT:
-            with contextlib.suppress(BrewError):  # it does not wait, so it times out
-                kafka.commit_without_waiting()
-            self._may_crash(CrashPoint.COMMIT_IN_FLIGHT)
-        # A commit that fails may have been applied: the marks tell the next run.
-        kafka.commit(deadline)  # 6
-        self._may_crash(CrashPoint.AFTER_COMMIT)
+    def _produce_all(self, backs: list[ReplayRecord], kafka: KafkaTransaction, deadline: Deadline) -> None:
+        with kafka.mapped("produce"):
+            for back in backs:
+                self._produce(back, kafka, deadline)
 
     def _produce(self, back: ReplayRecord, kafka: KafkaTransaction, deadline: Deadline) -> None:
         settings, letter = self._settings, back.letter
@@ -391,9 +381,17 @@ class _Partition:
                 f"{self._marks.group!r}, this is {self._settings.group!r}: set GROUP_ID (--group) to the pipeline's"
             )
 
-    def _may_crash(self, point: CrashPoint) -> None:
-        if self._settings.crash is point:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def _may_crash(self, kafka: KafkaTransaction, point: CrashPoint) -> None:
+        if self._settings.crash is not point:
+            return
+        if point is CrashPoint.COMMIT_IN_FLIGHT:
+            with contextlib.suppress(BrewError):  # it does not wait, so it times out
+                kafka.commit_without_waiting()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _replayed(done: list[ReplayRecord | SkippedDeadLetter]) -> list[ReplayRecord]:
+    return [each for each in done if isinstance(each, ReplayRecord)]
 
 
 def replay_group(group: str) -> str:

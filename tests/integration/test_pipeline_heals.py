@@ -22,8 +22,8 @@ from brew.kafka.transaction import TransactionSettings
 from brew.names import CrashPoint, TransactionalId
 from brew.offsets import OffsetRange
 from brew.planner import position_metadata
+from brew.range_transaction import Rows, Targets
 from brew.readers.connector import check_one_task_per_range, read_ranges
-from brew.transaction import Rows, Targets
 from pipeline.enrichment import OrderEnrichment
 
 

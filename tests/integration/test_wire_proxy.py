@@ -28,8 +28,8 @@ from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import READ_COMMITTED
 from brew.offsets import OffsetRange
 from brew.outcome import Status
+from brew.range_transaction import Rows, Targets, transact_range
 from brew.settings import Limits
-from brew.transaction import Rows, Targets, transact
 from pipeline.orders import enricher
 from proof.wire.codec import Api
 from proof.wire.proxy import WireProxy
@@ -265,7 +265,7 @@ def test_a_transaction_that_waits_for_acknowledgements_leaves_the_processor_alon
     proxy.add(Rule(Api.PRODUCE, Action.DELAY, Side.REPLY, times=0, delay_s=slow_s))
     try:
         began, spent = time.monotonic(), time.process_time()
-        outcome = transact([rows], offered, targets, enricher(Limits()), kafka, Deadline(60), first_time=True)
+        outcome = transact_range([rows], offered, targets, enricher(Limits()), kafka, Deadline(60), first_time=True)
         took, spent = time.monotonic() - began, time.process_time() - spent
     finally:
         kafka.close()

@@ -287,9 +287,9 @@ LAYER_BUGS: list[LayerBug] = [
         "marked-before-the-commit",
         "A letter counts as written back before its transaction is committed.",
         _REPLAYING,
-        "            self._write(backs, self._settled(letters, found), kafka, Deadline(timeout_s))\n",
-        "            self._marks.offsets.update(each.letter.offset for each in backs)\n"
-        "            self._write(backs, self._settled(letters, found), kafka, Deadline(timeout_s))\n",
+        "            settled = self._settled(letters, committed)\n",
+        "            settled = self._settled(letters, committed)\n"
+        "            self._marks.offsets.update(back.letter.offset for back in backs)\n",
         _REPLAY + "test_a_transaction_that_failed_marks_nothing",
     ),
 ]

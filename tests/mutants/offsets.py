@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import TopicPartition
 
-from brew import transaction
+from brew import attempt
 from brew.deadline import Deadline
 from brew.errors import BrewError
 from brew.kafka.transaction import KafkaTransaction
@@ -36,9 +35,12 @@ def flush_left_out(change: Changes) -> None:
 
         def flush(self, deadline: Deadline) -> None: ...
 
-    change.set(
-        transaction, "_write", lambda old: lambda run, *more: old(replace(run, kafka=Unflushed(run.kafka)), *more)
-    )
+    def unflushed(old: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda rows, offered, targets, enrich, kafka, *more, **named: old(
+            rows, offered, targets, enrich, Unflushed(kafka), *more, **named
+        )
+
+    change.set(attempt, "transact_range", unflushed)
 
 
 def _offsets(change: Changes, pick: Callable[[int, int | None], int | None]) -> None:

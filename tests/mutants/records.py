@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from brew import transaction
+from brew import range_transaction
 from brew.kafka import log_reader
 from brew.kafka.clients import producer
 from brew.kafka.transaction import KafkaTransaction
@@ -144,7 +144,7 @@ def batches_swapped(change: Changes) -> None:
 @mutant("D19", on="calm", named="lost-output")
 def rejected_rows_dropped(change: Changes) -> None:
     """A record that can't be enriched is dropped instead of going to the dead-letter topic."""
-    change.set(transaction, "_reject", lambda _: lambda *_arguments: None)
+    change.set(range_transaction, "_reject", lambda _: lambda *_arguments: None)
 
 
 @mutant("D19", on="crash-after-flush", named="duplicate-output")
@@ -169,4 +169,6 @@ def dead_letters_outside_of_the_transaction(change: Changes) -> None:
             beside[0].flush(10)
 
     change.set(KafkaTransaction, "__init__", making)
-    change.set(transaction, "_reject", lambda old: lambda run, *record: old(replace(run, kafka=Outside()), *record))
+    change.set(
+        range_transaction, "_reject", lambda old: lambda run, *record: old(replace(run, kafka=Outside()), *record)
+    )

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from harness.fakes import Broker, FakeTransaction
 
-from brew import transaction as transact
+from brew import range_transaction
 from brew.deadline import Deadline
 from brew.errors import Abortable, Fatal
 from brew.fault_injection import PlannedCrash
@@ -19,9 +19,9 @@ from brew.kafka.transaction import KafkaTransaction
 from brew.names import CrashMode, CrashPoint
 from brew.offsets import OffsetRange
 from brew.outcome import Status
+from brew.range_transaction import CrashedOnPurposeError, Rows, Targets
 from brew.readers.local import LocalEngine
 from brew.settings import Limits
-from brew.transaction import CrashedOnPurposeError, Rows, Targets
 from mutants.scene import Scene
 from pipeline.orders import enricher
 
@@ -174,7 +174,9 @@ def model(scene: Scene) -> None:
             try:
                 kafka = FakeTransaction(broker)
                 offered = OffsetRange("in", 0, 0, 5)
-                transact.transact([rows], offered, targets, enrich, kafka, Deadline(5), first_time=True, crash=crash)
+                range_transaction.transact_range(
+                    [rows], offered, targets, enrich, kafka, Deadline(5), first_time=True, crash=crash
+                )
             except CrashedOnPurposeError:
                 continue
         if broker.sources() != [1, 2, 3]:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from brew import transaction
+from brew import range_transaction
 from brew.attempt import AttemptSpec, Job
 from brew.deadline import Deadline
 from brew.kafka import committed_offset
@@ -17,8 +17,8 @@ from brew.kafka.transaction import KafkaTransaction
 from brew.names import READ_UNCOMMITTED, TransactionalId
 from brew.offsets import Committed
 from brew.outcome import Outcome, Status
+from brew.range_transaction import Rows
 from brew.readers import local
-from brew.transaction import Rows
 from mutants.mutant import Changes, mutant
 
 Method = Callable[..., Any]
@@ -136,19 +136,23 @@ def _not_confirmed(change: Changes) -> None:
 def no_locate(change: Changes) -> None:
     """The driver's word is believed: nobody asks where the group stands."""
     change.set(KafkaTransaction, "locate", lambda _: lambda *_arguments: None)
-    change.set(transaction, "_settled", lambda _: lambda *_arguments, **_more: None)
+    change.set(range_transaction, "_settled", lambda _: lambda *_arguments, **_more: None)
 
 
 @mutant("D4", on="rival-before-the-fence", named="duplicate-output")
 def position_inside_the_range_ignored(change: Changes) -> None:
     """A range that is done in part is written again from its start."""
-    change.set(transaction, "_write", lambda old: lambda run, batches, _: old(run, batches, run.offered.start))
+    change.set(
+        range_transaction, "_produce_all", lambda old: lambda run, batches, _: old(run, batches, run.offered.start)
+    )
 
 
 @mutant("D7", on="vanished-behind-the-plan", named="duplicate-output")
 def first_time_ignored(change: Changes) -> None:
     """No committed offset counts as a first time, although the driver planned from one."""
-    change.set(transaction, "_settled", lambda old: lambda found, offered, **_: old(found, offered, first_time=True))
+    change.set(
+        range_transaction, "_settled", lambda old: lambda found, offered, **_: old(found, offered, first_time=True)
+    )
 
 
 @mutant("D4", on="pending-under-another-id", named="duplicate-output")
@@ -185,5 +189,5 @@ def retried_without_locate(change: Changes) -> None:
         return write
 
     change.set(local, "attempt", trying)
-    change.set(transaction, "_settled", settling)
-    change.set(transaction, "_write", writing)
+    change.set(range_transaction, "_settled", settling)
+    change.set(range_transaction, "_produce_all", writing)

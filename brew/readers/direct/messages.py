@@ -13,8 +13,8 @@ import orjson
 from brew.deadline import Deadline
 from brew.kafka.transaction import TransactionSettings
 from brew.outcome import Outcome, Status
+from brew.range_transaction import Targets
 from brew.settings import CrashSettings, DirectSettings
-from brew.transaction import Targets
 from brew.transformation import Transformation
 
 Message = dict[str, Any]

@@ -18,6 +18,7 @@ from brew.kafka.clients import FULL_MS
 from brew.kafka.log_reader import IDLE_MS, FetchedRecords, TailReader
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
+from brew.range_transaction import Rows
 from brew.readers.direct.concurrency import READING, ConcurrencyLimit, SharedLimits
 from brew.readers.direct.messages import (
     Grant,
@@ -28,7 +29,6 @@ from brew.readers.direct.messages import (
     outcome_message,
     parse_grant,
 )
-from brew.transaction import Rows
 from brew.transaction_sizing import TransactionSize
 
 CHUNK = 10_000

@@ -21,8 +21,8 @@ from brew.kafka.transaction import TransactionSettings
 from brew.names import CrashMode, CrashPoint
 from brew.offsets import Committed, OffsetRange
 from brew.outcome import Status
+from brew.range_transaction import Rows, Targets
 from brew.settings import Limits, ProfilesSettings
-from brew.transaction import Rows, Targets
 from pipeline import profiles
 from pipeline.enrichment import OrderEnrichment
 

@@ -24,10 +24,10 @@ from brew.kafka.transaction import TransactionSettings
 from brew.offsets import Committed, LogOffsets
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
+from brew.range_transaction import Targets
 from brew.readers.direct.messages import left_message, outcome_message, parse_grant
 from brew.readers.direct.server import ReceivedMessage, WorkerSession
 from brew.settings import DirectSettings, PipelineSettings
-from brew.transaction import Targets
 
 Message = dict[str, Any]
 

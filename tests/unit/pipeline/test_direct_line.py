@@ -14,6 +14,7 @@ from harness.waiting import until
 
 from brew.deadline import Deadline
 from brew.outcome import Outcome, Status
+from brew.range_transaction import Targets
 from brew.readers.direct import messages as lines
 from brew.readers.direct import server as offices
 from brew.readers.direct.messages import (
@@ -26,7 +27,6 @@ from brew.readers.direct.messages import (
     parse_outcome,
 )
 from brew.readers.direct.server import LeaseServer
-from brew.transaction import Targets
 
 GRANT = Grant(3, 70, Targets("out", "dead", -1, 3, "topic-id=x", 1000), goal=90, first_time=True, spared=True)
 OUTCOME = Outcome(3, 70, 80, Status.OFFSET_GAP, 60, 5, 1, 0.25, "moved")

@@ -17,12 +17,12 @@ from brew.kafka.clients import FULL_MS
 from brew.kafka.log_reader import IDLE_MS, FetchedRecords
 from brew.kafka.transaction import TransactionSettings
 from brew.outcome import Outcome, Status
+from brew.range_transaction import Rows, Targets
 from brew.readers.direct import worker as tenure
 from brew.readers.direct.concurrency import ConcurrencyLimit, SharedLimits
 from brew.readers.direct.messages import Grant, WorkerSettings
 from brew.readers.direct.worker import CHUNK, TransactionInput
 from brew.settings import CrashSettings, DirectSettings, Limits, ProfilesSettings
-from brew.transaction import Rows, Targets
 from brew.transaction_sizing import TransactionSize
 from pipeline.enrichment import OrderEnrichment
 

@@ -24,8 +24,8 @@ from brew.names import READ_COMMITTED
 from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
+from brew.range_transaction import Targets
 from brew.settings import CrashSettings, PipelineSettings
-from brew.transaction import Targets
 
 END = 100
 

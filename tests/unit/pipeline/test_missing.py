@@ -97,6 +97,8 @@ class Brokers:
             def begin(self) -> None:
                 self.pending: Committed | None = None
 
+            def flush(self, _deadline: Deadline) -> None: ...
+
             def send_offsets(self, offset: int, metadata: str, _deadline: Deadline) -> None:
                 self.pending = Committed(offset, metadata)
 

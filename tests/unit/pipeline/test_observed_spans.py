@@ -20,7 +20,7 @@ from brew.observability.recorder import Subject
 from brew.observability.status import Topics
 from brew.observability.tracing import Spans, provider
 from brew.outcome import Outcome, Status
-from brew.transaction import Rows
+from brew.range_transaction import Rows
 
 SUBJECT = Subject("pipeline", "g", Topics("orders", "out", "dlq"), "localhost:1", "direct")
 

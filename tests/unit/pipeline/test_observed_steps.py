@@ -13,8 +13,8 @@ from brew.errors import Abortable, Fenced, KafkaFailure
 from brew.names import STEPS
 from brew.offsets import OffsetRange
 from brew.outcome import Status
+from brew.range_transaction import Rows, Targets, transact_range
 from brew.records import Reason, Rejected
-from brew.transaction import Rows, Targets, transact
 
 RANGE = OffsetRange("in", 0, 0, 3)
 TARGETS = Targets("out", "dlq", 0, 0)
@@ -28,7 +28,7 @@ def timed(fake: FakeTransaction) -> TimedTransaction:
 
 
 def attempt(kafka: TimedTransaction) -> None:
-    transact([ROWS], RANGE, TARGETS, lambda _key, value: value, kafka, Deadline(5), first_time=True)
+    transact_range([ROWS], RANGE, TARGETS, lambda _key, value: value, kafka, Deadline(5), first_time=True)
 
 
 def test_the_six_steps_are_measured_in_their_order() -> None:
@@ -65,7 +65,7 @@ def test_a_record_goes_by_unseen() -> None:
 def test_rejected_records_are_counted_by_reason() -> None:
     """Reasons are plain words, which JSON takes as names."""
     kafka = timed(FakeTransaction(Broker()))
-    outcome = transact(
+    outcome = transact_range(
         [ROWS], RANGE, TARGETS, lambda _key, _value: Rejected(Reason.NOT_JSON, "x"), kafka, Deadline(5), first_time=True
     )
     assert (outcome.status, outcome.reasons) == (Status.COMMITTED, {"not-json": 3})

@@ -17,9 +17,9 @@ from brew.errors import DeadlineExceeded, Fatal, UsageError
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
 from brew.outcome import Status
+from brew.range_transaction import Targets
 from brew.records import profile
 from brew.settings import Limits, PipelineSettings, ProfilesSettings
-from brew.transaction import Targets
 from pipeline import profiles
 from pipeline.enrichment import OrderEnrichment
 from pipeline.profiles import GlobalTable, Table, lookup

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from brew.deadline import Deadline
 from brew.offsets import OffsetRange, SourcePosition
+from brew.range_transaction import Rows, Targets, transact_range
 from brew.records import DISCOUNTS, Rejected, profile
 from brew.settings import Limits
-from brew.transaction import Rows, Targets, transact
 from pipeline.orders import enricher
 from pipeline.profiles import Table, lookup
 
@@ -152,7 +152,7 @@ def test_the_header_stands_between_the_inputs_own_and_the_source() -> None:
     targets = Targets("out", "dead", 2, 2, "", 10_000)
     kafka = FakeTransaction(broker)
     enrich = enricher(Limits(), resolve)
-    transact([rows], offered, targets, enrich, kafka, Deadline(5), first_time=True, evidence=evidence)
+    transact_range([rows], offered, targets, enrich, kafka, Deadline(5), first_time=True, evidence=evidence)
     good, bad = broker.visible()
     assert good.headers == [("trace", b"1"), ("profile.offset", b"0/1"), *SourcePosition("in", 2, 0).headers()]
     assert "profile.offset" not in dict(bad.headers)

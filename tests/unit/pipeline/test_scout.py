@@ -23,8 +23,8 @@ from brew.kafka.transaction import TransactionSettings
 from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
+from brew.range_transaction import Rows, transact_range
 from brew.settings import PipelineSettings
-from brew.transaction import Rows, transact
 
 SETTINGS = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g")
 
@@ -289,7 +289,7 @@ def written(run: Run, fact: PartitionFacts) -> Committed:
     rows = [Rows([fact.position], [b"gold-1"], [b'{"customer_id": "c-1"}'], [None], [0])]
     offered = OffsetRange("in", fact.partition, fact.position, fact.position + 1)
     kafka: Any = FakeTransaction(broker)
-    done = transact(rows, offered, run.survey.targets(fact), lambda _key, value: value or b"", kafka, Deadline(5))
+    done = transact_range(rows, offered, run.survey.targets(fact), lambda _key, value: value or b"", kafka, Deadline(5))
     assert done.status is Status.COMMITTED
     assert broker.committed is not None
     return broker.committed

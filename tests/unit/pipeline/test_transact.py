@@ -15,9 +15,9 @@ from brew.fault_injection import PlannedCrash
 from brew.names import CrashMode, CrashPoint
 from brew.offsets import Committed, OffsetRange, SourcePosition
 from brew.outcome import Outcome, Status
+from brew.range_transaction import CrashedOnPurposeError, Rows, Targets, transact_range
 from brew.records import ERROR_OMITTED, ERROR_REASON
 from brew.settings import Limits
-from brew.transaction import CrashedOnPurposeError, Rows, Targets, transact
 from pipeline.orders import enricher
 
 TARGETS = Targets("out", "dead", 2, 2, "topic-id=x", 10_000)
@@ -33,7 +33,7 @@ def rows(*offsets: int, value: bytes | None = GOOD, headers: list | None = None)
 def run(broker: Broker, batches: Iterable[Rows], start: int = 0, until: int = 10, **more: object) -> Outcome:
     kafka = more.pop("kafka", None) or FakeTransaction(broker)
     offered = OffsetRange("in", 2, start, until)
-    return transact(batches, offered, TARGETS, ENRICH, kafka, Deadline(5), **more)
+    return transact_range(batches, offered, TARGETS, ENRICH, kafka, Deadline(5), **more)
 
 
 def test_the_six_steps_happen_in_their_order() -> None:

@@ -14,6 +14,7 @@ from brew.fault_injection import PlannedCrash
 from brew.names import CrashMode, CrashPoint
 from brew.offsets import Committed, OffsetRange, SourcePosition
 from brew.outcome import Outcome, Status
+from brew.range_transaction import CrashedOnPurposeError, Rows, Targets, transact_range
 from brew.records import (
     ERROR_EXCEPTION,
     ERROR_MESSAGE,
@@ -25,7 +26,7 @@ from brew.records import (
     Reason,
     Rejected,
 )
-from brew.transaction import CrashedOnPurposeError, Rows, Targets, abort_at_once, queue, transact
+from brew.transaction import abort_at_once, queue
 
 TARGETS = Targets("out", "dead", 2, 3, "topic-id=x", 10_000)
 
@@ -93,7 +94,7 @@ def run(
 ) -> Outcome:
     targets = more.pop("targets", TARGETS)
     offered = OffsetRange("in", 5, start, 10)
-    return transact(batches, offered, targets, upper, kafka, deadline or Deadline(5), **more)
+    return transact_range(batches, offered, targets, upper, kafka, deadline or Deadline(5), **more)
 
 
 def test_every_wait_of_a_transaction_shares_its_deadline() -> None:

@@ -12,8 +12,8 @@ from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome
+from brew.range_transaction import Rows, Targets, transact_range
 from brew.settings import Limits
-from brew.transaction import Rows, Targets, transact
 from pipeline.orders import enricher
 
 
@@ -37,7 +37,7 @@ def run(kafka: FakeTransaction, count: int, size: int, waits: list[int]) -> Outc
     rows = Rows(list(range(count)), [b"gold-1"] * count, [value] * count, [None] * count, [7] * count)
     enrich, targets = enricher(Limits(max_bytes=3_000_000)), Targets("out", "dead", 2, 2)
     offered = OffsetRange("in", 2, 0, count)
-    return transact([rows], offered, targets, enrich, kafka, Deadline(20), first_time=True, aside=aside)
+    return transact_range([rows], offered, targets, enrich, kafka, Deadline(20), first_time=True, aside=aside)
 
 
 @pytest.mark.parametrize(("count", "size", "most"), [(6000, 60, 2500), (300, 10_240, 62), (3, 2_000_000, 1)])

@@ -1,0 +1,303 @@
+"""One range of one input partition, its records transformed, in one Kafka transaction; free of Spark and of readers."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from brew.deadline import Deadline
+from brew.errors import Fatal
+from brew.names import CrashPoint
+from brew.offsets import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC, Committed, OffsetRange, SourcePosition
+from brew.outcome import Outcome, Status
+from brew.records import (
+    ERROR_EXCEPTION,
+    ERROR_MESSAGE,
+    ERROR_OFFSET,
+    ERROR_OMITTED,
+    ERROR_PARTITION,
+    ERROR_REASON,
+    ERROR_TOPIC,
+    Rejected,
+)
+from brew.transaction import Transaction, Write, queue, transact
+
+RecordHeaders = list[tuple[str, bytes | None]] | None
+Enrich = Callable[[bytes | None, bytes | None], bytes | Rejected]
+Evidence = Callable[[], tuple[str, bytes | None]]
+"""A header that says what the record enriched last was enriched with."""
+
+
+class Rows(NamedTuple):
+    """A batch of records as parallel lists, in offset order; timestamps in milliseconds since the epoch."""
+
+    offsets: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[RecordHeaders]
+    timestamps: list[int]
+
+    def part(self, start: int, end: int) -> Rows:
+        """Rows ``start`` to ``end`` of this batch."""
+        offsets, keys, values, headers, timestamps = self
+        cut = slice(start, end)
+        return Rows(offsets[cut], keys[cut], values[cut], headers[cut], timestamps[cut])
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Where records go; ``output_partition`` -1 leaves it to the key's murmur2 hash."""
+
+    output: str
+    dead_letter: str
+    output_partition: int
+    dead_letter_partition: int
+    metadata: str = ""
+    dead_letter_max_bytes: int = 1_048_588
+
+
+@dataclass(slots=True)
+class Tally:
+    """Records queued so far by the running transaction."""
+
+    enriched: int = 0
+    rejected: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, int] = field(default_factory=dict)
+
+
+class CrashedOnPurposeError(BaseException):
+    """Leaves the kernel past every handler that would tidy up, as a kill would; carries what was queued by then."""
+
+    def __init__(self, tally: Tally) -> None:
+        super().__init__("crashed on purpose")
+        self.tally = tally
+
+
+class Crash(Protocol):
+    """Something that may kill this process, or leave the transaction as a killed process would."""
+
+    def at(self, point: CrashPoint, tally: Tally, transaction: Transaction) -> None: ...
+    def interrupting(self, batches: Iterable[Rows], half_done: Callable[[], None]) -> Iterator[Rows]: ...
+
+
+# The client's batch holds 1,000,000 bytes on the wire, where a record grows by two fields, three headers and framing.
+_BYTES, _GROWTH, _ROWS = 640 * 1024, 160, 2500
+
+
+def produce_chunks(rows: Rows) -> Iterator[Rows]:
+    """
+    As much at a time as one request takes, by the mean size of a value.
+
+    Whoever queues a piece waits for its acknowledgement: while a batch is ready and the one before it is on its way,
+    librdkafka's thread polls without pause (docs/decisions/0009), and a few such threads leave brokers on the same
+    machine no processor to answer with.
+    """
+    count = len(rows.offsets)
+    if not count:
+        return
+    most = chunk_size(sum(map(len, filter(None, rows.values))) / count)
+    if count <= most:
+        yield rows
+        return
+    for start in range(0, count, most):
+        yield rows.part(start, start + most)
+
+
+def chunk_size(mean_bytes: float) -> int:
+    """How many records of that mean size a piece has."""
+    return max(1, min(_ROWS, int(_BYTES / (mean_bytes + _GROWTH))))
+
+
+_HEADER_ROOM = 4096
+
+
+@dataclass(slots=True)
+class _Run:
+    """One transaction's working values."""
+
+    offered: OffsetRange
+    targets: Targets
+    enrich: Enrich
+    kafka: Transaction
+    deadline: Deadline
+    crash: Crash | None
+    reached: Callable[[], int]
+    next_offset: int
+    evidence: Evidence | None = None
+    aside: Callable[[], AbstractContextManager[None]] = nullcontext
+    tally: Tally = field(default_factory=Tally)
+    newest_ms: int | None = None
+
+    def may_crash(self, point: CrashPoint) -> None:
+        if self.crash is not None:
+            self.crash.at(point, self.tally, self.kafka)
+
+    def crash_half_way(self) -> None:
+        self.kafka.flush(self.deadline)
+        self.may_crash(CrashPoint.MID_PRODUCE)
+
+
+def transact_range(
+    batches: Iterable[Rows],
+    offered: OffsetRange,
+    targets: Targets,
+    enrich: Enrich,
+    kafka: Transaction,
+    deadline: Deadline,
+    *,
+    first_time: bool = False,
+    crash: Crash | None = None,
+    evidence: Evidence | None = None,
+    reached: Callable[[], int] | None = None,
+    aside: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Outcome:
+    """
+    Write one range's records and the offset behind it in one Kafka transaction (`brew.transaction.transact`).
+
+    Rows below the committed offset are already out; each record carries its source position in its headers; the
+    offset is the range's end, under the pipeline's group.
+
+    ``batches`` have to end by themselves: the range counts as read only after natural exhaustion.
+    ``first_time`` says that the driver found no committed offset, and no output from this partition.
+    ``reached`` tells of a range that is still being read how far it was read by now: further than ``offered.until``,
+    which then only says where its first batch ends.
+    ``aside`` goes around each wait for acknowledgements between two pieces of a batch (`produce_chunks`).
+    ``evidence`` gives one more header to each enriched record, before those of its source.
+
+    Raises:
+        Fenced: a newer attempt owns this partition.
+        Abortable, Fatal, DeadlineExceeded: nothing is visible of this attempt, or all of it; the next one finds out.
+    """
+    began = time.monotonic()
+    reached = reached or (lambda: offered.until)
+    run = _Run(offered, targets, enrich, kafka, deadline, crash, reached, offered.start, evidence, aside)
+    status, position = Status.COMMITTED, -1
+
+    def decide(committed: Committed | None) -> Write | None:
+        nonlocal status, position
+        position = committed.offset if committed is not None else -1
+        settled = _settled(committed, offered, first_time=first_time)
+        if settled is not None:
+            status = settled
+            return None
+        start = max(position, offered.start)
+        # Not the last row + 1: markers and aborted records at the end count as read.
+        return Write(lambda _deadline: _produce_all(run, batches, start), run.reached, targets.metadata, deadline)
+
+    transact(kafka, decide, deadline, run.may_crash)
+    return Outcome(
+        offered.partition,
+        offered.start,
+        run.reached() if status is Status.COMMITTED else offered.until,
+        status,
+        position,
+        run.tally.enriched,
+        run.tally.rejected,
+        time.monotonic() - began,
+        reasons=run.tally.reasons,
+        examples=run.tally.examples,
+        newest_ms=run.newest_ms,
+    )
+
+
+def _settled(committed: Committed | None, offered: OffsetRange, *, first_time: bool) -> Status | None:
+    """What *locate* already decides; None when there is something to write."""
+    if committed is None:
+        # The group's offset vanished after the driver planned: writing could double what is out.
+        return None if first_time else Status.OFFSET_GAP
+    if committed.offset == offered.until:
+        return Status.ALREADY_DONE
+    if committed.offset > offered.until:
+        return Status.AHEAD
+    return Status.OFFSET_GAP if committed.offset < offered.start else None
+
+
+def _produce_all(run: _Run, batches: Iterable[Rows], position: int) -> None:
+    """Step 4, batch by batch."""
+    kafka, deadline = run.kafka, run.deadline
+    if run.crash is not None:
+        batches = run.crash.interrupting(batches, run.crash_half_way)
+    for rows in batches:
+        for piece in produce_chunks(rows):
+            with kafka.mapped("produce"):
+                _produce(run, piece, position)
+            with run.aside():
+                kafka.settle(deadline)
+        run.newest_ms = rows.timestamps[-1] if rows.timestamps else run.newest_ms
+        deadline.check("produce")
+
+
+def _produce(run: _Run, rows: Rows, position: int) -> None:
+    """Queue one batch; rows below ``position`` are already out."""
+    topic, partition = run.offered.topic, run.offered.partition
+    output, target = run.targets.output, run.targets.output_partition
+    source_topic: tuple[str, bytes | None] = (HEADER_TOPIC, topic.encode())
+    source_partition: tuple[str, bytes | None] = (HEADER_PARTITION, b"%d" % partition)
+    produce, enrich, evidence = run.kafka.produce, run.enrich, run.evidence
+    _check_order(run, rows.offsets)
+    enriched_count = 0
+    for offset, key, value, headers, timestamp in zip(*rows, strict=True):
+        if offset < position:
+            continue
+        enriched = enrich(key, value)
+        if isinstance(enriched, Rejected):
+            _reject(run, enriched, offset, key, value, headers, timestamp)
+            continue
+        source = [source_topic, source_partition, (HEADER_OFFSET, b"%d" % offset)]
+        if evidence is not None:
+            source = [evidence(), *source]
+        if headers:
+            source = [*headers, *source]
+        try:
+            produce(output, enriched, key, target, None, None, timestamp, source)
+        except BufferError:
+            queue(run.kafka, run.deadline, output, enriched, key, target, timestamp, source)
+        enriched_count += 1
+    run.tally.enriched += enriched_count
+
+
+def _reject(
+    run: _Run,
+    why: Rejected,
+    offset: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: RecordHeaders,
+    timestamp: int,
+) -> None:
+    """Queue a rejected record for the dead-letter topic, bytes unchanged."""
+    source = SourcePosition(run.offered.topic, run.offered.partition, offset)
+    at = b"%d" % source.offset
+    errors = [
+        (ERROR_REASON, why.reason.encode()),
+        (ERROR_EXCEPTION, type(why).__name__.encode()),
+        (ERROR_MESSAGE, why.message.encode()),
+        (ERROR_TOPIC, source.topic.encode()),
+        (ERROR_PARTITION, b"%d" % source.partition),
+        (ERROR_OFFSET, at),
+    ]
+    if value is not None and len(value) + len(key or b"") + _HEADER_ROOM > run.targets.dead_letter_max_bytes:
+        # The dead-letter topic can't hold it: a reference goes there, the bytes stay in the input.
+        errors.append((ERROR_OMITTED, b"%d" % len(value)))
+        value = None
+    dead_letter = run.targets.dead_letter
+    all_headers = [*(headers or ()), *errors, *source.headers()]
+    queue(run.kafka, run.deadline, dead_letter, value, key, run.targets.dead_letter_partition, timestamp, all_headers)
+    run.tally.rejected += 1
+    reason = why.reason.value
+    run.tally.reasons[reason] = run.tally.reasons.get(reason, 0) + 1
+    run.tally.examples.setdefault(reason, source.offset)
+
+
+def _check_order(run: _Run, offsets: list[int]) -> None:
+    """A reader that hands over anything but its range, in order, has lost or mixed up rows."""
+    rising = all(map(operator.lt, offsets, islice(offsets, 1, None)))
+    if not rising or offsets[0] < run.next_offset or offsets[-1] >= run.reached():
+        raise Fatal(f"produce: the reader left {run.offered}: it gave offsets {offsets[0]} to {offsets[-1]}")
+    run.next_offset = offsets[-1] + 1
