@@ -45,11 +45,11 @@ def run(settings: PipelineSettings, stop: threading.Event, board: RunProgress, v
         BrewError: refused, or nothing moved for too long.
     """
     stand_by = settings.stand_by or ClaimsSettings()
-    name, ground = stand_by.name, check(settings.leased_within(stand_by))
+    name, preflight = stand_by.name, check(settings.leased_within(stand_by))
     if stop.is_set():
         return ExitCode.DONE
 
-    def open_seat() -> StandBy:
+    def open_leadership() -> StandBy:
         return StandBy(
             lambda: ClaimsLog(settings.connection, stand_by.claims),
             group=settings.group,
@@ -58,41 +58,41 @@ def run(settings: PipelineSettings, stop: threading.Event, board: RunProgress, v
             interval_s=stand_by.interval_s,
         )
 
-    warmth = _start_spark(ground, view)
+    warm_spark = _start_spark(preflight, view)
     try:
         view.start()
         try:
-            driver = Driver(ground, warmth, stop, board, view, name)
-            alternate(open_seat, driver.wait, driver.work, stop, GiveUpPolicy(settings), view)
+            driver = Driver(preflight, warm_spark, stop, board, view, name)
+            alternate(open_leadership, driver.wait, driver.work, stop, GiveUpPolicy(settings), view)
         finally:
             view.stop()
     finally:
-        if warmth is not None:
-            warmth.close()
+        if warm_spark is not None:
+            warm_spark.close()
     return ExitCode.DONE
 
 
-def _start_spark(ground: PreflightResult, view: ProgressView) -> WarmSpark | None:
-    """Before the seat is asked for: who has it can work."""
-    if ground.settings.spark.absent:
+def _start_spark(preflight: PreflightResult, view: ProgressView) -> WarmSpark | None:
+    """Before the leadership is asked for: who has it can work."""
+    if preflight.settings.spark.absent:
         return None
     from brew.driver.warm_up import WarmSpark  # noqa: PLC0415 - a third of a second
 
-    return WarmSpark(ground.settings, ground.compilers, view.tell)
+    return WarmSpark(preflight.settings, preflight.compilers, view.tell)
 
 
 def alternate(
-    open_seat: Callable[[], AbstractContextManager[Leadership]],
+    open_leadership: Callable[[], AbstractContextManager[Leadership]],
     wait: Callable[[Leadership], bool],
     work_on: Callable[[Leadership], bool],
     stop: threading.Event,
-    patience: GiveUpPolicy,
+    give_up: GiveUpPolicy,
     view: ProgressView,
 ) -> None:
     """
     Wait and work by turns until ``work_on`` says that all is done, or ``stop`` is set.
 
-    The seat is left after each turn: who still has to clean up must not be given it.
+    The leadership is left after each turn: who still has to clean up must not be given it.
 
     Raises:
         BrewError: what the work raised, or the claims topic was out of reach for longer than --patience.
@@ -100,28 +100,28 @@ def alternate(
     while not stop.is_set():
         with ExitStack() as turn:
             try:
-                seat = turn.enter_context(open_seat())
+                leadership = turn.enter_context(open_leadership())
             except (DeadlineExceeded, KafkaFailure) as error:
                 view.tell(f"the claims topic is out of reach, trying again: {error}")
-                stop.wait(patience.failed("the claims topic is out of reach", str(error)))
+                stop.wait(give_up.failed("the claims topic is out of reach", str(error)))
                 continue
-            patience.good()
-            if not wait(seat) or work_on(seat):
+            give_up.good()
+            if not wait(leadership) or work_on(leadership):
                 return
 
 
 @dataclass
 class Driver:
-    """One driver's turns: ``wait`` for the seat, then ``work``."""
+    """One driver's turns: ``wait`` for the leadership, then ``work``."""
 
-    ground: PreflightResult
+    preflight: PreflightResult
     warm_spark: WarmSpark | None
     stop: threading.Event
     board: RunProgress
     view: ProgressView
     name: str
 
-    def wait(self, seat: Leadership) -> bool:
+    def wait(self, leadership: Leadership) -> bool:
         """Tell who works until it is this one; False when it was told to stop."""
         told: str | None = None
         warm = False
@@ -133,45 +133,47 @@ class Driver:
                 if self.warm_spark.warm and told and not warm:
                     warm = True
                     self.view.tell(f"{self.name} is warm")
-            if seat.owner not in {None, told, self.name}:
-                told = seat.owner
+            if leadership.owner not in {None, told, self.name}:
+                told = leadership.owner
                 self.view.tell(f"{self.name} stands by, {told} works")
             self.board.phase(Phase.STANDING_BY, f"{told} works" if told else "")
 
-        if not seat.wait(self.stop, meanwhile):
+        if not leadership.wait(self.stop, meanwhile):
             return False
         if self.warm_spark is not None:
             self.warm_spark.leave()
         self.view.tell(f"{self.name} works" + (f", after {told}" if told else ""))
         return True
 
-    def work(self, seat: Leadership) -> bool:
+    def work(self, leadership: Leadership) -> bool:
         """
-        Work while the seat is ours; True when there is nothing to wait for: drained, or told to stop.
+        Work while the leadership is ours; True when there is nothing to wait for: drained, or told to stop.
 
         Raises:
             BrewError: refused, or nothing moved for too long.
         """
-        shared = create_context(self.ground, threading.Event(), self.board, self.view)
+        shared = create_context(self.preflight, threading.Event(), self.board, self.view)
         carrier, workers = create_workers(
-            self.ground, shared, None if self.warm_spark is None else self.warm_spark.context
+            self.preflight, shared, None if self.warm_spark is None else self.warm_spark.context
         )
         ended = threading.Event()
-        watcher = threading.Thread(target=watch, args=[seat, self.stop, shared, ended], name="seat", daemon=True)
+        watcher = threading.Thread(
+            target=watch, args=[leadership, self.stop, shared, ended], name="leadership", daemon=True
+        )
         watcher.start()
         try:
             run_loops(shared, carrier, workers)
             if shared.crashed:
                 self.view.stop()
-                crash_on_purpose(self.ground.settings, shared.crashed)  # as a kill would: the seat is not left
+                crash_on_purpose(self.preflight.settings, shared.crashed)  # as a kill would: the leadership is not left
         except BrewError:
             if not shared.replaced.is_set():
                 raise
         finally:
             ended.set()
             watcher.join()
-            owner = seat.owner
-            seat.leave()  # before the rest, which takes its time: the next one may begin
+            owner = leadership.owner
+            leadership.leave()  # before the rest, which takes its time: the next one may begin
             carrier.close()
         if shared.replaced.is_set() and not self.stop.is_set():
             why = "was not heard for two heartbeat intervals" if owner in {None, self.name} else f"gave way to {owner}"
@@ -180,19 +182,19 @@ class Driver:
         return True
 
 
-def watch(seat: Leadership, stop: threading.Event, shared: RunContext, ended: threading.Event) -> None:
-    """Stop the work when everything stops, or when the seat is lost."""
+def watch(leadership: Leadership, stop: threading.Event, shared: RunContext, ended: threading.Event) -> None:
+    """Stop the work when everything stops, or when the leadership is lost."""
     while not ended.wait(_POLL_S):
-        if not _is_leader(seat):
+        if not _is_leader(leadership):
             shared.replaced.set()
         if stop.is_set() or shared.replaced.is_set():
             shared.stop.set()
 
 
-def _is_leader(seat: Leadership) -> bool:
+def _is_leader(leadership: Leadership) -> bool:
     try:
-        return seat.holds()
-    except BrewError:  # leaves from the next seat, or not at all
+        return leadership.holds()
+    except BrewError:  # leaves from the next leadership, or not at all
         return False
 
 
@@ -204,23 +206,23 @@ def run_sharing(settings: PipelineSettings, stop: threading.Event, board: RunPro
         BrewError: refused, or nothing moved for too long.
     """
     claims = settings.share or ClaimsSettings()
-    ground = check(settings.leased_within(claims))
+    preflight = check(settings.leased_within(claims))
     if stop.is_set():
         return ExitCode.DONE
-    partitions = range(ground.topics[settings.input].partitions)
-    keeper = Heartbeater(
+    partitions = range(preflight.topics[settings.input].partitions)
+    heartbeater = Heartbeater(
         lambda: ClaimsLog(settings.connection, claims.claims),
         Membership(claims.name, settings.group, settings.input, tuple(partitions), claims.interval_s),
     )
-    shared = create_context(ground, stop, board, view)
-    shared.ownership = ClaimedOwnership(keeper, view.tell)
-    carrier, workers = create_workers(ground, shared)  # Spark starts before the first claim: who holds can work
+    shared = create_context(preflight, stop, board, view)
+    shared.ownership = ClaimedOwnership(heartbeater, view.tell)
+    carrier, workers = create_workers(preflight, shared)  # Spark starts before the first claim: who holds can work
     try:
         view.start()
         try:
-            if _joined(keeper, shared):
+            if _joined(heartbeater, shared):
                 with ExitStack() as membership:
-                    membership.callback(keeper.leave)
+                    membership.callback(heartbeater.leave)
                     run_loops(shared, carrier, workers)
                     _die_if_crashed(shared, view)  # as a kill would: nothing is given back
         finally:
@@ -230,15 +232,15 @@ def run_sharing(settings: PipelineSettings, stop: threading.Event, board: RunPro
     return ExitCode.DONE
 
 
-def _joined(keeper: Heartbeater, shared: RunContext) -> bool:
+def _joined(heartbeater: Heartbeater, shared: RunContext) -> bool:
     """Become a member, trying again while the claims topic is out of reach; False when told to stop before."""
-    patience = GiveUpPolicy(shared.settings)
+    give_up = GiveUpPolicy(shared.settings)
     while not shared.stop.is_set():
         try:
-            keeper.__enter__()
+            heartbeater.__enter__()
         except (DeadlineExceeded, KafkaFailure) as error:
             shared.view.tell(f"the claims topic is out of reach, trying again: {error}")
-            shared.stop.wait(patience.failed("the claims topic is out of reach", str(error)))
+            shared.stop.wait(give_up.failed("the claims topic is out of reach", str(error)))
         else:
             return True
     return False

@@ -9,15 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from brew.driver import assignor
-from brew.driver.limits import CircuitBreaker, GiveUpPolicy
 from brew.driver.ownership import ALL_PARTITIONS
-from brew.driver.partitions import PartitionSurvey
 from brew.driver.run_context import Carrier, RunContext
-from brew.errors import DeadlineExceeded, KafkaFailure
+from brew.driver.work_planner import SurveyFailedError, WorkPlanner
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
-from brew.outcome import GOOD, Outcome, Status
-from brew.planner import PartitionFacts, plan_ranges
+from brew.outcome import Outcome, Status
+from brew.planner import PartitionFacts
 from brew.readers.direct.messages import Grant, Message, WorkerSettings, grant_message, parse_outcome
 from brew.readers.direct.server import LeaseServer, ReceivedMessage, WorkerSession
 from brew.settings import Compilers, PipelineSettings
@@ -26,8 +24,10 @@ from brew.transformation import transformation
 
 class Assignments:
     """
-    ``desks``: slot -> its holder; ``held``: partition -> slot; ``leaving``: partitions that were called back; ``ours``:
-    what this driver may give out.
+    Which worker holds which partition.
+
+    ``sessions``: slot -> its worker's session; ``held``: partition -> slot; ``releasing``: partitions whose worker was
+    asked to release them; ``ours``: the partitions that this driver may grant.
     """
 
     def __init__(self, shared: RunContext) -> None:
@@ -39,7 +39,7 @@ class Assignments:
         self._partitions: set[int] = set()
         self._done: set[int] = set()
         self._rests_until: dict[int, float] = {}
-        self._spared: set[int] = set()
+        self._exempt: set[int] = set()
         self._complete = False
         self._unreported: dict[int, list[Outcome]] = {}
         self._told_at = shared.board.started
@@ -62,7 +62,7 @@ class Assignments:
         return sum(p in self.ours for p in self._partitions - self._done)
 
     def free(self, now: float) -> set[int]:
-        """Partitions that wait for a holder."""
+        """Partitions that wait for a worker."""
         waiting = self._partitions - self._done - self.held.keys()
         return {p for p in waiting if p in self.ours and self._rests_until.get(p, 0.0) <= now}
 
@@ -74,73 +74,71 @@ class Assignments:
         self.held[partition] = slot
         self._rests_until.pop(partition, None)
 
-    def spared(self, partition: int) -> bool:
-        """True once after a holder died over the partition."""
-        spared = partition in self._spared
-        self._spared.discard(partition)
-        return spared
+    def exempt_from_crash(self, partition: int) -> bool:
+        """True once after the partition's worker died."""
+        exempt = partition in self._exempt
+        self._exempt.discard(partition)
+        return exempt
 
-    def left(self, partition: int, position: int) -> None:
+    def released(self, partition: int, position: int) -> None:
         self.held.pop(partition, None)
         self.releasing.discard(partition)
         goals = self._shared.goals
         if goals is not None and position >= goals.get(partition, 0):
             self._done.add(partition)
 
-    def gone(self, desk: WorkerSession) -> bool:
-        """A holder's line is dead: all it held is free; False when its successor is there already."""
-        if self.sessions.get(desk.slot) is not desk:
+    def disconnected(self, session: WorkerSession) -> bool:
+        """Free all that the session's worker held; False when another session has the slot already."""
+        if self.sessions.get(session.slot) is not session:
             return False
-        del self.sessions[desk.slot]
-        for partition in [p for p, slot in self.held.items() if slot == desk.slot]:
+        del self.sessions[session.slot]
+        for partition in [p for p, slot in self.held.items() if slot == session.slot]:
             del self.held[partition]
             self.releasing.discard(partition)
             if (lost := self._shared.running.pop(partition, None)) is not None:
                 self._shared.lost[partition] = lost
-            self._spared.add(partition)
+            self._exempt.add(partition)
         return True
 
     def outcome(self, outcome: Outcome) -> None:
         self._unreported.setdefault(outcome.partition, []).append(outcome)
 
-    def tell(self) -> None:
-        """Show what ended since the last time: one range per partition and kind of end."""
+    def report(self) -> None:
+        """Show what ended since the last report: one range per partition and kind of end."""
         if not self._unreported:
             return
-        outcomes = [one for some in self._unreported.values() for one in _merged(some)]
+        outcomes = [merged for outcomes in self._unreported.values() for merged in _merged(outcomes)]
         self._unreported.clear()
-        self._shared.view.cycle(0, outcomes, sum(one.seconds for one in outcomes))
+        self._shared.view.cycle(0, outcomes, sum(outcome.seconds for outcome in outcomes))
 
 
 def _merged(outcomes: list[Outcome]) -> list[Outcome]:
-    joined: list[Outcome] = []
-    for one in outcomes:
-        last = joined[-1] if joined else None
-        if last is not None and last.status is one.status is Status.COMMITTED and last.until == one.start:
-            joined[-1] = Outcome(
-                one.partition,
-                last.start,
-                one.until,
-                one.status,
-                last.position,
-                last.enriched + one.enriched,
-                last.rejected + one.rejected,
-                last.seconds + one.seconds,
+    """Commits of adjacent ranges become one."""
+    merged: list[Outcome] = []
+    for outcome in outcomes:
+        last = merged[-1] if merged else None
+        if last is not None and last.status is outcome.status is Status.COMMITTED and last.until == outcome.start:
+            merged[-1] = replace(
+                last,
+                until=outcome.until,
+                enriched=last.enriched + outcome.enriched,
+                rejected=last.rejected + outcome.rejected,
+                seconds=last.seconds + outcome.seconds,
             )
         else:
-            joined.append(one)
-    return joined
+            merged.append(outcome)
+    return merged
 
 
 _SURVEY_INTERVAL_S = 1.0
 _POLL_S = 0.02
 _REPORT_INTERVAL_S = 0.25
 _STARTUP_WAIT_S = 1.0
-"""How long the first holders wait for the others, so that the partitions are spread at once."""
+"""How long the first workers wait for the others, so that the partitions are spread at once."""
 
 
 class LeaseWorkers(Carrier, Protocol):
-    """Runs a holder on each slot, and starts it again when it ends before it should."""
+    """Runs a lease worker in each slot, and starts it again when it ends before it should."""
 
     server: LeaseServer
 
@@ -148,36 +146,34 @@ class LeaseWorkers(Carrier, Protocol):
         """Task slots that there are now."""
 
     def open(self, count: int) -> None:
-        """Have holders on slots 0 to ``count`` - 1; those that run stay."""
+        """Have workers in slots 0 to ``count`` - 1; those that run stay."""
 
     def stop_restarts(self) -> None:
-        """Start no holder again."""
+        """Start no worker again."""
 
     def check(self) -> None:
         """
-        Look whether holders can still be run.
+        Check that workers can still be run.
 
         Raises:
-            BrewError: they can't, and nothing that is tried again can succeed.
+            BrewError: they can't, and trying again can't help.
         """
 
 
 class LeaseCoordinator:
-    """One thread that decides; holders speak to it through the office's queue."""
+    """Grants partitions to workers, in one thread; workers report through the server's queue."""
 
-    def __init__(self, shared: RunContext, crew: LeaseWorkers) -> None:
-        self._shared, self._workers, self._settings = shared, crew, shared.settings
-        self._survey = PartitionSurvey(shared)
-        self._give_up = GiveUpPolicy(shared.settings)
-        self._breaker = CircuitBreaker(shared.settings.max_rejected)
+    def __init__(self, shared: RunContext, workers: LeaseWorkers) -> None:
+        self._shared, self._workers, self._settings = shared, workers, shared.settings
+        self._planner = WorkPlanner(shared)
         self._assignments = Assignments(shared)
         self._facts: dict[int, PartitionFacts] = {}
         self._next_survey = self._next_move = self._next_report = 0.0
-        self._gathered_at: float | None = None
+        self._first_connected_at: float | None = None
 
     def run(self) -> None:
         """
-        Direct until drained or stopped.
+        Coordinate until drained or stopped.
 
         Raises:
             Refused: going on would guess, or nothing moved for too long.
@@ -191,22 +187,21 @@ class LeaseCoordinator:
                 self._receive(self._next_due_s())
         finally:
             self._end()
-            self._survey.close()
+            self._planner.close()
 
-    # -- looking ---------------------------------------------------------------------------------------------------
+    # -- survey ----------------------------------------------------------------------------------------------------
 
     def _follow_claims(self) -> None:
-        """Look at once at what is ours by now; call back what is not, to be handed over when its holder has left it."""
-        ours = self._shared.ownership.turn(lambda partition: partition not in self._assignments.held)
-        if ours != self._assignments.ours:
-            self._survey.ours = self._assignments.ours = ours
+        """Survey at once what has become ours; have what no longer is released, and hand it over then."""
+        if self._planner.take_ownership(lambda partition: partition not in self._assignments.held):
+            self._assignments.ours = self._planner.ours
             self._next_survey = 0.0
-            self._release([partition for partition in self._assignments.held if partition not in ours])
+            self._release([partition for partition in self._assignments.held if partition not in self._planner.ours])
 
     def _release(self, partitions: Iterable[int]) -> None:
         for partition in set(partitions) - self._assignments.releasing:
             self._assignments.releasing.add(partition)
-            self._assignments.sessions[self._assignments.held[partition]].line.send({"release": partition})
+            self._assignments.sessions[self._assignments.held[partition]].connection.send({"release": partition})
 
     def _survey_if_due(self) -> None:
         now = time.monotonic()
@@ -214,44 +209,39 @@ class LeaseCoordinator:
             return
         self._next_survey = now + _SURVEY_INTERVAL_S
         self._workers.check()
-        before = {p: max(fact.position, self._survey.known.get(p, 0)) for p, fact in self._facts.items()}
+        known = self._planner.survey.known
+        before = {p: max(fact.position, known.get(p, 0)) for p, fact in self._facts.items()}
         try:
-            facts, all_of_them = self._survey.look(lambda source: range(source.partitions))
-        except (KafkaFailure, DeadlineExceeded) as error:
+            facts, complete = self._planner.look(lambda source: range(source.partitions))
+        except SurveyFailedError as error:
             # An older answer may say of a partition that has come back: no position yet, begin at the first record.
             self._facts = {}
-            self._shared.board.unanswered(str(error))
-            self._next_survey = time.monotonic() + self._give_up.failed("survey", str(error))
+            self._next_survey = time.monotonic() + error.pause_s
             return
         self._facts = {fact.partition: fact for fact in facts}
         self._release_moved_back(facts, before)
-        self._assignments.surveyed(facts, all_of_them=all_of_them)
+        self._assignments.surveyed(facts, all_of_them=complete)
         self._workers.open(min(self._assignments.unfinished(), self._workers.slots()))
         self._check_standstill(facts)
 
     def _release_moved_back(self, facts: Iterable[PartitionFacts], before: Mapping[int, int]) -> None:
-        """Have what an outsider moved back granted from there: an idle holder commits nothing, so it never looks."""
-        stepped = [f.partition for f in facts if f.committed is not None and f.position < before.get(f.partition, 0)]
-        self._release(partition for partition in stepped if partition in self._assignments.held)
+        """Grant anew what an outsider moved back: an idle worker commits nothing, so it never locates."""
+        moved = [f.partition for f in facts if f.committed is not None and f.position < before.get(f.partition, 0)]
+        self._release(partition for partition in moved if partition in self._assignments.held)
 
     def _check_standstill(self, facts: list[PartitionFacts]) -> None:
-        plan = plan_ranges(facts, 1, self._shared.goals).split(self._assignments.ours)
+        plan = self._planner.plan(facts, 1)
         if plan.blocked:
-            self._survey.report_blocking_transactions(plan.blocked)
-        if plan.ranges:
-            if not self._assignments.sessions:
-                self._next_survey += self._give_up.failed("no Spark task has reported", "the cluster has no free slot")
-            return
-        self._give_up.good()
-        if self._shared.goals is not None:
-            self._give_up.held_back(plan.blocked, plan.elsewhere)
-        elif not plan.blocked:
-            self._give_up.moved()
+            self._planner.survey.report_blocking_transactions(plan.blocked)
+        if not plan.ranges:
+            self._planner.idle(plan)
+        elif not self._assignments.sessions:
+            self._next_survey += self._planner.failed("no Spark task has reported", "the cluster has no free slot")
 
     def _drained(self) -> bool:
         return self._shared.goals is not None and self._assignments.drained()
 
-    # -- granting --------------------------------------------------------------------------------------------------
+    # -- grants ----------------------------------------------------------------------------------------------------
 
     def _grant(self) -> None:
         free = self._assignments.free(time.monotonic())
@@ -259,36 +249,36 @@ class LeaseCoordinator:
         if not facts or not self._workers_connected():
             return
         lags = {p: fact.lag for p, fact in self._facts.items() if p in free or p in self._assignments.held}
-        placed = assignor.assign(lags, self._assignments.held, self._assignments.sessions)
+        assigned = assignor.assign(lags, self._assignments.held, self._assignments.sessions)
         share = max(1, -(-len(lags) // max(1, len(self._assignments.sessions))))
-        for partition, slot in placed.items():
+        for partition, slot in assigned.items():
             if partition in facts and not self._shared.stop.is_set():
-                self._give(facts[partition], slot, share)
+                self._send_grant(facts[partition], slot, share)
 
-    def _give(self, fact: PartitionFacts, slot: int, share: int) -> None:
-        goals = self._shared.goals
+    def _send_grant(self, fact: PartitionFacts, slot: int, share: int) -> None:
+        goals, survey = self._shared.goals, self._planner.survey
         goal = None if goals is None else goals.get(fact.partition, fact.log.first)
-        start = max(fact.position, self._survey.known.get(fact.partition, 0))
-        spared = self._assignments.spared(fact.partition)
-        first_time = self._survey.first_attempt(fact)
-        grant = Grant(fact.partition, start, self._survey.targets(fact), goal, first_time, spared)
+        start = max(fact.position, survey.known.get(fact.partition, 0))
+        exempt = self._assignments.exempt_from_crash(fact.partition)
+        first_time = survey.first_attempt(fact)
+        grant = Grant(fact.partition, start, survey.targets(fact), goal, first_time, exempt)
         self._shared.running[fact.partition] = OffsetRange(fact.topic, fact.partition, start, start + 1)
         self._shared.lost.pop(fact.partition, None)
         self._assignments.assign(fact.partition, slot)
-        self._assignments.sessions[slot].line.send({**grant_message(grant), "share": share})
+        self._assignments.sessions[slot].connection.send({**grant_message(grant), "share": share})
 
     def _workers_connected(self) -> bool:
-        """True once every slot's holder is there, or the first one has waited long enough."""
+        """True once every slot's worker is connected, or the first one has waited long enough."""
         if not self._assignments.sessions:
             return False
         now = time.monotonic()
-        if self._gathered_at is None:
-            self._gathered_at = now
+        if self._first_connected_at is None:
+            self._first_connected_at = now
         wanted = min(self._workers.slots(), self._assignments.unfinished())
-        return len(self._assignments.sessions) >= wanted or now >= self._gathered_at + _STARTUP_WAIT_S
+        return len(self._assignments.sessions) >= wanted or now >= self._first_connected_at + _STARTUP_WAIT_S
 
     def _rebalance_if_due(self) -> None:
-        """Call one partition back where a slot has much more to do than another."""
+        """Have one partition released where a slot has much more to do than another."""
         now = time.monotonic()
         if now < self._next_move:
             return
@@ -298,7 +288,7 @@ class LeaseCoordinator:
         if partition is not None and not self._assignments.releasing:
             self._release([partition])
 
-    # -- hearing ---------------------------------------------------------------------------------------------------
+    # -- reports of workers ----------------------------------------------------------------------------------------
 
     def _next_due_s(self) -> float:
         now = time.monotonic()
@@ -306,43 +296,43 @@ class LeaseCoordinator:
         return max(_POLL_S, due - now)
 
     def _receive(self, wait_s: float) -> None:
-        """Take all that holders said; wait for the first of it."""
+        """Handle all messages that have come; wait for the first one."""
+        received = self._workers.server.received
         try:
-            self._take(self._workers.server.said.get(timeout=wait_s))
+            self._handle(received.get(timeout=wait_s))
             while True:
-                self._take(self._workers.server.said.get_nowait())
+                self._handle(received.get_nowait())
         except queue.Empty:
             pass
         now = time.monotonic()
         if now >= self._next_report:
             self._next_report = now + _REPORT_INTERVAL_S
-            self._assignments.tell()
+            self._assignments.report()
 
-    def _take(self, said: ReceivedMessage) -> None:
-        desk, message = said.desk, said.message
+    def _handle(self, received: ReceivedMessage) -> None:
+        session, message = received.session, received.message
         if message is None:
-            if self._assignments.gone(desk):
+            if self._assignments.disconnected(session):
                 self._next_survey = 0.0
             return
         if "hello" in message:
-            self._welcome(desk)
-        if self._assignments.sessions.get(desk.slot) is not desk:
-            return  # its successor speaks for the slot
+            self._connected(session)
+        if self._assignments.sessions.get(session.slot) is not session:
+            return  # a later session has the slot
         if "begun" in message:
             self._shared.board.begun(int(message["begun"]))
         outcome = parse_outcome(message)
         if outcome is not None:
             self._outcome(outcome)
-        if "left" in message:
-            self._left(message["left"])
+        if "released" in message:
+            self._released(message["released"])
         if outcome is not None:
-            self._breaker.apply_outcome(outcome)
-            self._shared.first.apply_outcome(outcome)
+            self._planner.check_rejections(outcome)
 
-    def _welcome(self, desk: WorkerSession) -> None:
-        if desk.slot in self._assignments.sessions:
-            self._assignments.gone(self._assignments.sessions[desk.slot])
-        self._assignments.sessions[desk.slot] = desk
+    def _connected(self, session: WorkerSession) -> None:
+        if session.slot in self._assignments.sessions:
+            self._assignments.disconnected(self._assignments.sessions[session.slot])
+        self._assignments.sessions[session.slot] = session
         self._next_survey = 0.0 if self._facts and self._assignments.free(time.monotonic()) else self._next_survey
 
     def _outcome(self, outcome: Outcome) -> None:
@@ -351,45 +341,36 @@ class LeaseCoordinator:
         if outcome.status is Status.CRASHED:
             self._shared.crashed.append(outcome)
             self._ended(outcome.partition)
-            self._shared.stop.set()
-        elif outcome.status is Status.COMMITTED:
-            self._give_up.good()
-        self._survey.apply_outcome(outcome)
-        if outcome.status in GOOD:
-            self._give_up.moved()
-        elif outcome.status is not Status.CRASHED:
-            self._failed(
-                outcome.partition, f"partition {outcome.partition} last ended {outcome.status.value}", outcome.detail
-            )
+        pause_s = self._planner.reconcile([outcome])
+        if pause_s > 0:
+            self._assignments.back_off(outcome.partition, time.monotonic() + pause_s)
 
-    def _left(self, left: Mapping[str, object]) -> None:
-        partition, position, why = int(str(left["partition"])), int(str(left["position"])), str(left["why"])
+    def _released(self, released: Mapping[str, object]) -> None:
+        partition, position, why = int(str(released["partition"])), int(str(released["position"])), str(released["why"])
         self._ended(partition)
-        self._assignments.left(partition, position)
+        self._assignments.released(partition, position)
         self._next_survey = 0.0
         if why:
-            self._failed(partition, f"partition {partition} was left", why)
+            pause_s = self._planner.failed(f"partition {partition} was released", why)
+            self._assignments.back_off(partition, time.monotonic() + pause_s)
 
     def _ended(self, partition: int) -> None:
-        """A run that crashes on purpose dies as soon as nothing is running: what is known is told before."""
+        """A run that crashes on purpose dies as soon as nothing is running: report what is known before that."""
         if self._shared.crashed:
-            self._assignments.tell()
+            self._assignments.report()
         self._shared.running.pop(partition, None)
 
-    def _failed(self, partition: int, what: str, detail: str) -> None:
-        self._assignments.back_off(partition, time.monotonic() + self._give_up.failed(what, detail))
-
-    # -- ending ----------------------------------------------------------------------------------------------------
+    # -- end -------------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Call everyone back; return when nobody holds anything any more, or the office was closed over it."""
+        """End all workers; return when nobody holds anything any more, or the server was closed meanwhile."""
         self._workers.stop_restarts()
         message: Message = {"end": True}
-        for desk in self._assignments.sessions.values():
-            desk.line.send(message)
+        for session in self._assignments.sessions.values():
+            session.connection.send(message)
         while self._assignments.sessions and not self._workers.server.closed:
             self._receive(_POLL_S)
-        self._assignments.tell()
+        self._assignments.report()
 
 
 if TYPE_CHECKING:
@@ -406,39 +387,35 @@ def lease_workers(
     *,
     watched: bool,
     traced: bool = False,
-    kept: SparkContext | None = None,
+    context: SparkContext | None = None,
 ) -> LeaseWorkers:
-    """The crew of this run; Spark is imported only when it is wanted. ``kept``, or a borrowed one, is not ended."""
+    """The workers of this run; imports Spark only where it is wanted. ``context``, or a borrowed one, is not ended."""
     if settings.spark.absent:
         from brew.readers.direct.executors import LocalWorker  # noqa: PLC0415
 
-        office = LeaseServer(_LOOPBACK, settings.direct.lease_s)
-        alone = _worker_settings(settings, transaction, _LOOPBACK, office)
-        return LocalWorker(office, replace(alone, watched=watched, traced=traced))
+        server = LeaseServer(_LOOPBACK, settings.direct.lease_s)
+        local = _worker_settings(settings, transaction, _LOOPBACK, server)
+        return LocalWorker(server, replace(local, watched=watched, traced=traced))
     from brew.readers.direct.executors import SparkWorkers  # noqa: PLC0415
     from brew.spark import session  # noqa: PLC0415 - a third of a second
 
-    kept = kept or session.borrowed()
-    context = kept or session.start_context(settings.spark, compilers)
-    conf = context.getConf()
+    borrowed = context or session.borrowed()
+    used = borrowed or session.start_context(settings.spark, compilers)
+    conf = used.getConf()
     host = conf.get("spark.driver.host", _LOOPBACK) or _LOOPBACK
-    office = LeaseServer(conf.get("spark.driver.bindAddress", host) or host, settings.direct.lease_s)
+    server = LeaseServer(conf.get("spark.driver.bindAddress", host) or host, settings.direct.lease_s)
     more = {"end_s": _ARCHIVE_S} if settings.spark.make_archive else {}
-    terms = replace(_worker_settings(settings, transaction, host, office), watched=watched, traced=traced)
-    return SparkWorkers(context, office, terms, **more, kept=kept is not None)
-
-
-def lease_coordinator(shared: RunContext, hired: LeaseWorkers) -> LeaseCoordinator:
-    return LeaseCoordinator(shared, hired)
+    worker = replace(_worker_settings(settings, transaction, host, server), watched=watched, traced=traced)
+    return SparkWorkers(used, server, worker, **more, kept=borrowed is not None)
 
 
 def _worker_settings(
-    settings: PipelineSettings, transaction: TransactionSettings, host: str, office: LeaseServer
+    settings: PipelineSettings, transaction: TransactionSettings, host: str, server: LeaseServer
 ) -> WorkerSettings:
     return WorkerSettings(
         host,
-        office.port,
-        office.token,
+        server.port,
+        server.token,
         settings.input,
         transaction,
         transformation(settings),

@@ -59,7 +59,8 @@ def run_loops(shared: RunContext, carrier: Carrier, workers: Sequence[WorkLoop])
             shared.stop.set()
 
     threads = [
-        threading.Thread(target=guarded, args=[one], name=f"worker-{i}", daemon=True) for i, one in enumerate(workers)
+        threading.Thread(target=guarded, args=[worker], name=f"worker-{i}", daemon=True)
+        for i, worker in enumerate(workers)
     ]
     shared.board.phase(Phase.WORKING)
     for thread in threads:
@@ -69,7 +70,7 @@ def run_loops(shared: RunContext, carrier: Carrier, workers: Sequence[WorkLoop])
     if shared.stop.is_set() and not errors and not shared.crashed:
         shared.view.tell("stopping: finishing the running transactions")
     if shared.crashed:
-        _let_the_others_finish(shared)
+        _wait_for_others(shared)
         return
     _end(shared, carrier, threads)
     if interrupt is not None:
@@ -96,12 +97,12 @@ def _end(shared: RunContext, carrier: Carrier, threads: list[threading.Thread]) 
     ended = _joined(threads, Deadline(_GRACE_S))
     if not ended:
         carrier.interrupt()
-    _fence_what_is_left(shared)
+    _fence_remaining(shared)
     if not ended:
         _joined(threads, Deadline(_FENCE_S))
 
 
-def _let_the_others_finish(shared: RunContext) -> None:
+def _wait_for_others(shared: RunContext) -> None:
     """Wait for transactions that run, or the number that a crash announces would miss what they leave in the log."""
     deadline = Deadline(shared.settings.transaction_timeout_s)
     while shared.running and not deadline.expired():
@@ -114,12 +115,12 @@ def _joined(threads: list[threading.Thread], deadline: Deadline) -> bool:
     return not any(thread.is_alive() for thread in threads)
 
 
-def _fence_what_is_left(shared: RunContext) -> None:
+def _fence_remaining(shared: RunContext) -> None:
     """Fence the ids of ranges whose workers were interrupted or lost, so that no reader waits for the time-out."""
     if shared.replaced.is_set():  # a fence now would strike the one who works
         return
     deadline, ours = Deadline(_FENCE_S), shared.ownership.current_partitions()
-    for offered in [one for one in {**shared.lost, **shared.running}.values() if one.partition in ours]:
+    for offered in [r for r in {**shared.lost, **shared.running}.values() if r.partition in ours]:
         kafka = KafkaTransaction(shared.transaction, offered.topic, offered.partition)
         try:
             kafka.fence(deadline)
@@ -187,34 +188,36 @@ def check(settings: PipelineSettings) -> PreflightResult:
     """
     reach(settings.connection, Deadline(_REACH_S))
     deadline = Deadline(_CHECK_S)
-    surveyor = OffsetsClient(settings)
+    offsets = OffsetsClient(settings)
     try:
-        source = surveyor.input_topic(deadline)
+        source = offsets.input_topic(deadline)
         transformation(settings).check(settings.connection, deadline)
-        asked = ClusterQueries(surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline)
-        facts = surveyor.facts(source, range(source.partitions), deadline, {})
-        told = asked.answers()
-        notes = enforce(run_checks(settings, told, MESSAGE_MAX_BYTES), settings.allow)
-        found = {**surveyor.output_topics(source, deadline), source.name: source}
-        if any(told.topics[name] is None for name in found):  # made by now: judged as they are, not as expected
-            told = ClusterQueries(
-                surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline
+        queries = ClusterQueries(offsets.admin, offsets.groups, roles(settings).values(), settings.group, deadline)
+        facts = offsets.facts(source, range(source.partitions), deadline, {})
+        cluster = queries.answers()
+        notes = enforce(run_checks(settings, cluster, MESSAGE_MAX_BYTES), settings.allow)
+        by_name = {**offsets.output_topics(source, deadline), source.name: source}
+        if any(cluster.topics[name] is None for name in by_name):  # made by now: judged as they are, not as expected
+            cluster = ClusterQueries(
+                offsets.admin, offsets.groups, roles(settings).values(), settings.group, deadline
             ).answers()
-            notes = enforce(run_checks(settings, told, MESSAGE_MAX_BYTES), settings.allow)
+            notes = enforce(run_checks(settings, cluster, MESSAGE_MAX_BYTES), settings.allow)
         output_max, dead_letter_max = (
-            told.number_of(name, topics.MAX_MESSAGE_BYTES) or topics.max_message_bytes(surveyor.admin, name, deadline)
+            cluster.number_of(name, topics.MAX_MESSAGE_BYTES) or topics.max_message_bytes(offsets.admin, name, deadline)
             for name in (settings.output, settings.dead_letter)
         )
     finally:
-        surveyor.close()
+        offsets.close()
     # What the output topic can't hold is rejected by name, instead of failing its transaction again and again.
-    most = max(1, min(settings.limits.max_bytes, output_max - _OUTPUT_ROOM))
+    max_bytes = max(1, min(settings.limits.max_bytes, output_max - _OUTPUT_ROOM))
     goals = None if settings.follow else {fact.partition: fact.log.end for fact in facts}
-    limits = replace(settings.limits, max_bytes=most)
+    limits = replace(settings.limits, max_bytes=max_bytes)
     backlog = sum(fact.lag for fact in facts)
     batch = min(BATCH_BYTES, output_max, dead_letter_max)
     transaction = TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s, batch)
-    return PreflightResult(found, goals, replace(settings, limits=limits), dead_letter_max, transaction, backlog, notes)
+    return PreflightResult(
+        by_name, goals, replace(settings, limits=limits), dead_letter_max, transaction, backlog, notes
+    )
 
 
 def run(settings: PipelineSettings, stop: threading.Event, board: RunProgress, view: ProgressView) -> ExitCode:
@@ -224,11 +227,11 @@ def run(settings: PipelineSettings, stop: threading.Event, board: RunProgress, v
     Raises:
         BrewError: refused, or nothing moved for too long.
     """
-    ground = check(settings)
+    preflight = check(settings)
     if stop.is_set():
         return ExitCode.DONE
-    shared = create_context(ground, stop, board, view)
-    carrier, workers = create_workers(ground, shared)
+    shared = create_context(preflight, stop, board, view)
+    carrier, workers = create_workers(preflight, shared)
     try:
         view.start()
         try:
@@ -243,54 +246,54 @@ def run(settings: PipelineSettings, stop: threading.Event, board: RunProgress, v
 
 
 def create_workers(
-    ground: PreflightResult, shared: RunContext, kept: SparkContext | None = None
+    preflight: PreflightResult, shared: RunContext, context: SparkContext | None = None
 ) -> tuple[Carrier, list[WorkLoop]]:
     """
     What carries the transactions, and who decides on them; what a run does not use is not imported.
 
-    ``kept``: Spark was started before, and outlives what is made here.
+    ``context``: a Spark context that was started before, and outlives what is made here.
     """
-    settings = ground.settings
+    settings = preflight.settings
     if settings.reader is Reader.DIRECT:
         from brew.driver import leases  # noqa: PLC0415
 
-        told = {"watched": shared.board.watched, "traced": shared.board.traced}
-        crew = leases.lease_workers(settings, ground.transaction, ground.compilers, **told, kept=kept)
-        return crew, [leases.lease_coordinator(shared, crew)]
+        seen = {"watched": shared.board.watched, "traced": shared.board.traced}
+        workers = leases.lease_workers(settings, preflight.transaction, preflight.compilers, **seen, context=context)
+        return workers, [leases.LeaseCoordinator(shared, workers)]
     engine: Engine
     if settings.spark.absent:
         from brew.readers.local import LocalEngine  # noqa: PLC0415
 
-        partitions = ground.topics[settings.input].partitions
+        partitions = preflight.topics[settings.input].partitions
         engine = LocalEngine(settings.connection, settings.group, partitions, transformation(settings))
     else:
         from brew.readers import connector  # noqa: PLC0415 - a third of a second
         from brew.spark import session  # noqa: PLC0415
 
-        if kept is not None:
-            started = session.session_of(kept)
-        elif (kept := session.borrowed()) is not None:
-            started = session.session_on_borrowed(kept)
+        if context is not None:
+            started = session.session_of(context)
+        elif (context := session.borrowed()) is not None:
+            started = session.session_on_borrowed(context)
         else:
-            started = session.start(settings.spark, ground.compilers)
-        engine = connector.SparkEngine(started, settings.spark, kept=kept is not None)
+            started = session.start(settings.spark, preflight.compilers)
+        engine = connector.SparkEngine(started, settings.spark, kept=context is not None)
     return engine, [MicroBatchLane(shared, engine, index) for index in range(settings.lanes)]
 
 
 def create_context(
-    ground: PreflightResult, stop: threading.Event, board: RunProgress, view: ProgressView
+    preflight: PreflightResult, stop: threading.Event, board: RunProgress, view: ProgressView
 ) -> RunContext:
     """What the workers of this run share; tells what was allowed although it is unsafe."""
-    for note in ground.notes:
+    for note in preflight.notes:
         view.tell(note)
     return RunContext(
-        ground.settings,
-        ground.topics,
+        preflight.settings,
+        preflight.topics,
         stop,
         board,
         view,
-        ground.goals,
-        ground.dead_letter_max_bytes,
-        ground.transaction,
-        CrashInjector(ground.settings.crash),
+        preflight.goals,
+        preflight.dead_letter_max_bytes,
+        preflight.transaction,
+        CrashInjector(preflight.settings.crash),
     )

@@ -56,7 +56,7 @@ class RunContext:
     goals: Mapping[int, int] | None
     dead_letter_max_bytes: int
     transaction: TransactionSettings
-    dice: CrashInjector
+    crash_injector: CrashInjector
     crashed: list[Outcome] = field(default_factory=list)
     running: dict[int, OffsetRange] = field(default_factory=dict)
     lost: dict[int, OffsetRange] = field(default_factory=dict)

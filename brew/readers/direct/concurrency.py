@@ -1,4 +1,4 @@
-"""Turns of the partitions of one process: a few write at a time, and none waits long for one that is slow."""
+"""Limits on what the partitions of one process do at once; none waits long for one that is slow."""
 
 from __future__ import annotations
 
@@ -36,51 +36,51 @@ class ConcurrencyLimit:
     @contextmanager
     def one(self, stop: threading.Event | None = None) -> Iterator[object]:
         """
-        Wait for a turn, ``longest_s`` at most for each that holds one, and work; what `aside` wants to have.
+        Wait for a turn, ``longest_s`` at most for each thread that has one; yields what `aside` takes.
 
-        Who is told to stop waits no longer (after `wake`), and has to look itself whether it was.
+        Whoever is stopped waits no longer (after `wake`), and has to check ``stop`` itself.
         """
         turn = object()
-        self._take(turn, stop)
+        self._acquire(turn, stop)
         try:
             yield turn
         finally:
-            self._give(turn)
+            self._release(turn)
 
     @contextmanager
     def aside(self, turn: object) -> Iterator[None]:
-        """Within a turn: wait for somebody, while others have it."""
-        self._give(turn)
+        """Within a turn: let others have it while this thread waits."""
+        self._release(turn)
         try:
             yield
         finally:
-            self._take(turn)
+            self._acquire(turn)
 
     def resume_turn(self, turn: object) -> None:
-        """The turn counts, from now on for ``longest_s``; nothing for who has none."""
+        """Count the turn again, from now on for ``longest_s``; does nothing without a turn."""
         with self._changed:
             if turn in self._since:
                 self._since[turn] = time.monotonic()
 
     def suspend(self, turn: object) -> None:
-        """The turn keeps nobody until it goes on: there is nothing to do in it now; nothing for who has none."""
+        """Let the turn block nobody while there is nothing to do in it; does nothing without a turn."""
         with self._changed:
             if turn in self._since:
                 self._since[turn] = -math.inf
                 self._changed.notify()
 
     def wake(self) -> None:
-        """Have all that wait look whether they are to stop."""
+        """Have all that wait check whether they are to stop."""
         with self._changed:
             self._changed.notify_all()
 
-    def _take(self, turn: object, stop: threading.Event | None = None) -> None:
+    def _acquire(self, turn: object, stop: threading.Event | None = None) -> None:
         with self._changed:
             while not (stop is not None and stop.is_set()) and (wait_s := self._wait_s()) > 0:
                 self._changed.wait(wait_s)
             self._since[turn] = time.monotonic()
 
-    def _give(self, turn: object) -> None:
+    def _release(self, turn: object) -> None:
         with self._changed:
             del self._since[turn]
             self._changed.notify()
@@ -94,8 +94,8 @@ class ConcurrencyLimit:
 
 class SharedLimits:
     """
-    What the partitions of one process share: turns of reading a backlog, of transactions, and of the producing in them;
-    and what they have learned of their paces.
+    What the partitions of one process share: limits on reading a backlog, on transactions and on producing in them, and
+    the sizes of transactions that they have learned.
     """
 
     def __init__(self, first: TransactionSize) -> None:

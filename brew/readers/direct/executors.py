@@ -30,17 +30,17 @@ class SparkWorkers:
     def __init__(
         self,
         context: SparkContext,
-        office: LeaseServer,
-        terms: WorkerSettings,
+        server: LeaseServer,
+        settings: WorkerSettings,
         end_s: float = _END_S,
         *,
         kept: bool = False,
     ) -> None:
         """``kept``: somebody else ends Spark."""
-        self.server, self._kept = office, kept
-        self._context, self._terms, self._end_s = context, terms, end_s
+        self.server, self._kept = server, kept
+        self._context, self._settings, self._end_s = context, settings, end_s
         self._jobs: dict[int, threading.Thread] = {}
-        self._dismissed = threading.Event()
+        self._stopping = threading.Event()
         self._failures: dict[int, str] = {}
 
     def slots(self) -> int:
@@ -51,33 +51,33 @@ class SparkWorkers:
         """As `LeaseWorkers` says; a slot that gave up is tried again while another one works (see `check`)."""
         for slot in range(count):
             if slot not in self._jobs or not self._jobs[slot].is_alive():
-                job = threading.Thread(target=self._keep, args=[slot], name=f"slot-{slot}", daemon=True)
+                job = threading.Thread(target=self._run_repeatedly, args=[slot], name=f"slot-{slot}", daemon=True)
                 self._jobs[slot] = job
                 job.start()
 
-    def _keep(self, slot: int) -> None:
-        """Run the slot's job again until the crew is dismissed: executors and workers die."""
-        run = functools.partial(_run_in_task, self._terms, slot)
+    def _run_repeatedly(self, slot: int) -> None:
+        """Run the slot's job again and again until restarts stop: executors and workers die."""
+        run = functools.partial(_run_in_task, self._settings, slot)
         failures = 0
-        with contextlib.suppress(Py4JError, OSError):  # a JVM that is gone shows itself below
+        with contextlib.suppress(Py4JError, OSError):  # a JVM that is gone is noticed below
             session.tag_jobs(self._context)
-        while not self._dismissed.is_set() and failures < _FAILURES:
+        while not self._stopping.is_set() and failures < _FAILURES:
             try:
                 self._context.parallelize([slot], 1).mapPartitions(run).count()
                 failures = 0
             except Exception as error:  # noqa: BLE001 - py4j raises many kinds
                 failures += 1
                 self._failures[slot] = cause(error)
-                self._dismissed.wait(_RESTART_PAUSE_S)
+                self._stopping.wait(_RESTART_PAUSE_S)
 
     def check(self) -> None:
         session.check_alive(self._context)
-        if self._jobs and not self._dismissed.is_set() and not any(job.is_alive() for job in self._jobs.values()):
-            told = next(iter(self._failures.values()), "they ended by themselves")
-            raise Refused(f"no Spark task can hold a partition: {told}; try --verbose, or --reader connector")
+        if self._jobs and not self._stopping.is_set() and not any(job.is_alive() for job in self._jobs.values()):
+            reason = next(iter(self._failures.values()), "they ended by themselves")
+            raise Refused(f"no Spark task can hold a partition: {reason}; try --verbose, or --reader connector")
 
     def stop_restarts(self) -> None:
-        self._dismissed.set()
+        self._stopping.set()
 
     def interrupt(self) -> None:
         self.stop_restarts()
@@ -96,27 +96,27 @@ class SparkWorkers:
 
 
 def import_worker(_rows: Iterable[int]) -> Iterator[int]:
-    """That it is found in this module makes a worker import what a holder needs, up to its first transaction's end."""
+    """Unpickling it makes a Python worker import what a lease worker needs, up to the end of its first transaction."""
     import brew.kafka.offset_fetch  # noqa: F401, PLC0415 - 0.15 s, which a driver has no use for
 
     return iter(())
 
 
-def _run_in_task(terms: WorkerSettings, slot: int, _rows: Iterable[int]) -> Iterator[int]:
-    if TaskContext.get().attemptNumber() > 0:  # a crash on purpose strikes once, or no run could heal
-        terms = without_crash(terms)
-    run_lease_worker(terms, slot)
+def _run_in_task(settings: WorkerSettings, slot: int, _rows: Iterable[int]) -> Iterator[int]:
+    if TaskContext.get().attemptNumber() > 0:  # an injected crash strikes once, or no run could heal
+        settings = without_crash(settings)
+    run_lease_worker(settings, slot)
     return iter(())
 
 
 class LocalWorker:
-    """One slot; a crash on purpose of a worker kills this process."""
+    """One slot; an injected crash of a worker kills this process."""
 
-    def __init__(self, office: LeaseServer, terms: WorkerSettings) -> None:
-        self.server = office
-        self._terms = terms
+    def __init__(self, server: LeaseServer, settings: WorkerSettings) -> None:
+        self.server = server
+        self._settings = settings
         self._thread: threading.Thread | None = None
-        self._dismissed = threading.Event()
+        self._stopping = threading.Event()
         self._error: Exception | None = None
 
     def slots(self) -> int:
@@ -124,14 +124,14 @@ class LocalWorker:
 
     def open(self, count: int) -> None:
         if count and self._thread is None:
-            self._thread = threading.Thread(target=self._keep, name="slot-0", daemon=True)
+            self._thread = threading.Thread(target=self._run_repeatedly, name="slot-0", daemon=True)
             self._thread.start()
 
-    def _keep(self) -> None:
-        while not self._dismissed.is_set():
+    def _run_repeatedly(self) -> None:
+        while not self._stopping.is_set():
             try:
-                run_lease_worker(self._terms, 0)
-            except Exception as error:  # noqa: BLE001 - told by `check`, in the thread that can end the run
+                run_lease_worker(self._settings, 0)
+            except Exception as error:  # noqa: BLE001 - reason by `check`, in the thread that can end the run
                 self._error = error
                 return
 
@@ -140,7 +140,7 @@ class LocalWorker:
             raise self._error
 
     def stop_restarts(self) -> None:
-        self._dismissed.set()
+        self._stopping.set()
 
     def interrupt(self) -> None:
         self.stop_restarts()
@@ -150,4 +150,4 @@ class LocalWorker:
         self.interrupt()
         if self._thread is not None:
             self._thread.join()
-        self._terms.transformation.release()
+        self._settings.transformation.release()

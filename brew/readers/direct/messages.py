@@ -23,9 +23,9 @@ Message = dict[str, Any]
 @dataclass(frozen=True)
 class WorkerSettings:
     """
-    All that a holder needs before its first grant; travels to the executors, so it holds values only.
+    All that a worker needs before its first grant; travels to the executors, so it holds values only.
 
-    ``watched``: somebody wants to hear of each transaction when it begins, too; ``traced``: spans are made of them.
+    ``watched``: the driver wants to hear when a transaction begins, too; ``traced``: spans are made of transactions.
     """
 
     host: str
@@ -47,8 +47,8 @@ class Grant:
     """
     One partition, from ``start`` on; up to ``goal``, or for ever.
 
-    ``first_time``: there is no committed offset, and nothing came out. ``spared``: no crash on purpose strikes the
-    first transaction, or a run whose workers die of it could not heal.
+    ``first_time``: there is no committed offset, and nothing came out. ``exempt_from_crash``: no injected crash strikes
+    the first transaction, or a run whose workers die of it could not heal.
     """
 
     partition: int
@@ -56,7 +56,7 @@ class Grant:
     targets: Targets
     goal: int | None = None
     first_time: bool = False
-    spared: bool = False
+    exempt_from_crash: bool = False
 
 
 def grant_message(grant: Grant) -> Message:
@@ -65,8 +65,8 @@ def grant_message(grant: Grant) -> Message:
 
 def parse_grant(message: Message) -> Grant | None:
     """The grant that a message holds, if it holds one."""
-    found = message.get("grant")
-    return None if found is None else Grant(**{**found, "targets": Targets(**found["targets"])})
+    fields = message.get("grant")
+    return None if fields is None else Grant(**{**fields, "targets": Targets(**fields["targets"])})
 
 
 def begun_message(partition: int) -> Message:
@@ -80,13 +80,13 @@ def outcome_message(outcome: Outcome) -> Message:
 
 def parse_outcome(message: Message) -> Outcome | None:
     """The outcome that a message holds, if it holds one."""
-    found = message.get("outcome")
-    return None if found is None else Outcome(**{**found, "status": Status(found["status"])})
+    fields = message.get("outcome")
+    return None if fields is None else Outcome(**{**fields, "status": Status(fields["status"])})
 
 
-def left_message(partition: int, position: int, why: str = "") -> Message:
-    """The holder has let go of a partition; ``why`` is empty unless it could not go on."""
-    return {"left": {"partition": partition, "position": position, "why": why}}
+def released_message(partition: int, position: int, why: str = "") -> Message:
+    """The worker has released a partition; ``why`` is empty unless it could not go on."""
+    return {"released": {"partition": partition, "position": position, "why": why}}
 
 
 _LONGEST = 1024 * 1024
@@ -101,12 +101,12 @@ class MessageConnection:
         connected.settimeout(silence_s)
         self._socket = connected
         self._lock = threading.Lock()
-        self._held = b""
+        self._buffer = b""
 
     @classmethod
     def to(cls, host: str, port: int, silence_s: float, deadline: Deadline) -> MessageConnection:
         """
-        Connect; ``silence_s`` is how long the other side may say nothing.
+        Connect; ``silence_s`` is how long the other side may send nothing.
 
         Raises:
             OSError: nobody listens there.
@@ -114,7 +114,7 @@ class MessageConnection:
         return cls(socket.create_connection((host, port), deadline.remaining_s()), silence_s)
 
     def send(self, message: Message) -> bool:
-        """False when the line is dead: the reader of this line learns it, too."""
+        """False when the connection is closed; its reader notices that, too."""
         with self._lock:
             try:
                 self._socket.sendall(orjson.dumps(message) + b"\n")
@@ -124,18 +124,18 @@ class MessageConnection:
         return True
 
     def receive(self) -> Message | None:
-        """The next message; None when the other side has gone, was silent for too long, or sends nonsense."""
-        while b"\n" not in self._held:
+        """The next message; None when the other side has closed, was silent for too long, or sent no JSON object."""
+        while b"\n" not in self._buffer:
             try:
-                got = self._socket.recv(_CHUNK)
-            except OSError:  # a time-out is one, too
+                received = self._socket.recv(_CHUNK)
+            except OSError:  # includes time-outs
                 return None
-            if not got or len(self._held) > _LONGEST:
+            if not received or len(self._buffer) > _LONGEST:
                 return None
-            self._held += got
-        text, _, self._held = self._held.partition(b"\n")
+            self._buffer += received
+        line, _, self._buffer = self._buffer.partition(b"\n")
         with contextlib.suppress(orjson.JSONDecodeError):
-            message = orjson.loads(text)
+            message = orjson.loads(line)
             if isinstance(message, dict):
                 return message
         return None

@@ -1,4 +1,4 @@
-"""Where holders report to the driver: a listening socket, a thread for each line, and one queue of what they say."""
+"""The server in the driver that lease workers report to: a thread for each connection, one queue of their messages."""
 
 from __future__ import annotations
 
@@ -17,75 +17,75 @@ _HELLO_S = 10.0
 
 @dataclass(frozen=True, eq=False)
 class WorkerSession:
-    """One connected holder; a task that Spark starts again is another one."""
+    """A connected worker; a task that Spark starts again has another session."""
 
     slot: int
-    line: MessageConnection
+    connection: MessageConnection
 
 
 @dataclass(frozen=True)
 class ReceivedMessage:
-    """A message of a holder; None when its line is dead."""
+    """A message of a worker; None when its connection is closed."""
 
-    desk: WorkerSession
+    session: WorkerSession
     message: Message | None
 
 
 class LeaseServer:
     """
-    Only who knows the token gets a desk; ``silence_s`` without a word ends a line.
+    Serves workers that know the token; closes a connection after ``silence_s`` without a message.
 
-    Leases are renewed here, by a thread of its own: a driver that waits for brokers must not lose its holders over it.
+    Renews the leases in a thread of its own: a driver that waits for brokers must not lose its workers.
     """
 
     def __init__(self, bind: str, silence_s: float) -> None:
         self.token = secrets.token_hex(16)
-        self.said: queue.Queue[ReceivedMessage] = queue.Queue()
+        self.received: queue.Queue[ReceivedMessage] = queue.Queue()
         self._silence_s = silence_s
-        self._listening = socket.create_server((bind, 0), backlog=256)
-        self.port: int = self._listening.getsockname()[1]
+        self._listener = socket.create_server((bind, 0), backlog=256)
+        self.port: int = self._listener.getsockname()[1]
         self._sessions: set[WorkerSession] = set()
         self._closed = threading.Event()
-        for work in (self._admit, self._renew):
-            threading.Thread(target=work, name="office", daemon=True).start()
+        for target in (self._accept, self._renew):
+            threading.Thread(target=target, name="lease-server", daemon=True).start()
 
-    def _admit(self) -> None:
+    def _accept(self) -> None:
         while True:
             try:
-                connected, _ = self._listening.accept()
+                accepted, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=[connected], name="desk", daemon=True).start()
+            threading.Thread(target=self._serve, args=[accepted], name="lease-session", daemon=True).start()
 
     def _renew(self) -> None:
         while not self._closed.wait(self._silence_s / 3):
-            for desk in list(self._sessions):
-                desk.line.send({"renew": True})
+            for session in list(self._sessions):
+                session.connection.send({"renew": True})
 
-    def _serve(self, connected: socket.socket) -> None:
-        line = MessageConnection(connected, _HELLO_S)
-        hello = (line.receive() or {}).get("hello")
+    def _serve(self, accepted: socket.socket) -> None:
+        connection = MessageConnection(accepted, _HELLO_S)
+        hello = (connection.receive() or {}).get("hello")
         if not isinstance(hello, dict) or not hmac.compare_digest(str(hello.get("token")), self.token):
-            line.close()
+            connection.close()
             return
-        connected.settimeout(self._silence_s)
-        desk = WorkerSession(int(hello["slot"]), line)
-        self._sessions.add(desk)
-        self.said.put(ReceivedMessage(desk, {"hello": {}}))
-        while (message := line.receive()) is not None:
-            self.said.put(ReceivedMessage(desk, message))
-        line.close()
-        self._sessions.discard(desk)
-        self.said.put(ReceivedMessage(desk, None))
+        accepted.settimeout(self._silence_s)
+        session = WorkerSession(int(hello["slot"]), connection)
+        self._sessions.add(session)
+        self.received.put(ReceivedMessage(session, {"hello": {}}))
+        while (message := connection.receive()) is not None:
+            self.received.put(ReceivedMessage(session, message))
+        connection.close()
+        self._sessions.discard(session)
+        self.received.put(ReceivedMessage(session, None))
 
     def close(self) -> None:
-        """Hang up on everyone: a holder without a line ends by itself."""
+        """Close all connections: a worker without one ends by itself."""
         self._closed.set()
         with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        for desk in list(self._sessions):
-            desk.line.close()
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for session in list(self._sessions):
+            session.connection.close()
 
     @property
     def closed(self) -> bool:

@@ -1,4 +1,4 @@
-"""The crew that Spark runs: a slot that fails is tried again, and a crew without any slot says why."""
+"""The workers that Spark runs: a slot that fails is tried again, and a workers without any slot says why."""
 
 from __future__ import annotations
 
@@ -61,37 +61,37 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return
 
 
-def idle_crew(context: Any, office: Any = None) -> SparkWorkers:
-    terms: Any = None
-    return SparkWorkers(context, office, terms)
+def idle_crew(context: Any, server: Any = None) -> SparkWorkers:
+    settings: Any = None
+    return SparkWorkers(context, server, settings)
 
 
 def crew_of(context: Any) -> SparkWorkers:
-    crew = idle_crew(context)
-    crew.open(2)
-    return crew
+    workers = idle_crew(context)
+    workers.open(2)
+    return workers
 
 
-def test_a_crew_without_a_working_slot_gives_up_with_the_cause() -> None:
+def test_a_job_without_a_working_slot_gives_up_with_the_cause() -> None:
     context = Context(0, 1)
-    crew = crew_of(context)
-    for job in crew._jobs.values():
+    workers = crew_of(context)
+    for job in workers._jobs.values():
         job.join(10)
     with pytest.raises(Refused, match="no way to the driver"):
-        crew.check()
+        workers.check()
 
 
 def test_a_slot_that_gave_up_is_tried_again_while_another_works() -> None:
     """The executor that was lost may come back an hour later."""
     context = Context(1)
-    crew = crew_of(context)
-    crew._jobs[1].join(10)
-    crew.check()
+    workers = crew_of(context)
+    workers._jobs[1].join(10)
+    workers.check()
     context.broken.clear()
-    crew.open(2)
+    workers.open(2)
     assert context.healed.wait(10)
     assert context.tried[0] == 1, "the one that works was left alone"
-    crew.stop_restarts()
+    workers.stop_restarts()
     context.over.set()
 
 
@@ -110,7 +110,7 @@ class Dead(Context):
 
 
 class Closed:
-    """The office of a crew that is sent away."""
+    """The server of a workers that is sent away."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -123,12 +123,12 @@ def test_a_jvm_that_dies_between_two_looks_is_told_in_one_sentence() -> None:
     """Its sockets close a moment before it has ended, so a look at the process alone comes too early."""
     context = Dead()
     with subprocess.Popen([sys.executable, "-c", "input(); exit(7)"], stdin=subprocess.PIPE) as context.proc:
-        crew = idle_crew(context)
-        crew.check()
+        workers = idle_crew(context)
+        workers.check()
         context.proc.stdin.write(b"\n")
         context.proc.stdin.flush()
         with pytest.raises(Refused, match=r"has ended by itself \(exit code 7"):
-            crew.slots()
+            workers.slots()
 
 
 def test_a_jvm_that_answers_nothing_is_refused_with_its_words() -> None:
@@ -136,71 +136,71 @@ def test_a_jvm_that_answers_nothing_is_refused_with_its_words() -> None:
         idle_crew(Dead()).slots()
 
 
-def test_a_crew_without_a_jvm_can_be_interrupted() -> None:
+def test_a_job_without_a_jvm_can_be_interrupted() -> None:
     """What comes after it, the fencing of what is still open, must not be left out."""
-    crew = idle_crew(Dead(), Closed())
-    crew.interrupt()
-    assert crew._dismissed.is_set()
+    workers = idle_crew(Dead(), Closed())
+    workers.interrupt()
+    assert workers._stopping.is_set()
 
 
 def test_failures_far_apart_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of weeks loses more executors than a slot is tried for in a row."""
     context, rounds = Context(), iter([False, False, False, False, True] * 3)
-    crew = idle_crew(context)
+    workers = idle_crew(context)
 
     def count(_job: object) -> int:
         good = next(rounds, None)
         if good is None:
-            crew.stop_restarts()
+            workers.stop_restarts()
         elif not good:
             raise RuntimeError("Caused by: java.io.IOException: the executor was lost")
         return 0
 
     job = type("Job", (), {"mapPartitions": lambda self, _run: self, "count": count})()
     monkeypatch.setattr(context, "parallelize", lambda *_: job)
-    crew._keep(0)
+    workers._run_repeatedly(0)
     assert next(rounds, None) is None, "it gave up before the end"
 
 
 def test_a_slot_is_tried_five_times_in_a_row_and_no_more() -> None:
     context = Context(0)
-    crew = idle_crew(context)
-    crew._keep(0)
+    workers = idle_crew(context)
+    workers._run_repeatedly(0)
     assert context.tried[0] == 5
 
 
-def test_a_crew_that_was_dismissed_starts_no_holder_again() -> None:
+def test_a_job_that_was_dismissed_starts_no_worker_again() -> None:
     context = Context()
-    crew = crew_of(context)
+    workers = crew_of(context)
     assert context.healed.wait(10)
-    crew.stop_restarts()
+    workers.stop_restarts()
     context.over.set()
-    for job in crew._jobs.values():
+    for job in workers._jobs.values():
         job.join(10)
     assert context.tried == [1, 1]
-    crew.check()  # they ended because they were to
+    workers.check()  # they ended because they were to
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_crew_ends_with_its_holders_lines_and_with_its_spark_unless_that_is_kept(
+def test_a_job_ends_with_its_holders_lines_and_with_its_spark_unless_that_is_kept(
     monkeypatch: pytest.MonkeyPatch, kept: bool
 ) -> None:
-    """A holder without a line ends by itself; Spark goes after that."""
-    office, ended = Closed(), list[bool]()
-    monkeypatch.setattr(executors.session, "end", lambda *_: ended.append(office.closed))
-    terms: Any = None
-    lines: Any = office
+    """A worker without a connection ends by itself; Spark goes after that."""
+    server, ended = Closed(), list[bool]()
+    monkeypatch.setattr(executors.session, "end", lambda *_: ended.append(server.closed))
+    settings: Any = None
+    connections: Any = server
     context: Any = Context()
-    SparkWorkers(context, lines, terms, kept=kept).close()
-    assert (office.closed, ended) == (True, [] if kept else [True])
+    SparkWorkers(context, connections, settings, kept=kept).close()
+    assert (server.closed, ended) == (True, [] if kept else [True])
 
 
-def test_an_interrupted_crew_cancels_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_job_cancels_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     cancelled = list[object]()
     monkeypatch.setattr(executors.session, "cancel_all", cancelled.append)
-    context, office = Context(), Closed()
-    idle_crew(context, office).interrupt()
-    assert (cancelled, office.closed) == ([context], True)
+    context, server = Context(), Closed()
+    idle_crew(context, server).interrupt()
+    assert (cancelled, server.closed) == ([context], True)
 
 
 @pytest.mark.parametrize(("attempt", "probability"), [(0, 1.0), (1, 0.0), (3, 0.0)])
@@ -210,21 +210,21 @@ def test_a_crash_on_purpose_strikes_a_task_once(
     """Spark repeats the task of a worker that died; each time again, and the job fails."""
     given = list[Any]()
     monkeypatch.setattr(
-        executors, "run_lease_worker", lambda terms, slot: given.append((terms.crash.probability, slot))
+        executors, "run_lease_worker", lambda settings, slot: given.append((settings.crash.probability, slot))
     )
     task = type("Task", (), {"attemptNumber": lambda _self: attempt})()
     monkeypatch.setattr(executors.TaskContext, "get", lambda: task)
     transaction = TransactionSettings(Connection("127.0.0.1:1"), "group", 60.0)
     certain = CrashSettings(probability=1.0)
-    terms = WorkerSettings(
+    settings = WorkerSettings(
         "127.0.0.1", 1, "token", "in", transaction, OrderEnrichment(Limits()), DirectSettings(), certain, 1000
     )
-    assert list(executors._run_in_task(terms, 4, [])) == []
+    assert list(executors._run_in_task(settings, 4, [])) == []
     assert given == [(probability, 4)]
 
 
 class LoneLine:
-    """`hold` of the crew without Spark: ends as often as the test has it."""
+    """`hold` of the workers without Spark: ends as often as the test has it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
@@ -242,48 +242,48 @@ class LoneLine:
 
 
 def lone(monkeypatch: pytest.MonkeyPatch) -> tuple[LocalWorker, LoneLine, Closed]:
-    held, office = LoneLine(monkeypatch), Closed()
-    lines: Any = office
-    terms: Any = SimpleNamespace(transformation=OrderEnrichment(Limits()))
-    return LocalWorker(lines, terms), held, office
+    held, server = LoneLine(monkeypatch), Closed()
+    connections: Any = server
+    settings: Any = SimpleNamespace(transformation=OrderEnrichment(Limits()))
+    return LocalWorker(connections, settings), held, server
 
 
-def test_without_spark_one_holder_is_started_when_there_is_work_and_again_when_its_line_is_lost(
+def test_without_spark_one_worker_is_started_when_there_is_work_and_again_when_its_line_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    crew, held, office = lone(monkeypatch)
-    crew.open(0)
-    assert (held.begun.acquire(timeout=0.05), crew.slots()) == (False, 1)
+    workers, held, server = lone(monkeypatch)
+    workers.open(0)
+    assert (held.begun.acquire(timeout=0.05), workers.slots()) == (False, 1)
     for _ in range(2):
-        crew.open(1)
+        workers.open(1)
     assert held.begun.acquire(timeout=20)
     assert not held.begun.acquire(timeout=0.05), "one of them"
     held.over.release()
     assert held.begun.acquire(timeout=20), "the driver was slow for longer than the lease"
-    crew.check()
-    crew.stop_restarts()
+    workers.check()
+    workers.stop_restarts()
     held.over.release()
-    crew.close()
-    assert (held.calls, office.closed) == (2, True)
-    assert crew._thread is not None
-    assert not crew._thread.is_alive()
+    workers.close()
+    assert (held.calls, server.closed) == (2, True)
+    assert workers._thread is not None
+    assert not workers._thread.is_alive()
 
 
-def test_without_spark_a_holder_that_fails_ends_the_run_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    crew, held, _ = lone(monkeypatch)
+def test_without_spark_a_worker_that_fails_ends_the_run_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers, held, _ = lone(monkeypatch)
     held.error = Refused("the driver can't be reached from its task")
-    crew.open(1)
-    crew._thread.join(20)  # type: ignore[union-attr]
+    workers.open(1)
+    workers._thread.join(20)  # type: ignore[union-attr]
     with pytest.raises(Refused, match="can't be reached"):
-        crew.check()
+        workers.check()
     assert held.calls == 1
 
 
-def test_without_spark_an_interrupted_crew_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    crew, held, office = lone(monkeypatch)
-    crew.open(1)
+def test_without_spark_an_interrupted_job_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers, held, server = lone(monkeypatch)
+    workers.open(1)
     assert held.begun.acquire(timeout=20)
-    crew.interrupt()
-    assert office.closed
+    workers.interrupt()
+    assert server.closed
     held.over.release()
-    crew.close()
+    workers.close()

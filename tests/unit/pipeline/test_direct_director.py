@@ -1,4 +1,4 @@
-"""The director decides with holders that are played: who gets what, what comes back, and when it ends."""
+"""The director decides with workers that are played: who gets what, what comes back, and when it ends."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from brew.connection import Connection
 from brew.driver import leases as directing
+from brew.driver import work_planner
 from brew.driver.leases import LeaseCoordinator
 from brew.driver.ownership import ALL_PARTITIONS
 from brew.driver.partitions import PartitionSurvey
@@ -25,7 +26,7 @@ from brew.offsets import Committed, LogOffsets
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
 from brew.range_transaction import Targets
-from brew.readers.direct.messages import left_message, outcome_message, parse_grant
+from brew.readers.direct.messages import outcome_message, parse_grant, released_message
 from brew.readers.direct.server import ReceivedMessage, WorkerSession
 from brew.settings import DirectSettings, PipelineSettings
 
@@ -72,7 +73,7 @@ class Cluster:
 
 
 class Line:
-    """The driver's end of a line; the test reads what was said on it."""
+    """The driver's end of a connection; the test reads what was said on it."""
 
     def __init__(self) -> None:
         self.heard: queue.Queue[Message] = queue.Queue()
@@ -87,7 +88,7 @@ class Crew:
 
     def __init__(self) -> None:
         self.server: Any = self
-        self.said: queue.Queue[ReceivedMessage] = queue.Queue()
+        self.received: queue.Queue[ReceivedMessage] = queue.Queue()
         self.closed = False
         self.opened = 0
         self.broken: Refused | None = None
@@ -123,7 +124,7 @@ class Mine:
 
 
 class Play:
-    """One director in a thread, and holders that say what the test has them say."""
+    """One director in a thread, and workers that say what the test has them say."""
 
     def __init__(
         self,
@@ -135,8 +136,8 @@ class Play:
         ownership: Any = None,
         **settings: Any,
     ) -> None:
-        self.cluster, self.crew, self.stop = cluster or Cluster(), Crew(), threading.Event()
-        monkeypatch.setattr(directing, "PartitionSurvey", lambda _shared: self.cluster)
+        self.cluster, self.workers, self.stop = cluster or Cluster(), Crew(), threading.Event()
+        monkeypatch.setattr(work_planner, "PartitionSurvey", lambda _shared: self.cluster)
         plain = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
         given = replace(plain, **settings)
         transaction = TransactionSettings(given.connection, given.group, 60.0)
@@ -159,40 +160,40 @@ class Play:
 
     def _run(self) -> None:
         try:
-            LeaseCoordinator(self.shared, self.crew).run()
+            LeaseCoordinator(self.shared, self.workers).run()
         except Refused as error:
             self.errors.append(error)
 
-    def holder(self, slot: int) -> WorkerSession:
-        line: Any = Line()
-        desk = WorkerSession(slot, line)
-        self.says(desk, {"hello": {}})
-        return desk
+    def worker(self, slot: int) -> WorkerSession:
+        connection: Any = Line()
+        session = WorkerSession(slot, connection)
+        self.says(session, {"hello": {}})
+        return session
 
-    def says(self, desk: WorkerSession, message: Message | None) -> None:
-        self.crew.said.put(ReceivedMessage(desk, message))
+    def says(self, session: WorkerSession, message: Message | None) -> None:
+        self.workers.received.put(ReceivedMessage(session, message))
 
-    def finishes(self, desk: WorkerSession, partition: int) -> None:
+    def finishes(self, session: WorkerSession, partition: int) -> None:
         self.cluster.committed[partition] = 100
-        self.says(desk, outcome_message(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100, 0, 0.1)))
-        self.says(desk, left_message(partition, 100))
+        self.says(session, outcome_message(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100, 0, 0.1)))
+        self.says(session, released_message(partition, 100))
 
     def ended(self) -> bool:
         self.thread.join(10)
         return not self.thread.is_alive()
 
 
-def heard(desk: WorkerSession, name: str, seconds: float = 5.0) -> Message:
+def heard(session: WorkerSession, name: str, seconds: float = 5.0) -> Message:
     """The next message with this word in it."""
-    line: Any = desk.line
+    connection: Any = session.connection
     while True:
-        message: Message = line.heard.get(timeout=seconds)
+        message: Message = connection.heard.get(timeout=seconds)
         if name in message:
             return message
 
 
-def grants(desk: WorkerSession, count: int) -> dict[int, Any]:
-    found = [parse_grant(heard(desk, "grant")) for _ in range(count)]
+def grants(session: WorkerSession, count: int) -> dict[int, Any]:
+    found = [parse_grant(heard(session, "grant")) for _ in range(count)]
     return {one.partition: one for one in found if one is not None}
 
 
@@ -200,13 +201,13 @@ def grants(desk: WorkerSession, count: int) -> dict[int, Any]:
 def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
     play = Play(monkeypatch)
     yield play
-    play.crew.closed = True
+    play.workers.closed = True
     play.stop.set()
     assert play.ended()
 
 
 def both(play: Play) -> tuple[WorkerSession, WorkerSession]:
-    return play.holder(0), play.holder(1)
+    return play.worker(0), play.worker(1)
 
 
 def test_partitions_are_spread_and_the_run_ends_when_all_have_reached_their_goals(play: Play) -> None:
@@ -214,17 +215,17 @@ def test_partitions_are_spread_and_the_run_ends_when_all_have_reached_their_goal
     first, second = grants(one, 2), grants(other, 2)
     assert first.keys() | second.keys() == {0, 1, 2, 3}
     assert {grant.goal for grant in (*first.values(), *second.values())} == {100}
-    for desk, held in ((one, first), (other, second)):
+    for session, held in ((one, first), (other, second)):
         for partition in held:
-            play.finishes(desk, partition)
-    for desk in (one, other):
-        heard(desk, "end")
-        play.says(desk, None)
+            play.finishes(session, partition)
+    for session in (one, other):
+        heard(session, "end")
+        play.says(session, None)
     assert play.ended()
-    assert (play.shared.running, play.shared.board.totals.enriched, play.crew.opened) == ({}, 400, 2)
+    assert (play.shared.running, play.shared.board.totals.enriched, play.workers.opened) == ({}, 400, 2)
 
 
-def test_what_a_dead_holder_held_is_granted_to_another_and_spared_once(play: Play) -> None:
+def test_what_a_dead_worker_held_is_granted_to_another_and_exempt_from_crash_once(play: Play) -> None:
     one, other = both(play)
     lost = grants(one, 2)
     grants(other, 2)
@@ -232,7 +233,7 @@ def test_what_a_dead_holder_held_is_granted_to_another_and_spared_once(play: Pla
     play.says(one, None)
     again = grants(other, 2)
     assert again.keys() == lost.keys()
-    assert all(grant.spared and grant.start == 40 for grant in again.values())
+    assert all(grant.exempt_from_crash and grant.start == 40 for grant in again.values())
 
 
 def test_a_transaction_that_did_not_end_well_is_planned_again_from_kafkas_answer(play: Play) -> None:
@@ -243,9 +244,9 @@ def test_a_transaction_that_did_not_end_well_is_planned_again_from_kafkas_answer
     play.cluster.committed[partition] = 70
     began = time.monotonic()
     play.says(one, outcome_message(Outcome(partition, 0, 50, Status.FENCED, detail="a newer attempt")))
-    play.says(one, left_message(partition, 0))
+    play.says(one, released_message(partition, 0))
     again = grants(one, 1)[partition]
-    assert (again.start, again.spared) == (70, False)
+    assert (again.start, again.exempt_from_crash) == (70, False)
     assert time.monotonic() - began >= 0.05, "at once again would keep two pipelines in step"
 
 
@@ -256,7 +257,7 @@ def test_where_a_transaction_found_the_group_is_not_forgotten_over_an_older_answ
     partition = next(iter(grants(one, 2)))
     grants(other, 2)
     play.says(one, outcome_message(Outcome(partition, 0, 50, status, 60)))
-    play.says(one, left_message(partition, 0))
+    play.says(one, released_message(partition, 0))
     assert grants(one, 1)[partition].start == 60
 
 
@@ -266,13 +267,13 @@ def test_a_crash_on_purpose_calls_everyone_back_before_it_is_told(play: Play) ->
     partition = next(iter(grants(one, 2)))
     grants(other, 2)
     play.says(one, outcome_message(Outcome(partition, 0, 50, Status.CRASHED, enriched=50)))
-    for desk in (one, other):
-        heard(desk, "end")
+    for session in (one, other):
+        heard(session, "end")
     assert play.stop.is_set()
     assert [outcome.enriched for outcome in play.shared.crashed] == [50]
     assert len(play.shared.running) == 3
-    for desk in (one, other):
-        play.says(desk, None)
+    for session in (one, other):
+        play.says(session, None)
     assert play.ended()
     assert play.shared.running == {}
 
@@ -293,9 +294,9 @@ def test_what_a_crash_leaves_is_told_before_nothing_runs_any_more(play: Play, mo
     monkeypatch.setattr(play.shared, "running", Running(play.shared.running))
     play.says(one, outcome_message(Outcome(crashing, 0, 50, Status.CRASHED, enriched=50)))
     play.says(one, outcome_message(Outcome(other, 0, 50, Status.COMMITTED, enriched=50)))
-    play.says(one, left_message(other, 50))
-    for desk in (one, two):
-        play.says(desk, None)
+    play.says(one, released_message(other, 50))
+    for session in (one, two):
+        play.says(session, None)
     assert play.ended()
     assert {partition: told_at_the_end[partition] for partition in (crashing, other)} == {crashing: 1, other: 2}
 
@@ -303,24 +304,24 @@ def test_what_a_crash_leaves_is_told_before_nothing_runs_any_more(play: Play, mo
 def test_a_partition_moves_when_one_slot_has_two_and_the_other_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slot that came late gets its share."""
     play = Play(monkeypatch, direct=DirectSettings(lease_s=1.0))
-    one = play.holder(0)
+    one = play.worker(0)
     held = grants(one, 4)
-    other = play.holder(1)
+    other = play.worker(1)
     released = heard(one, "release")["release"]
     assert released in held
-    play.says(one, left_message(released, 30))
+    play.says(one, released_message(released, 30))
     play.cluster.committed[released] = play.cluster.known[released] = 30
     assert grants(other, 1)[released].start == 30
     play.stop.set()
-    for desk in (one, other):
-        heard(desk, "end")
-        play.says(desk, None)
+    for session in (one, other):
+        heard(session, "end")
+        play.says(session, None)
     assert play.ended()
 
 
-def test_a_crew_that_can_run_no_holder_ends_the_run_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_can_run_no_worker_ends_the_run_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(monkeypatch)
-    play.crew.broken = Refused("Spark's JVM has ended by itself")
+    play.workers.broken = Refused("Spark's JVM has ended by itself")
     assert play.ended()
     assert [str(error) for error in play.errors] == ["Spark's JVM has ended by itself"]
 

@@ -15,7 +15,7 @@ from brew.driver import leases as directing
 from brew.driver.progress import RunProgress
 from brew.errors import Fatal
 from brew.outcome import Outcome, Status
-from brew.readers.direct.messages import left_message, outcome_message
+from brew.readers.direct.messages import outcome_message, released_message
 from brew.readers.direct.server import WorkerSession
 from brew.settings import DirectSettings
 
@@ -24,24 +24,24 @@ from brew.settings import DirectSettings
 def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
     play = Play(monkeypatch)
     yield play
-    play.crew.closed = True
+    play.workers.closed = True
     play.stop.set()
     assert play.ended()
 
 
-def nothing(desk: WorkerSession, seconds: float = 0.3) -> None:
-    """Assert that this holder is told nothing for a while."""
-    line: Any = desk.line
+def nothing(session: WorkerSession, seconds: float = 0.3) -> None:
+    """Assert that this worker is told nothing for a while."""
+    connection: Any = session.connection
     with pytest.raises(queue.Empty):
-        pytest.fail(f"it was told {line.heard.get(timeout=seconds)}")
+        pytest.fail(f"it was told {connection.heard.get(timeout=seconds)}")
 
 
-def sent_home(play: Play, *desks: WorkerSession) -> None:
+def sent_home(play: Play, *sessions: WorkerSession) -> None:
     """The run ends, as it does when it is stopped."""
     play.stop.set()
-    for desk in desks:
-        heard(desk, "end")
-        play.says(desk, None)
+    for session in sessions:
+        heard(session, "end")
+        play.says(session, None)
     assert play.ended()
     assert play.cluster.closed
 
@@ -68,12 +68,12 @@ def test_what_came_back_is_granted_by_a_new_answer_of_the_brokers_only(monkeypat
     cluster = Cluster()
     cluster.committed = {0: None, 1: 100, 2: 100, 3: 100}
     play = Play(monkeypatch, cluster)
-    one = play.holder(0)
+    one = play.worker(0)
     assert grants(one, 1)[0].first_time
     cluster.down = Fatal("survey: the brokers don't answer")
     play.says(one, outcome_message(Outcome(0, 0, 50, Status.COMMITTED, -1, 50)))
     play.says(one, outcome_message(Outcome(0, 50, 60, Status.OFFSET_GAP, -1)))
-    play.says(one, left_message(0, 50))
+    play.says(one, released_message(0, 50))
     nothing(one, 1.0)
     cluster.committed[0], cluster.down = 50, None
     again = grants(one, 1)[0]
@@ -81,15 +81,15 @@ def test_what_came_back_is_granted_by_a_new_answer_of_the_brokers_only(monkeypat
     sent_home(play, one)
 
 
-def test_what_a_dead_holder_held_is_granted_by_a_new_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_dead_worker_held_is_granted_by_a_new_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have committed without a word."""
     monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 60.0)
     cluster = Cluster()
     cluster.committed = {0: None, 1: 100, 2: 100, 3: 100}
     play = Play(monkeypatch, cluster)
-    one = play.holder(0)
+    one = play.worker(0)
     assert grants(one, 1)[0].first_time
-    other = play.holder(1)
+    other = play.worker(1)
     cluster.committed[0] = 30
     play.says(one, None)
     again = grants(other, 1)[0]
@@ -105,19 +105,19 @@ def test_a_following_run_grants_without_an_end(monkeypatch: pytest.MonkeyPatch) 
     sent_home(play, one, other)
 
 
-def test_a_slots_new_holder_takes_the_place_of_the_one_before(play: Play) -> None:
-    """Spark may start a task again before its dead line is noticed; nobody else would grant what that one held."""
+def test_a_slots_new_worker_takes_the_place_of_the_one_before(play: Play) -> None:
+    """Spark may start a task again before its dead connection is noticed; nobody else would grant what it held."""
     one, other = both(play)
     held = grants(one, 2)
     grants(other, 2)
-    successor = play.holder(0)
+    successor = play.worker(0)
     again = grants(successor, 2)
     assert again.keys() == held.keys()
-    assert all(grant.spared for grant in again.values())
+    assert all(grant.exempt_from_crash for grant in again.values())
     # What the dead one still says counts no more, least of all that it is gone.
     partition = next(iter(held))
     play.says(one, outcome_message(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100)))
-    play.says(one, left_message(partition, 100))
+    play.says(one, released_message(partition, 100))
     play.says(one, None)
     nothing(successor)
     assert (play.shared.board.totals.enriched, len(play.shared.running)) == (0, 4)
@@ -130,7 +130,7 @@ def test_a_partition_that_could_not_go_on_rests_before_it_is_granted_again(play:
     partition = next(iter(grants(one, 2)))
     grants(other, 2)
     began = time.monotonic()
-    play.says(one, left_message(partition, 0, "Fatal: read of in[0]: it can't be read"))
+    play.says(one, released_message(partition, 0, "Fatal: read of in[0]: it can't be read"))
     assert grants(one, 1).keys() == {partition}
     assert time.monotonic() - began >= 0.05
 
@@ -140,7 +140,7 @@ def test_a_partition_that_was_called_back_is_granted_again_at_once(play: Play) -
     one, other = both(play)
     partition = next(iter(grants(one, 2)))
     grants(other, 2)
-    play.says(one, left_message(partition, 20))
+    play.says(one, released_message(partition, 20))
     play.cluster.known[partition] = 20
     assert grants(one, 1)[partition].start == 20
     assert not play.shared.board.totals.enriched
@@ -150,14 +150,14 @@ def test_no_second_partition_is_called_back_before_the_first_one_was_left(monkey
     """And it is told so once: its transaction may take a while, and lags change meanwhile."""
     monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
     play = Play(monkeypatch, direct=DirectSettings(lease_s=1.0))
-    one = play.holder(0)
+    one = play.worker(0)
     grants(one, 4)
-    other = play.holder(1)
+    other = play.worker(1)
     released = heard(one, "release")["release"]
     play.cluster.committed[released] = 99
     nothing(one, 0.8)
     play.cluster.committed[released] = 0
-    play.says(one, left_message(released, 0))
+    play.says(one, released_message(released, 0))
     grants(other, 1)
     assert heard(one, "release")["release"] != released, "four to none: two are to move"
     sent_home(play, one, other)
@@ -181,7 +181,7 @@ def test_a_partition_that_another_driver_is_due_is_called_back_and_handed_over_w
     assert heard(held[1], "release")["release"] == 1
     nothing(held[0])
     assert mine.idle[0] is False
-    play.says(held[0], left_message(0, 10))
+    play.says(held[0], released_message(0, 10))
     until(lambda: mine.idle[0], "it may be handed over")
     nothing(held[0])
     nothing(held[1])
@@ -192,7 +192,7 @@ def test_a_partition_that_another_driver_is_due_is_called_back_and_handed_over_w
 def test_a_partition_that_an_outsider_moved_back_is_granted_again_from_there(
     monkeypatch: pytest.MonkeyPatch, committed_here: bool
 ) -> None:
-    """Its holder has nothing to read, so without a call it would not look where the group stands until news comes."""
+    """Its worker has nothing to read, so without a call it would not look where the group stands until news comes."""
     monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
     cluster = Cluster()
     cluster.committed = dict.fromkeys(range(4), 60)
@@ -207,7 +207,7 @@ def test_a_partition_that_an_outsider_moved_back_is_granted_again_from_there(
     nothing(held[0])
     cluster.committed[0] = cluster.known[0] = 20
     assert heard(held[0], "release")["release"] == 0
-    play.says(held[0], left_message(0, 80 if committed_here else 60))
+    play.says(held[0], released_message(0, 80 if committed_here else 60))
     assert grants(held[0], 1)[0].start == 20
     nothing(one)
     nothing(other)
@@ -221,37 +221,37 @@ def test_too_many_rejected_end_the_run_after_everyone_was_called_back(monkeypatc
     grants(other, 2)
     play.says(one, outcome_message(Outcome(partition, 0, 50, Status.COMMITTED, 0, enriched=500, rejected=500)))
     play.says(one, outcome_message(Outcome(partition, 50, 60, Status.COMMITTED, 0, enriched=0, rejected=1)))
-    for desk in (one, other):
-        heard(desk, "end")
-        assert play.crew.dismissed, "or a slot would be started again"
-        play.says(desk, None)
+    for session in (one, other):
+        heard(session, "end")
+        assert play.workers.dismissed, "or a slot would be started again"
+        play.says(session, None)
     assert play.ended()
     assert [str(error).partition(":")[0] for error in play.errors] == ["too-many-rejected"]
     assert play.shared.board.totals.rejected == 501, "what is out is told"
 
 
-def test_the_first_holder_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_worker_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or it would get all, and give half of them back one after another."""
     monkeypatch.setattr(directing, "_STARTUP_WAIT_S", 60.0)
     play = Play(monkeypatch)
-    one = play.holder(0)
+    one = play.worker(0)
     nothing(one)
-    other = play.holder(1)
+    other = play.worker(1)
     assert (len(grants(one, 2)), len(grants(other, 2))) == (2, 2)
     sent_home(play, one, other)
 
 
 @pytest.mark.parametrize(("slots", "share"), [(1, 4), (2, 2), (3, 2), (4, 1)])
-def test_a_holder_is_told_how_many_partitions_its_read_ahead_is_for(
+def test_a_worker_is_told_how_many_partitions_its_read_ahead_is_for(
     monkeypatch: pytest.MonkeyPatch, slots: int, share: int
 ) -> None:
     """Rounded up: less read ahead than there is memory for, never more."""
     monkeypatch.setattr(directing, "_STARTUP_WAIT_S", 60.0)
     play = Play(monkeypatch)
-    play.crew.most_slots = slots
-    desks = [play.holder(slot) for slot in range(slots)]
-    assert {heard(desk, "grant")["share"] for desk in desks} == {share}
-    sent_home(play, *desks)
+    play.workers.most_slots = slots
+    sessions = [play.worker(slot) for slot in range(slots)]
+    assert {heard(session, "grant")["share"] for session in sessions} == {share}
+    sent_home(play, *sessions)
 
 
 def test_no_more_slots_are_opened_than_there_is_work_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,9 +259,9 @@ def test_no_more_slots_are_opened_than_there_is_work_for(monkeypatch: pytest.Mon
     cluster = Cluster()
     cluster.committed = {0: 100, 1: 100, 2: 40, 3: 100}
     play = Play(monkeypatch, cluster)
-    one = play.holder(0)
+    one = play.worker(0)
     assert grants(one, 1).keys() == {2}
-    assert play.crew.opened == 1
+    assert play.workers.opened == 1
     sent_home(play, one)
 
 
@@ -274,7 +274,7 @@ def test_a_run_is_not_drained_before_all_partitions_were_seen(monkeypatch: pytes
     until(lambda: len(cluster.looks) > 5, "some looks")
     assert play.thread.is_alive()
     cluster.withheld = set()
-    one = play.holder(0)
+    one = play.worker(0)
     assert grants(one, 1).keys() == {3}
     sent_home(play, one)
 

@@ -1,4 +1,4 @@
-"""The task's side of a lease, over a real line: what it does when the driver speaks, falls silent or hangs up."""
+"""The task's side of a lease, over a real connection: what it does when the driver speaks, falls silent or hangs up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEASE_S = 0.3
 Message = dict[str, Any]
 
 
-def terms(port: int, lease_s: float = 60.0, *, watched: bool = False) -> WorkerSettings:
+def settings(port: int, lease_s: float = 60.0, *, watched: bool = False) -> WorkerSettings:
     transaction = TransactionSettings(Connection("127.0.0.1:1"), "group", 60.0)
     return WorkerSettings(
         "127.0.0.1",
@@ -68,7 +68,7 @@ class Work:
         begun: Callable[[], None],
         report: Callable[[Outcome], None],
         stop: threading.Event,
-        desk: SharedLimits,
+        session: SharedLimits,
     ) -> int:
         self.now += 1
         self.most = max(self.most, self.now)
@@ -78,7 +78,7 @@ class Work:
         try:
             act = self.acts.get(given.partition)
             if act is not None:
-                return act(report, stop, desk)
+                return act(report, stop, session)
             assert stop.wait(WAIT_S), "nobody told it to stop"
             self.stopped.append(given.partition)
             return given.start + 7
@@ -96,16 +96,16 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
 class Driver:
     """The driver's end of one lease, played by the test."""
 
-    def __init__(self, line: MessageConnection, task: threading.Thread) -> None:
-        self.line, self.task = line, task
+    def __init__(self, connection: MessageConnection, task: threading.Thread) -> None:
+        self.connection, self.task = connection, task
 
     def grants(self, *grants: Grant, share: int = 1) -> None:
         for one in grants:
-            self.line.send({**grant_message(one), "share": share})
+            self.connection.send({**grant_message(one), "share": share})
 
     def hears(self) -> Message:
-        message = self.line.receive()
-        assert message is not None, "the holder hung up"
+        message = self.connection.receive()
+        assert message is not None, "the worker hung up"
         return message
 
     def ended(self) -> bool:
@@ -116,7 +116,7 @@ class Driver:
 @contextlib.contextmanager
 def leased(lease_s: float = 60.0, *, watched: bool = False) -> Iterator[Driver]:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        given = terms(server.getsockname()[1], lease_s, watched=watched)
+        given = settings(server.getsockname()[1], lease_s, watched=watched)
         task = threading.Thread(target=worker.run_lease_worker, args=[given, 3], daemon=True)
         task.start()
         driver = Driver(MessageConnection(server.accept()[0], WAIT_S), task)
@@ -124,19 +124,19 @@ def leased(lease_s: float = 60.0, *, watched: bool = False) -> Iterator[Driver]:
             assert driver.hears() == {"hello": {"token": "token", "slot": 3}}
             yield driver
         finally:
-            driver.line.close()
+            driver.connection.close()
             assert driver.ended()
 
 
 def left(partition: int, position: int = 107, why: str = "") -> Message:
-    return {"left": {"partition": partition, "position": position, "why": why}}
+    return {"released": {"partition": partition, "position": position, "why": why}}
 
 
-def test_a_holder_whose_driver_falls_silent_stops_its_partitions_when_the_lease_is_over(work: Work) -> None:
+def test_a_worker_whose_driver_falls_silent_stops_its_partitions_when_the_lease_is_over(work: Work) -> None:
     """By then another driver may have granted them again; without this end only fences would keep them apart."""
     with leased(LEASE_S) as driver:
         driver.grants(grant(0), grant(1))
-        assert driver.ended(), "the line stays open, and nobody says anything"
+        assert driver.ended(), "the connection stays open, and nobody says anything"
     assert sorted(work.stopped) == [0, 1]
 
 
@@ -147,14 +147,14 @@ def test_a_lease_that_is_renewed_goes_on_and_each_renewal_is_answered(work: Work
         assert work.begun.acquire(timeout=WAIT_S)
         for _ in range(5):
             driver.task.join(LEASE_S / 2)
-            driver.line.send({"renew": True})
+            driver.connection.send({"renew": True})
             assert driver.hears() == {"alive": True}
         assert work.stopped == []
         assert driver.hears() == left(0), "said when it was silent for too long"
 
 
 @pytest.mark.parametrize("goodbye", ["end", "hang up", "nonsense"])
-def test_a_holder_that_is_sent_away_ends_when_its_transactions_have(work: Work, goodbye: str) -> None:
+def test_a_worker_that_is_sent_away_ends_when_its_transactions_have(work: Work, goodbye: str) -> None:
     """What they commit counts, whoever holds the partition next."""
     stopping, go = threading.Event(), threading.Event()
 
@@ -169,9 +169,9 @@ def test_a_holder_that_is_sent_away_ends_when_its_transactions_have(work: Work, 
         driver.grants(grant(0))
         assert work.begun.acquire(timeout=WAIT_S)
         if goodbye == "hang up":
-            driver.line.close()
+            driver.connection.close()
         else:
-            driver.line.send({"end": True} if goodbye == "end" else [1])  # type: ignore[arg-type]
+            driver.connection.send({"end": True} if goodbye == "end" else [1])  # type: ignore[arg-type]
         assert stopping.wait(WAIT_S)
         driver.task.join(0.1)
         assert driver.task.is_alive(), "its transaction is still under way"
@@ -182,11 +182,11 @@ def test_a_holder_that_is_sent_away_ends_when_its_transactions_have(work: Work, 
 def test_what_is_called_back_is_left_where_it_stands_and_nothing_else(work: Work) -> None:
     with leased() as driver:
         driver.grants(grant(0), grant(1, 200), share=2)
-        driver.line.send({"release": 9})  # never granted: nothing to leave
-        driver.line.send({"release": 1})
+        driver.connection.send({"release": 9})  # never granted: nothing to leave
+        driver.connection.send({"release": 1})
         assert driver.hears() == left(1, 207)
         assert (work.stopped, work.shares) == ([1], [2, 2])
-        driver.line.send({"end": True})
+        driver.connection.send({"end": True})
         assert driver.hears() == left(0)
 
 
@@ -197,7 +197,7 @@ def test_a_partition_that_was_left_and_granted_again_can_be_called_back_again(wo
             driver.grants(grant(0, start))
             assert work.begun.acquire(timeout=WAIT_S)
             assert not work.stopped, "its stop is a new one"
-            driver.line.send({"release": 0})
+            driver.connection.send({"release": 0})
             assert driver.hears() == left(0, start + 7)
             work.stopped.clear()
 
@@ -207,7 +207,7 @@ def test_two_leases_of_a_partition_never_work_at_once(work: Work) -> None:
     with leased() as driver:
         driver.grants(grant(0))
         assert work.begun.acquire(timeout=WAIT_S)
-        driver.line.send({"release": 0})
+        driver.connection.send({"release": 0})
         driver.grants(grant(0))
         assert driver.hears() == left(0)
         assert work.begun.acquire(timeout=WAIT_S)
@@ -233,9 +233,9 @@ def test_the_second_lease_waits_for_the_first_ones_transaction(work: Work) -> No
 
 
 def one_reader(first: TransactionSize) -> SharedLimits:
-    desk = SharedLimits(first)
-    desk.reading = ConcurrencyLimit(1, 60.0)
-    return desk
+    session = SharedLimits(first)
+    session.reading = ConcurrencyLimit(1, 60.0)
+    return session
 
 
 def test_who_waits_for_its_turn_to_read_leaves_when_it_is_called_back(
@@ -244,14 +244,14 @@ def test_who_waits_for_its_turn_to_read_leaves_when_it_is_called_back(
     """And when all are sent away: others may read for minutes."""
     waiting, go = threading.Event(), threading.Event()
 
-    def reads(_report: object, _stop: threading.Event, desk: SharedLimits) -> int:
-        with desk.reading.one():
+    def reads(_report: object, _stop: threading.Event, session: SharedLimits) -> int:
+        with session.reading.one():
             assert go.wait(WAIT_S)
         return 101
 
-    def waits(_report: object, stop: threading.Event, desk: SharedLimits) -> int:
+    def waits(_report: object, stop: threading.Event, session: SharedLimits) -> int:
         waiting.set()
-        with desk.reading.one(stop):
+        with session.reading.one(stop):
             return 102
 
     work.acts |= {0: reads, 1: waits, 2: waits}
@@ -262,10 +262,10 @@ def test_who_waits_for_its_turn_to_read_leaves_when_it_is_called_back(
         driver.grants(grant(1), grant(2))
         assert waiting.wait(WAIT_S)
         driver.task.join(0.1)
-        driver.line.send({"release": 1})
+        driver.connection.send({"release": 1})
         assert driver.hears() == left(1, 102)
         driver.task.join(0.1)
-        driver.line.send({"end": True})
+        driver.connection.send({"end": True})
         assert driver.hears() == left(2, 102), "the one that reads has not ended"
         go.set()
         assert driver.hears() == left(0, 101)
@@ -287,7 +287,7 @@ def test_a_partition_that_fails_is_left_with_its_reason_and_stops_no_other(
     work.acts[0] = act
     with leased() as driver:
         driver.grants(grant(1), grant(0))
-        told = driver.hears()["left"]
+        told = driver.hears()["released"]
         assert (told["partition"], told["position"]) == (0, 100)
         assert told["why"].rstrip().endswith(why)
         assert work.stopped == []
@@ -319,7 +319,7 @@ def test_a_partition_that_crashed_on_purpose_is_not_left(work: Work) -> None:
     with leased() as driver:
         driver.grants(grant(0))
         assert driver.hears()["outcome"]["status"] == Status.CRASHED
-        driver.line.send({"renew": True})
+        driver.connection.send({"renew": True})
         assert driver.hears() == {"alive": True}, "nothing in between"
 
 
@@ -329,14 +329,14 @@ def test_a_begin_is_told_to_who_watches_and_to_nobody_else(work: Work, watched: 
     with leased(watched=watched) as driver:
         driver.grants(grant(5))
         assert work.begun.acquire(timeout=WAIT_S)
-        driver.line.send({"release": 5})
+        driver.connection.send({"release": 5})
         told = [{"begun": 5}, left(5)] if watched else [left(5)]
         assert [driver.hears() for _ in told] == told
 
 
 def test_a_driver_that_is_not_there_is_named_with_what_to_look_at() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        given = terms(server.getsockname()[1])
+        given = settings(server.getsockname()[1])
     with pytest.raises(Unreachable, match=r"driver at 127\.0\.0\.1:\d+ .* spark\.driver\.host"):
         worker.run_lease_worker(replace(given), 0)
 

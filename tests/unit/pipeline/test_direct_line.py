@@ -1,4 +1,4 @@
-"""Driver and holder on their line: what is said arrives as it was, strangers and silence are hung up on."""
+"""Driver and worker on their connection: what is said arrives as it was, strangers and silence are hung up on."""
 
 from __future__ import annotations
 
@@ -15,117 +15,119 @@ from harness.waiting import until
 from brew.deadline import Deadline
 from brew.outcome import Outcome, Status
 from brew.range_transaction import Targets
-from brew.readers.direct import messages as lines
-from brew.readers.direct import server as offices
+from brew.readers.direct import messages as connections
+from brew.readers.direct import server as servers
 from brew.readers.direct.messages import (
     Grant,
     MessageConnection,
     grant_message,
-    left_message,
     outcome_message,
     parse_grant,
     parse_outcome,
+    released_message,
 )
 from brew.readers.direct.server import LeaseServer
 
-GRANT = Grant(3, 70, Targets("out", "dead", -1, 3, "topic-id=x", 1000), goal=90, first_time=True, spared=True)
+GRANT = Grant(
+    3, 70, Targets("out", "dead", -1, 3, "topic-id=x", 1000), goal=90, first_time=True, exempt_from_crash=True
+)
 OUTCOME = Outcome(3, 70, 80, Status.OFFSET_GAP, 60, 5, 1, 0.25, "moved")
 
 
 @contextlib.contextmanager
 def opened(silence_s: float) -> Iterator[LeaseServer]:
-    office = LeaseServer("127.0.0.1", silence_s)
+    server = LeaseServer("127.0.0.1", silence_s)
     try:
-        yield office
+        yield server
     finally:
-        office.close()
+        server.close()
         while _lines:
             _lines.pop().close()
 
 
 @pytest.fixture
-def office() -> Iterator[LeaseServer]:
+def server() -> Iterator[LeaseServer]:
     """Neither hangs up nor renews while a test runs, however slowly it does."""
-    with opened(60) as office:
-        yield office
+    with opened(60) as server:
+        yield server
 
 
 _lines: list[MessageConnection] = []
 
 
-def line(office: LeaseServer) -> MessageConnection:
-    _lines.append(MessageConnection.to("127.0.0.1", office.port, 5.0, Deadline(5)))
+def connection(server: LeaseServer) -> MessageConnection:
+    _lines.append(MessageConnection.to("127.0.0.1", server.port, 5.0, Deadline(5)))
     return _lines[-1]
 
 
-def hello(office: LeaseServer, slot: int = 2) -> MessageConnection:
-    caller = line(office)
-    caller.send({"hello": {"token": office.token, "slot": slot}})
-    assert "hello" in (office.said.get(timeout=5).message or {})
+def hello(server: LeaseServer, slot: int = 2) -> MessageConnection:
+    caller = connection(server)
+    caller.send({"hello": {"token": server.token, "slot": slot}})
+    assert "hello" in (server.received.get(timeout=5).message or {})
     return caller
 
 
-def test_grants_and_outcomes_arrive_as_they_were(office: LeaseServer) -> None:
-    caller = hello(office)
+def test_grants_and_outcomes_arrive_as_they_were(server: LeaseServer) -> None:
+    caller = hello(server)
     caller.send(outcome_message(OUTCOME))
-    said = office.said.get(timeout=5)
+    said = server.received.get(timeout=5)
     assert parse_outcome(said.message or {}) == OUTCOME
-    said.desk.line.send({**grant_message(GRANT), "share": 4})
+    said.session.connection.send({**grant_message(GRANT), "share": 4})
     heard = caller.receive() or {}
-    assert (parse_grant(heard), heard["share"], said.desk.slot) == (GRANT, 4, 2)
-    assert parse_grant(left_message(3, 80, "why")) is None
-    assert parse_outcome(left_message(3, 80)) is None
+    assert (parse_grant(heard), heard["share"], said.session.slot) == (GRANT, 4, 2)
+    assert parse_grant(released_message(3, 80, "why")) is None
+    assert parse_outcome(released_message(3, 80)) is None
 
 
-def test_a_holder_that_hangs_up_is_gone(office: LeaseServer) -> None:
-    hello(office).close()
-    assert office.said.get(timeout=5).message is None
+def test_a_worker_that_hangs_up_is_gone(server: LeaseServer) -> None:
+    hello(server).close()
+    assert server.received.get(timeout=5).message is None
 
 
-def test_a_holder_that_says_nothing_is_gone() -> None:
-    with opened(0.3) as office:
-        silent = hello(office)
-        assert office.said.get(timeout=5).message is None, "0.3 s without a word"
+def test_a_worker_that_says_nothing_is_gone() -> None:
+    with opened(0.3) as server:
+        silent = hello(server)
+        assert server.received.get(timeout=5).message is None, "0.3 s without a word"
         while (message := silent.receive()) is not None:
             assert message == {"renew": True}, "all that a driver says by itself"
 
 
 def test_leases_are_renewed_whatever_the_driver_does() -> None:
-    """It may wait half a minute for brokers; a holder that answers is kept, far beyond its silence."""
-    with opened(1.2) as office:
-        caller = hello(office)
+    """It may wait half a minute for brokers; a worker that answers is kept, far beyond its silence."""
+    with opened(1.2) as server:
+        caller = hello(server)
         for _ in range(6):
             assert caller.receive() == {"renew": True}
             caller.send({"alive": True})
-            assert office.said.get(timeout=5).message == {"alive": True}
-        assert office.said.empty()
+            assert server.received.get(timeout=5).message == {"alive": True}
+        assert server.received.empty()
 
 
 @pytest.mark.parametrize(
     "words",
     [b'{"hello":{"token":"guessed","slot":0}}\n', b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"\n", b'{"outcome":{}}\n'],
 )
-def test_strangers_are_hung_up_on(office: LeaseServer, words: bytes) -> None:
-    with contextlib.closing(socket.create_connection(("127.0.0.1", office.port), 5)) as stranger:
+def test_strangers_are_hung_up_on(server: LeaseServer, words: bytes) -> None:
+    with contextlib.closing(socket.create_connection(("127.0.0.1", server.port), 5)) as stranger:
         stranger.sendall(words)
         assert stranger.recv(10) == b""
     with pytest.raises(queue.Empty):
-        office.said.get_nowait()
+        server.received.get_nowait()
 
 
-def test_a_closed_office_hangs_up_on_everyone(office: LeaseServer) -> None:
-    caller, *_ = [hello(office, slot) for slot in range(3)]
-    office.close()
-    said = [office.said.get(timeout=5) for _ in range(3)]
-    assert {(one.desk.slot, one.message) for one in said} == {(slot, None) for slot in range(3)}  # type: ignore[comparison-overlap]
+def test_a_closed_server_hangs_up_on_everyone(server: LeaseServer) -> None:
+    caller, *_ = [hello(server, slot) for slot in range(3)]
+    server.close()
+    said = [server.received.get(timeout=5) for _ in range(3)]
+    assert {(one.session.slot, one.message) for one in said} == {(slot, None) for slot in range(3)}  # type: ignore[comparison-overlap]
     assert caller.receive() is None
     assert not caller.send({"alive": True}) or caller.receive() is None
     with pytest.raises(OSError, match="refused"):
-        line(office)
+        connection(server)
 
 
 def test_a_driver_that_falls_silent_ends_the_lease() -> None:
-    """What makes an orphan stop: its line gives up by itself."""
+    """What makes an orphan stop: its connection gives up by itself."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
         caller = MessageConnection.to("127.0.0.1", mute.getsockname()[1], 0.2, Deadline(5))
         assert caller.receive() is None
@@ -134,7 +136,7 @@ def test_a_driver_that_falls_silent_ends_the_lease() -> None:
 
 @pytest.fixture
 def tcp() -> Iterator[tuple[MessageConnection, socket.socket]]:
-    """A line, and the other end of its connection."""
+    """A connection, and the other end of its connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname(), 5)
         theirs, _ = server.accept()
@@ -210,7 +212,7 @@ def test_a_message_without_an_end_is_not_kept_for_ever(
     tcp: tuple[MessageConnection, socket.socket], monkeypatch: pytest.MonkeyPatch, size: int, arrives: bool
 ) -> None:
     """Whoever finds the port could else fill the driver's memory."""
-    monkeypatch.setattr(lines, "_LONGEST", 100_000)
+    monkeypatch.setattr(connections, "_LONGEST", 100_000)
     caller, driver = tcp
     text = b'{"text":"' + b"x" * size + b'"}'
     sender = threading.Thread(target=driver.sendall, args=[text], daemon=True)
@@ -232,22 +234,22 @@ def test_what_is_said_on_a_dead_line_is_told_to_be_lost(tcp: tuple[MessageConnec
     caller, driver = tcp
     assert caller.send({"alive": True}) is True
     driver.close()
-    until(lambda: not caller.send({"alive": True}), "the line is known to be dead", 5)
+    until(lambda: not caller.send({"alive": True}), "the connection is known to be dead", 5)
     assert caller.receive() is None
 
 
-def test_every_holder_is_renewed_until_its_line_is_dead() -> None:
+def test_every_worker_is_renewed_until_its_line_is_dead() -> None:
     """One that hung up is forgotten; the others' leases go on."""
-    with opened(0.9) as office:
-        callers = [hello(office, slot) for slot in range(3)]
+    with opened(0.9) as server:
+        callers = [hello(server, slot) for slot in range(3)]
         for caller in callers:
             assert caller.receive() == {"renew": True}
         callers[0].close()
-        until(lambda: len(office._sessions) == 2, "the dead one is forgotten", 5)
+        until(lambda: len(server._sessions) == 2, "the dead one is forgotten", 5)
         for caller in callers[1:]:
             caller.send({"alive": True})
             assert caller.receive() == {"renew": True}
-        office.close()
+        server.close()
         for caller in callers[1:]:
             while (message := caller.receive()) is not None:
                 assert message == {"renew": True}
@@ -255,17 +257,17 @@ def test_every_holder_is_renewed_until_its_line_is_dead() -> None:
 
 def test_a_caller_that_never_says_hello_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """It costs a thread of the driver."""
-    monkeypatch.setattr(offices, "_HELLO_S", 0.2)
-    with opened(60) as office, contextlib.closing(socket.create_connection(("127.0.0.1", office.port), 5)) as mute:
+    monkeypatch.setattr(servers, "_HELLO_S", 0.2)
+    with opened(60) as server, contextlib.closing(socket.create_connection(("127.0.0.1", server.port), 5)) as mute:
         assert mute.recv(10) == b""
 
 
-def test_a_holder_may_be_silent_between_hello_and_the_end_of_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_may_be_silent_between_hello_and_the_end_of_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """What bounds the hello does not bound what comes behind it."""
-    monkeypatch.setattr(offices, "_HELLO_S", 0.2)
-    with opened(3.0) as office:
-        caller = hello(office)
+    monkeypatch.setattr(servers, "_HELLO_S", 0.2)
+    with opened(3.0) as server:
+        caller = hello(server)
         with pytest.raises(queue.Empty):
-            office.said.get(timeout=0.6)
+            server.received.get(timeout=0.6)
         assert caller.send({"alive": True})
-        assert office.said.get(timeout=5).message == {"alive": True}
+        assert server.received.get(timeout=5).message == {"alive": True}

@@ -77,7 +77,7 @@ def test_ranges_that_follow_each_other_are_told_as_one_with_their_sums() -> None
     made.outcome(Outcome(3, 0, 5, Status.COMMITTED, 0, 4, 1, 1.5))
     made.outcome(Outcome(3, 5, 9, Status.COMMITTED, 5, 2, 2, 2.0))
     made.outcome(Outcome(4, 0, 5, Status.FAILED, seconds=0.25))
-    made.tell()
+    made.report()
     joined = Outcome(3, 0, 9, Status.COMMITTED, 0, 6, 3, 3.5)
     assert view.told == [(0, [joined, Outcome(4, 0, 5, Status.FAILED, seconds=0.25)], 3.75)]
 
@@ -91,7 +91,7 @@ def test_a_partition_that_nobody_holds_may_leave_and_one_without_a_goal_is_done(
     """It came after the start: a drain does not wait for it."""
     made, _ = roster({0: 10})
     made.surveyed([], all_of_them=True)
-    made.left(7, 0)
+    made.released(7, 0)
     assert 7 in made._done
-    made.left(0, 9)
+    made.released(0, 9)
     assert 0 not in made._done

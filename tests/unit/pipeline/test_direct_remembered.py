@@ -36,19 +36,19 @@ def test_a_drain_is_not_over_where_an_outsider_moved_a_position_back_behind_its_
     assert not one.drained()
     assert (one.free(0.0), one.unfinished()) == ({0}, 1)
     one.assign(0, 0)
-    one.left(0, 10)
+    one.released(0, 10)
     surveyed(one, 10, 10)
     assert one.drained()
 
 
-def test_what_a_holder_reached_counts_before_the_next_survey() -> None:
+def test_what_a_worker_reached_counts_before_the_next_survey() -> None:
     """A drain ends with its last transaction."""
     one = roster()
     surveyed(one, 0, 10)
     one.assign(0, 0)
     surveyed(one, 4, 10)
     assert not one.drained()
-    one.left(0, 10)
+    one.released(0, 10)
     assert one.drained()
 
 
@@ -62,6 +62,6 @@ def test_each_grant_asks_whether_it_may_begin_without_a_position(monkeypatch: py
     given = grants(one, 2) | grants(other, 2)
     assert {p: grant.first_time for p, grant in given.items()} == {0: False, 1: False, 2: True, 3: False}
     assert sorted(asked) == [0, 1, 2, 3]
-    play.crew.closed = True
+    play.workers.closed = True
     play.stop.set()
     assert play.ended()

@@ -66,11 +66,11 @@ def drain(*positions: int | None, complete: bool = True) -> Assignments:
 
 @pytest.mark.parametrize(("position", "done"), [(GOAL - 1, False), (GOAL, True), (GOAL + 1, True)])
 def test_a_partition_is_done_at_its_goal_and_not_one_offset_before(position: int, done: bool) -> None:
-    """By a survey, and by what its holder says when it leaves."""
+    """By a survey, and by what its worker says when it leaves."""
     assert drain(position).drained() is done
     left = drain(50)
     left.assign(0, 1)
-    left.left(0, position)
+    left.released(0, position)
     assert (left.drained(), left.free(0.0), left.unfinished()) == (done, set() if done else {0}, 0 if done else 1)
 
 
@@ -88,19 +88,19 @@ def test_a_partition_that_came_later_has_nothing_to_drain() -> None:
 def test_a_run_that_follows_is_never_done_with_a_partition() -> None:
     one = roster(None, 200)
     one.assign(0, 1)
-    one.left(0, 200)
+    one.released(0, 200)
     assert (one.free(0.0), one.unfinished()) == ({0}, 1)
 
 
 def test_a_run_is_drained_when_all_were_seen_all_are_done_and_nobody_holds_one() -> None:
-    """A holder may still have a transaction open in what the survey saw done."""
+    """A worker may still have a transaction open in what the survey saw done."""
     one = drain(GOAL, GOAL, complete=False)
     assert not one.drained()
     survey(one, GOAL, GOAL)
     assert one.drained()
     one.assign(0, 1)
     assert not one.drained()
-    one.left(0, GOAL)
+    one.released(0, GOAL)
     assert one.drained()
     survey(one, GOAL, GOAL, GOAL - 1)
     assert not one.drained()
@@ -112,7 +112,7 @@ def test_a_partition_rests_until_its_time_has_come() -> None:
     one.back_off(0, 5.0)
     assert (one.free(4.999), one.free(5.0)) == (set(), {0})
     one.assign(0, 1)
-    one.left(0, 60)
+    one.released(0, 60)
     assert one.free(0.0) == {0}
 
 
@@ -123,18 +123,18 @@ def test_only_what_is_ours_is_given_out_or_counted() -> None:
     assert (one.free(0.0), one.unfinished()) == ({0}, 2)
 
 
-def test_what_a_dead_holder_held_is_free_again_and_spared_once() -> None:
-    """The other holder keeps what it has."""
+def test_what_a_dead_worker_held_is_free_again_and_exempt_from_crash_once() -> None:
+    """The other worker keeps what it has."""
     one = drain(50, 50, 50)
     dead, alive = WorkerSession(0, LINE), WorkerSession(1, LINE)
     one.sessions |= {0: dead, 1: alive}
     for partition, slot in ((0, 0), (1, 1), (2, 0)):
         one.assign(partition, slot)
         one._shared.running[partition] = OffsetRange("in", partition, 50, 51)
-    assert one.gone(dead)
+    assert one.disconnected(dead)
     assert (one.sessions, one.held, one._shared.running.keys()) == ({1: alive}, {1: 1}, {1})
     assert one.free(0.0) == {0, 2}
-    assert [one.spared(p) for p in (0, 0, 1, 2)] == [True, False, False, True]
+    assert [one.exempt_from_crash(p) for p in (0, 0, 1, 2)] == [True, False, False, True]
 
 
 def test_a_predecessor_that_is_noticed_late_takes_nothing_away_from_its_successor() -> None:
@@ -142,7 +142,7 @@ def test_a_predecessor_that_is_noticed_late_takes_nothing_away_from_its_successo
     successor = WorkerSession(0, LINE)
     one.sessions[0] = successor
     one.assign(0, 0)
-    assert not one.gone(WorkerSession(0, LINE))
+    assert not one.disconnected(WorkerSession(0, LINE))
     assert (one.sessions, one.held) == ({0: successor}, {0: 0})
 
 
@@ -150,14 +150,14 @@ def test_a_predecessor_that_is_noticed_late_takes_nothing_away_from_its_successo
 def test_what_came_back_can_be_called_back_again(died: bool) -> None:
     """Only what is on its way is not called a second time."""
     one = drain(50)
-    holder = WorkerSession(0, LINE)
-    one.sessions[0] = holder
+    worker = WorkerSession(0, LINE)
+    one.sessions[0] = worker
     one.assign(0, 0)
     one.releasing.add(0)
     if died:
-        one.gone(holder)
+        one.disconnected(worker)
     else:
-        one.left(0, 60)
+        one.released(0, 60)
     assert (one.releasing, one.held) == (set(), {})
 
 
@@ -166,7 +166,7 @@ def committed(partition: int, start: int, until: int, enriched: int, rejected: i
 
 
 def test_commits_that_follow_each_other_are_told_as_one_range_and_once() -> None:
-    """A range that somebody else did in between stays a gap, and a failure a line of its own."""
+    """A range that somebody else did in between stays a gap, and a failure a connection of its own."""
     one = drain(0, 0)
     for outcome in (
         committed(0, 0, 10, 9, 1),
@@ -178,8 +178,8 @@ def test_commits_that_follow_each_other_are_told_as_one_range_and_once() -> None
         committed(0, 60, 70, 10, 0),
     ):
         one.outcome(outcome)
-    one.tell()
-    one.tell()
+    one.report()
+    one.report()
     view: Any = one._shared.view
     assert view.told == [
         [

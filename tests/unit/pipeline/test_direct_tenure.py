@@ -1,4 +1,4 @@
-"""One partition in a holder's hands: what it does with its turn."""
+"""One partition in a worker's hands: what it does with its turn."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def tail(monkeypatch: pytest.MonkeyPatch) -> type[FakeTail]:
 class Held:
     """One partition, held in a thread of its own; what it reported, and where it ended."""
 
-    def __init__(self, desk: SharedLimits, grant: Grant) -> None:
+    def __init__(self, session: SharedLimits, grant: Grant) -> None:
         self.stop, self.reported, self.position = threading.Event(), list[Outcome](), list[int]()
-        self._desk, self._grant = desk, grant
+        self._desk, self._grant = session, grant
         self.thread = threading.Thread(target=self._hold, daemon=True)
         self.thread.start()
 
@@ -98,10 +98,10 @@ class Held:
 
 def test_who_is_told_to_stop_while_it_waits_for_its_turn_begins_nothing(tail: type[FakeTail]) -> None:
     """64 partitions that each did one more transaction, one after another, would outlast the grace of a SIGTERM."""
-    desk = SharedLimits(PACE)
-    desk.transactions = ConcurrencyLimit(1, 60.0)
-    with desk.transactions.one():
-        held = Held(desk, GRANT)
+    session = SharedLimits(PACE)
+    session.transactions = ConcurrencyLimit(1, 60.0)
+    with session.transactions.one():
+        held = Held(session, GRANT)
         assert tail.asked.wait(WAIT_S)
         held.stop.set()
     held.end()
@@ -110,12 +110,12 @@ def test_who_is_told_to_stop_while_it_waits_for_its_turn_begins_nothing(tail: ty
 
 def test_a_backlog_waits_for_its_turn_to_be_read(tail: type[FakeTail]) -> None:
     """A reader costs threads, and of 64 that are full 60 wait for a turn; it is opened when it is needed."""
-    desk = SharedLimits(PACE)
-    desk.reading = ConcurrencyLimit(1, 60.0)
+    session = SharedLimits(PACE)
+    session.reading = ConcurrencyLimit(1, 60.0)
     drained = replace(GRANT, goal=START + 1)
-    with desk.reading.one():
-        waiting, called_back = Held(desk, drained), Held(desk, drained)
-        following = Held(desk, GRANT)
+    with session.reading.one():
+        waiting, called_back = Held(session, drained), Held(session, drained)
+        following = Held(session, GRANT)
         assert tail.opened.acquire(timeout=WAIT_S), "who follows hears of news in every partition"
         called_back.end()
         assert called_back.position == [START]
@@ -127,10 +127,10 @@ def test_a_backlog_waits_for_its_turn_to_be_read(tail: type[FakeTail]) -> None:
 
 def test_a_reader_with_nothing_to_read_keeps_no_other_from_reading(tail: type[FakeTail]) -> None:
     """Upstream's open transaction may hold a partition back for minutes."""
-    desk = SharedLimits(PACE)
-    desk.reading = ConcurrencyLimit(1, 60.0)
+    session = SharedLimits(PACE)
+    session.reading = ConcurrencyLimit(1, 60.0)
     tail.empty = True
-    both = [Held(desk, replace(GRANT, goal=START + 1)) for _ in range(2)]
+    both = [Held(session, replace(GRANT, goal=START + 1)) for _ in range(2)]
     for _ in both:
         assert tail.opened.acquire(timeout=WAIT_S)
     for held in both:
@@ -140,10 +140,10 @@ def test_a_reader_with_nothing_to_read_keeps_no_other_from_reading(tail: type[Fa
 def test_a_reader_that_has_something_to_do_again_counts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else all partitions of a backlog would be read at once when upstream's transaction has ended."""
     lease, counted = Lease(replace(GRANT, goal=START + 1)), list[bool]()
-    lease.desk.reading = ConcurrencyLimit(1, 60.0)
+    lease.session.reading = ConcurrencyLimit(1, 60.0)
     pieces = iter([None, FetchedRecords([], START + 1, 1)])
     monkeypatch.setattr(lease, "take", lambda *_: next(pieces, None))
-    monkeypatch.setattr(lease, "report", lambda _: counted.append(lease.desk.reading._wait_s() > 0))
+    monkeypatch.setattr(lease, "report", lambda _: counted.append(lease.session.reading._wait_s() > 0))
     assert lease.work(monkeypatch) == START + 1
     assert counted == [True]
 
@@ -151,8 +151,8 @@ def test_a_reader_that_has_something_to_do_again_counts_again(monkeypatch: pytes
 def test_a_transaction_may_be_as_long_as_others_have_learned_when_its_turn_comes(
     tail: type[FakeTail], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk, most = SharedLimits(TransactionSize.at_most(100_000, 60.0)), list[int]()
-    desk.transactions = ConcurrencyLimit(1, 60.0)
+    session, most = SharedLimits(TransactionSize.at_most(100_000, 60.0)), list[int]()
+    session.transactions = ConcurrencyLimit(1, 60.0)
     stretch = tenure.TransactionInput
 
     def measured(*args: Any) -> TransactionInput:
@@ -160,10 +160,10 @@ def test_a_transaction_may_be_as_long_as_others_have_learned_when_its_turn_comes
         return stretch(*args)
 
     monkeypatch.setattr(tenure, "TransactionInput", measured)
-    with desk.transactions.one():
-        held = Held(desk, replace(GRANT, goal=START + 1))
+    with session.transactions.one():
+        held = Held(session, replace(GRANT, goal=START + 1))
         assert tail.asked.wait(WAIT_S)
-        desk.sizes.apply_outcome(Outcome(1, 0, 20_000, Status.COMMITTED, seconds=1.0))
+        session.sizes.apply_outcome(Outcome(1, 0, 20_000, Status.COMMITTED, seconds=1.0))
     held.thread.join(WAIT_S)
     assert most == [40_000]
 
@@ -173,11 +173,11 @@ class Lease:
     """
     One partition whose records are taken up to each of ``firsts`` in turn, and what comes of each transaction.
 
-    ``more``: first end -> how far that transaction reads on by itself. After the last one the holder is told to stop.
+    ``more``: first end -> how far that transaction reads on by itself. After the last one the worker is told to stop.
     """
 
     grant: Grant = GRANT
-    terms: WorkerSettings = TERMS
+    settings: WorkerSettings = TERMS
     firsts: tuple[int, ...] = (START + 1,)
     statuses: tuple[Status, ...] = ()
     more: dict[int, int] = field(default_factory=dict)
@@ -186,7 +186,10 @@ class Lease:
     unreadable: bool = False
 
     def __post_init__(self) -> None:
-        self.stop, self.desk = threading.Event(), SharedLimits(TransactionSize.at_most(self.terms.max_records, 60.0))
+        self.stop, self.session = (
+            threading.Event(),
+            SharedLimits(TransactionSize.at_most(self.settings.max_records, 60.0)),
+        )
         self.offers, self.reported, self.log = list[AttemptSpec](), list[Outcome](), list[str]()
         self.asked, self.opened = list[tuple[int, float]](), list[tuple[Any, ...]]()
         self._ends, self._at = iter(self.firsts), self.grant.start
@@ -229,8 +232,8 @@ class Lease:
         """Hold it to the end of the lease; the position then."""
         monkeypatch.setattr(tenure, "TailReader", self.open)
         monkeypatch.setattr(tenure, "attempt", self.attempt)
-        begun: Callable[[], None] = lambda: self.log.append("begun")  # noqa: E731 - one line tells it
-        return tenure.transact_partition(self.grant, self.terms, 3, begun, self.report, self.stop, self.desk)
+        begun: Callable[[], None] = lambda: self.log.append("begun")  # noqa: E731 - one connection tells it
+        return tenure.transact_partition(self.grant, self.settings, 3, begun, self.report, self.stop, self.session)
 
     def ranges(self) -> list[tuple[int, int]]:
         return [(one.offered.start, one.offered.until) for one in self.offers]
@@ -262,7 +265,7 @@ def test_a_failure_behind_a_commit_ends_the_lease_where_the_commit_did(
 
 
 def test_what_is_done_already_is_passed_and_the_lease_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash between commit and report: the next holder finds it done, and works on."""
+    """A crash between commit and report: the next worker finds it done, and works on."""
     lease = Lease(firsts=THREE, statuses=(Status.ALREADY_DONE,))
     assert lease.work(monkeypatch) == START + 3
     assert lease.ranges() == [(START, START + 1), (START + 1, START + 2), (START + 2, START + 3)]
@@ -279,15 +282,15 @@ def test_only_the_first_transaction_of_a_lease_may_find_no_position(
     assert [one.first_time for one in lease.offers] == [first_time, False, False]
 
 
-@pytest.mark.parametrize("spared", [True, False])
+@pytest.mark.parametrize("exempt_from_crash", [True, False])
 def test_a_crash_on_purpose_spares_the_first_transaction_alone_and_only_when_told(
-    monkeypatch: pytest.MonkeyPatch, spared: bool
+    monkeypatch: pytest.MonkeyPatch, exempt_from_crash: bool
 ) -> None:
-    """A run whose workers die of the first one could not heal; one that is spared for ever would not crash."""
+    """A run whose workers die of the first one could not heal; one that is always exempt would never crash."""
     certain = replace(TERMS, crash=CrashSettings(probability=1.0))
-    lease = Lease(replace(GRANT, spared=spared), certain, firsts=THREE)
+    lease = Lease(replace(GRANT, exempt_from_crash=exempt_from_crash), certain, firsts=THREE)
     lease.work(monkeypatch)
-    assert [one.crash is None for one in lease.offers] == [spared, False, False]
+    assert [one.crash is None for one in lease.offers] == [exempt_from_crash, False, False]
 
 
 @pytest.mark.parametrize(
@@ -310,7 +313,7 @@ def test_a_transaction_begins_where_the_one_before_it_ended(monkeypatch: pytest.
 
 
 def test_who_is_called_back_between_two_transactions_begins_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And does not read on: another holder may have the partition as soon as this one has left it."""
+    """And does not read on: another worker may have the partition as soon as this one has left it."""
     lease = Lease(firsts=THREE, stops_after=2)
     assert lease.work(monkeypatch) == START + 2
     assert (len(lease.offers), [most for most, wait_s in lease.asked if wait_s]) == (2, [1000, 1000])
@@ -325,15 +328,15 @@ def test_after_a_slow_transaction_the_next_one_takes_less(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("most", [CHUNK - 1, CHUNK, CHUNK + 1])
 def test_what_a_transaction_begins_with_is_one_chunk_at_most(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    lease = Lease(terms=replace(TERMS, max_records=most))
+    lease = Lease(settings=replace(TERMS, max_records=most))
     lease.work(monkeypatch)
     assert lease.asked[0][0] == min(most, CHUNK)
 
 
 def test_with_profiles_all_is_read_before_the_transaction_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would be read later may be newer than the table of customers, which is read when it begins."""
-    terms = replace(TERMS, max_records=CHUNK + 5, transformation=OrderEnrichment(Limits(), ProfilesSettings()))
-    lease = Lease(terms=terms, more={START + 1: START + 9})
+    settings = replace(TERMS, max_records=CHUNK + 5, transformation=OrderEnrichment(Limits(), ProfilesSettings()))
+    lease = Lease(settings=settings, more={START + 1: START + 9})
     assert lease.work(monkeypatch) == START + 1
     assert (lease.asked[0][0], [one for one in lease.asked if not one[1]]) == (CHUNK + 5, [])
 
@@ -361,7 +364,7 @@ def test_a_wait_for_acknowledgements_lets_another_partition_produce(monkeypatch:
     def attempt(offer: AttemptSpec, batches: Any, _job: Job) -> Outcome:
         rows = iter(batches)
         next(rows)
-        with offer.aside() as inside, lease.desk.producing.one():
+        with offer.aside() as inside, lease.session.producing.one():
             entered.append(inside)
         rows.close()
         return Outcome(0, START, START + 1, Status.FAILED)
@@ -374,7 +377,7 @@ def test_a_wait_for_acknowledgements_lets_another_partition_produce(monkeypatch:
         timestamp = lambda _: (1, 0)  # noqa: E731 - as above
 
     lease = Lease()
-    lease.desk.producing = ConcurrencyLimit(1, 60.0)
+    lease.session.producing = ConcurrencyLimit(1, 60.0)
     monkeypatch.setattr(lease, "attempt", attempt)
     monkeypatch.setattr(lease, "take", lambda *_: FetchedRecords([Record()], START + 1, 1))
     worker = threading.Thread(target=lease.work, args=[monkeypatch], daemon=True)
@@ -385,11 +388,11 @@ def test_a_wait_for_acknowledgements_lets_another_partition_produce(monkeypatch:
 
 def test_each_transaction_is_told_when_its_turn_has_come(tail: type[FakeTail]) -> None:
     """Who waits for a turn has begun nothing: the operator's page counts open transactions."""
-    desk, begun = SharedLimits(PACE), threading.Event()
-    desk.transactions = ConcurrencyLimit(1, 60.0)
+    session, begun = SharedLimits(PACE), threading.Event()
+    session.transactions = ConcurrencyLimit(1, 60.0)
     stop = threading.Event()
-    arguments = [GRANT, TERMS, 1, begun.set, lambda _: stop.set(), stop, desk]
-    with desk.transactions.one():
+    arguments = [GRANT, TERMS, 1, begun.set, lambda _: stop.set(), stop, session]
+    with session.transactions.one():
         worker = threading.Thread(target=tenure.transact_partition, args=arguments, daemon=True)
         worker.start()
         assert tail.asked.wait(WAIT_S)

@@ -13,6 +13,7 @@ import pytest
 from brew.attempt import AttemptSpec, Job
 from brew.connection import Connection
 from brew.driver import micro_batches as laning
+from brew.driver import work_planner
 from brew.driver.micro_batches import MicroBatchLane
 from brew.driver.ownership import ALL_PARTITIONS
 from brew.driver.progress import ProgressView, RunProgress
@@ -101,7 +102,7 @@ class Run:
         self.visible: list[int] = []
         self.scanned: list[tuple[dict[int, tuple[int, int]], str]] = []
         self.advanced: list[tuple[AttemptSpec, list[Any]]] = []
-        monkeypatch.setattr(laning, "PartitionSurvey", lambda _shared: self.survey)
+        monkeypatch.setattr(work_planner, "PartitionSurvey", lambda _shared: self.survey)
         monkeypatch.setattr(laning, "scan", self._scan)
         monkeypatch.setattr(laning, "attempt", self._attempt)
         given = {"lanes": 1, "poll_interval_s": 0.001, **settings}

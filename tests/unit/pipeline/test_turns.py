@@ -153,13 +153,13 @@ def test_the_next_one_comes_when_the_oldest_turn_has_lasted_too_long_not_the_you
     """A slow broker keeps nobody for longer than its own turn, however many others have come since."""
     turns = ConcurrencyLimit(at_once=2, longest_s=100.0)
     oldest, youngest = object(), object()
-    turns._take(oldest)
-    turns._take(youngest)
+    turns._acquire(oldest)
+    turns._acquire(youngest)
     turns._since[oldest] -= 90.0
     assert 5.0 < turns._wait_s() <= 10.0
     turns._since[oldest] -= 10.0
     assert turns._wait_s() == 0.0
-    turns._take(object())
+    turns._acquire(object())
     assert turns._wait_s() > 50.0, "two others count, whatever has lasted too long"
 
 

@@ -1,0 +1,118 @@
+"""What a driver's loop decides, whichever reader it runs: what there is to do, and when to pause, stop or give up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Sequence
+
+from brew.driver.limits import CircuitBreaker, GiveUpPolicy
+from brew.driver.ownership import ALL_PARTITIONS
+from brew.driver.partitions import PartitionSurvey
+from brew.driver.run_context import RunContext
+from brew.errors import BrewError, DeadlineExceeded, KafkaFailure
+from brew.kafka.topics import Topic
+from brew.outcome import GOOD, Outcome, Status
+from brew.planner import PartitionFacts, Plan, plan_ranges
+
+
+class SurveyFailedError(BrewError):
+    """The brokers did not answer; ask again after ``pause_s`` seconds."""
+
+    def __init__(self, pause_s: float, detail: str) -> None:
+        super().__init__(detail)
+        self.pause_s = pause_s
+
+
+class WorkPlanner:
+    """
+    Surveys partitions, plans ranges, and draws the conclusions from outcomes; used by one thread.
+
+    ``ours``: the partitions that this driver may work on now.
+    """
+
+    def __init__(self, shared: RunContext) -> None:
+        self._shared = shared
+        self.survey = PartitionSurvey(shared)
+        self.ours: Container[int] = ALL_PARTITIONS
+        self._give_up = GiveUpPolicy(shared.settings)
+        self._breaker = CircuitBreaker(shared.settings.max_rejected)
+
+    def take_ownership(self, idle: Callable[[int], bool]) -> bool:
+        """Hand over what other drivers are due and is ``idle``; True when what is ours has changed."""
+        ours = self._shared.ownership.turn(idle)
+        changed = ours != self.ours
+        self.survey.ours = self.ours = ours
+        return changed
+
+    def look(self, pick: Callable[[Topic], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
+        """
+        The facts of the partitions that ``pick`` chooses, and whether these are all of them.
+
+        Raises:
+            SurveyFailedError: the brokers did not say.
+            Refused: going on would lose or double records, or nothing has moved for too long.
+        """
+        try:
+            return self.survey.look(pick)
+        except (KafkaFailure, DeadlineExceeded) as error:
+            self._shared.board.unanswered(str(error))
+            raise SurveyFailedError(self.failed("survey", str(error)), str(error)) from error
+
+    def plan(self, facts: Sequence[PartitionFacts], max_records: int, *, complete: bool = True) -> Plan:
+        """The ranges to transact; ``complete``: ``facts`` are of all partitions, so the plan may be drained."""
+        plan = plan_ranges(facts, max_records, self._shared.goals)
+        return Plan(plan.ranges, plan.blocked, plan.drained and complete).split(self.ours)
+
+    def idle(self, plan: Plan) -> None:
+        """
+        Nothing can be transacted now, though the survey succeeded.
+
+        Raises:
+            Refused: that has lasted for too long, and the run is to drain.
+        """
+        self._give_up.good()
+        if self._shared.goals is not None:
+            self._give_up.held_back(plan.blocked, plan.elsewhere)
+        elif not plan.blocked:
+            self._give_up.moved()
+
+    def reconcile(self, outcomes: Sequence[Outcome]) -> float:
+        """
+        Learn from outcomes where the group stands; the seconds to pause after a failure, else 0.
+
+        Raises:
+            Refused: nothing has moved for too long.
+        """
+        if any(outcome.status is Status.CRASHED for outcome in outcomes):
+            self._shared.stop.set()
+            return 0.0
+        for outcome in outcomes:
+            self.survey.apply_outcome(outcome)
+        bad = [outcome for outcome in outcomes if outcome.status not in GOOD]
+        if len(bad) < len(outcomes):
+            self._give_up.moved()
+        if bad:
+            return self.failed(f"partition {bad[0].partition} last ended {bad[0].status.value}", bad[0].detail)
+        self._give_up.good()
+        return 0.0
+
+    def check_rejections(self, outcome: Outcome) -> None:
+        """
+        Count rejected records.
+
+        Raises:
+            Refused: too many of them (`brew.driver.limits`).
+        """
+        self._breaker.apply_outcome(outcome)
+        self._shared.first.apply_outcome(outcome)
+
+    def failed(self, what: str, detail: str) -> float:
+        """
+        Count a failure; the seconds to pause before the next try.
+
+        Raises:
+            Refused: nothing has moved for longer than --patience.
+        """
+        return self._give_up.failed(what, detail)
+
+    def close(self) -> None:
+        self.survey.close()
