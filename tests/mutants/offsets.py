@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 
-from brew import attempt
+from brew import range_transaction
 from brew.deadline import Deadline
 from brew.errors import BrewError
 from brew.kafka.transaction import KafkaTransaction
@@ -40,7 +40,7 @@ def flush_left_out(change: Changes) -> None:
             rows, offered, targets, enrich, Unflushed(kafka), *more, **named
         )
 
-    change.set(attempt, "transact_range", unflushed)
+    change.set(range_transaction, "transact_range", unflushed)
 
 
 def _offsets(change: Changes, pick: Callable[[int, int | None], int | None]) -> None:

@@ -9,7 +9,7 @@ from mutants.grounds import GROUNDS
 from mutants.layers import HARMLESS_IN_LAYERS, LAYER_BUGS, LayerBug
 from mutants.mutant import Changes
 
-from brew import attempt, range_transaction
+from brew import range_transaction
 from brew.driver import micro_batches, missing_offsets, partitions
 from brew.driver.partitions import OffsetsClient, PartitionSurvey
 from brew.kafka import committed_offset, log_reader, transaction
@@ -24,7 +24,6 @@ PAGE = (ROOT / "docs/proof/mutants.md").read_text()
 KERNEL = [
     local,
     missing_offsets,
-    attempt,
     range_transaction,
     log_reader,
     committed_offset,
