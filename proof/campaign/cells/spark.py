@@ -21,6 +21,7 @@ from proof.campaign.cell import Cell, Need
 from proof.campaign.cells.direct import CONNECTOR, DIRECT
 from proof.campaign.cells.writer import ROWS
 from proof.campaign.effects import COPIES, OPEN, caught_open, copies, fenced_since, signal_all, tree
+from proof.campaign.freezer import frozen
 from proof.campaign.journals import Kill, open_ranges
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment, StalledError
@@ -167,16 +168,20 @@ def orphan(stage: CellEnvironment) -> None:
                 return
             # Their daemon is not woken: it would end them as soon as it heard that the JVM is gone.
             orphans = [one for one in workers if one.ppid() in {other.pid for other in workers}]
-            stage.fire("pauses", len(orphans))
-            for victim in family(writer, _DRIVER):
-                victim.kill()
-            writer.kill()
-            at = time.time()
-            stage.writer(*_LOCAL, "--follow", name="next")
-            stage.recovered(at)
-            woken = time.time()
-            signal_all(orphans, stop=False)
-            stage.fire("zombies_fenced", int(fenced_since(stage, {one.pid for one in orphans}, woken)))
+            with frozen(workers) as freezer:
+                stage.fire("pauses", len(orphans))
+                for victim in family(writer, _DRIVER):
+                    victim.kill()
+                writer.kill()
+                at = time.time()
+                stage.writer(*_LOCAL, "--follow", name="next")
+                stage.recovered(at)
+                woken = time.time()
+                freezer.release(orphans)
+                stage.fire("zombies_fenced", int(fenced_since(stage, {one.pid for one in orphans}, woken)))
+                for worker in workers:  # still frozen, the daemon would end with the others
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        worker.kill()
             stage.await_commits(8)
         finally:
             for worker in workers:
