@@ -6,10 +6,10 @@ import contextlib
 import ctypes
 import os
 import socket
+import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import psutil
 
@@ -18,23 +18,27 @@ from brew.journal import Entry, Phase, Step
 from brew.kafka.kafka_python import open_transactions
 from brew.names import TransactionalId
 from proof.campaign.journals import Kill, open_ranges
-
-if TYPE_CHECKING:
-    from proof.campaign.programs import Program
-    from proof.campaign.stage import CellEnvironment as Stage
+from proof.campaign.programs import Program
+from proof.campaign.stage import CellEnvironment
 
 OPEN = "open_when_struck"
 """What fires: transactions of those who are struck that the brokers know as open at that moment."""
 COPIES = "copies"
 LEADERS_MOVED = "leaders_moved"
+HOLDERS = "holders"
+"""What fires: writers that were seen with a lease holder, a process connected to its driver (docs/decisions/0009)."""
 
 _TRIES = 400
 _ASK_S = 20.0
 _FENCED_S = 5.0
+_LOOK_S = 0.03
+_PYTHON = "python"
 _PIDFD_GETFD = 438  # the number of the system call, the same on all architectures
 
 
-def caught_open(stage: Stage, stopped: Sequence[psutil.Process], *, at_work: Sequence[psutil.Process] = ()) -> set[int]:
+def caught_open(
+    stage: CellEnvironment, stopped: Sequence[psutil.Process], *, at_work: Sequence[psutil.Process] = ()
+) -> set[int]:
     """
     Stop processes, again and again, until the brokers hold a transaction of theirs open; they stay stopped.
 
@@ -72,7 +76,7 @@ def tree(*roots: psutil.Process) -> list[psutil.Process]:
     return list(found.values())
 
 
-def _open_of(stage: Stage, pids: Collection[int]) -> set[int]:
+def _open_of(stage: CellEnvironment, pids: Collection[int]) -> set[int]:
     """The brokers are asked only when the journals say that it is worth it."""
     stage.journals.look()
     begun = {p for pid in pids for p in open_ranges(stage.journals.entries, Kill(time.time(), pid))}
@@ -107,8 +111,8 @@ def _overlap(spans: Sequence[tuple[float, float]]) -> bool:
     return any(later[0] < earlier[1] for earlier, later in pairwise(spans))
 
 
-def fenced_since(stage: Stage, pids: Collection[int], since: float) -> bool:
-    """Whether one of these processes is told within 5 s that somebody newer holds its id."""
+def fenced_since(stage: CellEnvironment, pids: Collection[int], since: float = 0.0) -> bool:
+    """Whether one of these processes is fenced within 5 s, which its journal says."""
     limit = Deadline(_FENCED_S)
     while not limit.expired():
         stage.journals.look()
@@ -120,15 +124,9 @@ def fenced_since(stage: Stage, pids: Collection[int], since: float) -> bool:
 
 
 def lines(writer: Program, holder: psutil.Process) -> set[tuple[int, int]]:
-    """A holder's connections to its driver: its own port, and the number of its descriptor."""
+    """A lease holder's connections to its driver: its own port, and the number of its descriptor."""
     with contextlib.suppress(psutil.Error):
-        driver = psutil.Process(writer.pid)
-        listening = {one.laddr.port for one in driver.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
-        return {
-            (one.laddr.port, one.fd)
-            for one in holder.net_connections("tcp")
-            if one.status == psutil.CONN_ESTABLISHED and one.raddr and one.raddr.port in listening
-        }
+        return _connections(holder, _listening(psutil.Process(writer.pid)))
     return set()
 
 
@@ -148,3 +146,64 @@ def cut(holder: psutil.Process, descriptor: int) -> None:
         raise OSError(ctypes.get_errno(), f"no way to descriptor {descriptor} of process {holder.pid}")
     with socket.socket(fileno=mine) as line:
         line.shutdown(socket.SHUT_RDWR)
+
+
+def holders(writer: Program) -> list[psutil.Process]:
+    """The Python processes of a writer, itself included, that are connected to where its driver listens."""
+    found: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        driver = psutil.Process(writer.pid)
+        ports = _listening(driver)
+        # Java connects, too: to the accumulators, which Spark's driver listens for.
+        for process in [driver, *driver.children(recursive=True)] if ports else []:
+            with contextlib.suppress(psutil.Error):
+                if process.name().startswith(_PYTHON) and _connections(process, ports):
+                    found.append(process)
+    return found
+
+
+def _listening(process: psutil.Process) -> set[int]:
+    """The ports that a process listens on."""
+    return {line.laddr.port for line in process.net_connections("tcp") if line.status == psutil.CONN_LISTEN}
+
+
+def _connections(process: psutil.Process, ports: set[int]) -> set[tuple[int, int]]:
+    """Its established connections to one of these ports: its own port, and the number of its descriptor."""
+    established = (line for line in process.net_connections("tcp") if line.status == psutil.CONN_ESTABLISHED)
+    return {(line.laddr.port, line.fd) for line in established if line.raddr and line.raddr.port in ports}
+
+
+class LeaseObserver(threading.Thread):
+    """Looks at the writers that run, time after time; ``seen`` are those that were caught with a holder."""
+
+    def __init__(self, writers: Callable[[], Sequence[Program]]) -> None:
+        super().__init__(name="witness", daemon=True)
+        self._writers, self._over = writers, threading.Event()
+        self.seen: set[int] = set()
+
+    def run(self) -> None:
+        self._look()
+        while not self._over.wait(_LOOK_S):
+            self._look()
+        self._look()  # what came up since, for a play that ended at once
+
+    def _look(self) -> None:
+        for writer in [one for one in self._writers() if one.ended_at is None and one.pid not in self.seen]:
+            if holders(writer):
+                self.seen.add(writer.pid)
+
+    def end(self) -> None:
+        self._over.set()
+        self.join()
+
+
+@contextlib.contextmanager
+def observe_leases(writers: Callable[[], Sequence[Program]], tell: Callable[[int, int], None]) -> Iterator[None]:
+    """A block; behind it ``tell`` gets how many of the writers were seen with a holder, and how many there were."""
+    witness = LeaseObserver(writers)
+    witness.start()
+    try:
+        yield
+    finally:
+        witness.end()
+        tell(len(witness.seen), len(writers()))

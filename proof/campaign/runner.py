@@ -1,27 +1,35 @@
-"""Carry one cell out: a stage, the fault, the healing, the drain, the checker; whatever happens, a result."""
+"""
+Carry one cell out: a stage, the fault, the healing, the drain, the checker; whatever happens, a result.
+
+The verdict is the checker's, unless the demanded faults did not happen or commits took too long.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from brew.deadline import Deadline
 from brew.errors import BrewError
-from proof.campaign import judge
-from proof.campaign.cell import Cell
-from proof.campaign.cells.direct import DIRECT
+from brew.journal import Entry, Phase, Step
+from brew.names import ExitCode
+from proof import log_summary
+from proof.campaign.cell import DIRECT, Cell
 from proof.campaign.cluster import ExternalCluster, Sandbox, SandboxSettings
-from proof.campaign.holders import HOLDERS, observe_leases
-from proof.campaign.journals import stalls
-from proof.campaign.programs import Programs
-from proof.campaign.result import INCONCLUSIVE, PROVEN, Result
+from proof.campaign.effects import HOLDERS, observe_leases
+from proof.campaign.journals import is_commit, stalls
+from proof.campaign.programs import ProgramFailedError, Programs
+from proof.campaign.result import INCONCLUSIVE, PROVEN, VIOLATED, Result, p95
 from proof.campaign.stage import WRITER, CellEnvironment, StalledError
 
 _WHOLE_S = 90.0
@@ -57,7 +65,7 @@ def run(cell: Cell, seed: int, cluster: ExternalCluster, terms: RunSettings) -> 
     with Programs(folder) as programs:
         stage = CellEnvironment(cell, seed, cluster, folder, programs, clock, kills=terms.kills, program=terms.program)
         stage.minutes, stage.slack = terms.minutes, terms.slack
-        judged = judge.Judgement()
+        judged = Judgement()
         lacking = [need.value for need in sorted(cell.needs) if cluster.lacks(need)]
         if cell.not_applicable:
             stage.notes.append(_NOT_APPLICABLE + cell.not_applicable)
@@ -89,7 +97,7 @@ def _own_cluster(cell: Cell, stage: CellEnvironment) -> Iterator[None]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _play(stage: CellEnvironment, judged: judge.Judgement) -> None:
+def _play(stage: CellEnvironment, judged: Judgement) -> None:
     """The acts of a cell; each later one is tried whatever became of the earlier ones."""
     opened = _run_phase(lambda: _open(stage), judged)
     played = opened and _run_phase(lambda: break_it(stage), judged)
@@ -102,16 +110,16 @@ def _play(stage: CellEnvironment, judged: judge.Judgement) -> None:
         # The cell's time is for the program under test; the checker has its own.
         stage.deadline = Deadline(_WHOLE_S)
         _run_phase(stage.read_to_the_end, judged)
-        _run_phase(lambda: judge.check(stage, judged, settled=closed), judged)
+        _run_phase(lambda: check(stage, judged, settled=closed), judged)
     if opened and whole:
-        _run_phase(lambda: judge.count(stage, judged), judged)
+        _run_phase(lambda: count(stage, judged), judged)
         stage.forget()
     judged.doubts += stage.doubts
     judged.anomalies += [*stage.findings, *({"name": "crash", "evidence": crash} for crash in stage.crashes())]
     judged.counts |= stage.counts
     stage.stall_s += stalls(stage.journals, stage.killed)
-    judge.guard(stage, judged)
-    judge.as_a_control(stage.cell, judged)
+    guard(stage, judged)
+    as_a_control(stage.cell, judged)
 
 
 def _open(stage: CellEnvironment) -> None:
@@ -140,7 +148,7 @@ def _close(stage: CellEnvironment) -> None:
     stage.drain()
 
 
-def _run_phase(call: Callable[[], None], judged: judge.Judgement) -> bool:
+def _run_phase(call: Callable[[], None], judged: Judgement) -> bool:
     """One act; a stall is the program's fault, anything else foreseen is the campaign's and leaves a doubt."""
     try:
         call()
@@ -155,7 +163,7 @@ def _run_phase(call: Callable[[], None], judged: judge.Judgement) -> bool:
     return True
 
 
-def _result(stage: CellEnvironment, judged: judge.Judgement, began: datetime) -> Result:
+def _result(stage: CellEnvironment, judged: Judgement, began: datetime) -> Result:
     cell = stage.cell
     return Result(
         cell=cell.name,
@@ -169,10 +177,10 @@ def _result(stage: CellEnvironment, judged: judge.Judgement, began: datetime) ->
         began=began.isoformat(timespec="seconds"),
         seconds=round((datetime.now(UTC) - began).total_seconds(), 2),
         bound_s=stage.bound_s,
-        recovery_s=[round(one, 3) for one in stage.recovery_s],
-        stall_s=[round(one, 3) for one in stage.stall_s],
+        recovery_s=[round(seconds, 3) for seconds in stage.recovery_s],
+        stall_s=[round(seconds, 3) for seconds in stage.stall_s],
         fired={what: number for what, number in sorted(stage.fired.items()) if number},
-        needed=judge.needed_of(stage),
+        needed=needed_of(stage),
         counts=judged.counts,
         anomalies=judged.anomalies,
         doubts=judged.doubts,
@@ -193,3 +201,101 @@ class _Watchdog(threading.Timer):
 
     def __exit__(self, *_: object) -> None:
         self.cancel()
+
+
+_READ_S = 120.0
+_VERDICTS = (ExitCode.DONE, ExitCode.VIOLATION, ExitCode.REFUSED)
+
+
+@dataclass
+class Judgement:
+    """What is known of a cell so far; anomalies outweigh doubts."""
+
+    anomalies: list[Mapping[str, Any]] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        return VIOLATED if self.anomalies else INCONCLUSIVE if self.doubts else PROVEN
+
+    def stalled(self, evidence: str) -> None:
+        """Something that had to go on did not, or too late."""
+        self.anomalies.append({"name": "stall", "evidence": evidence})
+
+
+def check(stage: CellEnvironment, judged: Judgement, *, settled: bool) -> None:
+    """
+    Let `proof verify` compare the cell's logs and journals, and add what it says.
+
+    ``settled``: all writers ended in good order, so that a transaction that is still open is a violation.
+    """
+    stage.journals.look()
+    words = ["verify", "--bootstrap", stage.cluster.bootstrap, *stage.names.options(), "--json"]
+    words += ["--journals", str(stage.journals.folder), *(["--settled"] if settled else [])]
+    program = stage.programs.python("verify", "proof", *words)
+    code = program.wait(Deadline(_READ_S))
+    if code not in _VERDICTS:
+        raise ProgramFailedError(f"the checker ended with {code}: {program.last_words()}")
+    try:
+        report = json.loads(program.printed())
+    except ValueError as error:
+        raise ProgramFailedError(f"the checker printed no report: {program.last_words()}") from error
+    judged.anomalies += report["findings"]
+    judged.doubts += report["doubts"]
+    if report["verdict"] == INCONCLUSIVE and not report["doubts"]:
+        judged.doubts.append("the checker could not tell, and not why")
+    known = {name: report.get(name) for name in ("inputs", "outputs", "dead_letters")} | report.get("counts", {})
+    judged.counts |= {name: value for name, value in known.items() if isinstance(value, int)}
+
+
+def count(stage: CellEnvironment, judged: Judgement) -> None:
+    """What the journals and the logs' markers tell; `fired` gets what happened without anybody's hand."""
+    seen = Counter(kind for entry in stage.journals for kind in kinds(entry))
+    aborted = 0
+    try:
+        topics = [stage.names.output, stage.names.dead_letter]
+        logged = log_summary.end_offsets(stage.cluster.connection, topics, Deadline(_READ_S))
+        aborted = sum(log.counts.aborted for log in logged)
+    except BrewError as error:
+        judged.doubts.append(f"aborted records could not be counted: {error}")
+    # Begun and neither committed nor known: their own writer aborted them, or a fence did.
+    ended = max(0, seen["begun"] - seen["committed"])
+    done = {"committed_transactions": seen["committed"], "aborted_transactions": ended, "aborted_records": aborted}
+    judged.counts |= done
+    stage.fired["fences"] += seen["fenced"]
+    stage.fired["aborted_records"] += aborted
+
+
+def guard(stage: CellEnvironment, judged: Judgement) -> None:
+    """A cell whose fault did not happen shows nothing; one that recovered too late shows a stall."""
+    for what, needed in needed_of(stage).items():
+        if stage.fired[what] < needed:
+            judged.doubts.append(f"silent-fault: {what} {stage.fired[what]} of {needed} needed; the cell shows nothing")
+    bound = stage.bound_s
+    if bound is not None and stage.recovery_s and (took := p95(stage.recovery_s)) > bound:
+        judged.stalled(f"95 % of the recoveries took up to {took:.2f} s, the bound is {bound:g} s")
+
+
+def as_a_control(cell: Cell, judged: Judgement) -> None:
+    """A control shows something only by the anomaly that its bug stands for."""
+    names = {str(anomaly["name"]) for anomaly in judged.anomalies}
+    if cell.breaks and cell.breaks not in names:
+        shown = ", ".join(sorted(names)) or "nothing"
+        judged.doubts.append(f"the control had to show {cell.breaks}, and showed {shown}")
+        judged.anomalies.clear()
+
+
+def needed_of(stage: CellEnvironment) -> dict[str, int]:
+    """The cell's demands; `kills` of 0 stands for as many as were asked for."""
+    return {what: number or stage.kills for what, number in stage.cell.needed.items()}
+
+
+def kinds(entry: Entry) -> Iterator[str]:
+    """What a journal's line counts as."""
+    if is_commit(entry):
+        yield "committed"
+    if entry.step is Step.BEGIN and entry.phase is Phase.DONE:
+        yield "begun"
+    if entry.phase is Phase.FAILED and str(entry.fields.get("detail", "")).startswith("Fenced"):
+        yield "fenced"

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,14 +16,14 @@ from typing import Any
 
 from brew.deadline import Deadline
 from brew.errors import BrewError, Refused
-from brew.kafka import cluster_admin, topics
-from brew.names import TransactionalId
-from proof.campaign.cell import Cell
-from proof.campaign.cells.direct import BOTH, CONNECTOR, DIRECT
+from brew.kafka import cluster_admin, offsets, topics
+from brew.kafka.log_reader import Row, scan_rows
+from brew.names import READ_COMMITTED, TransactionalId
+from proof.campaign.cell import BOTH, CONNECTOR, DIRECT, Cell
 from proof.campaign.cluster import ExternalCluster, Sandbox
 from proof.campaign.journals import Journals, Kill, first_commit
 from proof.campaign.payloads import Feeder
-from proof.campaign.programs import Program, ProgramFailedError, Programs
+from proof.campaign.programs import Program, Programs
 from proof.campaign.result import Names
 
 _POLL_S = 0.005
@@ -113,6 +113,13 @@ class CellEnvironment:
         """A block in which orders trickle in."""
         return Feeder(self.cluster.connection, self.names.input, self.cell.partitions, rate, self.seed)
 
+    def records(self, topic: str) -> Iterator[Row]:
+        """All records of a topic that a `read_committed` reader gets."""
+        ends = offsets.log_offsets(self.cluster.admin, topic, range(self.cell.partitions), Deadline(_ASK_S))
+        ranges = {partition: (log.first, log.last_stable) for partition, log in ends.items()}
+        for rows in scan_rows(self.cluster.connection, topic, ranges, READ_COMMITTED):
+            yield from rows
+
     # Programs.
 
     def writer(self, *options: str, name: str = "writer") -> Program:
@@ -125,6 +132,27 @@ class CellEnvironment:
         program = self.programs.start(self._numbered(name), *words, "--poll-interval", "0.05", *options)
         self._writers.append(program)
         return program
+
+    def start_writer(
+        self, *options: str, orders: int = 1000, commits: int = 4, seconds: float = 60.0, name: str = "writer"
+    ) -> Program:
+        """A writer that follows the input, once it has committed some transactions of the orders seeded for it."""
+        self.orders(orders, "--transactional")
+        writer = self.writer("--follow", *options, name=name)
+        self.await_commits(commits, seconds)
+        return writer
+
+    @contextlib.contextmanager
+    def at_work(self, *options: str, feed: int = 600, **started: Any) -> Iterator[Program]:
+        """A block in which orders trickle in and a writer (`start_writer`) follows them."""
+        with self.feeding(feed):
+            yield self.start_writer(*options, **started)
+
+    def note_ended(self, *writers: Program) -> None:
+        """Note writers that were to run on, and have ended."""
+        for writer in writers:
+            if writer.code() is not None:
+                self.notes.append(f"{writer.name} ended with {writer.code()}: {writer.last_words()}")
 
     def _reader(self) -> str:
         """The cell's reader; where both take turns, the one that the writer before did not have."""
@@ -166,9 +194,7 @@ class CellEnvironment:
 
     def stop_writers(self) -> None:
         """End every writer that still runs."""
-        for program in self._writers:
-            if program.code() is None:
-                self.stop(program)
+        self._stop_running(self._writers)
 
     def abort_writers(self) -> None:
         """End the writers that still run, each with a word about where it stands."""
@@ -178,8 +204,10 @@ class CellEnvironment:
 
     def stop_all(self) -> None:
         """End writers and readers."""
-        self.stop_writers()
-        for program in self._readers:
+        self._stop_running([*self._writers, *self._readers])
+
+    def _stop_running(self, programs: Sequence[Program]) -> None:
+        for program in programs:
             if program.code() is None:
                 self.stop(program)
 
@@ -256,15 +284,15 @@ class CellEnvironment:
     ) -> float:
         """Wait for the first commit after ``since`` (there, not by ``without``) and keep the seconds it took."""
 
-        def found() -> bool:
+        def committed() -> float | None:
             self.journals.look()
-            return first_commit(self.journals.entries, since, partitions, without) is not None
+            return first_commit(self.journals.entries, since, partitions, without)
 
-        self.until(found, "the first new commit after the fault")
-        at = first_commit(self.journals.entries, since, partitions, without)
-        assert at is not None
-        self.recovery_s.append(at - since)
-        return at - since
+        self.until(lambda: committed() is not None, "the first new commit after the fault")
+        first = committed()
+        assert first is not None
+        self.recovery_s.append(first - since)
+        return first - since
 
     # Roles.
 
@@ -284,6 +312,3 @@ class CellEnvironment:
         with contextlib.suppress(BrewError):
             cluster_admin.delete_topics(self.cluster.admin, self.names.topics(), Deadline(_ASK_S))
             cluster_admin.delete_group(self.cluster.connection, self.names.group, Deadline(_ASK_S))
-
-
-__all__ = ["FEED_RATE", "WRITER", "CellEnvironment", "Names", "ProgramFailedError", "StalledError"]

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from brew.deadline import Deadline
-from proof.campaign import judge, matrix, runner
+from proof.campaign import matrix, runner
 from proof.campaign.cell import Cell, Need
-from proof.campaign.cells import direct
 from proof.campaign.cluster import ExternalCluster
-from proof.campaign.holders import HOLDERS, holders
+from proof.campaign.effects import HOLDERS, holders
 from proof.campaign.programs import Program, Programs
 from proof.campaign.stage import CellEnvironment
 
@@ -87,7 +86,7 @@ def test_cells_without_a_twin_are_these_and_each_has_a_reason() -> None:
     fits = {name: [pattern for pattern in TWINLESS if fnmatchcase(name, pattern)] for name in alone}
     assert {name for name, patterns in fits.items() if len(patterns) != 1} == set()
     assert {pattern for pattern in TWINLESS if not any(pattern in patterns for patterns in fits.values())} == set()
-    told = {**direct.NO_READER, **{name: why for name, (_, why) in direct.ONE_READER.items()}}
+    told = {**matrix.NO_READER, **{name: why for name, (_, why) in matrix.ONE_READER.items()}}
     assert set(TWINLESS.values()) == set(told.values())
 
 
@@ -153,10 +152,10 @@ def test_a_twin_whose_writers_hold_nothing_shows_nothing(tmp_path: Path, how: st
         _up(stage.writer())
         stage.until(lambda: how == "alone" or bool(holders(stage.writers[0])), "a holder")
 
-    cell = replace(direct.over("direct", QUIET), play=play)
+    cell = replace(matrix.over("direct", QUIET), play=play)
     stage = _stage(tmp_path, cell, (sys.executable, "-c", LISTENS, how))
-    judged = judge.Judgement()
+    judged = runner.Judgement()
     with stage.programs:
         runner.break_it(stage)
-        judge.guard(stage, judged)
+        runner.guard(stage, judged)
     assert (judged.verdict, stage.fired[HOLDERS]) == (verdict, int(how == "held"))

@@ -13,7 +13,7 @@ import pytest
 
 from brew.deadline import Deadline
 from brew.journal import Entry, Phase, Step
-from proof.campaign import judge, matrix
+from proof.campaign import matrix, runner
 from proof.campaign.cells.wire import slowed
 from proof.campaign.cluster import ExternalCluster
 from proof.campaign.effects import COPIES, OPEN, copies, cut, held_open
@@ -77,8 +77,8 @@ def test_switching_speculation_on_shows_nothing_without_a_copy(tmp_path: Path) -
     """16 commits, no abort and no fence were once called proven."""
     cell = matrix.named("F09-speculation-connector-spark")
     stage = CellEnvironment(cell, 1, ExternalCluster("nowhere:1"), tmp_path, Programs(tmp_path), Deadline(5))
-    judged = judge.Judgement()
-    judge.guard(stage, judged)
+    judged = runner.Judgement()
+    runner.guard(stage, judged)
     assert judged.verdict == "inconclusive"
     assert [doubt for doubt in judged.doubts if f"{COPIES} 0 of 1" in doubt]
 

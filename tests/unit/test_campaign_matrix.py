@@ -12,7 +12,7 @@ from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.journal import Journal, Step
 from brew.names import CrashPoint
-from proof.campaign import judge, matrix, result
+from proof.campaign import matrix, result, runner
 from proof.campaign.cell import Cell
 from proof.campaign.cluster import ExternalCluster
 from proof.campaign.journals import Journals
@@ -75,14 +75,14 @@ def test_a_cell_whose_fault_did_not_happen_shows_nothing(tmp_path: Path) -> None
     stage = _stage(tmp_path, replace(QUIET, needed={"kills": 0, "cuts": 1}))
     stage.fire("kills", 2)
     stage.fire("cuts")
-    judged = judge.Judgement()
-    judge.guard(stage, judged)
+    judged = runner.Judgement()
+    runner.guard(stage, judged)
     assert judged.verdict == "inconclusive"
     assert [doubt for doubt in judged.doubts if "silent-fault: kills 2 of 3" in doubt]
 
     stage.fire("kills")
-    enough = judge.Judgement()
-    judge.guard(stage, enough)
+    enough = runner.Judgement()
+    runner.guard(stage, enough)
     assert enough.verdict == "proven"
 
 
@@ -90,24 +90,24 @@ def test_recoveries_over_the_bound_are_a_stall(tmp_path: Path) -> None:
     """The last good and the first bad second; slack moves the bound, and the result says so."""
     stage = _stage(tmp_path, replace(QUIET, bound_s=2.0))
     stage.recovery_s = [0.1, 2.0]
-    good = judge.Judgement()
-    judge.guard(stage, good)
+    good = runner.Judgement()
+    runner.guard(stage, good)
     assert good.verdict == "proven"
 
     stage.recovery_s = [0.1, 2.1]
-    bad = judge.Judgement()
-    judge.guard(stage, bad)
+    bad = runner.Judgement()
+    runner.guard(stage, bad)
     assert [anomaly["name"] for anomaly in bad.anomalies] == ["stall"]
 
     stage.slack = 2.0
-    slow = judge.Judgement()
-    judge.guard(stage, slow)
+    slow = runner.Judgement()
+    runner.guard(stage, slow)
     assert (slow.verdict, stage.bound_s) == ("proven", 4.0)
 
 
 def test_an_anomaly_outweighs_a_doubt() -> None:
     """What was seen wrong stays wrong, whatever else could not be told."""
-    judged = judge.Judgement(doubts=["who knows"])
+    judged = runner.Judgement(doubts=["who knows"])
     judged.stalled("nothing moved")
     assert judged.verdict == "violated"
 
@@ -149,12 +149,12 @@ def test_a_control_shows_something_only_by_the_anomaly_that_its_bug_stands_for()
     """One that merely gets stuck is inconclusive: the check beside it may be blind."""
     cell = matrix.named("F02-commit-released-control-connector")
     assert (cell.expected, cell.breaks) == ("violated", "duplicate-output")
-    stuck = judge.Judgement()
+    stuck = runner.Judgement()
     stuck.stalled("nothing moved")
-    judge.as_a_control(cell, stuck)
+    runner.as_a_control(cell, stuck)
     assert stuck.verdict == "inconclusive"
-    broken = judge.Judgement(anomalies=[{"name": "duplicate-output"}])
-    judge.as_a_control(cell, broken)
+    broken = runner.Judgement(anomalies=[{"name": "duplicate-output"}])
+    runner.as_a_control(cell, broken)
     assert broken.verdict == "violated"
 
 

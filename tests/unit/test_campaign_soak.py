@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from brew.journal import Journal, Phase, Step
-from proof.campaign import judge
+from proof.campaign import runner
 from proof.campaign.cells import mixture
 from proof.campaign.journals import Journals, Kill, recoveries, stalls
 from proof.campaign.stage import CellEnvironment
@@ -101,8 +101,8 @@ def test_what_was_forgotten_is_read_from_disk_for_the_verdict(tmp_path: Path) ->
     journal.write(Step.FENCE, Phase.FAILED, partition=1, detail="Fenced: by a newer one")
     lines = list(journals)
     assert journals.entries == []
-    assert sum(kind == "committed" for line in lines for kind in judge.kinds(line)) == journals.commits == 150
-    assert [kind for line in lines for kind in judge.kinds(line) if kind == "fenced"] == ["fenced"]
+    assert sum(kind == "committed" for line in lines for kind in runner.kinds(line)) == journals.commits == 150
+    assert [kind for line in lines for kind in runner.kinds(line) if kind == "fenced"] == ["fenced"]
     middle = [line.at for line in lines][300]
     assert recoveries(journals, [Kill(middle, 1)]) == recoveries(lines, [Kill(middle, 1)]) != []
     pid = lines[0].pid

@@ -17,15 +17,16 @@ from brew.errors import DeadlineExceeded
 from brew.kafka import cluster_admin
 from brew.kafka.kafka_python import open_transactions
 from brew.names import ExitCode
-from proof.campaign.cell import Cell, Need
+from proof.campaign.cell import CellTable, Need
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment
+
+CELLS = CellTable(bound_s=20.0, limit_s=300.0, secure=True)
 
 _ASK_S = 20.0
 _USER = "pipeline"
 _PRINCIPAL = f"User:{_USER}"
 _BOUND_S = 20.0
-_SPARK_BOUND_S = 30.0
 _START_S = 60.0
 _COMMITS = 10
 _TIMED_OUT_S = 40.0
@@ -38,21 +39,24 @@ _JAVA_SAYS = "TopicAuthorizationException"
 _ALWAYS = (Kind.GROUP, Kind.TRANSACTIONAL_ID)
 
 
-def _place(stage: CellEnvironment) -> ResourceNames:
+def _resource_names(stage: CellEnvironment) -> ResourceNames:
     names = stage.names
     return ResourceNames(names.input, names.output, names.dead_letter, names.group)
 
 
 def _grant(stage: CellEnvironment, *granted: Right) -> None:
     cluster_admin.grant(
-        stage.cluster.admin, granted or acl.rights_of(_USER, _place(stage)), _PRINCIPAL, Deadline(_ASK_S)
+        stage.cluster.admin, granted or acl.rights_of(_USER, _resource_names(stage)), _PRINCIPAL, Deadline(_ASK_S)
     )
 
 
 def _writer(stage: CellEnvironment, *options: str) -> Program:
     """The program under test, as a user with the least rights."""
-    config = str(stage.sandbox.client_config(_USER))
-    return stage.writer("--follow", "--client-config", config, "--max-records-per-transaction", "100", *options)
+    return stage.writer("--follow", *_as_user(stage), *options)
+
+
+def _as_user(stage: CellEnvironment) -> tuple[str, ...]:
+    return "--client-config", str(stage.sandbox.client_config(_USER)), "--max-records-per-transaction", "100"
 
 
 def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callable[[], object] | None = None) -> None:
@@ -67,10 +71,10 @@ def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callabl
         _find(stage, "access-unnoticed", f"{writer.name} works on, or waits, {_BOUND_S:g} s after {words[-1]}")
         writer.abort()
         return
-    said = writer.last_words()
-    missing = [word for word in words if word not in said]
+    message = writer.last_words()
+    missing = [word for word in words if word not in message]
     if code != ExitCode.REFUSED or missing:
-        _find(stage, "unnamed-refusal", f"{writer.name} ended with {code}, without {missing}: {said}")
+        _find(stage, "unnamed-refusal", f"{writer.name} ended with {code}, without {missing}: {message}")
         return
     stage.fire("named_errors")
     if heal is not None:
@@ -78,8 +82,9 @@ def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callabl
     topics = (stage.names.output, stage.names.dead_letter)
 
     def left_open() -> list[OpenTransaction]:
-        asked = stage.cluster.connection, range(stage.cell.partitions)
-        return [one for topic in topics for one in open_transactions(asked[0], topic, asked[1], Deadline(_ASK_S))]
+        connection, partitions = stage.cluster.connection, range(stage.cell.partitions)
+        per_topic = (open_transactions(connection, topic, partitions, Deadline(_ASK_S)) for topic in topics)
+        return [transaction for some in per_topic for transaction in some]
 
     # Whoever may not use an id, or is not let in, can't abort either: the brokers do it when its time-out is over.
     wait = Deadline(_TIMED_OUT_S)
@@ -93,12 +98,13 @@ def _find(stage: CellEnvironment, name: str, evidence: str) -> None:
     stage.findings.append({"name": name, "evidence": evidence})
 
 
+@CELLS("F36-acl", "each right revoked in turn", "authorizer", needed={"rights_revoked": 5, "named_errors": 5})
 def revoked(stage: CellEnvironment) -> None:
     """Each right that a run needs again and again is taken away under load, and given back."""
     _grant(stage)
     with stage.feeding():
         stage.orders(1000, "--transactional")
-        for right in acl.rights_of(_USER, _place(stage)):
+        for right in acl.rights_of(_USER, _resource_names(stage)):
             if not _needed_always(right, stage):
                 continue
             writer = _writer(stage)
@@ -110,20 +116,25 @@ def revoked(stage: CellEnvironment) -> None:
         _resume(stage)
 
 
+@CELLS(
+    *("F36-acl-spark", "right to read revoked", "Spark's consumer"),
+    needed={"rights_revoked": 1, "named_errors": 1},
+    path="spark",
+    needs={Need.SPARK},
+    bound_s=30.0,
+)
 def revoked_from_spark(stage: CellEnvironment) -> None:
     """
     Spark's own consumer, which is Java's, loses its right on the input while it reads, and gets it back.
 
     Describe stays: the driver still sees the offsets, so that nobody but Spark's tasks can find it out.
     """
-    read = next(one for one in acl.rights_of(_USER, _place(stage)) if one.name == stage.names.input)
+    read = next(one for one in acl.rights_of(_USER, _resource_names(stage)) if one.name == stage.names.input)
     describe = replace(read, operation=Operation.DESCRIBE)
     _grant(stage)
     _grant(stage, describe)
-    with stage.feeding():
-        stage.orders(1000, "--transactional")
-        writer = _writer(stage, *_SPARK)
-        stage.await_commits(_COMMITS, _START_S * stage.slack)
+    options = (*_as_user(stage), *_SPARK)
+    with stage.at_work(*options, feed=300, commits=_COMMITS, seconds=_START_S * stage.slack) as writer:
         stage.fire("rights_revoked", cluster_admin.revoke(stage.cluster.admin, [read], _PRINCIPAL, Deadline(_ASK_S)))
         _refused(stage, writer, _JAVA_SAYS, _PRINCIPAL, f"{read.operation} on {read.kind} ")
         _grant(stage, read)
@@ -136,14 +147,12 @@ def _needed_always(right: Right, stage: CellEnvironment) -> bool:
     return right.operation is (Operation.READ if right.name == stage.names.input else Operation.WRITE)
 
 
+@CELLS("F36-password", "another password", "login", needed={"passwords_changed": 1, "named_errors": 2})
 def password(stage: CellEnvironment) -> None:
     """An administrator gives the user another password while it works; then gives the old one back."""
     _grant(stage)
-    old = _password_of(stage)
-    with stage.feeding():
-        stage.orders(1000, "--transactional")
-        writer = _writer(stage)
-        stage.await_commits(_COMMITS)
+    old = load(stage.sandbox.client_config(_USER)).secrets["sasl.password"]
+    with stage.at_work(*_as_user(stage), feed=300, commits=_COMMITS) as writer:
         _set_password(stage, Secret(secrets.token_urlsafe()))
         stage.fire("passwords_changed")
         _refused(stage, writer, "_AUTHENTICATION", _PRINCIPAL, "sasl.*")
@@ -152,21 +161,15 @@ def password(stage: CellEnvironment) -> None:
         _resume(stage)
 
 
-def _password_of(stage: CellEnvironment) -> Secret:
-    return load(stage.sandbox.client_config(_USER)).secrets["sasl.password"]
-
-
 def _set_password(stage: CellEnvironment, word: Secret) -> None:
     cluster_admin.set_passwords(stage.cluster.admin, {_USER: word}, SCRAM, Deadline(_ASK_S))
 
 
+@CELLS("F36-certificate", "expired certificate", "TLS", needed={"certificates_expired": 1, "named_errors": 1})
 def expired(stage: CellEnvironment) -> None:
     """The brokers' certificate expires while a run works; then they get a new one."""
     _grant(stage)
-    with stage.feeding():
-        stage.orders(1000, "--transactional")
-        writer = _writer(stage)
-        stage.await_commits(_COMMITS)
+    with stage.at_work(*_as_user(stage), feed=300, commits=_COMMITS) as writer:
         stage.sandbox.certify("--expired")
         stage.fire("certificates_expired")
         _refused(stage, writer, "_SSL", "expired", "ssl.*", heal=stage.sandbox.certify)
@@ -180,37 +183,3 @@ def _resume(stage: CellEnvironment, *options: str) -> None:
     stage.recovered(back)
     stage.await_commits(_COMMITS)
     stage.stop(writer)
-
-
-def _cell(name: str, fault: str, target: str, play: Callable[[CellEnvironment], None], needed: dict[str, int]) -> Cell:
-    return Cell(
-        name=name,
-        row="F36",
-        fault=fault,
-        target=target,
-        moment="under load",
-        play=play,
-        needed=needed,
-        bound_s=_BOUND_S,
-        limit_s=300.0,
-        secure=True,
-    )
-
-
-CELLS = (
-    _cell("F36-acl", "each right revoked in turn", "authorizer", revoked, {"rights_revoked": 5, "named_errors": 5}),
-    replace(
-        _cell(
-            "F36-acl-spark",
-            "right to read revoked",
-            "Spark's consumer",
-            revoked_from_spark,
-            {"rights_revoked": 1, "named_errors": 1},
-        ),
-        path="spark",
-        needs=frozenset({Need.SPARK}),
-        bound_s=_SPARK_BOUND_S,
-    ),
-    _cell("F36-password", "another password", "login", password, {"passwords_changed": 1, "named_errors": 2}),
-    _cell("F36-certificate", "expired certificate", "TLS", expired, {"certificates_expired": 1, "named_errors": 1}),
-)

@@ -1,12 +1,11 @@
-"""Brokers die, hang, come back, all of them or the one that matters."""
+"""Brokers die, hang and come back, networks fall apart, a disk fills up."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import psutil
 
@@ -14,34 +13,36 @@ from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, KafkaFailure
 from brew.kafka import cluster_admin
 from brew.kafka.reassignment import reassign
-from proof.campaign.cell import Cell, Need
+from proof.campaign.cell import CellTable, Need
+from proof.campaign.cluster import CLIENTS
 from proof.campaign.effects import LEADERS_MOVED, OPEN, caught_open, signal_all
 from proof.campaign.journals import is_commit
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment, StalledError
 
-ROLES = ("input", "output", "transactions", "group")
-_NEEDS = frozenset({Need.SANDBOX, Need.THREE})
+_THREE = frozenset({Need.SANDBOX, Need.THREE})
+CELLS = CellTable(needs=_THREE, limit_s=240.0)
+
 _WHOLE_S = 60.0
 _PAUSE_S = 20.0
-_LATE_S = 3.0
+_CUT_S = 15.0
+_LATE_S = 3.0  # what was sent before a fault may be answered a moment later
 _ASK_S = 20.0
 
 
-def running(stage: CellEnvironment) -> Program:
+@contextlib.contextmanager
+def running(stage: CellEnvironment) -> Iterator[Program]:
     """A writer in the middle of its work, orders transactional and aborted behind it."""
-    stage.orders(2000, "--transactional")
-    writer = stage.writer("--follow", "--max-records-per-transaction", "100")
-    stage.await_commits(10)
-    return writer
+    with stage.at_work("--max-records-per-transaction", "100", feed=300, orders=2000, commits=10) as writer:
+        yield writer
 
 
-def in_transaction(stage: CellEnvironment, writer: Program, blow: Callable[[], float]) -> float:
-    """Strike while the brokers hold a transaction of the writer open; it stands still until the blow has fallen."""
+def in_transaction(stage: CellEnvironment, writer: Program, strike: Callable[[], float]) -> float:
+    """Strike while the brokers hold a transaction of the writer open; it is stopped until the fault is there."""
     process = psutil.Process(writer.pid)
     caught_open(stage, [process])
     try:
-        return blow()
+        return strike()
     finally:
         signal_all([process], stop=False)
 
@@ -65,13 +66,12 @@ def whole(stage: CellEnvironment) -> None:
 
 def kill_leader(role: str, stage: CellEnvironment) -> None:
     """SIGKILL to the broker that holds ``role`` for one partition; commits there go on, then the broker comes back."""
-    with stage.feeding():
-        writer = running(stage)
+    with running(stage) as writer:
         for _ in range(stage.times):
             victim = stage.leader(role)
-            at = in_transaction(stage, writer, functools.partial(stage.sandbox.kill, victim))
+            killed = in_transaction(stage, writer, partial(stage.sandbox.kill, victim))
             stage.fire("broker_kills")
-            stage.recovered(at, [stage.partition])
+            stage.recovered(killed, [stage.partition])
             moved(stage, role, victim)
             whole(stage)
             stage.await_commits(10)
@@ -79,10 +79,9 @@ def kill_leader(role: str, stage: CellEnvironment) -> None:
 
 def pause_leader(role: str, stage: CellEnvironment) -> None:
     """SIGSTOP for 20 s to the broker that holds ``role``; after SIGCONT it must not disturb what went on elsewhere."""
-    with stage.feeding():
-        writer = running(stage)
+    with running(stage) as writer:
         victim = stage.leader(role)
-        paused = in_transaction(stage, writer, functools.partial(stage.sandbox.pause, victim))
+        paused = in_transaction(stage, writer, partial(stage.sandbox.pause, victim))
         stage.fire("broker_pauses")
         stage.pause(_PAUSE_S)
         healed = stage.sandbox.resume(victim)
@@ -93,10 +92,33 @@ def pause_leader(role: str, stage: CellEnvironment) -> None:
         whole(stage)
 
 
+for _role, _target in {
+    "input": "broker leading the input",
+    "output": "broker leading the output",
+    "transactions": "transaction coordinator",
+    "group": "group coordinator",
+}.items():
+    CELLS(
+        *(f"F14-{_role}-leader", "SIGKILL", _target, _role),
+        needed={"broker_kills": 1, LEADERS_MOVED: 1, OPEN: 1},
+        bound_s=15.0,
+        limit_s=900.0,
+        marks="prove" if _role in {"output", "transactions"} else "",
+    )(kill_leader)
+    CELLS(
+        *(f"F15-{_role}-leader", "SIGSTOP 20 s", _target, _role),
+        needed={"broker_pauses": 1, LEADERS_MOVED: 1, OPEN: 1},
+        bound_s=15.0,
+        limit_s=900.0,
+    )(pause_leader)
+
+
+@CELLS(
+    *("F16-all-killed", "SIGKILL to all three at once", "brokers"), bound_s=60.0, needed={"broker_kills": 3, OPEN: 1}
+)
 def kill_all(stage: CellEnvironment) -> None:
     """All brokers die at the same moment; what was acknowledged is in the page cache and comes back."""
-    with stage.feeding():
-        writer = running(stage)
+    with running(stage) as writer:
         in_transaction(stage, writer, lambda: stage.sandbox.kill(*stage.sandbox.brokers))
         stage.fire("broker_kills", len(stage.sandbox.brokers))
         stage.pause(1.0)
@@ -105,10 +127,11 @@ def kill_all(stage: CellEnvironment) -> None:
         whole(stage)
 
 
-def rolling(stage: CellEnvironment, *, hard: bool) -> None:
+@CELLS("F17-rolling-clean", "rolling restart", "brokers", False, bound_s=15.0, needed={"broker_restarts": 3})
+@CELLS("F17-rolling-killed", "rolling SIGKILL", "brokers", True, bound_s=15.0, needed={"broker_kills": 3})
+def rolling(hard: bool, stage: CellEnvironment) -> None:
     """One broker after another goes and comes back, cleanly or by SIGKILL; commits continue in between."""
-    with stage.feeding():
-        running(stage)
+    with running(stage):
         for broker in stage.sandbox.brokers:
             began = time.time()
             if hard:
@@ -120,17 +143,18 @@ def rolling(stage: CellEnvironment, *, hard: bool) -> None:
             stage.recovered(time.time(), [stage.partition])
 
 
+@CELLS(
+    *("F22-without-quorum", "two of three brokers down", "brokers"), bound_s=30.0, needed={"broker_kills": 2, OPEN: 1}
+)
 def without_quorum(stage: CellEnvironment) -> None:
     """Two of three are down: nothing may be acknowledged; then all goes on."""
-    with stage.feeding():
-        writer = running(stage)
+    with running(stage) as writer:
         victims = stage.random.sample(stage.sandbox.brokers, 2)
-        at = in_transaction(stage, writer, lambda: stage.sandbox.kill(*victims))
+        killed = in_transaction(stage, writer, lambda: stage.sandbox.kill(*victims))
         stage.fire("broker_kills", 2)
         stage.pause(12.0)
         stage.journals.look()
-        # What was sent before the kill may be answered a moment later.
-        false = [e for e in stage.journals.entries if is_commit(e) and e.at > at + _LATE_S]
+        false = [e for e in stage.journals.entries if is_commit(e) and e.at > killed + _LATE_S]
         if false:
             raise StalledError(f"{len(false)} transactions were acknowledged with one replica of three alive")
         stage.sandbox.restart(*victims)
@@ -138,10 +162,14 @@ def without_quorum(stage: CellEnvironment) -> None:
         whole(stage)
 
 
-def storm(stage: CellEnvironment, *, seconds: float) -> None:
+@CELLS(
+    *("F18-storm", "replicas and leaders move every 2 s", "brokers"),
+    bound_s=15.0,
+    needed={"storms": 15, LEADERS_MOVED: 15},
+)
+def storm(stage: CellEnvironment, *, seconds: float = 60.0) -> None:
     """Every two seconds other replicas in another order, and an election of the first: leaders move all the time."""
-    with stage.feeding():
-        running(stage)
+    with running(stage):
         end = time.monotonic() + seconds
         turn, led = 0, _leaders(stage)
         while time.monotonic() < end:
@@ -159,13 +187,13 @@ def storm(stage: CellEnvironment, *, seconds: float) -> None:
 
 
 def _leaders(stage: CellEnvironment) -> dict[tuple[str, int], int]:
-    """Who leads each partition; none where nobody could say it."""
-    found: dict[tuple[str, int], int] = {}
+    """Who leads each partition; partitions whose leader no broker could name are left out."""
+    known: dict[tuple[str, int], int] = {}
     for topic in stage.names.topics():
         with contextlib.suppress(KafkaFailure, DeadlineExceeded):
             leaders = cluster_admin.leaders(stage.cluster.admin, topic, Deadline(_ASK_S))
-            found |= {(topic, partition): leader for partition, leader in leaders.items()}
-    return found
+            known |= {(topic, partition): leader for partition, leader in leaders.items()}
+    return known
 
 
 def move_leaders(stage: CellEnvironment, topic: str, turn: int) -> None:
@@ -181,61 +209,85 @@ def _rotated(brokers: Sequence[int], turn: int) -> list[int]:
     return [*brokers[by:], *brokers[:by]]
 
 
-def _role_cells(role: str) -> tuple[Cell, Cell]:
-    coordinators = {"transactions": "transaction coordinator", "group": "group coordinator"}
-    target = coordinators.get(role, f"broker leading the {role}")
-    common: dict[str, Any] = {
-        "target": target,
-        "moment": "under load",
-        "needs": _NEEDS,
-        "bound_s": 15.0,
-        "limit_s": 900.0,
-    }
-    marks = frozenset({"prove"}) if role in {"output", "transactions"} else frozenset[str]()
-    effects = {LEADERS_MOVED: 1, OPEN: 1}
-    kill = functools.partial(kill_leader, role)
-    pause = functools.partial(pause_leader, role)
-    return (
-        Cell(
-            f"F14-{role}-leader",
-            "F14",
-            "SIGKILL",
-            play=kill,
-            needed={"broker_kills": 1, **effects},
-            marks=marks,
-            **common,
-        ),
-        Cell(
-            f"F15-{role}-leader",
-            "F15",
-            "SIGSTOP 20 s",
-            play=pause,
-            needed={"broker_pauses": 1, **effects},
-            **common,
-        ),
-    )
+HELD_UP = "commits_held_up"
+"""What fires: a cut during which nothing was committed in the partition that it was made for."""
+_NETWORKS = {"needs": _THREE | {Need.NETWORKS}, "bound_s": 20.0, "limit_s": 180.0}
+_CUT_OFF = f"network cut for {_CUT_S:g} s"
 
 
-_STORM = {"storms": 15, LEADERS_MOVED: 15}
-
-
-def _cell(name: str, fault: str, play: Callable[[CellEnvironment], None], bound_s: float, **needed: int) -> Cell:
-    row, moment = name.partition("-")[0], "under load"
-    return Cell(name, row, fault, "brokers", moment, play, needs=_NEEDS, needed=needed, bound_s=bound_s, limit_s=240.0)
-
-
-CELLS = (
-    *(cell for role in ROLES for cell in _role_cells(role)),
-    _cell("F16-all-killed", "SIGKILL to all three at once", kill_all, 60.0, broker_kills=3, **{OPEN: 1}),
-    _cell("F17-rolling-clean", "rolling restart", functools.partial(rolling, hard=False), 15.0, broker_restarts=3),
-    _cell("F17-rolling-killed", "rolling SIGKILL", functools.partial(rolling, hard=True), 15.0, broker_kills=3),
-    _cell(
-        "F18-storm",
-        "replicas and leaders move every 2 s",
-        functools.partial(storm, seconds=60.0),
-        15.0,
-        storms=15,
-        **{LEADERS_MOVED: 15},
-    ),
-    _cell("F22-without-quorum", "two of three brokers down", without_quorum, 30.0, broker_kills=2, **{OPEN: 1}),
+@CELLS(
+    *("F19-clients-coordinator", _CUT_OFF, "clients and the transactions' coordinator"),
+    needed={"cuts": 1, OPEN: 1, HELD_UP: 1},
+    **_NETWORKS,
 )
+def cut_from_clients(stage: CellEnvironment) -> None:
+    """The transactions' coordinator is alive for its peers, and out of reach for every client."""
+    victim = stage.leader("transactions")
+    _cut(stage, lambda: stage.sandbox.cut(victim, CLIENTS))
+
+
+@CELLS("F19-clients-brokers", _CUT_OFF, "clients and all brokers", needed={"cuts": 1, OPEN: 1, HELD_UP: 1}, **_NETWORKS)
+def cut_everything(stage: CellEnvironment) -> None:
+    """No client reaches any broker."""
+    _cut(stage, lambda: max(stage.sandbox.cut(broker, CLIENTS) for broker in stage.sandbox.brokers))
+
+
+def cut_from_peers(role: str, stage: CellEnvironment) -> None:
+    """
+    The broker with ``role`` reaches its clients but no other broker: it must not go on as the minority.
+
+    The group's coordinator, alone, tells its clients of a position that others have moved on since.
+    """
+    victim = stage.leader(role)
+    others = [broker for broker in stage.sandbox.brokers if broker != victim]
+    _cut(stage, lambda: stage.sandbox.cut(victim, *others), lambda: moved(stage, role, victim))
+
+
+for _name, _role, _target in (
+    ("leader", "output", "the output's leader and the other brokers"),
+    ("group", "group", "the group's coordinator and the other brokers"),
+):
+    _seen = {"cuts": 1, OPEN: 1, LEADERS_MOVED: 1}
+    CELLS(f"F19-{_name}-peers", _CUT_OFF, _target, _role, needed=_seen, marks="prove", **_NETWORKS)(cut_from_peers)
+
+
+def _cut(stage: CellEnvironment, cut: Callable[[], float], effect: Callable[[], None] | None = None) -> None:
+    """
+    Cut under an open transaction, heal, go on.
+
+    Without an ``effect`` of its own the cut shows in the partition: nothing was committed there while it lasted.
+    """
+    with running(stage) as writer:
+        began = in_transaction(stage, writer, cut)
+        stage.fire("cuts")
+        stage.pause(_CUT_S)
+        healed = stage.sandbox.heal()
+        if effect is not None:
+            effect()
+        else:
+            stage.journals.look()
+            mine = (e for e in stage.journals.entries if is_commit(e) and e.fields["partition"] == stage.partition)
+            stage.fire(HELD_UP, int(not any(began + _LATE_S < e.at < healed for e in mine)))
+        stage.recovered(healed, [stage.partition])
+        whole(stage)
+        stage.await_commits(10)
+
+
+@CELLS(
+    *("F21-disk-full", "no room on one broker's disk", "broker"),
+    needs=_THREE | {Need.DISK},
+    needed={"full_disks": 1},
+    bound_s=30.0,
+    limit_s=180.0,
+)
+def disk_full(stage: CellEnvironment) -> None:
+    """A broker's disk has no room left: it leaves, the other two go on, and it comes back once there is room."""
+    with running(stage):
+        victim = stage.sandbox.disk_broker
+        filled = stage.sandbox.fill(victim)
+        stage.until(lambda: victim in stage.sandbox.down(), f"broker {victim} giving up on its full disk", 60.0)
+        stage.fire("full_disks")
+        stage.recovered(filled, [stage.partition])
+        stage.await_commits(20)
+        whole(stage)
+        stage.await_commits(10)

@@ -9,8 +9,10 @@ from brew.kafka import cluster_admin, offsets, topics
 from brew.kafka.clients import consumer, mapped, producer
 from brew.names import READ_COMMITTED, ExitCode, TransactionalId
 from brew.offsets import LogOffsets
-from proof.campaign.cell import Cell
+from proof.campaign.cell import CellTable
 from proof.campaign.stage import CellEnvironment, StalledError
+
+CELLS = CellTable(moment="between runs")
 
 _ASK_S = 30.0
 _REFUSED_S = 60.0
@@ -18,6 +20,8 @@ _HIJACKS = 10
 _FENCED_FAST = 33_000
 # An epoch has 15 bits; the last one is never given out.
 _EPOCHS = 32_766
+_UNDER_LOAD = {"moment": "under load", "bound_s": 15.0}
+_OVERFLOW = {"moment": "overflow", "partitions": 1, "properties": {}}
 
 
 def refused(stage: CellEnvironment, word: str, *options: str, only: int | None = None) -> None:
@@ -30,9 +34,9 @@ def refused(stage: CellEnvironment, word: str, *options: str, only: int | None =
     before = _ends(stage)
     program = stage.writer(*options, "--patience", "30")
     code = program.wait(Deadline(_REFUSED_S))
-    told = program.last_words() + program.printed()
-    if code != ExitCode.REFUSED or word not in told:
-        raise StalledError(f"the writer should have refused with {word!r}; it ended with {code}: {told[-500:]}")
+    text = program.last_words() + program.printed()
+    if code != ExitCode.REFUSED or word not in text:
+        raise StalledError(f"the writer should have refused with {word!r}; it ended with {code}: {text[-500:]}")
     if _visible(before, only) != _visible(_ends(stage), only):
         raise StalledError(f"the writer refused with {word!r}, and wrote nevertheless")
     stage.fire("refusals")
@@ -46,16 +50,21 @@ def _ends(stage: CellEnvironment) -> dict[str, dict[int, LogOffsets]]:
 
 
 def _visible(logs: dict[str, dict[int, LogOffsets]], only: int | None) -> list[int]:
-    return [log.last_stable for found in logs.values() for p, log in found.items() if only in {None, p}]
+    return [log.last_stable for by_partition in logs.values() for p, log in by_partition.items() if only in {None, p}]
 
 
 def _position(stage: CellEnvironment) -> dict[int, int]:
-    """Where the group stands; partitions without a position are left out."""
+    """The group's committed offsets; partitions without one are left out."""
     whose = (stage.cluster.connection, stage.names.group, stage.names.input)
-    found = offsets.committed_by(*whose, range(stage.cell.partitions), READ_COMMITTED, Deadline(_ASK_S))
-    return {p: one.offset for p, one in found.items() if one is not None}
+    committed = offsets.committed_by(*whose, range(stage.cell.partitions), READ_COMMITTED, Deadline(_ASK_S))
+    return {p: position.offset for p, position in committed.items() if position is not None}
 
 
+@CELLS(
+    *("F23-offsets-deleted", "the group's offsets deleted", "group"),
+    needed={"offsets_lost": 1, "refusals": 1},
+    marks="prove",
+)
 def offsets_deleted(stage: CellEnvironment) -> None:
     """The group is gone, the output is not: refuse, then restore the position from the output and go on."""
     stage.orders(500, "--transactional")
@@ -65,6 +74,12 @@ def offsets_deleted(stage: CellEnvironment) -> None:
     _restored(stage)
 
 
+@CELLS(
+    *("F23-offsets-expired", "the group's offsets expired", "group"),
+    needed={"offsets_lost": 1, "refusals": 1},
+    limit_s=240.0,
+    properties={"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "3000"},
+)
 def offsets_expired(stage: CellEnvironment) -> None:
     """The same, when Kafka itself forgets the offsets of a group that nobody used for a minute."""
     stage.orders(500, "--transactional")
@@ -80,6 +95,11 @@ def _restored(stage: CellEnvironment) -> None:
     stage.drain("--on-missing-position", "restore")
 
 
+@CELLS(
+    *("F24-retention", "retention passes the committed offset", "input"),
+    needed={"records_lost": 1, "refusals": 1},
+    judged=False,
+)
 def retention(stage: CellEnvironment) -> None:
     """Retention takes records that were not processed: stop and name them; going on is an operator's decision."""
     stage.orders(500, "--transactional")
@@ -95,6 +115,9 @@ def retention(stage: CellEnvironment) -> None:
     stage.drain()
 
 
+@CELLS(
+    *("F25-recreated", "input deleted and made again", "input"), needed={"recreations": 1, "refusals": 2}, judged=False
+)
 def recreated(stage: CellEnvironment) -> None:
     """The input is another topic of the same name: nothing of the old one's position may be used for it."""
     stage.orders(500)
@@ -111,12 +134,15 @@ def recreated(stage: CellEnvironment) -> None:
     refused(stage, "topic-recreated", "--on-missing-position", "restore")
 
 
+@CELLS(
+    *("F26-more-partitions", "partitions added", "input"),
+    needed={"partitions_added": 2},
+    **{**_UNDER_LOAD, "bound_s": 30.0},
+)
 def more_partitions(stage: CellEnvironment) -> None:
     """Partitions are added under load: the new ones are read from their start."""
     with stage.feeding() as feeder:
-        stage.orders(1000, "--transactional")
-        stage.writer("--follow", "--max-records-per-transaction", "100")
-        stage.await_commits(10)
+        stage.start_writer("--max-records-per-transaction", "100", commits=10)
         old = stage.cell.partitions
         cluster_admin.add_partitions(stage.cluster.admin, stage.names.input, old + 2, Deadline(_ASK_S))
         added = time.time()
@@ -126,37 +152,40 @@ def more_partitions(stage: CellEnvironment) -> None:
         stage.recovered(added, [old + 1])
 
 
+@CELLS(
+    *("F27-hijacked-id", "somebody else inits our transactional id", "transactional id"),
+    needed={"hijacks": _HIJACKS, "fences": 1},
+    marks="prove",
+    **_UNDER_LOAD,
+)
 def hijacked_id(stage: CellEnvironment) -> None:
     """Somebody else takes our transactional id, ten times: the writer is fenced, and takes it back."""
     name = str(TransactionalId(stage.names.group, stage.names.input, stage.partition))
-    with stage.feeding(600):
-        stage.orders(1000, "--transactional")
-        stage.writer("--follow", "--max-records-per-transaction", "200")
-        stage.await_commits(10)
+    with stage.at_work("--max-records-per-transaction", "200", commits=10):
         for _ in range(_HIJACKS):
-            at = time.time()
-            _take(stage, name, 1)
+            taken = time.time()
+            take_id(stage, name)
             stage.fire("hijacks")
-            stage.recovered(at, [stage.partition])
+            stage.recovered(taken, [stage.partition])
             stage.pause(stage.random.uniform(0.05, 0.4))
 
 
-def _take(stage: CellEnvironment, name: str, times: int) -> None:
-    """Be the newest holder of an id so many times over."""
+def take_id(stage: CellEnvironment, name: str, times: int = 1) -> None:
+    """Become the newest holder of a transactional id, so many times over."""
     for _ in range(times):
         thief = producer(stage.cluster.connection, name, timeout_s=_ASK_S, message_max_bytes=1_000_000)
         with mapped("fence"):
             thief.init_transactions(_ASK_S)
 
 
+@CELLS(
+    *("F27-foreign-member", "somebody else subscribes with our group", "group"), needed={"strangers": 1}, **_UNDER_LOAD
+)
 def foreign_member(stage: CellEnvironment) -> None:
     """Somebody subscribes with our group, which is allowed by name: the writer's positions stay its own."""
     stranger = consumer(stage.cluster.connection, stage.names.group, READ_COMMITTED)
     try:
-        with stage.feeding():
-            stage.orders(1000, "--transactional")
-            stage.writer("--follow", "--max-records-per-transaction", "200", "--allow", "group-members")
-            stage.await_commits(10)
+        with stage.at_work("--max-records-per-transaction", "200", "--allow", "group-members", feed=300, commits=10):
             stranger.subscribe([stage.names.input])
             joined = time.time()
             stage.until(lambda: _joined(stranger), "a stranger joining the group", 30.0)
@@ -173,6 +202,12 @@ def _joined(stranger: object) -> bool:
     return bool(stranger.assignment())  # type: ignore[attr-defined]
 
 
+@CELLS(
+    *("F28-33000-transactions", "33,000 transactions on one id", "producer epoch"),
+    needed={"transactions": _FENCED_FAST},
+    limit_s=1800.0,
+    **_OVERFLOW,
+)
 def epochs(stage: CellEnvironment) -> None:
     """33,000 transactions under one id: the epoch runs over, and the id goes on with another producer id."""
     stage.orders(_FENCED_FAST)
@@ -180,114 +215,18 @@ def epochs(stage: CellEnvironment) -> None:
     stage.fire("transactions", stage.commits())
 
 
+@CELLS(
+    *("F28-overflow-short", "32,000 fences and 600 transactions on one id", "producer epoch"),
+    needed={"transactions": 600},
+    limit_s=300.0,
+    **_OVERFLOW,
+)
 def epochs_short(stage: CellEnvironment) -> None:
     """The same with most of the epochs used up by fences alone, then 600 transactions across the overflow."""
     stage.orders(1)
     stage.drain()
     name = str(TransactionalId(stage.names.group, stage.names.input, 0))
-    _take(stage, name, _EPOCHS - 300)
+    take_id(stage, name, _EPOCHS - 300)
     stage.orders(600)
     stage.drain("--max-records-per-transaction", "1")
     stage.fire("transactions", stage.commits())
-
-
-ONE_BROKER: dict[str, str] = {}
-
-CELLS = (
-    Cell(
-        name="F23-offsets-deleted",
-        row="F23",
-        fault="the group's offsets deleted",
-        target="group",
-        moment="between runs",
-        play=offsets_deleted,
-        needed={"offsets_lost": 1, "refusals": 1},
-        marks=frozenset({"prove"}),
-    ),
-    Cell(
-        name="F23-offsets-expired",
-        row="F23",
-        fault="the group's offsets expired",
-        target="group",
-        moment="between runs",
-        play=offsets_expired,
-        needed={"offsets_lost": 1, "refusals": 1},
-        limit_s=240.0,
-        properties={"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "3000"},
-    ),
-    Cell(
-        name="F24-retention",
-        row="F24",
-        fault="retention passes the committed offset",
-        target="input",
-        moment="between runs",
-        play=retention,
-        needed={"records_lost": 1, "refusals": 1},
-        judged=False,
-    ),
-    Cell(
-        name="F25-recreated",
-        row="F25",
-        fault="input deleted and made again",
-        target="input",
-        moment="between runs",
-        play=recreated,
-        needed={"recreations": 1, "refusals": 2},
-        judged=False,
-    ),
-    Cell(
-        name="F26-more-partitions",
-        row="F26",
-        fault="partitions added",
-        target="input",
-        moment="under load",
-        play=more_partitions,
-        needed={"partitions_added": 2},
-        bound_s=30.0,
-    ),
-    Cell(
-        name="F27-hijacked-id",
-        row="F27",
-        fault="somebody else inits our transactional id",
-        target="transactional id",
-        moment="under load",
-        play=hijacked_id,
-        needed={"hijacks": _HIJACKS, "fences": 1},
-        bound_s=15.0,
-        marks=frozenset({"prove"}),
-    ),
-    Cell(
-        name="F27-foreign-member",
-        row="F27",
-        fault="somebody else subscribes with our group",
-        target="group",
-        moment="under load",
-        play=foreign_member,
-        needed={"strangers": 1},
-        bound_s=15.0,
-    ),
-    Cell(
-        name="F28-33000-transactions",
-        row="F28",
-        fault="33,000 transactions on one id",
-        target="producer epoch",
-        moment="overflow",
-        play=epochs,
-        needed={"transactions": _FENCED_FAST},
-        limit_s=1800.0,
-        partitions=1,
-        properties=ONE_BROKER,
-    ),
-    Cell(
-        name="F28-overflow-short",
-        row="F28",
-        fault="32,000 fences and 600 transactions on one id",
-        target="producer epoch",
-        moment="overflow",
-        play=epochs_short,
-        needed={"transactions": 600},
-        limit_s=300.0,
-        partitions=1,
-        properties=ONE_BROKER,
-    ),
-)

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from brew.errors import BrewError
-from brew.kafka.clients import mapped, producer
 from brew.names import TransactionalId
-from proof.campaign.cell import Cell, Need
+from proof.campaign.cell import BOTH, CellTable, Need
 from proof.campaign.cells.broker import move_leaders, whole
-from proof.campaign.cells.direct import BOTH
+from proof.campaign.cells.kafka import take_id
 from proof.campaign.cells.writer import died
 from proof.campaign.cluster import CLIENTS
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment
 
+CELLS = CellTable(moment="always", needs={Need.SANDBOX, Need.THREE, Need.NETWORKS})
+
 _ROUND_S = 30.0
 _BEAT_S = 2.0
 _QUIET = 0.25
 _MOST = 3
-_ASK_S = 20.0
 
 
 @dataclass
@@ -35,29 +34,32 @@ class _Writers:
     now: Program | None = None
     rivals: list[Program] = field(default_factory=list)
 
+    def running(self) -> Program | None:
+        return self.now if self.now is not None and self.now.code() is None else None
+
     def keep_up(self) -> None:
-        if self.now is None or self.now.code() is not None:
+        if not self.running():
             self.now = self.stage.writer("--follow", "--max-records-per-transaction", "200")
 
     def change(self) -> None:
         """End the writer; the next one reads the other way."""
-        if self.now is not None and self.now.code() is None:
-            self.stage.stop(self.now)
+        if writer := self.running():
+            self.stage.stop(writer)
 
     def kill(self) -> None:
-        if self.now is not None and self.now.code() is None:
-            self.now.kill()
-            died(self.stage, self.now)
+        if writer := self.running():
+            writer.kill()
+            died(self.stage, writer)
 
     def rival(self) -> None:
-        if not any(one.code() is None for one in self.rivals):
+        if not any(rival.code() is None for rival in self.rivals):
             self.rivals.append(self.stage.writer("--follow", name="rival"))
             self.stage.fire("rivals")
 
     def calm(self) -> None:
-        for one in self.rivals:
-            if one.code() is None:
-                self.stage.stop(one)
+        for rival in self.rivals:
+            if rival.code() is None:
+                self.stage.stop(rival)
 
 
 def _kill_broker(stage: CellEnvironment, _writers: _Writers) -> None:
@@ -70,7 +72,7 @@ def _kill_broker(stage: CellEnvironment, _writers: _Writers) -> None:
 
 
 def _pause_broker(stage: CellEnvironment, _writers: _Writers) -> None:
-    victims = [one for one in stage.sandbox.brokers if one not in stage.sandbox.down()]
+    victims = [broker for broker in stage.sandbox.brokers if broker not in stage.sandbox.down()]
     victim = stage.random.choice(victims)
     stage.sandbox.pause(victim)
     stage.fire("broker_pauses")
@@ -80,7 +82,7 @@ def _pause_broker(stage: CellEnvironment, _writers: _Writers) -> None:
 
 def _cut(stage: CellEnvironment, _writers: _Writers) -> None:
     victim = stage.random.choice(stage.sandbox.brokers)
-    peers: list[int | str] = [one for one in stage.sandbox.brokers if one != victim]
+    peers: list[int | str] = [broker for broker in stage.sandbox.brokers if broker != victim]
     others: list[int | str] = stage.random.choice([[CLIENTS], peers])
     stage.sandbox.cut(victim, *others)
     stage.fire("cuts")
@@ -93,29 +95,18 @@ def _move(stage: CellEnvironment, _writers: _Writers) -> None:
     stage.fire("storms")
 
 
-def _kill_writer(_stage: CellEnvironment, writers: _Writers) -> None:
-    writers.kill()
-
-
 def _freeze_writer(stage: CellEnvironment, writers: _Writers) -> None:
-    if writers.now is not None and writers.now.code() is None:
-        writers.now.signal(signal.SIGSTOP)
+    if writer := writers.running():
+        writer.signal(signal.SIGSTOP)
         stage.fire("pauses")
         writers.rival()
         stage.pause(stage.random.uniform(0.5, 4.0))
-        writers.now.signal(signal.SIGCONT)
-
-
-def _rival(_stage: CellEnvironment, writers: _Writers) -> None:
-    writers.rival()
+        writer.signal(signal.SIGCONT)
 
 
 def _hijack(stage: CellEnvironment, _writers: _Writers) -> None:
     partition = stage.random.randrange(stage.cell.partitions)
-    name = str(TransactionalId(stage.names.group, stage.names.input, partition))
-    thief = producer(stage.cluster.connection, name, timeout_s=_ASK_S, message_max_bytes=1_000_000)
-    with mapped("fence"):
-        thief.init_transactions(_ASK_S)
+    take_id(stage, str(TransactionalId(stage.names.group, stage.names.input, partition)))
     stage.fire("hijacks")
 
 
@@ -124,9 +115,9 @@ FAULTS: dict[str, Callable[[CellEnvironment, _Writers], None]] = {
     "broker_pauses": _pause_broker,
     "cuts": _cut,
     "storms": _move,
-    "kills": _kill_writer,
+    "kills": lambda _stage, writers: writers.kill(),
     "pauses": _freeze_writer,
-    "rivals": _rival,
+    "rivals": lambda _stage, writers: writers.rival(),
     "hijacks": _hijack,
 }
 
@@ -167,25 +158,12 @@ def _round(stage: CellEnvironment, writers: _Writers, kinds: list[str], end: flo
         stage.pause(min(_BEAT_S, max(0.1, end - time.monotonic())))
 
 
-def _cell(name: str, minutes: float, *marks: str, needed: dict[str, int]) -> Cell:
-    return Cell(
-        name=name,
-        row="F38" if name.startswith("F38") else "soak",
-        fault=f"random mixture of {len(FAULTS)} kinds, {minutes:g} minutes",
-        target="all",
-        moment="always",
-        play=functools.partial(mixture, minutes),
-        needs=frozenset({Need.SANDBOX, Need.THREE, Need.NETWORKS}),
-        needed=needed,
-        limit_s=minutes * 60 + 600,
-        marks=frozenset(marks),
-    )
-
-
 # What faults of all kinds do to transactions: some are fenced, some aborted with records in the log.
-_DONE = {"fences": 1, "aborted_records": 1}
-CELLS = (
-    _cell("F38-mixture", 5.0, needed={"rounds": 5, **_DONE}),
-    _cell("F38-mixture-short", 1.0, "prove", needed={"rounds": 2}),
-    _cell("soak-F38", 60.0, "soak", needed=dict.fromkeys((*FAULTS, "connector_writers", "direct_writers"), 1) | _DONE),
-)
+_ABORTED = {"fences": 1, "aborted_records": 1}
+for _name, _minutes, _marks, _needed in (
+    ("F38-mixture", 5.0, "", {"rounds": 5, **_ABORTED}),
+    ("F38-mixture-short", 1.0, "prove", {"rounds": 2}),
+    ("soak-F38", 60.0, "soak", dict.fromkeys((*FAULTS, "connector_writers", "direct_writers"), 1) | _ABORTED),
+):
+    _fault = f"random mixture of {len(FAULTS)} kinds, {_minutes:g} minutes"
+    CELLS(_name, _fault, "all", _minutes, needed=_needed, limit_s=_minutes * 60 + 600, marks=_marks)(mixture)

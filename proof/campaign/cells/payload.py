@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from brew.deadline import Deadline
 from brew.errors import Refused
-from brew.kafka import cluster_admin, offsets, topics
+from brew.kafka import cluster_admin, topics
 from brew.kafka.clients import producer
-from brew.kafka.log_reader import Row, scan_rows
-from brew.names import READ_COMMITTED
 from brew.offsets import SourcePosition
 from brew.records import ERROR_REASON, Reason
 from proof import log_summary
-from proof.campaign.cell import Cell
+from proof.campaign.cell import CellTable
 from proof.campaign.payloads import MAX_BYTES, MAX_DEPTH, payloads
 from proof.campaign.programs import digest, parsed, watching
 from proof.campaign.stage import CellEnvironment, StalledError
 from proof.oracle import beyond
 
+CELLS = CellTable(moment="always", limit_s=600.0)
+
 _LARGEST = 16 * 1024 * 1024
 _FLUSH_S = 120.0
 _ASK_S = 60.0
 _RSS_MIB = 600
-_MOST_TOLD = 5
+_MOST_SHOWN = 5
 # Two thirds of the payloads are none that could be read; most of these are parsed, and found out by that.
 _PARSED_OF = 2
 
@@ -43,9 +42,9 @@ def poison(count: int, stage: CellEnvironment) -> None:
     if client.flush(_FLUSH_S):
         raise Refused("the payloads could not all be written; look at the brokers' logs")
     stage.fire("payloads", count)
-    shoulder = stage.folder / "parsed"
+    watched = stage.folder / "parsed"
     limits = ("--max-record-bytes", str(MAX_BYTES), "--max-record-depth", str(MAX_DEPTH), "--max-rejected", "1")
-    with watching(stage.programs, shoulder):
+    with watching(stage.programs, watched):
         writer = stage.writer("--patience", "60", *limits)
     peak = 0
     while writer.code() is None:
@@ -57,34 +56,40 @@ def poison(count: int, stage: CellEnvironment) -> None:
     stage.notes.append(f"the writer's memory peaked at {peak // 1024} MiB")
     if peak > _RSS_MIB * 1024:
         stage.doubts.append(f"the writer took {peak // 1024} MiB, {_RSS_MIB} MiB are expected at most")
-    _look(stage, parsed(shoulder))
+    _compare(stage, parsed(watched))
 
 
-def _look(stage: CellEnvironment, seen: set[bytes]) -> None:
-    """The group stands at the end; limits were held, by their names, and before anything was parsed."""
+for _name, _count, _marks in (("F35-poison", 100_000, ""), ("F35-poison-short", 5_000, "prove")):
+    _needed = {"payloads": _count, "parsed": _count // _PARSED_OF, **dict.fromkeys(Reason, 1)}
+    CELLS(_name, f"{_count:,} fuzzed payloads, records of 1 and 10 MB", "writer", _count, needed=_needed, marks=_marks)(
+        poison
+    )
+
+
+def _compare(stage: CellEnvironment, seen: set[bytes]) -> None:
+    """The group has committed the end; limits were held, by their names, and before anything was parsed."""
     connection, name, deadline = stage.cluster.connection, stage.names.input, Deadline(_ASK_S)
     group = log_summary.group_position(connection, stage.names.group, name, deadline)
-    for one in group.partitions:
-        if one.committed != one.offsets.end:
-            stuck = f"partition {one.partition} is committed to {one.committed}, its end is {one.offsets.end}"
-            stage.findings.append({"name": "stuck-offset", "evidence": stuck})
-    letters = {}
-    for _, _, _, _, headers, _ in _rows(stage, stage.names.dead_letter):
-        source, told = SourcePosition.of(headers), dict(headers)
-        if source is not None:
-            letters[source.partition, source.offset] = (told.get(ERROR_REASON) or b"").decode("utf-8", "replace")
-    found: list[Mapping[str, Any]] = []
-    for partition, offset, _, value, _, _ in _rows(stage, name):
+    for position in group.partitions:
+        if position.committed != position.offsets.end:
+            stuck = f"partition {position.partition} is committed to {position.committed}"
+            stage.findings.append({"name": "stuck-offset", "evidence": f"{stuck}, its end is {position.offsets.end}"})
+    reasons = {}
+    for _, _, _, _, headers, _ in stage.records(stage.names.dead_letter):
+        if (source := SourcePosition.of(headers)) is not None:
+            reason = dict(headers).get(ERROR_REASON) or b""
+            reasons[source.partition, source.offset] = reason.decode("utf-8", "replace")
+    wrong: list[Mapping[str, Any]] = []
+    for partition, offset, _, value, _, _ in stage.records(name):
         if value is None:
             continue
         stage.fire("parsed", int(digest(value) in seen))
-        if wrong := limit_broken(value, letters.get((partition, offset)), was_parsed=digest(value) in seen):
-            found.append(
-                {"name": wrong[0], "topic": name, "partition": partition, "offset": offset, "evidence": wrong[1]}
-            )
-    stage.findings += found[:_MOST_TOLD]
-    for reason, number in Counter(letters.values()).items():
-        stage.fire(reason, number)
+        if broken := limit_broken(value, reasons.get((partition, offset)), was_parsed=digest(value) in seen):
+            place = {"topic": name, "partition": partition, "offset": offset}
+            wrong.append({"name": broken[0], **place, "evidence": broken[1]})
+    stage.findings += wrong[:_MOST_SHOWN]
+    for kind, number in Counter(reasons.values()).items():
+        stage.fire(kind, number)
 
 
 def limit_broken(value: bytes, rejected: str | None, *, was_parsed: bool) -> tuple[str, str] | None:
@@ -101,14 +106,6 @@ def limit_broken(value: bytes, rejected: str | None, *, was_parsed: bool) -> tup
     if wanted is not None and was_parsed:
         return "parsed-over-limit", f"{wanted}, and parsed all the same: {value[:40]!r}"
     return None
-
-
-def _rows(stage: CellEnvironment, topic: str) -> Iterator[Row]:
-    connection, partitions = stage.cluster.connection, range(stage.cell.partitions)
-    ends = offsets.log_offsets(stage.cluster.admin, topic, partitions, Deadline(_ASK_S))
-    ranges = {partition: (log.first, log.last_stable) for partition, log in ends.items()}
-    for batch in scan_rows(connection, topic, ranges, READ_COMMITTED):
-        yield from batch
 
 
 def _produce(client: object, topic: str, value: bytes | None, key: bytes | None, partition: int) -> None:
@@ -129,20 +126,3 @@ def _peak_kib(pid: int) -> int:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1])
     return 0
-
-
-def _cell(name: str, count: int, *marks: str) -> Cell:
-    return Cell(
-        name=name,
-        row="F35",
-        fault=f"{count:,} fuzzed payloads, records of 1 and 10 MB",
-        target="writer",
-        moment="always",
-        play=functools.partial(poison, count),
-        needed={"payloads": count, "parsed": count // _PARSED_OF, **dict.fromkeys(Reason, 1)},
-        limit_s=600.0,
-        marks=frozenset(marks),
-    )
-
-
-CELLS = (_cell("F35-poison", 100_000), _cell("F35-poison-short", 5_000, "prove"))

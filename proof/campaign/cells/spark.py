@@ -1,9 +1,8 @@
-"""The same through Spark: workers, executors and drivers die, hang, and come twice."""
+"""The same through Spark: workers, executors and drivers die, hang and come twice; leases of the direct reader end."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import re
 import signal
@@ -17,17 +16,30 @@ import psutil
 
 from brew.journal import Phase, Step
 from brew.names import CrashPoint
-from proof.campaign.cell import Cell, Need
-from proof.campaign.cells.direct import CONNECTOR, DIRECT
+from proof.campaign.cell import CONNECTOR, DIRECT, CellTable, Need, nothing
 from proof.campaign.cells.writer import ROWS
-from proof.campaign.effects import COPIES, OPEN, caught_open, copies, fenced_since, signal_all, tree
+from proof.campaign.effects import (
+    COPIES,
+    OPEN,
+    caught_open,
+    copies,
+    cut,
+    fenced_since,
+    holders,
+    lines,
+    signal_all,
+    tree,
+)
 from proof.campaign.freezer import frozen
 from proof.campaign.journals import Kill, open_ranges
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment, StalledError
 
+CELLS = CellTable(path="spark", moment="mid batch", needs={Need.SPARK}, limit_s=1500.0)
+
 _LOCAL = ("--master", "local[2]")
 _CLUSTER = ("--master", "local-cluster[2,1,1024]")
+_SMALL = ("--max-records-per-transaction", "500")
 _SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.multiplier": "1.01",
@@ -46,23 +58,27 @@ _EXECUTOR, _DRIVER, _WORKER = "CoarseGrainedExecutorBackend", "SparkSubmit", "py
 
 def family(writer: Program, word: str) -> list[psutil.Process]:
     """The processes below a writer whose command line holds ``word``, the oldest first."""
-    found = []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for one in psutil.Process(writer.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if any(word in part for part in one.cmdline()):
-                    found.append(one)
-    return sorted(found, key=lambda one: one.create_time())
+    below = [process for process in tree(psutil.Process(writer.pid)) if process.pid != writer.pid]
+    return sorted(
+        (process for process in below if any(word in part for part in _words(process))),
+        key=lambda process: process.create_time(),
+    )
+
+
+def _words(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return list(process.cmdline())
+    return []
 
 
 def _conf(settings: dict[str, str]) -> list[str]:
     return [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
 
 
-def _started(stage: CellEnvironment, *options: str, name: str = "writer") -> Program:
-    writer = stage.writer(*options, "--follow", "--max-records-per-transaction", "500", name=name)
-    stage.await_commits(4, _START_S * stage.slack)
-    return writer
+def _at_work(
+    stage: CellEnvironment, *options: str, feed: int = 300, orders: int = 2000
+) -> contextlib.AbstractContextManager[Program]:
+    return stage.at_work(*options, feed=feed, orders=orders, seconds=_START_S * stage.slack)
 
 
 def workers_crash(point: CrashPoint, stage: CellEnvironment) -> None:
@@ -80,13 +96,22 @@ def workers_crash(point: CrashPoint, stage: CellEnvironment) -> None:
     stage.fire("kills", died)
 
 
+for _point in CrashPoint:
+    CELLS(
+        *(f"{ROWS[_point]}-{_point}-spark", "SIGKILL", "Spark's Python worker", _point),
+        moment=_point,
+        needed={"kills": 0},
+        limit_s=1800.0,
+    )(workers_crash)
+
+
 def deaths(stage: CellEnvironment) -> int:
     """Writer processes in which a partition's last attempt has no outcome: they died in it."""
     stage.journals.look()
     written = [e for e in stage.journals.entries if e.step is not Step.READ]
-    lines = sorted(written, key=lambda e: (e.pid, e.fields["partition"], e.at))
-    last = {place: [*some][-1] for place, some in groupby(lines, key=lambda e: (e.pid, e.fields["partition"]))}
-    return len({pid for (pid, _), line in last.items() if line.step is not Step.OUTCOME})
+    ordered = sorted(written, key=lambda e: (e.pid, e.fields["partition"], e.at))
+    last = {place: [*some][-1] for place, some in groupby(ordered, key=lambda e: (e.pid, e.fields["partition"]))}
+    return len({pid for (pid, _), entry in last.items() if entry.step is not Step.OUTCOME})
 
 
 def _stopped_in_transaction(stage: CellEnvironment, *roots: psutil.Process) -> list[psutil.Process]:
@@ -100,93 +125,92 @@ def _stopped_in_transaction(stage: CellEnvironment, *roots: psutil.Process) -> l
 
 def _kill(victims: Sequence[psutil.Process]) -> float:
     """SIGKILL to all of them; return when that was done."""
-    for one in victims:
+    for process in victims:
         with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
+            process.kill()
     return time.time()
 
 
+@CELLS("F06-executor", "SIGKILL", "executor JVM", bound_s=30.0, needed={"kills": 1, OPEN: 1})
 def executor_killed(stage: CellEnvironment) -> None:
     """One of two executor JVMs dies in mid batch; Spark gives its tasks to another one."""
-    with stage.feeding():
-        stage.orders(2000, "--transactional")
-        writer = _started(stage, *_CLUSTER)
+    with _at_work(stage, *_CLUSTER, *_SMALL) as writer:
         for _ in range(stage.times):
             if not (executors := family(writer, _EXECUTOR)):
                 stage.doubts.append("no executor was found to kill")
                 return
             if not (victims := _stopped_in_transaction(stage, stage.random.choice(executors))):
                 return
-            at = _kill(victims)
+            killed = _kill(victims)
             stage.fire("kills")
-            stage.recovered(at)
+            stage.recovered(killed)
             stage.await_commits(8)
 
 
+@CELLS("F06-driver", "SIGKILL", "driver JVM and program", bound_s=30.0, needed={"kills": 1, OPEN: 1})
 def driver_killed(stage: CellEnvironment) -> None:
     """The driver's JVM and program die; a new driver resumes from the group's offset."""
-    with stage.feeding():
-        stage.orders(2000, "--transactional")
-        writer = _started(stage, *_LOCAL)
+    with _at_work(stage, *_LOCAL, *_SMALL) as writer:
         for _ in range(stage.times):
             if not (victims := _stopped_in_transaction(stage, psutil.Process(writer.pid))):
                 return
-            at = _kill(victims)
+            killed = _kill(victims)
             writer.kill()
             stage.fire("kills")
-            writer = stage.writer(*_LOCAL, "--follow", "--max-records-per-transaction", "500", name="next")
-            stage.recovered(at)
+            writer = stage.writer(*_LOCAL, "--follow", *_SMALL, name="next")  # noqa: PLW2901 - the next to be killed
+            stage.recovered(killed)
             stage.await_commits(8)
 
 
+@CELLS(
+    *("F06-driver-and-executor", "SIGKILL at once", "driver and an executor JVM"),
+    bound_s=30.0,
+    needed={"killed_together": 1, OPEN: 1},
+)
 def driver_and_executor_killed(stage: CellEnvironment) -> None:
     """Driver and one of two executors die at the same moment; the other one is left alone, and a new run goes on."""
-    with stage.feeding():
-        stage.orders(2000, "--transactional")
-        writer = _started(stage, *_CLUSTER)
+    with _at_work(stage, *_CLUSTER, *_SMALL) as writer:
         for _ in range(stage.times):
             executor = stage.random.choice(family(writer, _EXECUTOR))
             if not (victims := _stopped_in_transaction(stage, executor)):
                 return
-            before = {one.pid for one in tree(psutil.Process(writer.pid))}
-            at = _kill([*victims, *family(writer, _DRIVER)])
+            before = {process.pid for process in tree(psutil.Process(writer.pid))}
+            killed = _kill([*victims, *family(writer, _DRIVER)])
             writer.process_kill()
             stage.fire("killed_together")
-            writer = stage.writer(*_CLUSTER, "--follow", "--max-records-per-transaction", "500", name="next")
-            stage.recovered(at, without=before)
+            writer = stage.writer(*_CLUSTER, "--follow", *_SMALL, name="next")  # noqa: PLW2901 - the next to be killed
+            stage.recovered(killed, without=before)
             stage.await_commits(8)
 
 
+@CELLS(
+    *("F07-orphan", "SIGSTOP, JVM killed, SIGCONT", "Python worker"),
+    bound_s=30.0,
+    needed={"pauses": 1, "zombies_fenced": 1, OPEN: 1},
+)
 def orphan(stage: CellEnvironment) -> None:
     """A worker hangs, its JVM and driver die, a new driver goes on; then the worker wakes up."""
-    with stage.feeding():
-        stage.orders(2000, "--transactional")
-        writer = _started(stage, *_LOCAL)
+    with _at_work(stage, *_LOCAL, *_SMALL) as writer:
         workers = _stopped_in_transaction(stage, *family(writer, _WORKER))
         try:
             if not workers:
                 return
             # Their daemon is not woken: it would end them as soon as it heard that the JVM is gone.
-            orphans = [one for one in workers if one.ppid() in {other.pid for other in workers}]
+            orphans = [worker for worker in workers if worker.ppid() in {other.pid for other in workers}]
             with frozen(workers) as freezer:
                 stage.fire("pauses", len(orphans))
-                for victim in family(writer, _DRIVER):
-                    victim.kill()
+                _kill(family(writer, _DRIVER))
                 writer.kill()
-                at = time.time()
+                killed = time.time()
                 stage.writer(*_LOCAL, "--follow", name="next")
-                stage.recovered(at)
+                stage.recovered(killed)
                 woken = time.time()
                 freezer.release(orphans)
-                stage.fire("zombies_fenced", int(fenced_since(stage, {one.pid for one in orphans}, woken)))
-                for worker in workers:  # still frozen, the daemon would end with the others
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        worker.kill()
+                stage.fire("zombies_fenced", int(fenced_since(stage, {process.pid for process in orphans}, woken)))
+                _kill(workers)  # the daemon, still frozen, would end with the others
             stage.await_commits(8)
         finally:
-            for worker in workers:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    worker.send_signal(signal.SIGKILL)
+            _kill(workers)
 
 
 def _met(stage: CellEnvironment) -> int:
@@ -195,37 +219,36 @@ def _met(stage: CellEnvironment) -> int:
     return sum(e.fields.get("status") in _MEETINGS for e in stage.journals.entries if e.step is Step.OUTCOME)
 
 
+@CELLS("F08-two-drivers", "two drivers, one group", "driver", needed={"rivals": 2, "meetings": 1})
 def two_drivers(stage: CellEnvironment) -> None:
     """Two Spark drivers with one group fence each other."""
     with stage.feeding(600):
         stage.orders(2000)
-        first = _started(stage, *_LOCAL, name="first")
+        first = stage.writer(*_LOCAL, "--follow", *_SMALL, name="first")
+        stage.await_commits(4, _START_S * stage.slack)
         second = stage.writer(*_LOCAL, "--follow", name="second")
         wanted = stage.times
         stage.until(lambda: _met(stage) >= wanted, f"the drivers meet {wanted} times", _START_S * stage.slack)
         stage.pause(20.0)
         stage.fire("meetings", _met(stage))
-        for writer in (first, second):
-            if writer.code() is not None:
-                stage.notes.append(f"{writer.name} ended with {writer.code()}: {writer.last_words()}")
+        stage.note_ended(first, second)
         stage.fire("rivals", 2)
 
 
+@CELLS(*("F09-speculation", "a task stands still, a copy runs", "Spark"), needed={OPEN: 1, COPIES: 1, "fences": 1})
 def speculation(stage: CellEnvironment) -> None:
     """A task stands still in its transaction, and Spark runs a copy of it on another host; then the first one wakes."""
     master = standalone(stage)
     with stage.feeding():
         stage.orders(4000)
-        stage.writer(*("--master", master, "--follow", "--max-records-per-transaction", "500"), *_conf(_SPECULATION))
+        stage.writer("--master", master, "--follow", *_SMALL, *_conf(_SPECULATION))
         stage.await_commits(4, _START_S * stage.slack)
         sleeper = stage.random.choice(_executor_workers(stage))
         if not (victims := _stopped_in_transaction(stage, sleeper)):
             return
-        asleep = time.time()
+        pids, asleep = {process.pid for process in victims}, time.time()
         try:
-            stage.until(
-                lambda: copied(stage, {one.pid for one in victims}, asleep), "a copy of a task that stands still"
-            )
+            stage.until(lambda: copied(stage, pids, asleep), "a copy of a task that stands still")
             stage.recovered(asleep)
         finally:
             signal_all(victims, stop=False)
@@ -252,36 +275,40 @@ def standalone(stage: CellEnvironment) -> str:
     assert found is not None
     assert found.origin is not None
     command = str(Path(found.origin).parent / "bin" / "spark-class")
-    where = ("--port", "0", "--webui-port", "0")
+    ports = ("--port", "0", "--webui-port", "0")
     stage.programs.environment["PYSPARK_PYTHON"] = sys.executable  # a worker would take the first python3 on PATH
     deploy = "org.apache.spark.deploy"
-    master = stage.programs.start("master", command, f"{deploy}.master.Master", "--host", _HOSTS[0], *where)
+    master = stage.programs.start("master", command, f"{deploy}.master.Master", "--host", _HOSTS[0], *ports)
     stage.until(lambda: _url(master) is not None, "Spark's master", _START_S * stage.slack)
     url = _url(master)
     assert url is not None
     for host in _HOSTS:
-        words = ("--host", host, *where, "--cores", "2", "--memory", "1g", "--work-dir", str(stage.folder / host))
+        words = ("--host", host, *ports, "--cores", "2", "--memory", "1g", "--work-dir", str(stage.folder / host))
         stage.programs.start(f"worker-{host}", command, f"{deploy}.worker.Worker", *words, url)
     return url
 
 
 def _url(master: Program) -> str | None:
-    told = re.search(r"spark://[\d.]+:\d+", master.said())
-    return told and told.group()
+    address = re.search(r"spark://[\d.]+:\d+", master.said())
+    return address and address.group()
 
 
 def _executor_workers(stage: CellEnvironment) -> list[psutil.Process]:
     """Python workers of all executors; those are no children of the driver in a standalone cluster."""
-    found = [one for program in stage.programs.running() for one in tree(psutil.Process(program.pid))]
-    return [one for one in found if any(_WORKER in word for word in _words(one))]
+    running = [process for program in stage.programs.running() for process in tree(psutil.Process(program.pid))]
+    return [process for process in running if any(_WORKER in word for word in _words(process))]
 
 
-def _words(process: psutil.Process) -> list[str]:
-    with contextlib.suppress(psutil.Error):
-        return list(process.cmdline())
-    return []
+CELLS(
+    *("F09-split-range", "repartition, minPartitions", "Spark"),
+    moment="plan",
+    needs=(),
+    limit_s=120.0,
+    not_applicable="no option reaches that setting, and a plan that cuts a range is refused before it runs",
+)(nothing)
 
 
+@CELLS("F37-no-local-disk", "spark.local.dir can't be written", "disk", needed={"full_disks": 1})
 def no_local_disk(stage: CellEnvironment) -> None:
     """Spark's own directory can't be written: the run ends with nothing committed, and the next one does it all."""
     stage.orders(500)
@@ -292,85 +319,101 @@ def no_local_disk(stage: CellEnvironment) -> None:
     stage.fire("full_disks")
 
 
-def _cell(
-    name: str,
-    fault: str,
-    target: str,
-    play: Callable[[CellEnvironment], None],
-    *,
-    bound_s: float | None = None,
-    **needed: int,
-) -> Cell:
-    return Cell(
-        name=name,
-        row=name.partition("-")[0],
-        fault=fault,
-        target=target,
-        moment="mid batch",
-        play=play,
-        path="spark",
-        needs=frozenset({Need.SPARK}),
-        needed=needed,
-        bound_s=bound_s,
-        limit_s=1500.0,
-    )
+# Leases, which only the direct reader has: lost ones, holders and drivers that stand still for longer than one.
+
+_LEASE_S = 3.0
+_LEASED = (*_LOCAL, "--lease", f"{_LEASE_S:g}", "--max-records-per-transaction", "200")
+_SLOTS = 2
+_LET_GO_S = 30.0
+_LEASE = {"moment": "open transaction", "bound_s": 20.0, "limit_s": 1200.0}
 
 
-def _crash_cell(point: CrashPoint) -> Cell:
-    return Cell(
-        name=f"{ROWS.get(point, 'F01')}-{point}-spark",
-        row=ROWS.get(point, "F01"),
-        fault="SIGKILL",
-        target="Spark's Python worker",
-        moment=point,
-        play=functools.partial(workers_crash, point),
-        path="spark",
-        needs=frozenset({Need.SPARK}),
-        needed={"kills": 0},
-        limit_s=1800.0,
-    )
+def _workers(stage: CellEnvironment, writer: Program) -> list[psutil.Process]:
+    """The lease holders, all of them, at work; the driver is none."""
+
+    def others() -> list[psutil.Process]:
+        return [process for process in holders(writer) if process.pid != writer.pid]
+
+    stage.until(lambda: len(others()) >= _SLOTS, "a holder on each slot", _START_S * stage.slack)
+    return others()
 
 
-def _none(_stage: CellEnvironment) -> None:
-    """Nothing to play."""
+def _caught(stage: CellEnvironment, writer: Program) -> tuple[psutil.Process, set[int]] | None:
+    """A lease holder that is stopped with a transaction open, and in which partitions."""
+    holder = stage.random.choice(_workers(stage, writer))
+    partitions = caught_open(stage, [holder])
+    if not partitions:
+        stage.doubts.append("no holder was caught with a transaction that the brokers know as open")
+        return None
+    return holder, partitions
 
 
-CELLS: Sequence[Cell] = (
-    *map(_crash_cell, CrashPoint),
-    _cell("F06-executor", "SIGKILL", "executor JVM", executor_killed, bound_s=30.0, kills=1, **{OPEN: 1}),
-    _cell("F06-driver", "SIGKILL", "driver JVM and program", driver_killed, bound_s=30.0, kills=1, **{OPEN: 1}),
-    _cell(
-        "F06-driver-and-executor",
-        "SIGKILL at once",
-        "driver and an executor JVM",
-        driver_and_executor_killed,
-        bound_s=30.0,
-        killed_together=1,
-        **{OPEN: 1},
-    ),
-    _cell(
-        "F07-orphan",
-        "SIGSTOP, JVM killed, SIGCONT",
-        "Python worker",
-        orphan,
-        bound_s=30.0,
-        pauses=1,
-        zombies_fenced=1,
-        **{OPEN: 1},
-    ),
-    _cell("F08-two-drivers", "two drivers, one group", "driver", two_drivers, rivals=2, meetings=1),
-    _cell(
-        "F09-speculation", "a task stands still, a copy runs", "Spark", speculation, **{OPEN: 1, COPIES: 1, "fences": 1}
-    ),
-    Cell(
-        name="F09-split-range",
-        row="F09",
-        fault="repartition, minPartitions",
-        target="Spark",
-        moment="plan",
-        play=_none,
-        path="spark",
-        not_applicable="no option reaches that setting, and a plan that cuts a range is refused before it runs",
-    ),
-    _cell("F37-no-local-disk", "spark.local.dir can't be written", "disk", no_local_disk, full_disks=1),
+def _await_gone(stage: CellEnvironment, what: str, connected: Callable[[], object]) -> None:
+    stage.until(lambda: not connected(), what, _LET_GO_S * stage.slack)
+
+
+@CELLS(
+    *("F04-lease-holder", "SIGSTOP past the lease, then SIGCONT", "holder"),
+    needed={"holders_frozen": 1, OPEN: 1},
+    **_LEASE,
 )
+def holder_frozen(stage: CellEnvironment) -> None:
+    """A holder stands still in a transaction for longer than its lease; others work on what it had, and it wakes up."""
+    with _at_work(stage, *_LEASED, feed=600) as writer:
+        for _ in range(stage.times):
+            if (caught := _caught(stage, writer)) is None:
+                return
+            holder, partitions = caught
+            frozen = time.time()
+            try:
+                for partition in sorted(partitions):
+                    stage.recovered(frozen, [partition])
+            finally:
+                signal_all([holder], stop=False)
+            stage.fire("holders_frozen")
+            stage.await_commits(8)
+
+
+@CELLS(
+    *("F04-lease-driver", "SIGSTOP past all leases, then SIGCONT", "driver"),
+    needed={"drivers_frozen": 1, OPEN: 1},
+    **_LEASE,
+)
+def driver_frozen(stage: CellEnvironment) -> None:
+    """The driver stands still past all leases: its holders let go of everything by themselves; then it goes on."""
+    with _at_work(stage, *_LEASED, feed=600) as writer:
+        driver = psutil.Process(writer.pid)
+        for _ in range(stage.times):
+            workers = _workers(stage, writer)
+            if not caught_open(stage, [driver], at_work=workers):
+                stage.doubts.append("no holder had a transaction open when the driver stood still")
+                return
+            try:
+                _await_gone(stage, "holders that let go", lambda: any(lines(writer, worker) for worker in workers))  # noqa: B023 - called in this round
+                stage.fire("drivers_frozen")
+            finally:
+                driver.send_signal(signal.SIGCONT)
+            stage.recovered(time.time())
+            stage.await_commits(8)
+
+
+@CELLS(*("F07-lease-lost", "the line to the driver breaks", "holder"), needed={"leases_lost": 1, OPEN: 1}, **_LEASE)
+def lease_lost(stage: CellEnvironment) -> None:
+    """The line between a holder in a transaction and its driver breaks; its partitions are granted anew."""
+    with _at_work(stage, *_LEASED, feed=600) as writer:
+        for _ in range(stage.times):
+            if (caught := _caught(stage, writer)) is None:
+                return
+            holder, partitions = caught
+            try:
+                had = lines(writer, holder)
+                for _, descriptor in had:
+                    cut(holder, descriptor)
+            finally:
+                signal_all([holder], stop=False)
+            _await_gone(stage, "the line being gone", lambda: had & lines(writer, holder))  # noqa: B023 - called in this round
+            gone = time.time()  # until then the holder may have ended its own transaction
+            for partition in sorted(partitions):
+                stage.recovered(gone, [partition])
+            stage.fire("leases_lost")
+            stage.await_commits(8)

@@ -1,194 +1,371 @@
-"""All cells of stores, and those of the totals."""
+"""What the cells of stores share: programs, servers and sums."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import json
 import shutil
 import signal
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Self
 
-from brew.names import CrashPoint
-from proof.campaign.cell import Cell
-from proof.campaign.cells import stores_ledger as ledger
-from proof.campaign.cells import stores_ledger as members
-from proof.campaign.cells import stores_receive as receive
-from proof.campaign.cells.stores_programs import (
-    Consumer,
-    compare,
-    ended,
-    forgetting,
-    output_sums,
-    produce_orders,
-    require_progress,
-    totals,
-)
-from proof.campaign.result import VIOLATED
-from proof.campaign.stage import CellEnvironment
+import psutil
+import psycopg
 
-BEFORE = (CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS)
-AFTER = (CrashPoint.COMMIT_IN_FLIGHT, CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT)
-_ORDERS = 200
-_ROUNDS = 3
+from brew.deadline import Deadline
+from brew.errors import BrewError, Refused
+from brew.kafka import cluster_admin, offsets
+from brew.names import READ_UNCOMMITTED, ExitCode
+from proof.campaign.cluster import guard
+from proof.campaign.programs import ROOT, Program, ProgramFailedError
+from proof.campaign.stage import CellEnvironment, StalledError
+
+_COMMAND_S = 90.0
+POSTGRES, REDIS = "postgres", "redis"
+
+
+class Servers:
+    """
+    Servers in a folder of their own, entered as a block.
+
+    Raises (every command): Refused, with what the sandbox said; where a server is not installed that is the command
+    that installs it.
+    """
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="brew-stores-"))
+        self.folder.chmod(0o711)  # PostgreSQL runs as another user than root
+        self._guard = guard(self.folder, self._command("down", "--wipe"))
+
+    def up(self, name: str, **settings: str) -> str:
+        """Start a server with the data it has; its URL."""
+        words = [word for pair in settings.items() for word in ("--property", "=".join(pair).replace("_", "-"))]
+        self._stores("up", name, *words)
+        return self.url(name)
+
+    def url(self, name: str) -> str:
+        done = self._run("status", "--json")  # exits with 3 while a server is down, and tells all the same
+        return str(json.loads(done.stdout)[name]["url"])
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to the server and all its children."""
+        self._stores("kill", name)
+
+    def restart(self, name: str) -> None:
+        self._stores("restart", name)
+
+    def backup(self, name: str) -> Path:
+        """Stop the server, copy its data, start it again; the copy."""
+        copy = self.folder / f"{name}-backup"
+        self._stores("down", name)
+        _copy(self.folder / name, copy)
+        self._stores("up", name)
+        return copy
+
+    def restore(self, name: str, copy: Path) -> None:
+        """Put an older copy in place of what the server knows now."""
+        self._stores("down", name)
+        shutil.rmtree(self.folder / name)
+        _copy(copy, self.folder / name)
+        self._stores("up", name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(Refused, subprocess.TimeoutExpired):
+            self._stores("down", "--wipe")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._guard.communicate(b"ended\n")
+
+    def _stores(self, *words: str) -> None:
+        done = self._run(*words)
+        if done.returncode != 0:
+            raise Refused(f"`sandbox stores {' '.join(words)}` failed: {done.stderr.strip()}")
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = self._command(*words)
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
+
+    def _command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "sandbox", "stores", *words, "--dir", str(self.folder)]
+
+
+def _copy(source: Path, target: Path) -> None:
+    """With owners and rights, which PostgreSQL insists on."""
+    subprocess.run(["cp", "-a", str(source), str(target)], check=True, timeout=_COMMAND_S)  # noqa: S607 - coreutils
+
+
+_POLL_S = 0.02
+_CONNECT_S = 5
+_ASK_S = 30.0
+_END_S = 60.0
+_ROOM = 1.5
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """
+    One downstream pattern on the cell's output, in a group of its own.
+
+    ``words`` is its command line without broker, topic and group; ``made`` are topics that it makes. With ``bug`` the
+    same program runs with that bug in it (`python -m tests.kills.broken`): it has to be found out.
+    """
+
+    stage: CellEnvironment
+    words: tuple[str, ...]
+    made: tuple[str, ...] = ()
+    bug: str = ""
+
+    @property
+    def all_partitions(self) -> tuple[str, str]:
+        """The option that takes all of them without group assignment: nobody waits for a dead member's session."""
+        return "--partitions", ",".join(map(str, range(self.stage.cell.partitions)))
+
+    @property
+    def pattern(self) -> str:
+        return self.words[0]
+
+    @property
+    def group(self) -> str:
+        return f"{self.stage.names.stem}.{self.pattern}"
+
+    def start(self, *options: str, name: str = "") -> Program:
+        """A member that drains what is there, unless ``options`` say otherwise."""
+        program = ("tests.kills.broken", self.bug) if self.bug else ("downstream",)
+        return self.stage.other(name or self.pattern, *program, *self._line(), *options)
+
+    def drain(self, *options: str) -> Program:
+        """
+        A member works to the end of the log.
+
+        Raises:
+            StalledError: it could not.
+        """
+        program = self.start(*options)
+        return ended(self.stage, program)
+
+    def checked(self, option: str = "--check") -> dict[str, Any]:
+        """Its own comparison, as it tells it in JSON; exit code 0 or 1."""
+        program = self.stage.other(f"{self.pattern}-check", "downstream", *self._line(), option, "--json")
+        code = program.wait(Deadline(_END_S))
+        if code not in (ExitCode.DONE, ExitCode.VIOLATION):
+            raise ProgramFailedError(f"{self.pattern} {option} ended with {code}: {program.last_words()}")
+        report: dict[str, Any] = json.loads(program.printed())
+        return report
+
+    def position(self, topic: str | None = None) -> int:
+        """The sum of the group's committed offsets in Kafka; grows with every commit that is told."""
+        topic = topic or self.stage.names.output
+        whose = (self.stage.cluster.connection, self.group, topic)
+        committed = offsets.committed_by(*whose, range(self.stage.cell.partitions), READ_UNCOMMITTED, Deadline(_ASK_S))
+        return sum(position.offset for position in committed.values() if position is not None)
+
+    def forget(self) -> None:
+        """Remove what it made on the brokers."""
+        client = self.stage.cluster.admin
+        with contextlib.suppress(BrewError):
+            if self.made:
+                cluster_admin.delete_topics(client, list(self.made), Deadline(_ASK_S))
+            cluster_admin.delete_group(self.stage.cluster.connection, self.group, Deadline(_ASK_S))
+
+    def _line(self) -> list[str]:
+        where = ["--bootstrap", self.stage.cluster.bootstrap, "--topic", self.stage.names.output]
+        return [self.pattern, *where, "--group", self.group, *self.words[1:]]
+
+
+def produce_orders(stage: CellEnvironment, count: int) -> None:
+    """So many more orders go through the pipeline, aborted ones between them."""
+    stage.orders(count, "--transactional")
+    stage.drain()
+
+
+def ended(stage: CellEnvironment, program: Program, code: int = 0) -> Program:
+    """
+    The program, ended with ``code``.
+
+    Raises:
+        StalledError: it ended otherwise, or not at all.
+    """
+    try:
+        exit_code = program.wait(Deadline(min(_END_S, max(0.1, stage.deadline.remaining_s()))))
+    except BrewError as error:
+        raise StalledError(f"{program.name} did not end: {program.last_words()}") from error
+    if exit_code != code:
+        raise StalledError(f"{program.name} ended with {exit_code} instead of {code}: {program.last_words()}")
+    return program
+
+
+def stopped(stage: CellEnvironment, program: Program) -> bool:
+    """Wait until the program has stopped itself where it was told to; False when it has ended instead."""
+
+    def there() -> bool:
+        if program.code() is not None:
+            return True
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return bool(psutil.Process(program.pid).status() == psutil.STATUS_STOPPED)
+        return True
+
+    stage.until(there, f"{program.name} at its crash point", _END_S)
+    return program.code() is None
+
+
+def moved(stage: CellEnvironment, position: Callable[[], int], since: float, before: int) -> None:
+    """Wait until the position has left ``before``, and keep the seconds that took."""
+    stage.until(lambda: position() > before, "the first commit after the fault", _END_S)
+    stage.recovery_s.append(time.time() - since)
+
+
+def kill_repeatedly(
+    consumer_of: Consumer, dying: Callable[[], Sequence[str]], position: Callable[[], int], *, per_kill: int
+) -> None:
+    """
+    Let members die until `stage.kills` have; each start recovers the last death, and orders are added as they run out.
+
+    ``dying``: the options of the next one; ``per_kill``: how many orders a member works off before it dies, on average.
+    """
+    stage, alone = consumer_of.stage, consumer_of.all_partitions
+    died_at: float | None = None
+    produce_orders(stage, int(_ROOM * per_kill * stage.kills) + per_kill)
+    last = False
+    while not last:
+        last = stage.fired["kills"] >= stage.kills
+        before, program = position(), consumer_of.start(*alone, *([] if last else dying()))
+        moved_at = _first_move(stage, program, position, before)
+        if died_at is not None and moved_at is not None:
+            stage.recovery_s.append(moved_at - died_at)
+        died_at = None
+        if last:
+            ended(stage, program)
+        elif program.code() == -signal.SIGKILL:
+            died_at = program.ended_at
+            stage.fire("kills")
+        elif program.code() == 0:
+            produce_orders(stage, int(_ROOM * per_kill * (stage.kills - stage.fired["kills"])))
+        else:
+            raise StalledError(f"{program.name} ended with {program.code()} instead of dying: {program.last_words()}")
+
+
+def _first_move(stage: CellEnvironment, program: Program, position: Callable[[], int], before: int) -> float | None:
+    """Wait for a program's end; when the position first left ``before``, None if it did not."""
+    moved_at = None
+    while program.code() is None:
+        stage.deadline.check(f"the end of {program.name}")
+        if moved_at is None and position() > before:
+            moved_at = time.time()
+        time.sleep(_POLL_S)
+    return program.ended_at if moved_at is None and position() > before else moved_at
+
+
+def add_check_findings(stage: CellEnvironment, report: dict[str, Any]) -> None:
+    """Keep the findings of a program's own check."""
+    for name, count in report["findings"].items():
+        example = next((text for text in report["examples"] if text.startswith(name)), "no example")
+        stage.findings.append({"name": name, "evidence": f"{count}, the first: {example.removeprefix(f'{name}: ')}"})
 
 
 @contextlib.contextmanager
-def _counting(stage: CellEnvironment, bug: str = "") -> Iterator[Consumer]:
-    output = f"{stage.names.stem}.totals.v1"
-    group = f"{stage.names.stem}.totals"
-    words = ("totals", "--output", output, "--state-dir", str(stage.folder / "state"), "--max-offsets", "40")
-    made = (output, f"{group}.deltas", f"{group}.changelog")
-    with forgetting(Consumer(stage, words, made, bug)) as consumer:
-        yield consumer
+def forgetting(consumer_of: Consumer) -> Iterator[Consumer]:
+    """A block that leaves nothing of a consumer on the brokers."""
+    try:
+        yield consumer_of
+    finally:
+        consumer_of.forget()
 
 
-def _check(consumer: Consumer) -> None:
-    """Drain and compare: its own recomputation, and the campaign's sums of the results."""
-    stage = consumer.stage
-    consumer.drain()
-    told = consumer.checked("--recompute")
-    for one in told["first"]:
-        name = "state-drift" if one["where"].startswith("state") else "changelog-drift"
-        stage.findings.append({"name": name, "evidence": f"{one}"})
-    wanted, found = output_sums(stage), totals(stage, consumer.made[0])
-    compare(stage, "changelog-drift", "orders and cents in the results", found, (wanted.orders, wanted.cents))
-    stage.notes.append(f"{found[0]} of {wanted.orders} orders and {found[1]} of {wanted.cents} cents in the results")
+@contextlib.contextmanager
+def require_progress() -> Iterator[None]:
+    """For controls: what does not work at all shows nothing, and must not pass for the violation that is wanted."""
+    try:
+        yield
+    except StalledError as error:
+        raise ProgramFailedError(f"the control did not get as far as its violation: {error}") from error
 
 
-def killed(points: tuple[CrashPoint, ...], stage: CellEnvironment) -> None:
-    """It dies at one of the points, again and again; each next start wipes the state and restores it."""
-    with _counting(stage) as consumer:
-        for number in range(max(_ROUNDS, stage.kills)):
-            produce_orders(stage, _ORDERS)
-            _die(consumer, points[number % len(points)], "deltas")
-        _check(consumer)
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """So many orders, with so many cents and cups in them."""
+
+    orders: int
+    cents: int
+    cups: int
 
 
-def _die(consumer: Consumer, point: CrashPoint, reading: str) -> None:
-    """Die, and have the next one count what is there; the seconds from the death to its end."""
-    stage = consumer.stage
-    ended(stage, died := consumer.start("--crash-point", point, "--crash-in", reading), -signal.SIGKILL)
-    stage.fire("kills")
-    assert died.ended_at is not None
-    after = consumer.drain()
-    assert after.ended_at is not None
-    stage.recovery_s.append(after.ended_at - died.ended_at)
+def output_sums(stage: CellEnvironment) -> Sums:
+    """The output as a `read_committed` reader sees it."""
+    orders = cents = cups = 0
+    for _partition, _offset, _key, value, *_ in stage.records(stage.names.output):
+        order = json.loads(value or b"")
+        orders, cents, cups = orders + 1, cents + order["total_cents"], cups + order["quantity"]
+    stage.counts["orders"] = orders
+    stage.counts["cents"] = cents
+    return Sums(orders, cents, cups)
 
 
-def state_wiped(stage: CellEnvironment) -> None:
-    """The directory of the state is gone: everything comes back from the changelog."""
-    with _counting(stage) as consumer:
-        for _ in range(_ROUNDS):
-            produce_orders(stage, _ORDERS)
-            consumer.drain()
-            shutil.rmtree(stage.folder / "state")
-            stage.fire("wipes")
-            produce_orders(stage, _ORDERS)
-            since = time.time()
-            after = consumer.drain()
-            assert after.ended_at is not None
-            stage.recovery_s.append(after.ended_at - since)
-        _check(consumer)
+def totals(stage: CellEnvironment, topic: str) -> tuple[int, Decimal]:
+    """Orders and cents of all tiers together, from the latest record of each in the topic of results."""
+    rows = stage.records(topic)
+    latest = {key: json.loads(value) for _, _, key, value, *_ in rows if value is not None}
+    tiers = [total for key, total in latest.items() if (key or b"").startswith(b"tier/")]
+    return sum(int(t["orders"]) for t in tiers), sum((Decimal(t["sum_cents"]) for t in tiers), Decimal(0))
 
 
-def offsets_afterwards(stage: CellEnvironment) -> None:
-    """The control: deltas and offsets in two transactions, and a death between them."""
-    with _counting(stage, "offsets-afterwards") as consumer, require_progress():
-        produce_orders(stage, _ORDERS)
-        _die(consumer, CrashPoint.COMMIT_IN_FLIGHT, "orders")
-        _check(consumer)
+def query_row(url: str, schema: str, query: str) -> tuple[Any, ...]:
+    """
+    One row of the database.
+
+    Raises:
+        Refused: it can't be asked.
+    """
+    try:
+        with psycopg.connect(url, options=f"-c search_path={schema}", connect_timeout=_CONNECT_S) as session:
+            row = session.execute(query.encode()).fetchone()
+    except psycopg.Error as error:
+        raise Refused(f"the database can't be asked: {' '.join(str(error).split())}") from error
+    assert row is not None
+    return row
 
 
-_RECEIVER = "receiver"
-_AROUND, _INSIDE, _BETWEEN = "around the commit", "between INSERT and COMMIT", "between batches"
-_BACK_S, _RESTORED_S = 10.0, 20.0
+def positions(url: str, schema: str) -> dict[int, int]:
+    """The ledger's position in each partition; empty while the database can't tell."""
+    try:
+        by_partition = query_row(url, schema, "SELECT json_object_agg(partition, next_offset) FROM kafka_offsets")[0]
+    except Refused:
+        return {}
+    return {int(partition): offset for partition, offset in (by_partition or {}).items()}
 
 
-def _cell(
-    name: str,
-    fault: str,
-    moment: str,
-    play: Callable[[CellEnvironment], None],
-    *marks: str,
-    target: str = "",
-    bound_s: float | None = None,
-    **needed: int,
-) -> Cell:
-    """A cell of these rows; one whose name ends with `control` has a bug, or a weaker promise, that has to be seen."""
-    row, control = name.partition("-")[0], name.endswith("-control")
-    targets = {"F29": "ledger", "F30": "ledger", "F31": "ledger", "F32": _RECEIVER, "F33": "totals"}
-    return Cell(
-        name=name,
-        row=row,
-        fault=fault,
-        target=(target or targets[row]) + (" (control)" if control else ""),
-        moment=moment,
-        play=play,
-        path="downstream",
-        needed=needed,
-        bound_s=None if control else bound_s,
-        limit_s=900.0,
-        expected=VIOLATED if control else "proven",
-        marks=frozenset(marks),
-    )
+def compare(stage: CellEnvironment, name: str, what: str, found: object, wanted: object) -> None:
+    """Keep a finding where a sum is not what it has to be."""
+    if found != wanted:
+        stage.findings.append({"name": name, "evidence": f"{what}: {found} instead of {wanted}"})
 
 
-CELLS = (
-    _cell("F29-consumer", "SIGKILL", _AROUND, ledger.consumer_killed, "prove", bound_s=_BACK_S, kills=0),
-    _cell("F29-consumer-control", "SIGKILL", _AROUND, ledger.offsets_afterwards, kills=0),
-    _cell("F29-backend", "SIGKILL of its backend", _INSIDE, ledger.backend_killed, bound_s=_BACK_S, database_kills=2),
-    _cell("F29-postmaster", "SIGKILL of the server", _INSIDE, ledger.server_killed, bound_s=_BACK_S, database_kills=2),
-    _cell("F29-reply", "the COMMIT's reply lost", _AROUND, ledger.reply_lost, bound_s=_BACK_S, lost_replies=3),
-    _cell("F29-receiver", "SIGKILL", _AROUND, receive.receiver_killed, target=_RECEIVER, bound_s=_BACK_S, kills=0),
-    _cell("F29-receiver-control", "SIGKILL", _AROUND, receive.claims_afterwards, target=_RECEIVER, kills=0),
-    _cell(
-        "F30-row-locked",
-        "SIGSTOP until another took over, then SIGCONT or SIGKILL",
-        "rows locked",
-        members.row_locked,
-        bound_s=members.LOCK_BOUND_S,
-        pauses=2,
-        kills=1,
-        overtaken=1,
-    ),
-    _cell("F30-row-locked-control", "SIGSTOP, another goes on", "behind the commit", members.row_unguarded, pauses=1),
-    _cell(
-        "F30-rebalance",
-        "members join, leave, hang and die",
-        "under load",
-        members.rebalance,
-        bound_s=members.REBALANCED_S,
-        joins=3,
-        kills=1,
-        pauses=1,
-    ),
-    _cell("F31-restore", "database set back", "Kafka ahead", members.restored, restores=1, alarms=1),
-    _cell("F31-restore-control", "database set back", "Kafka ahead", members.larger_of_both, restores=1),
-    _cell("F32-consumer", "SIGKILL", "around the script", receive.script_killed, "prove", kills=0),
-    _cell("F32-redis", "SIGKILL of Redis", "before the script", receive.redis_killed, store_kills=2),
-    _cell("F32-flushall", "FLUSHALL", _BETWEEN, receive.flushed, flushes=1, losses_seen=1),
-    _cell("F32-failover", "an empty replica takes over", _BETWEEN, receive.failed_over, fail_overs=1, losses_seen=1),
-    _cell("F32-forgetting", "eviction, short claims", "start", receive.forgetful, refusals=2, redeliveries=1),
-    _cell("F32-expiry-control", "claims run out", "before a redelivery", receive.run_out, expiries=1),
-    _cell("F32-beside-control", "SIGKILL", "between effect and `done`", receive.beside_the_effect, kills=0),
-    _cell(
-        "F33-before-commit",
-        "SIGKILL",
-        "before the changelog's commit",
-        functools.partial(killed, BEFORE),
-        "prove",
-        bound_s=_RESTORED_S,
-        kills=3,
-    ),
-    _cell(
-        "F33-after-commit",
-        "SIGKILL",
-        "behind the changelog's commit",
-        functools.partial(killed, AFTER),
-        bound_s=_RESTORED_S,
-        kills=3,
-    ),
-    _cell("F33-state", "local state wiped", "between runs", state_wiped, bound_s=_RESTORED_S, wipes=3),
-    _cell("F33-offsets-control", "SIGKILL", "commit-in-flight", offsets_afterwards, kills=1),
-)
+def compare_ledger(ledger: Consumer, url: str, schema: str) -> None:
+    """Rows and balances in the database against the output, to the cent."""
+    stage, wanted = ledger.stage, output_sums(ledger.stage)
+    rows, cents = query_row(url, schema, "SELECT count(*), coalesce(sum(cents), 0) FROM ledger_entries")
+    name = "ledger-missing" if rows < wanted.orders else "ledger-duplicate"
+    compare(stage, name, "rows of the ledger", rows, wanted.orders)
+    compare(stage, "ledger-drift", "cents in the ledger's rows", cents, wanted.cents)
+    booked = query_row(url, schema, "SELECT coalesce(sum(orders), 0), coalesce(sum(cents), 0) FROM ledger_balances")
+    compare(stage, "ledger-drift", "orders and cents in the balances", booked, (wanted.orders, wanted.cents))
+    stage.notes.append(f"{rows} rows of {wanted.orders} outputs, {booked[1]} of {wanted.cents} cents")
+
+
+def compare_receiver(receiver: Consumer, url: str, schema: str) -> None:
+    """Effects and points in the database against the output."""
+    stage, wanted = receiver.stage, output_sums(receiver.stage)
+    effects, messages = query_row(url, schema, "SELECT count(*), count(DISTINCT message_id) FROM receiver_effects")
+    compare(stage, "receiver-lost", "messages with an effect", messages, wanted.orders)
+    compare(stage, "receiver-duplicate", "effects", effects, messages)
+    points = query_row(url, schema, "SELECT coalesce(sum(points), 0) FROM receiver_points")[0]
+    compare(stage, "receiver-duplicate" if points > wanted.cups else "receiver-lost", "points", points, wanted.cups)
+    stage.notes.append(f"{effects} effects of {wanted.orders} outputs, {points} of {wanted.cups} points")

@@ -1,21 +1,32 @@
-"""The writer dies, or is held up, at every point of its transaction."""
+"""The writer dies, hangs and comes back at every point of its transaction, and fights with another one."""
 
 from __future__ import annotations
 
-import functools
 import signal
+import time
 
+from brew.journal import Entry, Phase, Step
 from brew.names import CrashPoint
-from proof.campaign.cell import Cell
+from proof.campaign.cell import CellTable, nothing
+from proof.campaign.effects import fenced_since
 from proof.campaign.journals import Kill, recoveries
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment, StalledError
+
+CELLS = CellTable()
 
 _PER_TRANSACTION = 20
 _PROBABILITY = 0.1
 # How many orders a loop uses up for each kill, with room to spare; what is missing is seeded when it shows.
 _PER_KILL = 1.5 * _PER_TRANSACTION / _PROBABILITY
 _RESERVE = 1000
+# Before the first record is in the log there is nothing that could be aborted, after the commit nothing any more.
+_LEAVES_RECORDS = {CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS}
+ROWS = dict.fromkeys(CrashPoint, "F01") | {
+    CrashPoint.COMMIT_IN_FLIGHT: "F02",
+    CrashPoint.AFTER_COMMIT: "F03",
+    CrashPoint.BEFORE_REPORT: "F03",
+}
 
 
 def crash_loop(point: CrashPoint, stage: CellEnvironment) -> None:
@@ -37,6 +48,17 @@ def crash_loop(point: CrashPoint, stage: CellEnvironment) -> None:
     stage.recovery_s += recoveries(stage.journals, stage.killed)
 
 
+for _point in CrashPoint:
+    CELLS(
+        *(f"{ROWS[_point]}-{_point}-writer", "SIGKILL", "writer", _point),
+        moment=_point,
+        needed={"kills": 0} | ({"aborted_records": 1} if _point in _LEAVES_RECORDS else {}),
+        bound_s=2.0,
+        limit_s=600.0,
+        marks="prove",
+    )(crash_loop)
+
+
 def died(stage: CellEnvironment, writer: Program) -> None:
     """Note that a writer was killed."""
     assert writer.ended_at is not None
@@ -44,25 +66,102 @@ def died(stage: CellEnvironment, writer: Program) -> None:
     stage.fire("kills")
 
 
-# Before the first record is in the log there is nothing that could be aborted, after the commit nothing any more.
-_LEAVES_RECORDS = {CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS}
-ROWS = {CrashPoint.COMMIT_IN_FLIGHT: "F02", CrashPoint.AFTER_COMMIT: "F03", CrashPoint.BEFORE_REPORT: "F03"}
+_TRIES = 2000
+_ROUNDS = 8
+_RANGES = ("--max-records-per-transaction", "1000")
+# The last line of a partition that tells how far its transaction is.
+_MOMENTS = {
+    "mid-produce": {(Step.BEGIN, Phase.DONE), (Step.FLUSH, Phase.INTENT)},
+    "sending-offsets": {(Step.SEND_OFFSETS, Phase.INTENT)},
+    "committing": {(Step.COMMIT, Phase.INTENT)},
+}
 
 
-def _crash_cell(point: CrashPoint) -> Cell:
-    row = ROWS.get(point, "F01")
-    return Cell(
-        name=f"{row}-{point}-writer",
-        row=row,
-        fault="SIGKILL",
-        target="writer",
-        moment=point,
-        play=functools.partial(crash_loop, point),
-        needed={"kills": 0} | ({"aborted_records": 1} if point in _LEAVES_RECORDS else {}),
-        bound_s=2.0,
-        limit_s=600.0,
-        marks=frozenset({"prove"}),
-    )
+def freeze(stage: CellEnvironment, writer: Program, moment: str) -> dict[int, float]:
+    """SIGSTOP the writer, again and again, until it is at ``moment``; its partitions there, and since when."""
+    for _ in range(_TRIES):
+        writer.signal(signal.SIGSTOP)
+        stopped_at = time.time()
+        time.sleep(0.003)
+        stage.journals.look()
+        last: dict[int, Entry] = {e.fields["partition"]: e for e in stage.journals.entries if e.pid == writer.pid}
+        frozen = {p: stopped_at for p, e in last.items() if (e.step, e.phase) in _MOMENTS[moment]}
+        if frozen:
+            stage.fire("pauses")
+            return frozen
+        writer.signal(signal.SIGCONT)
+        time.sleep(stage.random.uniform(0.001, 0.03))
+    return {}
 
 
-CELLS = tuple(map(_crash_cell, CrashPoint))
+def zombie(moment: str, stage: CellEnvironment) -> None:
+    """A writer hangs at ``moment``, another takes over, the first one wakes up and must find itself fenced."""
+    with stage.feeding(600):
+        stage.orders(2000, "--transactional")
+        for _ in range(_ROUNDS):
+            sleeper = stage.writer("--follow", *_RANGES, name="sleeper")
+            stage.await_commits(4)
+            frozen = freeze(stage, sleeper, moment)
+            rival = stage.writer("--follow", *_RANGES, name="rival")
+            if frozen:
+                stage.recovered(max(frozen.values()), frozen)
+            sleeper.signal(signal.SIGCONT)
+            if fenced_since(stage, {sleeper.pid}):
+                stage.fire("zombies_fenced")
+            stage.stop(sleeper)
+            stage.stop(rival)
+            if stage.fired["zombies_fenced"]:
+                return
+
+
+for _moment in _MOMENTS:
+    CELLS(
+        *(f"F04-{_moment}", "SIGSTOP until another took over, then SIGCONT", "writer", _moment),
+        moment=_moment,
+        needed={"pauses": 1, "zombies_fenced": 1},
+        bound_s=5.0,
+        limit_s=180.0,
+        marks="prove" if _moment == "mid-produce" else "",
+    )(zombie)
+
+
+@CELLS(
+    *("F05-overslept", "SIGSTOP for longer than the transaction's time-out", "writer"),
+    moment="sending-offsets",
+    needed={"pauses": 1, "aborted_records": 1},
+    bound_s=15.0,
+)
+def overslept(stage: CellEnvironment) -> None:
+    """The writer hangs for longer than its transaction lives; the broker aborts it, and the writer starts over."""
+    with stage.feeding():
+        writer = stage.writer("--follow", *_RANGES, "--transaction-timeout", "5")
+        stage.await_commits(4)
+        frozen = freeze(stage, writer, "sending-offsets")
+        # The coordinator looks for expired transactions every ten seconds.
+        stage.pause(5 + 10 + 2)
+        woken = time.time()
+        writer.signal(signal.SIGCONT)
+        stage.recovered(woken, frozen or None)
+
+
+_RIVALS = {"moment": "always", "needed": {"rivals": 2, "fences": 1}}
+
+
+@CELLS("F08-two-writers", "two writers, one group, 60 s", "writer", 60.0, limit_s=180.0, **_RIVALS)
+@CELLS("F08-two-writers-short", "two writers, one group, 15 s", "writer", 15.0, marks="prove", **_RIVALS)
+def two_writers(seconds: float, stage: CellEnvironment) -> None:
+    """Two writers follow with one group; they fence each other, and everything comes out once."""
+    with stage.feeding(600):
+        writers = [stage.writer("--follow", *_RANGES, name=name) for name in ("first", "second")]
+        stage.await_commits(4)
+        stage.pause(seconds)
+        stage.note_ended(*writers)
+        stage.fire("rivals", 2)
+
+
+CELLS(
+    *("F10-old-checkpoint", "checkpoint restored, deleted, or newer than the group", "Spark"),
+    moment="start",
+    path="spark",
+    not_applicable="there is no Spark checkpoint; the group's offset is the only truth",
+)(nothing)

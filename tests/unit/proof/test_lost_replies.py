@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from proof.campaign.cells.stores_ledger import ReplyDroppingProxy
+from proof.campaign.cells.ledger import ReplyDroppingProxy
 
 REPLY = b"C\x00\x00\x00\x0bCOMMIT\x00Z\x00\x00\x00\x05I"
 

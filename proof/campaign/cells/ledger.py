@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
-from proof.campaign.cells.stores_programs import (
+from proof.campaign.cell import CellTable
+from proof.campaign.cells.stores import (
     POSTGRES,
     Consumer,
     Servers,
@@ -32,6 +33,8 @@ from proof.campaign.cells.stores_programs import (
     stopped,
 )
 from proof.campaign.stage import CellEnvironment, StalledError
+
+CELLS = CellTable(path="downstream", limit_s=900.0)
 
 _DONE = b"COMMIT\x00"
 """The end of the server's `CommandComplete` for a COMMIT."""
@@ -101,12 +104,14 @@ class ReplyDroppingProxy:
 
     @staticmethod
     def _cut(*sockets: socket.socket) -> None:
-        for one in sockets:
+        for connection in sockets:
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
 
 
+AROUND, BACK_S = "around the commit", 10.0
+_INSIDE = {"moment": "between INSERT and COMMIT", "bound_s": BACK_S, "needed": {"database_kills": 2}}
 MOMENTS = ("after-claim", "before-commit", "commit-in-flight", "after-commit")
 SCHEMA = "cell"
 BATCH = 20
@@ -125,12 +130,12 @@ class Ledger:
     url: str
 
     def position(self) -> int:
-        """Grows with every commit; -1 while the database can't tell."""
-        found = self.positions()
-        return sum(found.values()) if found else -1
+        """Grows with every commit; -1 while the database does not answer."""
+        by_partition = self.positions()
+        return sum(by_partition.values()) if by_partition else -1
 
     def positions(self) -> dict[int, int]:
-        """Partition -> next offset; none while the database can't tell."""
+        """Partition -> next offset; empty while the database does not answer."""
         return positions(self.url, SCHEMA)
 
     def check(self) -> None:
@@ -154,6 +159,7 @@ def dying(stage: CellEnvironment, moment: str, how: str = "kill", probability: f
     return ["--crash-point", moment, "--crash-how", how, "--crash-prob", str(probability), "--crash-seed", seed]
 
 
+@CELLS(*("F29-consumer", "SIGKILL", "ledger"), moment=AROUND, marks="prove", bound_s=BACK_S, needed={"kills": 0})
 def consumer_killed(stage: CellEnvironment) -> None:
     """Consumers die with the row locked, before the commit, in it and behind it, again and again."""
     with ledger_on(stage) as ledger:
@@ -161,6 +167,7 @@ def consumer_killed(stage: CellEnvironment) -> None:
         ledger.check()
 
 
+@CELLS("F29-consumer-control", "SIGKILL", "ledger (control)", moment=AROUND, needed={"kills": 0})
 def offsets_afterwards(stage: CellEnvironment) -> None:
     """The control: rows and position in two transactions, and deaths between them."""
     with ledger_on(stage, bug="position-afterwards") as ledger, require_progress():
@@ -175,6 +182,7 @@ def _kill(stage: CellEnvironment, ledger: Ledger, moments: tuple[str, ...]) -> N
     kill_repeatedly(ledger.consumer, options, ledger.position, per_kill=int(BATCH / DIES))
 
 
+@CELLS("F29-backend", "SIGKILL of its backend", "ledger", **_INSIDE)
 def backend_killed(stage: CellEnvironment) -> None:
     """SIGKILL to the session's own process between INSERT and COMMIT; the server ends all others and recovers."""
 
@@ -185,6 +193,7 @@ def backend_killed(stage: CellEnvironment) -> None:
     _database_killed(stage, kill)
 
 
+@CELLS("F29-postmaster", "SIGKILL of the server", "ledger", **_INSIDE)
 def server_killed(stage: CellEnvironment) -> None:
     """SIGKILL to the postmaster and all its children between INSERT and COMMIT; then it is started again."""
 
@@ -214,14 +223,15 @@ def _database_killed(stage: CellEnvironment, kill: Callable[[Ledger], float]) ->
         ledger.check()
 
 
+@CELLS(*("F29-reply", "the COMMIT's reply lost", "ledger"), moment=AROUND, bound_s=BACK_S, needed={"lost_replies": 3})
 def reply_lost(stage: CellEnvironment) -> None:
     """The COMMIT took place and nobody told the ledger: it looks, and never guesses."""
     with ledger_on(stage) as ledger:
         produce_orders(stage, 2 * ORDERS)
-        with ReplyDroppingProxy(ledger.url, DIES / 2, stage.random) as door:
-            ledger.consumer.drain(*ledger.consumer.all_partitions, "--database", door.url)
-        stage.fire("lost_replies", door.lost)
-        stage.recovery_s += door.recovery_s
+        with ReplyDroppingProxy(ledger.url, DIES / 2, stage.random) as proxy:
+            ledger.consumer.drain(*ledger.consumer.all_partitions, "--database", proxy.url)
+        stage.fire("lost_replies", proxy.lost)
+        stage.recovery_s += proxy.recovery_s
         ledger.check()
 
 
@@ -235,6 +245,12 @@ REBALANCED_S = 2 * _SESSION_S + 3.0
 """A dead or stopped member's partitions are given out anew after its session."""
 
 
+@CELLS(
+    *("F30-row-locked", "SIGSTOP until another took over, then SIGCONT or SIGKILL", "ledger"),
+    moment="rows locked",
+    bound_s=LOCK_BOUND_S,
+    needed={"pauses": 2, "kills": 1, "overtaken": 1},
+)
 def row_locked(stage: CellEnvironment) -> None:
     """
     A member hangs with its rows locked and another takes over.
@@ -267,6 +283,11 @@ def row_locked(stage: CellEnvironment) -> None:
         ledger.check()
 
 
+@CELLS(
+    *("F30-row-locked-control", "SIGSTOP, another goes on", "ledger (control)"),
+    moment="behind the commit",
+    needed={"pauses": 1},
+)
 def row_unguarded(stage: CellEnvironment) -> None:
     """The control: positions that are written as if nobody else were there, taken from Kafka's offset."""
     with ledger_on(stage, bug="position-of-kafka") as ledger, require_progress():
@@ -281,6 +302,11 @@ def row_unguarded(stage: CellEnvironment) -> None:
         ledger.check()
 
 
+@CELLS(
+    *("F30-rebalance", "members join, leave, hang and die", "ledger"),
+    bound_s=REBALANCED_S,
+    needed={"joins": 3, "kills": 1, "pauses": 1},
+)
 def rebalance(stage: CellEnvironment) -> None:
     """Members of a group join, leave, hang and die while orders come in; partitions move under their hands."""
     with ledger_on(stage) as ledger:
@@ -322,7 +348,9 @@ def _all_move(stage: CellEnvironment, ledger: Ledger) -> None:
     stage.pause(_MEET_S)
     since, before = time.time(), ledger.positions()
     stage.until(
-        lambda: all(ledger.positions().get(p, 0) > at for p, at in before.items()), "every partition going on", 60.0
+        lambda: all(ledger.positions().get(p, 0) > offset for p, offset in before.items()),
+        "every partition going on",
+        60.0,
     )
     stage.recovery_s.append(time.time() - since)
 
@@ -341,16 +369,18 @@ def _set_back(stage: CellEnvironment, bug: str) -> Iterator[Ledger]:
         yield ledger
 
 
+@CELLS(*("F31-restore", "database set back", "ledger"), moment="Kafka ahead", needed={"restores": 1, "alarms": 1})
 def restored(stage: CellEnvironment) -> None:
     """The database is set back: an alarm, and everything that is missing in it is read again."""
     with _set_back(stage, "") as ledger:
         if "ledger-rollback" not in ledger.consumer.checked()["findings"]:
             raise StalledError("the check does not see that Kafka is ahead of the database")
-        told = json.loads(ledger.consumer.drain(*ledger.consumer.all_partitions, "--json").printed())
-        stage.fire("alarms", sum(alarm.startswith("ledger-rollback") for alarm in told["alarms"]))
+        drained = json.loads(ledger.consumer.drain(*ledger.consumer.all_partitions, "--json").printed())
+        stage.fire("alarms", sum(alarm.startswith("ledger-rollback") for alarm in drained["alarms"]))
         ledger.check()
 
 
+@CELLS(*("F31-restore-control", "database set back", "ledger (control)"), moment="Kafka ahead", needed={"restores": 1})
 def larger_of_both(stage: CellEnvironment) -> None:
     """The control: the pattern that takes the larger of both offsets leaves out what the database forgot."""
     with _set_back(stage, "larger-of-both") as ledger, require_progress():

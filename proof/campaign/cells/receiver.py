@@ -10,8 +10,9 @@ import redis
 
 from brew.errors import Refused
 from brew.names import ExitCode
-from proof.campaign.cells.stores_ledger import BATCH, DIES, MOMENTS, SCHEMA, dying, ledger_on
-from proof.campaign.cells.stores_programs import (
+from proof.campaign.cell import CellTable
+from proof.campaign.cells.ledger import AROUND, BACK_S, BATCH, DIES, MOMENTS, SCHEMA, dying, ledger_on
+from proof.campaign.cells.stores import (
     REDIS,
     Consumer,
     Servers,
@@ -29,18 +30,24 @@ from proof.campaign.cells.stores_programs import (
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment, StalledError
 
+CELLS = CellTable(path="downstream", limit_s=900.0)
+
 _ORDERS = 160
 _ROUNDS = 3
+_BETWEEN = "between batches"
 _SHORT_DAYS = "0.00001"  # 0.9 s
 _RUN_OUT_S = 1.5
+_TARGET, _CONTROL = "receiver", "receiver (control)"
 _CLAIMED = "SELECT count(*) FROM processed_messages"
 
 
+@CELLS("F29-receiver", "SIGKILL", _TARGET, moment=AROUND, bound_s=BACK_S, needed={"kills": 0})
 def receiver_killed(stage: CellEnvironment) -> None:
     """Claim and effect are one transaction of PostgreSQL, and consumers die around its commit."""
     _kill_receivers(stage, MOMENTS, "")
 
 
+@CELLS("F29-receiver-control", "SIGKILL", _CONTROL, moment=AROUND, needed={"kills": 0})
 def claims_afterwards(stage: CellEnvironment) -> None:
     """The control: effects and claims in two transactions, and deaths between them."""
     with require_progress():
@@ -76,13 +83,13 @@ def _check(consumer: Consumer) -> None:
     """Drain, then compare effects with the output; keep what is found and how many effects there were."""
     stage = consumer.stage
     consumer.drain(*consumer.all_partitions)
-    told = consumer.checked()
-    add_check_findings(stage, told)
-    stage.notes.append(
-        f"{told['effects']} effects of {output_sums(stage).orders} outputs, {told['duplicates']} of them duplicates"
-    )
+    report = consumer.checked()
+    add_check_findings(stage, report)
+    outputs = output_sums(stage).orders
+    stage.notes.append(f"{report['effects']} effects of {outputs} outputs, {report['duplicates']} of them duplicates")
 
 
+@CELLS("F32-redis", "SIGKILL of Redis", _TARGET, moment="before the script", needed={"store_kills": 2})
 def redis_killed(stage: CellEnvironment) -> None:
     """SIGKILL to Redis while a receiver stands before its script, and once while it works; it starts with its log."""
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
@@ -99,12 +106,14 @@ def redis_killed(stage: CellEnvironment) -> None:
         _check(consumer)
 
 
+@CELLS("F32-consumer", "SIGKILL", _TARGET, moment="around the script", marks="prove", needed={"kills": 0})
 def script_killed(stage: CellEnvironment) -> None:
     """Consumers die before and behind their script, again and again."""
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
         _kill(stage, consumer, ("before-commit", "after-commit"))
 
 
+@CELLS("F32-beside-control", "SIGKILL", _CONTROL, moment="between effect and `done`", needed={"kills": 0})
 def beside_the_effect(stage: CellEnvironment) -> None:
     """The control: the claim beside the effect, and deaths behind the effect; its duplicates are counted."""
     weak = ("--claim-s", "0.3")
@@ -120,6 +129,7 @@ def _kill(stage: CellEnvironment, consumer: Consumer, moments: tuple[str, ...], 
     _check(consumer)
 
 
+@CELLS("F32-flushall", "FLUSHALL", _TARGET, moment=_BETWEEN, needed={"flushes": 1, "losses_seen": 1})
 def flushed(stage: CellEnvironment) -> None:
     """FLUSHALL takes claims and effects together: what was read is missing, and reading again brings exactly that."""
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
@@ -130,6 +140,11 @@ def flushed(stage: CellEnvironment) -> None:
         _lost_then_read_again(stage, consumer)
 
 
+@CELLS(
+    *("F32-failover", "an empty replica takes over", _TARGET),
+    moment=_BETWEEN,
+    needed={"fail_overs": 1, "losses_seen": 1},
+)
 def failed_over(stage: CellEnvironment) -> None:
     """Redis dies and an empty replica takes its place, at another address."""
     with Servers() as first, Servers() as second, _receiver(stage, first.up(REDIS), "redis-script") as consumer:
@@ -156,6 +171,9 @@ def _lost_then_read_again(stage: CellEnvironment, consumer: Consumer) -> None:
     _check(consumer)
 
 
+@CELLS(
+    *("F32-forgetting", "eviction, short claims", _TARGET), moment="start", needed={"refusals": 2, "redeliveries": 1}
+)
 def forgetful(stage: CellEnvironment) -> None:
     """What would let Redis forget claims before their messages is refused: eviction, a log that lags, a short time."""
     with Servers() as servers:
@@ -171,6 +189,7 @@ def forgetful(stage: CellEnvironment) -> None:
         _check(consumer)
 
 
+@CELLS("F32-expiry-control", "claims run out", _CONTROL, moment="before a redelivery", needed={"expiries": 1})
 def run_out(stage: CellEnvironment) -> None:
     """The control: claims that run out before their messages come again, accepted on purpose; duplicates, counted."""
     with Servers() as servers, require_progress():
