@@ -38,8 +38,10 @@ __all__ = [
     "Unsupported",
     "ask",
     "batches_with_bytes",
+    "error_title",
     "fetch",
     "kafka_python_admin",
+    "message_class",
     "open_admin",
     "open_transactions",
     "parse_batches",
@@ -90,7 +92,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaAdminClient
     from kafka import TopicPartition as AdminPartition
-    from kafka.errors import for_code
+    from kafka.errors import for_code, kafka_errors
+    from kafka.protocol import admin as admin_messages
+    from kafka.protocol import metadata as metadata_messages
+    from kafka.protocol import producer as producer_messages
+    from kafka.protocol.api_message import ApiMessage
     from kafka.protocol.consumer import FetchRequest
 
 
@@ -413,3 +419,22 @@ def _to_brew_error(error: PlainKafkaError, step: str) -> BrewError:
             f"{text}: these brokers can't tell; Kafka 3.0 or later can (KIP-664), so ask after an upgrade"
         )
     return Retriable(text) if isinstance(error, RetriableError) else Fatal(text)
+
+
+_MESSAGES = {
+    (message.API_KEY, message.is_request()): message
+    for module in (admin_messages, metadata_messages, producer_messages)
+    for message in vars(module).values()
+    if isinstance(message, type) and issubclass(message, ApiMessage)
+}
+
+
+def message_class(api: int, *, request: bool) -> Any:
+    """The library's class of an administrative, metadata or producer request, or of the reply to one."""
+    return _MESSAGES[api, request]
+
+
+def error_title(code: int) -> str | None:
+    """The protocol's name of an error code, as `INVALID_PRODUCER_EPOCH`; None for one the library does not know."""
+    known = kafka_errors.get(code)
+    return None if known is None else str(known.message)

@@ -1,14 +1,20 @@
 """
-Kafka's requests as far as the proxy knows them, and the primitive types of its protocol.
+Kafka's frames as far as the proxy reads them: heads of all, details of transactions, broker addresses in replies. Pure.
 
-Source: the message schemas of Apache Kafka 4.1 ("flexibleVersions", "validVersions") and kafka.apache.org/protocol.
+The messages are decoded and encoded by kafka-python's schemas. Replies that name addresses: Metadata, FindCoordinator,
+DescribeCluster, and Produce from version 10 on (KIP-951). ApiVersions replies are narrowed to versions that can be
+decoded; share groups, whose replies name addresses too, are hidden.
 """
 
 from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from brew.kafka.kafka_python import error_title, message_class
 
 
 class Api(enum.IntEnum):
@@ -58,27 +64,7 @@ class Api(enum.IntEnum):
         raise ValueError(f"no request is called {text!r}; known are {', '.join(api.title for api in cls)}")
 
 
-# The first version with compact lengths and tagged fields, of the requests whose bodies are read here.
-_FLEXIBLE_FROM = {
-    Api.PRODUCE: 9,
-    Api.METADATA: 9,
-    Api.FIND_COORDINATOR: 3,
-    Api.API_VERSIONS: 3,
-    Api.INIT_PRODUCER_ID: 2,
-    Api.ADD_PARTITIONS_TO_TXN: 3,
-    Api.ADD_OFFSETS_TO_TXN: 3,
-    Api.END_TXN: 3,
-    Api.TXN_OFFSET_COMMIT: 3,
-    Api.DESCRIBE_CLUSTER: 0,
-}
-
-# The last version of each reply with addresses that `proof.wire.link` understands. From Fetch 16 on a reply may
-# name the new leader's address behind all of its records, so clients are kept at 15.
-NEWEST = {Api.METADATA: 13, Api.FIND_COORDINATOR: 6, Api.DESCRIBE_CLUSTER: 2, Api.PRODUCE: 13, Api.FETCH: 15}
-
-# Share groups' replies name addresses as well; clients are not told that they exist.
-HIDDEN = frozenset({Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE})
-
+WITH_ADDRESSES = frozenset({Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUSTER, Api.PRODUCE})
 # Requests of the transaction protocol: what their frames say is read, and goes into the timeline.
 TRANSACTIONAL = frozenset({
     Api.PRODUCE,
@@ -88,164 +74,226 @@ TRANSACTIONAL = frozenset({
     Api.END_TXN,
     Api.TXN_OFFSET_COMMIT,
 })  # fmt: skip
-
-NO_ERROR = 0
-_ERRORS = {
-    -1: "UNKNOWN_SERVER_ERROR",
-    0: "ok",
-    3: "UNKNOWN_TOPIC_OR_PARTITION",
-    6: "NOT_LEADER_OR_FOLLOWER",
-    7: "REQUEST_TIMED_OUT",
-    14: "COORDINATOR_LOAD_IN_PROGRESS",
-    15: "COORDINATOR_NOT_AVAILABLE",
-    16: "NOT_COORDINATOR",
-    19: "NOT_ENOUGH_REPLICAS",
-    22: "ILLEGAL_GENERATION",
-    25: "UNKNOWN_MEMBER_ID",
-    35: "UNSUPPORTED_VERSION",
-    45: "OUT_OF_ORDER_SEQUENCE_NUMBER",
-    46: "DUPLICATE_SEQUENCE_NUMBER",
-    47: "INVALID_PRODUCER_EPOCH",
-    48: "INVALID_TXN_STATE",
-    49: "INVALID_PRODUCER_ID_MAPPING",
-    51: "CONCURRENT_TRANSACTIONS",
-    59: "UNKNOWN_PRODUCER_ID",
-    90: "PRODUCER_FENCED",
-    120: "TRANSACTION_ABORTABLE",
+# The last version that clients are offered. From Fetch 16 on a reply may name the new leader's address behind all of
+# its records, so clients are kept at 15.
+NEWEST: dict[int, int] = {
+    **{api: message_class(api, request=False).max_version for api in WITH_ADDRESSES | TRANSACTIONAL},
+    Api.FETCH: 15,
 }
-UNSUPPORTED_VERSION = 35
+HIDDEN = frozenset({Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE})
 
+Address = tuple[str, int]
 
-def error_name(code: int) -> str:
-    """The protocol's name of an error code, or its number."""
-    return _ERRORS.get(code, f"error {code}")
-
-
-def is_flexible(api: int, version: int) -> bool:
-    """Whether a body has compact lengths and tagged fields; only for requests whose bodies are read here."""
-    return version >= _FLEXIBLE_FROM[Api(api)]
-
-
-def is_read(api: int) -> bool:
-    """Whether the proxy can read bodies of this request."""
-    return api in _FLEXIBLE_FROM
-
-
-_MAX_VARINT_BYTES = 5
-_UUID = 16
-_MORE = 0x80
+_HEAD = struct.Struct(">hhih")
+# Record batch, format 2: where producer id, epoch, first sequence and record count are (Kafka's "Record Batch").
+_BATCH_PRODUCER = struct.Struct(">qhii")
+_BATCH_PRODUCER_AT = 43
+_LAST_OF_CLIENTS = 3  # AddPartitionsToTxn: later versions are sent by brokers only
 
 
 class Malformed(ValueError):
     """The bytes are not what the schema says."""
 
 
-class Cursor:
-    """
-    A place in a frame.
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A request's header."""
 
-    ``flexible``: lengths are unsigned varints, one more than they say, and structures end with tagged fields
-    (KIP-482); otherwise strings have int16 lengths and arrays int32 ones, and there are no tags.
-    """
+    api: int
+    version: int
+    correlation_id: int
+    client_id: str | None
 
-    __slots__ = ("at", "data", "flexible")
-
-    def __init__(self, data: bytes, at: int, *, flexible: bool) -> None:
-        self.data, self.at, self.flexible = data, at, flexible
-
-    def number(self, form: str) -> int:
-        """One number of a `struct` format."""
+    @property
+    def title(self) -> str:
         try:
-            (value,) = struct.unpack_from(form, self.data, self.at)
-        except struct.error as error:
-            raise Malformed(f"the frame ends within a number at byte {self.at}") from error
-        self.at += struct.calcsize(form)
-        return int(value)
-
-    def int8(self) -> int:
-        return self.number(">b")
-
-    def int16(self) -> int:
-        return self.number(">h")
-
-    def int32(self) -> int:
-        return self.number(">i")
-
-    def int64(self) -> int:
-        return self.number(">q")
-
-    def varint(self) -> int:
-        """An unsigned varint of at most 32 bits."""
-        value = 0
-        for index in range(_MAX_VARINT_BYTES):
-            byte = self.number(">B")
-            value |= (byte & 0x7F) << (7 * index)
-            if not byte & 0x80:
-                return value
-        raise Malformed(f"a varint before byte {self.at} has no end")
-
-    def skip(self, length: int) -> None:
-        if length < 0 or self.at + length > len(self.data):
-            raise Malformed(f"{length} bytes from byte {self.at} on are not there")
-        self.at += length
-
-    def length(self) -> int:
-        """An array's number of elements; -1 for none at all."""
-        found = self.varint() - 1 if self.flexible else self.int32()
-        if found > len(self.data):
-            raise Malformed(f"an array of {found} elements in {len(self.data)} bytes")
-        return found
-
-    def text(self) -> str | None:
-        length = self.varint() - 1 if self.flexible else self.int16()
-        if length < 0:
-            return None
-        start = self.at
-        self.skip(length)
-        try:
-            return self.data[start : self.at].decode()
-        except UnicodeDecodeError as error:
-            raise Malformed(f"no UTF-8 at byte {start}") from error
-
-    def octets(self) -> int:
-        """Go to the first byte of a bytes (or records) field and return its length, -1 for null."""
-        return self.varint() - 1 if self.flexible else self.int32()
-
-    def uuid(self) -> None:
-        self.skip(_UUID)
-
-    def tags(self) -> Iterator[tuple[int, int]]:
-        """Each tagged field as (tag, end), with the cursor at its first byte; nothing in the older encoding."""
-        if not self.flexible:
-            return
-        for _ in range(self.varint()):
-            tag, size = self.varint(), self.varint()
-            end = self.at + size
-            if end > len(self.data):
-                raise Malformed(f"tag {tag} reaches past the frame's end")
-            yield tag, end
-            self.at = end
-
-    def skip_tags(self) -> None:
-        for _ in self.tags():
-            pass
+            return Api(self.api).title
+        except ValueError:
+            return f"request {self.api}"
 
 
-def varint(value: int) -> bytes:
-    """An unsigned varint."""
-    out = bytearray()
-    while value >= _MORE:
-        out.append(value % _MORE | _MORE)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What a frame of a transaction says; ``text`` is its content for people."""
+
+    transactional_id: str | None = None
+    producer_id: int = -1
+    epoch: int = -1
+    committed: bool | None = None
+    error: int | None = None
+    text: str = ""
 
 
-def text(value: str, *, flexible: bool) -> bytes:
-    """A string that is not null."""
-    raw = value.encode()
-    return (varint(len(raw) + 1) if flexible else struct.pack(">h", len(raw))) + raw
+NO_DETAILS = Details()
 
 
-def array_length(count: int, *, flexible: bool) -> bytes:
-    return varint(count + 1) if flexible else struct.pack(">i", count)
+def error_name(code: int) -> str:
+    """The protocol's name of an error code, `ok`, or its number."""
+    return "ok" if code == 0 else error_title(code) or f"error {code}"
+
+
+def request_head(frame: bytes) -> Head:
+    """
+    Read the header of a frame without its length; the client id has an int16 length in all versions (KIP-482).
+
+    Raises:
+        Malformed: it is no request.
+    """
+    try:
+        api, version, correlation_id, length = _HEAD.unpack_from(frame)
+    except struct.error as error:
+        raise Malformed("a request of less than ten bytes") from error
+    end = _HEAD.size + max(0, length)
+    if end > len(frame):
+        raise Malformed(f"a client id of {length} bytes in a frame of {len(frame)}")
+    client_id = frame[_HEAD.size : end].decode("utf-8", "replace") if length >= 0 else None
+    return Head(api, version, correlation_id, client_id)
+
+
+def correlation_id(reply: bytes) -> int:
+    """
+    The number that pairs a reply with its request.
+
+    Raises:
+        Malformed: it is no reply.
+    """
+    if len(reply) < 4:  # noqa: PLR2004 - an int32
+        raise Malformed("a reply of less than four bytes")
+    return int.from_bytes(reply[:4], signed=True)
+
+
+def _decoded(head: Head, frame: bytes, *, request: bool = False) -> Any:
+    """A request, or the reply to one, with its header."""
+    try:
+        return message_class(head.api, request=request).decode(frame, version=head.version, header=True)
+    except Exception as error:  # the library's generated code raises whatever it meets in bytes that fit no schema
+        raise Malformed(f"{head.title} version {head.version} can't be decoded: {error!r}") from error
+
+
+def request_details(head: Head, frame: bytes) -> Details:
+    """What a request of the transaction protocol says; nothing for all others and for what can't be read."""
+    if head.api not in TRANSACTIONAL:
+        return NO_DETAILS
+    try:
+        return _requested(head, _decoded(head, frame, request=True))
+    except Malformed:
+        return NO_DETAILS
+
+
+def _requested(head: Head, message: Any) -> Details:
+    if head.api == Api.PRODUCE:
+        return _produced(message)
+    if head.api == Api.ADD_PARTITIONS_TO_TXN:
+        if head.version > _LAST_OF_CLIENTS:
+            return NO_DETAILS
+        added = len(message.v3_and_below_topics or ())
+        ids = (message.v3_and_below_transactional_id, message.v3_and_below_producer_id)
+        return Details(*ids, message.v3_and_below_producer_epoch, text=f"{added} topics")
+    told = Details(message.transactional_id, message.producer_id, message.producer_epoch)
+    if head.api == Api.END_TXN:
+        committed = bool(message.committed)
+        return Details(*_ids(told), committed, text="commit" if committed else "abort")
+    if head.api == Api.ADD_OFFSETS_TO_TXN:
+        return Details(*_ids(told), text=f"group {message.group_id}")
+    if head.api == Api.TXN_OFFSET_COMMIT:
+        return Details(*_ids(told), text=_first_offset(message))
+    return told
+
+
+def _ids(details: Details) -> tuple[str | None, int, int]:
+    return details.transactional_id, details.producer_id, details.epoch
+
+
+def _first_offset(message: Any) -> str:
+    for topic in message.topics or ():
+        for partition in topic.partitions or ():
+            return f"partition {partition.partition_index} -> offset {partition.committed_offset}"
+    return ""
+
+
+def _produced(message: Any) -> Details:
+    """The transactional id, and the producer of the first record batch."""
+    for topic in message.topic_data or ():
+        for partition in topic.partition_data or ():
+            records = bytes(partition.records or b"")
+            if len(records) >= _BATCH_PRODUCER_AT + _BATCH_PRODUCER.size:
+                producer_id, epoch, sequence, count = _BATCH_PRODUCER.unpack_from(records, _BATCH_PRODUCER_AT)
+                many = f"{count} record{'s' if count != 1 else ''}"
+                text = f"{many} to partition {partition.index}, sequence {sequence}"
+                return Details(message.transactional_id, producer_id, epoch, text=text)
+    return Details(message.transactional_id)
+
+
+def reply_details(head: Head, reply: bytes) -> Details:
+    """The first error of a reply of the transaction protocol, and the producer that InitProducerId hands out."""
+    if head.api not in TRANSACTIONAL or (head.api == Api.ADD_PARTITIONS_TO_TXN and head.version > _LAST_OF_CLIENTS):
+        return NO_DETAILS
+    try:
+        message = _decoded(head, reply)
+    except Malformed:
+        return NO_DETAILS
+    if head.api == Api.INIT_PRODUCER_ID:
+        return Details(producer_id=message.producer_id, epoch=message.producer_epoch, error=message.error_code)
+    return Details(error=next(filter(None, _errors(head.api, message)), 0))
+
+
+def _errors(api: int, message: Any) -> list[int]:
+    if api == Api.PRODUCE:
+        return [p.error_code for topic in message.responses or () for p in topic.partition_responses or ()]
+    if api == Api.TXN_OFFSET_COMMIT:
+        return [p.error_code for topic in message.topics or () for p in topic.partitions or ()]
+    if api == Api.ADD_PARTITIONS_TO_TXN:
+        topics = message.results_by_topic_v3_and_below or ()
+        return [p.partition_error_code for topic in topics for p in topic.results_by_partition or ()]
+    return [message.error_code]
+
+
+def _brokers(head: Head, message: Any) -> list[Any]:
+    """Parts of a reply that have a host and a port; a coordinator that is not there (port -1) is none."""
+    if head.api == Api.PRODUCE:
+        parts = message.node_endpoints
+    elif head.api == Api.FIND_COORDINATOR:
+        parts = message.coordinators if head.version > 3 else [message]  # noqa: PLR2004 - KIP-699 asks for several
+    else:
+        parts = message.brokers
+    return [part for part in parts or () if part.port > 0]
+
+
+def addresses(head: Head, reply: bytes) -> list[tuple[int, Address]]:
+    """
+    Node and address of every broker that a reply names, in their order.
+
+    Raises:
+        Malformed: the reply is not what its schema says.
+    """
+    parts = _brokers(head, _decoded(head, reply))
+    is_cluster = head.api == Api.DESCRIBE_CLUSTER
+    return [(part.broker_id if is_cluster else part.node_id, (part.host, part.port)) for part in parts]
+
+
+def with_addresses(head: Head, reply: bytes, stands_for: Callable[[Address], Address]) -> bytes:
+    """The reply with every address exchanged; as it is where it names none."""
+    message = _decoded(head, reply)
+    parts = _brokers(head, message)
+    for part in parts:
+        part.host, part.port = stands_for((part.host, part.port))
+    return bytes(message.encode(header=True)) if parts else reply
+
+
+def without_unsupported_versions(head: Head, reply: bytes) -> bytes:
+    """An ApiVersions reply that offers nothing whose addresses we could not exchange."""
+    message = _decoded(head, reply)
+    offered = []
+    for api in message.api_keys or ():
+        api.max_version = min(api.max_version, NEWEST.get(api.api_key, api.max_version))
+        if api.api_key not in HIDDEN and api.min_version <= api.max_version:
+            offered.append(api)
+    message.api_keys = offered
+    return bytes(message.encode(header=True))
+
+
+def brokers_request() -> tuple[Head, bytes]:
+    """Metadata, version 4, of no topics, with its length; brokers have answered it since 0.11, and 4.x still does."""
+    message = message_class(Api.METADATA, request=True)(version=4, topics=[], allow_auto_topic_creation=False)
+    message.with_header(correlation_id=1, client_id="brew-proxy")
+    return Head(Api.METADATA, 4, 1, "brew-proxy"), bytes(message.encode(header=True, framed=True))

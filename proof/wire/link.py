@@ -1,9 +1,7 @@
 """
-One client's connection through the proxy, its broker addresses rewritten.
+One client's connection through the proxy, and what passed on all of them: a timeline.
 
-Replies that name addresses: Metadata, FindCoordinator, DescribeCluster, and Produce from version 10 on (KIP-951).
-ApiVersions replies are narrowed to versions whose addresses can be found (`proof.wire.codec.NEWEST`); share groups,
-whose replies name addresses too, are hidden. Brokers are reached in plain text: TLS would hide the frames.
+Brokers are reached in plain text: TLS would hide the frames.
 """
 
 from __future__ import annotations
@@ -11,177 +9,104 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import struct
-from collections.abc import AsyncIterator, Callable, Iterator
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from proof.wire import codec
-from proof.wire.codec import HIDDEN, NEWEST, TRANSACTIONAL, UNSUPPORTED_VERSION, Api, Cursor, Malformed
-from proof.wire.frames import (
+from proof.wire.codec import (
     NO_DETAILS,
+    TRANSACTIONAL,
+    WITH_ADDRESSES,
+    Api,
     Details,
     Head,
+    Malformed,
     correlation_id,
-    reply_body,
+    error_name,
     reply_details,
     request_details,
     request_head,
-    skip_produced_partition,
-    skip_topic,
+    without_unsupported_versions,
 )
 from proof.wire.rules import Action, CaughtFrame, DelayedChannel, NetworkConditions, Side, Trap
-from proof.wire.timeline import Timeline
 
-Address = tuple[str, int]
-
-WITH_ADDRESSES = frozenset({Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUSTER, Api.PRODUCE})
-_ENDPOINTS_TAG = 0
-_PRODUCE_NAMES_ADDRESSES = 10
+_KEPT = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class AddressField:
-    """Where a reply names a broker: bytes [start, end) hold host and port."""
+class Event:
+    """
+    One frame, or what the proxy did to it or to its connection.
 
-    start: int
-    end: int
+    ``at`` is in monotonic seconds since the proxy began; ``connection`` counts from 1 in the order of accepting.
+    ``what`` is `request`, `reply`, or an action: `held`, `cut`, `released`, `dropped`, `delayed`.
+    """
+
+    at: float
+    connection: int
     node: int
-    address: Address
+    what: str
+    head: Head
+    details: Details
+
+    def document(self) -> dict[str, object]:
+        """As one JSON object."""
+        details = self.details
+        return {
+            "at": round(self.at, 6),
+            "connection": self.connection,
+            "node": self.node,
+            "what": self.what,
+            "api": self.head.title,
+            "version": self.head.version,
+            "correlation_id": self.head.correlation_id,
+            "client_id": self.head.client_id,
+            "transactional_id": details.transactional_id,
+            "producer_id": details.producer_id,
+            "epoch": details.epoch,
+            "text": details.text,
+            "error": None if details.error is None else error_name(details.error),
+        }
 
 
-def address_fields(head: Head, reply: bytes) -> list[AddressField]:
-    """
-    All addresses of a reply, in their order; a coordinator that is not there (port -1) is none.
+class Timeline:
+    """Events of the transaction protocol in order (the last 20,000), and a count of every request; thread-safe."""
 
-    Raises:
-        codec.Malformed: the reply is not what its schema says.
-    """
-    body = reply_body(head, reply)
-    find = {
-        Api.METADATA: _of_metadata,
-        Api.FIND_COORDINATOR: _of_coordinators,
-        Api.DESCRIBE_CLUSTER: _of_cluster,
-        Api.PRODUCE: _of_produced,
-    }[Api(head.api)]
-    return [spot for spot in find(head.version, body) if spot.address[1] > 0]
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._events: deque[Event] = deque(maxlen=_KEPT)
+        self._counts: Counter[str] = Counter()
+        self._began = time.monotonic()
 
+    def add(self, connection: int, node: int, what: str, head: Head, details: Details) -> None:
+        event = Event(time.monotonic() - self._began, connection, node, what, head, details)
+        with self._lock:
+            self._events.append(event)
 
-def rewritten(head: Head, reply: bytes, found: list[AddressField], stands_for: Callable[[Address], Address]) -> bytes:
-    """The reply with every address exchanged; tagged fields around them get their new length."""
-    flexible = reply_body(head, reply).flexible
-    parts, at = [], 0
-    for spot in found:
-        host, port = stands_for(spot.address)
-        parts += [reply[at : spot.start], codec.text(host, flexible=flexible), struct.pack(">i", port)]
-        at = spot.end
-    parts.append(reply[at:])
-    if head.api == Api.PRODUCE and found:
-        return _with_new_tag_size(head, reply, b"".join(parts))
-    return b"".join(parts)
+    def count(self, head: Head) -> None:
+        self._counts[head.title] += 1
 
+    def events(self) -> list[Event]:
+        with self._lock:
+            return list(self._events)
 
-def without_unsupported_versions(head: Head, reply: bytes) -> bytes:
-    """An ApiVersions reply that offers nothing whose addresses we could not exchange."""
-    body = reply_body(head, reply)
-    if body.int16() == UNSUPPORTED_VERSION:
-        body.flexible = False  # the broker answers as version 0 does, whatever was asked (KIP-511)
-    after_error = body.at
-    offered = []
-    for _ in range(body.length()):
-        api, oldest, newest = body.int16(), body.int16(), body.int16()
-        tags_at = body.at
-        body.skip_tags()
-        newest = min(newest, NEWEST.get(api, newest))  # type: ignore[call-overload]  # an int is as good as its Api
-        if api not in HIDDEN and oldest <= newest:
-            offered.append(struct.pack(">hhh", api, oldest, newest) + reply[tags_at : body.at])
-    length = codec.array_length(len(offered), flexible=body.flexible)
-    return reply[:after_error] + length + b"".join(offered) + reply[body.at :]
+    def counts(self) -> dict[str, int]:
+        """Requests by name, as they came in."""
+        return dict(self._counts)
 
-
-def _address_field(body: Cursor, node: int) -> AddressField:
-    start = body.at
-    host = body.text() or ""
-    return AddressField(start, body.at + 4, node, (host, body.int32()))
-
-
-def _of_metadata(version: int, body: Cursor) -> Iterator[AddressField]:
-    if version >= 3:
-        body.int32()
-    for _ in range(body.length()):
-        yield _address_field(body, body.int32())
-        if version >= 1:
-            body.text()  # rack
-        body.skip_tags()
-
-
-def _of_coordinators(version: int, body: Cursor) -> Iterator[AddressField]:
-    if version >= 1:
-        body.int32()
-    if version <= 3:
-        body.int16()
-        if version >= 1:
-            body.text()
-        yield _address_field(body, body.int32())
-        return
-    for _ in range(body.length()):
-        body.text()  # key
-        yield _address_field(body, body.int32())
-        body.int16()
-        body.text()
-        body.skip_tags()
-
-
-def _of_cluster(version: int, body: Cursor) -> Iterator[AddressField]:
-    body.int32()
-    body.int16()
-    body.text()
-    if version >= 1:
-        body.int8()  # brokers or controllers
-    body.text()
-    body.int32()
-    for _ in range(body.length()):
-        yield _address_field(body, body.int32())
-        body.text()
-        if version >= 2:
-            body.int8()
-        body.skip_tags()
-
-
-def _of_produced(version: int, body: Cursor) -> Iterator[AddressField]:
-    if version < _PRODUCE_NAMES_ADDRESSES:
-        return
-    _to_produce_tags(version, body)
-    for tag, _ in body.tags():
-        if tag == _ENDPOINTS_TAG:
-            for _ in range(body.length()):
-                yield _address_field(body, body.int32())
-                body.text()
-                body.skip_tags()
-
-
-def _to_produce_tags(version: int, body: Cursor) -> None:
-    for _ in range(body.length()):
-        skip_topic(version, body)
-        for _ in range(body.length()):
-            skip_produced_partition(version, body)
-        body.skip_tags()
-    body.int32()
-
-
-def _with_new_tag_size(head: Head, before: bytes, after: bytes) -> bytes:
-    """The endpoints are a tagged field with its own size in front; the first and, so far, only one of a reply."""
-    body = reply_body(head, before)
-    _to_produce_tags(head.version, body)
-    body.varint()  # how many tags
-    body.varint()  # which
-    size_at = body.at
-    size = body.varint() + len(after) - len(before)
-    return after[:size_at] + codec.varint(size) + after[body.at :]
+    def clear(self) -> None:
+        """Forget events and counts; time goes on."""
+        with self._lock:
+            self._events.clear()
+            self._counts.clear()
 
 
 _FRAME_MAX = 1 << 29
 _SETTLE_S = 30.0
+_DONE = {Action.HOLD: "held", Action.DROP: "dropped", Action.DELAY: "delayed", Action.CUT: "cut"}
 
 
 class ProxyContext(Protocol):
@@ -309,9 +234,9 @@ class Link:
         """Note a reply, tell who waits for it, and hand it back fit for the client."""
         head = asked.head
         if head.api in TRANSACTIONAL:
-            said = reply_details(head, frame)
-            known = {name: getattr(said, name) for name in ("producer_id", "epoch") if getattr(said, name) >= 0}
-            details = dataclasses.replace(asked.details, error=said.error, **known)
+            reply = reply_details(head, frame)
+            known = {name: getattr(reply, name) for name in ("producer_id", "epoch") if getattr(reply, name) >= 0}
+            details = dataclasses.replace(asked.details, error=reply.error, **known)
             self._note("reply", dataclasses.replace(asked, details=details))
             if asked.trap is not None:
                 asked.trap.answer(details)
@@ -327,8 +252,7 @@ class Link:
         """Do to a frame what the rule says; True when it goes on."""
         rule = trap.rule
         caught = CaughtFrame(self._number, asked.head, asked.details)
-        told = {Action.HOLD: "held", Action.DROP: "dropped", Action.DELAY: "delayed", Action.CUT: "cut"}
-        self._note(told[rule.action], asked)
+        self._note(_DONE[rule.action], asked)
         if rule.action is Action.CUT or rule.cut:
             self.cut()
             if rule.cut:

@@ -2,7 +2,7 @@
 A TCP proxy in front of a Kafka cluster that knows the protocol, also in a thread of its own.
 
 Clients that start from its `bootstrap` stay behind it, since broker addresses in replies are exchanged
-(`proof.wire.link` tells for which versions). Frames that no rule and no timeline asks about pass unread.
+(`proof.wire.codec` tells for which versions). Frames that no rule and no timeline asks about pass unread.
 """
 
 from __future__ import annotations
@@ -11,28 +11,22 @@ import asyncio
 import contextlib
 import itertools
 import random
-import struct
 import threading
 from collections.abc import Callable, Coroutine
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused, Unreachable
-from proof.wire.codec import Api, Malformed
-from proof.wire.frames import Details, Head
-from proof.wire.link import Address, AddressField, Link, address_fields, frames, rewritten
+from proof.wire.codec import Address, Details, Head, Malformed, addresses, brokers_request, with_addresses
+from proof.wire.link import Event, Link, Timeline, frames
 from proof.wire.rules import NO_DELAY, DelayedChannel, NetworkConditions, Rule, Side, Trap
-from proof.wire.timeline import Event, Timeline
 
 HOST = "127.0.0.1"
 _BUFFER = 4 * 1024 * 1024
 _CONNECT_S = 30.0
 # An accepted connection is with its handler in the loop's third turn; an aborted one gives its socket back in the next.
 _CLOSING_TURNS = 8
-# Metadata, version 4, of no topics: brokers have answered it since 0.11, and 4.x still does.
-_ASK_BROKERS = Head(Api.METADATA, 4, 1, "brew-proxy", 0)
 
 
 class Proxy:
@@ -65,8 +59,8 @@ class Proxy:
             Unreachable: none of them answered.
         """
         wanted = iter(ports)
-        for spot in await _brokers(bootstrap, deadline):
-            await self._listen(spot.node, spot.address, next(wanted, 0))
+        for node, address in await _brokers(bootstrap, deadline):
+            await self._listen(node, address, next(wanted, 0))
 
     def add(self, rule: Rule) -> Trap:
         """Put a rule to work; it sees frames from now on."""
@@ -97,9 +91,7 @@ class Proxy:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # What a connection asks for.
@@ -113,11 +105,10 @@ class Proxy:
 
     async def behind(self, head: Head, reply: bytes) -> bytes:
         """The reply with our addresses; a broker not seen before gets a listener first."""
-        found = address_fields(head, reply)
-        for spot in found:
-            if spot.address not in self._stands_for:
-                await self._listen(spot.node, spot.address, 0)
-        return rewritten(head, reply, found, self._stands_for.__getitem__) if found else reply
+        for node, address in addresses(head, reply):
+            if address not in self._stands_for:
+                await self._listen(node, address, 0)
+        return with_addresses(head, reply, self._stands_for.__getitem__)
 
     async def _listen(self, node: int, address: Address, port: int) -> None:
         async with self._opening:
@@ -165,22 +156,19 @@ class Proxy:
         await Link(self, number, node, client, broker, lambda side: DelayedChannel(side, chance)).run()
 
 
-async def _brokers(bootstrap: str, deadline: Deadline) -> list[AddressField]:
-    asked = _ASK_BROKERS
-    name = (asked.client_id or "").encode()
-    head = struct.pack(">hhih", asked.api, asked.version, asked.correlation_id, len(name)) + name
-    request = head + struct.pack(">i?", 0, False)
+async def _brokers(bootstrap: str, deadline: Deadline) -> list[tuple[int, Address]]:
+    head, request = brokers_request()
     last: Exception | None = None
-    for one in bootstrap.split(","):
-        host, _, port = one.strip().rpartition(":")
+    for server in bootstrap.split(","):
+        host, _, port = server.strip().rpartition(":")
         with contextlib.suppress(TimeoutError):
             try:
                 async with asyncio.timeout(max(0.001, deadline.remaining_s())):
                     reader, writer = await asyncio.open_connection(host, int(port))
                     try:
-                        writer.write(len(request).to_bytes(4) + request)
+                        writer.write(request)
                         async for reply in frames(reader):
-                            return address_fields(asked, reply)
+                            return addresses(head, reply)
                     finally:
                         writer.transport.abort()
             except (OSError, ValueError) as error:
@@ -225,9 +213,7 @@ class WireProxy:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._run(self._now.close(), _CALL_S)
         finally:

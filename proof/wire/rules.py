@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, UsageError
-from proof.wire.codec import Api
-from proof.wire.frames import Details, Head
+from proof.wire.codec import Api, Details, Head
 
 _Result = TypeVar("_Result")
 

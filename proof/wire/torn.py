@@ -24,8 +24,8 @@ from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from proof.wire.codec import Api, error_name
 from proof.wire.judge import RecordPlacement, Tally, Try, anomalies, tally
 from proof.wire.late import ProxiedWriter, run_script
+from proof.wire.link import Event
 from proof.wire.proxy import WireProxy
-from proof.wire.timeline import Event
 from proof.wire.writers import WRITERS, PositionReader
 
 F11 = ("late-commit", "late-abort")

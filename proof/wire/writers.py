@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -42,22 +42,25 @@ class ReusingWriter:
     It does what tutorials do: commit, or abort when something went wrong, and a new producer only after a fatal error.
     """
 
+    _settings: ClassVar[dict[str, object]] = _STEADY
+
     def __init__(self, connection: Connection, group: str, source: str, output: str) -> None:
-        self.transactional_id = str(TransactionalId(group, source, 0))
+        self.transactional_id = self._id(group, source)
         self._connection, self._group, self._source, self._output = connection, group, source, output
         self._reader = consumer(connection, group, READ_COMMITTED)
         self._open()
 
+    def _id(self, group: str, source: str) -> str:
+        return str(TransactionalId(group, source, 0))
+
     def _open(self) -> None:
+        name = self.transactional_id or None
         self._producer = producer(
-            self._connection,
-            self.transactional_id,
-            timeout_s=_TIMEOUT_S,
-            message_max_bytes=_MESSAGE_MAX,
-            **_STEADY,
+            self._connection, name, timeout_s=_TIMEOUT_S, message_max_bytes=_MESSAGE_MAX, **self._settings
         )
-        with mapped("fence"):
-            self._producer.init_transactions(STEP_S)
+        if name is not None:
+            with mapped("fence"):
+                self._producer.init_transactions(STEP_S)
 
     def begin(self) -> None:
         with mapped("begin"):
@@ -94,34 +97,21 @@ class ReusingWriter:
             self._reader.close()
 
 
-class PlainWriter:
+class PlainWriter(ReusingWriter):
     """
     The positive control of records: no transaction and no sequence numbers.
 
     A batch that comes twice is written twice. Its position is committed by its consumer, behind the records.
     """
 
-    def __init__(self, connection: Connection, group: str, source: str, output: str) -> None:
-        self.transactional_id = ""
-        self._connection, self._source, self._output = connection, source, output
-        self._reader = consumer(connection, group, READ_COMMITTED)
-        self._until = 0
-        self._open()
+    _settings: ClassVar[dict[str, object]] = {"enable.idempotence": False, **_STEADY}
+    _until = 0
 
-    def _open(self) -> None:
-        unprotected = {"enable.idempotence": False, **_STEADY}
-        self._producer = producer(
-            self._connection, None, timeout_s=_TIMEOUT_S, message_max_bytes=_MESSAGE_MAX, **unprotected
-        )
+    def _id(self, group: str, source: str) -> str:  # noqa: ARG002 - as the other writer's
+        return ""
 
     def begin(self) -> None:
         """There is nothing to begin."""
-
-    def write(self, records: list[tuple[str, bytes]]) -> None:
-        with mapped("produce"):
-            for key, value in records:
-                self._producer.produce(self._output, value, key, 0)
-            self._producer.flush(STEP_S)
 
     def send_offsets(self, until: int) -> None:
         self._until = until
@@ -132,13 +122,6 @@ class PlainWriter:
 
     def abort(self) -> None:
         """What is written stays."""
-
-    def recover(self) -> None:
-        self._open()
-
-    def close(self) -> None:
-        with contextlib.suppress(KafkaException):
-            self._reader.close()
 
 
 class StrictWriter:
