@@ -115,8 +115,13 @@ class Standing(enum.StrEnum):
 
     @property
     def label(self) -> str:
-        told = {Standing.CONTROL: "violated as expected", Standing.OUTDATED: "of another kernel"}
-        return told.get(self, self.value.replace("-", " "))
+        special = {Standing.CONTROL: "violated as expected", Standing.OUTDATED: "of another kernel"}
+        return special.get(self, self.value.replace("-", " "))
+
+    @property
+    def sign(self) -> str:
+        """Its shape says what colour only supports."""
+        return {"proven": "✓", "violated": "✗", "inconclusive": "?", "control": "✗", "outdated": "◌"}.get(self, "○")
 
 
 # The worst first.
@@ -158,6 +163,12 @@ class Anomaly:
         if self.offset is None or self.offset < 0:
             return where
         return f"{where} {'offset' if in_log else 'at'} {self.offset}".strip()
+
+    @property
+    def producer(self) -> str:
+        if self.producer_id is None or self.producer_id < 0:
+            return "-"
+        return f"{self.producer_id}" if self.epoch is None else f"{self.producer_id}, epoch {self.epoch}"
 
 
 @dataclass(frozen=True, slots=True)

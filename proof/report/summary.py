@@ -78,6 +78,17 @@ class CriterionResult(enum.StrEnum):
     OUTDATED = "of another kernel"
     UNKNOWN = "not measured"
 
+    @property
+    def mark(self) -> str:
+        """The standing whose colour it has."""
+        return {"met": "proven", "missed": "violated", "not shown": "inconclusive", "not measured": "idle"}.get(
+            self, "outdated"
+        )
+
+    @property
+    def sign(self) -> str:
+        return {"met": "✓", "missed": "✗", "not shown": "?", "not measured": "-"}.get(self, "◌")
+
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceCriterion:
@@ -290,8 +301,9 @@ class Cell:
         return worst([result.standing for result in self.results])
 
     @property
-    def is_control(self) -> bool:
-        return any(result.is_control for result in self.results)
+    def short_name(self) -> str:
+        """Its name without the row."""
+        return self.name.removeprefix(f"{self.row}-") or self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from brew.html import visible
-from proof.report.figures import SIGNS
-from proof.report.results import TITLES, UNKNOWN, Standing
+from proof.report.results import TITLES, UNKNOWN, Result, Standing
 from proof.report.summary import Cell, Strip, Summary, say_seconds
 
 
@@ -83,7 +82,6 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-_SIGNS = {**SIGNS, Standing.CONTROL: "⊗"}
 _LEGEND = (
     "A sign per seed: ✓ proven, ✗ violated, ? inconclusive, ⊗ a control violated as expected, "
     "◌ held with another kernel than today's, ○ not applicable."
@@ -145,7 +143,11 @@ def _origins(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def _markdown_cell(cell: Cell) -> str:
-    return f"{cell.name.removeprefix(f'{cell.row}-')} {''.join(_SIGNS[one.standing] for one in cell.results)}"
+    return f"{cell.short_name} {''.join(map(_sign, cell.results))}"
+
+
+def _sign(result: Result) -> str:
+    return "⊗" if result.standing is Standing.CONTROL else result.standing.sign
 
 
 def _times(strips: Iterable[Strip]) -> str:

@@ -108,7 +108,7 @@ def test_a_report_of_results_without_a_kernel_says_so_by_itself(
     told = json.loads(capsys.readouterr().out)
     sentence = f"86 of 86 runs were made with another kernel than today's, {kernel()} (commit unknown)"
     for text in (said, out.read_text(), summary.read_text(), told["outdated"]):
-        assert sentence in text.replace("&#x27;", "'")
+        assert sentence in text.replace("&#39;", "'")
     assert "commit unknown: of another kernel" in out.read_text()
     assert (told["verdict"], told["cells"]["proven"], told["kernel"]) == ("inconclusive", 0, kernel())
     assert {bar["met"] for bar in told["bars"]} <= {"of another kernel", "not measured"}

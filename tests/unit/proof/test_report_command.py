@@ -163,5 +163,5 @@ def test_an_installed_package_has_the_pages_files() -> None:
     """Every file beside the modules is named as package data, so that a wheel holds it."""
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["*"]
     beside = {file for file in (ROOT / "proof/report").iterdir() if file.is_file() and file.suffix != ".py"}
-    assert {file.suffix for file in beside} == {".css", ".js"}
+    assert {file.suffix for file in beside} == {".css", ".html", ".js"}
     assert {file for pattern in patterns for file in (ROOT / "proof/report").glob(pattern)} == beside

@@ -11,7 +11,7 @@ import pytest
 from harness.campaigns import HOSTILE, campaign
 
 from brew.names import CrashPoint
-from proof.report.figures import HEIGHT, Axis, plot
+from proof.report.page import Axis
 from proof.report.results import MATRIX, TITLES, Result, Standing, read
 from proof.report.summary import CriterionResult, Summary, Times, acceptance_criteria, say_seconds
 from proof.report.text import document, markdown, plain
@@ -301,12 +301,12 @@ def test_a_strip_shows_late_ones_as_crosses_and_stays_in_its_frame() -> None:
     """However many there are; the axis holds the bound, too."""
     seconds = [*[0.5] * 1000, 3.0]
     (strip,) = Summary.of([], [_result(bound_s=2.0, recovery_s=seconds)]).recoveries
-    drawn = plot(strip, Axis.over([strip]), "F01")
-    assert drawn.count("<circle") == 7
-    assert drawn.count('class="late"') == 1
-    heights = [float(part.split('"')[1]) for part in drawn.split("cy=")[1:]]
-    assert 0 < min(heights) < max(heights) < HEIGHT
-    assert "1,001 times" in drawn
+    axis = Axis.over([strip])
+    dots = list(axis.dots(strip))
+    assert [late for *_, late in dots] == [False] * 7 + [True]
+    heights = [y for _, y, _ in dots]
+    assert 0 < min(heights) < max(heights) < Axis.HEIGHT
+    assert "1,001 times" in axis.text(strip, "F01")
 
 
 def test_the_matrix_has_each_row_once() -> None:
