@@ -30,7 +30,7 @@ from brew.settings import Limits
 from pipeline.orders import enricher
 from pipeline.profiles import Table, lookup
 from proof.seed import orders
-from proof.seed_customers import Customers, chunks
+from proof.topics import Customers, chunks
 from sandbox.kafka import Cluster
 
 MOST_MB = 600

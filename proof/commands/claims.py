@@ -20,8 +20,7 @@ from brew.names import ExitCode
 from brew.signals import stop_on_signals
 from proof.campaign.campaign import campaign_metadata
 from proof.campaign.result import PROVEN, VIOLATED, Result, write_file
-from proof.claims.claimant import take_part
-from proof.claims.races import Races, race
+from proof.claims.members import Races, race, take_part
 from proof.commands.options import connected, json_option, say_json
 from proof.provenance import MadeWith
 from proof.report.summary import CLAIMS_RACES

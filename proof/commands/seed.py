@@ -24,8 +24,8 @@ from proof.commands.options import (
     topic_option,
 )
 from proof.seed import Seeding
-from proof.seed_customers import Customers
-from proof.seed_customers import seed_customers as carry_out
+from proof.topics import Customers
+from proof.topics import seed_customers as carry_out
 
 _WAIT_S = 60.0
 

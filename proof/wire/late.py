@@ -1,22 +1,155 @@
 """
-The scripts of F11 to F13: hold a frame, cut the connection, release it inside the next transaction; or lose a reply.
+The scripts of F11 to F13, and what each try did to the log.
+
+A script holds a frame, cuts the connection and releases the frame inside the next transaction; or loses a reply.
 
 Every wait is for an event: the frame is held, the client has sent it again and been answered, the late one is answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import enum
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from brew.deadline import Deadline
 from brew.errors import BrewError
 from proof.wire.codec import Api
-from proof.wire.judge import Attempt, AttemptState, Try
 from proof.wire.proxy import WireProxy
 from proof.wire.rules import Action, Rule, Side, Trap
 from proof.wire.writers import STEP_S, PositionReader, Writer
+
+
+class AttemptState(enum.StrEnum):
+    """
+    What the writer knows of its transaction.
+
+    `GIVEN_UP`: it never asked for a commit. `COMMITTED`: its commit was acknowledged. `UNKNOWN`: it was not.
+    """
+
+    GIVEN_UP = "given up"
+    COMMITTED = "committed"
+    UNKNOWN = "unknown"
+
+
+@dataclass
+class Attempt:
+    """One transaction of a try: the keys of its delivered records, the offset that it sent, its fate."""
+
+    name: str
+    keys: list[str] = field(default_factory=list)
+    until: int | None = None
+    fate: AttemptState = AttemptState.GIVEN_UP
+    error: str = ""
+
+
+@dataclass
+class Try:
+    """One go: ``late`` is the error code that answered the late frame, None when nothing did."""
+
+    number: int
+    script: str
+    attempts: list[Attempt] = field(default_factory=list)
+    late: int | None = None
+    late_epoch: int = -1
+    position: int | None = None
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPlacement:
+    """Where a record lies, who wrote it, whether a `read_committed` reader gets it, and how often."""
+
+    offset: int
+    producer_id: int
+    epoch: int
+    visible: bool
+    copies: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """A name of the fault catalogue, with its place and its evidence."""
+
+    name: str
+    offset: int
+    producer_id: int
+    epoch: int
+    evidence: str
+
+
+def anomalies(tried: Try, log: Mapping[str, RecordPlacement]) -> list[Anomaly]:
+    """What is wrong with a try: torn transactions, commits that got lost, a position that is not the last commit's."""
+    found = [anomaly for attempt in tried.attempts if (anomaly := _of_attempt(attempt, log)) is not None]
+    acknowledged = [a.until for a in tried.attempts if a.fate is AttemptState.COMMITTED and a.until is not None]
+    unknown = any(a.fate is AttemptState.UNKNOWN for a in tried.attempts)
+    if acknowledged and tried.position != acknowledged[-1] and not unknown:
+        name = (
+            "offset-regression" if tried.position is not None and tried.position < acknowledged[-1] else "offset-ahead"
+        )
+        evidence = f"the group stands at {tried.position}, the last acknowledged commit was {acknowledged[-1]}"
+        found.append(Anomaly(name, -1, -1, -1, evidence))
+    return found
+
+
+def _of_attempt(attempt: Attempt, log: Mapping[str, RecordPlacement]) -> Anomaly | None:
+    places = [log[key] for key in attempt.keys if key in log]
+    visible = [place for place in places if place.visible]
+
+    def anomaly(name: str, place: RecordPlacement, evidence: str) -> Anomaly:
+        return Anomaly(name, place.offset, place.producer_id, place.epoch, evidence)
+
+    if attempt.fate is AttemptState.COMMITTED and len(visible) < len(attempt.keys):
+        hidden = next((place for place in places if not place.visible), RecordPlacement(-1, -1, -1, visible=False))
+        evidence = f"{attempt.name} was acknowledged, {len(visible)} of its {len(attempt.keys)} records are visible"
+        return anomaly("lost-commit", hidden, evidence)
+    if not visible:
+        return None
+    if twice := [place for place in visible if place.copies > 1]:
+        count = f"{len(twice)} of {len(attempt.keys)} records of {attempt.name}"
+        return anomaly("duplicate-output", twice[0], f"{count} are visible {twice[0].copies} times")
+    if attempt.fate is AttemptState.GIVEN_UP or len(visible) < len(attempt.keys):
+        evidence = f"{len(visible)} of {len(attempt.keys)} records of {attempt.name} ({attempt.fate}) are visible"
+        return anomaly("torn-txn", visible[0], evidence)
+    return None
+
+
+@dataclass(frozen=True)
+class Tally:
+    """All tries of one writer: verdicts, what answered the late frames, and the anomalies by name."""
+
+    tries: int
+    clean: int
+    broken: int
+    inconclusive: int
+    names: Counter[str]
+    late: Counter[str]
+    first: list[tuple[int, Anomaly]]
+    troubles: list[str]
+
+
+def tally(tries: Sequence[Try], log: Mapping[str, RecordPlacement], error_name: Mapping[int, str]) -> Tally:
+    """Count; a try whose late frame got no answer, or that met trouble, is inconclusive unless something is wrong."""
+    names: Counter[str] = Counter()
+    late: Counter[str] = Counter()
+    first: list[tuple[int, Anomaly]] = []
+    clean = broken = inconclusive = 0
+    for tried in tries:
+        found = anomalies(tried, log)
+        late["no answer" if tried.late is None else error_name[tried.late]] += 1
+        names.update({anomaly.name for anomaly in found})
+        first += [(tried.number, anomaly) for anomaly in found]
+        if found:
+            broken += 1
+        elif tried.late is None or tried.trouble:
+            inconclusive += 1
+        else:
+            clean += 1
+    troubles = [f"try {tried.number}: {tried.trouble}" for tried in tries if tried.trouble]
+    return Tally(len(tries), clean, broken, inconclusive, names, late, first[:20], troubles[:20])
+
 
 # Offsets that a try moves the group by; a script uses as many as it has transactions.
 OFFSETS_PER_TRY = 10
@@ -36,22 +169,22 @@ class _TryRun:
 
     def __init__(self, scene: ProxiedWriter, number: int, script: str) -> None:
         self.writer, self._scene = scene.writer, scene
-        self.told = Try(number, script)
+        self.result = Try(number, script)
 
     def begin(self, name: str) -> Attempt:
         self.writer.begin()
-        self.told.attempts.append(Attempt(name))
-        return self.told.attempts[-1]
+        self.result.attempts.append(Attempt(name))
+        return self.result.attempts[-1]
 
     def write(self, attempt: Attempt, count: int) -> None:
         """Deliver some more records of this transaction."""
-        stem = f"{self.told.number}/{attempt.name}"
+        stem = f"{self.result.number}/{attempt.name}"
         keys = [f"{stem}/{len(attempt.keys) + n}" for n in range(count)]
         self.writer.write([(key, b"late frames") for key in keys])
         attempt.keys += keys
 
     def send_offsets(self, attempt: Attempt, step: int) -> None:
-        until = self.told.number * OFFSETS_PER_TRY + step
+        until = self.result.number * OFFSETS_PER_TRY + step
         self.writer.send_offsets(until)
         attempt.until = until
 
@@ -88,7 +221,7 @@ class _TryRun:
         """Release the held frame and wait for what the broker says to it."""
         trap.release()
         answer = trap.answered(_soon())
-        self.told.late, self.told.late_epoch = answer.error, answer.epoch
+        self.result.late, self.result.late_epoch = answer.error, answer.epoch
 
 
 def late_commit(act: _TryRun, trap: Trap) -> None:
@@ -153,7 +286,7 @@ def lost_records_reply(act: _TryRun, trap: Trap) -> None:
     first = act.begin("first")
     act.write(first, 2)
     trap.caught(_soon())
-    act.told.late = 0  # it was answered, and nobody heard it
+    act.result.late = 0  # it was answered, and nobody heard it
     act.send_offsets(first, 1)
     act.commit(first)
 
@@ -176,13 +309,13 @@ def run_script(scene: ProxiedWriter, number: int, script: str) -> Try:
     try:
         steps(act, trap)
     except BrewError as error:
-        act.told.trouble = str(error)
+        act.result.trouble = str(error)
         with suppress(BrewError):
             scene.writer.recover()
     finally:
         scene.proxy.remove(trap)
-    act.told.position = scene.positions.position()
-    return act.told
+    act.result.position = scene.positions.position()
+    return act.result
 
 
 def _soon() -> Deadline:

@@ -22,8 +22,7 @@ from brew.kafka.log_reader import scan
 from brew.kafka.offsets import log_offsets
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from proof.wire.codec import Api, error_name
-from proof.wire.judge import RecordPlacement, Tally, Try, anomalies, tally
-from proof.wire.late import ProxiedWriter, run_script
+from proof.wire.late import ProxiedWriter, RecordPlacement, Tally, Try, anomalies, run_script, tally
 from proof.wire.link import Event
 from proof.wire.proxy import WireProxy
 from proof.wire.writers import WRITERS, PositionReader

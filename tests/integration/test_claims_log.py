@@ -30,7 +30,7 @@ from brew.errors import DeadlineExceeded, KafkaFailure, Refused
 from brew.kafka import cluster_admin, topics
 from brew.kafka.claims_log import ClaimsLog
 from brew.kafka.clients import admin
-from proof.claims import races
+from proof.claims import members as races
 from proof.claims.history import Belief, ClaimsRecord, broken, owners, uncovered
 
 

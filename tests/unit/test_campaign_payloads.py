@@ -12,8 +12,7 @@ from brew.deadline import Deadline
 from brew.records import Reason, Rejected
 from brew.settings import Limits
 from pipeline.orders import enricher
-from proof.campaign.cells.payload import limit_broken
-from proof.campaign.payloads import KINDS, MAX_BYTES, MAX_DEPTH, payload, payloads
+from proof.campaign.cells.payload import KINDS, MAX_BYTES, MAX_DEPTH, limit_broken, payload, payloads
 from proof.campaign.programs import Programs, digest, parsed, watching
 from proof.oracle import beyond, unjustified, wrong_enrichment
 
@@ -25,7 +24,7 @@ ENRICHES = """
 import sys
 from pipeline.orders import enricher
 from brew.settings import Limits
-from proof.campaign.payloads import payload
+from proof.campaign.cells.payload import payload
 enrich = enricher(Limits(int(sys.argv[1]), int(sys.argv[2])))
 for number in range(int(sys.argv[3])):
     enrich(*payload(7, number))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from proof.campaign.result import write_file
-from proof.claims.races import Races
+from proof.claims.members import Races
 from proof.commands import claims
 from proof.provenance import MadeWith
 from proof.report.results import Result, read

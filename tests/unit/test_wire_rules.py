@@ -12,7 +12,7 @@ import pytest
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, UsageError
 from proof.wire.codec import Api, Details, Head
-from proof.wire.judge import Attempt, AttemptState, RecordPlacement, Try, anomalies, tally
+from proof.wire.late import Attempt, AttemptState, RecordPlacement, Try, anomalies, tally
 from proof.wire.rules import Action, CaughtFrame, DelayedChannel, NetworkConditions, Rule, Side, Trap
 
 HEAD = Head(Api.END_TXN, 1, 7, "rdkafka")

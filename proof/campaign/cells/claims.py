@@ -16,8 +16,8 @@ from proof.campaign.cell import CellTable, Need
 from proof.campaign.journals import is_commit
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment, StalledError
-from proof.claims.claimant import ClaimsFollower
 from proof.claims.history import History, MemberView
+from proof.claims.members import ClaimsFollower
 
 MEMBERS, PARTITIONS, INTERVAL_S = 8, 64, 1.0
 # Two intervals, and on top of them a look at the log, the claim, and (drivers) the first transaction.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,185 @@ from brew.offsets import SourcePosition
 from brew.records import ERROR_REASON, Reason
 from proof import log_summary
 from proof.campaign.cell import CellTable
-from proof.campaign.payloads import MAX_BYTES, MAX_DEPTH, payloads
 from proof.campaign.programs import digest, parsed, watching
 from proof.campaign.stage import CellEnvironment, StalledError
 from proof.oracle import beyond
+
+MAX_BYTES = 4096
+MAX_DEPTH = 20
+"""The limits that the program under test is given: low ones, so that thousands of payloads lie around them."""
+
+_MIB = 1024 * 1024
+_MOST_NESTED = 6
+_MOST_MEMBERS = 5
+_GIANTS = (1, 10)
+
+Payload = tuple[bytes | None, bytes | None]
+Dice = random.Random
+
+_TEXTS = (
+    "", "c-1", "gold", "\u2028", "\U0001f9a7", "\x00", "\ud800", "\udc00\ud800", '"', "\\", "[" * 40, "}" * 40, "é" * 9,
+)  # fmt: skip
+_NAMES = ("order_id", "total_cents", "loyalty_tier", "loyalty_discount", "store", "a", "", "\x7f", "customer_id ", "[{")
+_NUMBERS = (
+    b"0", b"-0", b"00", b"1.", b".5", b"+1", b"1e5", b"1E+400", b"-1e-400", b"1e999999", b"0x10", b"NaN", b"-Infinity",
+    b"9007199254740993", b"18446744073709551616", b"0.1000000000000000055", b"9" * 400, b"-" + b"1" * 200 + b".5",
+)  # fmt: skip
+_BAD_UTF8 = (
+    b"\xff", b"\x80", b"\xc3", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xf0\x9f\xa6", b"\xfe\xff",
+)  # fmt: skip
+_CUSTOMERS = (
+    b"null", b'""', b"7", b"[]", b"{}", b"true", b"1e400", b'"\\u0000"', b'" "', b'"\\ud83e\\udda7"', b'"\\ud800"',
+)  # fmt: skip
+_STRAYS = (b"\x00", b"\n", b"\\", b'"', b"\\u0000", b"\\ud800", b"\x1b[31m")
+_KEYS = (None, b"", b"gold", b"-", b"gold-", b"\xff\xfe-key", b"GOLD-1", b"silver-" + b"k" * 300, b"\x00", b"bronze-1")
+
+
+def payloads(count: int, seed: int) -> Iterator[Payload]:
+    """So many keys and values, and two giants of 1 and 10 MB behind them."""
+    for number in range(count):
+        yield payload(seed, number)
+    for size in _GIANTS:
+        yield b"gold-giant", b'{"customer_id":"c","note":"' + b"x" * (size * _MIB) + b'"}'
+
+
+def payload(seed: int, number: int) -> Payload:
+    """The payload of that number: the same for the same seed, whatever else is made; every kind in turn."""
+    dice = random.Random(f"{seed}/{number}")  # noqa: S311 - dice, no secret
+    key = dice.choice(_KEYS) if _once_in(5, dice) else b"%s-%d" % (dice.choice((b"gold", b"tin", b"silver")), number)
+    return key, KINDS[number % len(KINDS)](dice)
+
+
+# Trees.
+
+
+def tree(dice: Dice, nested: int = 0) -> Any:
+    """Any JSON value, nested a few levels deep."""
+    match dice.randrange(4 if nested < _MOST_NESTED else 2):
+        case 0:
+            return dice.choice((None, True, False, dice.random(), dice.randrange(-(2**70), 2**70), dice.randrange(100)))
+        case 1:
+            return dice.choice(_TEXTS)
+        case 2:
+            return [tree(dice, nested + 1) for _ in range(dice.randrange(_MOST_MEMBERS))]
+        case _:
+            return {_name(dice): tree(dice, nested + 1) for _ in range(dice.randrange(_MOST_MEMBERS))}
+
+
+def order(dice: Dice) -> bytes:
+    """An order, as some program of another house would write it: a customer, anything else, any spacing."""
+    members = {_name(dice): tree(dice, 1) for _ in range(dice.randrange(_MOST_MEMBERS))}
+    if not _once_in(10, dice):
+        members["customer_id"] = f"c-{dice.randrange(1000)}"
+    pairs = list(members.items())
+    dice.shuffle(pairs)
+    spacing = dice.choice(((",", ":"), (", ", ": "), (" ,\n", "\t:\r ")))
+    text = json.dumps(dict(pairs), ensure_ascii=not _once_in(3, dice), separators=spacing)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _once_in(times: int, dice: Dice) -> bool:
+    return dice.randrange(times) == 0
+
+
+def _name(dice: Dice) -> str:
+    return dice.choice(_NAMES) if _once_in(2, dice) else f"n{dice.randrange(10**6)}"
+
+
+# What is done to them.
+
+
+def _inserted(text: bytes, what: bytes, dice: Dice) -> bytes:
+    at = dice.randrange(len(text) + 1)
+    return text[:at] + what + text[at:]
+
+
+def _member(text: bytes, name: bytes, value: bytes, dice: Dice) -> bytes:
+    """One more member, in front or at the end, whether there is one of that name or not."""
+    member = b'"' + name + b'":' + value
+    if _once_in(2, dice):
+        return b"{" + member + b"," + text.lstrip()[1:]
+    return text.rstrip()[:-1] + b"," + member + b"}"
+
+
+def cut(dice: Dice) -> bytes:
+    text = order(dice)
+    begin = dice.randrange(len(text)) if _once_in(5, dice) else 0
+    return text[begin : dice.randrange(begin, len(text) + 1)]
+
+
+def flipped(dice: Dice) -> bytes:
+    text = bytearray(order(dice))
+    for _ in range(dice.randrange(1, 4)):
+        text[dice.randrange(len(text))] = dice.randrange(256)
+    return bytes(text)
+
+
+def spliced(dice: Dice) -> bytes:
+    """The head of one order, the tail of another; or a stretch of one that comes again and again."""
+    first, second = order(dice), order(dice)
+    begin, end = sorted(dice.randrange(len(first) + 1) for _ in range(2))
+    if _once_in(2, dice):
+        return first[:begin] + first[begin:end] * dice.randrange(2, 30) + first[end:]
+    return first[:end] + second[dice.randrange(len(second)) :]
+
+
+def nested(dice: Dice) -> bytes:
+    """Around the limit of depth, far beyond it, and with brackets that a string holds: those nest nothing."""
+    levels = MAX_DEPTH + dice.randrange(-2, 3) if not _once_in(4, dice) else dice.choice((1022, 1025, 3000))
+    opened = [dice.choice((b"[", b'{"a":')) for _ in range(levels - 1)]
+    closed = b"".join(b"]" if one == b"[" else b"}" for one in reversed(opened))
+    text = b"".join(opened) + b'"' + dice.choice((b"", b"[" * 50, b'\\"' + b"{" * 50)) + b'"'
+    text += closed if not _once_in(5, dice) else closed[: dice.randrange(levels)]
+    return _member(order(dice), b"deep", text, dice) if not _once_in(5, dice) else text
+
+
+def sized(dice: Dice) -> bytes:
+    """Around the limit of bytes and beyond it, the room filled by a string, by spaces, or by what is no JSON."""
+    text, size = order(dice), dice.choice((MAX_BYTES - 1, MAX_BYTES, MAX_BYTES + 1, 2 * MAX_BYTES, 5 * MAX_BYTES))
+    room = max(0, size - len(text))
+    match dice.randrange(4):
+        case 0:
+            return text + b" " * room
+        case 1:
+            return text + b"}" * room
+        case 2:
+            return _member(text, b"fill", b'"' + b"x" * max(0, room - 10) + b'"', dice)
+        case _:
+            return b"[" * MAX_DEPTH + text + b"," * max(0, room - MAX_DEPTH)
+
+
+def unending(dice: Dice) -> bytes:
+    """A string without an end, quadratic for a careless scanner; sometimes behind a number that no double holds."""
+    head = dice.choice((b"[" * (MAX_DEPTH + 1), order(dice)[:-1] + b",", b'{"customer_id":"c","n":' + b"9" * 30 + b","))
+    return head + b'"' + b'\\"' * dice.randrange(MAX_BYTES // 2)
+
+
+KINDS: tuple[Callable[[Dice], bytes | None], ...] = (
+    order,
+    cut,
+    nested,
+    sized,
+    flipped,
+    spliced,
+    unending,
+    lambda dice: _member(order(dice), b"customer_id", dice.choice(_CUSTOMERS), dice),
+    lambda dice: _member(order(dice), b"customer_id", b'"twice"', dice),
+    lambda dice: _member(_member(order(dice), b"n", b"1", dice), b"n", b'{"n":2,"n":3}', dice),
+    lambda dice: _member(order(dice), b"loyalty_tier", dice.choice((b'"gold"', b"null", b'"gold"}')), dice),
+    lambda dice: _member(order(dice), b"n", dice.choice(_NUMBERS), dice),
+    lambda dice: _member(order(dice), b"n", b"%d" % dice.randrange(10 ** dice.randrange(1, 60)), dice),
+    lambda dice: _inserted(order(dice), dice.choice(_BAD_UTF8), dice),
+    lambda dice: _inserted(order(dice), dice.choice(_STRAYS), dice),
+    lambda dice: dice.choice((b"\xef\xbb\xbf", b"\xff\xfe", b"\x00", b"//\n", b"\x1e")) + order(dice),
+    lambda dice: order(dice) + dice.choice((b"\n", b"", b",", b"\x00")) + order(dice),
+    lambda dice: order(dice).decode("utf-8", "replace").encode(dice.choice(("utf-16", "utf-32", "utf-8-sig"))),
+    lambda dice: json.dumps(tree(dice)).encode(),
+    lambda dice: dice.randbytes(dice.randrange(200)),
+    lambda dice: dice.choice((None, b"", b" ", b"{", b"}", b"[]", b"{}", b'"', b"nul", b"NaN", b"\xef\xbb\xbf")),
+)
+"""What is made in turn, so that each kind is among the first few dozen."""
+
 
 CELLS = CellTable(moment="always", limit_s=600.0)
 
@@ -59,9 +236,9 @@ def poison(count: int, stage: CellEnvironment) -> None:
     _compare(stage, parsed(watched))
 
 
-for _name, _count, _marks in (("F35-poison", 100_000, ""), ("F35-poison-short", 5_000, "prove")):
+for _cell, _count, _marks in (("F35-poison", 100_000, ""), ("F35-poison-short", 5_000, "prove")):
     _needed = {"payloads": _count, "parsed": _count // _PARSED_OF, **dict.fromkeys(Reason, 1)}
-    CELLS(_name, f"{_count:,} fuzzed payloads, records of 1 and 10 MB", "writer", _count, needed=_needed, marks=_marks)(
+    CELLS(_cell, f"{_count:,} fuzzed payloads, records of 1 and 10 MB", "writer", _count, needed=_needed, marks=_marks)(
         poison
     )
 

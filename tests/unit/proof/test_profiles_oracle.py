@@ -19,7 +19,7 @@ from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts, Record
 from proof.findings import Name, Verdict
 from proof.oracle import Profiles
-from proof.seed_customers import Customers, chunks
+from proof.topics import Customers, chunks
 
 ORDER = b'{"customer_id":"c-1"}'
 Log = Sequence[tuple[int, int, bytes, bytes | None]]

@@ -1,14 +1,17 @@
-"""A claimant as a program, and what it saw."""
+"""Members of a claims group: one as a program, what it saw, and many that race for the same partitions."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import random
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from types import TracebackType
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from brew.claims import state
@@ -19,7 +22,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure
 from brew.kafka.claims_log import ClaimsLog
-from proof.claims.history import History
+from proof.claims.history import Belief, ClaimsRecord, History, broken, owners, uncovered
 
 _JOIN_S, _TURN_S, _LEAVE_S = 30.0, 3.0, 3.0
 _LOOKS_PER_INTERVAL = 10
@@ -61,7 +64,7 @@ class _IgnoringLostClaims(Member):
 
 def _print_held(member: Member) -> dict[int, int]:
     """One line of what is held, by partition and token."""
-    held = {p: one.token for p, one in member.holdings.items()}
+    held = {p: claim.token for p, claim in member.holdings.items()}
     sys.stdout.write(json.dumps([member.who.client_id, member.world.tables[0].next, held]) + "\n")
     sys.stdout.flush()
     return held
@@ -91,7 +94,7 @@ def take_part(
     log = _SkewedLog(connection, topic)
     log.skew_s = skew_s
     member = (_IgnoringLostClaims if believing else Member)(log, who, lambda: time.monotonic() * rate)
-    told, tell_at = dict[int, int](), 0.0
+    printed, print_at = dict[int, int](), 0.0
     try:
         _join(member, stop)
         while not stop.wait(who.interval_s / _LOOKS_PER_INTERVAL):
@@ -100,9 +103,9 @@ def take_part(
                 member.release_partitions({p: member.holdings[p] for p in member.give_back_wanted}, Deadline(_TURN_S))
             except (DeadlineExceeded, KafkaFailure):
                 stop.wait(_AGAIN_S)  # brokers are killed on purpose; what is held now counts all the same
-            held = {p: one.token for p, one in member.holdings.items()}
-            if held != told or time.monotonic() > tell_at:
-                told, tell_at = _print_held(member), time.monotonic() + who.interval_s
+            held = {p: claim.token for p, claim in member.holdings.items()}
+            if held != printed or time.monotonic() > print_at:
+                printed, print_at = _print_held(member), time.monotonic() + who.interval_s
         member.leave(Deadline(_LEAVE_S))
     finally:
         log.close()
@@ -151,12 +154,107 @@ class ClaimsFollower:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._end.set()
         self._thread.join(_WATCHING_JOIN_S)
         with contextlib.suppress(BrewError):
             if kind is None:
                 self._take({0: self._log.bounds(Deadline(_READ_S))[0][1]})
         self._log.close()
+
+
+_RACE_S = 60.0
+_JITTER_S = 0.004
+_INTERVAL_S = 60.0  # nobody gets stale while it waits for the others
+
+
+@dataclass
+class Races:
+    """What came of it: findings of the judge, and how long a round took until every partition was owned."""
+
+    rounds: int
+    claimants: int
+    partitions: int
+    messages: int = 0
+    seconds: float = 0.0
+    wins: dict[str, int] = field(default_factory=dict)
+    owned_after_s: list[float] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+
+
+def race(
+    connection: Connection,
+    topic: str,
+    *,
+    rounds: int,
+    claimants: int = 8,
+    partitions: int = 64,
+    advance: Callable[[], None] = lambda: None,
+    seed: int = 1,
+) -> Races:
+    """
+    Race on a claims topic of its own.
+
+    Raises:
+        DeadlineExceeded, Refused: the broker did not play along.
+    """
+    races, stem = Races(rounds, claimants, partitions), uuid.uuid4().hex[:8]
+    logs = [ClaimsLog(connection, topic) for _ in range(claimants)]
+    begin = time.monotonic()
+    try:
+        members = [
+            Member(log, Membership(f"c{n}", f"race-{stem}", "raced", tuple(range(partitions)), _INTERVAL_S))
+            for n, log in enumerate(logs)
+        ]
+        for member in members:
+            member.join(Deadline(_RACE_S))
+        start = members[0].world.tables[0].next
+        beliefs = _run_races(members, races, advance, seed)
+        entries = logs[0].history({0: (start, logs[0].bounds(Deadline(_RACE_S))[0][1])}, Deadline(_RACE_S))
+    finally:
+        for log in logs:
+            log.close()
+    races.seconds, races.messages = time.monotonic() - begin, len(entries)
+    granted, _ = owners(ClaimsRecord(entry.offset, entry.value) for entry in entries)
+    races.findings += broken(beliefs, granted)
+    for client in granted.values():
+        races.wins[client] = races.wins.get(client, 0) + 1
+    return races
+
+
+def _run_races(members: list[Member], races: Races, advance: Callable[[], None], seed: int) -> list[Belief]:
+    """All rounds: claim everything at once, look at each other's holdings, give everything back."""
+    gate = threading.Barrier(len(members))
+    beliefs: list[Belief] = []
+    taken: list[list[Belief]] = [[] for _ in members]
+
+    def judge_round(began: float) -> None:
+        races.owned_after_s.append(time.monotonic() - began)
+        held = [belief for some in taken for belief in some]
+        races.findings += uncovered(held, races.partitions)
+        beliefs.extend(held)
+        advance()
+
+    def drive(number: int) -> None:
+        member, random_s = members[number], random.Random(seed * 1000 + number)  # noqa: S311 - jitter
+        name = f"c{number}"
+        try:
+            for _ in range(races.rounds):
+                gate.wait(_RACE_S)
+                began = time.monotonic()
+                time.sleep(random_s.random() * _JITTER_S)
+                wanted = random_s.sample(range(races.partitions), races.partitions)
+                member.claim(wanted, Deadline(_RACE_S))
+                taken[number] = [Belief(name, p, claim.token) for p, claim in member.held().items()]
+                if gate.wait(_RACE_S) == 0:
+                    judge_round(began)
+                gate.wait(_RACE_S)
+                member.release_partitions(dict(member.holdings), Deadline(_RACE_S))
+        except BaseException:
+            gate.abort()
+            raise
+
+    with ThreadPoolExecutor(len(members)) as pool:
+        for ended in [pool.submit(drive, number) for number in range(len(members))]:
+            ended.result()
+    return beliefs
