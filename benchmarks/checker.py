@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import statistics
 import subprocess
 import sys
@@ -24,14 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from machine import machine
+from environment import ROOT, machine, program, save
 
 from brew import cli
 from brew.errors import Refused, UsageError
 from brew.names import ExitCode
 from sandbox.kafka import Cluster
 
-ROOT = Path(__file__).resolve().parents[1]
 BAR = 200_000
 _RUN_S = 900
 
@@ -40,11 +38,11 @@ def write(bootstrap: str, orders: int) -> list[str]:
     """A log of so many orders and what the pipeline makes of it; the options that name it."""
     stem = f"bench.checker.{orders}"
     names = ["--input", f"{stem}.in", "--output", f"{stem}.out", "--dead-letter", f"{stem}.dlq"]
-    _run("proof", "topics", "--bootstrap", bootstrap, *names)
+    program("proof", "topics", "--bootstrap", bootstrap, *names)
     seeding = ("--topic", f"{stem}.in", "--count", str(orders), "--bad-every", "50")
-    _run("proof", "seed", "--bootstrap", bootstrap, *seeding)
+    program("proof", "seed", "--bootstrap", bootstrap, *seeding, records=orders)
     named = ["--bootstrap", bootstrap, *names, "--group", stem]
-    _run("pipeline", "run", *named, "--master", "none", "--reader", "direct")
+    program("pipeline", "run", *named, "--master", "none", "--reader", "direct", records=orders)
     return named
 
 
@@ -69,7 +67,11 @@ def check(named: list[str], orders: int) -> dict[str, Any]:
     records, cpu_s = sum(report[name] for name in ("inputs", "outputs", "dead_letters")), used.ru_utime + used.ru_stime
     if report["inputs"] != orders:
         raise Refused(f"the checker saw {report['inputs']} inputs of {orders}; run the benchmark again")
-    found = {
+    click.echo(
+        f"{records:,} records in {seconds:.1f} s, {records / seconds:,.0f} records/s, {cpu_s:.1f} CPU s, "
+        f"peak {used.ru_maxrss / 1024:.0f} MiB, load {load:.1f}"
+    )
+    return {
         "orders": orders,
         "records": records,
         "seconds": seconds,
@@ -79,18 +81,6 @@ def check(named: list[str], orders: int) -> dict[str, Any]:
         "peak_mib": used.ru_maxrss / 1024,
         "load_before": load,
     }
-    click.echo(
-        f"{records:,} records in {seconds:.1f} s, {records / seconds:,.0f} records/s, {cpu_s:.1f} CPU s, "
-        f"peak {found['peak_mib']:.0f} MiB, load {load:.1f}"
-    )
-    return found
-
-
-def _run(*words: str) -> None:
-    line = [sys.executable, "-m", *words]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, timeout=_RUN_S)
-    if done.returncode != 0:
-        raise Refused(f"{' '.join(words[:2])} ended with {done.returncode}: {(done.stderr or done.stdout)[-500:]}")
 
 
 def summed(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -132,22 +122,17 @@ def sizes_of(text: str) -> list[int]:
 def main(orders: str, runs: int, out: Path) -> int:
     """Measure; exit 1 when the median over the largest log is below 200,000 records/s."""
     sizes, about = sizes_of(orders), machine()
-    home = Path(tempfile.mkdtemp(prefix="brew-bench-checker-"))
-    try:
-        with Cluster.start(home / "kafka") as kafka:
-            logs = {size: write(kafka.bootstrap, size) for size in sizes}
-            found = [check(logs[size], size) for _ in range(runs) for size in sizes]
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-    told = summed(found)
+    with tempfile.TemporaryDirectory(prefix="brew-bench-checker-") as home, Cluster.start(Path(home)) as kafka:
+        logs = {size: write(kafka.bootstrap, size) for size in sizes}
+        found = [check(logs[size], size) for _ in range(runs) for size in sizes]
+    sums = summed(found)
     command_line = shlex.join(["python", "benchmarks/checker.py", *sys.argv[1:]])
-    document = {"machine": about, "command": command_line, "bar_records_per_s": BAR, **told, "runs": found}
-    out.write_text(json.dumps(document, indent=2) + "\n")
+    save(out, {"machine": about, "command": command_line, "bar_records_per_s": BAR, **sums, "runs": found})
     click.echo(
-        f"median {told['records_per_s']:,.0f} records/s over {told['records']:,} records; "
-        f"{told['times_the_memory']:.2f} times the memory for {told['times_the_records']:.2f} times the records"
+        f"median {sums['records_per_s']:,.0f} records/s over {sums['records']:,} records; "
+        f"{sums['times_the_memory']:.2f} times the memory for {sums['times_the_records']:.2f} times the records"
     )
-    return ExitCode.DONE if told["records_per_s"] >= BAR else ExitCode.VIOLATION
+    return ExitCode.DONE if sums["records_per_s"] >= BAR else ExitCode.VIOLATION
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 import uuid
@@ -11,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import click
+from environment import save
 from rich.console import Console
 from rich.table import Table
 
@@ -147,7 +147,7 @@ def bench(bootstrap: str, count: int, interval_s: float, times: int, out: Path |
         table.add_row(name, f"{value:,.3f}" if value < math.inf and value % 1 else f"{value:,.0f}")
     Console().print(table)
     if out is not None:
-        out.write_text(json.dumps({name: round(value, 4) for name, value in found.items()}, indent=2) + "\n")
+        save(out, {name: round(value, 4) for name, value in found.items()})
 
 
 if __name__ == "__main__":

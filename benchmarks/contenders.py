@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ground import ROOT
+from environment import FLINK, FRANZ, JVM_DIR, PEERS, QUIX, STREAMS
 
 from brew.errors import Refused
 from brew.settings import Compilers, SparkSettings
 from brew.spark.session import COLLECTOR, COMPILERS, spark_conf
 
-JVM_DIR = Path(os.environ.get("BREW_JVM_DIR", ROOT / ".jvm"))
-PEERS = Path(__file__).with_name("peers")
-STREAMS = PEERS / "build/streams/streams.jar"
-FRANZ = PEERS / "build/franz"
-FLINK = PEERS / "build/flink/flink.jar"
-QUIX = PEERS / "build/quix/bin/python"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 

@@ -17,9 +17,7 @@ import argparse
 import itertools
 import json
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -27,19 +25,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from machine import machine
-from memory import touch
-from tree import MemoryWatch, Tree
+from environment import BenchmarkCluster, benchmark_cluster, machine, program, save, touch
+from watch import MemoryWatch, Tree
 
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.journal import Entry, Phase, Step, entries
 from brew.kafka.clients import admin, producer
-from brew.kafka.cluster_admin import delete_topics
 from brew.kafka.topics import TopicSpec, create, describe_all
 from proof.seed import orders
-from sandbox.kafka import Cluster
-from sandbox.launch import Settings
 
 _RUN_S = 600.0
 _ASK_S = 60.0
@@ -121,10 +115,19 @@ def seed(connection: Connection, case: GrowthCase) -> None:
         raise SystemExit(f"{left} orders of {case.topic} were not taken")
 
 
-def run(bootstrap: str, case: GrowthCase, home: Path, number: int) -> GrowthResult:
+def run(cluster: BenchmarkCluster, case: GrowthCase, number: int) -> GrowthResult:
     """One drain in a process tree of its own, verified."""
-    name = f"{case.topic}.out{number}"
-    where = ["--bootstrap", bootstrap, "--input", case.topic, "--output", name, "--dead-letter", f"{name}.dlq"]
+    name, home = f"{case.topic}.out{number}", cluster.home
+    where = [
+        "--bootstrap",
+        cluster.connection.bootstrap,
+        "--input",
+        case.topic,
+        "--output",
+        name,
+        "--dead-letter",
+        f"{name}.dlq",
+    ]
     where += ["--group", name]
     how = ["--master", case.master, "--reader", "direct", "--progress", "none", "--journal", str(home / name)]
     how += ["--lease", str(case.lease_s)]
@@ -133,18 +136,12 @@ def run(bootstrap: str, case: GrowthCase, home: Path, number: int) -> GrowthResu
     with Tree(command, home / f"{name}.tree") as tree, MemoryWatch(tree) as memory:
         usage = tree.wait(Deadline(_RUN_S))
     lines = list(entries(home / name))
-    first = min(one.at for one in lines if one.step is Step.FENCE)
-    last = max(one.at for one in lines if one.step is Step.COMMIT and one.phase is Phase.DONE)
-    told = subprocess.run(
-        [sys.executable, "-m", "proof", "verify", *where, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=_RUN_S,
-        check=False,
-    )
-    if told.returncode or (outputs := json.loads(told.stdout)["outputs"]) != case.records:
-        raise SystemExit(f"{case.name}: not proven: {told.stdout}{told.stderr}")
-    delete_topics(admin(Connection(bootstrap)), [name, f"{name}.dlq"], Deadline(_ASK_S))
+    first = min(line.at for line in lines if line.step is Step.FENCE)
+    last = max(line.at for line in lines if line.step is Step.COMMIT and line.phase is Phase.DONE)
+    outputs = json.loads(program("proof", "verify", *where, "--json", records=2 * case.records))["outputs"]
+    if outputs != case.records:
+        raise SystemExit(f"{case.name}: {outputs} outputs of {case.records} orders")
+    cluster.drop_topics([name, f"{name}.dlq"])
     size = case.value_bytes or 160
     rate = outputs / (last - first)
     cpu = max(usage.cpu_s, memory.cpu_s) / outputs * 1e6
@@ -168,44 +165,41 @@ def longest_pause_s(lines: Iterable[Entry]) -> float:
     return longest
 
 
-def warm(bootstrap: str, home: Path) -> None:
+def warm(cluster: BenchmarkCluster) -> None:
     """A new broker takes 60 ms of processor for a transaction, most of it its compilers'; after a thousand it is 17."""
     case = GrowthCase("warming", 6_400, 64)
-    seed(Connection(bootstrap), case)
+    seed(cluster.connection, case)
     for number in range(_WARMING):
-        run(bootstrap, case, home, number)
+        run(cluster, case, number)
 
 
 def measured(count: int, rounds: int, only: set[str]) -> list[dict[str, object]]:
     """Each case's pairs with base runs."""
     found: list[dict[str, object]] = []
     base, *others = cases(count)
-    with tempfile.TemporaryDirectory(prefix="brew-growth-") as place:
-        home = Path(place)
-        with Cluster.start(home / "broker", settings=Settings(heap_mb=1024, quick=False)) as cluster:
-            where, numbers = cluster.bootstrap, itertools.count()
-            warm(where, home)
-            seed(Connection(where), base)
-            seeded = {base.topic}
-            for case in [base, *(one for one in others if not only or one.name in only)]:
-                if case.topic not in seeded:
-                    seed(Connection(where), case)
-                    seeded.add(case.topic)
-                pairs = []
-                for _ in range(rounds):
-                    beside = run(where, base, home, next(numbers))
-                    grown = run(where, case, home, next(numbers))
-                    pairs.append({"case": asdict(grown), "base": asdict(beside), "load": psutil.getloadavg()[0]})
-                    _tell(grown, beside)
-                found.append({"name": case.name, "pairs": pairs})
-                told = median_ratio(pairs)
-                print(f"{case.name:38} {told:5.2f} of the base's bytes, the middle of {rounds}\n", flush=True)
+    with benchmark_cluster() as cluster:
+        numbers = itertools.count()
+        warm(cluster)
+        seeded: set[str] = set()
+        for case in [base, *(other for other in others if not only or other.name in only)]:
+            for needed in (base, case):
+                if needed.topic not in seeded:
+                    seed(cluster.connection, needed)
+                    seeded.add(needed.topic)
+            pairs = []
+            for _ in range(rounds):
+                beside, grown = run(cluster, base, next(numbers)), run(cluster, case, next(numbers))
+                pairs.append({"case": asdict(grown), "base": asdict(beside), "load": psutil.getloadavg()[0]})
+                _tell(grown, beside)
+            found.append({"name": case.name, "pairs": pairs})
+            ratio = median_ratio(pairs)
+            print(f"{case.name:38} {ratio:5.2f} of the base's bytes, the middle of {rounds}\n", flush=True)
     return found
 
 
 def median_ratio(pairs: Sequence[dict[str, Any]]) -> float:
     """The middle ratio of a case's bytes in a second to those of the base beside it."""
-    return statistics.median(one["case"]["mb_per_s"] / one["base"]["mb_per_s"] for one in pairs)
+    return statistics.median(pair["case"]["mb_per_s"] / pair["base"]["mb_per_s"] for pair in pairs)
 
 
 def _tell(grown: GrowthResult, base: GrowthResult) -> None:
@@ -235,8 +229,7 @@ def main() -> int:
         parser.error(f"--rounds {asked.rounds}: at least 1")
     found = measured(asked.orders, asked.rounds, only)
     if asked.json:
-        document = {"began": began, "machine": machine(), "command": " ".join(sys.argv), "runs": found}
-        asked.json.write_text(json.dumps(document, indent=2) + "\n")
+        save(asked.json, {"began": began, "machine": machine(), "command": " ".join(sys.argv), "runs": found})
     return 0
 
 

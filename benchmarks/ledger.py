@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import click
 import orjson
 import psutil
+from environment import PARTITIONS, ROOT, benchmark_cluster, program, save
 
 from brew import cli
 from brew.connection import Connection
@@ -32,14 +29,10 @@ from brew.names import ExitCode
 from brew.offsets import SourcePosition
 from brew.records import DISCOUNTS
 from sandbox.kafka import Cluster
-from sandbox.launch import Settings
 from sandbox.store import Postgres
 
-ROOT = Path(__file__).resolve().parents[1]
-PARTITIONS = 4
 CUSTOMERS = 20_000
 BAR = 20_000
-_RUN_S = 500
 
 
 def write(bootstrap: str, topic: str, orders: int) -> None:
@@ -78,17 +71,18 @@ def write(bootstrap: str, topic: str, orders: int) -> None:
 def book(kafka: Cluster, postgres: Postgres, topic: str, batch: int, number: int) -> dict[str, Any]:
     """One run of the command into tables of its own, checked afterwards."""
     names = ["--topic", topic, "--group", f"bench-{batch}-{number}", "--schema", f"bench_{batch}_{number}"]
-    where = ["--bootstrap", kafka.bootstrap, "--database", postgres.url]
-    ledger = [sys.executable, "-m", "downstream", "ledger", *where, *names, "--json"]
+    ledger = ["downstream", "ledger", "--bootstrap", kafka.bootstrap, "--database", postgres.url, *names, "--json"]
     load, server, own = psutil.getloadavg()[0], _server_cpu_s(postgres), _children_cpu_s()
-    told = _run([*ledger, "--batch", str(batch)])
-    server, own, orders = _server_cpu_s(postgres) - server, _children_cpu_s() - own, told["entries"]
-    if _run([*ledger, "--check"])["verdict"] != "proven":
+    booked = json.loads(program(*ledger, "--batch", str(batch)))
+    server, own, orders = _server_cpu_s(postgres) - server, _children_cpu_s() - own, booked["entries"]
+    if json.loads(program(*ledger, "--check"))["verdict"] != "proven":
         raise Refused(f"the ledger of batch {batch} is wrong, so its speed means nothing")
-    rate = orders / told["seconds"]
+    rate = orders / booked["seconds"]
     cpu = {"ledger_cpu_us": own / orders * 1e6, "postgres_cpu_us": server / orders * 1e6}
-    click.echo(f"batches of {batch}: {orders} orders in {told['seconds']:.1f} s, {rate:,.0f} orders/s, load {load:.1f}")
-    return {"batch": batch, "orders": orders, "seconds": told["seconds"], "rate": rate, "load_before": load, **cpu}
+    click.echo(
+        f"batches of {batch}: {orders} orders in {booked['seconds']:.1f} s, {rate:,.0f} orders/s, load {load:.1f}"
+    )
+    return {"batch": batch, "orders": orders, "seconds": booked["seconds"], "rate": rate, "load_before": load, **cpu}
 
 
 def _server_cpu_s(postgres: Postgres) -> float:
@@ -106,14 +100,6 @@ def _children_cpu_s() -> float:
     return times.children_user + times.children_system
 
 
-def _run(line: list[str]) -> dict[str, Any]:
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, timeout=_RUN_S)
-    if done.returncode != 0:
-        raise Refused(f"{' '.join(line[1:5])} ended with {done.returncode}: {done.stderr.strip()}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
 @click.command()
 @click.option("--orders", default=200_000, show_default=True, help="For the batches.")
 @click.option("--single", default=4_000, show_default=True, help="For the transaction per row.")
@@ -121,19 +107,15 @@ def _run(line: list[str]) -> dict[str, Any]:
 @click.option("--out", type=click.Path(path_type=Path), default=ROOT / "benchmarks/ledger.json", show_default=True)
 def main(orders: int, single: int, runs: int, out: Path) -> int:
     """Measure; exit 1 when the median in batches is below 20,000 orders/s."""
-    place = Path(tempfile.mkdtemp(prefix="brew-bench-ledger-"))
-    place.chmod(0o711)
-    try:
-        with Cluster.start(place, settings=Settings(quick=False)) as kafka, Postgres.start(place) as postgres:
-            write(kafka.bootstrap, "many", orders)
-            write(kafka.bootstrap, "few", single)
-            batches = [book(kafka, postgres, "many", 5000, number) for number in range(runs)]
-            rows = [book(kafka, postgres, "few", 1, number) for number in range(runs)]
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+    with benchmark_cluster() as place, Postgres.start(place.open_home()) as postgres:
+        kafka = place.cluster
+        write(kafka.bootstrap, "many", orders)
+        write(kafka.bootstrap, "few", single)
+        batches = [book(kafka, postgres, "many", 5000, number) for number in range(runs)]
+        rows = [book(kafka, postgres, "few", 1, number) for number in range(runs)]
     rate, slow = (statistics.median(one["rate"] for one in found) for found in (batches, rows))
     result = {"batches": rate, "row_per_transaction": slow, "gain": rate / slow, "cpus": os.cpu_count()}
-    out.write_text(json.dumps(result | {"bar": BAR, "runs": [*batches, *rows]}, indent=2) + "\n")
+    save(out, result | {"bar": BAR, "runs": [*batches, *rows]})
     click.echo(
         f"median {rate:,.0f} orders/s in batches, {slow:,.0f} with a transaction per row: {rate / slow:.0f} times"
     )

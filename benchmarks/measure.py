@@ -1,19 +1,125 @@
-"""One measured drain: a contender works off a backlog, watched from outside."""
+"""What is measured of a contender: a drain of a backlog, latency of paced orders, a restart; each output is proven."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import psutil
-from contenders import Contender, Setup
-from course import create_run_topics, finish, verified
-from ground import PARTITIONS, BenchmarkCluster, step_timeout_s
-from memory import touch
-from runs import Run
-from tree import MemoryWatch, Tree
-from watch import EndOffsets, VisibilityWatch, throughput
+from contenders import Contender, RunTopics, Setup
+from environment import PARTITIONS, BenchmarkCluster, ScopedThread, program, step_timeout_s, touch
+from runs import Latency, Restart, Run, delays_ms, percentile
+from watch import EndOffsets, MemoryWatch, Tree, Usage, VisibilityWatch, first_record, open_records, throughput
 
+from brew.connection import Connection
+from brew.deadline import Deadline
 from brew.errors import Refused
+from brew.kafka import cluster_admin, offsets
+from brew.kafka.clients import TopicPartition, consumer, mapped, producer
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode
+from proof.findings import Name, Verdict
+from proof.seed import orders
+
+_DRAINED_S = 0.05
+_ASK_S = 30.0
+_SHUTDOWN_TIMEOUT_S = 30.0
+
+
+def create_run_topics(ground: BenchmarkCluster, contender: Contender, source: str, stem: str) -> RunTopics:
+    """Fresh topics, group and directory for one run over the topic ``source``."""
+    stem = f"bench.{contender.name}.{stem}"
+    place = RunTopics(
+        ground.cluster.bootstrap, source, f"{stem}.out", f"{stem}.dlq", f"{stem}.group", ground.home / stem
+    )
+    # Spark's sink can't keep timestamps, which the proof asks for unless the broker sets them.
+    timed = {} if contender.exactly_once else {"message.timestamp.type": "LogAppendTime"}
+    ground.make_topics([place.output, place.dead_letter], timed)
+    return place
+
+
+def finish(ground: BenchmarkCluster, contender: Contender, place: RunTopics, tree: Tree, deadline: Deadline) -> Usage:
+    """Wait for a drain's end: its own, or that of the backlog, at which an endless contender is told to stop."""
+    if not contender.endless:
+        return tree.wait(deadline)
+    _await_drained(ground, place, tree, deadline)
+    return stop(tree)
+
+
+def stop(tree: Tree) -> Usage:
+    """SIGTERM, and the end that follows."""
+    tree.terminate()
+    return tree.wait(Deadline(_SHUTDOWN_TIMEOUT_S), stopped=True)
+
+
+def _await_drained(ground: BenchmarkCluster, place: RunTopics, tree: Tree, deadline: Deadline) -> None:
+    """
+    Return once the group stands at the input's end and no transaction is open downstream.
+
+    The input is written without transactions: some contenders never step over the markers at a log's end.
+
+    Raises:
+        Refused: the contender ended before that.
+    """
+    ends = EndOffsets(ground.connection, place.input, PARTITIONS).ask()
+    downstream = [EndOffsets(ground.connection, topic, PARTITIONS) for topic in (place.output, place.dead_letter)]
+    reader = consumer(ground.connection, place.group, READ_UNCOMMITTED)
+    try:
+        while tree.running():
+            found = offsets.committed(reader, place.input, range(PARTITIONS), Deadline(_ASK_S))
+            at_end = all((one := found[p]) is not None and one.offset >= end for p, end in ends.items())
+            if at_end and not any(open_records(topic) for topic in downstream):
+                return
+            deadline.check(f"draining {place.input}")
+            time.sleep(_DRAINED_S)
+    finally:
+        reader.close()
+    raise Refused(f"it ended by itself before the backlog did; its last lines:\n{tree.tail()}")
+
+
+def verified(ground: BenchmarkCluster, contender: Contender, place: RunTopics, records: int) -> str:
+    """
+    The proof's verdict on a run's output; a fast wrong run is no result.
+
+    A sink without transactions keeps no position in Kafka, so it is given the input's end: that is what it claims.
+    Where positions lie outside of the transactions, the proof finds no pair of both, and may find nothing else.
+
+    Raises:
+        Refused: records are missing, or the proof finds something.
+    """
+    if not contender.exactly_once:
+        ends = EndOffsets(ground.connection, place.input, PARTITIONS).ask()
+        cluster_admin.set_offsets(ground.connection, place.group, place.input, ends, Deadline(_ASK_S))
+    names = ["--input", place.input, "--output", place.output, "--dead-letter", place.dead_letter]
+    # Only ours has a producer per transaction; to reuse one is no fault of a run without late frames.
+    rules = ["--strict" if contender.ours else "--no-strict", "--settled", "--need", f"outputs={records}", "--json"]
+    good = (ExitCode.DONE, ExitCode.VIOLATION) if contender.position_outside else (ExitCode.DONE,)
+    verify = ("proof", "verify", "--bootstrap", place.bootstrap, *names, "--group", place.group, *rules)
+    told = json.loads(program(*verify, records=3 * records, good=good))
+    if told["verdict"] == Verdict.VIOLATED:
+        if set(told["totals"]) != {Name.TORN} or told["doubts"]:
+            raise Refused(f"{contender.name}: {told['totals']}, {told['doubts']}; {told['findings'][:3]}")
+        return f"{Verdict.PROVEN} but for positions"
+    return str(told["verdict"])
+
+
+def verified_after_kill(
+    ground: BenchmarkCluster, contender: Contender, place: RunTopics, records: int
+) -> tuple[str, int]:
+    """
+    As `verified`, and how many records there are twice: any at all are a sink's that writes without transactions.
+
+    Raises:
+        Refused: records are missing, or the proof finds something.
+    """
+    if contender.exactly_once:
+        return verified(ground, contender, place, records), 0
+    found = ground.count(place.output, "source", records)
+    if found["unique"] != records:
+        raise Refused(f"{contender.name}: {found['unique']} of {records} source positions are in its output")
+    return "count", found["duplicates"]
 
 
 def machine_cpu_s() -> float:
@@ -60,3 +166,224 @@ def measure(ground: BenchmarkCluster, contender: Contender, setup: Setup, record
         {name: size / 2**20 for name, size in memory.peak.parts.items()},
         verdict,
     )
+
+
+_WAITING = 1_000
+_START_S = 120.0
+_ARRIVE_S = 60.0
+_POLL_S = 0.1
+
+
+class Pacer(ScopedThread):
+    """Sends orders at a steady rate; ``sent`` is key -> moment of `produce()`."""
+
+    def __init__(self, connection: Connection, topic: str, per_s: int, first: int) -> None:
+        super().__init__()
+        self._client = producer(
+            connection, None, timeout_s=_ARRIVE_S, message_max_bytes=1_000_000, **{"linger.ms": 0, "acks": "all"}
+        )
+        self._topic, self._per_s, self._first = topic, per_s, first
+        self.sent: dict[bytes, float] = {}
+
+    def after(self) -> None:
+        """Return once all that was sent is in the log."""
+        with mapped("flush"):
+            self._client.flush(_ARRIVE_S)
+
+    def work(self) -> None:
+        order, began = orders(0), time.monotonic()
+        for number in itertools.count():
+            due = began + number / self._per_s - time.monotonic()
+            if due > 0:
+                self._client.poll(0)
+                if self._stop.wait(due):
+                    return
+            key, value = order(self._first + number)
+            self.sent[key] = time.monotonic()
+            self._client.produce(self._topic, value, key, partition=number % PARTITIONS)
+
+
+class Receiver(ScopedThread):
+    """Reads a topic from its start at `read_committed`; ``received`` is key -> moment."""
+
+    def __init__(self, connection: Connection, topic: str, group: str) -> None:
+        super().__init__()
+        self._client = consumer(connection, group, READ_COMMITTED, **{"fetch.wait.max.ms": 20})
+        self._client.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
+        self.received: dict[bytes, float] = {}
+        self.duplicates = 0
+
+    def after(self) -> None:
+        self._client.close()
+
+    def work(self) -> None:
+        while not self._stop.is_set():
+            message = self._client.poll(_POLL_S)  # one by one: `consume` would wait for a full batch
+            if message is None or message.error() is not None:
+                continue
+            now, key = time.monotonic(), message.key() or b""
+            if key in self.received:
+                self.duplicates += 1
+            else:
+                self.received[key] = now
+
+
+def follow(
+    ground: BenchmarkCluster,
+    contender: Contender,
+    setup: Setup,
+    number: int,
+    *,
+    per_s: int,
+    warm_s: float,
+    seconds: float,
+) -> Latency:
+    """
+    Start a contender on a few waiting orders, then feed it ``per_s`` a second, ``warm_s`` of it uncounted.
+
+    Raises:
+        Refused: it ended, records were lost or came twice, or the proof found something.
+    """
+    source = f"bench.follow.{contender.name}.{number}.in"
+    ground.seed(source, _WAITING)
+    place = create_run_topics(ground, contender, source, f"follow-{number}")
+    touch()
+    with Receiver(ground.connection, place.output, f"{place.group}.reader") as reader:
+        started = time.monotonic()
+        with Tree(contender.command(place, setup, True), place.home) as tree, MemoryWatch(tree) as memory:
+            _await(lambda: bool(reader.received), tree, _START_S, "the first record")
+            first = min(reader.received.values()) - started
+            memory.sparing = True
+            with Pacer(ground.connection, source, per_s, _WAITING) as pacer:
+                _pause(tree, warm_s)
+                since, cpu = time.monotonic(), memory.cpu_s
+                _pause(tree, seconds)
+                measured_s, cpu = time.monotonic() - since, memory.cpu_s - cpu
+                pacer.end()
+            memory.weigh()
+            total = _WAITING + len(pacer.sent)
+            _await(lambda: len(reader.received) >= total, tree, _ARRIVE_S, f"all of {total} records")
+            stop(tree)
+    if reader.duplicates:
+        raise Refused(f"{contender.name}: {reader.duplicates} records came twice")
+    verdict = verified(ground, contender, place, total)
+    ground.drop_topics([source, place.output, place.dead_letter])
+    delays = delays_ms(pacer.sent, reader.received, since)
+    return Latency(
+        contender.name,
+        number,
+        per_s,
+        len(delays) / measured_s,
+        measured_s,
+        first,
+        percentile(delays, 0.5),
+        percentile(delays, 0.99),
+        max(delays),
+        cpu / measured_s,
+        memory.peak.total / 2**20,
+        verdict,
+    )
+
+
+def _await(true: Callable[[], bool], tree: Tree, budget_s: float, what: str) -> None:
+    deadline = Deadline(budget_s)
+    while not true():
+        _alive(tree)
+        deadline.check(what)
+        time.sleep(0.01)
+
+
+def _pause(tree: Tree, seconds: float) -> None:
+    """Let time go by while the contender lives."""
+    deadline = Deadline(seconds)
+    while not deadline.expired():
+        _alive(tree)
+        time.sleep(min(0.1, deadline.remaining_s()))
+
+
+def _alive(tree: Tree) -> None:
+    if not tree.running():
+        raise Refused(f"it ended while it was to follow; its last lines:\n{tree.tail()}")
+
+
+_MOMENT_S = 60.0
+_FIRST_S = 150.0  # a dead dynamic member's session lasts 45 s, and its transaction up to 60 s
+_WARM_S = 60.0
+_STANDS_BY, _IS_WARM = " stands by, ", " is warm"
+_LOOK_S = 0.005
+
+
+def restart(ground: BenchmarkCluster, contender: Contender, setup: Setup, records: int, number: int) -> Restart:
+    """
+    Kill all of it inside a transaction (or while it writes, where it has none), and start the same command again.
+
+    Where a second one stands by, the time counts from the kill until that one goes on.
+    """
+    place = create_run_topics(ground, contender, ground.input_of(records), f"restart-{number}")
+    ends = EndOffsets(ground.connection, place.output, PARTITIONS)
+    command = contender.command(place, setup, False)
+    touch()
+    with ExitStack() as ended:
+        tree = ended.enter_context(Tree(command, place.home))
+        if contender.stands_by:
+            tree, other = _roles(tree, ended.enter_context(Tree(command, place.home / "second")))
+            _await_warmth(other)
+        waiting = _await_moment(tree, ends, transactions=contender.exactly_once)
+        started = time.monotonic()
+        tree.kill()
+        stable = ends.ask()
+        if not contender.stands_by:
+            started = time.monotonic()
+            other = ended.enter_context(Tree(command, place.home))
+        first = first_record(ground.connection, place.output, stable, f"{place.group}.reader", Deadline(_FIRST_S))
+        usage = finish(ground, contender, place, other, step_timeout_s(records))
+    verdict, duplicates = verified_after_kill(ground, contender, place, records)
+    ground.drop_topics([place.output, place.dead_letter])
+    return Restart(
+        contender.name,
+        records,
+        number,
+        sum(stable.values()),
+        waiting,
+        first - started,
+        usage.wall_s,
+        duplicates,
+        verdict,
+    )
+
+
+def _roles(one: Tree, other: Tree) -> tuple[Tree, Tree]:
+    """(who works, who stands by) of two that were started together, once one of them stands by."""
+    deadline = Deadline(_WARM_S)
+    while True:
+        if _STANDS_BY in other.tail():
+            return one, other
+        if _STANDS_BY in one.tail():
+            return other, one
+        deadline.check("one that stands by")
+        time.sleep(_LOOK_S)
+
+
+def _await_warmth(other: Tree) -> None:
+    deadline = Deadline(_WARM_S)
+    while _IS_WARM not in other.tail():
+        deadline.check("one that stands by and is warm")
+        time.sleep(_LOOK_S)
+
+
+def _await_moment(tree: Tree, ends: EndOffsets, *, transactions: bool) -> int:
+    """
+    Return while something is visible and, with ``transactions``, more waits in an open one; how many offsets wait.
+
+    Raises:
+        Refused: the run ended before that; more orders would give more time.
+    """
+    deadline = Deadline(_MOMENT_S)
+    while tree.running():
+        if sum(ends.ask().values()):
+            waiting = open_records(ends)
+            if waiting > 0 or not transactions:
+                return waiting
+        deadline.check("the moment to kill in")
+        time.sleep(_LOOK_S)
+    raise Refused(f"the run ended before it could be killed inside a transaction; its last lines:\n{tree.tail()}")

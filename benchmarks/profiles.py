@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from machine import machine
+from environment import machine, program, save
 
 from brew.journal import Phase, Step, entries
 from brew.range_transaction import Evidence
@@ -38,7 +38,6 @@ LEAST_RATIO = 0.8
 INPUT, CUSTOMERS = "bench.orders", "bench.customers"
 _PURE = 200_000
 _TURNS = 7
-_RUN_S = 300
 
 
 def pure() -> dict[str, float]:
@@ -49,23 +48,23 @@ def pure() -> dict[str, float]:
     for at, (key, value) in enumerate(one for some in chunks(Customers("t", 20_000, 1)) for one in some):
         table.take("t", at % 4, at // 4, key, value)
     resolve, evidence = lookup(table)
-    ways: dict[str, tuple[Any, Evidence | None]] = {
+    resolvers: dict[str, tuple[Any, Evidence | None]] = {
         "prefix": (enricher(Limits()), None),
         "profiles": (enricher(Limits(), resolve), evidence),
     }
-    best = dict.fromkeys(ways, float("inf"))
+    best = dict.fromkeys(resolvers, float("inf"))
     gc.disable()
     for _ in range(_TURNS):
-        for name, (enrich, told) in ways.items():
+        for name, (enrich, evidence_of) in resolvers.items():
             began = time.perf_counter()
             for key, value in records:
                 enrich(key, value)
                 source = [("source.topic", b"t"), ("source.partition", b"0"), ("source.offset", b"%d" % 17)]
-                if told is not None:
-                    source = [told(), *source]
+                if evidence_of is not None:
+                    source = [evidence_of(), *source]
             best[name] = min(best[name], (time.perf_counter() - began) / _PURE * 1e6)
     gc.enable()
-    return {**{f"{name}_us": one for name, one in best.items()}, "ratio": best["prefix"] / best["profiles"]}
+    return {**{f"{name}_us": least for name, least in best.items()}, "ratio": best["prefix"] / best["profiles"]}
 
 
 _HOLD = """
@@ -90,9 +89,9 @@ print(json.dumps({
 
 def memory(bootstrap: str) -> dict[str, float]:
     """One process that holds all profiles, as a worker does: resident memory before, after, and at most."""
-    told = _program_output([sys.executable, "-c", _HOLD, bootstrap, CUSTOMERS])
-    found: dict[str, float] = json.loads(told)
-    return found
+    done = subprocess.run([sys.executable, "-c", _HOLD, bootstrap, CUSTOMERS], stdout=subprocess.PIPE, check=True)
+    held: dict[str, float] = json.loads(done.stdout)
+    return held
 
 
 def drain(bootstrap: str, tiers: Tiers, number: int) -> dict[str, float]:
@@ -101,16 +100,16 @@ def drain(bootstrap: str, tiers: Tiers, number: int) -> dict[str, float]:
     where = ["--bootstrap", bootstrap, "--input", INPUT, "--output", name, "--dead-letter", f"{name}.dlq"]
     where += ["--group", name, "--tiers", tiers.value, "--profiles-topic", CUSTOMERS]
     with tempfile.TemporaryDirectory(prefix="brew-bench-profiles-") as journal:
-        command = [sys.executable, "-m", "pipeline", "run", *where, "--master", "none", "--reader", "direct"]
+        command = ("pipeline", "run", *where, "--master", "none", "--reader", "direct")
         before = psutil.Process().cpu_times()
         began = time.monotonic()
-        _program_output([*command, "--journal", journal, "--progress", "none"])
+        program(*command, "--journal", journal, "--progress", "none")
         wall = time.monotonic() - began
         after = psutil.Process().cpu_times()
         lines = list(entries(Path(journal)))
-    first = min(one.at for one in lines if one.step is Step.FENCE)
-    last = max(one.at for one in lines if one.step is Step.COMMIT and one.phase is Phase.DONE)
-    report = json.loads(_program_output([sys.executable, "-m", "proof", "verify", *where, "--json"]))
+    first = min(line.at for line in lines if line.step is Step.FENCE)
+    last = max(line.at for line in lines if line.step is Step.COMMIT and line.phase is Phase.DONE)
+    report = json.loads(program("proof", "verify", *where, "--json"))
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
     return {
         "records": report["outputs"],
@@ -121,28 +120,20 @@ def drain(bootstrap: str, tiers: Tiers, number: int) -> dict[str, float]:
     }
 
 
-def _program_output(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_S, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command[:6])} ended with {done.returncode}: {done.stdout}{done.stderr}")
-    return done.stdout
-
-
 def real(asked: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="brew-bench-profiles-") as home, Cluster.start(Path(home)) as cluster:
         where = ["--bootstrap", cluster.bootstrap]
-        proof = [sys.executable, "-m", "proof"]
-        _program_output([*proof, "topics", *where, "--input", INPUT, "--customers", CUSTOMERS])
-        _program_output([*proof, "seed", *where, "--topic", INPUT, "--count", str(asked.orders)])
-        seeding = [*proof, "seed-customers", *where, "--topic", CUSTOMERS, "--customers", str(asked.profiles)]
-        seeded = json.loads(_program_output([*seeding, "--json"]))
+        program("proof", "topics", *where, "--input", INPUT, "--customers", CUSTOMERS)
+        program("proof", "seed", *where, "--topic", INPUT, "--count", str(asked.orders), records=asked.orders)
+        seeding = ("seed-customers", *where, "--topic", CUSTOMERS, "--customers", str(asked.profiles), "--json")
+        seeded = json.loads(program("proof", *seeding, records=asked.profiles))
         found: dict[str, Any] = {"seeding_seconds": seeded["seconds"], "memory": memory(cluster.bootstrap)}
         turns = [list(Tiers), list(Tiers)[::-1]]
         runs = [
             {tiers.value: drain(cluster.bootstrap, tiers, number) for tiers in turns[number % 2]}
             for number in range(asked.rounds)
         ]
-    ratios = [one["profiles"]["records_per_s"] / one["prefix"]["records_per_s"] for one in runs]
+    ratios = [run["profiles"]["records_per_s"] / run["prefix"]["records_per_s"] for run in runs]
     return {**found, "rounds": runs, "ratios": ratios, "ratio": statistics.median(ratios)}
 
 
@@ -160,13 +151,13 @@ def main() -> int:
         f"memory: {held['profiles']:,} profiles in {held['seconds']:.1f} s, {held['empty_mb']:.0f} MB before, "
         f"{held['held_mb']:.0f} MB after, {held['peak_mb']:.0f} MB at most"
     )
-    for one in found["rounds"]:
-        print(", ".join(f"{name} {run['records_per_s']:,.0f} records/s" for name, run in sorted(one.items())))
+    for drains in found["rounds"]:
+        print(", ".join(f"{name} {run['records_per_s']:,.0f} records/s" for name, run in sorted(drains.items())))
     print(
         f"drains with profiles reach {found['ratio']:.2f} of the prefix's rate, resolver alone {resolver['ratio']:.2f}"
     )
     if asked.json:
-        asked.json.write_text(json.dumps(found, indent=2) + "\n")
+        save(asked.json, found)
     return 0 if held["peak_mb"] <= MOST_MB and found["ratio"] >= LEAST_RATIO else 1
 
 

@@ -11,13 +11,14 @@ the last partition's restore. Exit 1 when that takes 60 s or more.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from environment import PARTITIONS, save
 
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -33,7 +34,6 @@ from downstream.totals.total import Total
 from sandbox.kafka import Cluster
 
 LIMIT_S = 60.0
-PARTITIONS = 4
 PATIENCE_S = 300.0
 ONE_MORE = Total(orders=1).encode()
 
@@ -145,7 +145,7 @@ def main() -> int:
                 f"whole run {found['run_s']:.1f} s, peak {found['peak_mib']:.0f} MiB"
             )
     if asked.json:
-        asked.json.write_text(json.dumps({"keys": asked.keys, "runs": runs}, indent=2) + "\n")
+        save(asked.json, {"keys": asked.keys, "runs": runs})
     return 0 if all(float(str(one["restore_s"])) < LIMIT_S for one in runs) else 1
 
 

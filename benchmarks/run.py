@@ -10,15 +10,11 @@ from pathlib import Path
 
 import click
 from contenders import CONTENDERS, DEFAULT, Setup, require_built
-from figures import rounds
-from follow import follow
-from ground import BenchmarkCluster, benchmark_cluster
-from machine import machine
-from measure import measure
-from restart import restart
+from environment import BenchmarkCluster, benchmark_cluster, machine
+from measure import follow, measure, restart
 from results import tables, write
 from rich.console import Console
-from runs import Latency, Restart, Results, Run
+from runs import Latency, Restart, Results, Run, rounds
 
 from brew.cli import run as run_command
 

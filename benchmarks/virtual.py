@@ -10,11 +10,12 @@ gains less than 10 times.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import threading
 import time
 from pathlib import Path
+
+from environment import save
 
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -104,9 +105,7 @@ def main() -> int:
         )
     gain = next(run["gain"] for run in runs if run["workers"] == 16)
     if asked.json:
-        asked.json.write_text(
-            json.dumps({"handler_ms": asked.handler_ms, "records": asked.records, "runs": runs}, indent=2) + "\n"
-        )
+        save(asked.json, {"handler_ms": asked.handler_ms, "records": asked.records, "runs": runs})
     return 0 if gain >= WANTED else 1
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import struct
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from environment import save
 
 from brew.kafka.kafka_python import DefaultRecordBatch, parse_batches
 from brew.offsets import LogOffsets
@@ -81,7 +79,7 @@ def main() -> None:
     drawn = time.perf_counter()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if given.json:
-        told = {
+        numbers = {
             "offsets": end,
             "per_batch": given.per_batch,
             "batches_of_a_transaction": given.batches,
@@ -93,7 +91,7 @@ def main() -> None:
             "picture_bytes": sizes[1],
             "most_mib": round(memory),
         }
-        given.json.write_text(json.dumps(told, indent=2) + "\n")
+        save(given.json, numbers)
     print(
         f"{end:,} offsets, {count:,} batches, {len(runs):,} runs: folded in {folded - began:.2f} s, times in "
         f"{timed - folded:.2f} s, page and picture in {drawn - timed:.2f} s; page {sizes[0] / 1000:,.0f} kB, "

@@ -19,8 +19,7 @@ from typing import Any, cast
 
 import click
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from enrichment import enrich
-from sizes import CONSUMER, PRODUCER
+from shared import CONSUMER, PRODUCER, enrich
 
 from brew.kafka.log_reader import LogRecord
 from brew.names import ExitCode

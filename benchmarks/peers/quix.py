@@ -18,8 +18,7 @@ from quixstreams import Application, message_context
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from enrichment import enrich
-from sizes import CONSUMER, PRODUCER
+from shared import CONSUMER, PRODUCER, enrich
 
 from brew.names import ExitCode
 from brew.offsets import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC

@@ -11,8 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
-from chart import draw, panels
-from results import together
+from results import draw, panels, together
 from runs import Latency, Restart, Results, Run, load, save
 
 from brew.cli import exit_code_of

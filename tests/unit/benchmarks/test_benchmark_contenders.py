@@ -16,11 +16,11 @@ BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "peers")]
 
 import contenders  # noqa: E402 - the benchmarks are programs, no package
-import course  # noqa: E402
 import loop  # noqa: E402
+import measure  # noqa: E402
 import run  # noqa: E402
 from contenders import CONTENDERS, RunTopics, Setup, require_built  # noqa: E402
-from ground import program  # noqa: E402
+from environment import program  # noqa: E402
 
 from brew.errors import Refused  # noqa: E402
 from brew.records import Reason, Rejected  # noqa: E402
@@ -140,8 +140,8 @@ def test_every_output_is_proven_and_no_order_may_be_missing(
         asked.extend(arguments)
         return '{"verdict": "proven"}'
 
-    monkeypatch.setattr(course, "program", program)
-    assert course.verified(None, CONTENDERS[name], PLACE, 1000) == "proven"  # type: ignore[arg-type]
+    monkeypatch.setattr(measure, "program", program)
+    assert measure.verified(None, CONTENDERS[name], PLACE, 1000) == "proven"  # type: ignore[arg-type]
     assert asked[:2] == ["proof", "verify"]
     assert {rule, "--settled"} <= set(asked)
     assert _options(asked)["--need"] == "outputs=1000"
@@ -167,12 +167,12 @@ def test_only_positions_outside_of_transactions_are_forgiven(
             raise Refused("ended with 1")
         return json.dumps({"verdict": "violated", "totals": totals, "doubts": doubts, "findings": []})
 
-    monkeypatch.setattr(course, "program", program)
+    monkeypatch.setattr(measure, "program", program)
     if good:
-        assert course.verified(None, CONTENDERS[name], PLACE, 1000) == "proven but for positions"  # type: ignore[arg-type]
+        assert measure.verified(None, CONTENDERS[name], PLACE, 1000) == "proven but for positions"  # type: ignore[arg-type]
     else:
         with pytest.raises(Refused):
-            course.verified(None, CONTENDERS[name], PLACE, 1000)  # type: ignore[arg-type]
+            measure.verified(None, CONTENDERS[name], PLACE, 1000)  # type: ignore[arg-type]
 
 
 def test_a_verdict_other_than_proven_stops_the_benchmark() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
-from figures import Spread, delays_ms, marginal, percentile, ratio, rounds
+from runs import Spread, delays_ms, marginal, percentile, ratio, rounds
 
 
 def test_everybody_is_first_as_often_as_last() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[3] / "benchmarks")]
 
-import memory  # noqa: E402 - the benchmarks are programs, no package
+import environment as memory  # noqa: E402 - the benchmarks are programs, no package
 
 SIZE = 64 * 1024 * 1024
 

@@ -16,8 +16,7 @@ sys.path.insert(0, str(BENCHMARKS))
 from contenders import Setup, java_options  # noqa: E402 - the benchmarks are programs, no package
 from results import lines, write  # noqa: E402
 from runs import Latency, Restart, Results, Run, load  # noqa: E402
-from tree import Tree  # noqa: E402
-from watch import VisibilitySample, throughput  # noqa: E402
+from watch import Tree, VisibilitySample, throughput  # noqa: E402
 
 from brew.deadline import Deadline  # noqa: E402
 from brew.errors import Refused  # noqa: E402

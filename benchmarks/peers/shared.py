@@ -1,10 +1,30 @@
-"""What the peers in Python do to an order; every one of them imports this."""
+"""What the peers in Python share: what they do to an order, sizes and back-offs as the other contenders have them."""
 
 from __future__ import annotations
 
 import orjson
 
 from brew.records import DISCOUNT_FIELD, DISCOUNTS, TIER_FIELD, Reason, tier_of_key
+
+_BACK_OFF = {"retry.backoff.ms": 2, "retry.backoff.max.ms": 20}
+
+PRODUCER: dict[str, object] = {
+    "transaction.timeout.ms": 60_000,
+    "linger.ms": 5,
+    "batch.size": 512 * 1024,
+    "queue.buffering.max.messages": 200_000,
+    "queue.buffering.max.kbytes": 64 * 1024,
+    "compression.type": "none",
+    **_BACK_OFF,
+}
+
+# Read ahead while Python works; `fetch.queue.backoff.ms` keeps a full queue from idling for a second.
+CONSUMER: dict[str, object] = {
+    "isolation.level": "read_committed",
+    "fetch.queue.backoff.ms": 10,
+    "queued.max.messages.kbytes": 64 * 1024,
+    **_BACK_OFF,
+}
 
 
 def enrich(key: bytes | None, value: bytes | None) -> bytes | Reason:

@@ -1,0 +1,250 @@
+"""What all measurements need: a broker of our own with inputs and outputs, facts about the machine, memory, threads."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import mmap
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka import topics
+from brew.kafka.clients import admin, mapped
+from brew.kafka.topics import TopicSpec
+from brew.names import ExitCode
+from sandbox.kafka import Cluster
+from sandbox.launch import Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+JVM_DIR = Path(os.environ.get("BREW_JVM_DIR", ROOT / ".jvm"))
+PEERS = Path(__file__).with_name("peers")
+STREAMS = PEERS / "build/streams/streams.jar"
+FRANZ = PEERS / "build/franz"
+FLINK = PEERS / "build/flink/flink.jar"
+QUIX = PEERS / "build/quix/bin/python"
+PARTITIONS = 4
+_ASK_S = 60.0
+_SLOWEST_PER_S = 5_000
+
+
+def step_timeout_s(records: int) -> Deadline:
+    """How long a step over so many records may take: two minutes, and what the slowest machine needs."""
+    return Deadline(120 + records / _SLOWEST_PER_S)
+
+
+@dataclass
+class BenchmarkCluster:
+    """The broker, and a directory for everything that runs write."""
+
+    cluster: Cluster
+    home: Path
+    inputs: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def connection(self) -> Connection:
+        return Connection(self.cluster.bootstrap)
+
+    def open_home(self) -> Path:
+        """The directory, open to servers that run as another user, as PostgreSQL does."""
+        self.home.chmod(0o711)
+        return self.home
+
+    def broker_cpu_s(self) -> float:
+        """CPU seconds that the broker has used since its start."""
+        identity = self.cluster.layout.node(1).identity
+        process = identity.process() if identity else None
+        if process is None:
+            raise Refused(f"the broker is gone; its log: {self.cluster.layout.log(self.cluster.layout.node(1))}")
+        times = process.cpu_times()
+        return float(times.user + times.system)
+
+    def input_of(self, records: int) -> str:
+        """A topic with so many orders, seeded once and read once: the broker is warm for whoever comes first."""
+        if records not in self.inputs:
+            name = f"bench.in.{records}"
+            self.seed(name, records)
+            found = self.count(name, "key", records)
+            if found["unique"] != records:
+                raise Refused(f"the seeder wrote {found['unique']} different orders instead of {records}")
+            self.inputs[records] = name
+        return self.inputs[records]
+
+    def seed(self, name: str, records: int) -> None:
+        """A topic with so many orders, numbers 0 and up."""
+        self.make_topics([name])
+        options = ["--topic", name, "--count", str(records), "--start", "0"]
+        program("proof", "seed", "--bootstrap", self.cluster.bootstrap, *options, records=records)
+
+    def make_topics(self, names: Sequence[str], config: Mapping[str, str] | None = None) -> None:
+        wanted = [TopicSpec(name, PARTITIONS, config or {}) for name in names]
+        deadline = Deadline(_ASK_S)
+        client = admin(self.connection)
+        topics.create(client, wanted, deadline)
+        topics.describe_all(client, list(names), deadline)
+
+    def drop_topics(self, names: Sequence[str]) -> None:
+        client = admin(self.connection)
+        with mapped("delete topics"):
+            for future in client.delete_topics(list(names), operation_timeout=_ASK_S).values():
+                future.result()
+
+    def count(self, topic: str, unique_by: str, records: int) -> dict[str, int]:
+        """What `python -m downstream count` tells of a topic; duplicates are told, not refused."""
+        options = ["--topic", topic, "--unique-by", unique_by, "--json"]
+        good = (ExitCode.DONE, ExitCode.VIOLATION)
+        told = program(
+            "downstream", "count", "--bootstrap", self.cluster.bootstrap, *options, records=records, good=good
+        )
+        return json.loads(told)
+
+
+@contextmanager
+def benchmark_cluster() -> Iterator[BenchmarkCluster]:
+    """A one-node broker with both compilers and 1 GiB of heap; it goes with its data, whatever happens."""
+    with tempfile.TemporaryDirectory(prefix="brew-bench-") as place:
+        home = Path(place)
+        with Cluster.start(home / "broker", settings=Settings(heap_mb=1024, quick=False)) as cluster:
+            yield BenchmarkCluster(cluster, home)
+
+
+def program(package: str, *arguments: str, records: int = 0, good: Sequence[int] = (0,)) -> str:
+    """
+    Run one of the house's programs to its end; returns what it printed.
+
+    Raises:
+        Refused: it ended with an exit code that is not ``good``, or not in time.
+    """
+    command = [sys.executable, "-m", package, *arguments]
+    deadline = step_timeout_s(records)
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=deadline.budget_s)
+    except subprocess.TimeoutExpired as error:
+        raise Refused(f"`{' '.join(command[1:])}` did not end within {deadline.budget_s:g} s") from error
+    if done.returncode not in good:
+        raise Refused(f"`{' '.join(command[1:])}` ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
+    return done.stdout
+
+
+def save(path: Path, document: Mapping[str, object]) -> None:
+    """Write results as JSON."""
+    path.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def machine() -> dict[str, str]:
+    """Name -> value, for people and for the JSON file."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "cores": f"{_cores()} ({_cpu_model()})",
+        "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "load before the start": f"{os.getloadavg()[0]:.2f}",
+        "python": f"{platform.python_version()}, built with{'out' if _is_slow() else ''} optimisations",
+        "java": _matched(r'version "([^"]+)"', _program_output("java", "-version")),
+        "pyspark": importlib.metadata.version("pyspark"),
+        "confluent-kafka": importlib.metadata.version("confluent-kafka"),
+        "kafka broker": jar_version(JVM_DIR / "kafka", "kafka_2.13"),
+        "kafka-clients of the connector": jar_version(JVM_DIR / "spark", "kafka-clients"),
+        "kafka-streams": jar_version(STREAMS.parent / "lib", "kafka-streams"),
+        "franz-go": _matched(r"twmb/franz-go v(\S+)", (PEERS / "franz/go.mod").read_text()),
+        "flink": jar_version(FLINK.parent / "lib", "flink-clients"),
+        "flink-connector-kafka": jar_version(FLINK.parent / "lib", "flink-connector-kafka"),
+        "quix-streams": _matched(r"quixstreams==(\S+)", (PEERS / "quix-requirements.txt").read_text()),
+        "commit": _program_output("git", "describe", "--always", "--dirty") or "none",
+    }
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cpu_model() -> str:
+    file = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*:\s*(.+)", file.read_text()) if file.exists() else None
+    return found[1].strip() if found else platform.machine()
+
+
+def _is_slow() -> bool:
+    """As `make setup` judges it."""
+    return subprocess.run([sys.executable, ROOT / "scripts/judge_python.py"], check=False, timeout=30).returncode == 10
+
+
+def _matched(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    return found[1] if found else "unknown"
+
+
+def _program_output(name: str, *arguments: str) -> str:
+    """What a program of PATH says; nothing when it is not there or fails."""
+    program = shutil.which(name)
+    if program is None:
+        return ""
+    done = subprocess.run([program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
+    return (done.stdout or done.stderr).strip() if done.returncode == 0 else ""
+
+
+def jar_version(folder: Path, name: str) -> str:
+    jars = sorted(folder.glob(f"{name}-[0-9]*.jar"))
+    return jars[0].stem.removeprefix(f"{name}-") if jars else "not built"
+
+
+_MOST = 4 * 2**30
+
+
+def touch(most: int = _MOST) -> float:
+    """
+    Touch as many bytes of free memory, half of what is available at most, and free them: microseconds for a page.
+
+    A virtual machine may hand free memory back to its host (free page reporting). Then each page that a process, or a
+    log's first write, touches for the first time costs 20 microseconds instead of one, whatever is measured.
+    """
+    size: int = max(mmap.PAGESIZE, min(most, psutil.virtual_memory().available // 2))
+    with mmap.mmap(-1, size) as memory:
+        began = time.monotonic()
+        for at in range(0, size, mmap.PAGESIZE):
+            memory[at] = 1
+        return 1e6 * (time.monotonic() - began) / -(-size // mmap.PAGESIZE)
+
+
+class ScopedThread:
+    """`work` runs beside the block until it sees ``_stop``; once it has ended, `after` follows."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self.work, daemon=True)
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+    def after(self) -> None:
+        """What is left to do, in the caller's thread."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Also before the block's end."""
+        self._stop.set()
+        self._thread.join()
+        self.after()
