@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -13,7 +13,7 @@ from brew.kafka import clients, cluster_admin
 from sandbox.kafka import Cluster
 from sandbox.network import CLIENTS
 from sandbox.secure import Security
-from sandbox.stores import directory_option, exclusive
+from sandbox.stores import Act, directory_option, each_command, exclusive
 
 _ASK_S = 20.0
 _KEYSTORE = "listener.name.secure.ssl.keystore.location"
@@ -60,55 +60,23 @@ def _cluster(directory: Path, numbers: Sequence[int]) -> Cluster:
     return cluster
 
 
-def _each(directory: Path, numbers: Sequence[int], what: Callable[[Cluster, int], None], done: str) -> None:
-    with exclusive(directory):
+def _on_broker(act: Callable[[Cluster, int], None]) -> Act:
+    def apply(directory: Path, numbers: Sequence[int]) -> Iterator[str]:
         cluster = _cluster(directory, numbers)
         for number in numbers:
-            what(cluster, number)
-            click.echo(f"broker {number} {done}")
+            act(cluster, number)
+            yield f"broker {number}"
+
+    return apply
 
 
-@click.command()
-@_brokers
-@directory_option
-def kill(numbers: Sequence[int], directory: Path) -> None:
-    """
-    SIGKILL brokers, as when their machines lose power.
-
-    \b
-    Examples:
-      python -m sandbox kill 2
-      python -m sandbox kill 1 2 3
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
-    _each(directory, numbers, Cluster.kill, "is killed")
-
-
-@click.command()
-@_brokers
-@directory_option
-def pause(numbers: Sequence[int], directory: Path) -> None:
-    """
-    SIGSTOP brokers: connections stay open, nothing answers.
-
-    \b
-    Example:
-      python -m sandbox pause 2
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
-    _each(directory, numbers, Cluster.pause, "is paused")
-
-
-@click.command()
-@_brokers
-@directory_option
-def resume(numbers: Sequence[int], directory: Path) -> None:
-    """
-    SIGCONT to paused brokers.
-
-    \b
-    Example:
-      python -m sandbox resume 2
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
-    _each(directory, numbers, Cluster.resume, "goes on")
+_LOST_POWER = "SIGKILL brokers, as when their machines lose power."
+_STOPPED = "SIGSTOP brokers: connections stay open, nothing answers."
+kill = each_command("kill", _LOST_POWER, "kill 1 2 3", _brokers, _on_broker(Cluster.kill), "is killed")
+pause = each_command("pause", _STOPPED, "pause 2", _brokers, _on_broker(Cluster.pause), "is paused")
+resume = each_command(
+    *("resume", "SIGCONT to paused brokers.", "resume 2", _brokers, _on_broker(Cluster.resume), "goes on")
+)
 
 
 @click.command()

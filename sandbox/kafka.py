@@ -7,7 +7,6 @@ import signal
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from brew.connection import Connection
@@ -136,9 +135,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close(wipe=True)
 
     def kill(self, number: int = 1) -> None:

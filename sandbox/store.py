@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
@@ -12,7 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Self
 
 import psutil
@@ -153,15 +153,9 @@ class Store:
         if self.state.identity is not None:
             # Stopped first: one that heals from a lost child starts new ones, which the look at its family would miss.
             self.state.identity.send(signal.SIGSTOP)
-        family = self._family()
-        for process in family:
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                continue
-        psutil.wait_procs(
-            family, timeout=_STOP_S
-        )  # until nobody has that number: PostgreSQL looks at it when it starts
+        family = self._send(signal.SIGKILL)
+        # Until nobody has that number: PostgreSQL looks at it when it starts.
+        psutil.wait_procs(family, timeout=_STOP_S)
         self._forget()
 
     def pause(self) -> None:
@@ -189,9 +183,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close(wipe=True)
 
     def _family(self) -> list[psutil.Process]:
@@ -204,14 +196,16 @@ class Store:
             return []
 
     def _signal(self, number: signal.Signals) -> None:
-        family = self._family()
-        if not family:
+        if not self._send(number):
             raise Refused(f"{self.name} is not running")
+
+    def _send(self, number: signal.Signals) -> list[psutil.Process]:
+        """Signal the server and all its children; those that were there."""
+        family = self._family()
         for process in family:
-            try:
+            with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
-            except psutil.NoSuchProcess:
-                continue
+        return family
 
     def _launch(self, *, leashed: bool) -> None:
         require_free(self.state.port)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -40,6 +41,10 @@ def exclusive(directory: Path) -> Iterator[None]:
 
 STORES: dict[str, type[Store]] = {"postgres": Postgres, "redis": Redis}
 _WIDE = 240  # columns when no terminal says how many it has: an URL that is cut cannot be copied
+
+_Command = Callable[..., None]
+Act = Callable[[Path, Sequence[Any]], Iterable[str]]
+"""Does something to servers of a directory; their names for people."""
 
 _names = click.argument("names", nargs=-1, type=click.Choice(list(STORES)))
 _named = click.argument("names", nargs=-1, required=True, type=click.Choice(list(STORES)))
@@ -124,95 +129,67 @@ def status(directory: Path, *, as_json: bool) -> None:
     Example:
       python -m sandbox stores status --json
     """  # noqa: D301 - \b is click's mark for "keep these lines"
-    found = [store for kind in STORES.values() if (store := kind.open(directory)) is not None]
-    told = {
+    known = {
         store.name: {
             "url": store.url,
             "running": store.running(),
             "process": store.state.identity.pid if store.state.identity and store.running() else None,
             "log": str(store.log),
         }
-        for store in found
+        for kind in STORES.values()
+        if (store := kind.open(directory)) is not None
     }
     if as_json:
-        click.echo(json.dumps(told))
-    elif not told:
+        click.echo(json.dumps(known))
+    elif not known:
         click.echo(f"no store was ever started in {directory}")
     else:
         table = Table("store", "state", "process", box=None)
         table.add_column("url", no_wrap=True)  # to be copied
         table.add_column("log", overflow="fold")
-        for name, one in told.items():
-            state = "up" if one["running"] else "down"
-            table.add_row(name, state, str(one["process"] or ""), str(one["url"]), str(one["log"]))
+        for name, about in known.items():
+            state = "up" if about["running"] else "down"
+            table.add_row(name, state, str(about["process"] or ""), str(about["url"]), str(about["log"]))
         Console(width=None if sys.stdout.isatty() else _WIDE).print(table)
-    raise SystemExit(ExitCode.DONE if told and all(one["running"] for one in told.values()) else ExitCode.REFUSED)
+    all_run = all(about["running"] for about in known.values())
+    raise SystemExit(ExitCode.DONE if known and all_run else ExitCode.REFUSED)
 
 
-def _each(names: Sequence[str], directory: Path, what: str, done: str) -> None:
-    with exclusive(directory):
+def each_command(
+    name: str, summary: str, example: str, argument: Callable[[_Command], _Command], act: Act, done: str
+) -> click.Command:
+    """A command that does one thing to each server that its argument names, and says so."""
+
+    @click.command(name, help=f"{summary}\n\n\b\nExample:\n  python -m sandbox {example}")
+    @argument
+    @directory_option
+    def command(directory: Path, **named: Sequence[Any]) -> None:
+        with exclusive(directory):
+            for server in act(directory, next(iter(named.values()))):
+                click.echo(f"{server} {done}")
+
+    return command
+
+
+def _on_store(act: Callable[[Store], object]) -> Act:
+    def apply(directory: Path, names: Sequence[str]) -> Iterator[str]:
         for name in names:
             store = STORES[name].open(directory)
             if store is None:
                 raise Refused(f"no {name} in {directory}; `python -m sandbox stores up {name}` starts one")
-            if what == "restart":
-                store.restart(leashed=False)
-            else:
-                getattr(store, what)()
-            click.echo(f"{name} {done}")
+            act(store)
+            yield name
+
+    return apply
 
 
-@stores.command()
-@_named
-@directory_option
-def kill(names: Sequence[str], directory: Path) -> None:
-    """
-    SIGKILL servers with all their children, as when their machine loses power.
-
-    \b
-    Example:
-      python -m sandbox stores kill postgres
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
-    _each(names, directory, "kill", "is killed")
-
-
-@stores.command()
-@_named
-@directory_option
-def pause(names: Sequence[str], directory: Path) -> None:
-    """
-    SIGSTOP servers: connections stay open, nothing answers.
-
-    \b
-    Example:
-      python -m sandbox stores pause redis
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
-    _each(names, directory, "pause", "is paused")
-
-
-@stores.command()
-@_named
-@directory_option
-def resume(names: Sequence[str], directory: Path) -> None:
-    """
-    SIGCONT to paused servers.
-
-    \b
-    Example:
-      python -m sandbox stores resume redis
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
-    _each(names, directory, "resume", "goes on")
-
-
-@stores.command()
-@_named
-@directory_option
-def restart(names: Sequence[str], directory: Path) -> None:
-    """
-    Start servers again with their data; what runs is ended in good order before.
-
-    \b
-    Example:
-      python -m sandbox stores restart postgres redis
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
-    _each(names, directory, "restart", "is up")
+_LOST_POWER = "SIGKILL servers with all their children, as when their machine loses power."
+_STOPPED = "SIGSTOP servers: connections stay open, nothing answers."
+_AGAIN = "Start servers again with their data; what runs is ended in good order before."
+for _name, _summary, _example, _act, _done in (
+    ("kill", _LOST_POWER, "stores kill postgres", Store.kill, "is killed"),
+    ("pause", _STOPPED, "stores pause redis", Store.pause, "is paused"),
+    ("resume", "SIGCONT to paused servers.", "stores resume redis", Store.resume, "goes on"),
+    ("restart", _AGAIN, "stores restart postgres redis", lambda store: store.restart(leashed=False), "is up"),
+):
+    stores.add_command(each_command(_name, _summary, _example, _named, _on_store(_act), _done))

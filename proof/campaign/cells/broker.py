@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import psutil
 
@@ -211,7 +212,7 @@ def _rotated(brokers: Sequence[int], turn: int) -> list[int]:
 
 HELD_UP = "commits_held_up"
 """What fires: a cut during which nothing was committed in the partition that it was made for."""
-_NETWORKS = {"needs": _THREE | {Need.NETWORKS}, "bound_s": 20.0, "limit_s": 180.0}
+_NETWORKS: dict[str, Any] = {"needs": _THREE | {Need.NETWORKS}, "bound_s": 20.0, "limit_s": 180.0}
 _CUT_OFF = f"network cut for {_CUT_S:g} s"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from brew.deadline import Deadline
 from brew.kafka import cluster_admin, offsets, topics
@@ -20,8 +21,8 @@ _HIJACKS = 10
 _FENCED_FAST = 33_000
 # An epoch has 15 bits; the last one is never given out.
 _EPOCHS = 32_766
-_UNDER_LOAD = {"moment": "under load", "bound_s": 15.0}
-_OVERFLOW = {"moment": "overflow", "partitions": 1, "properties": {}}
+_UNDER_LOAD: dict[str, Any] = {"moment": "under load", "bound_s": 15.0}
+_OVERFLOW: dict[str, Any] = {"moment": "overflow", "partitions": 1, "properties": {}}
 
 
 def refused(stage: CellEnvironment, word: str, *options: str, only: int | None = None) -> None:

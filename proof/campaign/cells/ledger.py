@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from proof.campaign.cell import CellTable
@@ -111,7 +111,7 @@ class ReplyDroppingProxy:
 
 
 AROUND, BACK_S = "around the commit", 10.0
-_INSIDE = {"moment": "between INSERT and COMMIT", "bound_s": BACK_S, "needed": {"database_kills": 2}}
+_INSIDE: dict[str, Any] = {"moment": "between INSERT and COMMIT", "bound_s": BACK_S, "needed": {"database_kills": 2}}
 MOMENTS = ("after-claim", "before-commit", "commit-in-flight", "after-commit")
 SCHEMA = "cell"
 BATCH = 20

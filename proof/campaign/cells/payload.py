@@ -237,7 +237,7 @@ def poison(count: int, stage: CellEnvironment) -> None:
 
 
 for _cell, _count, _marks in (("F35-poison", 100_000, ""), ("F35-poison-short", 5_000, "prove")):
-    _needed = {"payloads": _count, "parsed": _count // _PARSED_OF, **dict.fromkeys(Reason, 1)}
+    _needed: dict[str, int] = {"payloads": _count, "parsed": _count // _PARSED_OF, **dict.fromkeys(Reason, 1)}
     CELLS(_cell, f"{_count:,} fuzzed payloads, records of 1 and 10 MB", "writer", _count, needed=_needed, marks=_marks)(
         poison
     )

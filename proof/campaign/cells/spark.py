@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -325,7 +326,7 @@ _LEASE_S = 3.0
 _LEASED = (*_LOCAL, "--lease", f"{_LEASE_S:g}", "--max-records-per-transaction", "200")
 _SLOTS = 2
 _LET_GO_S = 30.0
-_LEASE = {"moment": "open transaction", "bound_s": 20.0, "limit_s": 1200.0}
+_LEASE: dict[str, Any] = {"moment": "open transaction", "bound_s": 20.0, "limit_s": 1200.0}
 
 
 def _workers(stage: CellEnvironment, writer: Program) -> list[psutil.Process]:

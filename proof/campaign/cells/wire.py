@@ -121,7 +121,13 @@ for _word, _api in (
     )(lost_reply)
 
 
-_IN_COMMIT = {"moment": "commit-in-flight", "needed": {"kills": 0}, "bound_s": 15.0, "limit_s": 600.0, "marks": "prove"}
+_IN_COMMIT: dict[str, Any] = {
+    "moment": "commit-in-flight",
+    "needed": {"kills": 0},
+    "bound_s": 15.0,
+    "limit_s": 600.0,
+    "marks": "prove",
+}
 
 
 @CELLS(

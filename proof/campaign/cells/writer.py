@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from typing import Any
 
 from brew.journal import Entry, Phase, Step
 from brew.names import CrashPoint
@@ -144,7 +145,7 @@ def overslept(stage: CellEnvironment) -> None:
         stage.recovered(woken, frozen or None)
 
 
-_RIVALS = {"moment": "always", "needed": {"rivals": 2, "fences": 1}}
+_RIVALS: dict[str, Any] = {"moment": "always", "needed": {"rivals": 2, "fences": 1}}
 
 
 @CELLS("F08-two-writers", "two writers, one group, 60 s", "writer", 60.0, limit_s=180.0, **_RIVALS)
