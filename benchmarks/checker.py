@@ -56,14 +56,14 @@ def check(named: list[str], orders: int) -> dict[str, Any]:
     watch = threading.Timer(_RUN_S, process.kill)
     watch.start()
     try:
-        told = process.stdout.read()
+        output = process.stdout.read()
         _, status, used = os.wait4(process.pid, 0)
     finally:
         watch.cancel()
     seconds, process.returncode = time.monotonic() - began, os.waitstatus_to_exitcode(status)
     if process.returncode != ExitCode.DONE:
-        raise Refused(f"the checker ended with {process.returncode}, so its speed means nothing: {told[-300:]}")
-    report = json.loads(told)
+        raise Refused(f"the checker ended with {process.returncode}, so its speed means nothing: {output[-300:]}")
+    report = json.loads(output)
     records, cpu_s = sum(report[name] for name in ("inputs", "outputs", "dead_letters")), used.ru_utime + used.ru_stime
     if report["inputs"] != orders:
         raise Refused(f"the checker saw {report['inputs']} inputs of {orders}; run the benchmark again")
@@ -85,11 +85,11 @@ def check(named: list[str], orders: int) -> dict[str, Any]:
 
 def summed(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """The medians of the runs over the largest log, and how much more memory it took than the smallest; pure."""
-    sizes = sorted({one["orders"] for one in runs})
-    small, large = ([one for one in runs if one["orders"] == size] for size in (sizes[0], sizes[-1]))
+    sizes = sorted({run["orders"] for run in runs})
+    small, large = ([run for run in runs if run["orders"] == size] for size in (sizes[0], sizes[-1]))
 
-    def median(some: list[dict[str, Any]], name: str) -> float:
-        return statistics.median(one[name] for one in some)
+    def median(runs_of_size: list[dict[str, Any]], name: str) -> float:
+        return statistics.median(run[name] for run in runs_of_size)
 
     return {
         "records": large[0]["records"],
@@ -107,7 +107,7 @@ def sizes_of(text: str) -> list[int]:
         UsageError: it is something else.
     """
     try:
-        sizes = [int(one) for one in text.split(",")]
+        sizes = [int(size) for size in text.split(",")]
     except ValueError as error:
         raise UsageError(f"--orders is {text!r}: write numbers with commas, as 500000,2000000") from error
     if min(sizes) < 1 or len(set(sizes)) < len(sizes):
@@ -124,10 +124,10 @@ def main(orders: str, runs: int, out: Path) -> int:
     sizes, about = sizes_of(orders), machine()
     with tempfile.TemporaryDirectory(prefix="brew-bench-checker-") as home, Cluster.start(Path(home)) as kafka:
         logs = {size: write(kafka.bootstrap, size) for size in sizes}
-        found = [check(logs[size], size) for _ in range(runs) for size in sizes]
-    sums = summed(found)
+        measured = [check(logs[size], size) for _ in range(runs) for size in sizes]
+    sums = summed(measured)
     command_line = shlex.join(["python", "benchmarks/checker.py", *sys.argv[1:]])
-    save(out, {"machine": about, "command": command_line, "bar_records_per_s": BAR, **sums, "runs": found})
+    save(out, {"machine": about, "command": command_line, "bar_records_per_s": BAR, **sums, "runs": measured})
     click.echo(
         f"median {sums['records_per_s']:,.0f} records/s over {sums['records']:,} records; "
         f"{sums['times_the_memory']:.2f} times the memory for {sums['times_the_records']:.2f} times the records"

@@ -45,7 +45,8 @@ def traffic(count: int) -> Iterator[Message]:
 
 def fold(count: int) -> dict[str, float]:
     """Decode and apply, without a broker; messages per second."""
-    entries = [Entry(0, at, 1_000_000 + at * 20, *encode(message)) for at, message in enumerate(traffic(count))]
+    numbered = enumerate(traffic(count))
+    entries = [Entry(0, offset, 1_000_000 + offset * 20, *encode(message)) for offset, message in numbered]
     world = ClaimsView([ClaimsTable()])
     began = time.process_time()
     for entry in entries:
@@ -141,13 +142,13 @@ def bench(bootstrap: str, count: int, interval_s: float, times: int, out: Path |
     """Measure claims on a broker; topics of its own are left there."""
     connection = Connection(bootstrap)
     reach(connection, Deadline(REACH_S))
-    found = fold(count) | newcomer(connection, count) | take_overs(connection, interval_s, times)
+    measured = fold(count) | newcomer(connection, count) | take_overs(connection, interval_s, times)
     table = Table("what", "measured")
-    for name, value in found.items():
+    for name, value in measured.items():
         table.add_row(name, f"{value:,.3f}" if value < math.inf and value % 1 else f"{value:,.0f}")
     Console().print(table)
     if out is not None:
-        save(out, {name: round(value, 4) for name, value in found.items()})
+        save(out, {name: round(value, 4) for name, value in measured.items()})
 
 
 if __name__ == "__main__":

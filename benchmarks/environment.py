@@ -81,9 +81,9 @@ class BenchmarkCluster:
         if records not in self.inputs:
             name = f"bench.in.{records}"
             self.seed(name, records)
-            found = self.count(name, "key", records)
-            if found["unique"] != records:
-                raise Refused(f"the seeder wrote {found['unique']} different orders instead of {records}")
+            counts = self.count(name, "key", records)
+            if counts["unique"] != records:
+                raise Refused(f"the seeder wrote {counts['unique']} different orders instead of {records}")
             self.inputs[records] = name
         return self.inputs[records]
 
@@ -110,10 +110,10 @@ class BenchmarkCluster:
         """What `python -m downstream count` tells of a topic; duplicates are told, not refused."""
         options = ["--topic", topic, "--unique-by", unique_by, "--json"]
         good = (ExitCode.DONE, ExitCode.VIOLATION)
-        told = program(
+        output = program(
             "downstream", "count", "--bootstrap", self.cluster.bootstrap, *options, records=records, good=good
         )
-        return json.loads(told)
+        return json.loads(output)
 
 
 @contextmanager
@@ -177,8 +177,8 @@ def _cores() -> int:
 
 def _cpu_model() -> str:
     file = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*:\s*(.+)", file.read_text()) if file.exists() else None
-    return found[1].strip() if found else platform.machine()
+    model = re.search(r"model name\s*:\s*(.+)", file.read_text()) if file.exists() else None
+    return model[1].strip() if model else platform.machine()
 
 
 def _is_slow() -> bool:
@@ -187,8 +187,8 @@ def _is_slow() -> bool:
 
 
 def _matched(pattern: str, text: str) -> str:
-    found = re.search(pattern, text)
-    return found[1] if found else "unknown"
+    match = re.search(pattern, text)
+    return match[1] if match else "unknown"
 
 
 def _program_output(name: str, *arguments: str) -> str:
@@ -218,8 +218,8 @@ def touch(most: int = _MOST) -> float:
     size: int = max(mmap.PAGESIZE, min(most, psutil.virtual_memory().available // 2))
     with mmap.mmap(-1, size) as memory:
         began = time.monotonic()
-        for at in range(0, size, mmap.PAGESIZE):
-            memory[at] = 1
+        for position in range(0, size, mmap.PAGESIZE):
+            memory[position] = 1
         return 1e6 * (time.monotonic() - began) / -(-size // mmap.PAGESIZE)
 
 

@@ -154,7 +154,7 @@ def longest_pause_s(lines: Iterable[Entry]) -> float:
     longest = 0.0
     running: dict[int, int] = {}
     idle_since: dict[int, float] = {}
-    for line in sorted(lines, key=lambda one: one.at):
+    for line in sorted(lines, key=lambda entry: entry.at):
         if line.step is Step.FENCE and line.phase is Phase.INTENT:
             if not running.get(line.pid):
                 longest = max(longest, line.at - idle_since.get(line.pid, line.at))
@@ -175,7 +175,7 @@ def warm(cluster: BenchmarkCluster) -> None:
 
 def measured(count: int, rounds: int, only: set[str]) -> list[dict[str, object]]:
     """Each case's pairs with base runs."""
-    found: list[dict[str, object]] = []
+    results: list[dict[str, object]] = []
     base, *others = cases(count)
     with benchmark_cluster() as cluster:
         numbers = itertools.count()
@@ -191,10 +191,10 @@ def measured(count: int, rounds: int, only: set[str]) -> list[dict[str, object]]
                 beside, grown = run(cluster, base, next(numbers)), run(cluster, case, next(numbers))
                 pairs.append({"case": asdict(grown), "base": asdict(beside), "load": psutil.getloadavg()[0]})
                 _tell(grown, beside)
-            found.append({"name": case.name, "pairs": pairs})
+            results.append({"name": case.name, "pairs": pairs})
             ratio = median_ratio(pairs)
             print(f"{case.name:38} {ratio:5.2f} of the base's bytes, the middle of {rounds}\n", flush=True)
-    return found
+    return results
 
 
 def median_ratio(pairs: Sequence[dict[str, Any]]) -> float:
@@ -222,14 +222,14 @@ def main() -> int:
     asked = parser.parse_args()
     began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     only = {name.strip() for name in asked.only.split(",") if name.strip()}
-    unknown = only - {one.name for one in cases(asked.orders)}
+    unknown = only - {case.name for case in cases(asked.orders)}
     if unknown:
         parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {[c.name for c in cases(1)]}")
     if asked.rounds < 1:
         parser.error(f"--rounds {asked.rounds}: at least 1")
-    found = measured(asked.orders, asked.rounds, only)
+    runs = measured(asked.orders, asked.rounds, only)
     if asked.json:
-        save(asked.json, {"began": began, "machine": machine(), "command": " ".join(sys.argv), "runs": found})
+        save(asked.json, {"began": began, "machine": machine(), "command": " ".join(sys.argv), "runs": runs})
     return 0
 
 

@@ -113,7 +113,7 @@ def main(orders: int, single: int, runs: int, out: Path) -> int:
         write(kafka.bootstrap, "few", single)
         batches = [book(kafka, postgres, "many", 5000, number) for number in range(runs)]
         rows = [book(kafka, postgres, "few", 1, number) for number in range(runs)]
-    rate, slow = (statistics.median(one["rate"] for one in found) for found in (batches, rows))
+    rate, slow = (statistics.median(run["rate"] for run in some_runs) for some_runs in (batches, rows))
     result = {"batches": rate, "row_per_transaction": slow, "gain": rate / slow, "cpus": os.cpu_count()}
     save(out, result | {"bar": BAR, "runs": [*batches, *rows]})
     click.echo(

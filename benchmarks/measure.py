@@ -28,23 +28,23 @@ _ASK_S = 30.0
 _SHUTDOWN_TIMEOUT_S = 30.0
 
 
-def create_run_topics(ground: BenchmarkCluster, contender: Contender, source: str, stem: str) -> RunTopics:
+def create_run_topics(cluster: BenchmarkCluster, contender: Contender, source: str, stem: str) -> RunTopics:
     """Fresh topics, group and directory for one run over the topic ``source``."""
     stem = f"bench.{contender.name}.{stem}"
     place = RunTopics(
-        ground.cluster.bootstrap, source, f"{stem}.out", f"{stem}.dlq", f"{stem}.group", ground.home / stem
+        cluster.cluster.bootstrap, source, f"{stem}.out", f"{stem}.dlq", f"{stem}.group", cluster.home / stem
     )
     # Spark's sink can't keep timestamps, which the proof asks for unless the broker sets them.
     timed = {} if contender.exactly_once else {"message.timestamp.type": "LogAppendTime"}
-    ground.make_topics([place.output, place.dead_letter], timed)
+    cluster.make_topics([place.output, place.dead_letter], timed)
     return place
 
 
-def finish(ground: BenchmarkCluster, contender: Contender, place: RunTopics, tree: Tree, deadline: Deadline) -> Usage:
+def finish(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, tree: Tree, deadline: Deadline) -> Usage:
     """Wait for a drain's end: its own, or that of the backlog, at which an endless contender is told to stop."""
     if not contender.endless:
         return tree.wait(deadline)
-    _await_drained(ground, place, tree, deadline)
+    _await_drained(cluster, place, tree, deadline)
     return stop(tree)
 
 
@@ -54,7 +54,7 @@ def stop(tree: Tree) -> Usage:
     return tree.wait(Deadline(_SHUTDOWN_TIMEOUT_S), stopped=True)
 
 
-def _await_drained(ground: BenchmarkCluster, place: RunTopics, tree: Tree, deadline: Deadline) -> None:
+def _await_drained(cluster: BenchmarkCluster, place: RunTopics, tree: Tree, deadline: Deadline) -> None:
     """
     Return once the group stands at the input's end and no transaction is open downstream.
 
@@ -63,13 +63,13 @@ def _await_drained(ground: BenchmarkCluster, place: RunTopics, tree: Tree, deadl
     Raises:
         Refused: the contender ended before that.
     """
-    ends = EndOffsets(ground.connection, place.input, PARTITIONS).ask()
-    downstream = [EndOffsets(ground.connection, topic, PARTITIONS) for topic in (place.output, place.dead_letter)]
-    reader = consumer(ground.connection, place.group, READ_UNCOMMITTED)
+    ends = EndOffsets(cluster.connection, place.input, PARTITIONS).ask()
+    downstream = [EndOffsets(cluster.connection, topic, PARTITIONS) for topic in (place.output, place.dead_letter)]
+    reader = consumer(cluster.connection, place.group, READ_UNCOMMITTED)
     try:
         while tree.running():
-            found = offsets.committed(reader, place.input, range(PARTITIONS), Deadline(_ASK_S))
-            at_end = all((one := found[p]) is not None and one.offset >= end for p, end in ends.items())
+            committed = offsets.committed(reader, place.input, range(PARTITIONS), Deadline(_ASK_S))
+            at_end = all((position := committed[p]) is not None and position.offset >= end for p, end in ends.items())
             if at_end and not any(open_records(topic) for topic in downstream):
                 return
             deadline.check(f"draining {place.input}")
@@ -79,7 +79,7 @@ def _await_drained(ground: BenchmarkCluster, place: RunTopics, tree: Tree, deadl
     raise Refused(f"it ended by itself before the backlog did; its last lines:\n{tree.tail()}")
 
 
-def verified(ground: BenchmarkCluster, contender: Contender, place: RunTopics, records: int) -> str:
+def verified(cluster: BenchmarkCluster, contender: Contender, place: RunTopics, records: int) -> str:
     """
     The proof's verdict on a run's output; a fast wrong run is no result.
 
@@ -90,23 +90,23 @@ def verified(ground: BenchmarkCluster, contender: Contender, place: RunTopics, r
         Refused: records are missing, or the proof finds something.
     """
     if not contender.exactly_once:
-        ends = EndOffsets(ground.connection, place.input, PARTITIONS).ask()
-        cluster_admin.set_offsets(ground.connection, place.group, place.input, ends, Deadline(_ASK_S))
+        ends = EndOffsets(cluster.connection, place.input, PARTITIONS).ask()
+        cluster_admin.set_offsets(cluster.connection, place.group, place.input, ends, Deadline(_ASK_S))
     names = ["--input", place.input, "--output", place.output, "--dead-letter", place.dead_letter]
     # Only ours has a producer per transaction; to reuse one is no fault of a run without late frames.
     rules = ["--strict" if contender.ours else "--no-strict", "--settled", "--need", f"outputs={records}", "--json"]
     good = (ExitCode.DONE, ExitCode.VIOLATION) if contender.position_outside else (ExitCode.DONE,)
     verify = ("proof", "verify", "--bootstrap", place.bootstrap, *names, "--group", place.group, *rules)
-    told = json.loads(program(*verify, records=3 * records, good=good))
-    if told["verdict"] == Verdict.VIOLATED:
-        if set(told["totals"]) != {Name.TORN} or told["doubts"]:
-            raise Refused(f"{contender.name}: {told['totals']}, {told['doubts']}; {told['findings'][:3]}")
+    report = json.loads(program(*verify, records=3 * records, good=good))
+    if report["verdict"] == Verdict.VIOLATED:
+        if set(report["totals"]) != {Name.TORN} or report["doubts"]:
+            raise Refused(f"{contender.name}: {report['totals']}, {report['doubts']}; {report['findings'][:3]}")
         return f"{Verdict.PROVEN} but for positions"
-    return str(told["verdict"])
+    return str(report["verdict"])
 
 
 def verified_after_kill(
-    ground: BenchmarkCluster, contender: Contender, place: RunTopics, records: int
+    cluster: BenchmarkCluster, contender: Contender, place: RunTopics, records: int
 ) -> tuple[str, int]:
     """
     As `verified`, and how many records there are twice: any at all are a sink's that writes without transactions.
@@ -115,11 +115,11 @@ def verified_after_kill(
         Refused: records are missing, or the proof finds something.
     """
     if contender.exactly_once:
-        return verified(ground, contender, place, records), 0
-    found = ground.count(place.output, "source", records)
-    if found["unique"] != records:
-        raise Refused(f"{contender.name}: {found['unique']} of {records} source positions are in its output")
-    return "count", found["duplicates"]
+        return verified(cluster, contender, place, records), 0
+    counts = cluster.count(place.output, "source", records)
+    if counts["unique"] != records:
+        raise Refused(f"{contender.name}: {counts['unique']} of {records} source positions are in its output")
+    return "count", counts["duplicates"]
 
 
 def machine_cpu_s() -> float:
@@ -128,28 +128,28 @@ def machine_cpu_s() -> float:
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
 
 
-def measure(ground: BenchmarkCluster, contender: Contender, setup: Setup, records: int, number: int) -> Run:
+def measure(cluster: BenchmarkCluster, contender: Contender, setup: Setup, records: int, number: int) -> Run:
     """Run a contender once over ``records`` orders, then prove its output."""
-    place = create_run_topics(ground, contender, ground.input_of(records), f"{records}.{number}")
-    ends = EndOffsets(ground.connection, place.output, PARTITIONS)
+    place = create_run_topics(cluster, contender, cluster.input_of(records), f"{records}.{number}")
+    ends = EndOffsets(cluster.connection, place.output, PARTITIONS)
     touch()
-    broker, machine, own = ground.broker_cpu_s(), machine_cpu_s(), time.process_time()
+    broker, machine, own = cluster.broker_cpu_s(), machine_cpu_s(), time.process_time()
     started = time.monotonic()
     with (
         Tree(contender.command(place, setup, False), place.home) as tree,
         VisibilityWatch(ends) as seen,
         MemoryWatch(tree) as memory,
     ):
-        usage = finish(ground, contender, place, tree, step_timeout_s(records))
-    broker = ground.broker_cpu_s() - broker
+        usage = finish(cluster, contender, place, tree, step_timeout_s(records))
+    broker = cluster.broker_cpu_s() - broker
     # Spark's Python daemon forgets its workers' times when it is killed, so the kernel's sum alone is too low.
     cpu = max(usage.cpu_s, memory.cpu_s)
     foreign = machine_cpu_s() - machine - (time.process_time() - own) - broker - cpu
     going = throughput(seen.sights, started, records)
     if going is None:
         raise Refused(f"{contender.name}: it ended, and nothing is visible in {place.output}")
-    verdict = verified(ground, contender, place, records)
-    ground.drop_topics([place.output, place.dead_letter])
+    verdict = verified(cluster, contender, place, records)
+    cluster.drop_topics([place.output, place.dead_letter])
     return Run(
         contender.name,
         records,
@@ -229,7 +229,7 @@ class Receiver(ScopedThread):
 
 
 def follow(
-    ground: BenchmarkCluster,
+    cluster: BenchmarkCluster,
     contender: Contender,
     setup: Setup,
     number: int,
@@ -245,16 +245,16 @@ def follow(
         Refused: it ended, records were lost or came twice, or the proof found something.
     """
     source = f"bench.follow.{contender.name}.{number}.in"
-    ground.seed(source, _WAITING)
-    place = create_run_topics(ground, contender, source, f"follow-{number}")
+    cluster.seed(source, _WAITING)
+    place = create_run_topics(cluster, contender, source, f"follow-{number}")
     touch()
-    with Receiver(ground.connection, place.output, f"{place.group}.reader") as reader:
+    with Receiver(cluster.connection, place.output, f"{place.group}.reader") as reader:
         started = time.monotonic()
         with Tree(contender.command(place, setup, True), place.home) as tree, MemoryWatch(tree) as memory:
             _await(lambda: bool(reader.received), tree, _START_S, "the first record")
             first = min(reader.received.values()) - started
             memory.sparing = True
-            with Pacer(ground.connection, source, per_s, _WAITING) as pacer:
+            with Pacer(cluster.connection, source, per_s, _WAITING) as pacer:
                 _pause(tree, warm_s)
                 since, cpu = time.monotonic(), memory.cpu_s
                 _pause(tree, seconds)
@@ -266,8 +266,8 @@ def follow(
             stop(tree)
     if reader.duplicates:
         raise Refused(f"{contender.name}: {reader.duplicates} records came twice")
-    verdict = verified(ground, contender, place, total)
-    ground.drop_topics([source, place.output, place.dead_letter])
+    verdict = verified(cluster, contender, place, total)
+    cluster.drop_topics([source, place.output, place.dead_letter])
     delays = delays_ms(pacer.sent, reader.received, since)
     return Latency(
         contender.name,
@@ -313,14 +313,14 @@ _STANDS_BY, _IS_WARM = " stands by, ", " is warm"
 _LOOK_S = 0.005
 
 
-def restart(ground: BenchmarkCluster, contender: Contender, setup: Setup, records: int, number: int) -> Restart:
+def restart(cluster: BenchmarkCluster, contender: Contender, setup: Setup, records: int, number: int) -> Restart:
     """
     Kill all of it inside a transaction (or while it writes, where it has none), and start the same command again.
 
     Where a second one stands by, the time counts from the kill until that one goes on.
     """
-    place = create_run_topics(ground, contender, ground.input_of(records), f"restart-{number}")
-    ends = EndOffsets(ground.connection, place.output, PARTITIONS)
+    place = create_run_topics(cluster, contender, cluster.input_of(records), f"restart-{number}")
+    ends = EndOffsets(cluster.connection, place.output, PARTITIONS)
     command = contender.command(place, setup, False)
     touch()
     with ExitStack() as ended:
@@ -335,10 +335,10 @@ def restart(ground: BenchmarkCluster, contender: Contender, setup: Setup, record
         if not contender.stands_by:
             started = time.monotonic()
             other = ended.enter_context(Tree(command, place.home))
-        first = first_record(ground.connection, place.output, stable, f"{place.group}.reader", Deadline(_FIRST_S))
-        usage = finish(ground, contender, place, other, step_timeout_s(records))
-    verdict, duplicates = verified_after_kill(ground, contender, place, records)
-    ground.drop_topics([place.output, place.dead_letter])
+        first = first_record(cluster.connection, place.output, stable, f"{place.group}.reader", Deadline(_FIRST_S))
+        usage = finish(cluster, contender, place, other, step_timeout_s(records))
+    verdict, duplicates = verified_after_kill(cluster, contender, place, records)
+    cluster.drop_topics([place.output, place.dead_letter])
     return Restart(
         contender.name,
         records,
@@ -352,14 +352,14 @@ def restart(ground: BenchmarkCluster, contender: Contender, setup: Setup, record
     )
 
 
-def _roles(one: Tree, other: Tree) -> tuple[Tree, Tree]:
+def _roles(first: Tree, other: Tree) -> tuple[Tree, Tree]:
     """(who works, who stands by) of two that were started together, once one of them stands by."""
     deadline = Deadline(_WARM_S)
     while True:
         if _STANDS_BY in other.tail():
-            return one, other
-        if _STANDS_BY in one.tail():
-            return other, one
+            return first, other
+        if _STANDS_BY in first.tail():
+            return other, first
         deadline.check("one that stands by")
         time.sleep(_LOOK_S)
 

@@ -80,7 +80,7 @@ def main() -> None:
         left = kill_descendants()
         _reap_until_alone(_ORPHANS_S)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found = {
+    usage = {
         "exit_code": code,
         "wall_s": wall,
         "cpu_s": used.ru_utime + used.ru_stime,
@@ -88,7 +88,7 @@ def main() -> None:
         "killed_after_end": left,
     }
     fresh = report.with_suffix(".new")
-    fresh.write_text(json.dumps(found))
+    fresh.write_text(json.dumps(usage))
     fresh.replace(report)
 
 

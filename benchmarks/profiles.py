@@ -45,8 +45,8 @@ def pure() -> dict[str, float]:
     order = orders(1)
     records = [order(number) for number in range(_PURE)]
     table = Table()
-    for at, (key, value) in enumerate(one for some in chunks(Customers("t", 20_000, 1)) for one in some):
-        table.take("t", at % 4, at // 4, key, value)
+    for number, (key, value) in enumerate(profile for chunk in chunks(Customers("t", 20_000, 1)) for profile in chunk):
+        table.take("t", number % 4, number // 4, key, value)
     resolve, evidence = lookup(table)
     resolvers: dict[str, tuple[Any, Evidence | None]] = {
         "prefix": (enricher(Limits()), None),
@@ -127,14 +127,14 @@ def real(asked: argparse.Namespace) -> dict[str, Any]:
         program("proof", "seed", *where, "--topic", INPUT, "--count", str(asked.orders), records=asked.orders)
         seeding = ("seed-customers", *where, "--topic", CUSTOMERS, "--customers", str(asked.profiles), "--json")
         seeded = json.loads(program("proof", *seeding, records=asked.profiles))
-        found: dict[str, Any] = {"seeding_seconds": seeded["seconds"], "memory": memory(cluster.bootstrap)}
+        results: dict[str, Any] = {"seeding_seconds": seeded["seconds"], "memory": memory(cluster.bootstrap)}
         turns = [list(Tiers), list(Tiers)[::-1]]
         runs = [
             {tiers.value: drain(cluster.bootstrap, tiers, number) for tiers in turns[number % 2]}
             for number in range(asked.rounds)
         ]
     ratios = [run["profiles"]["records_per_s"] / run["prefix"]["records_per_s"] for run in runs]
-    return {**found, "rounds": runs, "ratios": ratios, "ratio": statistics.median(ratios)}
+    return {**results, "rounds": runs, "ratios": ratios, "ratio": statistics.median(ratios)}
 
 
 def main() -> int:
@@ -144,21 +144,22 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    found = {"machine": machine(), "pure": pure(), **real(asked)}
-    resolver, held = found["pure"], found["memory"]
+    results = {"machine": machine(), "pure": pure(), **real(asked)}
+    resolver, held = results["pure"], results["memory"]
     print(f"resolver: prefix {resolver['prefix_us']:.2f} us, profiles {resolver['profiles_us']:.2f} us per record")
     print(
         f"memory: {held['profiles']:,} profiles in {held['seconds']:.1f} s, {held['empty_mb']:.0f} MB before, "
         f"{held['held_mb']:.0f} MB after, {held['peak_mb']:.0f} MB at most"
     )
-    for drains in found["rounds"]:
+    for drains in results["rounds"]:
         print(", ".join(f"{name} {run['records_per_s']:,.0f} records/s" for name, run in sorted(drains.items())))
     print(
-        f"drains with profiles reach {found['ratio']:.2f} of the prefix's rate, resolver alone {resolver['ratio']:.2f}"
+        f"drains with profiles reach {results['ratio']:.2f} of the prefix's rate, "
+        f"resolver alone {resolver['ratio']:.2f}"
     )
     if asked.json:
-        save(asked.json, found)
-    return 0 if held["peak_mb"] <= MOST_MB and found["ratio"] >= LEAST_RATIO else 1
+        save(asked.json, results)
+    return 0 if held["peak_mb"] <= MOST_MB and results["ratio"] >= LEAST_RATIO else 1
 
 
 if __name__ == "__main__":

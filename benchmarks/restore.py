@@ -104,16 +104,16 @@ def measure(
 
     run.close_stores = check_and_close  # type: ignore[method-assign]
     began = time.monotonic()
-    told: RunResult = run.run(follow=False)
+    result: RunResult = run.run(follow=False)
     whole = time.monotonic() - began
-    if sum(checked) < keys or told.deltas != PARTITIONS:
+    if sum(checked) < keys or result.deltas != PARTITIONS:
         raise SystemExit(f"{name}: {sum(checked)} keys came back, wanted {keys}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     seconds = max(ends) - began if ends else 0.0
     return {
         "store": name,
         "keys": sum(checked),
-        "restored": told.restored,
+        "restored": result.restored,
         "restore_s": seconds,
         "run_s": whole,
         "peak_mib": peak,
@@ -139,14 +139,14 @@ def main() -> int:
                 return RocksStore(Path(home) / "state" / str(partition), changelog.topic_id)
 
             add_deltas(settings, number)
-            runs.append(found := measure(settings, asked.keys, name, store_of))
+            runs.append(measured := measure(settings, asked.keys, name, store_of))
             print(
-                f"{name}: {found['restored']} records in {found['restore_s']:.1f} s, "
-                f"whole run {found['run_s']:.1f} s, peak {found['peak_mib']:.0f} MiB"
+                f"{name}: {measured['restored']} records in {measured['restore_s']:.1f} s, "
+                f"whole run {measured['run_s']:.1f} s, peak {measured['peak_mib']:.0f} MiB"
             )
     if asked.json:
         save(asked.json, {"keys": asked.keys, "runs": runs})
-    return 0 if all(float(str(one["restore_s"])) < LIMIT_S for one in runs) else 1
+    return 0 if all(float(str(run["restore_s"])) < LIMIT_S for run in runs) else 1
 
 
 if __name__ == "__main__":

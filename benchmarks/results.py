@@ -60,16 +60,16 @@ def lines(results: Results, records: int) -> list[list[str]]:
     """A table: measure, each contender's median, and the first contender divided by each other, round by round."""
     names = results.names(records)
     mine, others = names[0], names[1:]
-    found = [["measure", *names, *(f"{mine} / {name}" for name in others)]]
+    rows = [["measure", *names, *(f"{mine} / {name}" for name in others)]]
     for row in ROWS:
         spreads = [results.spread(name, records, row.value) for name in names]
         ratios = [results.ratio(mine, name, records, row.value) for name in others]
-        found.append([
+        rows.append([
             row.name,
-            *("-" if one is None else format(one.middle, row.form) for one in spreads),
-            *("-" if one is None else one.text(".2f") for one in ratios),
+            *("-" if spread is None else format(spread.middle, row.form) for spread in spreads),
+            *("-" if spread is None else spread.text(".2f") for spread in ratios),
         ])  # fmt: skip
-    return found
+    return rows
 
 
 def restart_lines(restarts: Sequence[Restart]) -> list[list[str]]:
@@ -92,42 +92,42 @@ def restart_lines(restarts: Sequence[Restart]) -> list[list[str]]:
 def latency_lines(latencies: Sequence[Latency]) -> list[list[str]]:
     """One line for each contender: medians of its rounds."""
     rows = []
-    for name in dict.fromkeys(one.contender for one in latencies):
-        some = [one for one in latencies if one.contender == name]
+    for name in dict.fromkeys(latency.contender for latency in latencies):
+        mine = [one for one in latencies if one.contender == name]
 
-        def middle(value: Callable[[Latency], float], form: str, some: Sequence[Latency] = some) -> str:
-            return format(median(map(value, some)), form)
+        def middle(value: Callable[[Latency], float], form: str, mine: Sequence[Latency] = mine) -> str:
+            return format(median(map(value, mine)), form)
 
         rows.append([
             name,
-            middle(lambda one: one.records_per_s, ",.0f"),
-            middle(lambda one: one.p50_ms, ",.0f"),
-            middle(lambda one: one.p99_ms, ",.0f"),
-            middle(lambda one: one.max_ms, ",.0f"),
-            middle(lambda one: one.first_commit_s, ".2f"),
-            middle(lambda one: one.cores, ".2f"),
-            ", ".join(sorted({one.verified for one in some})),
+            middle(lambda latency: latency.records_per_s, ",.0f"),
+            middle(lambda latency: latency.p50_ms, ",.0f"),
+            middle(lambda latency: latency.p99_ms, ",.0f"),
+            middle(lambda latency: latency.max_ms, ",.0f"),
+            middle(lambda latency: latency.first_commit_s, ".2f"),
+            middle(lambda latency: latency.cores, ".2f"),
+            ", ".join(sorted({latency.verified for latency in mine})),
         ])  # fmt: skip
     return [list(_LATENCIES), *rows]
 
 
 def cpu_lines(results: Results) -> list[list[str]]:
     """What one more record costs, where a contender ran over two sizes."""
-    found = {name: results.cpu_us(name) for name in results.contenders}
-    rows = [[name, f"{cost:.1f}"] for name, cost in found.items() if cost is not None]
+    costs = {name: results.cpu_us(name) for name in results.contenders}
+    rows = [[name, f"{cost:.1f}"] for name, cost in costs.items() if cost is not None]
     return [["contender", "CPU of the tree per record, µs"], *rows]
 
 
 def sections(results: Results) -> list[tuple[str, list[list[str]]]]:
     """(title, table with its head) of all that was measured."""
-    found = [(f"{n:,} orders, {_rounds(results, n)}", lines(results, n)) for n in results.counts()]
+    parts = [(f"{n:,} orders, {_rounds(results, n)}", lines(results, n)) for n in results.counts()]
     if results.latencies:
-        found.append((f"Latency at {results.latencies[0].wanted_per_s:,} records/s", latency_lines(results.latencies)))
+        parts.append((f"Latency at {results.latencies[0].wanted_per_s:,} records/s", latency_lines(results.latencies)))
     if results.restarts:
-        found.append(("Restart after `kill -9`", restart_lines(results.restarts)))
+        parts.append(("Restart after `kill -9`", restart_lines(results.restarts)))
     if len(cpu := cpu_lines(results)) > 1:
-        found.append(("CPU without the start: the largest backlog less the smallest", cpu))
-    return found
+        parts.append(("CPU without the start: the largest backlog less the smallest", cpu))
+    return parts
 
 
 def tables(results: Results) -> list[Table]:
@@ -210,32 +210,32 @@ class Panel:
 
 def panels(results: Results) -> list[Panel]:
     """Rates per backlog, CPU per record, latency, start, restart; a measure without numbers is left out."""
-    found = []
+    shown = []
     for records in reversed(results.counts()):
         rates = {name: results.spread(name, records, lambda run: run.records_per_s) for name in results.names(records)}
         note = "steady rate, first to last visible record; higher is better"
-        found.append(Panel(f"{records:,} orders: records/s", note, _bars(rates, ",.0f", best=max)))
+        shown.append(Panel(f"{records:,} orders: records/s", note, _bars(rates, ",.0f", best=max)))
     costs = {name: results.cpu_us(name) for name in results.contenders}
     cpu = {name: Spread(cost, cost, cost, 1) for name, cost in costs.items() if cost is not None}
-    found.append(
+    shown.append(
         Panel("CPU per record, µs", "whole process tree, without the start; lower is better", _bars(cpu, ".1f"))
     )
     if results.latencies:
-        found.append(_latency(results.latencies))
-    starts = _by_name((one.contender, one.first_commit_s) for one in results.latencies)
+        shown.append(_latency(results.latencies))
+    starts = _by_name((latency.contender, latency.first_commit_s) for latency in results.latencies)
     note = "process start to the first record for readers; lower is better"
-    found.append(Panel("Start to first commit, s", note, _bars(starts, ".1f")))
-    restarts = _by_name((one.contender, one.first_record_s) for one in results.restarts)
+    shown.append(Panel("Start to first commit, s", note, _bars(starts, ".1f")))
+    restarts = _by_name((restart.contender, restart.first_record_s) for restart in results.restarts)
     note = "new start to the first new record; lower is better"
-    found.append(Panel("Restart after kill -9, s", note, _bars(restarts, ".1f")))
-    return [panel for panel in found if panel.bars]
+    shown.append(Panel("Restart after kill -9, s", note, _bars(restarts, ".1f")))
+    return [panel for panel in shown if panel.bars]
 
 
-def _by_name(some: Iterable[tuple[str, float]]) -> dict[str, Spread | None]:
+def _by_name(pairs: Iterable[tuple[str, float]]) -> dict[str, Spread | None]:
     values: dict[str, list[float]] = {}
-    for name, value in some:
+    for name, value in pairs:
         values.setdefault(name, []).append(value)
-    return {name: Spread.of(found) for name, found in values.items()}
+    return {name: Spread.of(measured) for name, measured in values.items()}
 
 
 def _bars(
@@ -248,9 +248,9 @@ def _bars(
 def _latency(latencies: Sequence[Latency]) -> Panel:
     """p50 as the bar, p99 as the end of the thin line."""
     bars = []
-    for name in dict.fromkeys(one.contender for one in latencies):
-        p50 = Spread.of(one.p50_ms for one in latencies if one.contender == name)
-        p99 = Spread.of(one.p99_ms for one in latencies if one.contender == name)
+    for name in dict.fromkeys(latency.contender for latency in latencies):
+        p50 = Spread.of(latency.p50_ms for latency in latencies if latency.contender == name)
+        p99 = Spread.of(latency.p99_ms for latency in latencies if latency.contender == name)
         if p50 is not None and p99 is not None:
             bars.append(Bar(name, p50.middle, p50.middle, p99.middle, f"{p50.middle:,.0f} / {p99.middle:,.0f}"))
     title = f"Latency at {latencies[0].wanted_per_s:,} records/s, ms"

@@ -104,81 +104,83 @@ def bench(master: str, conf: tuple[str, ...], pipeline_options: str, out: Path, 
     if plan.paired and len(plan.names) < 2:
         raise click.UsageError("--paired compares the first contender with others; name at least two (--contenders)")
     require_built(plan.names)
-    console, setup, found = Console(), Setup(master, conf, shlex.split(pipeline_options)), machine()
+    console, setup, about = Console(), Setup(master, conf, shlex.split(pipeline_options)), machine()
     command = shlex.join([".venv/bin/python", "benchmarks/run.py", *sys.argv[1:]])
     results = Results(
         command,
-        found,
+        about,
         {name: CONTENDERS[name].what for name in plan.names},
         [name for name in plan.names if CONTENDERS[name].ours],
     )
-    with benchmark_cluster() as here:
-        console.print(f"a broker of our own at {here.cluster.bootstrap}; load {found['load before the start']}")
-        results = carry_out(console, here, setup, plan, results)
-    for one in tables(results):
-        console.print(one)
+    with benchmark_cluster() as cluster:
+        console.print(f"a broker of our own at {cluster.cluster.bootstrap}; load {about['load before the start']}")
+        results = carry_out(console, cluster, setup, plan, results)
+    for table in tables(results):
+        console.print(table)
     write(results, out)
     console.print(f"written: {out} and its JSON and SVG twins")
 
 
-def carry_out(console: Console, here: BenchmarkCluster, setup: Setup, plan: Plan, results: Results) -> Results:
+def carry_out(console: Console, cluster: BenchmarkCluster, setup: Setup, plan: Plan, results: Results) -> Results:
     """All that was asked for, one contender at a time."""
     if plan.warm_up:
         for name in plan.names:
             console.print(f"{name}: warming up on {plan.warm_up:,} orders")
-            measure(here, CONTENDERS[name], setup, plan.warm_up, 0)
+            measure(cluster, CONTENDERS[name], setup, plan.warm_up, 0)
     return Results(
         results.command,
         results.machine,
         results.contenders,
         results.ours,
-        _drains(console, here, setup, plan),
-        _restarts(console, here, setup, plan) if plan.counts else [],
-        _latencies(console, here, setup, plan),
+        _drains(console, cluster, setup, plan),
+        _restarts(console, cluster, setup, plan) if plan.counts else [],
+        _latencies(console, cluster, setup, plan),
     )
 
 
-def _drains(console: Console, here: BenchmarkCluster, setup: Setup, plan: Plan) -> list[Run]:
+def _drains(console: Console, cluster: BenchmarkCluster, setup: Setup, plan: Plan) -> list[Run]:
     runs = []
     for records in plan.counts:
         console.print(f"seeding {records:,} orders")
-        here.input_of(records)
+        cluster.input_of(records)
         for number, names in rounds(plan.names, plan.repeat, paired=plan.paired):
             for name in names:
-                one = measure(here, CONTENDERS[name], setup, records, number)
+                result = measure(cluster, CONTENDERS[name], setup, records, number)
                 console.print(
-                    f"{name} round {number}: {one.records_per_s:,.0f} records/s, {one.wall_s:.1f} s, "
-                    f"{one.cpu_s:.1f} CPU s, {one.memory_mib:,.0f} MiB, {one.verified}"
+                    f"{name} round {number}: {result.records_per_s:,.0f} records/s, {result.wall_s:.1f} s, "
+                    f"{result.cpu_s:.1f} CPU s, {result.memory_mib:,.0f} MiB, {result.verified}"
                 )
-                runs.append(one)
+                runs.append(result)
     return runs
 
 
-def _restarts(console: Console, here: BenchmarkCluster, setup: Setup, plan: Plan) -> list[Restart]:
-    found = []
+def _restarts(console: Console, cluster: BenchmarkCluster, setup: Setup, plan: Plan) -> list[Restart]:
+    results = []
     for number, names in rounds(plan.names, plan.restarts, paired=False):
         for name in names:
-            one = restart(here, CONTENDERS[name], setup, max(plan.counts), number)
+            result = restart(cluster, CONTENDERS[name], setup, max(plan.counts), number)
             console.print(
-                f"{name} killed: first new record {one.first_record_s:.2f} s after the restart, {one.verified}"
+                f"{name} killed: first new record {result.first_record_s:.2f} s after the restart, {result.verified}"
             )
-            found.append(one)
-    return found
+            results.append(result)
+    return results
 
 
-def _latencies(console: Console, here: BenchmarkCluster, setup: Setup, plan: Plan) -> list[Latency]:
-    found = []
+def _latencies(console: Console, cluster: BenchmarkCluster, setup: Setup, plan: Plan) -> list[Latency]:
+    results = []
     for number, names in rounds(plan.names, plan.latencies, paired=False):
         for name in names:
             warm_s = plan.latency_s / 2
             contender = CONTENDERS[name]
-            one = follow(here, contender, setup, number, per_s=plan.rate_per_s, warm_s=warm_s, seconds=plan.latency_s)
+            pace = {"per_s": plan.rate_per_s, "warm_s": warm_s, "seconds": plan.latency_s}
+            result = follow(cluster, contender, setup, number, **pace)
             console.print(
-                f"{name} at {one.records_per_s:,.0f} records/s: p50 {one.p50_ms:.0f} ms, p99 {one.p99_ms:.0f} ms, "
-                f"first commit {one.first_commit_s:.2f} s after the start, {one.verified}"
+                f"{name} at {result.records_per_s:,.0f} records/s: "
+                f"p50 {result.p50_ms:.0f} ms, p99 {result.p99_ms:.0f} ms, "
+                f"first commit {result.first_commit_s:.2f} s after the start, {result.verified}"
             )
-            found.append(one)
-    return found
+            results.append(result)
+    return results
 
 
 if __name__ == "__main__":

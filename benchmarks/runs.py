@@ -28,8 +28,8 @@ class Spread:
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread | None:
         """None of no values."""
-        found = list(values)
-        return cls(median(found), min(found), max(found), len(found)) if found else None
+        known = list(values)
+        return cls(median(known), min(known), max(known), len(known)) if known else None
 
     def text(self, form: str) -> str:
         """`1.62 (1.55-1.71)`, or the one value alone."""
@@ -47,11 +47,11 @@ def rounds(names: Sequence[str], repeat: int, *, paired: bool) -> list[tuple[int
     name runs right beside each of the others in rounds of two, which keeps what drifts out of the ratio.
     """
     groups = [[names[0], other] for other in names[1:]] if paired else [list(names)]
-    found: list[tuple[int, list[str]]] = []
+    planned: list[tuple[int, list[str]]] = []
     for number in range(repeat):
         for group in groups:
-            found.append((len(found) + 1, group if number % 2 == 0 else group[::-1]))
-    return found
+            planned.append((len(planned) + 1, group if number % 2 == 0 else group[::-1]))
+    return planned
 
 
 def ratio(mine: Mapping[int, float], others: Mapping[int, float]) -> Spread | None:
@@ -93,7 +93,7 @@ def delays_ms(sent: Mapping[bytes, float], received: Mapping[bytes, float], sinc
     lost = sent.keys() - received.keys()
     if lost:
         raise ValueError(f"{len(lost)} of {len(sent)} records were sent and not received")
-    return [1000 * (received[key] - at) for key, at in sent.items() if at >= since]
+    return [1000 * (received[key] - sent_at) for key, sent_at in sent.items() if sent_at >= since]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +205,9 @@ class Results:
             "machine": dict(self.machine),
             "contenders": dict(self.contenders),
             "ours": list(self.ours),
-            "runs": [asdict(one) for one in self.runs],
-            "restarts": [asdict(one) for one in self.restarts],
-            "latencies": [asdict(one) for one in self.latencies],
+            "runs": [asdict(run) for run in self.runs],
+            "restarts": [asdict(run) for run in self.restarts],
+            "latencies": [asdict(run) for run in self.latencies],
         }
 
 
@@ -227,7 +227,7 @@ def load(paths: Iterable[Path]) -> Results:
         raise Refused("there are no results to read; give at least one file that the benchmark wrote")
     before, whole = 0, _results(documents[0], 0)
     for document in documents[1:]:
-        used = [[one.round for one in some] for some in (whole.runs, whole.restarts, whole.latencies)]
+        used = [[measured.round for measured in kind] for kind in (whole.runs, whole.restarts, whole.latencies)]
         before = max([before, *itertools.chain(*used)])
         more = _results(document, before)
         whole = Results(
@@ -244,25 +244,25 @@ def load(paths: Iterable[Path]) -> Results:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        found: Any = json.loads(path.read_text())
+        document: Any = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise Refused(f"{path}: no results of the benchmark: {error}") from error
-    told = found.get("format") if isinstance(found, dict) else None
-    if not isinstance(found, dict) or told != FORMAT:
-        raise Refused(f"{path}: its format is {told}, {FORMAT} is needed; measure again with `make bench`")
-    return found
+    version = document.get("format") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or version != FORMAT:
+        raise Refused(f"{path}: its format is {version}, {FORMAT} is needed; measure again with `make bench`")
+    return document
 
 
 def _results(document: Mapping[str, Any], before: int) -> Results:
-    def later(some: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        return [{**one, "round": one["round"] + before} for one in some]
+    def later(measured: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [{**fields, "round": fields["round"] + before} for fields in measured]
 
     return Results(
         document["command"],
         document["machine"],
         document["contenders"],
         document["ours"],
-        [Run(**one) for one in later(document["runs"])],
-        [Restart(**one) for one in later(document["restarts"])],
-        [Latency(**one) for one in later(document["latencies"])],
+        [Run(**fields) for fields in later(document["runs"])],
+        [Restart(**fields) for fields in later(document["restarts"])],
+        [Latency(**fields) for fields in later(document["latencies"])],
     )

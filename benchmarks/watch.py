@@ -195,11 +195,11 @@ class Tree:
     def kill(self) -> None:
         """SIGKILL to all of it at once, `measured.py` last: it adopts what loses its parent meanwhile."""
         deadline = Deadline(_KILL_S)
-        while found := self.processes():
-            for process in found:
+        while alive := self.processes():
+            for process in alive:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
-            psutil.wait_procs(found, timeout=0.05)
+            psutil.wait_procs(alive, timeout=0.05)
             deadline.check("killing the pipeline")
         self._launcher.kill()
         self._launcher.wait(_KILL_S)
@@ -207,7 +207,8 @@ class Tree:
     def terminate(self) -> None:
         """SIGTERM to the command alone, as a supervisor sends it; `wait` tells how it ended."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            for process in sorted(psutil.Process(self._launcher.pid).children(), key=lambda one: one.create_time())[:1]:
+            children = psutil.Process(self._launcher.pid).children()
+            for process in sorted(children, key=lambda child: child.create_time())[:1]:
                 process.terminate()
 
     def running(self) -> bool:
@@ -258,17 +259,17 @@ class MemoryWatch(ScopedThread):
 
     def work(self) -> None:
         while not self._stop.wait(_SAMPLE_S):
-            found = self._tree.processes()
-            for process in found:
+            processes = self._tree.processes()
+            for process in processes:
                 with contextlib.suppress(psutil.Error):
                     times = process.cpu_times()
                     self._cpu[process.pid, process.create_time()] = times.user + times.system
             if not self.sparing:
-                self.weigh(found)
+                self.weigh(processes)
 
-    def weigh(self, found: Sequence[psutil.Process] | None = None) -> None:
+    def weigh(self, processes: Sequence[psutil.Process] | None = None) -> None:
         """Look at the memory now."""
-        parts = memory_parts(self._tree.processes() if found is None else found)
+        parts = memory_parts(self._tree.processes() if processes is None else processes)
         if (total := sum(parts.values())) > self.peak.total:
             self.peak = Peak(total, parts)
 

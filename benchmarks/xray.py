@@ -23,28 +23,28 @@ _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _T0 = 1_780_000_000_000
 
 
-def header(base: int, records: int, epoch: int, attributes: int, at: int, body: bytes = b"") -> bytes:
+def header(base: int, records: int, epoch: int, attributes: int, time_ms: int, body: bytes = b"") -> bytes:
     """One batch of format 2 whose records nobody reads."""
     length = _HEADER.size - 12 + len(body)
-    return _HEADER.pack(base, length, 0, 2, 0, attributes, records - 1, at, at, 7, epoch, 0, records) + body
+    return _HEADER.pack(base, length, 0, 2, 0, attributes, records - 1, time_ms, time_ms, 7, epoch, 0, records) + body
 
 
-def marker(base: int, epoch: int, *, commit: bool, at: int) -> bytes:
+def marker(base: int, epoch: int, *, commit: bool, time_ms: int) -> bytes:
     """A control batch: its key tells version 0 and whether it commits."""
     record = b"\x00\x00\x00\x08" + struct.pack(">hh", 0, commit) + b"\x0c" + bytes(6) + b"\x00"
     body = bytes([len(record) << 1]) + record
-    return header(base, 1, epoch, _TRANSACTIONAL | _CONTROL, at, body)
+    return header(base, 1, epoch, _TRANSACTIONAL | _CONTROL, time_ms, body)
 
 
 def log(offsets: int, per_batch: int, batches: int) -> Iterator[bytes]:
     """Transactions of so many batches, each tenth one aborted by a fence, 16 MB at a time as a fetch would be."""
-    base, epoch, at, part = 0, 0, _T0, bytearray()
+    base, epoch, time_ms, part = 0, 0, _T0, bytearray()
     while base < offsets:
         for _ in range(batches):
-            part += header(base, per_batch, epoch, _TRANSACTIONAL, at)
+            part += header(base, per_batch, epoch, _TRANSACTIONAL, time_ms)
             base += per_batch
-            at += 1
-        part += marker(base, epoch, commit=epoch % 10 > 0, at=at)
+            time_ms += 1
+        part += marker(base, epoch, commit=epoch % 10 > 0, at=time_ms)
         base, epoch = base + 1, (epoch + 1) % 30_000
         if len(part) > 1 << 24:
             yield bytes(part)

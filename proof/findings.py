@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from brew.names import ExitCode
@@ -133,11 +133,9 @@ class Report:
 
     def document(self) -> dict[str, Any]:
         """All of it as JSON takes it."""
-        told = {name: getattr(self, name) for name in self.__slots__ if name != "findings"}
-        findings = [
-            {name: getattr(one, name) for name in one.__slots__} | {"name": one.name.value} for one in self.findings
-        ]
-        return {"verdict": self.verdict.value, **told, "findings": findings}
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "findings"}
+        findings = [asdict(finding) | {"name": finding.name.value} for finding in self.findings]
+        return {"verdict": self.verdict.value, **fields, "findings": findings}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +162,11 @@ def own_doubts(
             "compared; verify earlier, or keep the input longer"
         )
     for partition, log in sorted(logs.items()):
-        here = committed.get(partition)
-        if here is not None and here < log.first:
+        position = committed.get(partition)
+        if position is not None and position < log.first:
             doubts.append(
-                f"{topic}[{partition}] begins at {log.first}, above the committed offset {here}: what lay between is "
-                "gone; reset the group on purpose, and keep the input longer"
+                f"{topic}[{partition}] begins at {log.first}, above the committed offset {position}: what lay between "
+                "is gone; reset the group on purpose, and keep the input longer"
             )
         if log.last_stable < log.end:
             doubts.append(

@@ -103,15 +103,15 @@ class Batches:
 
     def lead(self, partition: int, offset: int) -> None:
         """Hand over all batches up to the one that holds ``offset``."""
-        found = []
+        batches = []
         while self._reached[partition] < offset:
             batch = next(self._left[partition], None)
             if batch is None:
                 break
-            found.append(batch)
+            batches.append(batch)
             self._reached[partition] = batch.last_offset
-        if found:
-            self._take(self._topic, partition, found)
+        if batches:
+            self._take(self._topic, partition, batches)
 
 
 class Offsets:
@@ -129,16 +129,16 @@ class Offsets:
         return self._done / self._total
 
     def step(self) -> None:
-        found = []
+        batches = []
         for batch in self._batches:
-            found.append(batch)
-            if len(found) == _OFFSET_BATCHES:
+            batches.append(batch)
+            if len(batches) == _OFFSET_BATCHES:
                 break
         else:
             self.ended = True
-        if found:
-            self._take(found)
-            self._done = found[-1].raw.last_offset + 1 - self._first
+        if batches:
+            self._take(batches)
+            self._done = batches[-1].raw.last_offset + 1 - self._first
 
     def close(self) -> None:
         """Nothing is open between two steps."""
@@ -242,8 +242,8 @@ def _query_offsets(
     connection: Connection, claim: PipelineUnderTest, partitions: range, isolation: str
 ) -> dict[int, int | None]:
     deadline = Deadline(_COMMITTED_S)
-    found = offsets.committed_by(connection, claim.group, claim.input, partitions, isolation, deadline)
-    return {p: None if one is None else one.offset for p, one in found.items()}
+    committed = offsets.committed_by(connection, claim.group, claim.input, partitions, isolation, deadline)
+    return {p: None if position is None else position.offset for p, position in committed.items()}
 
 
 def _gaps(topic: str, logs: dict[int, LogOffsets]) -> list[str]:

@@ -67,7 +67,7 @@ def fold(batches: Iterable[RawBatch], log: LogOffsets) -> LogCounts:
         else:
             visible += records * stable
             waiting += records * (not stable)
-    still_open = sum(one.stable + one.behind for one in running.values())
+    still_open = sum(transaction.stable + transaction.behind for transaction in running.values())
     return LogCounts(visible, waiting, aborted, still_open, control)
 
 
@@ -98,8 +98,8 @@ class PartitionPosition:
     @property
     def lag(self) -> int:
         """Offsets between the committed one (the log's beginning, without one) and the last stable one."""
-        here = self.offsets.first if self.committed is None else self.committed
-        return max(0, self.offsets.last_stable - here)
+        position = self.offsets.first if self.committed is None else self.committed
+        return max(0, self.offsets.last_stable - position)
 
     @property
     def behind_stable(self) -> int:
@@ -122,13 +122,13 @@ class GroupPosition:
 def end_offsets(connection: Connection, names: list[str], deadline: Deadline) -> list[PartitionLog]:
     """Every partition of ``names`` (of all topics but Kafka's own, when empty), read through once."""
     client = admin(connection)
-    found = []
+    partition_logs = []
     for name in names or topics.names(client, deadline):
         partitions = range(topics.describe_one(client, name, deadline).partitions)
         for partition, log in sorted(offsets.log_offsets(client, name, partitions, deadline).items()):
             batches = raw_batches(connection, name, partition, log.first, log.end, deadline)
-            found.append(PartitionLog(name, partition, log, fold(batches, log)))
-    return found
+            partition_logs.append(PartitionLog(name, partition, log, fold(batches, log)))
+    return partition_logs
 
 
 def group_position(connection: Connection, group: str, topic: str, deadline: Deadline) -> GroupPosition:

@@ -53,16 +53,16 @@ def kernel_modules(root: Path = ROOT) -> dict[str, Path]:
     Raises:
         FileNotFoundError: one of the two that it begins with is not there.
     """
-    found: dict[str, Path] = {}
+    modules: dict[str, Path] = {}
     left = list(_KERNEL)
     while left:
         name = left.pop()
         path = root.joinpath(*name.split(".")).with_suffix(".py")
-        if name in found or (not path.is_file() and name not in _KERNEL):
+        if name in modules or (not path.is_file() and name not in _KERNEL):
             continue
-        found[name] = path
+        modules[name] = path
         left += _imports(path)
-    return dict(sorted(found.items()))
+    return dict(sorted(modules.items()))
 
 
 def kernel(root: Path = ROOT) -> str:
@@ -75,15 +75,15 @@ def kernel(root: Path = ROOT) -> str:
 
 def _imports(path: Path) -> list[str]:
     """Modules that a file may import; names inside modules are among them, which no file has."""
-    found: list[str] = []
+    modules: list[str] = []
     with _PARSING:
         parsed = ast.parse(path.read_bytes())
     for node in ast.walk(parsed):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found += [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
+            modules += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
-            found += [one.name for one in node.names]
-    return found
+            modules += [one.name for one in node.names]
+    return modules
 
 
 def commit(root: Path = ROOT) -> str:
@@ -106,8 +106,8 @@ def _git(root: Path, *words: str) -> str | None:
 @functools.cache
 def versions() -> dict[str, str]:
     """Client libraries, Spark, Python, and the Kafka that the sandbox starts."""
-    told = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    return told | {"python": platform.python_version(), "kafka": _kafka()}
+    known = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return known | {"python": platform.python_version(), "kafka": _kafka()}
 
 
 def _kafka() -> str:

@@ -38,13 +38,13 @@ def read(connection: Connection, names: Sequence[str], isolation: str, folder: P
     count = 0
     try:
         if following:
-            starts = {name: {p: log.first for p, log in found.items()} for name, found in logs.items()}
+            starts = {name: {p: log.first for p, log in by_partition.items()} for name, by_partition in logs.items()}
             for name, batch in follow(connection, starts, isolation):
                 count += _tell(journal, name, isolation, batch)
             return count
-        for name, found in logs.items():
-            ends = {p: log.last_stable if isolation == READ_COMMITTED else log.end for p, log in found.items()}
-            ranges = {p: (log.first, ends[p]) for p, log in found.items()}
+        for name, by_partition in logs.items():
+            ends = {p: log.last_stable if isolation == READ_COMMITTED else log.end for p, log in by_partition.items()}
+            ranges = {p: (log.first, ends[p]) for p, log in by_partition.items()}
             for batch in scan(connection, name, ranges, isolation):
                 count += _tell(journal, name, isolation, batch)
             # The checker takes it at its word: all that is visible has been read.
@@ -57,10 +57,10 @@ def read(connection: Connection, names: Sequence[str], isolation: str, folder: P
 def _tell(journal: Journal, topic: str, isolation: str, batch: Iterable[LogRecord]) -> int:
     """One line for each partition of the batch, in the order of reading."""
     count = 0
-    for partition, some in groupby(batch, key=lambda record: record.partition()):
-        records = list(some)
-        found = [list(run) for run in runs(_place(record) for record in records)]
-        journal.write(Step.READ, Phase.DONE, topic=topic, partition=partition, isolation=isolation, runs=found)
+    for partition, of_partition in groupby(batch, key=lambda record: record.partition()):
+        records = list(of_partition)
+        places = [list(run) for run in runs(_place(record) for record in records)]
+        journal.write(Step.READ, Phase.DONE, topic=topic, partition=partition, isolation=isolation, runs=places)
         count += len(records)
     return count
 

@@ -69,8 +69,8 @@ def spoiled(order: Order, kind: int) -> Order:
     """The same order made unreadable, in one of four ways: cut JSON, not an object, no customer, no value."""
     key, value = order
     text = value or b""
-    ways = (text[:-9], b"[" + text + b"]", text.replace(b'"customer_id"', b'"somebody"'), None)
-    return key, ways[kind % len(ways)]
+    variants = (text[:-9], b"[" + text + b"]", text.replace(b'"customer_id"', b'"somebody"'), None)
+    return key, variants[kind % len(variants)]
 
 
 _CHUNK = 10_000

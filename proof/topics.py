@@ -117,8 +117,8 @@ def name(number: int) -> bytes:
 def chunks(plan: Customers) -> Iterator[list[Profile]]:
     """Everything to write, in order, a chunk at a time."""
     every = _profiles(plan)
-    while some := list(islice(every, _CHUNK)):
-        yield some
+    while chunk := list(islice(every, _CHUNK)):
+        yield chunk
 
 
 def _profiles(plan: Customers) -> Iterator[Profile]:
@@ -188,9 +188,9 @@ def seed_customers(
     writer = Writer(connection, plan.topic, None, timeout_s)
     began = time.monotonic()
     try:
-        for some in chunks(plan):
-            writer.write([(_ANY, one) for one in some])
-            advance(len(some))
+        for chunk in chunks(plan):
+            writer.write([(_ANY, profile) for profile in chunk])
+            advance(len(chunk))
         writer.flush()
     except BaseException:
         writer.abandon()

@@ -121,7 +121,7 @@ def _facts(claim: PipelineUnderTest, logs: Snapshot, asked: VerifyOptions, profi
         settled=asked.settled,
         strict=asked.strict,
         journals=asked.journals is not None,
-        healed_ms=tuple(int(one * 1000) for one in asked.healed_at),
+        healed_ms=tuple(int(seconds * 1000) for seconds in asked.healed_at),
         profiles=profiles,
     )
 
@@ -138,10 +138,10 @@ def _read(
             notes += more
 
         def downstream(topic: str) -> Records:
-            some = logs.output if topic == claim.output else logs.dead_letter
-            lead = None if raw is None else Batches(raw, topic, some, checker.batches).lead
+            logs_of = logs.output if topic == claim.output else logs.dead_letter
+            lead = None if raw is None else Batches(raw, topic, logs_of, checker.batches).lead
             return Records(
-                connection, topic, some, checker.output if topic == claim.output else checker.dead_letters, lead
+                connection, topic, logs_of, checker.output if topic == claim.output else checker.dead_letters, lead
             )
 
         upstream = Records(connection, claim.input, logs.input, checker.input, ahead=True)
@@ -178,12 +178,12 @@ def read_in_step(checker: Checker, upstream: Feed, downstream: list[Feed], other
     """Always go on with the log that is least far, so that few records wait for their other half."""
     feeds = [*others, *downstream, upstream]
     try:
-        while unread := [one for one in feeds if not one.ended]:
-            behind = min(unread, key=lambda one: one.fraction)
+        while unread := [feed for feed in feeds if not feed.ended]:
+            behind = min(unread, key=lambda feed: feed.fraction)
             behind.step()
             if behind.ended and behind is upstream:
                 checker.input_ended()
-            elif behind.ended and behind in downstream and all(one.ended for one in downstream):
+            elif behind.ended and behind in downstream and all(feed.ended for feed in downstream):
                 checker.downstream_ended()
     finally:
         for one in feeds:
@@ -192,13 +192,14 @@ def read_in_step(checker: Checker, upstream: Feed, downstream: list[Feed], other
 
 def _holders(connection: Connection, claim: PipelineUnderTest, logs: Snapshot, deadline: Deadline) -> list[str]:
     """Who holds the transactions that did not end, as the coordinator knows them."""
-    told = []
+    holders = []
     topics = {claim.input: logs.input, claim.output: logs.output, claim.dead_letter: logs.dead_letter}
-    for topic, some in topics.items():
-        blocked = [p for p, log in some.items() if log.last_stable < log.end]
+    for topic, by_partition in topics.items():
+        blocked = [p for p, log in by_partition.items() if log.last_stable < log.end]
         if blocked:
-            told += [f"{topic}: {one}" for one in open_transactions(connection, topic, blocked, deadline)]
-    return told
+            transactions = open_transactions(connection, topic, blocked, deadline)
+            holders += [f"{topic}: {transaction}" for transaction in transactions]
+    return holders
 
 
 def _entries(asked: VerifyOptions) -> Iterator[Entry]:
@@ -209,7 +210,7 @@ def _files(asked: VerifyOptions) -> Iterator[Path]:
     if not asked.canaries:
         return
     for place in (*asked.artefacts, *((asked.journals,) if asked.journals else ())):
-        yield from sorted(one for one in place.rglob("*") if one.is_file()) if place.is_dir() else [place]
+        yield from sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else [place]
 
 
 def _chunks(path: Path) -> Iterable[bytes]:

@@ -70,7 +70,8 @@ class Authority:
         builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         if hosts:
-            builder = builder.add_extension(x509.SubjectAlternativeName([_host(one) for one in hosts]), critical=False)
+            names = x509.SubjectAlternativeName([_host(host) for host in hosts])
+            builder = builder.add_extension(names, critical=False)
         certificate = builder.sign(self.key, hashes.SHA256())
         return _pem(key), certificate.public_bytes(serialization.Encoding.PEM)
 

@@ -116,12 +116,12 @@ def cut(number: int, others: Sequence[str], directory: Path) -> None:
       python -m sandbox cut 1 --from 2 --from 3      brokers 2 and 3 do not hear of 1 any more
       python -m sandbox cut 1 --from clients
     """  # noqa: D301 - \b is click's mark for "keep these lines"
-    wrong = [one for one in others if one != CLIENTS and not one.isdigit()]
+    wrong = [other for other in others if other != CLIENTS and not other.isdigit()]
     if wrong:
         raise UsageError(f"--from {wrong[0]!r}: give a broker's number, or {CLIENTS!r}")
     with exclusive(directory):
-        named: list[int | str] = [one if one == CLIENTS else int(one) for one in others]
-        cluster = _cluster(directory, [number, *(one for one in named if isinstance(one, int))])
+        named: list[int | str] = [other if other == CLIENTS else int(other) for other in others]
+        cluster = _cluster(directory, [number, *(other for other in named if isinstance(other, int))])
         everybody: list[int | str] = [*(n.number for n in cluster.layout.nodes if n.number != number), CLIENTS]
         cluster.cut(number, named or everybody)
     click.echo(f"broker {number} is cut from {', '.join(map(str, named or everybody))}")

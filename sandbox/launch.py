@@ -140,8 +140,8 @@ def _listens(node: Node) -> bool:
 
 def _not_started(node: Node, why: str, log: Path, begin: int = 0) -> Refused:
     lines = _lines_from(log, begin).decode("utf-8", "replace").splitlines()
-    told = [f"  {line}" for line in lines if not line.startswith("\t")]  # stack traces stay in the log
-    last = "\n".join(told[-_LAST_LINES:])
+    shown = [f"  {line}" for line in lines if not line.startswith("\t")]  # stack traces stay in the log
+    last = "\n".join(shown[-_LAST_LINES:])
     return Refused(f"broker {node.number} on port {node.port} did not start: {why}; last lines of {log}:\n{last}")
 
 

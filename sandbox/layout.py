@@ -200,8 +200,8 @@ def on_ports(directory: Path, cluster_id: str, brokers: int, ports: Sequence[int
     """A cluster on the ports asked for, or on free ones; controllers always get free ones."""
     if brokers < 1 or (ports is not None and len(ports) != brokers):
         raise UsageError(f"{brokers} brokers need as many ports, got {list(ports or ())}")
-    found = free(2 * brokers if ports is None else brokers, apart_from=ports or ())
-    return plan(directory, cluster_id, ports or found[brokers:], found[:brokers])
+    ports_found = free(2 * brokers if ports is None else brokers, apart_from=ports or ())
+    return plan(directory, cluster_id, ports or ports_found[brokers:], ports_found[:brokers])
 
 
 def new_cluster_id() -> str:

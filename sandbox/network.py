@@ -61,9 +61,9 @@ class Network:
         return {number: str(hosts[number]) for number in numbers}
 
     def _bridge(self) -> ipaddress.IPv4Network:
-        found = self._addresses()
-        if found is not None:
-            return found
+        addresses = self._addresses()
+        if addresses is not None:
+            return addresses
         hosts = _unused()
         _ip("link", "add", self.name, "type", "bridge")
         # Tells `sweep` whose this is, when nobody else can tell any more.
@@ -82,8 +82,8 @@ class Network:
         _ip("-n", inside, "link", "set", "lo", "up")
 
     def _addresses(self) -> ipaddress.IPv4Network | None:
-        told = _asked("-json", "address", "show")
-        for link in told:
+        links = _asked("-json", "address", "show")
+        for link in links:
             if link.get("ifname") == self.name and link.get("addr_info"):
                 return _network(link["addr_info"][0])
         return None
@@ -149,13 +149,14 @@ def sweep() -> list[Path]:
 
 def _unused() -> ipaddress.IPv4Network:
     """A network of 256 addresses that nothing on this machine knows."""
-    taken = [_network(one) for link in _asked("-json", "-4", "address", "show") for one in link.get("addr_info", ())]
+    links = _asked("-json", "-4", "address", "show")
+    taken = [_network(address) for link in links for address in link.get("addr_info", ())]
     routes = [route["dst"] for route in _asked("-json", "-4", "route", "show", "table", "all")]
     taken += [ipaddress.IPv4Network(dst, strict=False) for dst in routes if dst != "default"]
     candidates = list(_RANGE.subnets(new_prefix=24))
     random.shuffle(candidates)
     for candidate in candidates:
-        if not any(candidate.overlaps(one) for one in taken):
+        if not any(candidate.overlaps(network) for network in taken):
             return candidate
     raise Refused(f"no free network in {_RANGE}; use `--network loopback`")
 
@@ -165,12 +166,12 @@ def _network(address: dict[str, Any]) -> ipaddress.IPv4Network:
 
 
 def _namespaces() -> list[str]:
-    return [str(one["name"]) for one in _asked("-json", "netns", "list")]
+    return [str(namespace["name"]) for namespace in _asked("-json", "netns", "list")]
 
 
 def _asked(*words: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(_ip(*words) or "[]")
-    return [one for one in found if one]
+    answers: list[dict[str, Any]] = json.loads(_ip(*words) or "[]")
+    return [answer for answer in answers if answer]
 
 
 def _ip(*words: str) -> str:

@@ -48,15 +48,15 @@ def is_free(port: int) -> bool:
 
 def free(count: int, *, apart_from: Collection[int] = ()) -> list[int]:
     """``count`` different free ports."""
-    found: list[int] = []
+    ports: list[int] = []
     for port in random.sample(_CANDIDATES, k=len(_CANDIDATES)):
-        if len(found) == count:
+        if len(ports) == count:
             break
         if port not in apart_from and is_free(port):
-            found.append(port)
-    if len(found) < count:
-        raise Refused(f"{count} free ports are needed and {len(found)} were found from {_CANDIDATES[0]} on")
-    return found
+            ports.append(port)
+    if len(ports) < count:
+        raise Refused(f"{count} free ports are needed and {len(ports)} were found from {_CANDIDATES[0]} on")
+    return ports
 
 
 def require_free(port: int) -> None:

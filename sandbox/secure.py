@@ -141,7 +141,7 @@ def settings(layout: Layout, node: Node) -> dict[str, object]:
     module = jaas("PLAIN", "-", "-").split(" username", maxsplit=1)[0]
     scram = jaas(SCRAM[0], "-", "-").split(" username", maxsplit=1)[0]
     spots = {"SECURE": node.port, "MUTUAL": node.mutual_port, "CONTROLLER": node.controller_port}
-    found: dict[str, object] = {
+    settings_of: dict[str, object] = {
         "listeners": ",".join(f"{name}://{node.host}:{port}" for name, port in spots.items()),
         "listener.security.protocol.map": "SECURE:SASL_SSL,MUTUAL:SSL,CONTROLLER:SSL",
         "inter.broker.listener.name": "MUTUAL",
@@ -159,8 +159,8 @@ def settings(layout: Layout, node: Node) -> dict[str, object]:
         "allow.everyone.if.no.acl.found": "false",
     }
     for mechanism in SCRAM:
-        found[f"listener.name.secure.{mechanism.lower()}.sasl.jaas.config"] = f"{scram};"
-    return found
+        settings_of[f"listener.name.secure.{mechanism.lower()}.sasl.jaas.config"] = f"{scram};"
+    return settings_of
 
 
 def usage_text(layout: Layout) -> Sequence[str]:

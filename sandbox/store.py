@@ -73,8 +73,8 @@ class Store:
         """
         directory = directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
-        found = cls.open(directory)
-        kept = found.state if found else State(port or free(1)[0])
+        kept_store = cls.open(directory)
+        kept = kept_store.state if kept_store else State(port or free(1)[0])
         if kept.identity is None or not kept.identity.alive():
             kept = replace(kept, port=port or kept.port, identity=None)
         if properties is not None:
@@ -340,8 +340,8 @@ def _program(name: str) -> Path:
     versions = sorted(_DEBIAN.glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3]), reverse=True)
     if versions:
         return versions[0]
-    if found := shutil.which(name):
-        return Path(found)
+    if program := shutil.which(name):
+        return Path(program)
     raise missing("PostgreSQL")
 
 
@@ -366,8 +366,8 @@ def _as_user() -> list[str]:
 def _require_way(data: Path, account: pwd.struct_passwd) -> None:
     """Raise `Refused` when the server's user can't get to its data: folders made by `mktemp` are closed to others."""
     for folder in data.parents:
-        found = folder.stat()
-        if not (found.st_mode & 0o001 or (found.st_uid == account.pw_uid and found.st_mode & 0o100)):
+        status = folder.stat()
+        if not (status.st_mode & 0o001 or (status.st_uid == account.pw_uid and status.st_mode & 0o100)):
             raise Refused(
                 f"PostgreSQL runs as {account.pw_name!r}, who can't enter {folder}; "
                 f"`chmod o+x {folder}`, or choose another folder with --dir"

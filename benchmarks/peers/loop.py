@@ -140,9 +140,9 @@ class Loop:
         self._again(self._producer.abort_transaction)
         if rewind:
             stood = self._consumer.committed(self._consumer.assignment(), _PATIENCE_S)
-            for one in stood:
+            for position in stood:
                 # Without a position the partition is read from its start, as the consumer's settings say.
-                self._consumer.seek(TopicPartition(one.topic, one.partition, max(one.offset, -2)))
+                self._consumer.seek(TopicPartition(position.topic, position.partition, max(position.offset, -2)))
         self._begun = None
         self._positions.clear()
 

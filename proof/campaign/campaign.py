@@ -50,7 +50,7 @@ class Plan:
 
     def missing_in(self, done: Sequence[Result]) -> list[str]:
         """Cells and seeds without a result, as `NAME with seed N`."""
-        known = {(one.cell, one.seed) for one in done}
+        known = {(result.cell, result.seed) for result in done}
         return [f"{cell.name} with seed {seed}" for cell, seed in self.rounds() if (cell.name, seed) not in known]
 
 
@@ -62,9 +62,10 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
         (folder / results.LINES).unlink(missing_ok=True)
     # What was made with another kernel shows nothing of this one: it is run again.
     done = results.finished(folder, _made_with(plan).kernel)
-    known = {(one.cell, one.seed) for one in done}
+    known = {(result.cell, result.seed) for result in done}
     began, clock = datetime.now(UTC), time.monotonic()
-    todo = _CellQueue(plan, [one for one in plan.rounds() if (one[0].name, one[1]) not in known], done, starts, ends)
+    left = [(cell, seed) for cell, seed in plan.rounds() if (cell.name, seed) not in known]
+    todo = _CellQueue(plan, left, done, starts, ends)
     lanes = [_Lane(todo, number) for number in range(plan.at_once)]
     try:
         if len(lanes) == 1:
@@ -109,11 +110,11 @@ class _CellQueue:
             self._starts(cell, seed)
             return cell, seed
 
-    def finish(self, found: Result) -> None:
+    def finish(self, result: Result) -> None:
         with self._lock:
-            results.append(self.plan.terms.folder, found)
-            self.done.append(found)
-            self._ends(found)
+            results.append(self.plan.terms.folder, result)
+            self.done.append(result)
+            self._ends(result)
 
 
 class _Lane(threading.Thread):
@@ -132,12 +133,12 @@ class _Lane(threading.Thread):
 
     def run(self) -> None:
         try:
-            while (one := self._todo.take(last=self._from_the_end)) is not None:
-                cell, seed = one
-                ground = ExternalCluster("") if cell.not_applicable else self.stand.cluster()
-                found = replace(run(cell, seed, ground, self._todo.plan.terms), **asdict(_made_with(self._todo.plan)))
-                self.stand.after(found)
-                self._todo.finish(found)
+            while (taken := self._todo.take(last=self._from_the_end)) is not None:
+                cell, seed = taken
+                cluster = ExternalCluster("") if cell.not_applicable else self.stand.cluster()
+                result = replace(run(cell, seed, cluster, self._todo.plan.terms), **asdict(_made_with(self._todo.plan)))
+                self.stand.after(result)
+                self._todo.finish(result)
         except BaseException as error:  # noqa: BLE001 - raised again where the campaign is waited for
             self.error = error
             self._todo.left.clear()

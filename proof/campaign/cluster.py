@@ -77,21 +77,21 @@ class SandboxSettings:
 class Sandbox(ExternalCluster):
     """A cluster of our own in ``directory``; it is gone when this ends, however it ends."""
 
-    def __init__(self, directory: Path, ground: SandboxSettings | None = None) -> None:
-        ground = ground or SandboxSettings()
+    def __init__(self, directory: Path, settings: SandboxSettings | None = None) -> None:
+        settings = settings or SandboxSettings()
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._guard = guard(directory, self._command("down", "--wipe"))
         self._touched = False
         """Whether something was broken since all was whole."""
-        settings = [word for pair in (ground.properties or {}).items() for word in ("--property", "=".join(pair))]
-        options = ["--brokers", str(ground.brokers), "--port", "0", "--quick", "--heap-mb", str(ground.heap_mb)]
-        if ground.secure:
+        properties = [word for pair in (settings.properties or {}).items() for word in ("--property", "=".join(pair))]
+        options = ["--brokers", str(settings.brokers), "--port", "0", "--quick", "--heap-mb", str(settings.heap_mb)]
+        if settings.secure:
             options.append("--secure")
-        if ground.brokers >= _ALL:
-            options += ["--network", "namespaces", "--data-size-mb", str(ground.disk_mb)]
+        if settings.brokers >= _ALL:
+            options += ["--network", "namespaces", "--data-size-mb", str(settings.disk_mb)]
         try:
-            self._sandbox("up", *options, *settings)
+            self._sandbox("up", *options, *properties)
             status = self._status()
             self._nodes: list[dict[str, Any]] = status["brokers"]
             super().__init__(str(status["bootstrap"]))
@@ -209,8 +209,8 @@ class Sandbox(ExternalCluster):
     def _is_whole(self, topics: Sequence[str], deadline: Deadline) -> bool:
         deadline.check("all replicas in sync")
         with contextlib.suppress(KafkaFailure):
-            here = len(cluster_admin.brokers(self.admin, deadline)) == len(self._nodes)
-            return here and not self._behind(topics, deadline)
+            all_answer = len(cluster_admin.brokers(self.admin, deadline)) == len(self._nodes)
+            return all_answer and not self._behind(topics, deadline)
         return False
 
     def _behind(self, topics: Sequence[str], deadline: Deadline) -> list[str]:
@@ -233,8 +233,8 @@ class Sandbox(ExternalCluster):
     def _status(self) -> dict[str, Any]:
         command = self._command("status", "--json")
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
-        told: dict[str, Any] = json.loads(done.stdout)
-        return told
+        status: dict[str, Any] = json.loads(done.stdout)
+        return status
 
     def _sandbox(self, *words: str) -> None:
         command = self._command(*words)

@@ -48,10 +48,10 @@ def caught_open(
     for _ in range(_TRIES):
         stage.deadline.check("a transaction that is open")
         signal_all(stopped, stop=True)
-        found = _open_of(stage, {one.pid for one in at_work or stopped})
-        if found:
-            stage.fire(OPEN, len(found))
-            return found
+        partitions = _open_of(stage, {process.pid for process in at_work or stopped})
+        if partitions:
+            stage.fire(OPEN, len(partitions))
+            return partitions
         signal_all(stopped, stop=False)
         time.sleep(stage.random.uniform(0.001, 0.05))
     return set()
@@ -59,21 +59,21 @@ def caught_open(
 
 def signal_all(processes: Iterable[psutil.Process], *, stop: bool) -> None:
     """SIGSTOP or SIGCONT; to whoever is gone it is nothing."""
-    for one in processes:
+    for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             if stop:
-                one.suspend()
+                process.suspend()
             else:
-                one.resume()
+                process.resume()
 
 
 def tree(*roots: psutil.Process) -> list[psutil.Process]:
     """Processes and all below them, each once."""
-    found: dict[int, psutil.Process] = {}
+    known: dict[int, psutil.Process] = {}
     for root in roots:
         with contextlib.suppress(psutil.NoSuchProcess):
-            found |= {one.pid: one for one in (root, *root.children(recursive=True))}
-    return list(found.values())
+            known |= {process.pid: process for process in (root, *root.children(recursive=True))}
+    return list(known.values())
 
 
 def _open_of(stage: CellEnvironment, pids: Collection[int]) -> set[int]:
@@ -84,8 +84,8 @@ def _open_of(stage: CellEnvironment, pids: Collection[int]) -> set[int]:
         return set()
     partitions, known = range(stage.cell.partitions), set[str]()
     for topic in (stage.names.output, stage.names.dead_letter):
-        told = open_transactions(stage.cluster.connection, topic, partitions, Deadline(_ASK_S))
-        known |= {one.transactional_id for one in told if one.transactional_id is not None}
+        transactions = open_transactions(stage.cluster.connection, topic, partitions, Deadline(_ASK_S))
+        known |= {name for transaction in transactions if (name := transaction.transactional_id) is not None}
     ids = {p: str(TransactionalId(stage.names.group, stage.names.input, p)) for p in begun}
     return held_open(ids, known)
 
@@ -98,12 +98,12 @@ def held_open(begun: Mapping[int, str], known: Collection[str]) -> set[int]:
 def copies(entries: Iterable[Entry]) -> int:
     """Ranges that two processes were at work on at the same time."""
     spans: dict[tuple[int, int, int], dict[int, tuple[float, float]]] = {}
-    for one in entries:
-        if one.step is Step.READ:
+    for entry in entries:
+        if entry.step is Step.READ:
             continue
-        place = one.fields["partition"], one.fields["start"], one.fields["until"]
-        began, _ = spans.setdefault(place, {}).get(one.pid, (one.at, one.at))
-        spans[place][one.pid] = (began, one.at)
+        place = entry.fields["partition"], entry.fields["start"], entry.fields["until"]
+        began, _ = spans.setdefault(place, {}).get(entry.pid, (entry.at, entry.at))
+        spans[place][entry.pid] = (began, entry.at)
     return sum(_overlap(sorted(by_pid.values())) for by_pid in spans.values())
 
 
@@ -150,7 +150,7 @@ def cut(holder: psutil.Process, descriptor: int) -> None:
 
 def holders(writer: Program) -> list[psutil.Process]:
     """The Python processes of a writer, itself included, that are connected to where its driver listens."""
-    found: list[psutil.Process] = []
+    connected: list[psutil.Process] = []
     with contextlib.suppress(psutil.Error):
         driver = psutil.Process(writer.pid)
         ports = _listening(driver)
@@ -158,8 +158,8 @@ def holders(writer: Program) -> list[psutil.Process]:
         for process in [driver, *driver.children(recursive=True)] if ports else []:
             with contextlib.suppress(psutil.Error):
                 if process.name().startswith(_PYTHON) and _connections(process, ports):
-                    found.append(process)
-    return found
+                    connected.append(process)
+    return connected
 
 
 def _listening(process: psutil.Process) -> set[int]:
@@ -188,8 +188,8 @@ class LeaseObserver(threading.Thread):
         self._look()  # what came up since, for a play that ended at once
 
     def _look(self) -> None:
-        for writer in [one for one in self._writers() if one.ended_at is None and one.pid not in self.seen]:
-            if holders(writer):
+        for writer in list(self._writers()):
+            if writer.ended_at is None and writer.pid not in self.seen and holders(writer):
                 self.seen.add(writer.pid)
 
     def end(self) -> None:

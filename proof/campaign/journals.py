@@ -57,9 +57,9 @@ def is_commit(entry: Entry) -> bool:
     return entry.step is Step.COMMIT and entry.phase is Phase.DONE
 
 
-def _entry(found: dict[str, object]) -> Entry:
-    at, who, pid = found.pop("at"), found.pop("who"), found.pop("pid")
-    return Entry(at, who, pid, Step(str(found.pop("step"))), Phase(str(found.pop("phase"))), found)  # type: ignore[arg-type]
+def _entry(fields: dict[str, object]) -> Entry:
+    at, who, pid = fields.pop("at"), fields.pop("who"), fields.pop("pid")
+    return Entry(at, who, pid, Step(str(fields.pop("step"))), Phase(str(fields.pop("phase"))), fields)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,12 @@ def first_commit(
 def recoveries(entries: Iterable[Entry], kills: Iterable[Kill]) -> list[float]:
     """Seconds from each kill to the first commit after it; kills with another one in between are left out."""
     moments = sorted(kill.at for kill in kills)
-    found: list[float | None] = [None] * len(moments)
+    times: list[float | None] = [None] * len(moments)
     for entry in filter(is_commit, entries):
         latest = bisect_left(moments, entry.at) - 1
         if latest >= 0:
-            found[latest] = min(found[latest] or math.inf, entry.at - moments[latest])
-    return [took for took in found if took is not None]
+            times[latest] = min(times[latest] or math.inf, entry.at - moments[latest])
+    return [took for took in times if took is not None]
 
 
 def stalls(entries: Iterable[Entry], kills: Collection[Kill]) -> list[float]:
@@ -118,12 +118,12 @@ def stalls(entries: Iterable[Entry], kills: Collection[Kill]) -> list[float]:
             place = kill, partition, start
             if kill.at < entry.at < held[place] and _holds(entry, partition, start):
                 held[place] = entry.at
-    found = []
+    seconds = []
     for kill in kills:
-        last = max((at for (one, *_), at in held.items() if one == kill and at < math.inf), default=None)
-        if last is not None and not any(kill.at < at < last for at in moments):
-            found.append(last - kill.at)
-    return found
+        last = max((at for (held_by, *_), at in held.items() if held_by == kill and at < math.inf), default=None)
+        if last is not None and not any(kill.at < moment < last for moment in moments):
+            seconds.append(last - kill.at)
+    return seconds
 
 
 def open_ranges(entries: Iterable[Entry], kill: Kill) -> dict[int, int]:

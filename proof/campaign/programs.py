@@ -62,7 +62,7 @@ class Program:
     def family(self) -> set[int]:
         """Pids of it and of all that was found below it, now or when this was asked before."""
         with contextlib.suppress(psutil.Error):
-            self._family |= {one.pid for one in psutil.Process(self.pid).children(recursive=True)}
+            self._family |= {child.pid for child in psutil.Process(self.pid).children(recursive=True)}
         return self._family
 
     def code(self) -> int | None:
@@ -205,8 +205,8 @@ def watching(programs: Programs, folder: Path) -> Iterator[None]:
 
 def parsed(folder: Path) -> set[bytes]:
     """The digests of all documents that were parsed, in whichever process."""
-    told = [file.read_bytes() for file in folder.glob(f"*{_SUFFIX}")]
-    return {one[at : at + _SIZE] for one in told for at in range(0, len(one), _SIZE)}
+    written = [file.read_bytes() for file in folder.glob(f"*{_SUFFIX}")]
+    return {digests[start : start + _SIZE] for digests in written for start in range(0, len(digests), _SIZE)}
 
 
 def watch(folder: str) -> None:

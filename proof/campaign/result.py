@@ -74,8 +74,8 @@ def finished(folder: Path, kernel: str | None = None) -> list[Result]:
     if not path.exists():
         return []
     lines = path.read_text().splitlines(keepends=True)
-    found = [Result(**json.loads(line)) for line in lines if line.endswith("\n")]
-    return [one for one in found if kernel is None or one.kernel == kernel]
+    results = [Result(**json.loads(line)) for line in lines if line.endswith("\n")]
+    return [result for result in results if kernel is None or result.kernel == kernel]
 
 
 def write_whole(folder: Path, campaign: Mapping[str, Any], results: Sequence[Result]) -> Path:

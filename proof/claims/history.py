@@ -48,47 +48,47 @@ class History:
         """Take in the record at ``offset``; the time is the brokers'."""
         self.next = offset + 1
         if time_ms < self._clock:
-            for one in self._now.values():
-                one.heard = min(one.heard, time_ms)
+            for known in self._now.values():
+                known.heard = min(known.heard, time_ms)
         self._clock = time_ms
-        said = json.loads(value or b"{}")
-        kind, partition = said.get("type"), said.get("partition")
+        message = json.loads(value or b"{}")
+        kind, partition = message.get("type"), message.get("partition")
         self.counts["snapshots"] += kind == "Snapshot"
         if partition is None:
             return
         owner = self._now.get(partition)
         if kind == "ClaimingPartition":
-            self._claim(partition, owner, said, offset, time_ms)
-        elif owner is None or (owner.client, owner.token) != (said["client_id"], said["token"]):
+            self._claim(partition, owner, message, offset, time_ms)
+        elif owner is None or (owner.client, owner.token) != (message["client_id"], message["token"]):
             self.counts["late"] += 1
         elif kind == "ReleasingPartition":
             self.counts["releases"] += 1
             del self._now[partition]
             self._changes[partition].append((offset, None, -1))
         elif kind == "Heartbeat":
-            self._beat(partition, owner, said, offset, time_ms)
+            self._beat(partition, owner, message, offset, time_ms)
 
-    def _claim(self, partition: int, owner: _Owner | None, said: dict[str, Any], offset: int, time_ms: int) -> None:
+    def _claim(self, partition: int, owner: _Owner | None, message: dict[str, Any], offset: int, time_ms: int) -> None:
         if owner is not None and not owner.stale(time_ms):
             self.counts["held"] += 1
             return
         self.counts["grants"] += 1
-        self.counts["takeovers"] += owner is not None and owner.client != said["client_id"]
-        self._now[partition] = _Owner(said["client_id"], offset, time_ms, said["interval_ms"])
-        self._changes.setdefault(partition, []).append((offset, said["client_id"], offset))
+        self.counts["takeovers"] += owner is not None and owner.client != message["client_id"]
+        self._now[partition] = _Owner(message["client_id"], offset, time_ms, message["interval_ms"])
+        self._changes.setdefault(partition, []).append((offset, message["client_id"], offset))
 
-    def _beat(self, partition: int, owner: _Owner, said: dict[str, Any], offset: int, time_ms: int) -> None:
-        if said["resume"]:
+    def _beat(self, partition: int, owner: _Owner, message: dict[str, Any], offset: int, time_ms: int) -> None:
+        if message["resume"]:
             if owner.stale(time_ms):
                 self.counts["late"] += 1
                 return
             owner.token = offset
             self._changes[partition].append((offset, owner.client, offset))
-        owner.heard, owner.interval_ms = time_ms, said["interval_ms"]
+        owner.heard, owner.interval_ms = time_ms, message["interval_ms"]
 
     def owners(self) -> dict[int, str]:
         """Who owns which partition now; silent owners stay until another one claims."""
-        return {partition: one.client for partition, one in list(self._now.items())}
+        return {partition: owner.client for partition, owner in list(self._now.items())}
 
     def at(self, partition: int, position: int) -> tuple[str | None, int]:
         """The owner and the token after all records before ``position``."""
@@ -135,12 +135,12 @@ def owners(lines: Iterable[ClaimsRecord]) -> tuple[dict[tuple[int, int], str], d
     now: dict[int, tuple[str, int]] = {}
     last: dict[int, str | None] = {}
     for line in lines:
-        said = json.loads(line.value or b"{}")
-        partition, client = said.get("partition"), said.get("client_id")
-        if said.get("type") == "ClaimingPartition" and partition not in now:
+        message = json.loads(line.value or b"{}")
+        partition, client = message.get("partition"), message.get("client_id")
+        if message.get("type") == "ClaimingPartition" and partition not in now:
             now[partition] = (client, line.offset)
             granted[partition, line.offset] = client
-        elif said.get("type") == "ReleasingPartition" and now.get(partition) == (client, said.get("token")):
+        elif message.get("type") == "ReleasingPartition" and now.get(partition) == (client, message.get("token")):
             del now[partition]
         if partition is not None:
             last[partition] = now[partition][0] if partition in now else None
@@ -151,13 +151,13 @@ def broken(beliefs: Iterable[Belief], granted: dict[tuple[int, int], str]) -> li
     """Beliefs that the log does not bear out: somebody else's, nobody's, or held twice."""
     found: list[str] = []
     seen: set[tuple[int, int]] = set()
-    for one in beliefs:
-        place = (one.partition, one.token)
-        if granted.get(place) != one.client:
-            found.append(f"{one.client} took partition {one.partition} on offset {one.token} for its own, "
+    for belief in beliefs:
+        place = (belief.partition, belief.token)
+        if granted.get(place) != belief.client:
+            found.append(f"{belief.client} took partition {belief.partition} on offset {belief.token} for its own, "
                          f"which belongs to {granted.get(place)}")  # fmt: skip
         if place in seen:
-            found.append(f"partition {one.partition} was taken twice on offset {one.token}")
+            found.append(f"partition {belief.partition} was taken twice on offset {belief.token}")
         seen.add(place)
     found += [
         f"partition {partition} was granted to {client} at offset {token}, who does not know"
@@ -170,6 +170,6 @@ def broken(beliefs: Iterable[Belief], granted: dict[tuple[int, int], str]) -> li
 def uncovered(beliefs: Iterable[Belief], partitions: int) -> list[str]:
     """Partitions of one round that have no owner, or more than one."""
     count = dict.fromkeys(range(partitions), 0)
-    for one in beliefs:
-        count[one.partition] += 1
+    for belief in beliefs:
+        count[belief.partition] += 1
     return [f"partition {partition} has {owners} owners" for partition, owners in count.items() if owners != 1]

@@ -230,7 +230,7 @@ def _run_races(members: list[Member], races: Races, advance: Callable[[], None],
 
     def judge_round(began: float) -> None:
         races.owned_after_s.append(time.monotonic() - began)
-        held = [belief for some in taken for belief in some]
+        held = [belief for beliefs_of in taken for belief in beliefs_of]
         races.findings += uncovered(held, races.partitions)
         beliefs.extend(held)
         advance()

@@ -40,7 +40,7 @@ _writer = click.option("--writer", metavar="COMMAND", help="The program under te
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -> list[int]:
     try:
-        return [int(one) for one in value.split(",")]
+        return [int(number) for number in value.split(",")]
     except ValueError as error:
         raise UsageError(f"--seeds is {value!r}: write numbers with commas, as 1,2,3") from error
 
@@ -125,11 +125,12 @@ def replay(
     Example:
       python -m proof replay F01-after-flush-writer-direct 3
     """  # noqa: D301 - click's own mark
-    found = matrix.named(cell)
+    chosen = matrix.named(cell)
     folder = out.resolve() / "replay"
     terms = RunSettings(folder, kills, _program(writer), keep=True)
-    done = _run_campaign(Plan([found], [seed], terms, shlex.join(["proof", *sys.argv[1:]]), bootstrap), as_json=as_json)
-    click.echo(f"logs and journals: {folder / f'{found.name}-{seed}'}", err=as_json)
+    plan = Plan([chosen], [seed], terms, shlex.join(["proof", *sys.argv[1:]]), bootstrap)
+    done = _run_campaign(plan, as_json=as_json)
+    click.echo(f"logs and journals: {folder / f'{chosen.name}-{seed}'}", err=as_json)
     return _code(done)
 
 
@@ -169,8 +170,8 @@ def _lines(result: Result) -> list[str]:
         text += f", readers held back p95 {p95(result.stall_s):.2f} s"
     if result.fired:
         text += f" ({', '.join(f'{what} {number}' for what, number in result.fired.items())})"
-    told = [f"    {one.get('name')}: {one.get('evidence')}" for one in result.anomalies[:5]]
-    return [text, *told, *(f"    {doubt}" for doubt in result.doubts)]
+    anomalies = [f"    {anomaly.get('name')}: {anomaly.get('evidence')}" for anomaly in result.anomalies[:5]]
+    return [text, *anomalies, *(f"    {doubt}" for doubt in result.doubts)]
 
 
 def _show(cells: Sequence[Cell], *, as_json: bool) -> None:

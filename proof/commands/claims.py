@@ -54,7 +54,7 @@ def claims_races(
     began = datetime.now(UTC)
     with Progress(console=Console(stderr=True), disable=as_json) as bar:
         task = bar.add_task("rounds", total=rounds)
-        found = race(
+        races = race(
             connection,
             topic,
             rounds=rounds,
@@ -65,13 +65,13 @@ def claims_races(
         )
     if out is not None:
         made = MadeWith.now(our_brokers=False)
-        told = campaign_metadata(shlex.join(["proof", *sys.argv[1:]]), began, found.seconds, [seed], made)
-        write_file(out, told, [result(found, seed, began, made)])
+        about = campaign_metadata(shlex.join(["proof", *sys.argv[1:]]), began, races.seconds, [seed], made)
+        write_file(out, about, [result(races, seed, began, made)])
     if as_json:
-        say_json(_document(found))
+        say_json(_document(races))
     else:
-        click.echo(_text(found))
-    return ExitCode.VIOLATION if found.findings else ExitCode.DONE
+        click.echo(_text(races))
+    return ExitCode.VIOLATION if races.findings else ExitCode.DONE
 
 
 @click.command("claims-member")
@@ -125,60 +125,60 @@ def claims_member(
     return ExitCode.DONE
 
 
-def result(found: Races, seed: int, began: datetime, made: MadeWith) -> Result:
+def result(races: Races, seed: int, began: datetime, made: MadeWith) -> Result:
     """The races as a cell of row F34, for `proof report`."""
     return Result(
         cell="F34-claims-races",
         row="F34",
-        fault=f"{found.claimants} claimants race for {found.partitions} partitions",
+        fault=f"{races.claimants} claimants race for {races.partitions} partitions",
         target="claimant",
         moment="under load",
         path=CLAIMS_RACES,
         seed=seed,
-        verdict=VIOLATED if found.findings else PROVEN,
+        verdict=VIOLATED if races.findings else PROVEN,
         began=began.isoformat(timespec="seconds"),
-        seconds=round(found.seconds, 2),
+        seconds=round(races.seconds, 2),
         bound_s=None,
-        fired={"rounds": found.rounds, "winners": len(found.wins)},
-        needed={"rounds": found.rounds, "winners": 2},
-        counts={"messages": found.messages, "grants": sum(found.wins.values())},
-        anomalies=[{"name": "two-owners", "evidence": text} for text in found.findings],
-        note=f"all owned after {_share(found, 0.5)} s (p50), {_share(found, 1.0)} s (longest)",
+        fired={"rounds": races.rounds, "winners": len(races.wins)},
+        needed={"rounds": races.rounds, "winners": 2},
+        counts={"messages": races.messages, "grants": sum(races.wins.values())},
+        anomalies=[{"name": "two-owners", "evidence": text} for text in races.findings],
+        note=f"all owned after {_share(races, 0.5)} s (p50), {_share(races, 1.0)} s (longest)",
         commit=made.commit,
         kernel=made.kernel,
         versions=made.versions,
     )
 
 
-def _document(found: Races) -> dict[str, object]:
+def _document(races: Races) -> dict[str, object]:
     return {
-        "rounds": found.rounds,
-        "claimants": found.claimants,
-        "partitions": found.partitions,
-        "messages": found.messages,
-        "seconds": round(found.seconds, 3),
-        "wins": dict(sorted(found.wins.items())),
-        "owned_after_s": {"p50": _share(found, 0.5), "p99": _share(found, 0.99), "max": _share(found, 1.0)},
-        "findings": found.findings,
+        "rounds": races.rounds,
+        "claimants": races.claimants,
+        "partitions": races.partitions,
+        "messages": races.messages,
+        "seconds": round(races.seconds, 3),
+        "wins": dict(sorted(races.wins.items())),
+        "owned_after_s": {"p50": _share(races, 0.5), "p99": _share(races, 0.99), "max": _share(races, 1.0)},
+        "findings": races.findings,
     }
 
 
-def _share(found: Races, share: float) -> float:
+def _share(races: Races, share: float) -> float:
     """The time within which this share of the rounds had an owner for every partition."""
-    times = sorted(found.owned_after_s)
+    times = sorted(races.owned_after_s)
     return round(times[min(len(times) - 1, int(share * len(times)))], 4)
 
 
-def _text(found: Races) -> str:
-    grants = sum(found.wins.values())
+def _text(races: Races) -> str:
+    grants = sum(races.wins.values())
     lines = [
-        f"{found.rounds} rounds, {found.claimants} claimants, {found.partitions} partitions",
-        f"{grants} claims granted, {found.messages} messages, {found.seconds:.1f} s",
-        f"all partitions owned after {_share(found, 0.5):g} s (p50), {_share(found, 1.0):g} s (longest)",
-        "wins: " + ", ".join(f"{name} {count}" for name, count in sorted(found.wins.items())),
+        f"{races.rounds} rounds, {races.claimants} claimants, {races.partitions} partitions",
+        f"{grants} claims granted, {races.messages} messages, {races.seconds:.1f} s",
+        f"all partitions owned after {_share(races, 0.5):g} s (p50), {_share(races, 1.0):g} s (longest)",
+        "wins: " + ", ".join(f"{name} {count}" for name, count in sorted(races.wins.items())),
     ]
-    if found.findings:
-        lines += [f"{len(found.findings)} findings:", *found.findings[:_SHOWN]]
+    if races.findings:
+        lines += [f"{len(races.findings)} findings:", *races.findings[:_SHOWN]]
     else:
         lines.append("one owner each, the earliest claim in the log, and nobody believed otherwise")
     return "\n".join(lines)

@@ -74,46 +74,46 @@ def group_describe(bootstrap: str, group: str, topic: str, as_json: bool) -> Non
     Example:
       python -m proof group-describe --group brew-enricher --topic brew.orders.v1
     """  # noqa: D301 - click's own mark
-    found = log_summary.group_position(connected(bootstrap), group, topic, Deadline(_ASK_S))
+    position = log_summary.group_position(connected(bootstrap), group, topic, Deadline(_ASK_S))
     if as_json:
-        say_json(_group_document(found))
+        say_json(_group_document(position))
         return
-    title = f"group {group} in {topic}: {found.state}, {found.members} members"
+    title = f"group {group} in {topic}: {position.state}, {position.members} members"
     table = _table(title, ["partition"], ["committed", "LSO", "log end", "lag", "behind LSO"])
-    for one in found.partitions:
-        at = "-" if one.committed is None else str(one.committed)
-        log = one.offsets
-        cells = (one.partition, at, log.last_stable, log.end, one.lag, one.behind_stable)
+    for partition in position.partitions:
+        committed = "-" if partition.committed is None else str(partition.committed)
+        log = partition.offsets
+        cells = (partition.partition, committed, log.last_stable, log.end, partition.lag, partition.behind_stable)
         table.add_row(*map(str, cells))
-    totals = (sum(p.lag for p in found.partitions), sum(p.behind_stable for p in found.partitions))
+    totals = (sum(p.lag for p in position.partitions), sum(p.behind_stable for p in position.partitions))
     table.add_section()
     table.add_row("all", "", "", "", *map(str, totals))
     show(table)
-    for blocker in found.blockers:
+    for blocker in position.blockers:
         click.echo(f"open transaction in {blocker}")
 
 
-def _group_document(found: log_summary.GroupPosition) -> dict[str, object]:
+def _group_document(position: log_summary.GroupPosition) -> dict[str, object]:
     return {
-        "group": found.group,
-        "topic": found.topic,
-        "state": found.state,
-        "members": found.members,
+        "group": position.group,
+        "topic": position.topic,
+        "state": position.state,
+        "members": position.members,
         "partitions": [
             {
-                "partition": one.partition,
-                "committed": one.committed,
-                "first": one.offsets.first,
-                "last_stable": one.offsets.last_stable,
-                "end": one.offsets.end,
-                "lag": one.lag,
-                "behind_stable": one.behind_stable,
+                "partition": partition.partition,
+                "committed": partition.committed,
+                "first": partition.offsets.first,
+                "last_stable": partition.offsets.last_stable,
+                "end": partition.offsets.end,
+                "lag": partition.lag,
+                "behind_stable": partition.behind_stable,
             }
-            for one in found.partitions
+            for partition in position.partitions
         ],
-        "lag": sum(one.lag for one in found.partitions),
-        "behind_stable": sum(one.behind_stable for one in found.partitions),
-        "open_transactions": [dataclasses.asdict(blocker) for blocker in found.blockers],
+        "lag": sum(partition.lag for partition in position.partitions),
+        "behind_stable": sum(partition.behind_stable for partition in position.partitions),
+        "open_transactions": [dataclasses.asdict(blocker) for blocker in position.blockers],
     }
 
 
@@ -133,14 +133,14 @@ def end_offsets(bootstrap: str, wanted: tuple[str, ...], as_json: bool) -> None:
       python -m proof end-offsets --topic brew.orders.v1 --topic brew.orders.enriched --json
     """  # noqa: D301 - click's own mark
     asked = [checked_topic(name, "--topic") for name in wanted]
-    found = log_summary.end_offsets(connected(bootstrap), asked, Deadline(_READ_S))
+    logs = log_summary.end_offsets(connected(bootstrap), asked, Deadline(_READ_S))
     if as_json:
-        say_json([_log_document(log) for log in found])
+        say_json([_log_document(log) for log in logs])
         return
     numbers = ["partition", "first", "LSO", "end", "visible", "waiting", "aborted", "open", "control"]
     table = _table("", ["topic"], numbers)
     last = None
-    for log in found:
+    for log in logs:
         if last not in {None, log.topic}:
             table.add_section()
         cells = (log.partition, *dataclasses.astuple(log.offsets), *dataclasses.astuple(log.counts))
@@ -261,13 +261,13 @@ def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
 
 def _counts(option: str, given: Iterable[str]) -> dict[str, int]:
     """NAME=N, repeated."""
-    found = {}
-    for one in given:
-        name, _, number = one.partition("=")
+    counts = {}
+    for pair in given:
+        name, _, number = pair.partition("=")
         if not name or not number.isdigit():
-            raise UsageError(f"{option} {one!r}: a count is written NAME=N")
-        found[name] = int(number)
-    return found
+            raise UsageError(f"{option} {pair!r}: a count is written NAME=N")
+        counts[name] = int(number)
+    return counts
 
 
 def _lines(report: Report, seconds: float) -> list[str]:

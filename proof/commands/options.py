@@ -35,7 +35,7 @@ group_option = click.option(
 )
 tiers_option = click.option(
     "--tiers",
-    type=click.Choice([one.value for one in Tiers]),
+    type=click.Choice([tiers.value for tiers in Tiers]),
     default=Tiers.PREFIX.value,
     show_default=True,
     help="What the pipeline took tiers from.",
@@ -46,9 +46,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 def connected(bootstrap: str) -> Connection:
     """The connection, once a broker has answered."""
-    found = connection(bootstrap)
-    reach(found, Deadline(REACH_S))
-    return found
+    reached = connection(bootstrap)
+    reach(reached, Deadline(REACH_S))
+    return reached
 
 
 def say_json(document: object) -> None:

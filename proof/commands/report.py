@@ -49,9 +49,9 @@ def picture(page: Path, into: Path, deadline: Deadline) -> None:
         except subprocess.TimeoutExpired as error:
             raise DeadlineExceeded(f"picture: {browser} did not end within {deadline.budget_s:g} s") from error
     if done.returncode or not into.exists():
-        told = done.stderr.decode(errors="replace").strip()[-_TOLD:]
+        message = done.stderr.decode(errors="replace").strip()[-_TOLD:]
         raise Refused(
-            f"{browser} ended with {done.returncode} and wrote no picture; leave --picture out, or see: {told}"
+            f"{browser} ended with {done.returncode} and wrote no picture; leave --picture out, or see: {message}"
         )
 
 
@@ -102,9 +102,9 @@ def _summary(paths: tuple[Path, ...]) -> Summary:
     today = kernel()
     for path in paths:
         # Evidence may hold any bytes; what is no UTF-8 is shown as such on the page.
-        told, found = read(path.read_text("utf-8", errors="surrogateescape"), path.name, today)
-        provenance += told
-        results += found
+        campaigns, read_results = read(path.read_text("utf-8", errors="surrogateescape"), path.name, today)
+        provenance += campaigns
+        results += read_results
     return Summary.of(provenance, results, today)
 
 

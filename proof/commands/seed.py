@@ -102,7 +102,7 @@ def seed(bootstrap: str, start: int | None, transaction_timeout_s: float, as_jso
             connection,
             plan,
             deadline=Deadline(_WAIT_S),
-            advance=lambda some: bar.advance(task, some),
+            advance=lambda count: bar.advance(task, count),
             transaction_timeout_s=transaction_timeout_s,
         )
     if as_json:
@@ -168,7 +168,7 @@ def seed_customers(bootstrap: str, partitions: int, as_json: bool, **fields: obj
             plan,
             partitions,
             deadline=Deadline(_CUSTOMERS_WAIT_S),
-            advance=lambda some: bar.advance(task, some),
+            advance=lambda count: bar.advance(task, count),
         )
     if as_json:
         say_json(dataclasses.asdict(done))

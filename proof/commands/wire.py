@@ -120,8 +120,8 @@ class _Control:
             except TypeError as error:
                 raise UsageError(f"shape: {error}; its fields are latency_s, jitter_s, rate, loss") from error
         elif "timeline" in order:
-            told = [event.document() for event in self._proxy.events()]
-            _say({"timeline": told, "counts": self._proxy.timeline.counts()})
+            events = [event.document() for event in self._proxy.events()]
+            _say({"timeline": events, "counts": self._proxy.timeline.counts()})
         else:
             self._settle(order)
 
@@ -139,20 +139,20 @@ class _Control:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except ValueError as error:
         raise UsageError(f"{text.strip()!r} is not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise UsageError(f"{text.strip()!r} is no JSON object")
-    return found
+    return document
 
 
 _speaking = threading.Lock()
 
 
-def _say(told: Mapping[str, object]) -> None:
+def _say(message: Mapping[str, object]) -> None:
     with _speaking:
-        print(json.dumps(told), flush=True)
+        print(json.dumps(message), flush=True)
 
 
 _NARROW = 100
@@ -206,7 +206,7 @@ def torn(
     if writer == "pipeline":
         return _pipeline(connection, tries, scripts[0], as_json=as_json)
     chosen = ["reuse", "strict"] if writer == "both" else [writer]
-    results = [experiment(connection, one, tries, scripts, seed=seed) for one in chosen]
+    results = [experiment(connection, name, tries, scripts, seed=seed) for name in chosen]
     if as_json:
         say_json({"tries": tries, "scripts": list(scripts), "seed": seed, "writers": [r.document() for r in results]})
     else:
@@ -230,12 +230,12 @@ def _print(results: Sequence[Result], *, show: bool) -> None:
     if not console.is_terminal or console.width < _NARROW:
         console = Console(highlight=False, width=_WIDE)
     if show:
-        for at in range(min(len(results[0].frames), len(results[0].tries), 2)):
-            script = results[0].tries[at].script
+        for number in range(min(len(results[0].frames), len(results[0].tries), 2)):
+            script = results[0].tries[number].script
             console.rule(script, align="left")
             console.print(SCRIPT_DESCRIPTIONS.get(script, ""), "\n")
-            console.print(timelines(results[0], results[1], at))
-            console.print(seen_by_reader(results, at), "\n")
+            console.print(timelines(results[0], results[1], number))
+            console.print(seen_by_reader(results, number), "\n")
         console.rule("conclusion", align="left")
     for line in conclusion(results):
         console.print(line, soft_wrap=True)

@@ -249,7 +249,7 @@ class Result:
         if self.standing not in {Standing.INCONCLUSIVE, Standing.NOT_APPLICABLE}:
             return []
         missed = ["the expected violation did not appear, so the experiment shows nothing"] if self.is_control else []
-        silent = [f"{one.name}: {one.evidence}" for one in self.anomalies]
+        silent = [f"{anomaly.name}: {anomaly.evidence}" for anomaly in self.anomalies]
         return [*self.doubts, *self.short, *silent, *missed] or ["the runner could not tell and gave no reason"]
 
     @property
@@ -294,8 +294,8 @@ class Fields:
         return cls(value, place)
 
     def _wrong(self, name: str, need: str) -> Refused:
-        found = f"is {self.values[name]!r:.80}" if name in self.values else "is missing"
-        return Refused(f"{self.place}: {name!r} {found}, it must be {need}; {_REPAIR}")
+        problem = f"is {self.values[name]!r:.80}" if name in self.values else "is missing"
+        return Refused(f"{self.place}: {name!r} {problem}, it must be {need}; {_REPAIR}")
 
     def text(self, name: str, *, required: bool = False) -> str:
         value = self.values.get(name)
@@ -366,11 +366,11 @@ def read(text: str, name: str, kernel: str = "") -> tuple[list[Provenance], list
     except ValueError:
         return [], _lines(text, name, kernel)
     if isinstance(whole, dict) and "cells" in whole:
-        found = Fields(whole, name)
-        places = enumerate(found.items("cells"), 1)
-        results = [_result(Fields.of(one, f"{name} cell {at}"), kernel) for at, one in places]
-        about = _provenance(Fields(found.table("campaign"), f"{name} campaign"))
-        return [about], [one if one.versions else replace(one, versions=about.versions) for one in results]
+        document = Fields(whole, name)
+        places = enumerate(document.items("cells"), 1)
+        results = [_result(Fields.of(value, f"{name} cell {number}"), kernel) for number, value in places]
+        about = _provenance(Fields(document.table("campaign"), f"{name} campaign"))
+        return [about], [result if result.versions else replace(result, versions=about.versions) for result in results]
     return [], [_result(Fields.of(whole, f"{name} line 1"), kernel)]
 
 
@@ -389,8 +389,8 @@ def _lines(text: str, name: str, kernel: str) -> list[Result]:
 
 
 def _provenance(of: Fields) -> Provenance:
-    told = of.text("command"), of.text("began"), of.number("seconds"), of.text("machine")
-    return Provenance(*told, of.text("commit"), of.text("kernel"), _versions(of))
+    facts = of.text("command"), of.text("began"), of.number("seconds"), of.text("machine")
+    return Provenance(*facts, of.text("commit"), of.text("kernel"), _versions(of))
 
 
 def _versions(of: Fields) -> dict[str, str]:
@@ -416,7 +416,7 @@ def _result(of: Fields, kernel: str) -> Result:
         fired=of.tally("fired"),
         needed=of.tally("needed"),
         counts=of.tally("counts"),
-        anomalies=tuple(_anomaly(Fields.of(one, f"{of.place} anomaly")) for one in of.items("anomalies")),
+        anomalies=tuple(_anomaly(Fields.of(value, f"{of.place} anomaly")) for value in of.items("anomalies")),
         doubts=tuple(str(doubt) for doubt in of.items("doubts")),
         note=of.text("note"),
         commit=of.text("commit"),

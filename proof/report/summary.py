@@ -42,8 +42,8 @@ class Times:
         """The value that ``share`` of all do not exceed (nearest rank); infinite where it never came."""
         if not self.count:
             raise ValueError("no quantile of nothing")
-        at = max(0, math.ceil(share * self.count) - 1)
-        return self.seconds[at] if at < len(self.seconds) else math.inf
+        rank = max(0, math.ceil(share * self.count) - 1)
+        return self.seconds[rank] if rank < len(self.seconds) else math.inf
 
 
 def say_seconds(value: float | None) -> str:
@@ -119,7 +119,7 @@ def acceptance_criteria(results: Sequence[Result]) -> list[AcceptanceCriterion]:
 def _bars(results: Sequence[Result]) -> list[AcceptanceCriterion]:
     mine = [result for result in results if not result.is_control]
     coordinator = [result for result in mine if result.fault == _KILL and "coordinator" in result.target]
-    stalls = Times.stalls(one for reader in _READERS for one in _writer(mine, reader))
+    stalls = Times.stalls(result for reader in _READERS for result in _writer(mine, reader))
     return [
         *(_writer_killed(reader, mine) for reader in _READERS),
         *(_spark_restarted(reader, mine) for reader in _READERS),
@@ -136,7 +136,7 @@ def _bars(results: Sequence[Result]) -> list[AcceptanceCriterion]:
             for title, kind in _STRUCK.items()
             for reader in _READERS
         ),
-        _often("Rounds of eight claimants racing", "rounds", 1000, [one for one in mine if one.path == CLAIMS_RACES]),
+        _often("Rounds of eight claimants racing", "rounds", 1000, [r for r in mine if r.path == CLAIMS_RACES]),
         *(_often(f"Kills around the commit, {store}", "kills", _STORE_KILLS, _store(mine, store)) for store in _STORES),
     ]
 
@@ -157,17 +157,17 @@ def _of(reader: str, path: str) -> set[str]:
 def _writer(results: Iterable[Result], reader: str) -> list[Result]:
     """Writers without Spark that were killed while they read that way."""
     paths = _of(reader, "writer")
-    return [one for one in results if one.fault == _KILL and one.path in paths and one.target == "writer"]
+    return [r for r in results if r.fault == _KILL and r.path in paths and r.target == "writer"]
 
 
 def _spark(results: Iterable[Result], reader: str) -> list[Result]:
     paths = _of(reader, "spark")
-    return [one for one in results if one.path in paths]
+    return [result for result in results if result.path in paths]
 
 
 def _store(results: Iterable[Result], store: str) -> list[Result]:
     """What `make kills` did to one store."""
-    return [one for one in results if (one.path, one.target) == (STORE_KILLS, store)]
+    return [result for result in results if (result.path, result.target) == (STORE_KILLS, store)]
 
 
 def _writer_killed(reader: str, results: Sequence[Result]) -> AcceptanceCriterion:
@@ -177,7 +177,7 @@ def _writer_killed(reader: str, results: Sequence[Result]) -> AcceptanceCriterio
 
 def _spark_restarted(reader: str, results: Sequence[Result]) -> AcceptanceCriterion:
     title = f"Spark killed and restarted, {reader} reader"
-    killed = [one for one in _spark(results, reader) if one.fault == _KILL and one.target.startswith("driver")]
+    killed = [r for r in _spark(results, reader) if r.fault == _KILL and r.target.startswith("driver")]
     return _within(title, _SPARK_S[reader], Times.recoveries(killed), _SPARK_KILLS)
 
 
@@ -186,22 +186,22 @@ def _late_end_txn(results: Sequence[Result]) -> list[AcceptanceCriterion]:
     tried = [result for result in results if result.row == "F11" and "broken" in result.fired]
     control = [result for result in tried if result.expected is Verdict.VIOLATED]
     strict = [result for result in tried if result.expected is not Verdict.VIOLATED]
-    told = []
+    criteria = []
     title, wanted = "Late EndTxn, producer reused (control)", "95 % broken at least"
     broken, tries = _broken(control)
     measured = f"{broken:,} of {tries:,} broken"
-    told.append(_judge(title, wanted, measured, met=broken >= 0.95 * tries) if tries else _unknown(title, wanted))
+    criteria.append(_judge(title, wanted, measured, met=broken >= 0.95 * tries) if tries else _unknown(title, wanted))
     title, wanted = "Late EndTxn, a producer per transaction", "0 of 1,000 broken"
     broken, tries = _broken(strict)
     measured = f"{broken:,} of {tries:,} broken"
     bar = _judge(title, wanted, measured, met=not broken, shown=bool(broken) or tries >= _LATE_TRIES)
-    told.append(bar if tries else _unknown(title, wanted))
-    return told
+    criteria.append(bar if tries else _unknown(title, wanted))
+    return criteria
 
 
 def _broken(results: Iterable[Result]) -> tuple[int, int]:
-    some = list(results)
-    return sum(one.fired.get("broken", 0) for one in some), sum(one.fired.get("late_frames", 0) for one in some)
+    tried = list(results)
+    return sum(r.fired.get("broken", 0) for r in tried), sum(r.fired.get("late_frames", 0) for r in tried)
 
 
 def _judge(title: str, wanted: str, measured: str, *, met: bool, shown: bool = True) -> AcceptanceCriterion:
@@ -229,10 +229,10 @@ def _within(title: str, limit_s: float, times: Times, least: int) -> AcceptanceC
 def _often(title: str, kind: str, least: int, results: Iterable[Result]) -> AcceptanceCriterion:
     """A fault that happened so often, in runs that show something, and broke nothing."""
     wanted = f"{least:,}, 0 anomalies"
-    some = [one for one in results if kind in one.fired and one.standing is not Standing.INCONCLUSIVE]
-    if not some:
+    conclusive = [result for result in results if kind in result.fired and result.standing is not Standing.INCONCLUSIVE]
+    if not conclusive:
         return _unknown(title, wanted)
-    times, anomalies = sum(one.fired[kind] for one in some), sum(one.violations for one in some)
+    times, anomalies = sum(result.fired[kind] for result in conclusive), sum(result.violations for result in conclusive)
     shown = bool(anomalies) or times >= least
     return _judge(title, wanted, f"{times:,}, {anomalies:,} anomalies", met=not anomalies, shown=shown)
 
@@ -397,8 +397,8 @@ class Summary:
     @property
     def anomalies(self) -> dict[str, tuple[int, int]]:
         """Per name: how many, without and with the controls' expected ones."""
-        real = Counter(one.name for result in self.results if not result.is_control for one in result.anomalies)
-        every = Counter(one.name for result in self.results for one in result.anomalies)
+        real = Counter(anomaly.name for result in self.results if not result.is_control for anomaly in result.anomalies)
+        every = Counter(anomaly.name for result in self.results for anomaly in result.anomalies)
         return {name: (real[name], every[name]) for name in sorted(every)}
 
     @property
@@ -425,7 +425,7 @@ class Summary:
         for result in self.results:
             groups.setdefault((result.row, result.path), []).append(result)
         strips = [
-            Strip(row, path, measure(some), tuple(sorted({one.bound_s for one in some if one.bound_s is not None})))
+            Strip(row, path, measure(some), tuple(sorted({r.bound_s for r in some if r.bound_s is not None})))
             for (row, path), some in sorted(groups.items())
         ]
         return [strip for strip in strips if strip.times.count]
@@ -435,14 +435,14 @@ class Summary:
         """The whole campaign in one sentence."""
         count = self.cell_standings
         violated, unclear, controls = (count[s] for s in (Standing.VIOLATED, Standing.INCONCLUSIVE, Standing.CONTROL))
-        told = f"{count[Standing.PROVEN]:,} proven, {violated:,} violated, {unclear:,} inconclusive"
+        text = f"{count[Standing.PROVEN]:,} proven, {violated:,} violated, {unclear:,} inconclusive"
         if controls:
-            told += f"; {_things(controls, 'positive control')} violated as expected"
+            text += f"; {_things(controls, 'positive control')} violated as expected"
         if senseless := count[Standing.NOT_APPLICABLE]:
-            told += f"; {senseless:,} not applicable"
+            text += f"; {senseless:,} not applicable"
         if outdated := count[Standing.OUTDATED]:
-            told += f"; {outdated:,} of another kernel than today's"
-        return f"{self.verdict.capitalize()}: of {_things(len(self.cells), 'cell')}, {told}."
+            text += f"; {outdated:,} of another kernel than today's"
+        return f"{self.verdict.capitalize()}: of {_things(len(self.cells), 'cell')}, {text}."
 
     @property
     def outdated(self) -> str:

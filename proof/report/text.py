@@ -35,7 +35,7 @@ def document(summary: Summary) -> dict[str, object]:
             {"name": name, "unexpected": real, "with_controls": every}
             for name, (real, every) in summary.anomalies.items()
         ],
-        "campaigns": [dataclasses.asdict(one) for one in summary.provenance],
+        "campaigns": [dataclasses.asdict(campaign) for campaign in summary.provenance],
     }
 
 
@@ -133,13 +133,13 @@ def _rows(summary: Summary) -> list[tuple[str, str, str]]:
 def _origins(summary: Summary) -> list[tuple[str, ...]]:
     """What the runs were made with, a row for each that differs."""
     groups: dict[tuple[str, ...], list[str]] = {}
-    for one in summary.results:
-        versions = ", ".join(f"{name} {version}" for name, version in sorted(one.versions.items()))
-        kernel = f"{one.kernel or UNKNOWN}{'' if one.current else ' (another than today)'}"
-        groups.setdefault((one.commit or UNKNOWN, kernel, versions or UNKNOWN), []).append(one.began[:10])
+    for result in summary.results:
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(result.versions.items()))
+        kernel = f"{result.kernel or UNKNOWN}{'' if result.current else ' (another than today)'}"
+        groups.setdefault((result.commit or UNKNOWN, kernel, versions or UNKNOWN), []).append(result.began[:10])
     dates = {origin: sorted({day for day in days if day}) for origin, days in groups.items()}
-    told = {origin: " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "-" for origin, days in dates.items()}
-    return [(f"{len(days):,}", told[origin], *origin) for origin, days in sorted(groups.items())]
+    spans = {origin: " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "-" for origin, days in dates.items()}
+    return [(f"{len(days):,}", spans[origin], *origin) for origin, days in sorted(groups.items())]
 
 
 def _markdown_cell(cell: Cell) -> str:

@@ -189,15 +189,15 @@ def _requested(head: Head, message: Any) -> Details:
         added = len(message.v3_and_below_topics or ())
         ids = (message.v3_and_below_transactional_id, message.v3_and_below_producer_id)
         return Details(*ids, message.v3_and_below_producer_epoch, text=f"{added} topics")
-    told = Details(message.transactional_id, message.producer_id, message.producer_epoch)
+    details = Details(message.transactional_id, message.producer_id, message.producer_epoch)
     if head.api == Api.END_TXN:
         committed = bool(message.committed)
-        return Details(*_ids(told), committed, text="commit" if committed else "abort")
+        return Details(*_ids(details), committed, text="commit" if committed else "abort")
     if head.api == Api.ADD_OFFSETS_TO_TXN:
-        return Details(*_ids(told), text=f"group {message.group_id}")
+        return Details(*_ids(details), text=f"group {message.group_id}")
     if head.api == Api.TXN_OFFSET_COMMIT:
-        return Details(*_ids(told), text=_first_offset(message))
-    return told
+        return Details(*_ids(details), text=_first_offset(message))
+    return details
 
 
 def _ids(details: Details) -> tuple[str | None, int, int]:

@@ -46,9 +46,9 @@ class ProductResult:
     @property
     def verdict(self) -> str:
         """`inconclusive` unless every late frame was refused."""
-        found = str(self.report.get("verdict", "inconclusive"))
-        if found != "proven":
-            return found
+        verdict = str(self.report.get("verdict", "inconclusive"))
+        if verdict != "proven":
+            return verdict
         refused = self.tries - self.late[error_name(0)]
         whole = sum(self.late.values()) == self.tries == refused and not self.trouble
         return "proven" if whole else "inconclusive"
@@ -120,8 +120,8 @@ def against_pipeline(connection: Connection, tries: int, api: Api = Api.END_TXN)
             result.trouble = str(error)
         result.trouble = result.trouble or "; ".join(proxy.failures)
     place.run("pipeline", "run", "--master", "none", *place.topics, "--group", place.stem, "--progress", "none")
-    told = place.run("proof", "verify", *place.topics, "--group", place.stem, "--json", good=(0, 1, 3))
-    result.report = json.loads(told)
+    output = place.run("proof", "verify", *place.topics, "--group", place.stem, "--json", good=(0, 1, 3))
+    result.report = json.loads(output)
     result.seconds = time.monotonic() - began
     return result
 
@@ -191,8 +191,8 @@ def _cell(
     """One experiment; a control is expected to be `violated`, by 95 % of its tries at least."""
     began, clock = datetime.now(UTC), time.monotonic()
     result = experiment(connection, writer, tries, scripts, seed=seed)
-    told = result.tally
-    answered = tries - told.late["no answer"]
+    tally = result.tally
+    answered = tries - tally.late["no answer"]
     return {
         "cell": _name(row, fault, writer),
         "row": row,
@@ -207,7 +207,7 @@ def _cell(
         "bound_s": None,
         "recovery_s": [],
         "stall_s": [],
-        "fired": {"late_frames": answered, "broken": told.broken},
+        "fired": {"late_frames": answered, "broken": tally.broken},
         "needed": {"late_frames": tries},
         "counts": {
             "outputs": sum(place.visible for place in result.log.values()),
@@ -225,22 +225,22 @@ def _cell(
                 "epoch": anomaly.epoch,
                 "evidence": f"try {number}: {anomaly.evidence}",
             }
-            for number, anomaly in told.first
+            for number, anomaly in tally.first
         ],
-        "doubts": told.troubles,
-        "note": f"late frames answered: {dict(told.late)}; {told.broken} of {told.tries} tries broken",
+        "doubts": tally.troubles,
+        "note": f"late frames answered: {dict(tally.late)}; {tally.broken} of {tally.tries} tries broken",
         "expected": expected,
     }
 
 
 def verdict(result: Result, expected: str) -> str:
     """`violated` as soon as one try is, but a control has to reach 95 %; `inconclusive` when a frame had no answer."""
-    told = result.tally
+    tally = result.tally
     if expected == "violated":
         return "violated" if result.share_broken >= BELIEVED_FROM else "inconclusive"
-    if told.broken:
+    if tally.broken:
         return "violated"
-    return "inconclusive" if told.inconclusive else "proven"
+    return "inconclusive" if tally.inconclusive else "proven"
 
 
 def _name(row: str, fault: str, writer: str) -> str:
@@ -255,7 +255,7 @@ _EXPERIMENTS = (
     ("F12", "records", ("late-records",), "plain"),  # sequence numbers protect a reused producer here
     ("F13", "records", ("lost-records-reply",), "plain"),
 )
-WRITER_OF = {_name(row, fault, one): one for row, fault, _, control in _EXPERIMENTS for one in (control, "strict")}
+WRITER_OF = {_name(row, fault, name): name for row, fault, _, control in _EXPERIMENTS for name in (control, "strict")}
 CELLS: dict[str, Cell] = {
     _name(row, fault, writer): partial(_cell, row, fault, scripts, writer, expected)
     for row, fault, scripts, control in _EXPERIMENTS

@@ -74,13 +74,14 @@ class ExperimentTopics:
             for batch in scan(self.connection, self.output, {0: (ends.first, ends.last_stable)}, READ_COMMITTED)
             for record in batch
         ]
-        visible, copies = {at for at, _ in seen}, Counter(key for _, key in seen)
+        visible, copies = {offset for offset, _ in seen}, Counter(key for _, key in seen)
         writers: dict[int, tuple[int, int]] = defaultdict(lambda: (-1, -1))
-        for one in raw_batches(self.connection, self.output, 0, ends.first, ends.end, Deadline(_ASK_S)):
-            writers |= dict.fromkeys(range(one.base_offset, one.last_offset + 1), (one.producer_id, one.producer_epoch))
+        for batch in raw_batches(self.connection, self.output, 0, ends.first, ends.end, Deadline(_ASK_S)):
+            of_batch = range(batch.base_offset, batch.last_offset + 1)
+            writers |= dict.fromkeys(of_batch, (batch.producer_id, batch.producer_epoch))
         return {
-            key: RecordPlacement(at, *writers[at], visible=at in visible, copies=max(1, copies[key]))
-            for key, at in where.items()
+            key: RecordPlacement(offset, *writers[offset], visible=offset in visible, copies=max(1, copies[key]))
+            for key, offset in where.items()
         }
 
 
@@ -100,17 +101,17 @@ class Result:
         return self.tally.broken / max(1, self.tally.tries)
 
     def document(self) -> dict[str, Any]:
-        told = self.tally
+        tally = self.tally
         return {
             "writer": self.writer,
-            "tries": told.tries,
-            "clean": told.clean,
-            "broken": told.broken,
-            "inconclusive": told.inconclusive,
-            "anomalies": dict(told.names),
-            "late_frames": dict(told.late),
-            "first": [{"try": number, **asdict(anomaly)} for number, anomaly in told.first],
-            "troubles": told.troubles,
+            "tries": tally.tries,
+            "clean": tally.clean,
+            "broken": tally.broken,
+            "inconclusive": tally.inconclusive,
+            "anomalies": dict(tally.names),
+            "late_frames": dict(tally.late),
+            "first": [{"try": number, **asdict(anomaly)} for number, anomaly in tally.first],
+            "troubles": tally.troubles,
             "seconds": round(self.seconds, 2),
         }
 
@@ -143,7 +144,7 @@ def experiment(
         for failure in proxy.failures:
             done[-1].trouble = done[-1].trouble or failure
     log = stage.log()
-    names = defaultdict(str, {one.late: error_name(one.late) for one in done if one.late is not None})
+    names = defaultdict(str, {tried.late: error_name(tried.late) for tried in done if tried.late is not None})
     return Result(writer, tally(done, log, names), done, log, frames, time.monotonic() - began)
 
 
@@ -160,10 +161,10 @@ _WIDTH = 69
 _UP_TO_CUT, _UP_TO_RELEASE, _LATE, _AFTER = range(4)
 
 
-def timelines(first: Result, second: Result, at: int) -> Table:
-    """Both runs of try ``at`` in two columns, aligned where the frame is held and where it is released."""
+def timelines(first: Result, second: Result, number: int) -> Table:
+    """Both runs of try ``number`` in two columns, aligned where the frame is held and where it is released."""
     table = Table(show_edge=False, pad_edge=False, box=None, padding=(0, 2, 0, 0))
-    columns = [_acts(result.frames[at]) for result in (first, second)]
+    columns = [_acts(result.frames[number]) for result in (first, second)]
     for result in (first, second):
         table.add_column(Text(TITLES[result.writer], style="bold"), no_wrap=True, min_width=_WIDTH)
     for acts in zip(*columns, strict=True):
@@ -215,29 +216,29 @@ def _line(event: Event, began: float, *, is_late: bool) -> Text:
     return Text.assemble((clock, "dim"), (f"{what}{error}{tail}", style))
 
 
-def seen_by_reader(results: Sequence[Result], at: int) -> Table:
+def seen_by_reader(results: Sequence[Result], number: int) -> Table:
     """What a `read_committed` reader gets of each transaction, and where the group stands."""
     table = Table(show_edge=False, pad_edge=False, box=None, padding=(0, 2, 0, 0))
     for result in results:
         title = Text(f"what a read_committed reader then sees ({result.writer})")
         table.add_column(title, no_wrap=True, min_width=_WIDTH)
-    lists = [_seen(result.tries[at], result.log) for result in results]
+    lists = [_seen(result.tries[number], result.log) for result in results]
     height = max(len(lines) for lines in lists)
     for row in zip(*[[*lines, *[Text("")] * (height - len(lines))] for lines in lists], strict=True):
         table.add_row(*row)
     return table
 
 
-def _seen(one: Try, log: Mapping[str, RecordPlacement]) -> list[Text]:
-    wrong = {anomaly.evidence: anomaly for anomaly in anomalies(one, log)}
+def _seen(tried: Try, log: Mapping[str, RecordPlacement]) -> list[Text]:
+    wrong = {anomaly.evidence: anomaly for anomaly in anomalies(tried, log)}
     lines = []
-    for number, attempt in enumerate(one.attempts, 1):
+    for number, attempt in enumerate(tried.attempts, 1):
         visible = sum(log[key].visible for key in attempt.keys if key in log)
         fate = "aborted by its writer" if attempt.fate.value == "given up" else f"{attempt.fate}, acknowledged"
         mine = next((a for a in wrong.values() if f" {attempt.name} " in f" {a.evidence} "), None)
         text = f"transaction {number} ({fate}): {visible} of {len(attempt.keys)} records"
         lines.append(Text(f"{text}  {mine.name}", "red bold") if mine else Text(text, "green"))
-    lines.append(Text(f"the group's position: {one.position}"))
+    lines.append(Text(f"the group's position: {tried.position}"))
     return lines
 
 
@@ -245,9 +246,10 @@ def conclusion(results: Sequence[Result]) -> list[Text]:
     """A line for each writer, over all of its tries."""
     lines = []
     for result in results:
-        told = result.tally
-        names = ", ".join(f"{name} in {count}" for name, count in sorted(told.names.items())) or "0 anomalies"
-        answers = ", ".join(f"{name} x {count}" for name, count in sorted(told.late.items()))
-        text = f"{TITLES[result.writer]}: {names} of {told.tries} tries; late frames answered: {answers}"
-        lines.append(Text(text, "red bold" if told.broken else "green bold" if told.clean == told.tries else "yellow"))
+        counts = result.tally
+        names = ", ".join(f"{name} in {count}" for name, count in sorted(counts.names.items())) or "0 anomalies"
+        answers = ", ".join(f"{name} x {count}" for name, count in sorted(counts.late.items()))
+        text = f"{TITLES[result.writer]}: {names} of {counts.tries} tries; late frames answered: {answers}"
+        style = "red bold" if counts.broken else "green bold" if counts.clean == counts.tries else "yellow"
+        lines.append(Text(text, style))
     return lines

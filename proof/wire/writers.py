@@ -144,8 +144,8 @@ class StrictWriter:
         self._now = KafkaTransaction(self._settings, self._source, 0)
         deadline = Deadline(STEP_S)
         self._now.fence(deadline)
-        found = self._now.locate(deadline)
-        self.located = None if found is None else found.offset
+        position = self._now.locate(deadline)
+        self.located = None if position is None else position.offset
         self._now.begin()
 
     def write(self, records: list[tuple[str, bytes]]) -> None:
@@ -182,8 +182,8 @@ class PositionReader:
         self._reader, self._source = consumer(connection, group, READ_COMMITTED), source
 
     def position(self) -> int | None:
-        found = committed(self._reader, self._source, [0], Deadline(STEP_S))[0]
-        return None if found is None else found.offset
+        position = committed(self._reader, self._source, [0], Deadline(STEP_S))[0]
+        return None if position is None else position.offset
 
     def close(self) -> None:
         self._reader.close()

@@ -129,7 +129,7 @@ def revoked_from_spark(stage: CellEnvironment) -> None:
 
     Describe stays: the driver still sees the offsets, so that nobody but Spark's tasks can find it out.
     """
-    read = next(one for one in acl.rights_of(_USER, _resource_names(stage)) if one.name == stage.names.input)
+    read = next(right for right in acl.rights_of(_USER, _resource_names(stage)) if right.name == stage.names.input)
     describe = replace(read, operation=Operation.DESCRIBE)
     _grant(stage)
     _grant(stage, describe)

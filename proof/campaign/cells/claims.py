@@ -225,11 +225,11 @@ def broker_restarts(stage: CellEnvironment) -> None:
     """The broker that leads the log dies while a part of it is claimed; then it comes back."""
     with claimants(stage) as members:
         for _ in range(_times(stage)):
-            at, had = members.kill(victim := members.any_owner())
+            killed, had = members.kill(victim := members.any_owner())
             leader = cluster_admin.leaders(stage.cluster.admin, members.topic, Deadline(_ASK_S))[0]
             stage.sandbox.kill(leader)
             stage.fire("broker_kills")
-            members.taken_over(victim, at, had)
+            members.taken_over(victim, killed, had)
             stage.sandbox.restart(leader)
             members.start()
             members.settle()

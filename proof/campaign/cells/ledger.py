@@ -86,8 +86,8 @@ class ReplyDroppingProxy:
 
     def _pass_on(self, source: socket.socket, sink: socket.socket, replies: bool) -> None:
         with contextlib.suppress(OSError):
-            while (some := source.recv(_CHUNK)) and not (replies and _DONE in some and self._loses()):
-                sink.sendall(some)
+            while (data := source.recv(_CHUNK)) and not (replies and _DONE in data and self._loses()):
+                sink.sendall(data)
         self._cut(source, sink)
 
     def _loses(self) -> bool:

@@ -107,8 +107,8 @@ def _name(dice: Dice) -> str:
 
 
 def _inserted(text: bytes, what: bytes, dice: Dice) -> bytes:
-    at = dice.randrange(len(text) + 1)
-    return text[:at] + what + text[at:]
+    position = dice.randrange(len(text) + 1)
+    return text[:position] + what + text[position:]
 
 
 def _member(text: bytes, name: bytes, value: bytes, dice: Dice) -> bytes:
@@ -145,7 +145,7 @@ def nested(dice: Dice) -> bytes:
     """Around the limit of depth, far beyond it, and with brackets that a string holds: those nest nothing."""
     levels = MAX_DEPTH + dice.randrange(-2, 3) if not _once_in(4, dice) else dice.choice((1022, 1025, 3000))
     opened = [dice.choice((b"[", b'{"a":')) for _ in range(levels - 1)]
-    closed = b"".join(b"]" if one == b"[" else b"}" for one in reversed(opened))
+    closed = b"".join(b"]" if bracket == b"[" else b"}" for bracket in reversed(opened))
     text = b"".join(opened) + b'"' + dice.choice((b"", b"[" * 50, b'\\"' + b"{" * 50)) + b'"'
     text += closed if not _once_in(5, dice) else closed[: dice.randrange(levels)]
     return _member(order(dice), b"deep", text, dice) if not _once_in(5, dice) else text

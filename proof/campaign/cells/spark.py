@@ -272,10 +272,10 @@ def standalone(stage: CellEnvironment) -> str:
 
     Spark runs no copy of a task on a host that has the task already, and `local` and `local-cluster` are one host.
     """
-    found = importlib.util.find_spec("pyspark")
-    assert found is not None
-    assert found.origin is not None
-    command = str(Path(found.origin).parent / "bin" / "spark-class")
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    command = str(Path(spec.origin).parent / "bin" / "spark-class")
     ports = ("--port", "0", "--webui-port", "0")
     stage.programs.environment["PYSPARK_PYTHON"] = sys.executable  # a worker would take the first python3 on PATH
     deploy = "org.apache.spark.deploy"

@@ -342,10 +342,10 @@ def positions(url: str, schema: str) -> dict[int, int]:
     return {int(partition): offset for partition, offset in (by_partition or {}).items()}
 
 
-def compare(stage: CellEnvironment, name: str, what: str, found: object, wanted: object) -> None:
+def compare(stage: CellEnvironment, name: str, what: str, actual: object, wanted: object) -> None:
     """Keep a finding where a sum is not what it has to be."""
-    if found != wanted:
-        stage.findings.append({"name": name, "evidence": f"{what}: {found} instead of {wanted}"})
+    if actual != wanted:
+        stage.findings.append({"name": name, "evidence": f"{what}: {actual} instead of {wanted}"})
 
 
 def compare_ledger(ledger: Consumer, url: str, schema: str) -> None:
