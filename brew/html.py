@@ -1,25 +1,31 @@
-"""HTML by construction: text becomes markup only through `tag`, which escapes it."""
+"""
+HTML by construction: text becomes markup only through `tag` or a template, which both escape it.
+
+A template of `templates` is a file beside the code that fills it; its line breaks and indentation are not part of the
+page, so that it can be laid out for reading.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import html
+import re
 import unicodedata
 from collections.abc import Iterable
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+__all__ = ["Child", "Markup", "document", "escaped", "tag", "templates", "visible"]
 
 _VOID = {"meta", "input", "br", "circle", "line", "path", "rect"}
 # A line each, so that two versions of a page can be compared.
 _OWN_LINE = {"tr", "section", "details", "summary", "table", "thead", "tbody", "p", "h1", "h2", "h3", "li", "div", "dt"}
 # Cannot be seen or turn the text around them: other, control, format, surrogate, private use, unassigned; separators.
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-
-
-class Markup(str):
-    """HTML that needs no escaping any more."""
-
-    __slots__ = ()
-
 
 Child = Markup | str | int | None | Iterable["Child"]
 
@@ -28,7 +34,26 @@ def visible(text: str) -> str:
     """The text with hidden characters spelt out by their codes; line ends and tabs stay."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(one if one in "\n\t" or unicodedata.category(one) not in _HIDDEN else _spelt(one) for one in text)
+    return "".join(c if c in "\n\t" or unicodedata.category(c) not in _HIDDEN else _spelt(c) for c in text)
+
+
+def templates(package: str, **names: Any) -> Environment:
+    """The package's templates; each sees ``names``. A value that no template was given is an error."""
+
+    def source(name: str) -> str:
+        return re.sub(r"\n\s*", "", files(package).joinpath(name).read_text("utf-8"))
+
+    environment = Environment(
+        autoescape=True, loader=FunctionLoader(source), undefined=StrictUndefined, finalize=_finalize
+    )
+    environment.globals.update(names)
+    return environment
+
+
+def _finalize(value: object) -> object:
+    if value is None:
+        return ""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _spelt(character: str) -> str:
@@ -54,11 +79,11 @@ def tag(name: str, /, *children: Child, **attributes: object) -> Markup:
     Elements without an end tag (`br`, `rect`) get one when they have children, as a `title` in SVG.
     ``class_`` and ``for_`` lose their underscore, others turn into hyphens; None and False leave the attribute out.
     """
-    told = "".join(_attribute(key, value) for key, value in attributes.items())
+    spelt = "".join(_attribute(key, value) for key, value in attributes.items())
     end = "\n" if name in _OWN_LINE else ""
     if name in _VOID and not children:
-        return Markup(f"<{name}{told}/>{end}")
-    return Markup(f"<{name}{told}>{escaped(children)}</{name}>{end}")
+        return Markup(f"<{name}{spelt}/>{end}")
+    return Markup(f"<{name}{spelt}>{escaped(children)}</{name}>{end}")
 
 
 def _attribute(key: str, value: object) -> str:

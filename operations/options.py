@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -37,6 +38,41 @@ dead_letter_option = _named(
 )
 group_option = _named("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's consumer group.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+
+_LIVE: list[Callable[[Any], Any]] = [
+    bootstrap_option,
+    input_option,
+    output_option,
+    dead_letter_option,
+    group_option,
+    click.option(
+        "--status-url",
+        "statuses",
+        multiple=True,
+        metavar="URL",
+        help="A program's /status, as http://127.0.0.1:3000; repeatable. Without one, this machine's port 3000.",
+    ),
+    click.option(
+        "--proof",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="What `proof verify --json` or a campaign wrote; it may come later.",
+    ),
+    click.option(
+        "--interval", type=float, default=1.0, show_default=True, help="Seconds between two looks, of all together."
+    ),
+    click.option("--patience", type=float, default=5.0, show_default=True, help="Seconds that one look may take."),
+    click.option(
+        "--tail", type=int, default=400, show_default=True, help="Of each output partition, the last so many offsets."
+    ),
+]
+
+
+def live_options(command: _F) -> _F:
+    """Put the options of `ui` and `top` on a click command."""
+    for option in reversed(_LIVE):
+        command = option(command)
+    return command
 
 
 @contextlib.contextmanager

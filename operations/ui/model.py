@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from brew.cluster import CoordinatorTransaction
 from brew.names import TransactionalId
@@ -13,6 +13,40 @@ from brew.observability.status import Status
 from brew.preflight.finding import Finding
 from operations.partition_state import PartitionSnapshot, State, StateReason, classify
 from operations.xray.model import Kind, Run, Strip
+
+_T = TypeVar("_T")
+_STALE_AFTER_POLLS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PollResult(Generic[_T]):
+    """
+    What a source told last; ``at_s`` and ``since_s`` are monotonic seconds, of that answer and of the first question.
+
+    ``failed`` is why the latest question had no answer. ``every_s`` is the pause between two, ``patience_s`` the time
+    that one may take.
+    """
+
+    name: str
+    every_s: float
+    patience_s: float
+    value: _T | None = None
+    at_s: float | None = None
+    since_s: float = 0.0
+    took_s: float = 0.0
+    failed: str | None = None
+
+    def age_s(self, now_s: float) -> float | None:
+        """How old the answer is; None where there was none yet."""
+        return None if self.at_s is None else max(0.0, now_s - self.at_s)
+
+    def stale(self, now_s: float) -> bool:
+        """True once a question failed, or no answer came for three of its pauses and the time that one may take."""
+        last = self.since_s if self.at_s is None else self.at_s
+        return (
+            self.failed is not None
+            or now_s - last > _STALE_AFTER_POLLS * max(self.every_s, self.took_s) + self.patience_s
+        )
 
 
 @dataclass(frozen=True, slots=True)

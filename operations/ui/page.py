@@ -1,126 +1,56 @@
-"""The page, the document, and the event stream that keeps the page current."""
+"""The live view as HTML: the whole page once, and the parts of it that change; pure."""
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from brew.html import Markup, tag
+from jinja2 import Environment
+
+from brew.html import Markup, templates
 from brew.names import STEPS
-from operations.ui import fragments
-from operations.ui.labels import MEANINGS, SIGNS
-from operations.ui.model import Row, SourceStatus, Transaction, View
+from brew.preflight.finding import Finding, Severity
+from operations import labels
+from operations.ui.model import KEPT, STATES, UNHEALTHY, Row, View
 from operations.xray import html as xray_html
-from operations.xray import labels as xray_labels
-from operations.xray.columns import ORDER
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPosition:
-    """A reader's place: of which start and shape of the page, and up to which change it has seen."""
-
-    boot: str
-    change: int
-
-    def __str__(self) -> str:
-        return f"{self.boot}.{self.change}"
-
-    @classmethod
-    def parse(cls, text: str) -> StreamPosition | None:
-        """None where the text is no place that `str()` writes."""
-        boot, _, change = text.rpartition(".")
-        if not boot or not change.isascii() or not change.isdigit() or len(change) > 15:  # noqa: PLR2004 - any is too long
-            return None
-        return cls(boot, int(change))
-
-
-@dataclass(slots=True)
-class EventBroadcaster:
-    """
-    Keeps the newest parts; readers that are slow skip what lies between.
-
-    A page whose parts are not those of now (the program was started again, partitions came) has to load itself anew.
-    """
-
-    boot: str = field(default_factory=lambda: secrets.token_hex(4))
-    change: int = 0
-    closed: bool = False
-    _parts: dict[str, tuple[int, Markup]] = field(default_factory=dict)
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def stand(self) -> StreamPosition:
-        return StreamPosition(self.boot, self.change)
-
-    def publish(self, parts: Mapping[str, Markup]) -> None:
-        """Take the parts as they are now, and wake the readers where one has changed."""
-        if self._parts and parts.keys() != self._parts.keys():
-            self.boot, self._parts = secrets.token_hex(4), {}
-        changed = [name for name, one in parts.items() if self._parts.get(name, (0, None))[1] != one]
-        if not changed:
-            return
-        self.change += 1
-        self._parts |= {name: (self.change, parts[name]) for name in changed}
-        self._wake()
-
-    def parts(self, names: Iterable[str] | None = None) -> dict[str, Markup]:
-        """All of them as they are now."""
-        return {name: one for name, (_, one) in self._parts.items() if names is None or name in names}
-
-    def since(self, stand: StreamPosition) -> dict[str, Markup] | None:
-        """What changed behind this place; None where the page has to be loaded anew."""
-        if stand.boot != self.boot or stand.change > self.change:
-            return None
-        return {name: one for name, (change, one) in self._parts.items() if change > stand.change}
-
-    def close(self) -> None:
-        """No more news: every stream ends."""
-        self.closed = True
-        self._wake()
-
-    def _wake(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
-
-    async def wait_for_change(self, stand: StreamPosition, patience_s: float) -> None:
-        """Return once there is something behind this place, or after so many seconds."""
-        if self.closed or stand != self.stand:
-            return
-        try:
-            await asyncio.wait_for(self._news.wait(), patience_s)
-        except TimeoutError:
-            return
-
+from operations.xray.model import ORDER, Column, Strip, columns
 
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
-_FILES = Markup('<link rel="stylesheet" href="page.css"><link rel="icon" href="icon.svg">')
-_RELOAD_S = 5
+_CELLS = ("p", "state", "does", "rate", "left", "position", "last", "tail")
+_TILES = ("rate", "left", "states", "outcomes", "proof", "preflight")
+_MARKED = ("flow", "tail", "proof", "preflight")
+_TAIL_WIDE, _TAIL_HIGH = 480, 16
+_MOST_COLUMNS = 120
+_LEAST_WIDE, _LEAST_SHARE = 1.4, 0.1
+_EDGE = 6
 
 
-def page(view: View, parts: Mapping[str, Markup], stand: StreamPosition) -> str:
-    """The whole document; `stand` is where its event stream begins."""
-    title = f"{view.names.group} live"
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        _FILES,
-        tag("noscript", tag("meta", http_equiv="refresh", content=_RELOAD_S)),
-        tag("script", src="page.js", defer=True),
+def parts(view: View) -> dict[str, Markup]:
+    """Element id -> element, for everything that changes while a page is open."""
+    macros = _templates().get_template("parts.html").make_module({"view": view, "totals": view.totals})
+
+    def part(macro: str, *arguments: Any) -> Markup:
+        return Markup(getattr(macros, macro)(*arguments))
+
+    return (
+        {name: part(name) for name in ("when", "badge")}
+        | {f"lamp-{name}": part("lamp", name, source) for name, source in view.source_statuses.items()}
+        | {f"mark-{name}": part("mark", name) for name in _MARKED}
+        | {f"tile-{name}": part(f"tile_{name}") for name in _TILES}
+        | {name: part(name) for name in ("ill", "notes")}
+        | {f"r{row.partition}-{name}": part(f"row_{name}", row) for row in view.rows for name in _CELLS}
+        | {name: part(name) for name in ("transactions", "proof", "preflight")}
     )
-    main = tag("main", _top(view, parts), _tiles(parts), parts["ill"], parts["notes"], _flow(view, parts), _more(parts))
-    body = tag("body", _defs(), main, data_at=str(stand), data_link="begin")
-    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def page(view: View, parts: Mapping[str, Markup], position: str) -> str:
+    """The whole document; ``position`` is where its event stream begins."""
+    return _templates().get_template("page.html").render(view=view, parts=parts, position=position)
 
 
 @cache
@@ -134,133 +64,102 @@ def asset(name: str) -> str:
     return files(__package__).joinpath(name).read_text("utf-8")
 
 
-def _defs() -> Markup:
-    return tag("svg", xray_html.patterns(), class_="defs", aria_hidden="true", width=0, height=0)
-
-
-def _top(view: View, parts: Mapping[str, Markup]) -> Markup:
-    names = view.names
-    where = tag("p", f"{names.input} → {names.output} · {names.bootstrap}", class_="hint")
-    lamps = tag("p", [[one, " "] for name, one in parts.items() if name.startswith("lamp-")], class_="lamps")
-    lost = tag("p", "no word from this page's own server: what stands here is old", id="lost", role="alert")
-    title = tag("h1", names.group, " ", parts["badge"])
-    buttons = tag("p", tag("button", "pause", type="button", id="pause"), " ", parts["when"], class_="clock")
-    return tag("header", tag("div", title, where), buttons, lamps, lost)
-
-
-def _tiles(parts: Mapping[str, Markup]) -> Markup:
-    return tag("div", [one for name, one in parts.items() if name.startswith("tile-")], class_="tiles")
-
-
-def _heads(heads: tuple[tuple[str, str], ...], left: set[str]) -> Markup:
-    found = [
-        tag("th", name, scope="col", title=title or None, class_="left" if name in left else None)
-        for name, title in heads
-    ]
-    return tag("thead", tag("tr", found))
-
-
-def _flow(view: View, parts: Mapping[str, Markup]) -> Markup:
-    head = _heads(fragments.HEADS, {"state", "what it does", "last transaction", "tail of the output"})
-    lines = [
-        tag("tr", [one for name, one in parts.items() if name.startswith(f"r{row.partition}-")], id=f"p{row.partition}")
-        for row in view.rows
-    ]
-    choices = [("all", "all"), ("ill", "wants a look"), ("working", "working"), ("idle", "idle")]
-    chips = [
-        tag("button", text, type="button", data_only=name, aria_pressed=str(name == "all").lower())
-        for name, text in choices
-    ]
-    title = tag("h2", "Flow", " ", parts["mark-flow"], parts["mark-tail"])
-    table = tag("table", head, tag("tbody", lines), id="flow", data_only="all")
-    above = tag("div", title, tag("p", chips, id="chips", hidden=True), class_="above")
-    return tag("section", above, tag("div", table, class_="wide"), _legend(view))
-
-
-def _legend(view: View) -> Markup:
-    """What signs, steps and patterns mean."""
-    states = [tag("span", f"{SIGNS[one]} {one}", class_=f"state {one}", title=MEANINGS[one]) for one in SIGNS]
-    steps = [[_swatch(f"step-{one}"), f" {one} "] for one in STEPS]
-    kinds = [tag("span", _swatch(kind.value), f" {kind.words} ", title=xray_labels.MEANINGS[kind]) for kind in ORDER]
-    return tag(
-        "div",
-        tag("p", "States: ", states),
-        tag("p", "Steps: ", steps),
-        tag("p", f"Tail, the last {view.tail:,} offsets, newest at the right: ", kinds, "│ last stable offset"),
-        class_="legend",
+@cache
+def _templates() -> Environment:
+    return templates(
+        __package__,
+        labels=labels,
+        patterns=xray_html.patterns(),
+        ORDER=ORDER,
+        STATES=STATES,
+        STEPS=STEPS,
+        UNHEALTHY=UNHEALTHY,
+        PROOF_SIGNS={"proven": "✓", "violated": "✗", "inconclusive": "?"},
+        SEVERITY_SIGNS={Severity.OK: "✓", Severity.UNKNOWN: "?", Severity.WARNING: "!", Severity.UNSAFE: "✗"},
+        by_severity=_by_severity,
+        command=command,
+        other_checks=_other_checks,
+        spark_points=spark_points,
+        step_boxes=step_boxes,
+        steps_title=_steps_title,
+        tail_boxes=tail_boxes,
+        worst_severity=_worst,
     )
 
 
-def _swatch(kind: str) -> Markup:
-    box = tag("rect", width=12, height=10, class_=kind)
-    return tag("svg", box, viewBox="0 0 12 10", width=12, height=10, class_="swatch", aria_hidden="true")
+def command(row: Row, view: View) -> str:
+    """What to run next; it changes nothing."""
+    bootstrap = f"--bootstrap {view.names.bootstrap}"
+    if row.state in {"blocked", "fenced"}:
+        return f"brew doctor {bootstrap}"
+    return f"brew lag {bootstrap} --input {view.names.input} --group {view.names.group}"
 
 
-def _more(parts: Mapping[str, Markup]) -> Markup:
-    left = {"ended", "outcome", "transactional id", "coordinator", "output"}
-    head = _heads(tuple((name, "") for name in fragments.TRANSACTION_HEADS), left)
-    table = tag("div", tag("table", head, parts["transactions"], class_="ledger"), class_="wide")
-    proof = tag("section", tag("h2", "Proof of the last run", " ", parts["mark-proof"]), parts["proof"])
-    checks = tag("section", tag("h2", "Preflight", " ", parts["mark-preflight"]), parts["preflight"])
-    return Markup(
-        tag("section", tag("h2", "Transactions, the latest"), table) + tag("div", proof, checks, class_="two")
-    )
+def spark_points(values: Sequence[float], wide: int, high: int) -> list[str]:
+    """A line over time, the newest at the right, nought at the bottom; `KEPT` values fill the width."""
+    top = max(values, default=0.0) or 1.0
+    step, count = wide / (KEPT - 1), len(values)
+    return [
+        f"{wide - step * (count - 1 - index):.1f},{high - 1 - (high - 2) * value / top:.1f}"
+        for index, value in enumerate(values)
+    ]
 
 
-def document(view: View) -> dict[str, Any]:
-    """All that page and terminal show; null is what nobody told."""
-    totals = view.totals
+def step_boxes(seconds: Mapping[str, float], wide: int) -> Iterable[tuple[str, str, str]]:
+    """Name, left edge and width of each of the six steps; all alike where no time is known."""
+    known = {name: max(0.0, seconds.get(name, 0.0)) for name in STEPS}
+    total, x = sum(known.values()), 0.0
+    for name, value in known.items():
+        width = wide * value / total if total else wide / len(known)
+        yield name, f"{x:.1f}", f"{width:.1f}"
+        x += width
+
+
+def _steps_title(seconds: Mapping[str, float]) -> str:
+    known = [f"{name} {labels.seconds(max(0.0, seconds[name]))}" for name in STEPS if name in seconds]
+    return ", ".join(known) or "no step reported yet"
+
+
+def tail_boxes(strip: Strip, last: int) -> dict[str, Any]:
+    """A log's last offsets at a scale at which ``last`` of them fill the width, its end at the right."""
+    unit = _TAIL_WIDE / max(1, last)
+
+    def x(offset: int) -> float:
+        return max(0.0, _TAIL_WIDE - unit * (strip.until - offset))
+
+    def boxes(column: Column) -> list[tuple[str, str, str, str, str]]:
+        width = unit * (column.end - column.start)
+        edge = " edge" if column.run is not None and width > _EDGE else ""
+        left, wide = f"{x(column.start):.1f}", f"{max(_LEAST_WIDE, width):.1f}"
+        return [
+            (f"{piece.kind}{edge}", left, f"{_TAIL_HIGH * above:.1f}", wide, f"{_TAIL_HIGH * share:.1f}")
+            for piece, above, share in column.stacked(_LEAST_SHARE)
+        ]
+
+    waiting = strip.log.last_stable < strip.log.end
     return {
-        "names": asdict(view.names),
-        "now_ms": view.now_ms,
-        "sources": {name: _source_document(lamp) for name, lamp in view.source_statuses.items()},
-        "totals": {
-            "rate": _rounded(totals.rate),
-            "unit": totals.unit,
-            "to_read": totals.left,
-            "exact": totals.exact,
-            "lag_s": _rounded(totals.lag_s),
-            "states": dict(totals.states),
-            "transactions": dict(totals.outcomes),
-            "counted": totals.counted,
-        },
-        "partitions": [_row(row) for row in view.rows],
-        "transactions": [_transaction(one) for one in view.transactions],
-        "proof": None if view.proof is None else asdict(view.proof),
-        "preflight": None if view.findings is None else [one.document() for one in view.findings],
-        "not_told": list(view.notes),
+        "wide": _TAIL_WIDE,
+        "high": _TAIL_HIGH,
+        "begin": f"{x(strip.start):.1f}",
+        "width": f"{_TAIL_WIDE - x(strip.start):.1f}",
+        "columns": [(labels.of_column(column), boxes(column)) for column in columns(strip, _MOST_COLUMNS)],
+        "stable": f"{x(max(strip.start, strip.log.last_stable)):.1f}" if waiting else None,
     }
 
 
-def _source_document(lamp: SourceStatus) -> dict[str, Any]:
-    return {"asked": not lamp.off, "said": lamp.said, "age_s": _rounded(lamp.age_s), "stale": lamp.stale}
+def _worst(findings: Sequence[Finding]) -> Severity:
+    present = {finding.severity for finding in findings}
+    return next((severity for severity in reversed(Severity) if severity in present), Severity.OK)
 
 
-def _row(row: Row) -> dict[str, Any]:
-    strip = row.strip
-    return {
-        "partition": row.partition,
-        "state": row.state,
-        "why": row.why,
-        "position": row.position,
-        "last_stable": row.last_stable,
-        "end": row.end,
-        "to_read": row.left,
-        "exact": row.exact,
-        "lag_s": _rounded(row.lag_s),
-        "rate": _rounded(row.rate),
-        "unit": row.unit,
-        "step": row.step,
-        "steps_s": {name: _rounded(seconds) for name, seconds in row.steps.items()},
-        "open_s": _rounded(row.open_s),
-        "last_transaction": None if row.last is None else _transaction(row.last),
-        "tail": None if strip is None else {kind.value: count for kind, count in strip.counts().items() if count},
-    }
+def _other_checks(findings: Sequence[Finding], worst: Severity) -> str:
+    counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
+    return ", ".join(labels.checks(severity, n) for severity, n in counts.items() if n and severity is not worst)
 
 
-def _transaction(one: Transaction) -> dict[str, Any]:
-    return asdict(one) | {"seconds": _rounded(one.seconds)}
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+def _by_severity(findings: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """What is in order, and the rest with the worst first."""
+    order = list(reversed(Severity))
+    ranked = sorted(findings, key=lambda finding: order.index(finding.severity))
+    fine = [finding for finding in ranked if finding.severity is Severity.OK]
+    return fine, ranked[: len(ranked) - len(fine)]

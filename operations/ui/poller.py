@@ -1,4 +1,4 @@
-"""A source that is asked on and on in a thread of its own; what it told last, and whether that is stale."""
+"""Polls each source of the live view in a thread of its own, at its own pace, and builds the view from the answers."""
 
 from __future__ import annotations
 
@@ -6,44 +6,91 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, cast
+from urllib.parse import urlsplit
 
 from brew.deadline import Deadline
-from brew.errors import BrewError
+from brew.errors import BrewError, UsageError
+from brew.observability.settings import PORT
+from brew.observability.status import Status
+from brew.preflight.finding import Finding
+from brew.settings import PipelineSettings
+from operations import preflight
+from operations.options import connected
+from operations.ui.build import PollResults, ViewHistory, build_view
+from operations.ui.model import InputSnapshot, Names, OutputTail, PollResult, Proof, View
+from operations.ui.sources import InputSource, LocalStatusSource, OutputTailSource, ProofSource, StatusSource
 
+OWN_STATUS = f"http://127.0.0.1:{PORT}/status"
+"""Where a run on this machine answers by default."""
 _T = TypeVar("_T")
-_STALE_AFTER_POLLS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class PollResult(Generic[_T]):
+class LiveSettings:
     """
-    What a source told last; ``at_s`` and ``since_s`` are monotonic seconds, of that answer and of the first question.
+    What to look at, and how often.
 
-    ``failed`` is why the latest question had no answer. ``every_s`` is the pause between two, ``patience_s`` the time
-    that one may take.
+    ``run`` names cluster, topics and group; ``statuses`` are addresses of running programs' `/status`; ``tail`` is how
+    many offsets of each output partition are drawn; ``patience_s`` is what one question may take.
     """
 
-    name: str
-    every_s: float
-    patience_s: float
-    value: _T | None = None
-    at_s: float | None = None
-    since_s: float = 0.0
-    took_s: float = 0.0
-    failed: str | None = None
+    run: PipelineSettings
+    statuses: tuple[str, ...] = ()
+    proof: Path | None = None
+    interval_s: float = 1.0
+    patience_s: float = 5.0
+    tail: int = 400
 
-    def age_s(self, now_s: float) -> float | None:
-        """How old the answer is; None where there was none yet."""
-        return None if self.at_s is None else max(0.0, now_s - self.at_s)
+    @classmethod
+    def of(cls, option: dict[str, Any]) -> LiveSettings:
+        """
+        From the options of `live_options`, once a broker has answered.
 
-    def stale(self, now_s: float) -> bool:
-        """True once a question failed, or no answer came for three of its pauses and the time that one may take."""
-        last = self.since_s if self.at_s is None else self.at_s
-        return (
-            self.failed is not None
-            or now_s - last > _STALE_AFTER_POLLS * max(self.every_s, self.took_s) + self.patience_s
+        Raises:
+            Unreachable: none did.
+            UsageError: a value is out of its limits.
+        """
+        run = PipelineSettings(
+            connected(option["bootstrap"]), option["topic"], option["output"], option["dead_letter"], option["group"]
         )
+        return cls(run, option["statuses"], option["proof"], option["interval"], option["patience"], option["tail"])
+
+    def __post_init__(self) -> None:
+        limits = [
+            ("--interval", self.interval_s, 0.1, 3600),
+            ("--patience", self.patience_s, 0.5, 120),
+            ("--tail", self.tail, 1, 100_000),
+        ]
+        for setting, value, least, most in limits:
+            if not least <= value <= most:
+                raise UsageError(f"{setting} is {value:g}: it has to be between {least:g} and {most:g}")
+        for one in self.statuses:
+            checked_address(one)
+
+
+def checked_address(url: str) -> str:
+    """
+    The address of a status document: `/status` where it names no path.
+
+    Raises:
+        UsageError: it is no http address, or holds a user or a password; the text repeats neither.
+    """
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise UsageError(
+            "--status-url holds a user or a password: command lines are seen by others; `/status` asks for none"
+        )
+    try:
+        known = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise UsageError(f"--status-url is {url!r}: write http://host:port, as in http://127.0.0.1:3000")
+    path = parts.path if parts.path not in {"", "/"} else "/status"
+    return f"{parts.scheme}://{parts.netloc}{path}"
 
 
 class Poller(Generic[_T]):
@@ -103,3 +150,79 @@ class Poller(Generic[_T]):
 
     def _failed(self, why: str, began: float) -> None:
         self._answer = replace(self._answer, failed=why, took_s=time.monotonic() - began)
+
+
+_TAIL_EVERY = 2
+_PROOF_EVERY_S = 2.0
+_PREFLIGHT_EVERY_S = 60.0
+_PREFLIGHT_PATIENCE_S = 40.0
+_LEAVE_S = 0.5
+
+
+class PollGroup:
+    """
+    One asker per source, however many look; all of them end with the block.
+
+    `view` is called by one thread at a time: it feeds what the looks before have left.
+    """
+
+    def __init__(self, settings: LiveSettings) -> None:
+        run, every_s, patience_s = settings.run, settings.interval_s, settings.patience_s
+        self._names = Names(run.group, run.input, run.output, run.connection.bootstrap)
+        self._tail_offsets = settings.tail
+        flows, tails = (
+            InputSource(run, ages=not settings.statuses),
+            OutputTailSource(run.connection, run.output, settings.tail),
+        )
+        self._flow: Poller[InputSnapshot] = Poller("flow", flows.ask, every_s, patience_s, flows.close)
+        self._tail: Poller[OutputTail] = Poller("tail", tails.ask, _TAIL_EVERY * every_s, patience_s)
+        self._statuses: list[Poller[Status]] = [
+            Poller(url, StatusSource(url).ask, every_s, patience_s) for url in map(checked_address, settings.statuses)
+        ]
+        self._own: Poller[Status | None] | None = None
+        if not settings.statuses:
+            self._own = Poller(OWN_STATUS, LocalStatusSource(OWN_STATUS, run).ask, every_s, patience_s)
+        self._proof: Poller[Proof] | None = None
+        if settings.proof is not None:
+            self._proof = Poller("proof", ProofSource(settings.proof).ask, _PROOF_EVERY_S, patience_s)
+        self._preflight: Poller[list[Finding]] = Poller(
+            "preflight", lambda _deadline: preflight.look(run), _PREFLIGHT_EVERY_S, _PREFLIGHT_PATIENCE_S
+        )
+        self._memory = ViewHistory()
+
+    def _pollers(self) -> list[Poller[Any]]:
+        found: list[Poller[Any]] = [self._flow, self._tail, self._preflight, *self._statuses]
+        return [*found, *(one for one in (self._own, self._proof) if one is not None)]
+
+    def _told(self) -> tuple[PollResult[Status], ...]:
+        """What running programs told; the one on this machine only where there is one."""
+        if self._own is None:
+            return tuple(one.answer for one in self._statuses)
+        own = self._own.answer
+        return () if own.value is None else (cast("PollResult[Status]", own),)
+
+    def view(self) -> View:
+        """What is known now."""
+        answers = PollResults(
+            self._flow.answer,
+            self._tail.answer,
+            self._told(),
+            None if self._proof is None else self._proof.answer,
+            self._preflight.answer,
+        )
+        now_ms = int(time.time() * 1000)
+        return build_view(self._names, answers, self._memory, time.monotonic(), now_ms, self._tail_offsets)
+
+    def __enter__(self) -> Self:
+        for one in self._pollers():
+            one.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for one in self._pollers():
+            one.stop()
+        deadline = Deadline(_LEAVE_S)
+        for one in self._pollers():
+            one.leave(deadline)

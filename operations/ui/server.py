@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
+import secrets
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -20,14 +23,14 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from brew.errors import Refused
+from brew.html import Markup
 from brew.names import ExitCode
-from operations.options import advised, say_json
+from operations.options import advised, live_options, say_json
 from operations.ui import page
-from operations.ui.fragments import parts
+from operations.ui.build import document
 from operations.ui.model import View
-from operations.ui.page import EventBroadcaster, StreamPosition, document
-from operations.ui.settings import LOOPBACK, live_options, loopback, settings_of
-from operations.ui.sources import PollGroup
+from operations.ui.page import parts
+from operations.ui.poller import LiveSettings, PollGroup
 
 _HEADERS = {
     "Content-Security-Policy": page.POLICY,
@@ -39,6 +42,83 @@ _HEADERS = {
 _KEEPALIVE_S = 2.0
 _GRACE_S = 1
 _MOST_READERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPosition:
+    """A reader's place: of which start and shape of the page, and up to which change it has seen."""
+
+    boot: str
+    change: int
+
+    def __str__(self) -> str:
+        return f"{self.boot}.{self.change}"
+
+    @classmethod
+    def parse(cls, text: str) -> StreamPosition | None:
+        """None where the text is no place that `str()` writes."""
+        boot, _, change = text.rpartition(".")
+        if not boot or not change.isascii() or not change.isdigit() or len(change) > 15:  # noqa: PLR2004 - any is too long
+            return None
+        return cls(boot, int(change))
+
+
+@dataclass(slots=True)
+class EventBroadcaster:
+    """
+    Keeps the newest parts; readers that are slow skip what lies between.
+
+    A page whose parts are not those of now (the program was started again, partitions came) has to load itself anew.
+    """
+
+    boot: str = field(default_factory=lambda: secrets.token_hex(4))
+    change: int = 0
+    closed: bool = False
+    _parts: dict[str, tuple[int, Markup]] = field(default_factory=dict)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def stand(self) -> StreamPosition:
+        return StreamPosition(self.boot, self.change)
+
+    def publish(self, parts: Mapping[str, Markup]) -> None:
+        """Take the parts as they are now, and wake the readers where one has changed."""
+        if self._parts and parts.keys() != self._parts.keys():
+            self.boot, self._parts = secrets.token_hex(4), {}
+        changed = [name for name, one in parts.items() if self._parts.get(name, (0, None))[1] != one]
+        if not changed:
+            return
+        self.change += 1
+        self._parts |= {name: (self.change, parts[name]) for name in changed}
+        self._wake()
+
+    def parts(self, names: Iterable[str] | None = None) -> dict[str, Markup]:
+        """All of them as they are now."""
+        return {name: one for name, (_, one) in self._parts.items() if names is None or name in names}
+
+    def since(self, stand: StreamPosition) -> dict[str, Markup] | None:
+        """What changed behind this place; None where the page has to be loaded anew."""
+        if stand.boot != self.boot or stand.change > self.change:
+            return None
+        return {name: one for name, (change, one) in self._parts.items() if change > stand.change}
+
+    def close(self) -> None:
+        """No more news: every stream ends."""
+        self.closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def wait_for_change(self, stand: StreamPosition, patience_s: float) -> None:
+        """Return once there is something behind this place, or after so many seconds."""
+        if self.closed or stand != self.stand:
+            return
+        try:
+            await asyncio.wait_for(self._news.wait(), patience_s)
+        except TimeoutError:
+            return
 
 
 class LiveView:
@@ -81,7 +161,7 @@ class LiveView:
 
     async def page(self, _request: Request) -> Response:
         view = await self._now()
-        return HTMLResponse(page.page(view, self.hub.parts(), self.hub.stand), headers=_HEADERS)
+        return HTMLResponse(page.page(view, self.hub.parts(), str(self.hub.stand)), headers=_HEADERS)
 
     async def json(self, _request: Request) -> Response:
         view = await self._now()
@@ -177,6 +257,7 @@ def serve(live: LiveView, listening: socket.socket, hosts: list[str]) -> None:
         raise live.failed
 
 
+LOOPBACK = "127.0.0.1"
 OWN_NAMES = [LOOPBACK, "localhost", "::1", "[::1]"]
 
 
@@ -200,7 +281,7 @@ def ui(host: str, port: int, *, as_json: bool, **option: Any) -> ExitCode:
     \b
     Exit codes: 3 refused or out of reach, 64 wrong usage, 143 ended by a signal.
     """  # noqa: D301 - click's own mark
-    settings = settings_of(option)
+    settings = LiveSettings.of(option)
     if not loopback(host):
         click.echo(
             f"--host is {host}: whoever reaches this machine reads topics, groups and offsets, with no password "
@@ -216,6 +297,16 @@ def ui(host: str, port: int, *, as_json: bool, **option: Any) -> ExitCode:
             # Whoever opened it to others may call it by any name.
             serve(LiveView(desk.view, settings.interval_s), listening, OWN_NAMES if loopback(host) else ["*"])
     return ExitCode.DONE
+
+
+def loopback(host: str) -> bool:
+    """True where only this machine's own programs reach it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -7,8 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any
 
 import orjson
 import urllib3
@@ -23,14 +22,9 @@ from brew.kafka.offsets import log_offsets
 from brew.kafka.raw_log import BatchFetcher, batch_fetcher, source_positions
 from brew.observability.status import Status, from_json
 from brew.offsets import LogOffsets
-from brew.preflight.finding import Finding
 from brew.settings import PipelineSettings
-from operations import preflight
 from operations.lag import Observer
-from operations.ui.build import PollResults, ViewHistory, build_view
-from operations.ui.model import InputSnapshot, Names, OutputTail, Proof, View
-from operations.ui.poller import Poller, PollResult
-from operations.ui.settings import OWN_STATUS, LiveSettings, checked_address
+from operations.ui.model import InputSnapshot, OutputTail, Proof
 from operations.xray.model import Run, RunBuilder, Strip
 
 _PROVEN, _VIOLATED, _INCONCLUSIVE = "proven", "violated", "inconclusive"
@@ -308,84 +302,3 @@ class ProofSource:
             text = f"{self._path.name}: {why}; write it with `python -m proof verify --json > FILE`"
             raise Refused(text) from error
         return self._proof
-
-
-def findings(run: PipelineSettings) -> list[Finding]:
-    """All checks of a run with these topics; their deadline is their own."""
-    return preflight.look(run)
-
-
-_TAIL_EVERY = 2
-_PROOF_EVERY_S = 2.0
-_PREFLIGHT_EVERY_S = 60.0
-_PREFLIGHT_PATIENCE_S = 40.0
-_LEAVE_S = 0.5
-
-
-class PollGroup:
-    """
-    One asker per source, however many look; all of them end with the block.
-
-    `view` is called by one thread at a time: it feeds what the looks before have left.
-    """
-
-    def __init__(self, settings: LiveSettings) -> None:
-        run, every_s, patience_s = settings.run, settings.interval_s, settings.patience_s
-        self._names = Names(run.group, run.input, run.output, run.connection.bootstrap)
-        self._tail_offsets = settings.tail
-        flows, tails = (
-            InputSource(run, ages=not settings.statuses),
-            OutputTailSource(run.connection, run.output, settings.tail),
-        )
-        self._flow: Poller[InputSnapshot] = Poller("flow", flows.ask, every_s, patience_s, flows.close)
-        self._tail: Poller[OutputTail] = Poller("tail", tails.ask, _TAIL_EVERY * every_s, patience_s)
-        self._statuses: list[Poller[Status]] = [
-            Poller(url, StatusSource(url).ask, every_s, patience_s) for url in map(checked_address, settings.statuses)
-        ]
-        self._own: Poller[Status | None] | None = None
-        if not settings.statuses:
-            self._own = Poller(OWN_STATUS, LocalStatusSource(OWN_STATUS, run).ask, every_s, patience_s)
-        self._proof: Poller[Proof] | None = None
-        if settings.proof is not None:
-            self._proof = Poller("proof", ProofSource(settings.proof).ask, _PROOF_EVERY_S, patience_s)
-        self._preflight: Poller[list[Finding]] = Poller(
-            "preflight", lambda _deadline: findings(run), _PREFLIGHT_EVERY_S, _PREFLIGHT_PATIENCE_S
-        )
-        self._memory = ViewHistory()
-
-    def _pollers(self) -> list[Poller[Any]]:
-        found: list[Poller[Any]] = [self._flow, self._tail, self._preflight, *self._statuses]
-        return [*found, *(one for one in (self._own, self._proof) if one is not None)]
-
-    def _told(self) -> tuple[PollResult[Status], ...]:
-        """What running programs told; the one on this machine only where there is one."""
-        if self._own is None:
-            return tuple(one.answer for one in self._statuses)
-        own = self._own.answer
-        return () if own.value is None else (cast("PollResult[Status]", own),)
-
-    def view(self) -> View:
-        """What is known now."""
-        answers = PollResults(
-            self._flow.answer,
-            self._tail.answer,
-            self._told(),
-            None if self._proof is None else self._proof.answer,
-            self._preflight.answer,
-        )
-        now_ms = int(time.time() * 1000)
-        return build_view(self._names, answers, self._memory, time.monotonic(), now_ms, self._tail_offsets)
-
-    def __enter__(self) -> Self:
-        for one in self._pollers():
-            one.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for one in self._pollers():
-            one.stop()
-        deadline = Deadline(_LEAVE_S)
-        for one in self._pollers():
-            one.leave(deadline)

@@ -22,12 +22,11 @@ from rich.text import Text
 from brew.deadline import Deadline
 from brew.names import ExitCode
 from brew.preflight.finding import Severity
-from operations.options import advised, json_option, say_json
-from operations.ui import labels
+from operations import labels
+from operations.options import advised, json_option, live_options, say_json
+from operations.ui.build import document
 from operations.ui.model import LOOKING, STATES, UNHEALTHY, Row, SourceStatus, Transaction, View
-from operations.ui.page import document
-from operations.ui.settings import live_options, settings_of
-from operations.ui.sources import PollGroup
+from operations.ui.poller import LiveSettings, PollGroup
 from operations.xray.text import cells
 
 _STYLES = {"working": "green", "blocked": "yellow", **dict.fromkeys(("stuck", "fenced", "unrecoverable"), "bold red")}
@@ -58,7 +57,7 @@ def _head(view: View, width: int) -> Iterator[Text]:
     numbers.append(f"  {labels.number(totals.left, exact=totals.exact)} ", "bold").append(f"to read{oldest}  ")
     for state in STATES:
         if totals.states.get(state):
-            numbers.append(f"{labels.SIGNS[state]} {totals.states[state]} {state}  ", _STYLES.get(state, "dim"))
+            numbers.append(f"{labels.STATE_SIGNS[state]} {totals.states[state]} {state}  ", _STYLES.get(state, "dim"))
     yield _cut(numbers, width)
     yield _cut(_transactions_line(view), width)
     lamps = Text()
@@ -113,7 +112,7 @@ def _cells(row: Row, tail: int, width: int) -> list[Text]:
         does = f"open {labels.seconds(row.open_s)}"
     told = [
         Text(str(row.partition)),
-        Text(f"{labels.SIGNS[row.state]} {row.state}", style),
+        Text(f"{labels.STATE_SIGNS[row.state]} {row.state}", style),
         Text(_short(does or "", _NARROW if width >= _WIDE else 14), style if row.state in UNHEALTHY else ""),
         Text(labels.rate(row.rate)),
         Text(labels.number(row.left, exact=row.exact)),
@@ -132,7 +131,7 @@ def _cells(row: Row, tail: int, width: int) -> list[Text]:
 def _last(one: Transaction | None) -> Text:
     if one is None:
         return Text(labels.NONE, "dim")
-    text = Text(f"{labels.OUTCOMES[one.outcome]} ", _OUTCOMES[one.outcome]).append(labels.records(one))
+    text = Text(f"{labels.OUTCOME_SIGNS[one.outcome]} ", _OUTCOMES[one.outcome]).append(labels.records(one))
     if one.seconds is not None:
         text.append(f" {labels.seconds(one.seconds)}")
     return text.append(f" {one.producer_id}:{one.epoch}", "dim")
@@ -141,11 +140,13 @@ def _last(one: Transaction | None) -> Text:
 def _foot(view: View, height: int) -> Iterator[Text]:
     """Whole sentences for what is ill; the latest transactions where there is room."""
     for row in view.ill()[:3]:
-        yield Text(f"{labels.SIGNS[row.state]} partition {row.partition} {row.state}: {row.why}", _STYLES[row.state])
+        yield Text(
+            f"{labels.STATE_SIGNS[row.state]} partition {row.partition} {row.state}: {row.why}", _STYLES[row.state]
+        )
     if height >= len(view.rows) + _NARROW:
         for one in view.transactions[:_TRANSACTIONS]:
-            yield Text(f"{labels.OUTCOMES[one.outcome]} ", _OUTCOMES[one.outcome]).append(
-                labels.transaction(one), "dim"
+            yield Text(f"{labels.OUTCOME_SIGNS[one.outcome]} ", _OUTCOMES[one.outcome]).append(
+                labels.of_transaction(one), "dim"
             )
     for note in view.notes:
         yield Text(f"not told: {note}", "cyan")
@@ -230,7 +231,7 @@ def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
     \b
     Exit codes: 0 shown once, or q, 3 refused or out of reach, 64 wrong usage, 143 ended by a signal.
     """  # noqa: D301 - click's own mark
-    settings = settings_of(option)
+    settings = LiveSettings.of(option)
     console = Console()
     with PollGroup(settings) as desk:
         if once or not (as_json or console.is_terminal):

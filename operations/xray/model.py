@@ -1,9 +1,11 @@
-"""One partition as runs of offsets with one fate each, folded from raw batches; pure."""
+"""One partition as runs of offsets with one state each, folded from raw batches, and as columns to draw; pure."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from brew.cluster import RawBatch
@@ -32,6 +34,7 @@ class Kind(enum.StrEnum):
         return self.value.replace("-", " ")
 
 
+ORDER = (Kind.PLAIN, Kind.COMMITTED, Kind.ABORTED, Kind.OPEN, Kind.COMMIT_MARKER, Kind.ABORT_MARKER)
 _ENDS = {"commit": (Kind.COMMITTED, Kind.COMMIT_MARKER), "abort": (Kind.ABORTED, Kind.ABORT_MARKER)}
 
 
@@ -211,3 +214,151 @@ class RunBuilder:
             for run in some:
                 self._close(run)
         return self.runs
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Last stable offset, high watermark and the group's position at one moment."""
+
+    stable: int
+    end: int
+    group: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The moments in rising order; the last one is what the brokers told when they were asked."""
+
+    moments: tuple[int, ...]
+    bounds: tuple[tuple[Bounds, ...], ...] = field(repr=False)
+
+    def written(self, run: Run) -> int:
+        """The first moment at which the run lies in the log."""
+        return bisect_left(self.moments, run.written_ms)
+
+    def ended(self, run: Run) -> int:
+        """The first moment at which its fate is known; behind the last one if it is open."""
+        if run.ended_ms is None:
+            return len(self.moments) if run.kind is Kind.OPEN else self.written(run)
+        return max(self.written(run), bisect_left(self.moments, run.ended_ms))
+
+
+_NOW = Timeline((0,), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Offsets of one kind in a column, from when they lie there and from when their fate is known (moments)."""
+
+    kind: Kind
+    offsets: int
+    written: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """
+    Who wrote what lies in a bin, and from where; runs that only begin or end in it count whole, markers not at all.
+
+    ``producer_id`` is there where one producer wrote it all, ``epochs`` are its first and last; ``source`` is there
+    where all came from one source partition: its first and last offset.
+    """
+
+    producers: int = 0
+    producer_id: int | None = None
+    epochs: tuple[int, int] | None = None
+    partitions: int = 0
+    source: Sources | None = None
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> Writers:
+        # A fence's marker carries the next epoch, which has written nothing yet.
+        wrote = [run for run in runs if not run.kind.marker] or runs
+        epochs = [(run.producer_id, run.epoch) for run in wrote if run.producer_id >= 0]
+        ids = {producer for producer, _ in epochs}
+        alone = len(ids) == 1
+        ends = [(run.first, run.last) for run in runs if run.first is not None and run.last is not None]
+        places = {(source.topic, source.partition) for pair in ends for source in pair}
+        return cls(
+            len(ids),
+            next(iter(ids)) if alone else None,
+            (min(epochs)[1], max(epochs)[1]) if alone else None,
+            len(places),
+            (min(first for first, _ in ends), max(last for _, last in ends)) if len(places) == 1 else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The offsets `[start, end)`, drawn as one; ``run`` is there where it is all of it, else ``writers`` tell whose."""
+
+    start: int
+    end: int
+    pieces: tuple[Piece, ...]
+    runs: int
+    run: Run | None = None
+    writers: Writers = Writers()
+
+    @property
+    def offsets(self) -> Counter[Kind]:
+        counts: Counter[Kind] = Counter()
+        for piece in self.pieces:
+            counts[piece.kind] += piece.offsets
+        return counts
+
+    def stacked(self, least: float) -> Iterator[tuple[Piece, float, float]]:
+        """Each piece with what lies above it and its own height, as shares of the column, ``least`` at the least."""
+        width = self.end - self.start
+        shares = [max(piece.offsets, least * width) for piece in self.pieces]
+        total, above = max(sum(shares), width), 0.0
+        for piece, share in zip(self.pieces, shares, strict=True):
+            yield piece, above / total, share / total
+            above += share
+
+
+def columns(strip: Strip, most: int, line: Timeline = _NOW) -> list[Column]:
+    """The strip in offset order, in at most ``most`` columns; offsets that hold nothing are left out of the pieces."""
+    if len(strip.runs) <= most:
+        return [_single_run(run, line) for run in strip.runs]
+    return binned(strip, most, line)
+
+
+def _single_run(run: Run, line: Timeline) -> Column:
+    piece = Piece(run.kind, run.offsets, line.written(run), line.ended(run))
+    return Column(run.start, run.end, (piece,), 1, run)
+
+
+def binned(strip: Strip, most: int, line: Timeline = _NOW) -> list[Column]:
+    """Bins of equal width over the whole strip; those that hold nothing are left out."""
+    span = strip.until - strip.start
+    width = max(1, -(-span // most))
+    count = -(-span // width)
+    offsets: list[Counter[tuple[Kind, int, int]]] = [Counter() for _ in range(count)]
+    begun = [0] * count
+    inside: list[list[Run]] = [[] for _ in range(count)]
+    for run in strip.runs:
+        key = (run.kind, line.written(run), line.ended(run))
+        start, index = run.start, (run.start - strip.start) // width
+        begun[index] += 1
+        while start < run.end:
+            edge = min(run.end, strip.start + (index + 1) * width)
+            offsets[index][key] += edge - start
+            inside[index].append(run)
+            start, index = edge, index + 1
+    return [
+        Column(
+            strip.start + index * width,
+            min(strip.until, strip.start + (index + 1) * width),
+            tuple(Piece(kind, n, written, ended) for (kind, written, ended), n in sorted(bin_.items(), key=_place)),
+            begun[index],
+            writers=Writers.of(inside[index]),
+        )
+        for index, bin_ in enumerate(offsets)
+        if bin_
+    ]
+
+
+def _place(item: tuple[tuple[Kind, int, int], int]) -> tuple[int, int, int]:
+    kind, written, ended = item[0]
+    return ORDER.index(kind), written, ended

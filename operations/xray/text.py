@@ -7,10 +7,9 @@ from typing import Any
 
 from rich.text import Text
 
-from operations.xray import labels as xray_labels
-from operations.xray.columns import ORDER, Column, binned, columns
+from operations import labels
 from operations.xray.html import MOST_COLUMNS
-from operations.xray.model import Kind, Run, Strip
+from operations.xray.model import ORDER, Column, Kind, Run, Strip, binned, columns
 from operations.xray.timeline import Xray
 
 _SIGNS = {
@@ -76,7 +75,7 @@ def _numbers(strip: Strip) -> str:
     counts, log = strip.counts(), strip.log
     parts = [f"{counts[kind]:,} {kind.words}" for kind in ORDER if counts[kind] and not kind.marker]
     if (strip.start, strip.until) != (log.first, log.end):
-        parts.append(f"of {xray_labels.span(strip.start, strip.until)}")
+        parts.append(f"of {labels.span(strip.start, strip.until)}")
     parts += [f"log start {log.first:,}", f"LSO {log.last_stable:,}", f"HW {log.end:,}"]
     return " · ".join(parts if strip.group is None else [*parts, f"group {strip.group:,}"])
 
@@ -84,7 +83,7 @@ def _numbers(strip: Strip) -> str:
 def document(xray: Xray) -> dict[str, Any]:
     """Strips with their counts, and their runs; bins instead where a strip has more runs than a picture shows."""
     return {
-        "taken": xray_labels.date(xray.taken_ms),
+        "taken": labels.date(xray.taken_ms),
         "group": xray.group,
         "strips": [{"role": xray.role(strip), **_strip(strip)} for strip in xray.strips],
         "steps": [{"at_ms": one.at_ms, "step": one.name, "partition": one.partition} for one in xray.told],

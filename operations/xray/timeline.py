@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from brew.cluster import OffsetBatch, OffsetCommit
 from brew.journal import Entry, Phase, Step
-from operations.xray.model import Kind, Run, Strip
+from operations.xray.model import Bounds, Run, Strip, Timeline
 
 _EVENT_STEPS = {Step.FENCE, Step.BEGIN, Step.FLUSH, Step.SEND_OFFSETS, Step.COMMIT, Step.ABORT}
 _CRASHED = "crashed"
@@ -139,33 +138,6 @@ def _flushed(run: Run, by_source: Mapping[tuple[str, int], Sequence[Attempt]]) -
         if inside and (run.ended_ms is None or attempt.began_ms <= run.ended_ms):
             return attempt.wrote_ms
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Last stable offset, high watermark and the group's position at one moment."""
-
-    stable: int
-    end: int
-    group: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """The moments in rising order; the last one is what the brokers told when they were asked."""
-
-    moments: tuple[int, ...]
-    bounds: tuple[tuple[Bounds, ...], ...] = field(repr=False)
-
-    def written(self, run: Run) -> int:
-        """The first moment at which the run lies in the log."""
-        return bisect_left(self.moments, run.written_ms)
-
-    def ended(self, run: Run) -> int:
-        """The first moment at which its fate is known; behind the last one if it is open."""
-        if run.ended_ms is None:
-            return len(self.moments) if run.kind is Kind.OPEN else self.written(run)
-        return max(self.written(run), bisect_left(self.moments, run.ended_ms))
 
 
 def timeline(

@@ -31,9 +31,9 @@ from brew.names import ExitCode
 from brew.offsets import SourcePosition
 from brew.settings import PipelineSettings
 from operations.ui.model import transactions
+from operations.ui.poller import LiveSettings, PollGroup
 from operations.ui.server import LiveView
-from operations.ui.settings import LiveSettings
-from operations.ui.sources import OutputTailSource, PollGroup
+from operations.ui.sources import OutputTailSource
 from proof.wire.proxy import WireProxy
 
 CANARY = "canary-5f1d0c"

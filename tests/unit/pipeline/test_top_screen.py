@@ -11,8 +11,8 @@ from rich.console import Console
 from ui_views import PollResults, failed, flow, holder, look, moving, running, seen, status, statuses, strip, tails
 
 from operations.ui import terminal
+from operations.ui.build import document
 from operations.ui.model import View
-from operations.ui.page import document
 from operations.ui.terminal import screen, sparkline
 
 

@@ -9,7 +9,7 @@ from xray_logs import T0, batch, marker
 
 from brew.cluster import RawBatch
 from brew.offsets import LogOffsets, SourcePosition
-from operations.ui import labels
+from operations import labels
 from operations.ui.model import Transaction, transactions
 from operations.xray.model import RunBuilder, Strip
 
@@ -57,8 +57,8 @@ def test_a_transaction_whose_beginning_was_not_read_is_told_as_a_least_number(re
     assert told.records is not None
     assert 399 <= told.records < records
     assert labels.records(told) == f"≥ {told.records:,}"
-    assert f"at least {told.records:,} records" in labels.transaction(told)
-    assert f"up to offset {records - 1:,}" in labels.transaction(told)
+    assert f"at least {told.records:,} records" in labels.of_transaction(told)
+    assert f"up to offset {records - 1:,}" in labels.of_transaction(told)
 
 
 def test_a_marker_before_it_shows_where_a_transaction_of_a_kept_producer_begins() -> None:
@@ -72,7 +72,7 @@ def test_a_marker_whose_records_were_not_read_tells_no_number() -> None:
     """The tail begins at the marker itself; once the records before it are read, they are counted."""
     batches = long(20)
     assert cut(batches[-1:], tail=1).records is None
-    assert labels.transaction(cut(batches[-1:], tail=1)).count("records not counted") == 1
+    assert labels.of_transaction(cut(batches[-1:], tail=1)).count("records not counted") == 1
     assert (cut(batches, tail=1).records, cut(batches, tail=1).exact) == (20, True)
 
 
@@ -89,4 +89,4 @@ def test_another_writers_records_in_between_do_not_count() -> None:
 def test_one_record_is_one_record() -> None:
     """Not `1 records`."""
     told = replace(cut(long(20)), records=1)
-    assert "1 record in output" in labels.transaction(told)
+    assert "1 record in output" in labels.of_transaction(told)

@@ -27,11 +27,10 @@ from ui_views import (
 
 from brew.html import tag
 from brew.preflight.finding import Finding, Severity
-from operations.ui import fragments, page
-from operations.ui.fragments import parts
-from operations.ui.model import View
-from operations.ui.page import EventBroadcaster, StreamPosition
-from operations.ui.poller import PollResult
+from operations.ui import page
+from operations.ui.model import PollResult, View
+from operations.ui.page import parts
+from operations.ui.server import EventBroadcaster, StreamPosition
 
 EVIL = '"><script>alert(1)</script>\u202e'
 
@@ -40,7 +39,7 @@ def drawn(view: View) -> Page:
     found = parts(view)
     hub = EventBroadcaster()
     hub.publish(found)
-    return Page(page.page(view, found, hub.stand))
+    return Page(page.page(view, found, str(hub.stand)))
 
 
 def test_the_first_paint_holds_all_there_is() -> None:
@@ -63,7 +62,7 @@ def test_a_blocked_partition_is_named_with_the_command_that_tells_more() -> None
     view = seen(PollResults(flow(look(0, 5, 5), look(1, 10, 10, 22, holders=holder(1))), tails(strip(0), strip(1))))
     texts = drawn(view).texts
     assert "▲ partition 1 blocked: 12 offsets behind 'billing-7'" in texts["ill"]
-    assert "pipeline doctor --bootstrap k:9092" in texts["ill"]
+    assert "brew doctor --bootstrap k:9092" in texts["ill"]
     assert "▲1" in texts["tile-states"]
     assert "12 offsets behind" in texts["r1-does"]
 
@@ -124,11 +123,13 @@ def test_a_stale_source_is_marked_where_its_numbers_stand() -> None:
 @pytest.mark.parametrize("count", [0, 1, 90])
 def test_small_pictures_are_whole(count: int) -> None:
     """With no value, one, and as many as fit."""
-    line = fragments.sparkline([1.0] * count, 90, 72, 16, "x")
-    assert ("polyline" in line) == (count > 1)
-    assert "NaN" not in line
-    assert fragments.steps({}).count("<rect") == 6
-    assert 'class="waits"' in fragments.tail_drawing(strip(), TAIL)
+    view = seen(PollResults(flow(look(0, 10, 50)), tails(strip())))
+    row = replace(view.rows[0], trace=(1.0,) * count, steps={}, step="fence", state="working")
+    cells = parts(replace(view, rows=(row,), tail=TAIL))
+    assert ("polyline" in cells["r0-rate"]) == (count > 1)
+    assert "nan" not in cells["r0-rate"].lower()
+    assert cells["r0-does"].count("<rect") == 6
+    assert 'class="waits"' in cells["r0-tail"]
 
 
 class Balanced(HTMLParser):

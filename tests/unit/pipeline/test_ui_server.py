@@ -15,8 +15,8 @@ from brew.connection import Connection
 from brew.errors import UsageError
 from brew.settings import PipelineSettings
 from operations.ui.model import View
-from operations.ui.server import LiveView
-from operations.ui.settings import LiveSettings, checked_address, loopback
+from operations.ui.poller import LiveSettings, checked_address
+from operations.ui.server import LiveView, loopback
 
 TICK_S = 0.05
 

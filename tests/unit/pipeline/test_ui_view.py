@@ -28,11 +28,10 @@ from ui_views import (
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
 from brew.observability.status import Transactions
-from operations.ui.build import PollResults, ViewHistory
-from operations.ui.fragments import parts
-from operations.ui.model import InputSnapshot
-from operations.ui.page import document
-from operations.ui.poller import Poller, PollResult
+from operations.ui.build import PollResults, ViewHistory, document
+from operations.ui.model import InputSnapshot, PollResult
+from operations.ui.page import parts
+from operations.ui.poller import Poller
 from operations.ui.terminal import screen
 
 

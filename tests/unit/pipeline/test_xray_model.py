@@ -13,12 +13,10 @@ from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
 from brew.errors import UsageError
 from brew.journal import Entry, Phase, Step
 from brew.offsets import LogOffsets, SourcePosition
-from operations.xray import labels as xray_labels
+from operations import labels
 from operations.xray import timeline
-from operations.xray.collect import Window
-from operations.xray.columns import Column, Writers, binned, columns
-from operations.xray.command import window_of
-from operations.xray.model import Kind, RunBuilder, Strip
+from operations.xray.command import Window, window_of
+from operations.xray.model import Column, Kind, RunBuilder, Strip, Writers, binned, columns
 from operations.xray.timeline import effective_commits, read
 
 _MOVES = st.lists(
@@ -116,7 +114,7 @@ def test_a_bin_tells_its_writer_where_it_is_one_and_how_many_where_they_are_more
     (alone,) = binned(strip("out", given), 1)
     source = (SourcePosition("in", 0, 0), SourcePosition("in", 0, 7))
     assert alone.writers == Writers(1, 7, (4, 6), 1, source)
-    assert xray_labels.of_column(alone).endswith("; producer 7 epochs 4 to 6; source in[0] 0 to 7")
+    assert labels.of_column(alone).endswith("; producer 7 epochs 4 to 6; source in[0] 0 to 7")
     aborted, _, _ = binned(strip("out", given[:3]), 3)[:3]
     assert aborted.writers.epochs == (4, 4)
     (marked,) = [one for one in binned(strip("out", given[:2]), 9) if Kind.ABORT_MARKER in one.offsets]
@@ -126,9 +124,9 @@ def test_a_bin_tells_its_writer_where_it_is_one_and_how_many_where_they_are_more
     found.runs[0].first = found.runs[0].last = SourcePosition("in", 1, 3)
     (mixed,) = binned(found, 1)
     assert mixed.writers == Writers(2, None, None, 2, None)
-    assert xray_labels.of_column(mixed).endswith("; 2 producers; from 2 source partitions")
+    assert labels.of_column(mixed).endswith("; 2 producers; from 2 source partitions")
     (plain,) = binned(strip("in", [batch(0, 1, -1, tx=False), batch(1, 1, -1, tx=False)]), 1)
-    assert xray_labels.of_column(plain) == "offsets 0 to 1: 2 plain; no producer id"
+    assert labels.of_column(plain) == "offsets 0 to 1: 2 plain; no producer id"
 
 
 def test_a_transactions_batches_are_one_run_and_another_producers_between_them_cut_it() -> None:

@@ -12,8 +12,7 @@ from brew.observability import status as told
 from brew.offsets import Committed, LogOffsets, SourcePosition
 from operations.partition_state import PartitionSnapshot, Remaining
 from operations.ui.build import PollResults, ViewHistory, build_view
-from operations.ui.model import InputSnapshot, Names, OutputTail, View
-from operations.ui.poller import PollResult
+from operations.ui.model import InputSnapshot, Names, OutputTail, PollResult, View
 from operations.xray.model import RunBuilder, Strip
 
 NAMES = Names("g", "in", "out", "k:9092")

@@ -1,0 +1,198 @@
+"""How tables, pages and terminals word numbers, times, states, transactions and pieces of a log; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from brew.offsets import SourcePosition
+from brew.preflight.finding import Severity
+from operations.ui.model import Transaction
+from operations.xray.model import ORDER, Column, Kind, Run, Strip, Writers
+
+NONE = "-"
+STATE_SIGNS = {
+    "working": "●",
+    "idle": "○",
+    "blocked": "▲",
+    "fenced": "⊘",
+    "stuck": "✗",
+    "unrecoverable": "✗",
+    "looking": "…",
+    "unknown": "?",
+}
+STATE_MEANINGS = {
+    "working": "the position moves, or a transaction is open within its time-out",
+    "idle": "nothing is left to read",
+    "blocked": "all up to the last stable offset is read; somebody's open transaction holds it back",
+    "fenced": "transactions begin and none commits",
+    "stuck": "there is something to read and nothing moves",
+    "unrecoverable": "it can't go on by itself",
+    "looking": "not observed for long enough to say",
+    "unknown": "no source reports it",
+}
+KIND_MEANINGS = {
+    Kind.PLAIN: "plain: written outside of transactions, visible at once",
+    Kind.COMMITTED: "committed: visible to read_committed readers",
+    Kind.ABORTED: "aborted: in the log, and no read_committed reader sees it",
+    Kind.OPEN: "open: its transaction has not ended, read_committed readers wait before it",
+    Kind.COMMIT_MARKER: "commit marker: ends a transaction, takes an offset",
+    Kind.ABORT_MARKER: "abort marker: ends a transaction, takes an offset",
+}
+OUTCOME_SIGNS = {"committed": "✓", "aborted": "✗", "open": "…"}
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_FEW = 10
+
+
+def printable(text: str, kept: str = "") -> str:
+    """The text without characters that a terminal could take for a command."""
+    return "".join(c if c.isprintable() or c in kept else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def seconds(value: float | None) -> str:
+    """Two significant digits: `3 ms`, `0.42 s`, `12 s`, `3 min`."""
+    if value is None:
+        return NONE
+    if value < 0.01:  # noqa: PLR2004 - below that milliseconds read better
+        return f"{value * 1000:.1f} ms"
+    if value < 2 * _MINUTE:
+        return f"{value:.{2 if value < 1 else 1 if value < _FEW else 0}f} s"
+    if value < 2 * _HOUR:
+        return f"{value / _MINUTE:.0f} min"
+    return f"{value / _HOUR:.0f} h" if value < 2 * _DAY else f"{value / _DAY:.0f} d"
+
+
+def ago(value: float | None) -> str:
+    return "" if value is None else "now" if value < 1 else f"{seconds(float(int(value)))} ago"
+
+
+def number(value: int | None, *, exact: bool = True) -> str:
+    return NONE if value is None else f"{value:,}" if exact else f"≤ {value:,}"
+
+
+def rate(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.0f}" if value >= _FEW or value == 0 else f"{value:.1f}"
+
+
+def clock(ms: int | None) -> str:
+    return NONE if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+
+
+def date(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def utc(ms: int) -> datetime | None:
+    """A record's timestamp, which may be any 64-bit number; None where no calendar has it."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def iso(moment: datetime) -> str:
+    """ISO 8601 in UTC, to the millisecond."""
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def span(start: int, end: int) -> str:
+    """Offsets `[start, end)` for people, who count the last one in."""
+    return f"offset {start:,}" if end == start + 1 else f"offsets {start:,} to {end - 1:,}"
+
+
+def checks(severity: Severity, count: int) -> str:
+    """So many checks of that severity."""
+    return f"{count} {severity.value}{'s' * (severity is Severity.WARNING and count != 1)}"
+
+
+def records(transaction: Transaction) -> str:
+    """How many a transaction holds, for a cell: `750`, or `≥ 400` where its beginning was not read."""
+    if transaction.records is None:
+        return NONE
+    return f"{'' if transaction.exact else '≥ '}{transaction.records:,}"
+
+
+def coordinator(transaction: Transaction) -> str:
+    """What the coordinator reports of an open transaction: state, and age against its time-out."""
+    if transaction.state is None or transaction.timeout_s is None:
+        return NONE
+    return f"{transaction.state}, {seconds(transaction.seconds)} of {seconds(transaction.timeout_s)}"
+
+
+def of_transaction(transaction: Transaction) -> str:
+    """A transaction in one sentence."""
+    name = f"{transaction.transactional_id}: " if transaction.transactional_id else ""
+    held = "records not counted"
+    if transaction.records is not None:
+        least = "" if transaction.exact else "at least "
+        held = f"{least}{transaction.records:,} record{'s' * (transaction.records != 1)}"
+    parts = [
+        f"{name}{transaction.outcome}",
+        f"producer {transaction.producer_id}, epoch {transaction.epoch}",
+        f"{held} in output partition {transaction.partition}",
+    ]
+    if transaction.last is not None:
+        first, last = transaction.first, transaction.last
+        offsets = f"up to offset {last:,}" if first is None else span(first, last + 1)
+        parts.append(f"input partition {transaction.source}, {offsets}")
+    if transaction.marker is not None:
+        parts.append(f"marker at {transaction.marker:,}")
+    if transaction.state is not None:
+        parts.append(f"coordinator: {coordinator(transaction)}")
+    return "; ".join(parts)
+
+
+def of_run(run: Run) -> str:
+    """Offsets, kind, writer, source, and how its transaction ended."""
+    parts = [f"{span(run.start, run.end)}: {run.kind.words}"]
+    if not run.kind.marker:
+        parts.append(f"{run.records:,} record{'s' * (run.records != 1)}")
+    parts.append(f"producer {run.producer_id} epoch {run.epoch}" if run.producer_id >= 0 else "no producer id")
+    if run.first is not None and run.last is not None:
+        parts.append(_of_source(run.first, run.last))
+    if run.earlier.records or not run.earlier.whole:
+        parts.append("its transaction begins before this window")
+    if run.marker is not None:
+        parts.append(f"ended by the marker at {run.marker:,}")
+    return "; ".join(parts)
+
+
+def _of_source(first: SourcePosition, last: SourcePosition) -> str:
+    to = f"{last.offset:,}" if (first.topic, first.partition) == (last.topic, last.partition) else str(last)
+    return f"source {first.topic}[{first.partition}] {first.offset:,} to {to}"
+
+
+def of_column(column: Column) -> str:
+    if column.run is not None:
+        return of_run(column.run)
+    counts = column.offsets
+    kinds = ", ".join(f"{counts[kind]:,} {kind.words}" for kind in ORDER if counts[kind])
+    return "; ".join([f"{span(column.start, column.end)}: {kinds}", *_of_writers(column.writers)])
+
+
+def _of_writers(writers: Writers) -> Iterator[str]:
+    """One producer with its epochs and one source partition with its offsets, or how many there are."""
+    if writers.producer_id is None or writers.epochs is None:
+        yield f"{writers.producers:,} producers" if writers.producers else "no producer id"
+    else:
+        first, last = writers.epochs
+        yield f"producer {writers.producer_id} epoch{f' {first}' if first == last else f's {first} to {last}'}"
+    if writers.source is not None:
+        yield _of_source(*writers.source)
+    elif writers.partitions:
+        yield f"from {writers.partitions:,} source partitions"
+
+
+def of_commit(group: str, start: int, end: int, at_ms: int) -> str:
+    """That a group has committed ``end``; several commits may lie between two moments, so it says "by"."""
+    return f"{span(start, end)}: committed by {group} by {clock(at_ms)}"
+
+
+def of_strip(strip: Strip) -> str:
+    """A strip in a sentence, for those who don't see it."""
+    counts = strip.counts()
+    kinds = ", ".join(f"{counts[kind]:,} {kind.words}" for kind in ORDER if counts[kind]) or "nothing"
+    log = strip.log
+    ends = f"log start {log.first:,}, last stable offset {log.last_stable:,}, high watermark {log.end:,}"
+    group = "" if strip.group is None else f", group at {strip.group:,}"
+    return f"{strip.topic} partition {strip.partition}, {span(strip.start, strip.until)}: {kinds}; {ends}{group}"
