@@ -14,7 +14,6 @@ from typing import Any, Self, TypeVar
 import click
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from brew.cli import as_called
@@ -39,6 +38,7 @@ from operations.options import (
     json_option,
     say_json,
     show,
+    table,
 )
 from operations.partition_state import (
     PartitionSnapshot,
@@ -246,7 +246,9 @@ def lag(
         before = observer.look(Deadline(_ASK_S))
         if not watch:
             document = _next(observer, before, interval)[1]
-            say_json(document | {"topic": topic, "group": group}) if as_json else show(table(document, topic, group))
+            say_json(document | {"topic": topic, "group": group}) if as_json else show(
+                lag_table(document, topic, group)
+            )
             bad = bool(set(fail_on) & document["states"].keys()) or late(document, fail_older_than)
             return ExitCode.VIOLATION if bad else ExitCode.DONE
         _watch(observer, before, interval, topic, group, as_json=as_json)
@@ -284,7 +286,7 @@ def _watch(
             if live is None:
                 say_json(document | {"topic": topic, "group": group}, lines=True)
             else:
-                live.update(table(document, topic, group), refresh=True)
+                live.update(lag_table(document, topic, group), refresh=True)
 
 
 def _next(
@@ -340,19 +342,24 @@ def _row(look: PartitionSnapshot, told: StateReason, now_ms: int) -> dict[str, A
     }
 
 
-def table(document: Mapping[str, Any], topic: str, group: str) -> Group:
+def lag_table(document: Mapping[str, Any], topic: str, group: str) -> Group:
     """The same for people."""
-    drawn = Table(title=Text(f"group {group} in {topic}"), title_justify="left", pad_edge=False)
-    for name in ("p", "committed", "LSO", "end", "to read", "oldest"):
-        drawn.add_column(name, justify="right", no_wrap=True)
-    drawn.add_column("state", no_wrap=True)
-    drawn.add_column("why", ratio=1, overflow="fold")
-    for row in document["partitions"]:
-        state = State(row["state"])
-        at = "-" if row["committed"] is None else f"{row['committed']:,}"
+
+    def cells(row: Mapping[str, Any]) -> list[str | Text]:
+        committed = "-" if row["committed"] is None else f"{row['committed']:,}"
         left = str(Remaining(row["remaining"], row["exact"])).replace("at most ", "≤ ")
-        cells = (str(row["partition"]), at, f"{row['last_stable']:,}", f"{row['end']:,}", left, _age(row["lag_s"]))
-        drawn.add_row(*cells, Text(state.value, _STYLES[state]), Text(row["why"]))
+        offsets = [str(row["partition"]), committed, f"{row['last_stable']:,}", f"{row['end']:,}"]
+        return [*offsets, left, _age(row["lag_s"]), Text(row["state"], _STYLES[State(row["state"])]), Text(row["why"])]
+
+    numbers = ["p", "committed", "LSO", "end", "to read", "oldest"]
+    drawn = table(
+        [*numbers, "state", "why"],
+        map(cells, document["partitions"]),
+        right=numbers,
+        narrow=["state"],
+        title=Text(f"group {group} in {topic}"),
+        title_justify="left",
+    )
     total = str(Remaining(document["remaining"], document["exact"]))
     oldest = f", the oldest is {_age(document['lag_s'])} old" if document["lag_s"] else ""
     lines = [Text(f"{total} records to read{oldest}")]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import orjson
 from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from brew import names
 from brew.cli import REACH_S, connection, with_client_config
@@ -106,6 +108,58 @@ def show(*parts: RenderableType) -> None:
     console = Console(soft_wrap=False)
     for part in parts:
         console.print(part)
+
+
+def table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[RenderableType]],
+    *,
+    right: Sequence[str] = (),
+    narrow: Sequence[str] = (),
+    **more: Any,
+) -> Table:
+    """Long text folds; columns in ``right`` (numbers) and in ``narrow`` stay on one line."""
+    drawn = Table(pad_edge=False, **more)
+    for head in heads:
+        kept = head in right or head in narrow
+        drawn.add_column(head, justify="right" if head in right else "left", no_wrap=kept, overflow="fold")
+    for row in rows:
+        drawn.add_row(*row)
+    return drawn
+
+
+def plain_table(rows: Iterable[Sequence[RenderableType]], *, right: Sequence[str] = ()) -> Table:
+    """Three columns without heads and lines; the third one folds. ``right``: "1" or "2"."""
+    return table(
+        ["1", "2", ""],
+        rows,
+        right=right,
+        narrow=["1", "2"],
+        box=None,
+        show_header=False,
+        padding=(0, 1),
+        collapse_padding=True,
+    )
+
+
+Report = Callable[[str, int, int], None]
+"""Called while a log is read: its name, offsets read, offsets in all."""
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Report]:
+    """A bar on stderr while logs are read, where that is a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(name: str, read: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(f"reading {name}", total=total)
+            bar.update(tasks[name], completed=read, total=total)
+
+        yield report
 
 
 def say_json(document: object, *, lines: bool = False) -> None:

@@ -23,7 +23,7 @@ from brew.preflight import checks, timeouts
 from brew.preflight.checks import chain_of, positions, roles, run_checks
 from brew.preflight.finding import Finding, Severity
 from brew.settings import PipelineSettings
-from operations.options import advised, connected, json_option, say_json, show
+from operations.options import advised, connected, json_option, plain_table, say_json, show
 
 _ASK_S = 30.0
 _FEATURE = "transaction.version"
@@ -69,7 +69,7 @@ def preflight(*, explain: bool, as_json: bool, **option: Any) -> ExitCode:
         document = {"refuses": bool(left), "counts": counts, "allowed": allowed}
         say_json(document | {"findings": [one.document() for one in findings]})
     else:
-        show(table(findings))
+        show(findings_table(findings))
         told = ", ".join(f"{counts[one.value]} {one.value}" for one in Severity if counts[one.value])
         names = ", ".join(one.name for one in left)
         click.echo(f"{told}; " + (f"a run refuses: {names}" if left else "a run goes on"))
@@ -97,16 +97,19 @@ def _explain(settings: PipelineSettings, *, as_json: bool) -> ExitCode:
     return ExitCode.REFUSED if refused else ExitCode.DONE
 
 
-def _timeouts(told: dict[str, Any]) -> Table:
+def _timeouts(chain: dict[str, Any]) -> Table:
     """The chain's links, then the others; each with who sets it, and what happens."""
-    drawn = Table.grid(padding=(0, 1))
-    drawn.add_column(no_wrap=True)
-    drawn.add_column(no_wrap=True, justify="right")
-    drawn.add_column(ratio=1, overflow="fold")
-    for one in [*told["chain"], *told["beside"]]:
-        why = Text(f"set by {one['set_by']}. ").append(f"When over: {one['exceeded']}", "dim")
-        drawn.add_row(Text(one["name"], "bold"), timeouts.duration_text(one["ms"]), why)
-    return drawn
+    return plain_table(
+        (
+            (
+                Text(timeout["name"], "bold"),
+                timeouts.duration_text(timeout["ms"]),
+                Text(f"set by {timeout['set_by']}. ").append(f"When over: {timeout['exceeded']}", "dim"),
+            )
+            for timeout in (*chain["chain"], *chain["beside"])
+        ),
+        right=["2"],
+    )
 
 
 def look(settings: PipelineSettings) -> list[Finding]:
@@ -140,18 +143,13 @@ def _position(surveyor: OffsetsClient, settings: PipelineSettings, deadline: Dea
         yield Finding("position", "?", "within the log", setting, str(error), Severity.UNKNOWN)
 
 
-def table(findings: list[Finding]) -> Table:
+def findings_table(findings: list[Finding]) -> Table:
     """A line or two per check; where something is wrong the setting to change stands below."""
-    drawn = Table.grid(padding=(0, 1))
-    drawn.add_column(no_wrap=True)
-    drawn.add_column(no_wrap=True)
-    drawn.add_column(ratio=1, overflow="fold")
-    for one in findings:
-        mark, style = _MARKS[one.severity]
-        told = Text(f"{one.value}, needs {one.need}: ").append(
-            as_called(one.why), "dim" if one.severity is Severity.OK else ""
-        )
-        if one.severity is not Severity.OK:
-            told.append(f"\n→ {one.setting}", "bold")
-        drawn.add_row(Text(mark, style), Text(one.name, style), told)
-    return drawn
+
+    def cells(finding: Finding) -> tuple[Text, Text, Text]:
+        mark, style = _MARKS[finding.severity]
+        ok = finding.severity is Severity.OK
+        why = Text(f"{finding.value}, needs {finding.need}: ").append(as_called(finding.why), "dim" if ok else "")
+        return Text(mark, style), Text(finding.name, style), why if ok else why.append(f"\n→ {finding.setting}", "bold")
+
+    return plain_table(map(cells, findings))

@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -30,7 +29,8 @@ from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode, checked_topic
 from brew.offsets import LogOffsets
 from brew.signals import Stopped
 from operations.explain.command import since
-from operations.options import advised, bootstrap_option, connected, json_option, say_json
+from operations.labels import iso, printable, utc
+from operations.options import advised, bootstrap_option, connected, json_option, say_json, table
 
 _ASK_S = 60.0
 _POLL_S = 0.5
@@ -38,6 +38,7 @@ _CHUNK = 2000
 """Offsets of a partition that are held at a time."""
 _WIDEST = 300
 _MARKER = "-marker"
+_KEPT = "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class RecordStates:
         return zip(self._batches, self._fates, strict=True)
 
 
-def printable(content: bytes | None) -> dict[str, Any]:
+def content_document(content: bytes | None) -> dict[str, Any]:
     """Bytes for JSON: `{"text": ...}` where they are UTF-8, else `{"base64": ...}`; `{"null": true}` for none."""
     if content is None:
         return {"null": True}
@@ -117,9 +118,9 @@ def document(record: LogRecord, fate: str, batch: RawBatch | None, topic: str) -
         "fate": fate,
         "producer_id": None if batch is None or batch.producer_id < 0 else batch.producer_id,
         "producer_epoch": None if batch is None or batch.producer_id < 0 else batch.producer_epoch,
-        "key": printable(record.key()),
-        "value": printable(record.value()),
-        "headers": [[name, printable(value)] for name, value in record.headers() or []],
+        "key": content_document(record.key()),
+        "value": content_document(record.value()),
+        "headers": [[name, content_document(value)] for name, value in record.headers() or []],
     }
 
 
@@ -255,25 +256,18 @@ def followed(reader: Reader, starts: dict[int, int], say: Callable[[list[dict[st
 
 def lines(found: Iterable[dict[str, Any]]) -> Table:
     """Records for people: nothing that a terminal could take for a command, long values cut."""
-    table = Table(pad_edge=False)
-    for name in ("place", "time", "fate", "key", "value", "headers"):
-        table.add_column(name, overflow="fold")
-    for one in found:
-        place = f"{one['partition']}/{one['offset']}"
-        if one["fate"].endswith(_MARKER):
-            by = f"producer {one['producer_id']}, epoch {one['producer_epoch']}"
-            table.add_row(place, _when(one["timestamp_ms"]), one["fate"], "", Text(by, "dim"), "")
-            continue
-        headers = "\n".join(f"{_safe(name)}={_shown(value)}" for name, value in one["headers"])
-        table.add_row(
-            place,
-            _when(one["timestamp_ms"]),
-            one["fate"],
-            Text(_shown(one["key"])),
-            Text(_shown(one["value"])),
-            Text(headers),
-        )
-    return table
+    return table(["place", "time", "fate", "key", "value", "headers"], map(_cells, found))
+
+
+def _cells(one: Mapping[str, Any]) -> tuple[str | Text, ...]:
+    moment = utc(one["timestamp_ms"])
+    when = str(one["timestamp_ms"]) if moment is None else iso(moment)
+    place = f"{one['partition']}/{one['offset']}"
+    if one["fate"].endswith(_MARKER):
+        by = f"producer {one['producer_id']}, epoch {one['producer_epoch']}"
+        return place, when, one["fate"], "", Text(by, "dim"), ""
+    headers = "\n".join(f"{printable(name, _KEPT)}={_shown(value)}" for name, value in one["headers"])
+    return place, when, one["fate"], Text(_shown(one["key"])), Text(_shown(one["value"])), Text(headers)
 
 
 def _shown(content: Mapping[str, Any]) -> str:
@@ -281,19 +275,7 @@ def _shown(content: Mapping[str, Any]) -> str:
         return "(null)"
     [(kind, text)] = content.items()
     cut = f"{text[:_WIDEST]}... {len(text):,} characters, --json shows all" if len(text) > _WIDEST else text
-    return f"base64 {cut}" if kind == "base64" else _safe(cut)
-
-
-def _safe(text: str) -> str:
-    return "".join(one if one.isprintable() or one == "\n" else "\N{REPLACEMENT CHARACTER}" for one in text)
-
-
-def _when(timestamp_ms: int) -> str:
-    try:
-        told = datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (OverflowError, ValueError, OSError):  # any 64-bit number may stand there
-        return str(timestamp_ms)
-    return told.replace("+00:00", "Z")
+    return f"base64 {cut}" if kind == "base64" else printable(cut, _KEPT)
 
 
 def _start(text: str | None) -> tuple[int | None, int | None]:

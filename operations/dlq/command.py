@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import click
-import orjson
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
@@ -44,6 +43,8 @@ from operations.dlq.replay import (
     replay,
     replay_group,
 )
+from operations.labels import iso, printable, utc
+from operations.options import json_option, say_json
 
 _MOST_SHOWN = 2000
 _PERIODS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H:00Z", "minute": "%Y-%m-%dT%H:%MZ"}
@@ -177,8 +178,7 @@ def summary(document: dict[str, Any]) -> str:
 
 
 def _plain(content: object) -> Text:
-    text = str(content)
-    return Text("".join(one if one.isprintable() or one in "\n\t" else "\N{REPLACEMENT CHARACTER}" for one in text))
+    return Text(printable(str(content), "\n\t"))
 
 
 def _harmless(content: dict[str, str] | None) -> Text:
@@ -191,14 +191,11 @@ def _harmless(content: dict[str, str] | None) -> Text:
 
 
 def _time(timestamp_ms: int) -> datetime:
-    try:
-        return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):  # any 64-bit number may stand there
-        return datetime.fromtimestamp(0, UTC)
+    return utc(timestamp_ms) or datetime.fromtimestamp(0, UTC)
 
 
 def _text(timestamp_ms: int) -> str:
-    return _time(timestamp_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return iso(_time(timestamp_ms))
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -230,7 +227,6 @@ _chosen = _all(
     click.option("--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; may be repeated."),
     click.option("--offsets", metavar="FROM:UNTIL", help="Only these, FROM <= offset < UNTIL; either may be left out."),
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
 
 @click.group("dlq")
@@ -253,7 +249,7 @@ def dlq() -> None:
 @_chosen
 @click.option("--input", "topic", metavar="TOPIC", help="Only dead letters of this input topic.")
 @click.option("--per", type=click.Choice(PERIODS), default="none", show_default=True, help="Count by time, too.")
-@_json
+@json_option
 def list_command(
     bootstrap: str, dead_letter: str, per: str, topic: str | None, *, as_json: bool, **chosen: Any
 ) -> ExitCode:
@@ -276,7 +272,7 @@ def list_command(
                 census.add(letter, replayed=letter.offset in marks[letter.partition])
     document = census.document(dead_letter)
     if as_json:
-        _print_json(document)
+        say_json(document)
     else:
         _console().print(census_table(document))
     return ExitCode.DONE
@@ -287,7 +283,7 @@ def list_command(
 @_name("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "The input topic, for --source.")
 @click.argument("at", metavar="[PARTITION/OFFSET]", required=False)
 @click.option("--source", metavar="PARTITION/OFFSET", help="The record's place on the input instead.")
-@_json
+@json_option
 def inspect_command(
     bootstrap: str, dead_letter: str, at: str | None, source: str | None, *, as_json: bool, **more: Any
 ) -> ExitCode:
@@ -315,7 +311,7 @@ def inspect_command(
     marks = place.replay_log(letter.partition).offsets
     document = letter_document(letter, replayed=letter.offset in marks)
     if as_json:
-        _print_json(document)
+        say_json(document)
     else:
         _console().print(letter_table(document))
     return ExitCode.DONE
@@ -337,7 +333,7 @@ def inspect_command(
 @click.option("--transaction-timeout", type=click.FloatRange(1, 900), default=60.0, show_default=True, help="Seconds.")
 @click.option("--dry-run", is_flag=True, help="Write nothing, say what would be.")
 @click.option("--crash-point", type=click.Choice([one.value for one in CRASH_POINTS]), help="Die there, as by SIGKILL.")
-@_json
+@json_option
 def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option: Any) -> ExitCode:
     """
     Write dead letters back to the input, each at most once, however often this runs or dies.
@@ -367,7 +363,7 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
         replay(place, settings, report, told)
     document = report_document(report, dead_letter, target, dry_run=settings.dry_run)
     if as_json:
-        _print_json(document)
+        say_json(document)
     else:
         click.echo(summary(document))
     return ExitCode.DONE
@@ -428,7 +424,3 @@ def _pair(text: str) -> tuple[int, int]:
 
 def _console() -> Console:
     return Console(width=None if sys.stdout.isatty() else _WIDE)
-
-
-def _print_json(document: object) -> None:
-    click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())

@@ -20,8 +20,14 @@ from brew.names import CrashPoint
 from brew.offsets import Committed
 from brew.records import REPLAY_GROUP, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
 from brew.transaction import Write, queue, transact
-from operations.dlq.dead_letter import DeadLetter, DeadLetterFilter, DeadLetterTopics, record_size
-from operations.dlq.replay_log import replay_log_key, replay_log_value
+from operations.dlq.dead_letter import (
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetterTopics,
+    record_size,
+    replay_log_key,
+    replay_log_value,
+)
 
 BY_KEY = -1
 """The partition that leaves the choice to the key's murmur2 hash."""

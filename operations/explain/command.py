@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
-from rich.console import Console, Group
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.console import Group
 from rich.text import Text
 
 from brew.cli import as_bytes, as_text
@@ -22,7 +19,6 @@ from brew.kafka.log_reader import LogRecord
 from brew.kafka.transactions_admin import open_transactions_admin
 from brew.names import ExitCode
 from brew.offsets import SourcePosition
-from operations.explain import search
 from operations.explain.search import OrderSearch, OrderTopics, related_records
 from operations.explain.verdict import BROKEN, Copy, OrderHistory, Verdict, delivery_status, order_id, verdict
 from operations.options import (
@@ -34,8 +30,10 @@ from operations.options import (
     input_option,
     json_option,
     output_option,
+    progress,
     say_json,
     show,
+    table,
 )
 from operations.record_status import RecordState
 
@@ -99,29 +97,25 @@ def remarks(found: Mapping[str, Any]) -> list[Text]:
     return lines
 
 
-def render(told: dict[str, Any]) -> Group:
+def render(story: dict[str, Any]) -> Group:
     """One order for people."""
-    table = Table(pad_edge=False, show_lines=False)
-    table.add_column("where", overflow="fold")
-    table.add_column("fate", no_wrap=True)
-    table.add_column("transaction", overflow="fold")
-    table.add_column("read_committed sees it?", ratio=1, overflow="fold")
-    rows = [told["input"]] if told["input"] is not None else []
-    for row in [*rows, *told["copies"]]:
-        fate = RecordState(row["fate"])
-        seen = Text("yes: " if row["visible"] else "no: ", "green" if row["visible"] else "yellow")
-        table.add_row(
-            f"{row['role']}\n{row['at']}",
-            Text(row["fate"], _STYLES.get(fate, "red")),
-            _transaction(row),
-            seen.append(row["rule"], "default"),
-        )
-    style = "bold red" if told["answer"] in {one.value for one in BROKEN} else "bold"
-    head = Text(f"{told['order']}: ").append(told["answer"], style).append(f": {told['why']}")
-    lines = [Text(f"group: {told['group']['view']}")]
-    if told["replay_of"] is not None:
-        lines.append(Text(f"written back from dead letter {told['replay_of']}"))
-    return Group(head, table, *lines)
+    copies = table(
+        ["where", "fate", "transaction", "read_committed sees it?"],
+        [_cells(row) for row in (story["input"], *story["copies"]) if row is not None],
+        narrow=["fate"],
+    )
+    style = "bold red" if story["answer"] in {one.value for one in BROKEN} else "bold"
+    head = Text(f"{story['order']}: ").append(story["answer"], style).append(f": {story['why']}")
+    lines = [Text(f"group: {story['group']['view']}")]
+    if story["replay_of"] is not None:
+        lines.append(Text(f"written back from dead letter {story['replay_of']}"))
+    return Group(head, copies, *lines)
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, Text, str, Text]:
+    seen = Text("yes: ", "green") if row["visible"] else Text("no: ", "yellow")
+    state = Text(row["fate"], _STYLES.get(RecordState(row["fate"]), "red"))
+    return f"{row['role']}\n{row['at']}", state, _transaction(row), seen.append(row["rule"], "default")
 
 
 def _transaction(row: dict[str, Any]) -> str:
@@ -182,8 +176,8 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
             f"{what!r} is a place on none of {', '.join(places.topics)}; name those topics, or say --key if it is a key"
         )
     connection = connected(bootstrap)
-    with open_transactions_admin(connection, Deadline(_ALL_S)) as told, _progress() as progress:
-        tracer = OrderSearch(connection, places, told, progress)
+    with open_transactions_admin(connection, Deadline(_ALL_S)) as told, progress() as report:
+        tracer = OrderSearch(connection, places, told, report)
         tracer.check(places.input, *([] if place is None else [place.topic]))
         if place is None:
             asked, count = tracer.matching(_named(what, by_id=by_id), since_ms, more["limit"])
@@ -227,19 +221,3 @@ def since(text: str, now_s: float) -> int:
     except ValueError as error:
         raise UsageError(f"--since is {text!r}: write 90s, 15m, 2h, 7d, or 2026-11-21T08:00") from error
     return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[search.Progress]:
-    """A bar on stderr while a log is read, where that is a terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        tasks: dict[str, Any] = {}
-
-        def tell(topic: str, read: int, total: int) -> None:
-            if topic not in tasks:
-                tasks[topic] = bar.add_task(f"reading {topic}", total=total)
-            bar.update(tasks[topic], completed=read, total=total)
-
-        yield tell

@@ -21,15 +21,14 @@ from brew.names import READ_UNCOMMITTED
 from brew.offsets import LogOffsets, SourcePosition
 from operations.dlq.dead_letter import DeadLetter
 from operations.explain.verdict import Copy, Order, OrderHistory, link_replays
+from operations.labels import printable
+from operations.options import Report
 from operations.record_status import RecordStateFinder, Spans, spans, visibility
 
 _ASK_S = 60.0
 _MOST_OFFSET_LOG = 200_000
 _CREATE_TIME = 1  # librdkafka's number for a timestamp that the producer set
 DEAD_LETTER = "dead-letter"
-
-Progress = Callable[[str, int, int], None]
-"""Told while a log is read: topic, offsets read, offsets in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +52,8 @@ class OrderTopics:
 class OrderSearch:
     """One investigation, through one admin client."""
 
-    def __init__(
-        self, connection: Connection, places: OrderTopics, told: TransactionsAdmin, progress: Progress
-    ) -> None:
-        self._connection, self.places, self._told, self._progress = connection, places, told, progress
+    def __init__(self, connection: Connection, places: OrderTopics, told: TransactionsAdmin, report: Report) -> None:
+        self._connection, self.places, self._told, self._report = connection, places, told, report
         self._admin = admin(connection)
         self._logs: dict[str, dict[int, LogOffsets]] = {}
         self._sources: dict[SourcePosition, LogRecord | None] = {}
@@ -167,7 +164,7 @@ class OrderSearch:
         for batch in scan(self._connection, topic, ranges, READ_UNCOMMITTED, group=self.places.group):
             yield from batch
             read += len(batch)
-            self._progress(topic, read, total)
+            self._report(topic, read, total)
 
     def _search(
         self, sources: Mapping[SourcePosition, LogRecord | None], since_ms: int | None
@@ -240,11 +237,7 @@ def earliest(sources: Iterable[LogRecord | None]) -> int | None:
 
 def _rejected(one: Copy, record: LogRecord) -> Copy:
     letter = DeadLetter(one.partition, one.offset, None, None, record.headers() or [], 0)
-    return replace(one, reason=_printable(letter.reason), message=_printable(letter.message))
-
-
-def _printable(text: str) -> str:
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
+    return replace(one, reason=printable(letter.reason), message=printable(letter.message))
 
 
 def related_records(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> list[OrderHistory]:

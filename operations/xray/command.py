@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from brew.cluster import OFFSETS_TOPIC
 from brew.connection import Connection
@@ -27,12 +24,14 @@ from brew.kafka.raw_log import offset_batches, offsets_partition, source_positio
 from brew.names import READ_UNCOMMITTED, ExitCode, checked_topic
 from brew.offsets import LogOffsets
 from operations.options import (
+    Report,
     bootstrap_option,
     connected,
     group_option,
     input_option,
     json_option,
     output_option,
+    progress,
     say_json,
 )
 from operations.xray import html as xray_html
@@ -45,9 +44,6 @@ from operations.xray.timeline import Xray, assign_write_times, effective_commits
 _LAST = 1_000_000
 _ASK_S = 60.0
 _MOST_OFFSET_LOG = 200_000
-
-Report = Callable[[str, int, int], None]
-"""Told while a partition is read: its name, offsets read, offsets in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +214,8 @@ def xray(
     roles = {more["topic"]: "input", more["output"]: "output"} if not others else {name: name for name in others}
     html = out is not None and out.suffix == ".html"
     wanted = XrayRequest(roles, more["topic"], more["group"], window, journal, over_time=html)
-    with _progress() as progress:
-        found = XrayCollector(connected(bootstrap), wanted, progress).take(int(time.time() * 1000))
+    with progress() as report:
+        found = XrayCollector(connected(bootstrap), wanted, report).take(int(time.time() * 1000))
     if out is not None:
         out.write_text(xray_html.page(found) if html else xray_html.svg_document(found), "utf-8")
     if as_json:
@@ -251,21 +247,3 @@ def _summary(found: Xray, out: Path) -> str:
     offsets = sum(strip.until - strip.start for strip in found.strips)
     notes = "".join(f"\nnot told: {one}" for one in found.not_told)
     return f"{out}: {len(found.strips)} partitions, {offsets:,} offsets, {out.stat().st_size / 1000:,.0f} kB{notes}"
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Report]:
-    """A bar on stderr while a log is read, where that is a terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        tasks: dict[str, Any] = {}
-
-        def tell(name: str, read: int, total: int) -> None:
-            if not console.is_terminal:
-                return
-            if name not in tasks:
-                tasks[name] = bar.add_task(f"reading {name}", total=total)
-            bar.update(tasks[name], completed=read, total=total)
-
-        yield tell

@@ -24,8 +24,8 @@ from brew.kafka import topics
 from brew.kafka.clients import TopicPartition
 from brew.names import CrashPoint
 from brew.records import MARKS_TOPIC, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP, Reason
+from operations.dlq.dead_letter import ReplayLog
 from operations.dlq.replay import RepairCommand
-from operations.dlq.replay_log import ReplayLog
 from pipeline.__main__ import cli
 
 GOOD = b'{"customer_id":"c-1","total_cents":100}'

@@ -15,9 +15,9 @@ from brew.errors import Fatal, Refused
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import Committed, LogOffsets, SourcePosition
 from brew.records import ERROR_REASON
+from operations.dlq import dead_letter as marking
 from operations.dlq import replay as replaying
-from operations.dlq import replay_log as marking
-from operations.dlq.dead_letter import DeadLetter, DeadLetterFilter
+from operations.dlq.dead_letter import DeadLetter, DeadLetterFilter, ReplayLog, replay_log_key
 from operations.dlq.replay import (
     ReplayRecord,
     ReplayReport,
@@ -27,7 +27,6 @@ from operations.dlq.replay import (
     SkipReason,
     replay,
 )
-from operations.dlq.replay_log import ReplayLog, replay_log_key
 
 if TYPE_CHECKING:
     from brew.kafka.clients import AdminClient

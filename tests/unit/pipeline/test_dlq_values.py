@@ -13,7 +13,7 @@ from brew.errors import UsageError
 from brew.offsets import SourcePosition
 from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_REASON, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
 from operations.dlq.command import Census, report_document, summary
-from operations.dlq.dead_letter import DeadLetter, DeadLetterFilter, printable_content
+from operations.dlq.dead_letter import DeadLetter, DeadLetterFilter, printable_content, replay_log_key
 from operations.dlq.replay import (
     BY_KEY,
     RepairCommand,
@@ -24,7 +24,6 @@ from operations.dlq.replay import (
     SkippedDeadLetter,
     SkipReason,
 )
-from operations.dlq.replay_log import replay_log_key
 
 SOURCE = SourcePosition("in", 1, 7)
 ERRORS = [(ERROR_REASON, b"not-json"), (ERROR_MESSAGE, b"at 3")]

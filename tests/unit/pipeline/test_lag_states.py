@@ -7,7 +7,7 @@ import pytest
 from brew.cluster import ONGOING, CoordinatorTransaction, OpenTransaction, RawBatch
 from brew.errors import Refused
 from brew.offsets import Committed, LogOffsets
-from operations.lag import document_of, late, table
+from operations.lag import document_of, lag_table, late
 from operations.partition_state import PartitionSnapshot, Remaining, RemainingRecordsCounter, State, classify
 
 NOW_MS = 1_000_000
@@ -132,7 +132,7 @@ def test_the_document_counts_states_and_records() -> None:
     assert (told["remaining"], told["exact"]) == (9, False)
     assert told["states"] == {"blocked": 1, "stuck": 1}
     assert told["partitions"][0]["held_by"][0]["transactional_id"] == "upstream-1"
-    assert len(table(told, "in", "g").renderables) == 3
+    assert len(lag_table(told, "in", "g").renderables) == 3
 
 
 def test_the_lag_in_seconds_is_the_age_of_the_first_record_that_is_left() -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from xray_logs import batch, marker
 
 from brew.cluster import RawBatch
-from operations.show import RecordStates, _merged, lines, printable
+from operations.show import RecordStates, _merged, content_document, lines
 
 
 def fates(*batches: RawBatch) -> list[str]:
@@ -55,7 +55,7 @@ def test_a_window_is_undecided_until_the_marker_of_what_began_in_it() -> None:
 )
 def test_bytes_say_whether_they_are_text(content: bytes | None, told: dict[str, object]) -> None:
     """Invalid UTF-8, lone surrogates among it, is base64 and not a replaced character."""
-    assert printable(content) == told
+    assert content_document(content) == told
 
 
 def test_nothing_that_a_terminal_could_take_for_a_command_is_printed() -> None:
