@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -91,6 +92,25 @@ def run(command: click.Command, name: str) -> NoReturn:
     sys.exit(code)
 
 
+class _Stderr(logging.Handler):
+    """
+    Write what the library logs to stderr, as plain sentences.
+
+    Lines of librdkafka stay out: what matters of them comes back as an error.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not record.name.startswith("brew.librdkafka"):
+            click.echo(self.format(record), err=True)
+
+
+def _log_to_stderr() -> None:
+    logger = logging.getLogger("brew")
+    if not any(isinstance(handler, _Stderr) for handler in logger.handlers):
+        logger.setLevel(logging.INFO)
+        logger.addHandler(_Stderr())
+
+
 def called(name: str) -> str:
     """What a user types for program ``name``: the console script where pip installed one and it was called."""
     script = PACKAGE if name == PACKAGE else f"{PACKAGE}-{name}"
@@ -113,6 +133,7 @@ def _aborted(error: click.Abort, name: str) -> int:
 @handlers_kept()
 def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int:
     """The exit code of one call: what the command returned, or what its error stands for."""
+    _log_to_stderr()
     try:
         code = int(command.main(arguments, prog_name=called(name), standalone_mode=False) or 0)
         check_stopped(code)

@@ -1,21 +1,25 @@
-"""Crashes on purpose: the driver throws the dice for each range, the task dies at the chosen point."""
+"""Crashes on purpose, for tests and demonstrations: which attempts crash, and how a process dies at a crash point."""
 
 from __future__ import annotations
 
 import contextlib
+import enum
+import logging
 import os
 import random
 import signal
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NoReturn
 
-from brew.errors import BrewError
+from brew.errors import BrewError, UsageError
 from brew.names import CrashMode, CrashPoint
 from brew.offsets import OffsetRange
 from brew.range_transaction import CrashedOnPurposeError, Rows, Tally
 from brew.settings import CrashSettings
 from brew.transaction import Transaction
 
+logger = logging.getLogger(__name__)
 _abandoned: list[Transaction] = []
 """Transactions left as a killed process leaves them; referenced, so that no destructor tidies them up."""
 
@@ -52,11 +56,9 @@ class PlannedCrash:
         """Die here if this is the point: by SIGKILL (worker), or leaving all as it is for the driver's kill."""
         if point is not self.point:
             return
-        if point is CrashPoint.COMMIT_IN_FLIGHT:
-            with contextlib.suppress(BrewError):  # no answer in time is what this point is about
-                transaction.commit_without_waiting()
         if self.mode is CrashMode.WORKER:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die(point, transaction)
+        _send_commit(point, transaction)
         _abandoned.append(transaction)
         raise CrashedOnPurposeError(tally)
 
@@ -71,6 +73,86 @@ class PlannedCrash:
                 yield rows.part(middle, len(rows.offsets))
                 break
         yield from batches
+
+
+def die(point: CrashPoint, transaction: Transaction) -> NoReturn:
+    """End this process by SIGKILL; at `commit-in-flight` the commit is sent and nobody waits for its answer."""
+    _send_commit(point, transaction)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("SIGKILL returns to nobody")
+
+
+def _send_commit(point: CrashPoint, transaction: Transaction) -> None:
+    if point is CrashPoint.COMMIT_IN_FLIGHT:
+        with contextlib.suppress(BrewError):  # no answer in time is what this point is about
+            transaction.commit_without_waiting()
+
+
+@dataclass(frozen=True, slots=True)
+class KillAt:
+    """Die at ``point`` of a transaction that reads ``topic``, with this probability each time."""
+
+    point: CrashPoint
+    topic: str
+    probability: float
+
+    def __post_init__(self) -> None:
+        _check_probability(self.probability)
+
+    def at(self, point: CrashPoint, topic: str, transaction: Transaction) -> None:
+        if (point, topic) == (self.point, self.topic) and random.random() < self.probability:  # noqa: S311 - no secret
+            logger.warning("💥 crash at %s of %s", point, topic)
+            die(point, transaction)
+
+
+def _check_probability(probability: float) -> None:
+    if not 0 <= probability <= 1:
+        raise UsageError(f"--crash-prob is {probability:g}: a probability between 0 and 1 is needed")
+
+
+class CrashMoment(enum.StrEnum):
+    """Where a consumer can be made to die, in the order in which a batch passes them."""
+
+    AFTER_CLAIM = "after-claim"
+    BEFORE_COMMIT = "before-commit"
+    COMMIT_IN_FLIGHT = "commit-in-flight"
+    AFTER_COMMIT = "after-commit"
+
+
+class CrashSignal(enum.StrEnum):
+    """`kill` is SIGKILL; `stop` is SIGSTOP, with every connection and lock kept until somebody sends SIGCONT."""
+
+    KILL = "kill"
+    STOP = "stop"
+
+
+@dataclass
+class StoreCrash:
+    """Dies with ``probability`` at each passing of ``moment``; never without a moment. Equal seeds die alike."""
+
+    moment: CrashMoment | None = None
+    probability: float = 1.0
+    seed: int | None = None
+    how: CrashSignal = CrashSignal.KILL
+    _dice: random.Random = field(init=False, repr=False)
+    _stopped: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _check_probability(self.probability)
+        self._dice = random.Random(self.seed)  # noqa: S311 - chance, not secrecy
+
+    def due(self, moment: CrashMoment) -> bool:
+        return moment is self.moment and not self._stopped and self._dice.random() < self.probability
+
+    def at(self, moment: CrashMoment) -> None:
+        """Die here, if it is due."""
+        if self.due(moment):
+            self.die()
+
+    def die(self) -> None:
+        """Go down without cleaning up and without a last word to any server; a stop happens once per process."""
+        self._stopped = True
+        os.kill(os.getpid(), signal.SIGKILL if self.how is CrashSignal.KILL else signal.SIGSTOP)
 
 
 def message(point: CrashPoint, enriched: int, rejected: int) -> str:

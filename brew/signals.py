@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import _thread
+import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+logger = logging.getLogger(__name__)
 
 SAME_S = 0.3
 """A signal so soon after the first is the same request: `make` and `timeout` pass on what their whole group got."""
@@ -48,8 +50,7 @@ class SignalState:
         stop.set()
         if self._grace_s is not None:
             time.sleep(self._grace_s)
-            sys.stderr.write(f"stopped by {signal.Signals(number).name}, {self._grace_s:g} s after it came\n")
-            sys.stderr.flush()
+            logger.warning("stopped by %s, %g s after it came", signal.Signals(number).name, self._grace_s)
             os._exit(128 + number)
 
     def stopped(self, number: int) -> Stopped:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
 
 from brew.names import ExitCode
+
+logger = logging.getLogger(__name__)
 
 PATIENCE = 2
 """Transaction time-outs that one may take; all its waits end within the first."""
@@ -71,10 +73,11 @@ def _watch(_pid: int) -> _Watch:
 
 
 def _end(what: str, limit_s: float) -> None:
-    sys.stderr.write(
-        f"pipeline: {what} has hung for {limit_s:g} s, twice --transaction-timeout, in a call without a time-out; "
-        "ending this process, run again: the run goes on where Kafka says it stands\n"
+    logger.critical(
+        "pipeline: %s has hung for %g s, twice --transaction-timeout, in a call without a time-out; "
+        "ending this process, run again: the run goes on where Kafka says it stands",
+        what,
+        limit_s,
     )
-    sys.stderr.flush()
     faulthandler.dump_traceback(all_threads=True)
     os._exit(ExitCode.REFUSED)

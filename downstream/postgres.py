@@ -16,8 +16,8 @@ from psycopg import sql
 
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
+from brew.fault_injection import StoreCrash
 from downstream.address import checked_login, invalid_address
-from downstream.consume.crash import Crash
 from downstream.consume.handler import RetryLater
 
 __all__ = ["Connection", "Database", "DatabaseSettings", "commit_and_die", "connect", "make_tables"]
@@ -222,7 +222,7 @@ def _cut(descriptor: int) -> None:
         connected.shutdown(socket.SHUT_RDWR)
 
 
-def commit_and_die(connection: Connection, crash: Crash) -> None:
+def commit_and_die(connection: Connection, crash: StoreCrash) -> None:
     """Put the COMMIT on the wire and die before the answer: whether it took place is for the next start to find out."""
     connection.pgconn.send_query(b"COMMIT")
     connection.pgconn.flush()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import logging
 import socket
 import socketserver
 import threading
@@ -16,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import click
 import orjson
 
 from brew.deadline import Deadline
@@ -29,6 +29,7 @@ Holders = Mapping[str, tuple[int, int]]
 """Transactional id -> producer id and epoch, as its coordinator has them now."""
 Ask = Callable[[Sequence[str], Deadline], Holders]
 
+logger = logging.getLogger(__name__)
 _ASK_S = 2.0
 _KEPT_S = 1.0
 _UNKNOWN = "its coordinator knows no such id, or this client may not see it"
@@ -199,7 +200,7 @@ class Probes:
 @contextlib.contextmanager
 def serving(settings: ProbeSettings, recorder: Recorder, producers: Producers | None = None) -> Iterator[None]:
     """
-    Answer while the block lasts, and say on stderr where; without a place for the default the program goes on unprobed.
+    Answer while the block lasts, and log where; without a place for the default the program goes on unprobed.
 
     Raises:
         UsageError: as `Probes` says.
@@ -207,11 +208,10 @@ def serving(settings: ProbeSettings, recorder: Recorder, producers: Producers | 
     try:
         server = Probes(settings, recorder, producers)
     except OSError as error:
-        click.echo(f"no probes at {settings.host}: {error.strerror}; set --probe-host, or --no-probes", err=True)
+        logger.warning("no probes at %s: %s; set --probe-host, or --no-probes", settings.host, error.strerror)
         yield
         return
-    taken = f" ({settings.port} is taken)" if server.taken else ""
-    click.echo(f"probes at {server.url}{taken}", err=True)
+    logger.info("probes at %s%s", server.url, f" ({settings.port} is taken)" if server.taken else "")
     try:
         yield
     finally:

@@ -10,10 +10,10 @@ import click
 from brew import names
 from brew.cli import bootstrap_option, connection
 from brew.errors import UsageError
+from brew.fault_injection import CrashMoment, CrashSignal, StoreCrash
 from brew.names import checked_topic
 from brew.observability.settings import PROBE_OPTIONS
 from downstream.claims.ownership import CLAIMS, claims_settings
-from downstream.consume.crash import Crash, CrashMoment, CrashSignal
 from downstream.consume.handler import LoopSettings
 from downstream.postgres import DatabaseSettings
 
@@ -154,9 +154,9 @@ def _loudly(text: str) -> None:
     click.echo(f"weaker than promised: {text}", err=True)
 
 
-def crash_of(given: dict[str, Any]) -> Crash:
+def crash_of(given: dict[str, Any]) -> StoreCrash:
     point = given["crash_point"]
-    return Crash(
+    return StoreCrash(
         None if point is None else CrashMoment(point),
         given["crash_prob"],
         given["crash_seed"],

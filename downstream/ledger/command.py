@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from brew.deadline import Deadline
+from brew.fault_injection import CrashMoment, StoreCrash
 from brew.names import ExitCode
 from brew.signals import stop_on_signals
-from downstream.consume.crash import Crash, CrashMoment
 from downstream.consume.handler import GRACE_S, AssignedPartition, HandlerContext, PartitionBatch
 from downstream.consume.loop import Loop
 from downstream.consume.options import (
@@ -49,7 +49,7 @@ class LedgerHandler:
     """
 
     def __init__(
-        self, settings: DatabaseSettings, group: str, topic: str, tell: Callable[[str], None], crash: Crash
+        self, settings: DatabaseSettings, group: str, topic: str, tell: Callable[[str], None], crash: StoreCrash
     ) -> None:
         self._settings, self._tell, self._crash = settings, tell, crash
         self._database = Database(settings, "brew-ledger")

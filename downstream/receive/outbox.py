@@ -12,8 +12,8 @@ import urllib3
 
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
+from brew.fault_injection import CrashMoment, StoreCrash
 from downstream.address import checked_http, masked_url
-from downstream.consume.crash import Crash, CrashMoment
 from downstream.consume.handler import RetryLater
 from downstream.postgres import Connection, Database, DatabaseSettings
 
@@ -194,7 +194,7 @@ class Deliverer(BackgroundThread):
     rows are tried later and let others pass, so the order of messages is not kept.
     """
 
-    def __init__(self, group: str, settings: DatabaseSettings, calls: CallSettings, crash: Crash) -> None:
+    def __init__(self, group: str, settings: DatabaseSettings, calls: CallSettings, crash: StoreCrash) -> None:
         super().__init__("outbox", _EVERY_S)
         self._group, self._calls, self._crash = group, calls, crash
         self._database = Database(settings, "brew-outbox")

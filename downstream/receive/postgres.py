@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from brew.deadline import Deadline
-from downstream.consume.crash import CrashMoment
+from brew.fault_injection import CrashMoment
 from downstream.consume.handler import HandlerContext
 from downstream.postgres import Connection, Database, DatabaseSettings, commit_and_die, make_tables
 from downstream.receive.outbox import ClaimRetention, CleanUp

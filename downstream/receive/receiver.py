@@ -11,9 +11,9 @@ import orjson
 
 from brew.deadline import Deadline
 from brew.errors import UsageError
+from brew.fault_injection import StoreCrash
 from brew.kafka.log_reader import LogRecord
 from brew.offsets import SourcePosition
-from downstream.consume.crash import Crash
 from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, start
 from downstream.receive.outbox import BackgroundThread
 
@@ -158,7 +158,7 @@ class ReceiverSettings:
     topic: str
     identify: Identify
     again: bool = False
-    crash: Crash = field(default_factory=Crash)
+    crash: StoreCrash = field(default_factory=StoreCrash)
     tell: Callable[[str], None] = lambda _text: None
 
 

@@ -11,8 +11,8 @@ import redis
 
 from brew.deadline import Deadline
 from brew.errors import Refused
+from brew.fault_injection import CrashMoment
 from downstream.address import checked_login, invalid_address
-from downstream.consume.crash import CrashMoment
 from downstream.consume.handler import HandlerContext, RetryLater
 from downstream.receive.receiver import Message, Receiver, ReceiverSettings
 

@@ -12,12 +12,12 @@ import click
 
 from brew import names
 from brew.cli import bootstrap_option, connection
+from brew.fault_injection import KillAt
 from brew.kafka.topics import Topic
 from brew.names import CrashPoint, ExitCode, checked_topic
 from brew.observability.settings import probe_options
 from brew.observability.status import Topics
 from brew.signals import stop_on_signals
-from downstream.consume.crash import KillAt
 from downstream.consume.handler import GRACE_S
 from downstream.observed import ObservedProgram, observed
 from downstream.totals.recompute import recompute

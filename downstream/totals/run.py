@@ -14,6 +14,7 @@ from functools import partial
 from brew.acl import denial_in
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fenced, KafkaFailure, Refused
+from brew.fault_injection import KillAt
 from brew.kafka.broker_watch import broker_watch
 from brew.kafka.clients import admin, consumer, reach
 from brew.kafka.log_reader import LogRecord, RangeReader
@@ -25,7 +26,7 @@ from brew.observability.counters import Ending
 from brew.observability.recorder import Recorder
 from brew.observability.status import Phase
 from brew.offsets import LogOffsets
-from downstream.totals.stages import Aggregate, AttemptResult, Crash, Source, Split, StageTask, advance
+from downstream.totals.stages import Aggregate, AttemptResult, Source, Split, StageTask, advance
 from downstream.totals.state_store import Store, settled
 from downstream.totals.topics import Topics, TotalsSettings, ensured
 
@@ -82,7 +83,7 @@ class Run:
         store_of: StoreOf,
         stop: threading.Event,
         tell: Callable[[str], None] = lambda _text: None,
-        crash: Crash | None = None,
+        crash: KillAt | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         self._told_to = recorder or Recorder.unheard()

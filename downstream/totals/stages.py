@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from brew.deadline import Deadline
 from brew.errors import Fenced, Refused
+from brew.fault_injection import KillAt
 from brew.kafka.clients import AdminClient
 from brew.kafka.log_reader import LogRecord
 from brew.kafka.offsets import log_offsets
@@ -196,14 +197,6 @@ def add(totals: dict[bytes, Total], more: dict[bytes, Total]) -> None:
         totals[key] = total if before is None else before.plus(total)
 
 
-class Crash(Protocol):
-    """Something that may kill this process."""
-
-    def at(self, point: CrashPoint, topic: str, kafka: KafkaTransaction) -> None:
-        """``topic``: the one that the transaction reads."""
-        ...
-
-
 class Reader(Protocol):
     """Reads the visible records of `[start, until)`."""
 
@@ -239,7 +232,7 @@ def advance(
     read: Reader,
     kafka: KafkaTransaction,
     timeout_s: float,
-    crash: Crash | None = None,
+    crash: KillAt | None = None,
 ) -> AttemptResult:
     """
     Work off `[committed, until)` in one transaction and move the committed offset behind it.
@@ -303,7 +296,7 @@ def _make_ready(
 
 
 def _produce_all(
-    work: StageTask, until: int, kafka: KafkaTransaction, crash: Crash | None, source: Source, deadline: Deadline
+    work: StageTask, until: int, kafka: KafkaTransaction, crash: KillAt | None, source: Source, deadline: Deadline
 ) -> None:
     outputs = list(work.outputs(until))
     middle = len(outputs) // 2

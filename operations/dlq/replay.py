@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import os
 import shlex
@@ -14,7 +13,8 @@ from functools import partial
 from typing import Self
 
 from brew.deadline import Deadline
-from brew.errors import BrewError, Fenced, Refused, UsageError
+from brew.errors import Fenced, Refused, UsageError
+from brew.fault_injection import die
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import CrashPoint
 from brew.offsets import Committed
@@ -388,12 +388,8 @@ class _Partition:
             )
 
     def _may_crash(self, kafka: KafkaTransaction, point: CrashPoint) -> None:
-        if self._settings.crash is not point:
-            return
-        if point is CrashPoint.COMMIT_IN_FLIGHT:
-            with contextlib.suppress(BrewError):  # it does not wait, so it times out
-                kafka.commit_without_waiting()
-        os.kill(os.getpid(), signal.SIGKILL)
+        if self._settings.crash is point:
+            die(point, kafka)
 
 
 def _replayed(done: list[ReplayRecord | SkippedDeadLetter]) -> list[ReplayRecord]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brew.connection import Connection
-from downstream.consume.crash import Crash
+from brew.fault_injection import StoreCrash
 from downstream.consume.handler import Handler, LoopSettings
 from downstream.consume.loop import Loop, LoopResult
 from downstream.ledger.check import CheckResult, check
@@ -95,7 +95,7 @@ class LedgerStage:
 
     def handler(self, notes: list[str] | None = None, database: DatabaseSettings | None = None) -> LedgerHandler:
         told = notes if notes is not None else []
-        return LedgerHandler(database or self.database, self.group, self.topic, told.append, Crash())
+        return LedgerHandler(database or self.database, self.group, self.topic, told.append, StoreCrash())
 
     def book(self, handler: LedgerHandler | None = None, **more: Any) -> LedgerHandler:
         """Drain with one member here; the handler, to look at what it booked."""

@@ -18,9 +18,9 @@ from harness.names import Names
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
+from brew.fault_injection import StoreCrash
 from brew.kafka.clients import consumer
 from brew.names import READ_COMMITTED
-from downstream.consume.crash import Crash
 from downstream.consume.handler import HandlerContext
 from downstream.receive.command import DemoServer
 from downstream.receive.outbox import CallSettings, ClaimRetention, Deliverer
@@ -175,7 +175,7 @@ def test_a_sent_request_whose_commit_is_lost_is_sent_again_with_its_key(stage: R
     """A crash between answer and commit, as an exception here: without keys the other side would count duplicates."""
     stage.receive(stage.in_postgres(outbox=True))
 
-    class Dying(Crash):
+    class Dying(StoreCrash):
         def at(self, moment: object) -> None:  # noqa: ARG002 - the method's shape
             raise KeyboardInterrupt
 
@@ -215,14 +215,14 @@ def test_a_receiver_that_never_answers_does_not_keep_the_rows_behind_from_their_
     quick = dataclasses.replace(stage.database, lock_s=0.2, statement_s=1.0)  # 3.2 s in all, and ten calls take 4 s
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
         calls = CallSettings(f"http://127.0.0.1:{silent.getsockname()[1]}/", timeout_s=0.4)
-        deliverer = Deliverer(stage.group, quick, calls, Crash())
+        deliverer = Deliverer(stage.group, quick, calls, StoreCrash())
         assert deliverer.round()
         deliverer.stop(Deadline(1))
     assert 1 <= _value(stage, "SELECT count(*) FROM outbox WHERE attempts = 1") < 10
 
 
 def _deliver(stage: ReceiveStage, sink: DemoServer) -> None:
-    deliverer = Deliverer(stage.group, stage.database, CallSettings(sink.url), Crash())
+    deliverer = Deliverer(stage.group, stage.database, CallSettings(sink.url), StoreCrash())
     deliverer.start()
     try:
         deliverer.drain(Deadline(30))

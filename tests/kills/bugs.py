@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from brew.deadline import Deadline
+from brew.fault_injection import CrashMoment, StoreCrash
 from brew.kafka.transaction import KafkaTransaction
-from downstream.consume.crash import Crash, CrashMoment
 from downstream.consume.handler import HandlerContext, PartitionBatch
 from downstream.ledger import command as ledger_handler
 from downstream.ledger.command import LedgerHandler
@@ -62,7 +62,7 @@ def _position_of_kafka() -> None:
 
     def spared_behind_markers(self: LedgerHandler, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         crash = self._crash
-        self._crash = crash if _entries(slices) else Crash()
+        self._crash = crash if _entries(slices) else StoreCrash()
         handle(self, slices, lease)
         self._crash = crash
 

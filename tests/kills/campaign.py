@@ -20,7 +20,7 @@ from harness import enriched
 from harness.downstream import LedgerStage, ReceiveStage
 
 from brew.deadline import Deadline
-from downstream.consume.crash import CrashMoment
+from brew.fault_injection import CrashMoment
 from tests.kills.bugs import BUGS
 
 Stage = LedgerStage | ReceiveStage

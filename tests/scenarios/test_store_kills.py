@@ -8,7 +8,7 @@ from harness.brokers import Broker
 from harness.downstream import LedgerStage, ReceiveStage
 from harness.names import Names
 
-from downstream.consume.crash import CrashMoment
+from brew.fault_injection import CrashMoment
 from sandbox.store import Postgres, Redis
 from tests.kills.bugs import BUGS
 from tests.kills.campaign import Stage, campaign

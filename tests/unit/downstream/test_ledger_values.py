@@ -11,8 +11,8 @@ from hypothesis import strategies as some
 
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
+from brew.fault_injection import CrashMoment, StoreCrash
 from brew.offsets import SourcePosition
-from downstream.consume.crash import Crash, CrashMoment
 from downstream.consume.handler import AssignedPartition, HandlerContext, NotOwned
 from downstream.ledger.check import _expected
 from downstream.ledger.entry import Entry, Problem, entry
@@ -183,12 +183,12 @@ def test_a_lease_ends_with_its_deadline_or_its_partition() -> None:
 def test_crashes_are_drawn_alike_from_equal_seeds_and_never_without_a_moment() -> None:
     """About as often as the probability says."""
     drawn = [
-        [Crash(CrashMoment.AFTER_COMMIT, 0.3, seed).due(CrashMoment.AFTER_COMMIT) for seed in range(400)]
+        [StoreCrash(CrashMoment.AFTER_COMMIT, 0.3, seed).due(CrashMoment.AFTER_COMMIT) for seed in range(400)]
         for _ in range(2)
     ]
     assert drawn[0] == drawn[1]
     assert 80 < sum(drawn[0]) < 160
-    assert not Crash().due(CrashMoment.AFTER_COMMIT)
-    assert not Crash(CrashMoment.AFTER_COMMIT).due(CrashMoment.BEFORE_COMMIT)
+    assert not StoreCrash().due(CrashMoment.AFTER_COMMIT)
+    assert not StoreCrash(CrashMoment.AFTER_COMMIT).due(CrashMoment.BEFORE_COMMIT)
     with pytest.raises(UsageError, match="--crash-prob"):
-        Crash(CrashMoment.AFTER_COMMIT, 1.1)
+        StoreCrash(CrashMoment.AFTER_COMMIT, 1.1)
