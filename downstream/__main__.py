@@ -14,8 +14,7 @@ from brew.cli import CONTEXT, REACH_S, LazyGroup, bootstrap_option, connection, 
 from brew.deadline import Deadline
 from brew.kafka.clients import reach
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode, checked_topic
-from downstream.count import KEY, SOURCE, Count, count
-from downstream.duplicates import Distinct
+from downstream.count import KEY, SOURCE, Count, Distinct, count
 
 _CALLED = {KEY: "key", SOURCE: "source position"}
 _PATTERNS = {

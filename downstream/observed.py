@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import click
+
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError
@@ -19,7 +21,9 @@ from brew.observability.recorder import Recorder, Subject
 from brew.observability.server import serving
 from brew.observability.settings import ProbeSettings, probe_settings
 from brew.observability.status import Phase, Topics
+from brew.signals import stop_on_signals
 from downstream.consume.handler import (
+    GRACE_S,
     AssignedPartition,
     Handler,
     HandlerContext,
@@ -28,6 +32,7 @@ from downstream.consume.handler import (
     PartitionBatch,
     RetryLater,
 )
+from downstream.consume.loop import Loop, LoopResult
 
 _ASK_S = 10.0
 _ASK_EVERY_S = 5.0
@@ -79,6 +84,33 @@ def _recorder(watched: ObservedProgram, probes: ProbeSettings) -> Recorder:
     subject = Subject(watched.application, watched.group, watched.topics, watched.connection.bootstrap)
     away_s = watched.patience_s + watched.longest_work_s
     return Recorder(subject, Bounds(probes.polling_ttl_s, probes.consuming_ttl_s, away_s))
+
+
+def to_stderr(text: str) -> None:
+    """A sentence for whoever watches the program."""
+    click.echo(text, err=True)
+
+
+def stop_event(*, follow: bool) -> threading.Event:
+    """Set by the first SIGTERM or SIGINT; a program that is still there some seconds later is ended."""
+    stop = threading.Event()
+    stop_on_signals(stop, GRACE_S, follow=follow)
+    return stop
+
+
+def consume(
+    application: str,
+    settings: LoopSettings,
+    handler: Handler,
+    given: Mapping[str, Any],
+    stop: threading.Event | None = None,
+    prepare: Callable[[Recorder], None] = lambda _recorder: None,
+) -> LoopResult:
+    """Run the consume loop until it is drained or stopped by a signal, and answer probes as the options say."""
+    stop = stop or stop_event(follow=settings.follow)
+    with observed(ObservedProgram.loop(application, settings), given) as recorder:
+        prepare(recorder)
+        return Loop(settings, ObservedHandler(handler, recorder, settings.topic), stop, to_stderr).run()
 
 
 class EndOffsetsPoller:

@@ -11,18 +11,13 @@ from typing import Any, NamedTuple, NoReturn, TypeGuard
 
 import psycopg
 
-from brew.deadline import Deadline
 from brew.errors import Refused
-from brew.kafka import offsets, topics
-from brew.kafka.clients import admin, reach
-from brew.kafka.log_reader import LogRecord, scan
-from brew.names import READ_COMMITTED, READ_UNCOMMITTED
+from brew.kafka.log_reader import LogRecord
 from brew.records import DISCOUNTS
+from downstream.check import Findings, topic_snapshot
 from downstream.consume.handler import LoopSettings
-from downstream.findings import Findings
 from downstream.postgres import Connection, DatabaseSettings, connect
 
-_ASK_S = 30.0
 _PRECISION = 400  # digits: products of the longest amounts, summed without rounding
 
 DUPLICATE, MISSING, DRIFT, ROLLBACK = "ledger-duplicate", "ledger-missing", "ledger-drift", "ledger-rollback"
@@ -100,13 +95,7 @@ def check(settings: LoopSettings, database: DatabaseSettings) -> CheckResult:
     Raises:
         Refused: there is no ledger, or no topic.
     """
-    reach(settings.connection, Deadline(_ASK_S))
-    deadline = Deadline(_ASK_S)
-    client = admin(settings.connection)
-    partitions = range(topics.describe_one(client, settings.topic, deadline).partitions)
-    logs = offsets.log_offsets(client, settings.topic, partitions, deadline)
-    whose = (settings.connection, settings.group, settings.topic)
-    known = offsets.committed_by(*whose, partitions, READ_UNCOMMITTED, deadline)
+    topic = topic_snapshot(settings)
     checked, balances = CheckResult(), defaultdict[tuple[str, str], Money](Money)
     try:
         with (
@@ -116,16 +105,13 @@ def check(settings: LoopSettings, database: DatabaseSettings) -> CheckResult:
             positions: dict[int, int] = dict(
                 connection.execute(_POSITIONS, [settings.group, settings.topic]).fetchall()
             )
-            for partition in partitions:
-                stands = positions.get(partition, logs[partition].first)
-                ahead = known[partition]
+            for partition, log in topic.logs.items():
+                stands = positions.get(partition, log.first)
+                ahead = topic.committed[partition]
                 if ahead is not None and ahead.offset > stands:
                     checked.found(ROLLBACK, f"partition {partition}: Kafka has {ahead.offset}, the database {stands}")
-                ends = {partition: (logs[partition].first, logs[partition].last_stable)}
-                records = (
-                    one for batch in scan(settings.connection, settings.topic, ends, READ_COMMITTED) for one in batch
-                )
-                _compare(checked, balances, partition, stands, records, _rows(connection, partition))
+                rows = _rows(connection, partition)
+                _compare(checked, balances, partition, stands, topic.records(partition), rows)
             _compare_balances(checked, balances, connection)
     except psycopg.Error as error:
         raise Refused(f"the ledger can't be read: {' '.join(str(error).split())}") from error

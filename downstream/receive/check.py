@@ -11,21 +11,15 @@ from typing import Any, Protocol
 import psycopg
 import redis
 
-from brew.deadline import Deadline
 from brew.errors import Refused
-from brew.kafka import offsets, topics
-from brew.kafka.clients import admin, reach
-from brew.kafka.log_reader import LogRecord, scan
-from brew.names import READ_COMMITTED, READ_UNCOMMITTED
+from downstream.check import Findings, topic_snapshot
 from downstream.consume.handler import LoopSettings
-from downstream.findings import Findings
 from downstream.postgres import DatabaseSettings, connect
 from downstream.receive.receiver import BAD_QUANTITY, Identify, points_grant
 from downstream.receive.redis import Keys, RedisSettings
 
 DUPLICATE, LOST = "receiver-duplicate", "receiver-lost"
 
-_ASK_S = 30.0
 _CHUNK = 1000
 _REJECTIONS = 5
 
@@ -84,20 +78,13 @@ class CheckResult(Findings):
 
 def check(settings: LoopSettings, identify: Identify, effects: Effects) -> CheckResult:
     """Compare while nobody receives; two records with one id are one message."""
-    reach(settings.connection, Deadline(_ASK_S))
-    deadline = Deadline(_ASK_S)
-    client = admin(settings.connection)
-    partitions = range(topics.describe_one(client, settings.topic, deadline).partitions)
-    logs = offsets.log_offsets(client, settings.topic, partitions, deadline)
-    whose = (settings.connection, settings.group, settings.topic)
-    known = offsets.committed_by(*whose, partitions, READ_UNCOMMITTED, deadline)
-    positions = {p: logs[p].first if at is None else at.offset for p, at in known.items()}
-    ends = {p: (log.first, log.last_stable) for p, log in logs.items()}
+    topic = topic_snapshot(settings)
+    positions = {p: topic.logs[p].first if at is None else at.offset for p, at in topic.committed.items()}
     checked = CheckResult()
     below: dict[str, bool] = {}
     gifts: dict[str, tuple[str, int]] = {}
     same = True
-    for record in _records(settings, ends):
+    for record in topic.records():
         done = record.offset() < positions[record.partition()]
         name, told = identify(settings.topic, record), points_grant(record.value() or b"")
         gift = (told.customer, told.points)
@@ -126,11 +113,6 @@ def _compare_points(checked: CheckResult, gifts: Iterable[tuple[str, int]], poin
         if has != expected[customer]:
             name = DUPLICATE if has > expected[customer] else LOST
             checked.found(name, f"customer {customer} has {has} points instead of {expected[customer]}")
-
-
-def _records(settings: LoopSettings, ends: dict[int, tuple[int, int]]) -> Iterator[LogRecord]:
-    for batch in scan(settings.connection, settings.topic, ends, READ_COMMITTED):
-        yield from batch
 
 
 def _judge(checked: CheckResult, name: str, count: int, *, below: bool) -> None:

@@ -18,9 +18,8 @@ from brew.kafka import topics
 from brew.kafka.clients import AdminClient, admin, reach
 from brew.names import ExitCode
 from brew.observability.recorder import Recorder
-from brew.signals import stop_on_signals
-from downstream.consume.handler import GRACE_S, Handler, LoopSettings
-from downstream.consume.loop import Loop, LoopResult
+from downstream.consume.handler import LoopSettings
+from downstream.consume.loop import LoopResult
 from downstream.consume.options import (
     crash_of,
     crash_options,
@@ -29,10 +28,9 @@ from downstream.consume.options import (
     loop_options,
     loop_settings,
 )
-from downstream.observed import ObservedHandler, ObservedProgram, observed
+from downstream.observed import consume, stop_event, to_stderr
 from downstream.receive.check import Effects, PostgresEffects, RedisEffects, check
-from downstream.receive.outbox import CallSettings, ClaimRetention, Deliverer, TopicRetention
-from downstream.receive.postgres import PostgresReceiver
+from downstream.receive.postgres import CallSettings, ClaimRetention, Deliverer, PostgresReceiver, TopicRetention
 from downstream.receive.receiver import BAD_QUANTITY, SOURCE, Receiver, ReceiverSettings, identifier
 from downstream.receive.redis import RedisReceiver, RedisScriptReceiver, RedisSettings
 
@@ -165,42 +163,33 @@ def receive_command(*, only_check: bool, as_json: bool, **given: Any) -> int:
         click.echo(json.dumps(found.document(), indent=2) if as_json else found.text())
         return ExitCode.VIOLATION if found.findings else ExitCode.DONE
     keeping = _claim_retention(settings, given)
-    ground = ReceiverSettings(
-        settings.group, settings.topic, identify, given["again"], crash_of(given), _print_to_stderr
-    )
+    ground = ReceiverSettings(settings.group, settings.topic, identify, given["again"], crash_of(given), to_stderr)
     receiver = _receiver(store, ground, keeping, given)
     deliverer = _deliverer(ground, given) if store == "outbox" else None
-    with observed(ObservedProgram.loop("downstream receive", settings), given) as recorder:
-        told = _run(settings, receiver, deliverer, recorder)
+    told = _run(settings, receiver, deliverer, given)
     _print_result(receiver, deliverer, told, as_json=as_json)
     return ExitCode.DONE
 
 
-def _run(
-    settings: LoopSettings, receiver: Receiver, deliverer: Deliverer | None, recorder: Recorder | None = None
-) -> LoopResult:
-    stop = threading.Event()
-    stop_on_signals(stop, GRACE_S, follow=settings.follow)
+def _run(settings: LoopSettings, receiver: Receiver, deliverer: Deliverer | None, given: dict[str, Any]) -> LoopResult:
+    stop = stop_event(follow=settings.follow)
+
+    def prepare(recorder: Recorder) -> None:
+        recorder.skipped(0)
+        receiver.skipped = recorder.skipped
+        recorder.rejected(BAD_QUANTITY, 0)
+        receiver.rejected = recorder.rejected
+
     if deliverer is not None:
         receiver.beside.append(deliverer)
     try:
-        told = Loop(settings, _watched(receiver, settings, recorder), stop, _print_to_stderr).run()
+        result = consume("downstream receive", settings, receiver, given, stop, prepare)
         if deliverer is not None and not stop.is_set():
             deliverer.drain(Deadline(settings.patience_s))
     finally:
         if deliverer is not None:
             deliverer.stop(Deadline(_ASK_S))
-    return told
-
-
-def _watched(receiver: Receiver, settings: LoopSettings, recorder: Recorder | None) -> Handler:
-    if recorder is None:
-        return receiver
-    recorder.skipped(0)
-    receiver.skipped = recorder.skipped
-    recorder.rejected(BAD_QUANTITY, 0)
-    receiver.rejected = recorder.rejected
-    return ObservedHandler(receiver, recorder, settings.topic)
+    return result
 
 
 def _print_result(receiver: Receiver, deliverer: Deliverer | None, told: LoopResult, *, as_json: bool) -> None:
@@ -225,10 +214,6 @@ def _receiver(store: str, ground: ReceiverSettings, keeping: ClaimRetention, giv
     if store == "redis":
         return RedisReceiver(ground, redis)
     return RedisScriptReceiver(ground, redis, accept_weaker=given["accept_weaker"])
-
-
-def _print_to_stderr(text: str) -> None:
-    click.echo(text, err=True)
 
 
 def _deliverer(ground: ReceiverSettings, given: dict[str, Any]) -> Deliverer:
@@ -281,8 +266,7 @@ def sink_command(port: int, fail_every: int) -> int:
       python -m downstream sink --port 8080 --fail-every 7
     """  # noqa: D301 - click's own mark
     with DemoServer(port, fail_every) as server:
-        stop = threading.Event()
-        stop_on_signals(stop, GRACE_S, follow=True)
+        stop = stop_event(follow=True)
         server.serving()
         click.echo(f"listening at {server.url}")
         stop.wait()

@@ -1,15 +1,29 @@
-"""The receiver in PostgreSQL: claim and effect in one transaction; exactly once for effects in this database."""
+"""
+The receiver in PostgreSQL: claim and effect in one transaction; exactly once for effects in this database.
+
+Also its threads: one cleans up old claims, one sends what the outbox holds.
+"""
 
 from __future__ import annotations
 
+import enum
+import time
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import urllib3
 
 from brew.deadline import Deadline
-from brew.fault_injection import CrashMoment
+from brew.errors import Refused, UsageError
+from brew.fault_injection import CrashMoment, StoreCrash
+from downstream.address import checked_http, masked_url
 from downstream.consume.handler import HandlerContext
 from downstream.postgres import Connection, Database, DatabaseSettings, commit_and_die, make_tables
-from downstream.receive.outbox import ClaimRetention, CleanUp
-from downstream.receive.receiver import Message, Receiver, ReceiverSettings
+from downstream.receive.receiver import BackgroundThread, Message, Receiver, ReceiverSettings
+
+_CHUNK = 5000
+_SECONDS_A_DAY = 86_400
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS processed_messages (
@@ -61,6 +75,212 @@ SELECT consumer_group, customer_id, sum(points) FROM effect GROUP BY 1, 2 ORDER 
 ON CONFLICT (consumer_group, customer_id) DO UPDATE SET points = known.points + excluded.points
 """
 _ENQUEUE = "INSERT INTO outbox (consumer_group, message_id, payload) SELECT %s, * FROM unnest(%s::text[], %s::bytea[])"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRetention:
+    """
+    How long a topic can hand a record out, by its `retention.ms` (None: for ever) and its `segment.ms`, in seconds.
+
+    Kafka deletes whole segments: a segment's first record stays until the last one, up to `segment.ms` younger, is old.
+    """
+
+    retention_s: float | None
+    segment_s: float
+
+    @property
+    def longest_s(self) -> float | None:
+        return None if self.retention_s is None else self.retention_s + self.segment_s
+
+    @property
+    def way_out(self) -> str:
+        """What to set so that claims outlive records."""
+        forever = "give 0 to keep claims for ever"
+        if self.longest_s is None:
+            return forever
+        return f"raise --keep-days above {self.longest_s / _SECONDS_A_DAY:g}, lower segment.ms, or {forever}"
+
+    def __str__(self) -> str:
+        if self.longest_s is None or self.retention_s is None:
+            return "for ever"
+        parts = (("", self.longest_s), ("retention.ms ", self.retention_s), ("segment.ms ", self.segment_s))
+        whole, retention, segment = (f"{name}{seconds / _SECONDS_A_DAY:g} days" for name, seconds in parts)
+        return f"for up to {whole} ({retention}, {segment})"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRetention:
+    """How long claims are kept, in seconds; None for ever. ``every_s`` is the time between two clean-ups."""
+
+    keep_s: float | None
+    every_s: float = 60.0
+
+    @classmethod
+    def longer_than(cls, days: float, kept: TopicRetention, topic: str) -> ClaimRetention:
+        """
+        ``days``, 0 for ever, if that is longer than the topic keeps its records.
+
+        Raises:
+            Refused: a claim would be forgotten while its message can still be delivered again.
+        """
+        if days < 0:
+            raise UsageError(f"--keep-days is {days:g}: give days, or 0 for ever")
+        if days == 0:
+            return cls(None)
+        if kept.longest_s is None or days * _SECONDS_A_DAY <= kept.longest_s:
+            raise Refused(
+                f"claims would be kept for {days:g} days, and {topic!r} keeps its records {kept}: a message could come "
+                f"again when nobody knows it any more; {kept.way_out}"
+            )
+        return cls(days * _SECONDS_A_DAY)
+
+
+class CleanUp(BackgroundThread):
+    """
+    Deletes a group's old claims and delivered outbox rows, a few thousand per transaction, in a session of its own.
+
+    Other groups of the same tables may read topics that keep their records longer.
+    """
+
+    def __init__(self, settings: DatabaseSettings, group: str, keeping: ClaimRetention) -> None:
+        super().__init__("clean-up", keeping.every_s)
+        self._database, self._group, self._keeping = Database(settings, "brew-clean-up"), group, keeping
+
+    def round(self) -> bool:
+        if self._keeping.keep_s is None:
+            return False
+        removed = 0
+        for table, column in (("processed_messages", "processed_at"), ("outbox", "sent_at")):
+            chosen = f"consumer_group = %s AND {column} < now() - make_interval(secs => %s)"
+            old = f"SELECT ctid FROM {table} WHERE {chosen} LIMIT {_CHUNK}"  # noqa: S608 - names of ours
+            statement = f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({old}))"  # noqa: S608 - the same
+            with self._database.transaction(self._database.patience()) as connection:
+                removed += connection.execute(statement.encode(), [self._group, self._keeping.keep_s]).rowcount
+        return removed > 0
+
+    def stop(self, deadline: Deadline) -> None:
+        super().stop(deadline)
+        self._database.close()
+
+
+_BATCH = 10
+_EVERY_S = 0.1
+_LOOK_S = 0.05
+_LONGEST_WAIT_S = 60.0
+_AGAIN = {408, 425, 429}  # time-out, too early, too many (RFC 9110, RFC 8470, RFC 6585); other 4xx stay as they are
+
+_TAKE = """
+SELECT number, message_id, payload, attempts FROM outbox
+WHERE consumer_group = %s AND sent_at IS NULL AND refused IS NULL AND due_at <= now()
+ORDER BY number LIMIT %s FOR UPDATE SKIP LOCKED
+"""
+_SENT = "UPDATE outbox SET sent_at = now(), attempts = attempts + 1 WHERE number = %s"
+_REFUSED = "UPDATE outbox SET refused = %s, attempts = attempts + 1 WHERE number = %s"
+_LATER = """
+UPDATE outbox SET attempts = attempts + 1, due_at = clock_timestamp() + make_interval(secs => %s) WHERE number = %s
+"""
+_OPEN = "SELECT count(*) FROM outbox WHERE consumer_group = %s AND sent_at IS NULL AND refused IS NULL"
+
+
+class _RequestOutcome(enum.Enum):
+    """What became of one request."""
+
+    SENT = enum.auto()
+    REFUSED = enum.auto()
+    LATER = enum.auto()
+
+
+@dataclass(frozen=True)
+class CallSettings:
+    """Where requests go, and the seconds that one may take."""
+
+    url: str = field(repr=False)  # may hold a password
+    timeout_s: float = 1.5
+
+    def __post_init__(self) -> None:
+        checked_http(self.url, "--effect-url")
+
+
+class Deliverer(BackgroundThread):
+    """
+    Sends what the outbox holds: at least once, each with its message id as `Idempotency-Key`.
+
+    A crash between the answer and the commit sends again; a receiver that knows the key does nothing then. Failing
+    rows are tried later and let others pass, so the order of messages is not kept.
+    """
+
+    def __init__(self, group: str, settings: DatabaseSettings, calls: CallSettings, crash: StoreCrash) -> None:
+        super().__init__("outbox", _EVERY_S)
+        self._group, self._calls, self._crash = group, calls, crash
+        self._database = Database(settings, "brew-outbox")
+        self._http = urllib3.PoolManager(maxsize=1, retries=False, timeout=calls.timeout_s)
+        self.sent = self.refused = 0
+
+    def round(self) -> bool:
+        # Receivers that hang must not use up the transaction's time: nothing would be noted of any row, for ever.
+        patience = self._database.patience()
+        sending = Deadline(patience.budget_s / 2)
+        ends: Counter[_RequestOutcome] = Counter()
+        with self._database.transaction(patience) as connection:
+            taken = connection.execute(_TAKE, [self._group, _BATCH]).fetchall()
+            for row in taken:
+                if sending.expired():
+                    break
+                ends[self._send(connection, *row)] += 1
+            if taken:
+                self._crash.at(CrashMoment.BEFORE_COMMIT)
+        self.sent += ends[_RequestOutcome.SENT]
+        self.refused += ends[_RequestOutcome.REFUSED]
+        return len(taken) == _BATCH
+
+    def _send(
+        self, connection: Connection, number: int, message_id: str, payload: bytes, attempts: int
+    ) -> _RequestOutcome:
+        headers = {"Content-Type": "application/json", "Idempotency-Key": message_id}
+        try:
+            answer = self._http.request("POST", self._calls.url, body=bytes(payload), headers=headers)
+        except urllib3.exceptions.HTTPError:
+            status = 0
+        else:
+            status = answer.status
+        if 200 <= status < 300:  # noqa: PLR2004 - success, by RFC 9110
+            connection.execute(_SENT, [number])
+            return _RequestOutcome.SENT
+        if 400 <= status < 500 and status not in _AGAIN:  # noqa: PLR2004 - the sender's fault, by RFC 9110
+            connection.execute(_REFUSED, [f"answered {status}", number])
+            return _RequestOutcome.REFUSED
+        connection.execute(_LATER, [min(_LONGEST_WAIT_S, 0.2 * 2 ** min(attempts, 10)), number])
+        return _RequestOutcome.LATER
+
+    def drain(self, deadline: Deadline) -> None:
+        """
+        Return once nothing is left to send.
+
+        Raises:
+            Refused: something is.
+        """
+        watching = Database(self._database.settings, "brew-outbox-drain")
+        try:
+            while left := self._left(watching):
+                self.check()
+                if deadline.expired():
+                    raise Refused(
+                        f"{left} outbox rows could not be sent to {masked_url(self._calls.url)} within "
+                        f"{deadline.budget_s:g} s; they stay in the outbox, and the next run goes on with them"
+                    )
+                time.sleep(_LOOK_S)
+        finally:
+            watching.close()
+
+    def _left(self, database: Database) -> int:
+        with database.transaction(database.patience()) as connection:
+            row = connection.execute(_OPEN, [self._group]).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def stop(self, deadline: Deadline) -> None:
+        super().stop(deadline)
+        self._database.close()
+        self._http.clear()
 
 
 class PostgresReceiver(Receiver):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -14,8 +15,7 @@ from brew.errors import UsageError
 from brew.fault_injection import StoreCrash
 from brew.kafka.log_reader import LogRecord
 from brew.offsets import SourcePosition
-from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, start
-from downstream.receive.outbox import BackgroundThread
+from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, RetryLater, start
 
 SOURCE = "source"
 _LONGEST_ID = 256  # a database's index has an end; longer ids are known by their SHA-256
@@ -130,6 +130,7 @@ def _order(value: bytes) -> dict[str, Any]:
 
 
 _TOLD = 5
+_PAUSE_S = 1.0
 
 
 @dataclass
@@ -160,6 +161,46 @@ class ReceiverSettings:
     again: bool = False
     crash: StoreCrash = field(default_factory=StoreCrash)
     tell: Callable[[str], None] = lambda _text: None
+
+
+class BackgroundThread:
+    """A thread that works in rounds until stopped; what it can't get over leaves from `check`."""
+
+    def __init__(self, name: str, every_s: float) -> None:
+        self._every_s = every_s
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def round(self) -> bool:
+        """Do some work; True when there is more at once. `RetryLater` is passed over."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what has ended the thread, if anything has."""
+        if self._error is not None:
+            raise self._error
+
+    def stop(self, deadline: Deadline) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(deadline.remaining_s())
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                try:
+                    more = self.round()
+                except RetryLater:
+                    more = False
+                    self._stop.wait(_PAUSE_S)
+                if not more:
+                    self._stop.wait(self._every_s)
+        except Exception as error:  # noqa: BLE001 - carried to the loop's thread
+            self._error = error
 
 
 class Receiver:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,7 @@ from brew.kafka.topics import Topic
 from brew.names import CrashPoint, ExitCode, checked_topic
 from brew.observability.settings import probe_options
 from brew.observability.status import Topics
-from brew.signals import stop_on_signals
-from downstream.consume.handler import GRACE_S
-from downstream.observed import ObservedProgram, observed
+from downstream.observed import ObservedProgram, observed, stop_event, to_stderr
 from downstream.totals.recompute import recompute
 from downstream.totals.run import Run, RunResult
 from downstream.totals.state_store import MemoryStore, RocksStore, Store
@@ -72,21 +69,7 @@ HOME = Path(".brew-state")
 @probe_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def totals_command(
-    bootstrap: str,
-    topic: str,
-    output: str,
-    group: str,
-    follow: bool,
-    store: str,
-    state_dir: Path,
-    max_offsets: int,
-    transaction_timeout: float,
-    compare: bool,
-    crash_point: str | None,
-    crash_in: str,
-    crash_prob: float,
-    as_json: bool,
-    **probes: Any,
+    bootstrap: str, topic: str, output: str, group: str, *, follow: bool, as_json: bool, **given: Any
 ) -> int:
     """
     Running totals per customer and per tier: orders, their sum, the discount given; each order counted once.
@@ -103,33 +86,32 @@ def totals_command(
     checked_topic(topic, "--topic")
     checked_topic(output, "--output")
     settings = TotalsSettings(
-        connection(bootstrap), group, topic, output, timeout_s=transaction_timeout, max_offsets=max_offsets
+        connection(bootstrap),
+        group,
+        topic,
+        output,
+        timeout_s=given["transaction_timeout"],
+        max_offsets=given["max_offsets"],
     )
+    home = None if given["store"] == MEMORY else given["state_dir"] / group
     checked_topic(settings.changelog, "--group")
-    if compare:
-        compared = recompute(settings, None if store == MEMORY else state_dir / group)
+    if given["compare"]:
+        compared = recompute(settings, home)
         click.echo(json.dumps(compared.document(), indent=2) if as_json else compared.text())
         return ExitCode.DONE if compared.equal else ExitCode.VIOLATION
 
     def store_of(partition: int, changelog: Topic) -> Store:
-        if store == MEMORY:
-            return MemoryStore()
-        return RocksStore(state_dir / group / str(partition), changelog.topic_id)
+        return MemoryStore() if home is None else RocksStore(home / str(partition), changelog.topic_id)
 
-    stop = threading.Event()
-    stop_on_signals(stop, GRACE_S, follow=follow)
-    crash = (
-        None
-        if crash_point is None
-        else KillAt(CrashPoint(crash_point), topic if crash_in == ORDERS else settings.deltas, crash_prob)
-    )
+    stop, crash = stop_event(follow=follow), None
+    if given["crash_point"] is not None:
+        crashing = topic if given["crash_in"] == ORDERS else settings.deltas
+        crash = KillAt(CrashPoint(given["crash_point"]), crashing, given["crash_prob"])
     began = time.monotonic()
-    with observed(_watched(settings, follow=follow), probes) as recorder:
-        told = Run(settings, store_of, stop, lambda text: click.echo(text, err=True), crash, recorder).run(
-            follow=follow
-        )
-    found = _document(told, time.monotonic() - began)
-    click.echo(json.dumps(found) if as_json else _text(found))
+    with observed(_watched(settings, follow=follow), given) as recorder:
+        result = Run(settings, store_of, stop, to_stderr, crash, recorder).run(follow=follow)
+    summary = _document(result, time.monotonic() - began)
+    click.echo(json.dumps(summary) if as_json else _text(summary))
     return ExitCode.DONE
 
 

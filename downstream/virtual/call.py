@@ -22,12 +22,9 @@ from brew.kafka.transaction import MESSAGE_MAX_BYTES
 from brew.names import ExitCode, checked_topic
 from brew.offsets import SourcePosition
 from brew.records import ERROR_EXCEPTION, ERROR_MESSAGE, ERROR_OFFSET, ERROR_PARTITION, ERROR_REASON, ERROR_TOPIC
-from brew.signals import stop_on_signals
 from downstream.address import checked_http, masked_url
-from downstream.consume.handler import GRACE_S
-from downstream.consume.loop import Loop
 from downstream.consume.options import loop_options, loop_settings
-from downstream.observed import ObservedHandler, ObservedProgram, observed
+from downstream.observed import consume, stop_event
 from downstream.virtual.partitions import (
     NonRetriableError,
     VirtualPartitions,
@@ -173,20 +170,7 @@ def _url(_context: click.Context, _parameter: click.Parameter, value: str) -> st
     help="After the last attempt: write a dead letter and go on, or stop before the record.",
 )
 @click.option("--dead-letter", default=DEAD_LETTER, show_default=True, metavar="TOPIC", help="Made if it is missing.")
-def call_command(
-    url: str,
-    group: str,
-    timeout_s: float,
-    virtual_partitions: int,
-    most_uncovered: int,
-    attempts: int,
-    back_off_s: float,
-    most_back_off_s: float,
-    on_failure: str,
-    dead_letter: str,
-    as_json: bool,
-    **given: Any,
-) -> int:
+def call_command(url: str, group: str, *, dead_letter: str, as_json: bool, **given: Any) -> int:
     """
     Post every record to an HTTP service, N at a time, those of one key in order.
 
@@ -200,23 +184,20 @@ def call_command(
       python -m downstream call --url http://127.0.0.1:8080/orders --on-failure stop --attempts 10
     """  # noqa: D301 - click's own mark
     checked_topic(dead_letter, "--dead-letter")
-    settings = VirtualSettings(
-        virtual_partitions, most_uncovered, Retries(attempts, back_off_s, most_back_off_s), OnFailure(on_failure)
-    )
+    calls = given["virtual_partitions"]
+    retries = Retries(given["attempts"], given["back_off_s"], given["most_back_off_s"])
+    settings = VirtualSettings(calls, given["most_uncovered"], retries, OnFailure(given["on_failure"]))
     loop = loop_settings(given, group)
     loop = dataclasses.replace(loop, batch=min(loop.batch, settings.batch))
-    stop = threading.Event()
-    stop_on_signals(stop, GRACE_S, follow=loop.follow)
+    stop = stop_event(follow=loop.follow)
     if settings.on_failure is OnFailure.DEAD_LETTER:
         _make_dead_letter_topic(loop.connection, loop.topic, dead_letter)
-    caller = Caller(CallSettings(url, timeout_s), loop.connection, loop.topic, dead_letter, virtual_partitions)
+    caller = Caller(CallSettings(url, given["timeout_s"]), loop.connection, loop.topic, dead_letter, calls)
     virtual = VirtualPartitions(settings, caller)
     began = time.monotonic()
     handler = VirtualPartitionsHandler(virtual, stop, follow=loop.follow)
     try:
-        with observed(ObservedProgram.loop("downstream call", loop), given) as recorder:
-            watched = ObservedHandler(handler, recorder, loop.topic)
-            Loop(loop, watched, stop, lambda text: click.echo(text, err=True)).run()
+        consume("downstream call", loop, handler, given, stop)
     finally:
         caller.close()
     told = {

@@ -13,8 +13,7 @@ from brew.deadline import Deadline
 from brew.errors import BrewError, UsageError
 from brew.kafka.log_reader import LogRecord
 from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, RetryLater, start
-from downstream.virtual.scheduling import OffsetTracker, OnFailure, Retries
-from downstream.virtual.workers import Workers
+from downstream.virtual.scheduling import OffsetTracker, OnFailure, Retries, Workers
 
 
 class TopicPartition(NamedTuple):

@@ -20,8 +20,7 @@ from downstream.ledger.check import CheckResult, check
 from downstream.ledger.command import LedgerHandler
 from downstream.postgres import DatabaseSettings
 from downstream.receive import check as receive_check
-from downstream.receive.outbox import ClaimRetention
-from downstream.receive.postgres import PostgresReceiver
+from downstream.receive.postgres import ClaimRetention, PostgresReceiver
 from downstream.receive.receiver import Receiver, ReceiverResult, ReceiverSettings, identifier
 from downstream.receive.redis import Effect, RedisReceiver, RedisScriptReceiver, RedisSettings
 from harness.programs import ROOT

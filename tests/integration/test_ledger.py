@@ -21,8 +21,7 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, RetryLater
 from downstream.ledger import command as ledger_handler
-from downstream.ledger.command import LedgerHandler
-from downstream.ledger.store import TABLES, Ledger, OffsetRow, Start
+from downstream.ledger.command import TABLES, Ledger, LedgerHandler, OffsetRow, Start
 from downstream.postgres import Database, make_tables
 from sandbox.store import Postgres
 

@@ -23,8 +23,7 @@ from brew.kafka.clients import consumer
 from brew.names import READ_COMMITTED
 from downstream.consume.handler import HandlerContext
 from downstream.receive.command import DemoServer
-from downstream.receive.outbox import CallSettings, ClaimRetention, Deliverer
-from downstream.receive.postgres import PostgresReceiver
+from downstream.receive.postgres import CallSettings, ClaimRetention, Deliverer, PostgresReceiver
 from downstream.receive.receiver import Message
 from sandbox.store import Postgres
 

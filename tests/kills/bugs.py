@@ -15,9 +15,8 @@ from brew.fault_injection import CrashMoment, StoreCrash
 from brew.kafka.transaction import KafkaTransaction
 from downstream.consume.handler import HandlerContext, PartitionBatch
 from downstream.ledger import command as ledger_handler
-from downstream.ledger.command import LedgerHandler
+from downstream.ledger.command import LedgerHandler, OffsetRow, Start
 from downstream.ledger.entry import entry
-from downstream.ledger.store import OffsetRow, Start
 from downstream.receive.postgres import PostgresReceiver
 from downstream.receive.receiver import Message
 

@@ -7,7 +7,7 @@ import pytest
 from brew.errors import UsageError
 from downstream.address import masked_url
 from downstream.postgres import DatabaseSettings, connect
-from downstream.receive import outbox
+from downstream.receive import postgres as receiver_store
 from downstream.receive.redis import RedisSettings
 from downstream.virtual import call
 
@@ -79,11 +79,11 @@ def test_an_http_address_is_told_without_its_secrets(url: str, told: str) -> Non
 @pytest.mark.parametrize("url", ["canary", "http://localhost:canary/", "http://u:canary/1@localhost/"])
 def test_an_effects_address_that_cant_be_read_is_refused_unseen(url: str) -> None:
     with pytest.raises(UsageError, match="--effect-url") as refused:
-        outbox.CallSettings(url)
+        receiver_store.CallSettings(url)
     assert SECRET not in str(refused.value)
 
 
 def test_settings_dont_show_addresses() -> None:
     url = "http://u:canary@localhost/"
     said = [DatabaseSettings(f"postgresql://u:{SECRET}@h/db", "s"), RedisSettings(f"redis://:{SECRET}@h")]
-    assert SECRET not in repr([*said, outbox.CallSettings(url), call.CallSettings(url)])
+    assert SECRET not in repr([*said, receiver_store.CallSettings(url), call.CallSettings(url)])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downstream.duplicates import DistinctCount, Limits, digest
+from downstream.count import DistinctCount, Limits, digest
 
 SMALL = Limits(identities=50)
 

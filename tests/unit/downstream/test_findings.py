@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from downstream.findings import Findings
+from downstream.check import Findings
 
 
 def test_each_name_is_counted_and_has_examples_of_its_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,8 +13,7 @@ from brew.errors import Refused
 from brew.offsets import Committed
 from downstream.consume.handler import AssignedPartition, HandlerContext, metadata, start, topic_id_in
 from downstream.receive import command
-from downstream.receive.outbox import BackgroundThread
-from downstream.receive.receiver import Receiver, ReceiverSettings, identifier
+from downstream.receive.receiver import BackgroundThread, Receiver, ReceiverSettings, identifier
 
 LEASE = cast("HandlerContext", None)
 
@@ -68,13 +68,13 @@ def test_the_command_listens_to_the_thread_that_delivers(monkeypatch: pytest.Mon
     """From before the loop begins."""
     receiver, broken = _receiver(), Broken()
 
-    class Loop:
-        def __init__(self, _settings: object, handler: Receiver, *_: object) -> None:
-            assert handler.beside == [broken]
+    def consume(
+        _name: str, _settings: object, handler: Receiver, _given: object, stop: threading.Event, _: object
+    ) -> str:
+        assert handler.beside == [broken]
+        stop.set()
+        return "consumed"
 
-        def run(self) -> str:
-            return "told"
-
-    monkeypatch.setattr(command, "Loop", Loop)
-    monkeypatch.setattr(command, "stop_on_signals", lambda stop, *_, **__: stop.set())
-    assert command._run(cast("Any", SimpleNamespace(follow=False)), receiver, cast("Any", broken)) == "told"
+    monkeypatch.setattr(command, "consume", consume)
+    settings = cast("Any", SimpleNamespace(follow=False))
+    assert command._run(settings, receiver, cast("Any", broken), {}) == "consumed"

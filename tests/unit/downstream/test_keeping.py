@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brew.errors import Refused, UsageError
-from downstream.receive.outbox import ClaimRetention, TopicRetention
+from downstream.receive.postgres import ClaimRetention, TopicRetention
 
 DAY = 86_400.0
 

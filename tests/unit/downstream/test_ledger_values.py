@@ -15,8 +15,8 @@ from brew.fault_injection import CrashMoment, StoreCrash
 from brew.offsets import SourcePosition
 from downstream.consume.handler import AssignedPartition, HandlerContext, NotOwned
 from downstream.ledger.check import _expected
+from downstream.ledger.command import OffsetRow, start
 from downstream.ledger.entry import Entry, Problem, entry
-from downstream.ledger.store import OffsetRow, start
 from downstream.postgres import DatabaseSettings
 
 ORDER = {"customer_id": "c-1", "order_id": "o-1", "total_cents": 980, "loyalty_tier": "gold", "loyalty_discount": 0.15}

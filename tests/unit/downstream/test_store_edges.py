@@ -15,7 +15,7 @@ from brew.offsets import SourcePosition
 from downstream.consume.handler import AssignedPartition, HandlerContext, NotOwned, PartitionBatch, RetryLater
 from downstream.ledger import check as ledger_check
 from downstream.ledger.check import Money
-from downstream.ledger.store import Ledger, OffsetRow
+from downstream.ledger.command import Ledger, OffsetRow
 from downstream.receive import check as receive_check
 from downstream.receive.receiver import Message, Receiver, ReceiverSettings, identifier, messages, points_grant
 

@@ -229,13 +229,13 @@ def test_a_port_that_was_asked_for_and_is_taken_is_refused(recorder: Recorder) -
 
 
 def test_an_address_of_another_machine_is_refused_where_a_port_was_asked_for(
-    recorder: Recorder, capsys: pytest.CaptureFixture[str]
+    recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And else told: nothing that nobody asked for stops a program (networks without a loopback address do exist)."""
     with pytest.raises(UsageError, match="--probe-host"), serving(ProbeSettings("192.0.2.1", 0, asked=True), recorder):
         raise AssertionError
     with serving(ProbeSettings("192.0.2.1"), recorder):
-        assert "no probes at 192.0.2.1" in capsys.readouterr().err
+        assert "no probes at 192.0.2.1" in caplog.text
 
 
 def test_who_follows_answers_and_who_drains_does_not_unless_asked() -> None:

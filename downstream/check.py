@@ -1,0 +1,73 @@
+"""What the checks of stores against their topics share: what is read of the topic, and what they found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from brew.deadline import Deadline
+from brew.kafka import offsets, topics
+from brew.kafka.clients import admin, reach
+from brew.kafka.log_reader import LogRecord, scan
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED
+from brew.offsets import Committed, LogOffsets
+from downstream.consume.handler import LoopSettings
+
+_ASK_S = 30.0
+_EXAMPLES = 5
+
+
+@dataclass
+class Findings:
+    """Nothing found is proven."""
+
+    findings: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+    def found(self, name: str, what: str, count: int = 1) -> None:
+        self.findings[name] += count
+        if sum(example.startswith(f"{name}: ") for example in self.examples) < _EXAMPLES:
+            self.examples.append(f"{name}: {what}")
+
+    def judged(self, **counts: Any) -> dict[str, Any]:
+        """The verdict, these ``counts``, and what was found."""
+        verdict = "violated" if self.findings else "proven"
+        return {"verdict": verdict, **counts, "findings": dict(self.findings), "examples": self.examples}
+
+    def lines(self, proven: str) -> list[str]:
+        """Examples and counts, or what is ``proven``."""
+        names = ", ".join(f"{count} {name}" for name, count in self.findings.items())
+        return [*self.examples, names or f"proven: {proven}"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSnapshot:
+    """Where a topic's partitions begin and end, and the group's committed offsets, when a check begins."""
+
+    settings: LoopSettings
+    logs: dict[int, LogOffsets]
+    committed: dict[int, Committed | None]
+
+    def records(self, *partitions: int) -> Iterator[LogRecord]:
+        """What a `read_committed` reader sees of these partitions, all of them where none is named."""
+        wanted = partitions or self.logs
+        spans = {p: (self.logs[p].first, self.logs[p].last_stable) for p in wanted}
+        for batch in scan(self.settings.connection, self.settings.topic, spans, READ_COMMITTED):
+            yield from batch
+
+
+def topic_snapshot(settings: LoopSettings) -> TopicSnapshot:
+    """
+    Look at the cluster.
+
+    Raises:
+        Unreachable, Refused: no broker answers, or there is no such topic.
+    """
+    reach(settings.connection, Deadline(_ASK_S))
+    client, deadline = admin(settings.connection), Deadline(_ASK_S)
+    partitions = range(topics.describe_one(client, settings.topic, deadline).partitions)
+    logs = offsets.log_offsets(client, settings.topic, partitions, deadline)
+    whose = (settings.connection, settings.group, settings.topic)
+    return TopicSnapshot(settings, logs, offsets.committed_by(*whose, partitions, READ_UNCOMMITTED, deadline))
