@@ -83,56 +83,58 @@ def count_command(bootstrap: str, topic: str, isolation: str, unique_by: str, pr
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
         task = bar.add_task(topic, total=None)
-        found = count(
+        counted = count(
             cluster,
             topic,
             isolation,
             unique_by,
             advance=lambda done, total: bar.update(task, advance=done, total=total),
         )
-    click.echo(json.dumps(_document(found), indent=2) if as_json else _text(found))
+    click.echo(json.dumps(_document(counted), indent=2) if as_json else _text(counted))
     sys.stdout.flush()
-    return ExitCode.VIOLATION if found.alarming else ExitCode.DONE
+    return ExitCode.VIOLATION if counted.alarming else ExitCode.DONE
 
 
-def _text(found: Count) -> str:
-    by = KEY if found.records and found.fallen_back == found.records else found.by
-    counts = f"{found.records} records, {found.keys.unique} unique keys, {found.duplicates} duplicates"
-    lines = [f"{counts} ({found.isolation}, by {_CALLED[by]})"]
-    if found.fallen_back:
-        who = "no record has" if by == KEY else f"{found.fallen_back} of the records don't have"
+def _text(counted: Count) -> str:
+    by = KEY if counted.records and counted.fallen_back == counted.records else counted.by
+    counts = f"{counted.records} records, {counted.keys.unique} unique keys, {counted.duplicates} duplicates"
+    lines = [f"{counts} ({counted.isolation}, by {_CALLED[by]})"]
+    if counted.fallen_back:
+        who = "no record has" if by == KEY else f"{counted.fallen_back} of the records don't have"
         lines.append(f"{who} a readable source position in the headers: counted by key instead")
-    if found.unidentified:
-        lacking = "no key" if found.by == KEY else "neither a source position nor a key"
-        lines.append(f"{found.unidentified} records have {lacking}; they count neither as unique nor as duplicates")
-    if found.waiting:
-        total = sum(found.waiting.values())
-        where = f"partition{'s' if len(found.waiting) > 1 else ''} {', '.join(map(str, found.waiting))}"
+    if counted.unidentified:
+        lacking = "no key" if counted.by == KEY else "neither a source position nor a key"
+        lines.append(f"{counted.unidentified} records have {lacking}; they count neither as unique nor as duplicates")
+    if counted.waiting:
+        total = sum(counted.waiting.values())
+        where = f"partition{'s' if len(counted.waiting) > 1 else ''} {', '.join(map(str, counted.waiting))}"
         verb = "records wait" if total > 1 else "record waits"
         lines.append(f"{total} {verb} behind the last stable offset in {where}")
-    if found.alarming:
-        again = {kind: examples for kind, examples in found.examples.items() if examples}
-        lines += [f"duplicate {_CALLED[kind]}s, the first of them: {', '.join(some)}" for kind, some in again.items()]
-    elif found.duplicates:
+    if counted.alarming:
+        again = {kind: examples for kind, examples in counted.examples.items() if examples}
+        lines += [
+            f"duplicate {_CALLED[kind]}s, the first of them: {', '.join(examples)}" for kind, examples in again.items()
+        ]
+    elif counted.duplicates:
         lines.append("duplicates are no fault here: this reader also sees attempts that were aborted")
     return "\n".join(lines)
 
 
-def _document(found: Count) -> dict[str, object]:
+def _document(counted: Count) -> dict[str, object]:
     return {
-        "topic": found.topic,
-        "isolation": found.isolation,
-        "unique_by": found.by,
-        "records": found.records,
-        "unique": found.unique,
-        "duplicates": found.duplicates,
-        "unidentified": found.unidentified,
-        "counted_by_key_instead": found.fallen_back,
-        "by_key": _by(found.keys, found.records),
-        "by_source": _by(found.sources, found.records),
-        "examples": [one for examples in found.examples.values() for one in examples],
-        "waiting": sum(found.waiting.values()),
-        "waiting_by_partition": {str(p): records for p, records in found.waiting.items()},
+        "topic": counted.topic,
+        "isolation": counted.isolation,
+        "unique_by": counted.by,
+        "records": counted.records,
+        "unique": counted.unique,
+        "duplicates": counted.duplicates,
+        "unidentified": counted.unidentified,
+        "counted_by_key_instead": counted.fallen_back,
+        "by_key": _by(counted.keys, counted.records),
+        "by_source": _by(counted.sources, counted.records),
+        "examples": [example for examples in counted.examples.values() for example in examples],
+        "waiting": sum(counted.waiting.values()),
+        "waiting_by_partition": {str(p): records for p, records in counted.waiting.items()},
     }
 
 

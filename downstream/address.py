@@ -30,8 +30,8 @@ def checked_login(address: str, option: str, example: str) -> str:
         UsageError: it can.
     """
     _, _, rest = address.partition("://")
-    login, at, _ = rest.rpartition("@")
-    if at and not _WHO.fullmatch(login):
+    login, separator, _ = rest.rpartition("@")
+    if separator and not _WHO.fullmatch(login):
         raise invalid_address(option, example)
     return address
 
@@ -51,8 +51,8 @@ def checked_http(url: str, option: str) -> str:
 def masked_url(url: str) -> str:
     """An HTTP address for messages: without login, query and fragment, which may hold a secret; `***` if it is none."""
     try:
-        found = urlsplit(url)
-        port = f":{found.port}" if found.port is not None else ""
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port is not None else ""
     except ValueError:
         return MASK
-    return f"{found.scheme}://{found.hostname}{port}{found.path}" if found.scheme in _HTTP and found.hostname else MASK
+    return f"{parts.scheme}://{parts.hostname}{port}{parts.path}" if parts.scheme in _HTTP and parts.hostname else MASK

@@ -101,11 +101,11 @@ class DistinctCount:
             self._move_to_disk()
 
     def _remember_duplicates(self, known: list[bytes]) -> None:
-        here: set[bytes] = set()
+        batch: set[bytes] = set()
         for identity in known:
-            if (identity in self._seen or identity in here) and len(self._again) < _EXAMPLES:
+            if (identity in self._seen or identity in batch) and len(self._again) < _EXAMPLES:
                 self._again[identity] = None
-            here.add(identity)
+            batch.add(identity)
         # What is in memory already gave its duplicates away; the count comes from records minus unique.
 
     def _move_to_disk(self) -> None:
@@ -132,8 +132,8 @@ class _Spill:
 
     def write(self, digests: Iterable[bytes]) -> None:
         files = self._files
-        for one in digests:
-            files[one[0]].write(one)
+        for digest in digests:
+            files[digest[0]].write(digest)
 
     def count(self, most_examples: int) -> tuple[int, list[bytes]]:
         """How many digests differ, and the first few that came again."""
@@ -142,10 +142,10 @@ class _Spill:
         for file in self._files:
             file.seek(0)
             seen: set[bytes] = set()
-            while one := file.read(_DIGEST_BYTES):
-                if one in seen and len(again) < most_examples and one not in again:
-                    again.append(one)
-                seen.add(one)
+            while mark := file.read(_DIGEST_BYTES):
+                if mark in seen and len(again) < most_examples and mark not in again:
+                    again.append(mark)
+                seen.add(mark)
             unique += len(seen)
         return unique, again
 
@@ -216,8 +216,8 @@ def key_of(message: LogRecord) -> bytes | None:
 
 def source_of(message: LogRecord) -> bytes | None:
     """The place in the input that the record came from, as its headers tell."""
-    found = SourcePosition.of(message.headers())
-    return None if found is None else f"{found.topic}[{found.partition}]@{found.offset}".encode()
+    source = SourcePosition.of(message.headers())
+    return None if source is None else f"{source.topic}[{source.partition}]@{source.offset}".encode()
 
 
 def other_of(message: LogRecord) -> bytes | None:
@@ -277,23 +277,23 @@ def count(
 def _waiting(connection: Connection, topic: str, logs: dict[int, LogOffsets]) -> dict[int, int]:
     """Records that a `read_committed` reader can't see yet: markers are no records, so they have to be read."""
     behind = {p: (log.last_stable, log.end) for p, log in logs.items() if log.last_stable < log.end}
-    found = dict.fromkeys(behind, 0)
+    waiting = dict.fromkeys(behind, 0)
     for batch in scan(connection, topic, behind, READ_UNCOMMITTED):
         for message in batch:
-            found[message.partition()] += 1
-    return {p: records for p, records in sorted(found.items()) if records}
+            waiting[message.partition()] += 1
+    return {p: records for p, records in sorted(waiting.items()) if records}
 
 
 def _names(distinct: Distinct, batches: Callable[[], Iterator[list[LogRecord]]], identity: Identity) -> list[str]:
     """The examples in words; those of which only digests are left are looked up with a second reading."""
-    found = list(distinct.examples)
+    identities = list(distinct.examples)
     missing = set(distinct.example_digests)
     if missing:
         for batch in batches():
-            for one in filter(None, map(identity, batch)):
-                if (mark := digest(one)) in missing:
+            for identity_ in filter(None, map(identity, batch)):
+                if (mark := digest(identity_)) in missing:
                     missing.discard(mark)
-                    found.append(one)
+                    identities.append(identity_)
             if not missing:
                 break
-    return [one.decode("utf-8", "backslashreplace") for one in found]
+    return [example.decode("utf-8", "backslashreplace") for example in identities]

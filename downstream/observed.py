@@ -129,7 +129,7 @@ class EndOffsetsPoller:
                 try:
                     logs = log_offsets(client, topic, [p for t, p in places if t == topic], Deadline(_ASK_S))
                 except BrewError as error:
-                    self._recorder.unanswered(str(error), look=False)
+                    self._recorder.unanswered(str(error), refresh=False)
                     continue
                 for partition, log in logs.items():
                     self._recorder.told((topic, partition), log.last_stable, log.end)
@@ -165,7 +165,7 @@ class ObservedHandler:
             self._recorder.surveyed((seat.topic, seat.partition), position, seat.last_stable, seat.last_stable)
         return positions
 
-    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+    def handle(self, batches: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         """
         As the pattern's.
 
@@ -173,11 +173,13 @@ class ObservedHandler:
             Later, NotOwned: as the pattern says.
         """
         # Before it is done: what the pattern reports while it works is about these records.
-        self._newest_ms.update((one.partition, one.records[-1].timestamp()[1]) for one in slices if one.records)
-        with self._telling([one.partition for one in slices]):
-            self._inner.handle(slices, self._heard(lease))
-        for one in slices:
-            self._recorder.read((self._topic, one.partition), len(one.records))
+        self._newest_ms.update(
+            (batch.partition, batch.records[-1].timestamp()[1]) for batch in batches if batch.records
+        )
+        with self._telling([batch.partition for batch in batches]):
+            self._inner.handle(batches, self._heard(lease))
+        for batch in batches:
+            self._recorder.read((self._topic, batch.partition), len(batch.records))
 
     def tick(self, lease: HandlerContext) -> None:
         """Once per round, which is what polling means."""

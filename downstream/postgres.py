@@ -139,13 +139,13 @@ class Database:
         off = [row[0] for row in connection.execute(_FORGETS, [list(_DURABLE)])]
         if not off:
             return
-        told = f"the database has {' and '.join(f'{name}=off' for name in off)}, so its crash loses what it committed"
+        why = f"the database has {' and '.join(f'{name}=off' for name in off)}, so its crash loses what it committed"
         if self.settings.weaker is None:
             raise Refused(
-                f"{told}; needed is on (ALTER SYSTEM SET {off[0]} = on, then reload; look at the role's and the "
+                f"{why}; needed is on (ALTER SYSTEM SET {off[0]} = on, then reload; look at the role's and the "
                 "database's own settings, too). --accept-weaker goes on all the same"
             )
-        self.settings.weaker(told)
+        self.settings.weaker(why)
 
     def _forget(self) -> None:
         if self._connection is not None:

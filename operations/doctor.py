@@ -93,24 +93,24 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
         Unsupported: the brokers are older than Kafka 3.0.
     """
     client = admin(connection)
-    found, silent = bounds(client, all_partitions(client, scope.topics, deadline), deadline)
-    held_back = sorted(place for place, bound in found.items() if bound.held)
+    ends, silent = bounds(client, all_partitions(client, scope.topics, deadline), deadline)
+    held_back = sorted(place for place, bound in ends.items() if bound.held)
     not_told = [f"{topic}[{partition}]: {reason}" for (topic, partition), reason in sorted(silent.items())]
     settings = broker_settings(client, deadline)
     longest = _LONGEST_MS if isinstance(settings, Unknown) else int(settings.get(_LONGEST, _LONGEST_MS))
     groups_there: Mapping[str, Mapping[Place, int]] = {}
-    with open_transactions_admin(connection, deadline) as told:
-        cases = _diagnosed(told, held_back, AgeLimits(scope.older_than_s, longest))
-        cases = [one for one in cases if _within(one, scope)]
-        places = {held.place for one in cases for held in one.holds}
-        places |= {(owner.topic, owner.partition) for one in cases if (owner := one.owner) is not None}
+    with open_transactions_admin(connection, deadline) as transactions:
+        cases = _diagnosed(transactions, held_back, AgeLimits(scope.older_than_s, longest))
+        cases = [case for case in cases if _within(case, scope)]
+        places = {held.place for case in cases for held in case.holds}
+        places |= {(owner.topic, owner.partition) for case in cases if (owner := case.owner) is not None}
         if places:
             try:
-                groups_there, mute = told.readers(groups(client, scope.most_groups, deadline), sorted(places))
+                groups_there, mute = transactions.readers(groups(client, scope.most_groups, deadline), sorted(places))
                 not_told += _unanswered_coordinators(mute)
             except BrewError as error:
                 not_told.append(str(error))
-    return TransactionsSnapshot(tuple(cases), found, groups_there, tuple(not_told))
+    return TransactionsSnapshot(tuple(cases), ends, groups_there, tuple(not_told))
 
 
 def _unanswered_coordinators(mute: Mapping[str, str]) -> list[str]:
@@ -126,13 +126,16 @@ def _within(case: Diagnosis, scope: Scope) -> bool:
     return not scope.topics or bool(case.holds) or touched
 
 
-def _diagnosed(told: TransactionsAdmin, held_back: list[Place], patience: AgeLimits) -> list[Diagnosis]:
+def _diagnosed(transactions: TransactionsAdmin, held_back: list[Place], patience: AgeLimits) -> list[Diagnosis]:
     """The leaders first, then the coordinators, then the leaders again for what would be hanging."""
-    held = told.held(held_back) if held_back else []
-    known = {one.transactional_id: one for one in told.going_on()}
-    known |= {one.transactional_id: one for one in told.of_producers(one.producer_id for one in held)}
+    held = transactions.held(held_back) if held_back else []
+    known = {transaction.transactional_id: transaction for transaction in transactions.going_on()}
+    known |= {
+        of_producer.transactional_id: of_producer
+        for of_producer in transactions.of_producers(held_transaction.producer_id for held_transaction in held)
+    }
     cases = diagnose(held, known.values(), patience, int(time.time() * 1000))
-    return confirm_hanging(cases, told.held(held_back) if held_back else [])
+    return confirm_hanging(cases, transactions.held(held_back) if held_back else [])
 
 
 def abort_transaction(connection: Connection, case: Diagnosis, deadline: Deadline) -> bool:
@@ -146,28 +149,28 @@ def abort_transaction(connection: Connection, case: Diagnosis, deadline: Deadlin
         Refused: it could not be ended from here; the text has Kafka's own command.
         DeadlineExceeded: it was still open when time ran out.
     """
-    with open_transactions_admin(connection, deadline) as told:
+    with open_transactions_admin(connection, deadline) as transactions:
         if aborted_by_fence(case):
             name = str(case.transactional_id)
-            now = next(iter(told.named([name])), None)
+            now = next(iter(transactions.named([name])), None)
             if now is None or not same_transaction(case, now):
                 return False
             ours = now.state == ONGOING
             if ours:  # one that is ending needs no fence, which would only strike its owner
                 fence(connection, name, deadline)
         else:
-            held = told.held(sorted({one.place for one in case.holds}))
-            left = still_hanging(case, held, told.of_producers([case.producer_id]))
+            held = transactions.held(sorted({hold.place for hold in case.holds}))
+            left = still_hanging(case, held, transactions.of_producers([case.producer_id]))
             for one in left:
-                _mark(told, one, connection)
+                _mark(transactions, one, connection)
             ours = bool(left)
-        _await_end(told, case, deadline)
+        _await_end(transactions, case, deadline)
     return ours
 
 
-def _mark(told: TransactionsAdmin, held: PartitionTransaction, connection: Connection) -> None:
+def _mark(transactions: TransactionsAdmin, held: PartitionTransaction, connection: Connection) -> None:
     try:
-        told.write_abort_marker(held)
+        transactions.write_abort_marker(held)
     except DeadlineExceeded:
         raise
     except BrewError as error:
@@ -177,11 +180,11 @@ def _mark(told: TransactionsAdmin, held: PartitionTransaction, connection: Conne
         ) from error
 
 
-def _await_end(told: TransactionsAdmin, case: Diagnosis, deadline: Deadline) -> None:
-    ours = {(one.place, one.first_offset, one.producer_id) for one in case.holds}
-    places = sorted({one.place for one in case.holds})
+def _await_end(transactions: TransactionsAdmin, case: Diagnosis, deadline: Deadline) -> None:
+    ours = {(hold.place, hold.first_offset, hold.producer_id) for hold in case.holds}
+    places = sorted({hold.place for hold in case.holds})
     while places:
-        if not any((one.place, one.first_offset, one.producer_id) in ours for one in told.held(places)):
+        if not any((one.place, one.first_offset, one.producer_id) in ours for one in transactions.held(places)):
             return
         deadline.check("end of the transaction")
         threading.Event().wait(_LOOK_S)
@@ -205,28 +208,28 @@ def row(case: Diagnosis, ward: TransactionsSnapshot, bootstrap: str) -> dict[str
         "pipeline": None
         if owner is None
         else {"group": owner.group, "input": owner.topic, "partition": owner.partition},
-        "holds": [_wait(one) for one in blocked_partitions(case, ward.bounds, ward.groups)],
+        "holds": [_wait(blocked_partition) for blocked_partition in blocked_partitions(case, ward.bounds, ward.groups)],
         "read_again": reprocessed_after_abort(case, ward.groups),
         "ends_by": "fence" if aborted_by_fence(case) else "marker",
-        "commands": [] if aborted_by_fence(case) else [kafka_abort_command(bootstrap, one) for one in case.holds],
+        "commands": [] if aborted_by_fence(case) else [kafka_abort_command(bootstrap, hold) for hold in case.holds],
     }
 
 
-def _wait(one: BlockedPartition) -> dict[str, Any]:
+def _wait(blocked: BlockedPartition) -> dict[str, Any]:
     return {
-        "topic": one.held.topic,
-        "partition": one.held.partition,
-        "from_offset": one.held.first_offset,
-        "offsets_waiting": one.offsets,
-        "groups_at_it": list(one.blocked_groups),
-        "groups_on_the_way": list(one.approaching_groups),
+        "topic": blocked.held.topic,
+        "partition": blocked.held.partition,
+        "from_offset": blocked.held.first_offset,
+        "offsets_waiting": blocked.offsets,
+        "groups_at_it": list(blocked.blocked_groups),
+        "groups_on_the_way": list(blocked.approaching_groups),
     }
 
 
 def render(ward: TransactionsSnapshot, bootstrap: str) -> list[RenderableType]:
     """A panel per transaction; none is a good sign."""
-    parts: list[RenderableType] = [_panel(one, ward, bootstrap) for one in ward.cases]
-    parts += [Text(f"not told: {one}", "cyan") for one in ward.not_told]
+    parts: list[RenderableType] = [_panel(case, ward, bootstrap) for case in ward.cases]
+    parts += [Text(f"not told: {note}", "cyan") for note in ward.not_told]
     return parts or [Text("no transaction is open")]
 
 
@@ -236,12 +239,12 @@ def _panel(case: Diagnosis, ward: TransactionsSnapshot, bootstrap: str) -> Panel
     lines = [Text(case.why), Text(f"producer {case.producer_id}, epoch {case.producer_epoch}{age}")]
     if case.owner is not None:
         lines.append(Text(f"pipeline of group {case.owner.group}, input {case.owner.topic}[{case.owner.partition}]"))
-    for one in facts["holds"]:
-        place = f"{one['topic']}[{one['partition']}] from offset {one['from_offset']}"
-        groups = [f"{name} waits" for name in one["groups_at_it"]]
-        groups += [f"{name} is on its way" for name in one["groups_on_the_way"]]
-        told = "; ".join(groups) or "no group has a position there"
-        lines.append(Text(f"holds back {place}: {one['offsets_waiting']:,} offsets wait; {told}"))
+    for fact in facts["holds"]:
+        place = f"{fact['topic']}[{fact['partition']}] from offset {fact['from_offset']}"
+        groups = [f"{name} waits" for name in fact["groups_at_it"]]
+        groups += [f"{name} is on its way" for name in fact["groups_on_the_way"]]
+        waiting = "; ".join(groups) or "no group has a position there"
+        lines.append(Text(f"holds back {place}: {fact['offsets_waiting']:,} offsets wait; {waiting}"))
     if not facts["holds"]:
         lines.append(Text("holds no partition back yet"))
     if case.kind is Kind.HANGING:
@@ -272,20 +275,20 @@ class AbortReport:
 
     def sick(self, cases: Iterable[Diagnosis]) -> list[Diagnosis]:
         """Those of ``cases`` that are as sick as before."""
-        return [one for one in cases if one.kind in UNHEALTHY and one not in self.ended and one not in self.over]
+        return [case for case in cases if case.kind in UNHEALTHY and case not in self.ended and case not in self.over]
 
     def document(self) -> dict[str, Any]:
         """The same as JSON."""
         named = {"ended": self.ended, "over": self.over, "left": self.left}
         failed = [{"transaction": case.names[0], "error": error} for case, error in self.failed]
-        return {what: [one.names[0] for one in cases] for what, cases in named.items()} | {"failed": failed}
+        return {what: [case.names[0] for case in cases] for what, cases in named.items()} | {"failed": failed}
 
 
 def abort_transactions(
     connection: Connection,
     picked: Iterable[Diagnosis],
     agreed: Callable[[Diagnosis], bool],
-    told: Callable[[Diagnosis, str], None],
+    tell: Callable[[Diagnosis, str], None],
 ) -> AbortReport:
     """
     End those that ``agreed`` agrees to; ``told`` hears a sentence of each, as soon as it is known.
@@ -302,10 +305,10 @@ def abort_transactions(
         except BrewError as error:
             why = f"{error}; {no}" if (no := _denied(error, connection)) else advice(error)
             account.failed.append((case, why))
-            told(case, f"not ended: {why}")
+            tell(case, f"not ended: {why}")
         else:
             (account.ended if ended else account.over).append(case)
-            told(case, ENDED if ended else _ALREADY_ENDED)
+            tell(case, ENDED if ended else _ALREADY_ENDED)
     return account
 
 
@@ -369,8 +372,8 @@ def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: A
     account = _abort_selected(connection, ward, names, as_json=as_json, **option) if option["abort"] else AbortReport()
     sick = account.sick(ward.cases)
     if as_json:
-        told = {"sick": len(sick), **account.document(), "not_told": ward.not_told}
-        say_json(told | {"transactions": [row(one, ward, bootstrap) for one in ward.cases]})
+        summary = {"sick": len(sick), **account.document(), "not_told": ward.not_told}
+        say_json(summary | {"transactions": [row(case, ward, bootstrap) for case in ward.cases]})
     elif not option["abort"]:
         _advise(sick)
     if account.failed:
@@ -414,7 +417,11 @@ def _abort_selected(
             show(Text(f"{case.names[0]}: {outcome}{price}"))
 
     account = abort_transactions(connection, picked, agreed, told)
-    spared = [one for one in ward.cases if everything and one.kind is Kind.LINGERING and one not in picked]
+    spared = [
+        diagnosis
+        for diagnosis in ward.cases
+        if everything and diagnosis.kind is Kind.LINGERING and diagnosis not in picked
+    ]
     for case in spared:
         told(case, "left alone, it is within its own time-out; --older-than with --topic or --group ends it, too")
     account.left += spared

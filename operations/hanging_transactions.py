@@ -70,7 +70,7 @@ class Diagnosis:
 
         A hanging one has no id any more: whoever goes on under it must not be struck.
         """
-        places = tuple(f"{one.topic}/{one.partition}/{one.producer_id}" for one in self.holds)
+        places = tuple(f"{hold.topic}/{hold.partition}/{hold.producer_id}" for hold in self.holds)
         by_place = self.transactional_id is None or (self.kind is Kind.HANGING and bool(places))
         return places if by_place else (str(self.transactional_id), *places)
 
@@ -84,10 +84,16 @@ def diagnose(
     The leaders (``held``) were asked before the coordinators (``known``). A coordinator says that a transaction has
     ended only once every marker is written, so what a leader still holds then is hanging (KIP-664).
     """
-    by_producer: dict[int, CoordinatorTransaction] = {one.producer_id: one for one in known}
+    by_producer: dict[int, CoordinatorTransaction] = {
+        known_transaction.producer_id: known_transaction for known_transaction in known
+    }
     groups: defaultdict[tuple[int, int, bool], list[PartitionTransaction]] = defaultdict(list)
-    for one in held:
-        groups[one.producer_id, one.producer_epoch, _orphaned(one, by_producer.get(one.producer_id))].append(one)
+    for held_transaction in held:
+        groups[
+            held_transaction.producer_id,
+            held_transaction.producer_epoch,
+            _orphaned(held_transaction, by_producer.get(held_transaction.producer_id)),
+        ].append(held_transaction)
     cases = []
     for (producer_id, epoch, orphaned), places in groups.items():
         owner = by_producer.get(producer_id)
@@ -95,13 +101,13 @@ def diagnose(
             cases.append(_without_coordinator(producer_id, epoch, tuple(sorted(places)), owner, patience, now_ms))
         else:
             cases.append(_coordinated(owner, tuple(sorted(places)), patience, now_ms))
-    going_on = {one.producer_id for one in filter_by_coordinator(cases, known=True)}
+    going_on = {case.producer_id for case in filter_by_coordinator(cases, known=True)}
     cases += [
-        _coordinated(one, (), patience, now_ms)
-        for one in by_producer.values()
-        if one.open and one.producer_id not in going_on
+        _coordinated(transaction, (), patience, now_ms)
+        for transaction in by_producer.values()
+        if transaction.open and transaction.producer_id not in going_on
     ]
-    return sorted(cases, key=lambda one: (_ORDER.index(one.kind), -(one.age_s or 0), one.producer_id))
+    return sorted(cases, key=lambda case: (_ORDER.index(case.kind), -(case.age_s or 0), case.producer_id))
 
 
 _ORDER = (Kind.HANGING, Kind.LINGERING, Kind.UNKNOWN, Kind.OPEN)
@@ -109,7 +115,7 @@ _ORDER = (Kind.HANGING, Kind.LINGERING, Kind.UNKNOWN, Kind.OPEN)
 
 def filter_by_coordinator(cases: Iterable[Diagnosis], *, known: bool) -> list[Diagnosis]:
     """Those whose transaction the coordinator has open, or has not."""
-    return [one for one in cases if (one.kind in {Kind.OPEN, Kind.LINGERING}) is known]
+    return [case for case in cases if (case.kind in {Kind.OPEN, Kind.LINGERING}) is known]
 
 
 def _orphaned(held: PartitionTransaction, owner: CoordinatorTransaction | None) -> bool:
@@ -132,7 +138,7 @@ def _without_coordinator(
     if owner is not None:
         why = f"its coordinator has nothing open there ({owner.transactional_id!r} is {owner.state}): nobody ends it"
         return Diagnosis(Kind.HANGING, why, producer_id, epoch, places, owner)
-    idle_ms = now_ms - max(one.last_ms for one in places)
+    idle_ms = now_ms - max(place.last_ms for place in places)
     if idle_ms > patience.longest_ms + _SLACK_MS:
         why = f"no coordinator knows the producer, and its last record is {idle_ms / 1000:.0f} s old: nobody ends it"
         return Diagnosis(Kind.HANGING, why, producer_id, epoch, places)
@@ -158,9 +164,9 @@ def _coordinated(
 
 def confirm_hanging(cases: Iterable[Diagnosis], still: Collection[PartitionTransaction]) -> list[Diagnosis]:
     """The same without hanging ones that a second look at the leaders no longer finds."""
-    now = {_identity(one) for one in still}
+    now = {_identity(transaction) for transaction in still}
     sure = {Kind.OPEN, Kind.LINGERING}
-    return [case for case in cases if case.kind in sure or any(_identity(one) in now for one in case.holds)]
+    return [case for case in cases if case.kind in sure or any(_identity(hold) in now for hold in case.holds)]
 
 
 def _identity(held: PartitionTransaction) -> tuple[Place, int, int, int]:
@@ -181,14 +187,14 @@ def blocked_partitions(
     case: Diagnosis, bounds: Mapping[Place, ReadBounds], groups: Mapping[str, Mapping[Place, int]]
 ) -> list[BlockedPartition]:
     """Who waits, partition by partition."""
-    found = []
+    blocked = []
     for held in case.holds:
         bound = bounds.get(held.place, ReadBounds(held.first_offset, held.first_offset))
         positions = {name: offsets[held.place] for name, offsets in sorted(groups.items()) if held.place in offsets}
         at_it = tuple(name for name, offset in positions.items() if offset >= held.first_offset)
         behind = tuple(name for name, offset in positions.items() if offset < held.first_offset)
-        found.append(BlockedPartition(held, max(0, bound.end - held.first_offset), at_it, behind))
-    return found
+        blocked.append(BlockedPartition(held, max(0, bound.end - held.first_offset), at_it, behind))
+    return blocked
 
 
 def select_to_abort(
@@ -201,7 +207,7 @@ def select_to_abort(
     A name that fits nothing is left to the caller: see `unmatched`.
     """
     wanted = set(names)
-    return [one for one in cases if wanted & set(one.names) or (everything and _is_abortable(one, young=young))]
+    return [case for case in cases if wanted & set(case.names) or (everything and _is_abortable(case, young=young))]
 
 
 def _is_abortable(case: Diagnosis, *, young: bool) -> bool:
@@ -220,18 +226,19 @@ def still_hanging(
     case: Diagnosis, held: Iterable[PartitionTransaction], known: Iterable[CoordinatorTransaction]
 ) -> list[PartitionTransaction]:
     """What partitions still hold of a transaction without a coordinator, and no coordinator tells of by now."""
-    owners = {one.producer_id: one for one in known}
-    ours = {_identity(one) for one in case.holds}
+    owners = {transaction.producer_id: transaction for transaction in known}
+    ours = {_identity(hold) for hold in case.holds}
     return [
-        one
-        for one in held
-        if _identity(one) in ours and (one.producer_id not in owners or _orphaned(one, owners[one.producer_id]))
+        transaction
+        for transaction in held
+        if _identity(transaction) in ours
+        and (transaction.producer_id not in owners or _orphaned(transaction, owners[transaction.producer_id]))
     ]
 
 
 def unmatched(cases: Iterable[Diagnosis], names: Iterable[str]) -> list[str]:
     """The names that fit no open transaction."""
-    known = {name for one in cases for name in one.names}
+    known = {name for case in cases for name in case.names}
     return [name for name in names if name not in known]
 
 

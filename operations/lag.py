@@ -76,50 +76,54 @@ class Observer:
         positions = committed(self._reader, self._topic, found, deadline)
         logs = log_offsets(self._admin, self._topic, found, deadline)
         looks = [_plain(p, logs[p], positions[p]) for p in found]
-        if all(one.log.end == one.position for one in looks):
+        if all(snapshot.log.end == snapshot.position for snapshot in looks):
             return looks
         self.silent = None
         try:
-            with open_transactions_admin(self._connection, deadline) as told:
-                return self._deep(looks, told, deadline)
+            with open_transactions_admin(self._connection, deadline) as transactions:
+                return self._deep(looks, transactions, deadline)
         except BrewError as error:
             self.silent = str(error)
             return looks
 
     def _deep(
-        self, looks: list[PartitionSnapshot], told: TransactionsAdmin, deadline: Deadline
+        self, looks: list[PartitionSnapshot], transactions: TransactionsAdmin, deadline: Deadline
     ) -> list[PartitionSnapshot]:
-        blocked = [one.partition for one in looks if one.log.last_stable < one.log.end]
-        behind = [one.partition for one in looks if one.position < one.log.last_stable]
-        holders = self._if_told(lambda: self._holders(told, blocked))
+        blocked = [snapshot.partition for snapshot in looks if snapshot.log.last_stable < snapshot.log.end]
+        behind = [snapshot.partition for snapshot in looks if snapshot.position < snapshot.log.last_stable]
+        holders = self._if_told(lambda: self._holders(transactions, blocked))
         ids = {str(TransactionalId(self._group, self._topic, p)): p for p in behind}
-        own = self._if_told(lambda: {ids[one.transactional_id]: one for one in told.named(ids)})
+        own = self._if_told(
+            lambda: {ids[transaction.transactional_id]: transaction for transaction in transactions.named(ids)}
+        )
         deep = [
             PartitionSnapshot(
-                one.partition,
-                one.log,
-                one.committed,
-                self._remaining(one, told.raw, deadline),
-                holders.get(one.partition, ()),
-                own.get(one.partition),
+                snapshot.partition,
+                snapshot.log,
+                snapshot.committed,
+                self._remaining(snapshot, transactions.raw, deadline),
+                holders.get(snapshot.partition, ()),
+                own.get(snapshot.partition),
             )
-            for one in looks
+            for snapshot in looks
         ]
-        return [self._aged(one, told.raw, deadline) for one in deep] if self._ages else deep
+        return [self._aged(snapshot, transactions.raw, deadline) for snapshot in deep] if self._ages else deep
 
-    def _aged(self, one: PartitionSnapshot, raw: RawLogs, deadline: Deadline) -> PartitionSnapshot:
+    def _aged(self, snapshot: PartitionSnapshot, raw: RawLogs, deadline: Deadline) -> PartitionSnapshot:
         """With the time of the first record that waits; where the position stood still it is the same one as before."""
-        if not one.remaining.records or one.position < one.log.first:
-            return one
-        at, found = self._first.get(one.partition, (-1, FirstVisible()))
-        if at != one.position or found.time_ms is None:
+        if not snapshot.remaining.records or snapshot.position < snapshot.log.first:
+            return snapshot
+        at, found = self._first.get(snapshot.partition, (-1, FirstVisible()))
+        if at != snapshot.position or found.time_ms is None:
             try:
-                span = (one.position, one.log.last_stable)
-                found = first_visible(raw, self._topic, one.partition, *span, deadline)
+                span = (snapshot.position, snapshot.log.last_stable)
+                found = first_visible(raw, self._topic, snapshot.partition, *span, deadline)
             except BrewError as error:
                 self.silent, found = str(error), FirstVisible()
-            self._first[one.partition] = one.position, found
-        return replace(one, remaining=Remaining(0) if found.nothing else one.remaining, oldest_ms=found.time_ms)
+            self._first[snapshot.partition] = snapshot.position, found
+        return replace(
+            snapshot, remaining=Remaining(0) if found.nothing else snapshot.remaining, oldest_ms=found.time_ms
+        )
 
     def _if_told(self, ask: Callable[[], Mapping[int, _T]]) -> Mapping[int, _T]:
         """What older brokers, or missing rights, leave untold stops nothing else."""
@@ -129,26 +133,38 @@ class Observer:
             self.silent = str(error)
             return {}
 
-    def _holders(self, told: TransactionsAdmin, blocked: list[int]) -> Mapping[int, tuple[OpenTransaction, ...]]:
-        held = told.held((self._topic, p) for p in blocked) if blocked else []
-        known = told.of_producers(one.producer_id for one in held)
-        owners: dict[int, CoordinatorTransaction] = {one.producer_id: one for one in known}
+    def _holders(
+        self, transactions: TransactionsAdmin, blocked: list[int]
+    ) -> Mapping[int, tuple[OpenTransaction, ...]]:
+        held = transactions.held((self._topic, p) for p in blocked) if blocked else []
+        known = transactions.of_producers(held_transaction.producer_id for held_transaction in held)
+        owners: dict[int, CoordinatorTransaction] = {transaction.producer_id: transaction for transaction in known}
         now_ms = int(time.time() * 1000)
-        found: dict[int, tuple[OpenTransaction, ...]] = {}
-        for one in held:
-            owner = owners.get(one.producer_id)
+        opened_by: dict[int, tuple[OpenTransaction, ...]] = {}
+        for held_transaction in held:
+            owner = owners.get(held_transaction.producer_id)
             name, age_s = (None, None) if owner is None else (owner.transactional_id, owner.age_s(now_ms))
-            opened = OpenTransaction(one.partition, one.producer_id, one.producer_epoch, one.first_offset, name, age_s)
-            found[one.partition] = (*found.get(one.partition, ()), opened)
-        return found
+            opened = OpenTransaction(
+                held_transaction.partition,
+                held_transaction.producer_id,
+                held_transaction.producer_epoch,
+                held_transaction.first_offset,
+                name,
+                age_s,
+            )
+            opened_by[held_transaction.partition] = (*opened_by.get(held_transaction.partition, ()), opened)
+        return opened_by
 
-    def _remaining(self, one: PartitionSnapshot, raw: RawLogs, deadline: Deadline) -> Remaining:
-        if not 0 < one.log.last_stable - one.position <= self._exact or one.position < one.log.first:
-            return one.remaining
-        count = RemainingRecordsCounter(one.position, one.log.last_stable)
-        most = one.log.last_stable + self._exact  # markers may stand above the last stable offset
-        until = min(one.log.end, most)
-        for batch, _ in raw.batches(self._topic, one.partition, one.position, until, deadline):
+    def _remaining(self, snapshot: PartitionSnapshot, raw: RawLogs, deadline: Deadline) -> Remaining:
+        if (
+            not 0 < snapshot.log.last_stable - snapshot.position <= self._exact
+            or snapshot.position < snapshot.log.first
+        ):
+            return snapshot.remaining
+        count = RemainingRecordsCounter(snapshot.position, snapshot.log.last_stable)
+        most = snapshot.log.last_stable + self._exact  # markers may stand above the last stable offset
+        until = min(snapshot.log.end, most)
+        for batch, _ in raw.batches(self._topic, snapshot.partition, snapshot.position, until, deadline):
             count.add(batch)
             if count.settled:
                 break
@@ -199,7 +215,7 @@ _STYLES = {
 )
 @click.option(
     "--fail-on",
-    type=click.Choice([one.value for one in State]),
+    type=click.Choice([state.value for state in State]),
     multiple=True,
     help="Exit 1 where a partition is in this state; repeatable.  [default: none]",
 )
@@ -301,42 +317,44 @@ def document_of(
     before: list[PartitionSnapshot], now: list[PartitionSnapshot], now_ms: int, silent: str | None
 ) -> dict[str, Any]:
     """Two looks as one document; partitions that are new since the first are compared with themselves."""
-    known: Mapping[int, PartitionSnapshot] = {one.partition: one for one in before}
-    told = [(one, classify(known.get(one.partition, one), one, now_ms)) for one in now]
-    total = Remaining(sum(one.remaining.records for one in now), all(one.remaining.exact for one in now))
-    ages = [age for one in now if (age := one.lag_s(now_ms)) is not None]
+    known: Mapping[int, PartitionSnapshot] = {snapshot.partition: snapshot for snapshot in before}
+    reasons = [(snapshot, classify(known.get(snapshot.partition, snapshot), snapshot, now_ms)) for snapshot in now]
+    total = Remaining(
+        sum(snapshot.remaining.records for snapshot in now), all(snapshot.remaining.exact for snapshot in now)
+    )
+    ages = [age for snapshot in now if (age := snapshot.lag_s(now_ms)) is not None]
     return {
         "remaining": total.records,
         "exact": total.exact,
         "lag_s": round(max(ages), 1) if ages else None,
-        "states": Counter(one.state.value for _, one in told),
+        "states": Counter(reason.state.value for _, reason in reasons),
         "not_told": silent,
-        "partitions": [_row(look, one, now_ms) for look, one in told],
+        "partitions": [_row(snapshot, reason, now_ms) for snapshot, reason in reasons],
     }
 
 
-def _row(look: PartitionSnapshot, told: StateReason, now_ms: int) -> dict[str, Any]:
-    age_s = look.lag_s(now_ms)
+def _row(snapshot: PartitionSnapshot, reason: StateReason, now_ms: int) -> dict[str, Any]:
+    age_s = snapshot.lag_s(now_ms)
     holders = [
         {
-            "producer_id": one.producer_id,
-            "producer_epoch": one.producer_epoch,
-            "transactional_id": one.transactional_id,
-            "first_offset": one.first_offset,
-            "age_s": None if one.age_s is None else round(one.age_s, 1),
+            "producer_id": holder.producer_id,
+            "producer_epoch": holder.producer_epoch,
+            "transactional_id": holder.transactional_id,
+            "first_offset": holder.first_offset,
+            "age_s": None if holder.age_s is None else round(holder.age_s, 1),
         }
-        for one in look.holders
+        for holder in snapshot.holders
     ]
     return {
-        "partition": look.partition,
-        "state": told.state.value,
-        "why": as_called(told.why),
-        "committed": None if look.committed is None else look.committed.offset,
-        "log_start": look.log.first,
-        "last_stable": look.log.last_stable,
-        "end": look.log.end,
-        "remaining": look.remaining.records,
-        "exact": look.remaining.exact,
+        "partition": snapshot.partition,
+        "state": reason.state.value,
+        "why": as_called(reason.why),
+        "committed": None if snapshot.committed is None else snapshot.committed.offset,
+        "log_start": snapshot.log.first,
+        "last_stable": snapshot.log.last_stable,
+        "end": snapshot.log.end,
+        "remaining": snapshot.remaining.records,
+        "exact": snapshot.remaining.exact,
         "lag_s": None if age_s is None else round(age_s, 1),
         "held_by": holders,
     }

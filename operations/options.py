@@ -98,9 +98,9 @@ def advice(error: BrewError) -> str:
 
 def connected(bootstrap: str) -> Connection:
     """The connection, once a broker has answered."""
-    found = connection(bootstrap)
-    reach(found, Deadline(REACH_S))
-    return found
+    cluster = connection(bootstrap)
+    reach(cluster, Deadline(REACH_S))
+    return cluster
 
 
 def show(*parts: RenderableType) -> None:

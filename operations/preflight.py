@@ -62,17 +62,21 @@ def preflight(*, explain: bool, as_json: bool, **option: Any) -> ExitCode:
     if explain:
         return _explain(settings, as_json=as_json)
     findings = look(settings)
-    left = [one for one in findings if one.severity is Severity.UNSAFE and one.name not in settings.allow]
-    counts = Counter(one.severity.value for one in findings)
+    left = [
+        finding for finding in findings if finding.severity is Severity.UNSAFE and finding.name not in settings.allow
+    ]
+    counts = Counter(finding.severity.value for finding in findings)
     if as_json:
         allowed = sorted(settings.allow)
         document = {"refuses": bool(left), "counts": counts, "allowed": allowed}
-        say_json(document | {"findings": [one.document() for one in findings]})
+        say_json(document | {"findings": [finding.document() for finding in findings]})
     else:
         show(findings_table(findings))
-        told = ", ".join(f"{counts[one.value]} {one.value}" for one in Severity if counts[one.value])
-        names = ", ".join(one.name for one in left)
-        click.echo(f"{told}; " + (f"a run refuses: {names}" if left else "a run goes on"))
+        summary = ", ".join(
+            f"{counts[severity.value]} {severity.value}" for severity in Severity if counts[severity.value]
+        )
+        names = ", ".join(finding.name for finding in left)
+        click.echo(f"{summary}; " + (f"a run refuses: {names}" if left else "a run goes on"))
     return ExitCode.REFUSED if left else ExitCode.DONE
 
 
@@ -85,14 +89,16 @@ def _explain(settings: PipelineSettings, *, as_json: bool) -> ExitCode:
     finally:
         surveyor.close()
     chain = chain_of(settings, facts)
-    told = timeouts.explained(settings, chain, facts.number(timeouts.OFFSETS_RETENTION_MIN))
+    chain_document = timeouts.explained(settings, chain, facts.number(timeouts.OFFSETS_RETENTION_MIN))
     if as_json:
-        say_json(told)
+        say_json(chain_document)
     else:
-        click.echo(timeouts.chain_text(told))
-        show(_timeouts(told))
+        click.echo(timeouts.chain_text(chain_document))
+        show(_timeouts(chain_document))
     refused = [
-        one for one in timeouts.check_chain(chain) if one.severity is Severity.UNSAFE and one.name not in settings.allow
+        finding
+        for finding in timeouts.check_chain(chain)
+        if finding.severity is Severity.UNSAFE and finding.name not in settings.allow
     ]
     return ExitCode.REFUSED if refused else ExitCode.DONE
 
@@ -118,11 +124,11 @@ def look(settings: PipelineSettings) -> list[Finding]:
     surveyor = OffsetsClient(settings)
     try:
         # The position first: on a new cluster that is what makes the group's coordinator.
-        told = [*_position(surveyor, settings, deadline), _ids(settings, deadline)]
-        told.append(checks.transaction_version(level(settings.connection, _FEATURE, deadline)))
-        told.append(timeouts.skew(controller_ahead_s(settings.connection, deadline)))
+        findings = [*_position(surveyor, settings, deadline), _ids(settings, deadline)]
+        findings.append(checks.transaction_version(level(settings.connection, _FEATURE, deadline)))
+        findings.append(timeouts.skew(controller_ahead_s(settings.connection, deadline)))
         asked = ClusterQueries(surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline)
-        return [*run_checks(settings, asked.answers(), MESSAGE_MAX_BYTES), *told]
+        return [*run_checks(settings, asked.answers(), MESSAGE_MAX_BYTES), *findings]
     finally:
         surveyor.close()
 

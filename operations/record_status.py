@@ -110,7 +110,7 @@ def spans(batches: Iterable[OffsetBatch], firsts: Mapping[int, int]) -> Spans:
     That is the commit before, which compaction leaves until a newer one is compacted, too. A group's first range begins
     at the log start: known where it is 0 (``firsts``) and the offset log has no gap in which a commit may have been.
     """
-    found: defaultdict[tuple[int, int], dict[int, Span]] = defaultdict(dict)
+    ranges: defaultdict[tuple[int, int], dict[int, Span]] = defaultdict(dict)
     stands: dict[int, int | None] = {}
     pending: defaultdict[int, list[OffsetCommit]] = defaultdict(list)
     reached = 0
@@ -131,9 +131,11 @@ def spans(batches: Iterable[OffsetBatch], firsts: Mapping[int, int]) -> Spans:
             took_effect = ended if raw.marker == "commit" else ()
         elif raw.transactional and batch.commits:
             pending[raw.producer_id] += batch.commits
-            for one in batch.commits:
-                if one.until is not None:
-                    found[raw.producer_id, raw.producer_epoch][one.partition] = Span(begins(one.partition), one.until)
-        for one in took_effect:
-            stands[one.partition] = one.until
-    return dict(found)
+            for commit in batch.commits:
+                if commit.until is not None:
+                    ranges[raw.producer_id, raw.producer_epoch][commit.partition] = Span(
+                        begins(commit.partition), commit.until
+                    )
+        for commit in took_effect:
+            stands[commit.partition] = commit.until
+    return dict(ranges)

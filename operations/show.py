@@ -80,8 +80,8 @@ class RecordStates:
         fate = "plain"
         if batch.control:
             ended = "committed" if batch.marker == "commit" else "aborted"
-            for at in self._open.pop(batch.producer_id, ()):
-                self._fates[at] = ended
+            for index in self._open.pop(batch.producer_id, ()):
+                self._fates[index] = ended
             fate = f"{batch.marker or 'control'}{_MARKER}"
         elif batch.transactional:
             fate = "open"
@@ -91,7 +91,7 @@ class RecordStates:
 
     def undecided(self, below: int) -> bool:
         """Some transaction with records below this offset has no marker yet."""
-        return any(self._batches[at].base_offset < below for some in self._open.values() for at in some)
+        return any(self._batches[index].base_offset < below for indices in self._open.values() for index in indices)
 
     def told(self) -> Iterator[tuple[RawBatch, str]]:
         """Each batch with its fate, in log order."""
@@ -160,8 +160,8 @@ class Reader:
         """Where to begin in each partition; the log's start for the newest records, which are read from their end."""
         wanted = self.wanted
         if wanted.since_ms is not None:
-            found = offsets_at(self._admin, wanted.topic, logs, wanted.since_ms, Deadline(_ASK_S))
-            return {p: log.end if (at := found[p]) is None else at for p, log in logs.items()}
+            offsets = offsets_at(self._admin, wanted.topic, logs, wanted.since_ms, Deadline(_ASK_S))
+            return {p: log.end if (offset := offsets[p]) is None else offset for p, log in logs.items()}
         if wanted.start is None:
             return {p: log.first for p, log in logs.items()}
         for p, log in logs.items():
@@ -177,32 +177,32 @@ class Reader:
                 break
             fates.add(batch)
         batches = [(batch, fate) for batch, fate in fates.told() if batch.base_offset < until]
-        found = [
+        documents = [
             marker_document(partition, batch, fate, wanted.topic)
             for batch, fate in batches
             if wanted.markers and batch.control and batch.base_offset >= start
         ]
-        data = iter([one for one in batches if not one[0].control])
-        here = next(data, None)
-        for some in scan(self._connection, wanted.topic, {partition: (start, until)}, wanted.isolation):
-            for record in some:
-                while here is not None and here[0].last_offset < record.offset():
-                    here = next(data, None)
+        data = iter([entry for entry in batches if not entry[0].control])
+        current = next(data, None)
+        for chunk in scan(self._connection, wanted.topic, {partition: (start, until)}, wanted.isolation):
+            for record in chunk:
+                while current is not None and current[0].last_offset < record.offset():
+                    current = next(data, None)
                 if wanted.key is None or record.key() == wanted.key:
-                    raw, fate = (None, "unknown") if here is None else here
-                    found.append(document(record, fate, raw, wanted.topic))
-        return sorted(found, key=lambda one: one["offset"])
+                    raw, fate = (None, "unknown") if current is None else current
+                    documents.append(document(record, fate, raw, wanted.topic))
+        return sorted(documents, key=lambda one: one["offset"])
 
     def newest(self, partition: int, log: LogOffsets) -> list[dict[str, Any]]:
         """The last ``limit`` records of a partition, read backwards piece by piece."""
-        found: list[dict[str, Any]] = []
+        documents: list[dict[str, Any]] = []
         until, limit = self.until(log), self.wanted.limit
         size = max(limit, 20) if self.wanted.key is None and limit else _CHUNK
-        while until > log.first and (not limit or len(found) < limit):
+        while until > log.first and (not limit or len(documents) < limit):
             start = max(log.first, until - size)
-            found = [*self.span(partition, start, until, log), *found]
+            documents = [*self.span(partition, start, until, log), *documents]
             until, size = start, min(_CHUNK, size * 2)
-        return found[-limit:] if limit else found
+        return documents[-limit:] if limit else documents
 
     def forward(self, partition: int, start: int, log: LogOffsets) -> Iterator[dict[str, Any]]:
         """From ``start`` to the end, piece by piece."""
@@ -217,30 +217,30 @@ def collected(reader: Reader, logs: Mapping[int, LogOffsets]) -> list[dict[str, 
     """What a look without `--follow` shows: by time, the newest last; of one partition by offset."""
     wanted = reader.wanted
     starts = reader.starts(logs)
-    found: list[dict[str, Any]] = []
+    documents: list[dict[str, Any]] = []
     for partition, log in logs.items():
         if wanted.newest:
-            found += reader.newest(partition, log)
+            documents += reader.newest(partition, log)
             continue
-        for count, one in enumerate(reader.forward(partition, starts[partition], log), 1):
-            found.append(one)
+        for count, document in enumerate(reader.forward(partition, starts[partition], log), 1):
+            documents.append(document)
             if count == wanted.limit:
                 break
     if len(logs) > 1:
-        found = _merged(found)
+        documents = _merged(documents)
     if not wanted.limit:
-        return found
-    return found[-wanted.limit :] if wanted.newest else found[: wanted.limit]
+        return documents
+    return documents[-wanted.limit :] if wanted.newest else documents[: wanted.limit]
 
 
-def _merged(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def _merged(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """By time, without changing the order of any one partition, whose timestamps may run backwards."""
     latest: dict[int, int] = {}
     keyed = []
-    for at, one in enumerate(found):
-        latest[one["partition"]] = max(latest.get(one["partition"], 0), one["timestamp_ms"])
-        keyed.append((latest[one["partition"]], at, one))
-    return [one for _, _, one in sorted(keyed, key=lambda each: each[:2])]
+    for index, document in enumerate(documents):
+        latest[document["partition"]] = max(latest.get(document["partition"], 0), document["timestamp_ms"])
+        keyed.append((latest[document["partition"]], index, document))
+    return [document for _, _, document in sorted(keyed, key=lambda each: each[:2])]
 
 
 def followed(reader: Reader, starts: dict[int, int], say: Callable[[list[dict[str, Any]]], None]) -> None:
@@ -254,20 +254,20 @@ def followed(reader: Reader, starts: dict[int, int], say: Callable[[list[dict[st
         time.sleep(_POLL_S)
 
 
-def lines(found: Iterable[dict[str, Any]]) -> Table:
+def lines(documents: Iterable[dict[str, Any]]) -> Table:
     """Records for people: nothing that a terminal could take for a command, long values cut."""
-    return table(["place", "time", "fate", "key", "value", "headers"], map(_cells, found))
+    return table(["place", "time", "fate", "key", "value", "headers"], map(_cells, documents))
 
 
-def _cells(one: Mapping[str, Any]) -> tuple[str | Text, ...]:
-    moment = utc(one["timestamp_ms"])
-    when = str(one["timestamp_ms"]) if moment is None else iso(moment)
-    place = f"{one['partition']}/{one['offset']}"
-    if one["fate"].endswith(_MARKER):
-        by = f"producer {one['producer_id']}, epoch {one['producer_epoch']}"
-        return place, when, one["fate"], "", Text(by, "dim"), ""
-    headers = "\n".join(f"{printable(name, _KEPT)}={_shown(value)}" for name, value in one["headers"])
-    return place, when, one["fate"], Text(_shown(one["key"])), Text(_shown(one["value"])), Text(headers)
+def _cells(document: Mapping[str, Any]) -> tuple[str | Text, ...]:
+    moment = utc(document["timestamp_ms"])
+    when = str(document["timestamp_ms"]) if moment is None else iso(moment)
+    place = f"{document['partition']}/{document['offset']}"
+    if document["fate"].endswith(_MARKER):
+        by = f"producer {document['producer_id']}, epoch {document['producer_epoch']}"
+        return place, when, document["fate"], "", Text(by, "dim"), ""
+    headers = "\n".join(f"{printable(name, _KEPT)}={_shown(value)}" for name, value in document["headers"])
+    return place, when, document["fate"], Text(_shown(document["key"])), Text(_shown(document["value"])), Text(headers)
 
 
 def _shown(content: Mapping[str, Any]) -> str:
@@ -339,24 +339,24 @@ def show(topic: str, bootstrap: str, start: str | None, *, follow: bool, as_json
     )
     connection = connected(bootstrap)
 
-    def say(found: list[dict[str, Any]]) -> None:
+    def say(documents: list[dict[str, Any]]) -> None:
         if as_json:
-            for one in found:
-                say_json(one, lines=True)
-        elif found:
-            Console(soft_wrap=False).print(lines(found))
+            for document in documents:
+                say_json(document, lines=True)
+        elif documents:
+            Console(soft_wrap=False).print(lines(documents))
 
     with raw_logs(connection, Deadline(_ASK_S)) as raw:
         reader = Reader(connection, raw, wanted)
         logs = reader.bounds()
-        found = collected(reader, logs)
-        say(found)
+        documents = collected(reader, logs)
+        say(documents)
         if follow:
-            shown = {one["partition"]: one["offset"] + 1 for one in found}
+            shown = {document["partition"]: document["offset"] + 1 for document in documents}
             begin = reader.starts(logs)
             ends = {p: reader.until(log) if wanted.newest else begin[p] for p, log in logs.items()}
             with contextlib.suppress(Stopped):
                 followed(reader, {p: max(ends[p], shown.get(p, 0)) for p in logs}, say)
-        elif not found and not as_json:
+        elif not documents and not as_json:
             click.echo(f"no record of {topic} is meant by these options; --from and --isolation decide what is read")
     return ExitCode.DONE

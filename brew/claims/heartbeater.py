@@ -95,7 +95,7 @@ class Heartbeater:
         """
         if self._failure is not None:
             raise self._failure
-        return {p: one for p, one in self._held.items() if self._now() < one.confirmed_until}
+        return {p: holding for p, holding in self._held.items() if self._now() < holding.confirmed_until}
 
     def to_release(self) -> frozenset[int]:
         """Partitions to `give_back` once the work at hand is done."""
@@ -165,7 +165,7 @@ class Heartbeater:
         if self._failure is None:
             self._held, self._wanted = dict(self._member.holdings), self._member.give_back_wanted
             owned = self._member.owned()
-            self.owners = {p: one.owner for p, one in owned.items() if one.owner is not None and not one.free}
+            self.owners = {p: claim.owner for p, claim in owned.items() if claim.owner is not None and not claim.free}
         with self._news:
             self._news.notify_all()
 

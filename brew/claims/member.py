@@ -57,21 +57,21 @@ def plan_claims(
 
     ``paused``: the group is, by somebody else. ``share``: take a fair part; else all that is free.
     """
-    mine = sorted(p for p, one in owned.items() if one.owner == me and not one.free)
+    mine = sorted(p for p, claim in owned.items() if claim.owner == me and not claim.free)
     if paused:
         return Plan([], mine)
-    free = sorted(p for p, one in owned.items() if one.free)
+    free = sorted(p for p, claim in owned.items() if claim.free)
     if not share:
         return Plan(free, [])
-    held = Counter(one.owner for one in owned.values() if not one.free)
+    held = Counter(claim.owner for claim in owned.values() if not claim.free)
     names = sorted({me, *members, *(name for name in held if name is not None)})
     due = fair_counts({name: held[name] for name in names}, len(owned))
-    at = 0
+    index = 0
     for name in names:
         lacks = max(0, due[name] - held[name])
         if name == me:
-            return Plan(free[at : at + lacks], mine[due[me] :] if len(mine) > due[me] else [])
-        at += lacks
+            return Plan(free[index : index + lacks], mine[due[me] :] if len(mine) > due[me] else [])
+        index += lacks
     raise AssertionError("a member is among the members")
 
 
@@ -123,9 +123,9 @@ def newest_snapshot(entries: list[Entry]) -> Snapshot | None:
     """The last snapshot among the records, if there is one."""
     for entry in reversed(entries):
         if entry.key == SNAPSHOT_KEY:
-            found = decode(entry.value)
-            if isinstance(found, Snapshot) and found.until <= entry.offset:
-                return found
+            snapshot = decode(entry.value)
+            if isinstance(snapshot, Snapshot) and snapshot.until <= entry.offset:
+                return snapshot
     return None
 
 
@@ -258,7 +258,7 @@ class Member:
 
     def held(self) -> dict[int, Holding]:
         """The holdings that we are sure of."""
-        return {p: one for p, one in self.holdings.items() if self._now() < one.confirmed_until}
+        return {p: holding for p, holding in self.holdings.items() if self._now() < holding.confirmed_until}
 
     def claim(self, partitions: Sequence[int], deadline: Deadline) -> list[int]:
         """Claim all at once, read back, heartbeat at once; returns those that were granted."""
@@ -301,7 +301,7 @@ class Member:
     def release_partitions(self, done: Mapping[int, Holding], deadline: Deadline) -> None:
         """Release these holdings at their positions; what was lost meanwhile is none of ours to release."""
         who = self.who
-        ours = {p: one for p, one in done.items() if self._still(p, one)}
+        ours = {p: position for p, position in done.items() if self._still(p, position)}
         for partition in ours:
             del self.holdings[partition]
         self.give_back_wanted -= ours.keys()
@@ -331,15 +331,17 @@ class Member:
         """Heartbeats of these, and of the member itself; those whose record counted are sure for two intervals."""
         who, sent = self.who, self._now()
         beats: list[Message] = [
-            Heartbeat(who.client_id, who.group_id, who.topic, p, one.position, one.token, who.interval_ms, resume)
-            for p, one in beating.items()
+            Heartbeat(
+                who.client_id, who.group_id, who.topic, p, holding.position, holding.token, who.interval_ms, resume
+            )
+            for p, holding in beating.items()
         ]
         written = self._write([*beats, *who.presence()], deadline)
-        for (partition, one), (answer, offset) in zip(beating.items(), written, strict=False):
-            token = offset if answer is RecordEffect.RESUMED else one.token
+        for (partition, holding), (answer, offset) in zip(beating.items(), written, strict=False):
+            token = offset if answer is RecordEffect.RESUMED else holding.token
             seat = self._seat(partition)
             if answer in _BEATEN and seat is not None and (seat.owner, seat.token) == (who.client_id, token):
-                position = max(seat.position, one.position)
+                position = max(seat.position, holding.position)
                 self.holdings[partition] = Holding(token, position, sent + 2 * who.interval_s)
 
     def _write(self, messages: Iterable[Message], deadline: Deadline) -> list[tuple[RecordEffect, int]]:
@@ -376,9 +378,9 @@ class Member:
         for entry in entries:
             answers[entry.partition, entry.offset] = self.world.apply(entry)
             self.clock.heard(entry.partition, entry.time_ms)
-        for partition, one in list(self.holdings.items()):
+        for partition, holding in list(self.holdings.items()):
             seat = self._seat(partition)
-            if seat is None or (seat.owner, seat.token) != (self.who.client_id, one.token):
+            if seat is None or (seat.owner, seat.token) != (self.who.client_id, holding.token):
                 del self.holdings[partition]
         return answers
 

@@ -103,8 +103,8 @@ class Snapshot(NamedTuple):
 
 Message = Heartbeat | ClaimingPartition | ReleasingPartition | ClaimingMessages | ReleaseGroup | Snapshot
 TYPES: dict[str, type[Message]] = {
-    one.__name__: one
-    for one in (Heartbeat, ClaimingPartition, ReleasingPartition, ClaimingMessages, ReleaseGroup, Snapshot)
+    claimingmessage.__name__: claimingmessage
+    for claimingmessage in (Heartbeat, ClaimingPartition, ReleasingPartition, ClaimingMessages, ReleaseGroup, Snapshot)
 }
 SNAPSHOT_KEY = Snapshot.__name__.encode()
 
@@ -113,17 +113,17 @@ _INT64 = 2**63 - 1
 
 
 def _number(low: int, high: int = _INT64) -> Callable[[Any], bool]:
-    return lambda found: type(found) is int and low <= found <= high
+    return lambda value: type(value) is int and low <= value <= high
 
 
-def _id(found: Any) -> bool:
-    return isinstance(found, str) and 1 <= len(found) <= MAX_ID
+def _id(value: Any) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= MAX_ID
 
 
 @functools.lru_cache(1024)
-def _topic(found: str) -> bool:
+def _topic(value: str) -> bool:
     try:
-        return checked_topic(found, "topic") == found
+        return checked_topic(value, "topic") == value
     except UsageError:
         return False
 
@@ -149,7 +149,7 @@ _OF_THE_MEMBER = {Heartbeat, ReleasingPartition}
 def _within(made: type[Message], field: str) -> Callable[[Any], bool]:
     within = LIMITS[field]
     if field == "partition" and made in _OF_THE_MEMBER:
-        return lambda found: found is None or within(found)
+        return lambda value: value is None or within(value)
     return within
 
 
@@ -206,7 +206,7 @@ def decode(value: bytes | None) -> Message | None:
 
 def _invalid_field(made: type[Message], values: Sequence[Any]) -> str | None:
     """The first field that is out of its limits."""
-    for at, within in enumerate(_CHECKS[made]):
-        if not within(values[at]):
-            return made._fields[at]
+    for index, within in enumerate(_CHECKS[made]):
+        if not within(values[index]):
+            return made._fields[index]
     return None

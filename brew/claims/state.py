@@ -153,8 +153,8 @@ class Table:
         for seat in self.seats.values():
             seat.heard = min(seat.heard, time_ms)
         for known in self.members.values():
-            for one in known.values():
-                one.heard = min(one.heard, time_ms)
+            for claim in known.values():
+                claim.heard = min(claim.heard, time_ms)
         self.snapshot_clock = min(self.snapshot_clock, time_ms)
 
     def _claiming(self, message: ClaimingPartition, offset: int, time_ms: int) -> RecordEffect:
@@ -211,7 +211,7 @@ class Table:
     def _present(self, message: Heartbeat, time_ms: int) -> None:
         known = self.members.setdefault((message.group_id, message.topic), {})
         if message.client_id not in known:
-            gone = [c for c, one in known.items() if status(one.heard, one.interval_ms, time_ms) is Status.STALE]
+            gone = [c for c, claim in known.items() if status(claim.heard, claim.interval_ms, time_ms) is Status.STALE]
             for client in gone:
                 del known[client]
         known[message.client_id] = Presence(time_ms, message.interval_ms)
@@ -278,11 +278,11 @@ def snapshot_of(table: Table, client_id: str) -> Snapshot:
                 for place, seat in table.seats.items()
             ],
             "members": [
-                [group, topic, client, one.heard, one.interval_ms]
+                [group, topic, client, claim.heard, claim.interval_ms]
                 for (group, topic), known in table.members.items()
-                for client, one in known.items()
+                for client, claim in known.items()
             ],
-            "pauses": [[group, one.client, one.until] for group, one in table.pauses.items()],
+            "pauses": [[group, pause.client, pause.until] for group, pause in table.pauses.items()],
         },
     )
 
@@ -340,8 +340,8 @@ class BrokerClock:
         self._newest[partition] = (time_ms, self._now())
 
     def now_ms(self, partition: int) -> int:
-        time_ms, at = self._newest.get(partition, (0, self._now()))
-        return time_ms + int((self._now() - at) * 1000)
+        time_ms, read_at = self._newest.get(partition, (0, self._now()))
+        return time_ms + int((self._now() - read_at) * 1000)
 
 
 class ClaimsView:
@@ -382,17 +382,17 @@ class ClaimsView:
 
     def owned(self, group: str, topic: str, partitions: Sequence[int], clock: BrokerClock) -> dict[int, OwnedPartition]:
         """Each of the partitions, also those that nobody ever claimed."""
-        found = {}
+        claims = {}
         for partition in partitions:
             home = self.home(topic, partition)
             now, seat = clock.now_ms(home), self.tables[home].seats.get((group, topic, partition))
             if seat is None:
-                found[partition] = OwnedPartition(None, -1, Status.STALE, 0, -1)
+                claims[partition] = OwnedPartition(None, -1, Status.STALE, 0, -1)
             else:
-                found[partition] = OwnedPartition(
+                claims[partition] = OwnedPartition(
                     seat.owner, seat.token, seat.status(now), now - seat.heard, seat.position
                 )
-        return found
+        return claims
 
     def places(self, group: str, topic: str) -> list[int]:
         """The partitions that anybody of the group ever claimed."""
@@ -404,7 +404,9 @@ class ClaimsView:
         for partition, table in enumerate(self.tables):
             now = clock.now_ms(partition)
             known = table.members.get((group, topic), {})
-            there |= {c for c, one in known.items() if status(one.heard, one.interval_ms, now) is not Status.STALE}
+            there |= {
+                c for c, member in known.items() if status(member.heard, member.interval_ms, now) is not Status.STALE
+            }
         return sorted(there)
 
     def paused_by(self, group: str, clock: BrokerClock) -> str | None:

@@ -134,8 +134,8 @@ class Rate:
 
     def add(self, records: int, now: float) -> None:
         if self._grains and now - self._grains[-1][0] < _GRAIN_S:
-            at, before = self._grains.pop()
-            self._grains.append((at, before + records))
+            grain, before = self._grains.pop()
+            self._grains.append((grain, before + records))
         else:
             self._grains.append((now, records))
         self._forget(now)

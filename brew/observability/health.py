@@ -119,15 +119,17 @@ def live(program: Program, partitions: Sequence[PartitionStatus], bounds: Bounds
     unseen_s = now - program.beat_at
     if unseen_s > bounds.polling_ttl_s:
         return Answer(False, f"nothing was looked at for {unseen_s:.0f} s (--polling-ttl {bounds.polling_ttl_s:g})")
-    ill = [one for one in partitions if one.state in ILL]
+    ill = [partition for partition in partitions if partition.state in ILL]
     if ill:
-        named = "; ".join(f"{one.topic}[{one.partition}] is {one.state}: {one.reason}" for one in ill[:_NAMED])
+        named = "; ".join(
+            f"{entry.topic}[{entry.partition}] is {entry.state}: {entry.reason}" for entry in ill[:_NAMED]
+        )
         return Answer(False, named + (f"; and {len(ill) - _NAMED} more" if len(ill) > _NAMED else ""))
     if program.phase is Phase.STANDING_BY:
         return Answer(True, _words(program))
-    counts = Counter(one.state for one in partitions)
-    told = ", ".join(f"{counts[state]} {state}" for state in PartitionState if counts[state])
-    return Answer(True, told or "no partition is ours now")
+    counts = Counter(partition.state for partition in partitions)
+    names = ", ".join(f"{counts[state]} {state}" for state in PartitionState if counts[state])
+    return Answer(True, names or "no partition is ours now")
 
 
 def ready(program: Program, alive: Answer, waits: str = "") -> Answer:
@@ -153,7 +155,7 @@ def started(program: Program) -> Answer:
 def state_of(program: Program, partitions: Sequence[PartitionStatus]) -> State:
     """The program's state as one word."""
     if program.phase is Phase.WORKING:
-        return State.IDLE if all(one.state is PartitionState.IDLE for one in partitions) else State.WORKING
+        return State.IDLE if all(partition.state is PartitionState.IDLE for partition in partitions) else State.WORKING
     return State.IDLE if program.phase is Phase.STANDING_BY else State(program.phase.value)
 
 

@@ -90,13 +90,17 @@ def text(status: Status, counts: Counts) -> bytes:
 
 def stored_names() -> dict[str, tuple[str, ...]]:
     """Every series' name as it is asked for in PromQL -> its labels."""
-    found: dict[str, tuple[str, ...]] = {}
-    for name, one in METRICS.items():
-        if one.kind is HistogramMetricFamily:
-            found |= {f"{name}_bucket": (*one.labels, "le"), f"{name}_sum": one.labels, f"{name}_count": one.labels}
+    names: dict[str, tuple[str, ...]] = {}
+    for name, metric in METRICS.items():
+        if metric.kind is HistogramMetricFamily:
+            names |= {
+                f"{name}_bucket": (*metric.labels, "le"),
+                f"{name}_sum": metric.labels,
+                f"{name}_count": metric.labels,
+            }
         else:
-            found[f"{name}_info" if one.kind is InfoMetricFamily else name] = one.labels
-    return found
+            names[f"{name}_info" if metric.kind is InfoMetricFamily else name] = metric.labels
+    return names
 
 
 class _Snapshot(Collector):
@@ -112,7 +116,7 @@ class _Snapshot(Collector):
         status, counts = self._status, self._counts
         yield self._info(status)
         # From 0 on, or Prometheus sees no increase where a series begins with its first count.
-        ours = [(one.topic, one.partition) for one in status.partitions]
+        ours = [(row.topic, row.partition) for row in status.partitions]
         endings = {(place, ending): 0 for place in ours for ending in Ending} | counts.endings
         reasons: dict[str, int] = dict.fromkeys(Reason if status.reader else (), 0) | counts.dead_letters
         yield _filled("brew_txn_total", [([*_place(p), e], n) for (p, e), n in sorted(endings.items())])
@@ -127,15 +131,15 @@ class _Snapshot(Collector):
         yield from _gauges(status.partitions)
 
     def _info(self, status: Status) -> Metric:
-        found = InfoMetricFamily("brew", METRICS["brew"].text)
+        info = InfoMetricFamily("brew", METRICS["brew"].text)
         labels = {
             "application": status.application,
             "version": status.version,
             "group": status.group or "",
             "reader": status.reader or "",
         }
-        found.add_metric([], labels)
-        return found
+        info.add_metric([], labels)
+        return info
 
     def _singles(self) -> Iterator[Metric]:
         status, counts = self._status, self._counts
@@ -147,7 +151,7 @@ class _Snapshot(Collector):
             "brew_unanswered_total": counts.unanswered,
             "brew_recoveries_total": counts.recoveries,
             "brew_recovery_seconds": counts.recovery_s,
-            "brew_txn_open": sum(one.open_s is not None for one in status.partitions),
+            "brew_txn_open": sum(partition.open_s is not None for partition in status.partitions),
             "brew_live": status.live.ok,
             "brew_ready": status.ready.ok,
             "brew_started": status.started.ok,
@@ -168,21 +172,21 @@ def _place(place: tuple[str, int]) -> list[str]:
 
 def _gauges(partitions: Sequence[PartitionStatus]) -> Iterator[Metric]:
     values: dict[str, Callable[[PartitionStatus], float | None]] = {
-        "brew_consumer_lag": lambda one: one.lag,
-        "brew_consumer_lag_seconds": lambda one: one.lag_s,
-        "brew_consumer_position": lambda one: one.position,
-        "brew_lso_lag": lambda one: one.held_back,
-        "brew_polled_age_seconds": lambda one: one.polled_age_s,
-        "brew_progress_age_seconds": lambda one: one.progress_age_s,
+        "brew_consumer_lag": lambda row: row.lag,
+        "brew_consumer_lag_seconds": lambda row: row.lag_s,
+        "brew_consumer_position": lambda row: row.position,
+        "brew_lso_lag": lambda row: row.held_back,
+        "brew_polled_age_seconds": lambda row: row.polled_age_s,
+        "brew_progress_age_seconds": lambda row: row.progress_age_s,
     }
     for name, value_of in values.items():
-        told = [(_place((one.topic, one.partition)), value_of(one)) for one in partitions]
+        told = [(_place((row.topic, row.partition)), value_of(row)) for row in partitions]
         yield _filled(name, [(labels, value) for labels, value in told if value is not None])
     yield _filled(
         "brew_partition_state",
         [
-            ([*_place((one.topic, one.partition)), state], one.state is state)
-            for one in partitions
+            ([*_place((row.topic, row.partition)), state], row.state is state)
+            for row in partitions
             for state in PartitionState
         ],
     )
@@ -190,20 +194,20 @@ def _gauges(partitions: Sequence[PartitionStatus]) -> Iterator[Metric]:
 
 def _filled(name: str, samples: Iterable[tuple[Sequence[str], float]]) -> Metric:
     described = METRICS[name]
-    found = described.kind(name, described.text, labels=described.labels)
+    family = described.kind(name, described.text, labels=described.labels)
     for labels, value in samples:
-        found.add_metric(labels, value)
-    filled: Metric = found
+        family.add_metric(labels, value)
+    filled: Metric = family
     return filled
 
 
-def _histogram(name: str, told: dict[str, Histogram]) -> Metric:
+def _histogram(name: str, histograms: dict[str, Histogram]) -> Metric:
     described = METRICS[name]
-    found = HistogramMetricFamily(name, described.text, labels=described.labels)
-    for label, one in told.items():
+    family = HistogramMetricFamily(name, described.text, labels=described.labels)
+    for label, histogram in histograms.items():
         buckets, below = [], 0
-        for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], one.counts, strict=True):
+        for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], histogram.counts, strict=True):
             below += count
             buckets.append((bound, below))
-        found.add_metric([label] if described.labels else [], buckets, one.total)
-    return found
+        family.add_metric([label] if described.labels else [], buckets, histogram.total)
+    return family

@@ -69,7 +69,7 @@ class Recorder:
         with self._lock:
             self._program = replace(self._program, fatal=self._program.fatal or why)
 
-    def unanswered(self, why: str, *, look: bool = True) -> None:
+    def unanswered(self, why: str, *, refresh: bool = True) -> None:
         """The brokers did not answer; ``look``: the loop that works asked, which is a sign of its life."""
         with self._lock:
             now, was = self._clock(), self._program
@@ -77,12 +77,12 @@ class Recorder:
                 was,
                 away_since=now if was.away_since is None else was.away_since,
                 away_why=why,
-                beat_at=now if look else was.beat_at,
+                beat_at=now if refresh else was.beat_at,
             )
             self._counts.unanswered += 1
-            for one in self._partitions.values():
-                one.polled_at = now if look else one.polled_at
-                one.gone(BROKERS, why, now)
+            for partition in self._partitions.values():
+                partition.polled_at = now if refresh else partition.polled_at
+                partition.gone(BROKERS, why, now)
 
     def _answered(self, now: float | None = None) -> None:
         beat_at = self._program.beat_at if now is None else now
@@ -103,15 +103,15 @@ class Recorder:
         with self._lock:
             now = self._clock()
             new = place not in self._partitions
-            one = self._taken(place, now)
-            if one.position is not None and position > one.position:
-                self._recovered(one.moved(position, now))
-            one.position = position
-            one.stands(last_stable, end, now)
-            if not one.lag:
-                one.back(STORE, now)  # who has something to read hears from the store only when that is worked on
-            if new and one.lag and one.trouble_since is None:
-                one.trouble_since = self._began  # what was left over: until the next commit this recovers
+            state = self._taken(place, now)
+            if state.position is not None and position > state.position:
+                self._recovered(state.moved(position, now))
+            state.position = position
+            state.stands(last_stable, end, now)
+            if not state.lag:
+                state.back(STORE, now)  # who has something to read hears from the store only when that is worked on
+            if new and state.lag and state.trouble_since is None:
+                state.trouble_since = self._began  # what was left over: until the next commit this recovers
             self._answered(now)
 
     def told(self, place: Place, last_stable: int, end: int) -> None:
@@ -134,18 +134,18 @@ class Recorder:
         """So many records were taken in hand."""
         with self._lock:
             now = self._clock()
-            one = self._taken(place, now)
-            one.back(STORE, now)
-            self._read(one, records, now)
+            state = self._taken(place, now)
+            state.back(STORE, now)
+            self._read(state, records, now)
             self._counts.records[place] += records
 
     def moved(self, place: Place, position: int, newest_ms: int | None = None) -> None:
         """All below ``position`` is durably done; ``newest_ms`` is the timestamp of the last record there."""
         with self._lock:
-            one = self._partitions.get(place)
-            if one is not None and (one.position is None or position > one.position):
+            state = self._partitions.get(place)
+            if state is not None and (state.position is None or position > state.position):
                 now = self._clock()
-                self._recovered(one.moved(position, now, self._written_at(newest_ms, now)))
+                self._recovered(state.moved(position, now, self._written_at(newest_ms, now)))
 
     def begun(self, place: Place) -> None:
         """An attempt began: its transaction is open until it ends, or another one of the partition does."""
@@ -169,10 +169,10 @@ class Recorder:
             now = self._clock()
             self._program = replace(self._program, beat_at=now)
             self._counts.ended(end)
-            one = self._taken(end.place, now)
-            self._recovered(one.ended(end, now, self._written_at(end.newest_ms, now)))
+            state = self._taken(end.place, now)
+            self._recovered(state.ended(end, now, self._written_at(end.newest_ms, now)))
             if end.ending is Ending.COMMITTED:
-                self._read(one, end.records, now)
+                self._read(state, end.records, now)
 
     def attempted(
         self,
@@ -201,15 +201,15 @@ class Recorder:
             return sorted(self._partitions)
 
     def _taken(self, place: Place, now: float) -> Partition:
-        found = self._partitions.get(place)
-        if found is None:
-            found = self._partitions[place] = Partition(now, Rate(now))
-        found.polled_at = now
-        return found
+        state = self._partitions.get(place)
+        if state is None:
+            state = self._partitions[place] = Partition(now, Rate(now))
+        state.polled_at = now
+        return state
 
-    def _read(self, one: Partition, records: int, now: float) -> None:
-        one.records += records
-        one.rate.add(records, now)
+    def _read(self, state: Partition, records: int, now: float) -> None:
+        state.records += records
+        state.rate.add(records, now)
         self._rate.add(records, now)
 
     def _written_at(self, time_ms: int | None, now: float) -> float | None:
@@ -234,14 +234,14 @@ class Recorder:
     def _waits(self) -> str:
         """Why no partition can be worked on, where each waits for what it needs besides brokers."""
         partitions = list(self._partitions.values())
-        if not partitions or any(STORE not in one.away for one in partitions):
+        if not partitions or any(STORE not in partition.away for partition in partitions):
             return ""
         return partitions[0].trouble or "its store does not answer"
 
     def _status(self, now: float) -> Status:
         subject, program = self.subject, self._program
         partitions = tuple(
-            one.told(place, self._bounds, program.fatal, now) for place, one in sorted(self._partitions.items())
+            state.told(place, self._bounds, program.fatal, now) for place, state in sorted(self._partitions.items())
         )
         alive = live(program, partitions, self._bounds, now)
         return Status(
@@ -277,8 +277,8 @@ def _totals(counts: Counts, rate: float) -> Totals:
     )
 
 
-def _iso(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 @functools.cache

@@ -47,10 +47,12 @@ class Producers:
 
     def filled(self, status: Status) -> Status:
         """The same, with what the brokers tell within two seconds, or why they don't."""
-        names = [last.transactional_id for one in status.partitions if (last := one.last_transaction) is not None]
+        names = [
+            last.transactional_id for partition in status.partitions if (last := partition.last_transaction) is not None
+        ]
         known = sorted({name for name in names if name is not None})
         holders, silent = self._look(known) if known else ({}, "")
-        return replace(status, partitions=tuple(_with(one, holders, silent) for one in status.partitions))
+        return replace(status, partitions=tuple(_with(partition, holders, silent) for partition in status.partitions))
 
     def _look(self, names: Sequence[str]) -> tuple[Holders, str]:
         with self._lock:  # who asks meanwhile gets the same answer
@@ -64,13 +66,13 @@ class Producers:
             return self._holders, self._silent
 
 
-def _with(one: PartitionStatus, holders: Holders, silent: str) -> PartitionStatus:
-    last = one.last_transaction
+def _with(status: PartitionStatus, holders: Holders, silent: str) -> PartitionStatus:
+    last = status.last_transaction
     if last is None or last.transactional_id is None:
-        return one
+        return status
     producer_id, epoch = holders.get(last.transactional_id, (None, None))
     why = None if producer_id is not None else silent or _UNKNOWN
-    return replace(one, last_transaction=replace(last, producer_id=producer_id, epoch=epoch, producer_unknown=why))
+    return replace(status, last_transaction=replace(last, producer_id=producer_id, epoch=epoch, producer_unknown=why))
 
 
 _JSON = "application/json"
@@ -117,9 +119,9 @@ def _probe(answer: Answer, status: Status) -> bytes:
         "state": status.state,
         "now": status.now,
         "ill": [
-            {"topic": one.topic, "partition": one.partition, "state": one.state, "reason": one.reason}
-            for one in status.partitions
-            if one.state in ILL
+            {"topic": row.topic, "partition": row.partition, "state": row.state, "reason": row.reason}
+            for row in status.partitions
+            if row.state in ILL
         ],
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

@@ -167,7 +167,7 @@ def from_json(document: bytes | str) -> Status:
     """
     try:
         read = orjson.loads(document)
-        partitions = tuple(_partition(one) for one in read["partitions"])
+        partitions = tuple(_partition(entry) for entry in read["partitions"])
         parts = {
             "topics": Topics(**_known(Topics, read["topics"])),
             "state": State(read["state"]),

@@ -71,15 +71,15 @@ class Spans:
         if end.ending not in {Ending.COMMITTED, Ending.REFUSED}:
             span.set_attribute("error.type", end.ending.value)
             span.set_status(Status(StatusCode.ERROR, end.detail[:200]))
-        inside, at = set_span_in_context(span), began
+        inside, start = set_span_in_context(span), began
         for step, seconds in end.steps.items():
-            one = self._tracer.start_span(step, inside, SpanKind.INTERNAL, start_time=at)
-            at = min(until, at + int(seconds * _NS))
-            one.end(at)
+            child = self._tracer.start_span(step, inside, SpanKind.INTERNAL, start_time=start)
+            start = min(until, start + int(seconds * _NS))
+            child.end(start)
         span.end(until)
 
     def _attributes(self, end: Ended) -> dict[str, str | int]:
-        found: dict[str, str | int] = {
+        attributes: dict[str, str | int] = {
             "messaging.system": "kafka",
             "messaging.operation.name": "transact",
             "messaging.operation.type": "process",
@@ -92,7 +92,7 @@ class Spans:
             "brew.txn.until": end.until,
         }
         named = {"messaging.consumer.group.name": self._subject.group, "brew.txn.id": end.transactional_id}
-        return found | {name: value for name, value in named.items() if value is not None}
+        return attributes | {name: value for name, value in named.items() if value is not None}
 
     def close(self) -> None:
         self._provider.shutdown()
@@ -100,7 +100,7 @@ class Spans:
 
 def _links(traces: Sequence[str]) -> Iterator[Link]:
     """To the spans that wrote the input's records, as the conventions ask for batches; what is no context is none."""
-    for one in traces:
-        found = get_current_span(_W3C.extract({"traceparent": one}, context=Context())).get_span_context()
+    for trace in traces:
+        found = get_current_span(_W3C.extract({"traceparent": trace}, context=Context())).get_span_context()
         if found.is_valid:
             yield Link(found)

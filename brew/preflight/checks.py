@@ -71,21 +71,21 @@ def verification(facts: ClusterFacts) -> Finding:
     return finding
 
 
-def transaction_version(told: int | Unknown) -> Finding:
+def transaction_version(level: int | Unknown) -> Finding:
     """The cluster's level of the feature `transaction.version`; 2 moves the epoch with each transaction (KIP-890)."""
     name, need = "transaction-version", f"at least {_KIP_890}"
     setting = "kafka-features.sh upgrade --feature transaction.version=2"
-    if isinstance(told, Unknown):
-        why = f"the brokers do not tell ({told.reason})"
+    if isinstance(level, Unknown):
+        why = f"the brokers do not tell ({level.reason})"
         return Finding(name, "?", need, setting, why, Severity.UNKNOWN)
-    if told < _KIP_890:
+    if level < _KIP_890:
         why = (
             "an upstream producer's late commit can end its next transaction: orders that it aborted could be read; "
             "this pipeline's own writers take a new epoch for each transaction"
         )
-        return Finding(name, str(told), need, setting, why, Severity.WARNING)
+        return Finding(name, str(level), need, setting, why, Severity.WARNING)
     why = "producers that know it are safe from their own late commits; ours take a new epoch for each transaction"
-    return Finding(name, str(told), need, setting, why, Severity.OK)
+    return Finding(name, str(level), need, setting, why, Severity.OK)
 
 
 _ENOUGH = 3
@@ -126,37 +126,37 @@ def _replication(role: str, topic: TopicFacts, brokers: int | None) -> Finding:
 
 
 def _min_isr(role: str, topic: TopicFacts) -> Finding:
-    found = topic.number(_STORAGE_MIN_ISR)
+    count = topic.number(_STORAGE_MIN_ISR)
     need = "1" if topic.replicas == 1 else f"2 to {max(2, topic.replicas - 1)}"
     setting = f"{_STORAGE_MIN_ISR} of {topic.name}"
 
     def finding(severity: Severity, why: str) -> Finding:
-        return Finding(f"{role}-min-isr", "?" if found is None else str(found), need, setting, why, severity)
+        return Finding(f"{role}-min-isr", "?" if count is None else str(count), need, setting, why, severity)
 
-    if found is None:
+    if count is None:
         return finding(Severity.UNKNOWN, "the brokers do not tell; grant DescribeConfigs on the topic")
-    if found > topic.replicas:
+    if count > topic.replicas:
         return finding(_worst(role), f"no record is ever acknowledged: there are {topic.replicas} replicas only")
-    if topic.in_sync < found:
+    if topic.in_sync < count:
         return finding(Severity.WARNING, f"{topic.in_sync} replicas are in sync now: until more are, writes fail")
-    if topic.replicas > 1 and found == 1:
+    if topic.replicas > 1 and count == 1:
         return finding(Severity.WARNING, "a record on one disk counts as acknowledged, and is lost with that disk")
-    if topic.replicas > 1 and found == topic.replicas:
+    if topic.replicas > 1 and count == topic.replicas:
         return finding(Severity.WARNING, "one broker that is away stops all writes")
     return finding(Severity.OK, "what is acknowledged is on that many disks")
 
 
 def _unclean(role: str, topic: TopicFacts) -> Finding:
-    found = topic.text(_STORAGE_UNCLEAN)
-    if found is None:
+    value = topic.text(_STORAGE_UNCLEAN)
+    if value is None:
         severity, why = Severity.UNKNOWN, "the brokers do not tell; grant DescribeConfigs on the topic"
-    elif found == "true" and topic.replicas > 1:
+    elif value == "true" and topic.replicas > 1:
         severity = _worst(role)
         why = "a replica that lags may become leader: acknowledged records and committed transactions vanish"
     else:
         severity, why = Severity.OK, "only a replica in sync becomes leader"
     return Finding(
-        f"{role}-unclean-election", found or "?", "false", f"{_STORAGE_UNCLEAN} of {topic.name}", why, severity
+        f"{role}-unclean-election", value or "?", "false", f"{_STORAGE_UNCLEAN} of {topic.name}", why, severity
     )
 
 
@@ -168,14 +168,14 @@ _COMPACTED = {
 
 
 def _cleanup(role: str, topic: TopicFacts) -> Finding:
-    found = topic.text(_CLEANUP)
-    if found is None:
+    policy = topic.text(_CLEANUP)
+    if policy is None:
         severity, why = Severity.UNKNOWN, "the brokers do not tell; grant DescribeConfigs on the topic"
-    elif "compact" in found:
+    elif "compact" in policy:
         severity, why = _worst(role), _COMPACTED[role]
     else:
         severity, why = Severity.OK, "records go by age or size only"
-    return Finding(f"{role}-cleanup", found or "?", "delete", f"{_CLEANUP} of {topic.name}", why, severity)
+    return Finding(f"{role}-cleanup", policy or "?", "delete", f"{_CLEANUP} of {topic.name}", why, severity)
 
 
 _TOPIC_NEEDS = {
@@ -191,37 +191,37 @@ def access(role: str, topic: TopicFacts) -> Finding:
     return _access(f"{role}-access", f"topic {topic.name}", _TOPIC_NEEDS[role], topic.operations)
 
 
-def group(name: str, told: GroupFacts | Unknown) -> Iterator[Finding]:
+def group(name: str, facts: GroupFacts | Unknown) -> Iterator[Finding]:
     """Members and rights of the group that holds the position."""
-    yield members(name, told)
-    operations = None if isinstance(told, Unknown) else told.operations
+    yield members(name, facts)
+    operations = None if isinstance(facts, Unknown) else facts.operations
     yield _access("group-access", f"group {name}", frozenset({"READ"}), operations)
 
 
-def transactional_id(group: str, told: bool | Unknown) -> Finding:
+def transactional_id(group: str, allowed: bool | Unknown) -> Finding:
     """
     The ids `<group>:<topic>:<partition>`.
 
     ``told``: whether the brokers let this client look at one, which Write brings with it.
     """
     name, setting = "transactional-id-access", f"ACLs of this principal on transactional ids {group}:* (prefixed)"
-    if isinstance(told, Unknown):
-        why = f"the brokers do not tell ({told.reason}); a missing right shows at the first fence"
+    if isinstance(allowed, Unknown):
+        why = f"the brokers do not tell ({allowed.reason}); a missing right shows at the first fence"
         return Finding(name, "?", "WRITE", setting, why, Severity.UNKNOWN)
-    if told:
+    if allowed:
         why = "they may be looked at, as Write lets us; whether Write is granted shows at the first fence"
         return Finding(name, "DESCRIBE", "WRITE", setting, why, Severity.OK)
     why = "WRITE is not granted: no transaction can begin"
     return Finding(name, "none", "WRITE", setting, why, Severity.UNSAFE)
 
 
-def _access(name: str, resource: str, needed: frozenset[str], told: frozenset[str] | None) -> Finding:
+def _access(name: str, resource: str, needed: frozenset[str], access: frozenset[str] | None) -> Finding:
     need, setting = ", ".join(sorted(needed)), f"ACLs of this principal on {resource} (kafka-acls.sh)"
-    if told is None:
+    if access is None:
         why = "the brokers do not tell what this client may do; a missing right shows as a refusal later"
         return Finding(name, "?", need, setting, why, Severity.UNKNOWN)
-    value = ", ".join(sorted(told & needed)) or "none"
-    if missing := sorted(needed - told):
+    value = ", ".join(sorted(access & needed)) or "none"
+    if missing := sorted(needed - access):
         why = f"{', '.join(missing)} is not granted: the run would be refused in the middle of its work"
         return Finding(name, value, need, setting, why, Severity.UNSAFE)
     return Finding(name, value, need, setting, "what a run does there is granted", Severity.OK)
@@ -273,7 +273,7 @@ def roles(settings: PipelineSettings) -> dict[str, str]:
 
 def run_checks(settings: PipelineSettings, facts: ClusterFacts, message_max_bytes: int) -> list[Finding]:
     """Every check that needs no look at the position; ``message_max_bytes`` is what our own writer takes."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     known: dict[str, TopicFacts] = {}
     count = facts.brokers if isinstance(facts.brokers, int) else None
     for role, name in roles(settings).items():
@@ -281,25 +281,25 @@ def run_checks(settings: PipelineSettings, facts: ClusterFacts, message_max_byte
         topic = _as_it_will_be(role, name, facts) if told is None else told
         if isinstance(topic, Unknown):
             gone = role == "input" and told is None
-            found.append(_unknown(role, name, topic.reason, Severity.UNSAFE if gone else Severity.UNKNOWN))
+            findings.append(_unknown(role, name, topic.reason, Severity.UNSAFE if gone else Severity.UNKNOWN))
             continue
-        found += storage(role, topic, count)
+        findings += storage(role, topic, count)
         if told is not None and role in ROLES[:3]:
             known[role] = topic
-            found.append(access(role, topic))
-    found += _sizes(settings, known, message_max_bytes)
-    found += timeouts.check_chain(chain_of(settings, facts))
+            findings.append(access(role, topic))
+    findings += _sizes(settings, known, message_max_bytes)
+    findings += timeouts.check_chain(chain_of(settings, facts))
     direct = settings.reader is Reader.DIRECT
     amount = settings.direct.transaction_bytes if direct else None
-    found.append(
+    findings.append(
         timeouts.size(settings.max_records_per_transaction, amount, int(settings.transaction_timeout_s * 1000))
     )
-    found.append(timeouts.retention(facts.number(timeouts.OFFSETS_RETENTION_MIN)))
-    found.append(verification(facts))
-    found.append(brokers_agree(facts, _BROKERS))
-    found.append(_isolation())
-    found += group(settings.group, facts.group)
-    return found
+    findings.append(timeouts.retention(facts.number(timeouts.OFFSETS_RETENTION_MIN)))
+    findings.append(verification(facts))
+    findings.append(brokers_agree(facts, _BROKERS))
+    findings.append(_isolation())
+    findings += group(settings.group, facts.group)
+    return findings
 
 
 def positions(facts: Iterable[PartitionFacts], group: str) -> Iterator[Finding]:
@@ -311,11 +311,11 @@ def positions(facts: Iterable[PartitionFacts], group: str) -> Iterator[Finding]:
             check(fact, group)
         except Refused as error:
             kind, _, why = str(error).partition(": ")
-            at = "none" if fact.committed is None else str(fact.committed.offset)
+            position = "none" if fact.committed is None else str(fact.committed.offset)
             recreated = kind == "topic-recreated"
             need = f"topic id {fact.topic_id}" if recreated else f"{fact.log.first} to {fact.log.end}"
             name = "topic-identity" if recreated else "position"
-            yield Finding(name, f"{at} in partition {fact.partition}", need, moved, why, Severity.UNSAFE)
+            yield Finding(name, f"{position} in partition {fact.partition}", need, moved, why, Severity.UNSAFE)
             return
     begun = [fact for fact in seen if fact.committed is not None]
     text = f"{len(begun)} of {len(seen)} partitions"
@@ -402,10 +402,10 @@ def _sizes(settings: PipelineSettings, known: Mapping[str, TopicFacts], most: in
 
 
 def _size(role: str, topic: TopicFacts, need: int, why: tuple[str, str]) -> Finding:
-    found = topic.number(_MAX_BYTES)
-    severity = Severity.UNKNOWN if found is None else Severity.OK if found >= need else Severity.WARNING
-    told = "the brokers do not tell; grant DescribeConfigs on the topic" if found is None else why[found < need]
-    value = "?" if found is None else f"{found} bytes"
+    size = topic.number(_MAX_BYTES)
+    severity = Severity.UNKNOWN if size is None else Severity.OK if size >= need else Severity.WARNING
+    told = "the brokers do not tell; grant DescribeConfigs on the topic" if size is None else why[size < need]
+    value = "?" if size is None else f"{size} bytes"
     setting = f"{_MAX_BYTES} of {topic.name}"
     return Finding(f"{role}-message-size", value, f"at least {need} bytes", setting, told, severity)
 

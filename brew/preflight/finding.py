@@ -65,10 +65,10 @@ def allowed(names: Iterable[str]) -> frozenset[str]:
     Raises:
         UsageError: there is no check of that name.
     """
-    found = frozenset(names)
-    if unknown := sorted(found - set(NAMES)):
+    wanted = frozenset(names)
+    if unknown := sorted(wanted - set(NAMES)):
         raise UsageError(f"--allow is {unknown[0]!r}: no check has that name; `pipeline preflight` lists them")
-    return found
+    return wanted
 
 
 def enforce(findings: Iterable[Finding], allow: frozenset[str]) -> tuple[str, ...]:
@@ -78,13 +78,19 @@ def enforce(findings: Iterable[Finding], allow: frozenset[str]) -> tuple[str, ..
     Raises:
         Refused: something is unsafe; all of it is named, with what to change.
     """
-    unsafe = [one for one in findings if one.severity is Severity.UNSAFE]
-    left = [one for one in unsafe if one.name not in allow]
+    unsafe = [finding for finding in findings if finding.severity is Severity.UNSAFE]
+    left = [finding for finding in unsafe if finding.name not in allow]
     if left:
-        flags = " ".join(f"--allow {one.name}" for one in left)
-        told = "; ".join(f"{one.name} is {one.value}, needs {one.need} ({one.setting}): {one.why}" for one in left)
+        flags = " ".join(f"--allow {finding.name}" for finding in left)
+        reasons = "; ".join(
+            f"{finding.name} is {finding.value}, needs {finding.need} ({finding.setting}): {finding.why}"
+            for finding in left
+        )
         raise Refused(
-            f"preflight: {told}; change {'it' if len(left) == 1 else 'them'}, or run all the same with {flags} "
+            f"preflight: {reasons}; change {'it' if len(left) == 1 else 'them'}, or run all the same with {flags} "
             "(`pipeline preflight` shows all checks)"
         )
-    return tuple(f"allowed although unsafe: {one.name} is {one.value}, needs {one.need}: {one.why}" for one in unsafe)
+    return tuple(
+        f"allowed although unsafe: {finding.name} is {finding.value}, needs {finding.need}: {finding.why}"
+        for finding in unsafe
+    )

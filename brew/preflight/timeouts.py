@@ -31,45 +31,45 @@ class TimeoutChain:
     broker_ms: int | None
 
 
-def check_chain(found: TimeoutChain) -> Iterator[Finding]:
+def check_chain(chain: TimeoutChain) -> Iterator[Finding]:
     """`request < delivery < transaction < the brokers' maximum`, link by link; what is equal is warned of."""
-    ok = found.request_ms < found.delivery_ms
+    ok = chain.request_ms < chain.delivery_ms
     yield Finding(
         "request-timeout",
-        f"{found.request_ms} ms",
-        f"less than {found.delivery_ms} ms",
+        f"{chain.request_ms} ms",
+        f"less than {chain.delivery_ms} ms",
         "request.timeout.ms (--transaction-timeout sets the delivery's)",
         "a request that is lost is sent again within the transaction"
         if ok
         else "a lost request is not sent again before the record's time is over: the transaction is aborted instead",
         Severity.OK if ok else Severity.WARNING,
     )
-    ok = found.delivery_ms < found.transaction_ms
+    ok = chain.delivery_ms < chain.transaction_ms
     yield Finding(
         "delivery-timeout",
-        f"{found.delivery_ms} ms",
-        f"less than {found.transaction_ms} ms",
+        f"{chain.delivery_ms} ms",
+        f"less than {chain.transaction_ms} ms",
         "message.timeout.ms (--transaction-timeout sets it)",
         "the writer gives up before the brokers abort it, and the next attempt knows why"
         if ok
         else "the brokers abort the transaction while its records are still on their way",
-        _severity(found.delivery_ms, found.transaction_ms),
+        _severity(chain.delivery_ms, chain.transaction_ms),
     )
-    yield _transaction(found)
+    yield _transaction(chain)
 
 
-def _transaction(found: TimeoutChain) -> Finding:
-    value, setting = f"{found.transaction_ms} ms", f"--transaction-timeout, or the brokers' {MAX_TRANSACTION_MS}"
-    if found.broker_ms is None:
+def _transaction(chain: TimeoutChain) -> Finding:
+    value, setting = f"{chain.transaction_ms} ms", f"--transaction-timeout, or the brokers' {MAX_TRANSACTION_MS}"
+    if chain.broker_ms is None:
         why = "the brokers do not tell their maximum (DescribeConfigs on the cluster); a longer one is refused at once"
         return Finding("transaction-timeout", value, "less than the brokers' maximum", setting, why, Severity.UNKNOWN)
-    severity = _severity(found.transaction_ms, found.broker_ms)
+    severity = _severity(chain.transaction_ms, chain.broker_ms)
     why = "a dead run holds readers back for that long, unless the next one fences it"
     if severity is Severity.WARNING:
         why = "the brokers take just that: once their maximum is lowered they refuse every transaction"
     elif severity is Severity.UNSAFE:
         why = "the brokers refuse every transaction (INVALID_TRANSACTION_TIMEOUT)"
-    return Finding("transaction-timeout", value, f"less than {found.broker_ms} ms", setting, why, severity)
+    return Finding("transaction-timeout", value, f"less than {chain.broker_ms} ms", setting, why, severity)
 
 
 def _severity(ms: int, limit_ms: int) -> Severity:
@@ -111,21 +111,21 @@ def retention(minutes: int | None) -> Finding:
     return Finding("offsets-retention", value, need, f"the brokers' {OFFSETS_RETENTION_MIN}", why, severity)
 
 
-def skew(told: float | Unknown) -> Finding:
+def skew(ahead_s: float | Unknown) -> Finding:
     """``told``: seconds that the controller's clock is ahead of this machine's, negative where it is behind."""
     name, need, setting = (
         "clock-skew",
         f"at most {_MOST_SKEW_S:g} s",
         "the clocks (NTP) of this machine and the brokers",
     )
-    if isinstance(told, Unknown):
-        why = f"the brokers do not tell ({told.reason}); with KRaft, Kafka 3.3 and Describe on the cluster they do"
+    if isinstance(ahead_s, Unknown):
+        why = f"the brokers do not tell ({ahead_s.reason}); with KRaft, Kafka 3.3 and Describe on the cluster they do"
         return Finding(name, "?", need, setting, why, Severity.UNKNOWN)
-    if abs(told) > _MOST_SKEW_S:
-        value = f"the controller is {abs(told):.1f} s {'ahead' if told > 0 else 'behind'}"
+    if abs(ahead_s) > _MOST_SKEW_S:
+        value = f"the controller is {abs(ahead_s):.1f} s {'ahead' if ahead_s > 0 else 'behind'}"
         why = "lag in seconds, ages of transactions and times of orders compare clocks: they are wrong by as much"
         return Finding(name, value, need, setting, why, Severity.WARNING)
-    value = "within the answer's time" if told == 0 else f"{told:+.3f} s"
+    value = "within the answer's time" if ahead_s == 0 else f"{ahead_s:+.3f} s"
     return Finding(name, value, need, setting, "ages that compare both clocks can be believed", Severity.OK)
 
 
@@ -143,38 +143,38 @@ class Timeout:
     exceeded: str
 
 
-def explained(settings: PipelineSettings, found: TimeoutChain, retention_min: int | None) -> dict[str, Any]:
+def explained(settings: PipelineSettings, chain: TimeoutChain, retention_min: int | None) -> dict[str, Any]:
     """The chain in its order, whether it holds (null: not told), and what waits beside it."""
-    links = list(_links(settings, found))
-    values = [one.ms for one in links]
+    links = list(_links(settings, chain))
+    values = [link.ms for link in links]
     known = [ms for ms in values if ms is not None]
     rising = all(low < high for low, high in itertools.pairwise(known))
     return {
         "holds": rising if known == values or not rising else None,
-        "chain": [asdict(one) for one in links],
-        "beside": [asdict(one) for one in _beside(settings, retention_min)],
+        "chain": [asdict(link) for link in links],
+        "beside": [asdict(timeout) for timeout in _beside(settings, retention_min)],
     }
 
 
-def _links(settings: PipelineSettings, found: TimeoutChain) -> Iterator[Timeout]:
+def _links(settings: PipelineSettings, chain: TimeoutChain) -> Iterator[Timeout]:
     given = "request.timeout.ms" in settings.connection.properties
     by = "request.timeout.ms in --client-config" if given else "librdkafka's default; request.timeout.ms"
-    yield Timeout("request", found.request_ms, by, "the request is sent again, as long as the record has time left")
+    yield Timeout("request", chain.request_ms, by, "the request is sent again, as long as the record has time left")
     yield Timeout(
         "delivery",
-        found.delivery_ms,
+        chain.delivery_ms,
         f"nine tenths of {_TRANSACTION} (message.timeout.ms)",
         "the record counts as lost: the transaction is aborted, and the next attempt writes the range again",
     )
     yield Timeout(
         "transaction",
-        found.transaction_ms,
+        chain.transaction_ms,
         f"{_TRANSACTION} (transaction.timeout.ms)",
         "the coordinator aborts and fences it, readers go on behind it; the next attempt writes the range again",
     )
     yield Timeout(
         "brokers' maximum",
-        found.broker_ms,
+        chain.broker_ms,
         f"the brokers' {MAX_TRANSACTION_MS}",
         "a longer transaction time-out is refused at the first fence (INVALID_TRANSACTION_TIMEOUT)",
     )
@@ -218,10 +218,10 @@ def _of(name: str, seconds: float, set_by: str, exceeded: str) -> Timeout:
     return Timeout(name, round(seconds * 1000), set_by, exceeded)
 
 
-def chain_text(told: Mapping[str, Any]) -> str:
+def chain_text(chain: Mapping[str, Any]) -> str:
     """The chain in one line."""
-    values = [f"{one['name']} {'?' if one['ms'] is None else duration_text(one['ms'])}" for one in told["chain"]]
-    verdict = {True: "holds", False: "does NOT hold", None: "can't be told whole"}[told["holds"]]
+    values = [f"{link['name']} {'?' if link['ms'] is None else duration_text(link['ms'])}" for link in chain["chain"]]
+    verdict = {True: "holds", False: "does NOT hold", None: "can't be told whole"}[chain["holds"]]
     return f"{' < '.join(values)}: {verdict}"
 
 

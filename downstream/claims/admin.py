@@ -85,11 +85,11 @@ class Watcher:
 
     def look(self) -> bool:
         """Take in what is new; True if something was."""
-        found = self._log.read({}, Deadline(READ_S))
-        for entry in found:
+        records = self._log.read({}, Deadline(READ_S))
+        for entry in records:
             self.world.apply(entry)
             self._clock.heard(entry.partition, entry.time_ms)
-        return bool(found)
+        return bool(records)
 
     def view(self, wanted: Filter) -> ClaimsSnapshot:
         return claims_snapshot(self.world, self._clock, wanted)
@@ -101,19 +101,19 @@ class Watcher:
 def claims_snapshot(world: ClaimsView, clock: BrokerClock, wanted: Filter) -> ClaimsSnapshot:
     """What the world holds for those who are wanted, sorted."""
     rows, members, pauses = [], {}, {}
-    for at, table in enumerate(world.tables):
-        now = clock.now_ms(at)
+    for index, table in enumerate(world.tables):
+        now = clock.now_ms(index)
         for place, seat in table.seats.items():
             if wanted(place[0], place[1]):
                 state = "free" if seat.owner is None else str(seat.status(now))
                 age, interval = (now - seat.heard) / 1000, seat.interval_ms / 1000
                 rows.append(Row(*GroupPartition(*place), seat.owner, state, age, interval, seat.position, seat.token))
         for (group, topic), known in table.members.items():
-            for client, one in known.items():
-                state = status(one.heard, one.interval_ms, now)
+            for client, member in known.items():
+                state = status(member.heard, member.interval_ms, now)
                 if wanted(group, topic) and state is not Status.STALE:
                     members[group, topic, client] = MemberRow(
-                        group, topic, client, str(state), (now - one.heard) / 1000
+                        group, topic, client, str(state), (now - member.heard) / 1000
                     )
         for group, pause in table.pauses.items():
             if wanted(group) and now < pause.until:
@@ -184,15 +184,15 @@ def set_position(
     pause(member, wanted, 2 * wait_s + READ_S, wait_s)
     try:
         asked = positions()
-        before = {p: one.position for p, one in member.owned().items()}
+        before = {p: claim.position for p, claim in member.owned().items()}
         member.claim(sorted(asked), Deadline(READ_S))
         missing = sorted(asked.keys() - member.holdings.keys())
         if missing:
             raise Refused(f"partitions {missing} could not be claimed; somebody else ended the pause. Try again")
         member.release_partitions(
-            {p: replace(member.holdings[p], position=at) for p, at in asked.items()}, Deadline(READ_S)
+            {p: replace(member.holdings[p], position=offset) for p, offset in asked.items()}, Deadline(READ_S)
         )
-        return [PositionChange(p, before.get(p, NOTHING), at) for p, at in sorted(asked.items())]
+        return [PositionChange(p, before.get(p, NOTHING), offset) for p, offset in sorted(asked.items())]
     finally:
         member.release_partitions(dict(member.holdings), Deadline(READ_S))
         member.pause_group(0, Deadline(READ_S))

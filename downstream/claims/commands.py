@@ -35,8 +35,8 @@ def document(view: ClaimsSnapshot) -> dict[str, object]:
     """One JSON object."""
     return {
         "partitions": [row._asdict() for row in view.rows],
-        "members": [one._asdict() for one in view.members],
-        "pauses": [one._asdict() for one in view.pauses],
+        "members": [member._asdict() for member in view.members],
+        "pauses": [pause._asdict() for pause in view.pauses],
     }
 
 
@@ -50,11 +50,12 @@ def tables(view: ClaimsSnapshot, title: str) -> Group:
     for row in view.rows:
         shown.add_row(*_cells(row))
     lines = [
-        f"{one.group}: paused by {one.by}, for another {one.ends_in_s:.0f} s; `downstream claims release --end` ends it"
-        for one in view.pauses
+        f"{pause.group}: paused by {pause.by}, for another {pause.ends_in_s:.0f} s; "
+        "`downstream claims release --end` ends it"
+        for pause in view.pauses
     ]
     owners = {(row.group, row.topic, row.owner) for row in view.rows if row.state != "free"}
-    idle = [one.client for one in view.members if (one.group, one.topic, one.client) not in owners]
+    idle = [member.client for member in view.members if (member.group, member.topic, member.client) not in owners]
     if idle:
         lines.append(f"standing by: {', '.join(idle)}")
     return Group(shown, *(escape(as_called(line)) for line in lines))
@@ -177,12 +178,12 @@ def watch_command(bootstrap: str, claims: str, group: str | None, topic: str | N
 
 
 def _lines(watcher: Watcher, wanted: Filter) -> None:
-    told: object = None
+    shown: object = None
     while True:
         view = watcher.view(wanted)
         owners = [(row.group, row.topic, row.partition, row.owner, row.state, row.token) for row in view.rows]
-        if (now := (owners, [pause[:2] for pause in view.pauses])) != told:
-            told = now
+        if (now := (owners, [pause[:2] for pause in view.pauses])) != shown:
+            shown = now
             click.echo(json.dumps(document(view)))
             sys.stdout.flush()
         _pass(watcher, _REFRESH_S)
@@ -261,16 +262,16 @@ def set_position_command(
     """  # noqa: D301 - click's own mark
     cluster = _connected(bootstrap, claims)
     client = admin(cluster)
-    found = topics.describe_one(client, checked_topic(topic, "--topic"), Deadline(_ASK_S))
-    wanted = _partitions(partitions, found.partitions)
+    described = topics.describe_one(client, checked_topic(topic, "--topic"), Deadline(_ASK_S))
+    wanted = _partitions(partitions, described.partitions)
     positions = _target(cluster, topic, wanted, **target)
     with administrator(cluster, claims, group, topic, wanted) as member:
         moved = set_position(member, positions, Filter(group, topic), wait_s)
     if as_json:
-        click.echo(json.dumps([one._asdict() for one in moved], indent=2))
+        click.echo(json.dumps([move._asdict() for move in moved], indent=2))
     else:
-        for one in moved:
-            click.echo(f"{topic}[{one.partition}]: {'-' if one.before < 0 else one.before} -> {one.after}")
+        for move in moved:
+            click.echo(f"{topic}[{move.partition}]: {'-' if move.before < 0 else move.before} -> {move.after}")
     return ExitCode.DONE
 
 
@@ -283,14 +284,14 @@ def _partitions(text: str | None, there: int) -> tuple[int, ...]:
 
 
 def _target(
-    connection: Connection, topic: str, partitions: tuple[int, ...], to: str, at: str | None, offset: int | None
+    connection: Connection, topic: str, partitions: tuple[int, ...], to: str, moment: str | None, offset: int | None
 ) -> Callable[[], Mapping[int, int]]:
     """How the positions are found, once nobody works any more; usage is checked before."""
-    if (at is None) is (to == "timestamp"):
+    if (moment is None) is (to == "timestamp"):
         raise UsageError("--at TIME goes with --to timestamp, and with nothing else")
     if (offset is None) is (to == "offset"):
         raise UsageError("--offset N goes with --to offset, and with nothing else")
-    time_ms = 0 if at is None else _milliseconds(at)
+    time_ms = 0 if moment is None else _milliseconds(moment)
     client = admin(connection)
 
     def find() -> dict[int, int]:
@@ -309,8 +310,8 @@ def _target(
 
 def _milliseconds(text: str) -> int:
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(f"--at is {text!r}: a time is written as 2026-01-31T06:00:00Z") from error
-    aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return int(aware.timestamp() * 1000)

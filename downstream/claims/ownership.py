@@ -111,31 +111,31 @@ class AtLeastOnce:
             Later: a claim is not surely ours just now.
         """
         held = self._heartbeater.held()
-        found = []
+        offsets = []
         for seat in seats:
             if seat.partition not in held:
                 raise RetryLater(f"partition {seat.partition} was claimed, and is not surely ours any more")
             holding = self._held.setdefault(seat.partition, held[seat.partition])
             if holding.token != held[seat.partition].token:
                 holding = self._held[seat.partition] = held[seat.partition]
-            found.append(replace(seat, committed=holding.position) if holding.position >= 0 else seat)
-        return self._inner.assigned(found, deadline)
+            offsets.append(replace(seat, committed=holding.position) if holding.position >= 0 else seat)
+        return self._inner.assigned(offsets, deadline)
 
-    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+    def handle(self, batches: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         """
         Do the work, and let the next heartbeat tell.
 
         Raises:
             NotOwned: a claim is not surely ours.
         """
-        self._check(slices)
-        self._inner.handle(slices, self._telling(lease))
+        self._check(batches)
+        self._inner.handle(batches, self._telling(lease))
 
-    def _check(self, slices: Sequence[PartitionBatch]) -> None:
+    def _check(self, batches: Sequence[PartitionBatch]) -> None:
         held = self._heartbeater.held()
-        for one in slices:
-            if one.partition not in held or held[one.partition].token != self._held[one.partition].token:
-                raise NotOwned(f"partition {one.partition} is not surely ours: two intervals without a heartbeat")
+        for batch in batches:
+            if batch.partition not in held or held[batch.partition].token != self._held[batch.partition].token:
+                raise NotOwned(f"partition {batch.partition} is not surely ours: two intervals without a heartbeat")
 
     def _telling(self, lease: HandlerContext) -> HandlerContext:
         """The lease, whose reports the log hears of, too."""
@@ -172,18 +172,20 @@ class AtLeastOnce:
 class AtMostOnce(AtLeastOnce):
     """Claim the messages, read back, verify, heartbeat, and only then work; a crash drops what was claimed."""
 
-    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+    def handle(self, batches: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         """
         Work on what could be claimed.
 
         Raises:
-            NotOwned: a claim was not granted; those before it in ``slices`` are worked on all the same.
+            NotOwned: a claim was not granted; those before it in ``batches`` are worked on all the same.
         """
-        for one in slices:
-            if not self._heartbeater.claim_messages(one.partition, self._held[one.partition], one.until):
-                raise NotOwned(f"offsets {one.start} to {one.until} of partition {one.partition} could not be claimed")
-            self._held[one.partition] = replace(self._held[one.partition], position=one.until)
-            self._inner.handle([one], lease)
+        for batch in batches:
+            if not self._heartbeater.claim_messages(batch.partition, self._held[batch.partition], batch.until):
+                raise NotOwned(
+                    f"offsets {batch.start} to {batch.until} of partition {batch.partition} could not be claimed"
+                )
+            self._held[batch.partition] = replace(self._held[batch.partition], position=batch.until)
+            self._inner.handle([batch], lease)
 
 
 FLOWS: dict[DeliverySemantics, type[AtLeastOnce]] = {
@@ -210,7 +212,7 @@ CLAIMS = (
     ),
     click.option(
         "--flow",
-        type=click.Choice([str(one) for one in DeliverySemantics]),
+        type=click.Choice([str(deliverysemantic) for deliverysemantic in DeliverySemantics]),
         default=str(DeliverySemantics.AT_LEAST_ONCE),
         show_default=True,
         help="Claims: whether a crash repeats an interval's work, or drops what was begun.",

@@ -184,7 +184,7 @@ class Handler(Protocol):
         """Take partitions over (also again, after `RetryLater`); return the offset to read each from."""
         ...
 
-    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+    def handle(self, batches: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         """Process what was read, or begin to; report what is durable by `HandlerContext.report`, now or in `tick`."""
         ...
 
@@ -213,9 +213,9 @@ def metadata(topic_id: str) -> str:
     return f"topic-id={topic_id}"
 
 
-def topic_id_in(found: Committed) -> str | None:
+def topic_id_in(committed: Committed) -> str | None:
     """The topic that the offset was committed for; None where others have set it."""
-    match = _FORM.match(found.metadata)
+    match = _FORM.match(committed.metadata)
     return None if match is None else match[1]
 
 

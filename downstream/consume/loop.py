@@ -147,48 +147,48 @@ class Loop:
     def _turn(self, polled: Mapping[int, Polled]) -> None:
         """All between two polls, within one deadline."""
         deadline = self._sure()
-        slices = self._slices(polled)  # before any wait ends: of who waited, this is not what is to be read next
+        batches = self._slices(polled)  # before any wait ends: of who waited, this is not what is to be read next
         self._pause_waiting()
         self._retry(deadline)
-        self._round(slices, deadline)
+        self._round(batches, deadline)
 
     def _sure(self) -> Deadline:
         """How long our partitions are surely ours from a poll on."""
         return Deadline(self._settings.max_poll_interval_s * _SURE)
 
-    def _round(self, slices: list[PartitionBatch], deadline: Deadline) -> None:
+    def _round(self, batches: list[PartitionBatch], deadline: Deadline) -> None:
         """One turn of the handler."""
         lease = HandlerContext(deadline, frozenset(self._places), self._member.pause, self._member.resume, self._report)
         try:
-            if slices:
-                self._handler.handle(slices, lease)
-                self._advance(slices)
+            if batches:
+                self._handler.handle(batches, lease)
+                self._advance(batches)
             self._handler.tick(lease)
             if self._unreported and self._report_due.expired():
                 self._send_report(wait=False)
         except (RetryLater, NotOwned) as error:
-            self._postpone([one.partition for one in slices] or list(self._places), error)
+            self._postpone([batch.partition for batch in batches] or list(self._places), error)
 
-    def _advance(self, slices: list[PartitionBatch]) -> None:
-        for one in slices:
-            place = self._places[one.partition]
-            place.position, place.patience = one.until, None
-            self.told.positions[one.partition] = one.until
-            self.told.records += len(one.records)
+    def _advance(self, batches: list[PartitionBatch]) -> None:
+        for batch in batches:
+            place = self._places[batch.partition]
+            place.position, place.patience = batch.until, None
+            self.told.positions[batch.partition] = batch.until
+            self.told.records += len(batch.records)
         self.told.batches += 1
 
     def _slices(self, polled: Mapping[int, Polled]) -> list[PartitionBatch]:
         """What moves a partition on; what was fetched of one that waits is read again later."""
-        found = []
+        batches = []
         for partition, share in sorted(polled.items()):
             place = self._places.get(partition)
             if place is None or place.retry_at is not None:
                 continue
             if share.until > place.position:
-                found.append(PartitionBatch(partition, place.position, share.until, share.records))
+                batches.append(PartitionBatch(partition, place.position, share.until, share.records))
             elif not share.records:
                 place.patience = None  # the log's end: nothing is there that can't be worked on
-        return found
+        return batches
 
     # Rebalances, told by the member from inside its poll.
 
@@ -205,7 +205,7 @@ class Loop:
 
     def lost(self, partitions: Collection[int]) -> None:
         ours = [p for p in partitions if self._places.pop(p, None)]
-        self._unreported = {p: at for p, at in self._unreported.items() if p in self._places}
+        self._unreported = {p: position for p, position in self._unreported.items() if p in self._places}
         self._settled = Deadline(self._settings.settle_s)  # the group gives out anew; nothing is drained by this
         self._tell(f"partitions {sorted(partitions)} were lost: the group has given them to somebody else")
         self._handler.lost(ours)
@@ -220,8 +220,8 @@ class Loop:
             return self._unseated(partitions, error)
         patience = {p: place.patience for p, place in self._places.items()}
         places = {
-            one.partition: _PartitionProgress(one.first, one.last_stable, None, patience.get(one.partition))
-            for one in seats
+            seat.partition: _PartitionProgress(seat.first, seat.last_stable, None, patience.get(seat.partition))
+            for seat in seats
         }
         self._places |= places
         try:
@@ -248,8 +248,8 @@ class Loop:
         known = offsets.committed_by(*whose, partitions, READ_UNCOMMITTED, deadline)
         seats = []
         for p in sorted(partitions):
-            at, log = known[p], logs[p]
-            position, of = (None, None) if at is None else (at.offset, topic_id_in(at))
+            committed, log = known[p], logs[p]
+            position, of = (None, None) if committed is None else (committed.offset, topic_id_in(committed))
             seats.append(
                 AssignedPartition(settings.topic, self._topic.topic_id, p, position, log.first, log.last_stable, of)
             )

@@ -140,22 +140,22 @@ def _compare(
             checked.rows += 1
             checked.found(DRIFT, f"partition {partition} has a row for offset {row[0]}, where no record is")
             row = next(rows, None)
-        here = 0
+        rows_here = 0
         expected = _expected(record)
         while row is not None and row[0] == offset:
-            here += 1
+            rows_here += 1
             checked.rows += 1
             if expected.differs(row[1:]):
                 checked.found(DRIFT, f"{where}: the row says {row[1:]}, the record {tuple(expected)}")
             row = next(rows, None)
         if offset >= stands:
             checked.waiting += 1
-            if here:
+            if rows_here:
                 checked.found(DRIFT, f"{where} has a row, and the position is {stands}")
             continue
         checked.records += 1
-        if here != 1:
-            checked.found(DUPLICATE if here else MISSING, f"{where} has {here} rows")
+        if rows_here != 1:
+            checked.found(DUPLICATE if rows_here else MISSING, f"{where} has {rows_here} rows")
         if expected.books:
             money, owner = Money(1, expected.cents, expected.cents * expected.rate), (expected.customer, expected.tier)
             balances[owner] = balances[owner].plus(money)
@@ -202,15 +202,15 @@ def _refuse(text: str) -> NoReturn:
     raise ValueError(f"{text} is no JSON")
 
 
-def _named(found: Any) -> str | None:
-    if isinstance(found, Decimal) and found.as_tuple().exponent == 0 and _LEAST <= found <= _MOST:
-        return str(int(found))
-    text = found.replace("\x00", "\\u0000") if isinstance(found, str) else ""
+def _named(value: Any) -> str | None:
+    if isinstance(value, Decimal) and value.as_tuple().exponent == 0 and _LEAST <= value <= _MOST:
+        return str(int(value))
+    text = value.replace("\x00", "\\u0000") if isinstance(value, str) else ""
     return text if len(text) <= _LONGEST_NAME else None
 
 
-def _sum(found: Any) -> TypeGuard[Decimal]:
-    if not isinstance(found, Decimal):
+def _sum(value: Any) -> TypeGuard[Decimal]:
+    if not isinstance(value, Decimal):
         return False
-    exponent = found.as_tuple().exponent
-    return isinstance(exponent, int) and exponent >= -_DIGITS and found.adjusted() < _DIGITS
+    exponent = value.as_tuple().exponent
+    return isinstance(exponent, int) and exponent >= -_DIGITS and value.adjusted() < _DIGITS

@@ -174,22 +174,22 @@ class Ledger:
 
     def lock(self, connection: Connection, partitions: Sequence[int]) -> dict[int, OffsetRow]:
         """Take the rows; until the transaction ends nobody else moves these positions."""
-        found = connection.execute(_LOCK, [*self._names, list(partitions)])
-        return {row[0]: OffsetRow(*row) for row in found}
+        rows = connection.execute(_LOCK, [*self._names, list(partitions)])
+        return {row[0]: OffsetRow(*row) for row in rows}
 
-    def require(self, rows: Mapping[int, OffsetRow], slices: Sequence[PartitionBatch]) -> None:
+    def require(self, rows: Mapping[int, OffsetRow], batches: Sequence[PartitionBatch]) -> None:
         """
-        Go on if the database still stands where these slices begin.
+        Go on if the database still stands where these batches begin.
 
         Raises:
             Later: somebody else has moved a position; read from there.
         """
-        for one in slices:
-            row = rows.get(one.partition)
-            if row is None or row.next_offset != one.start:
+        for batch in batches:
+            row = rows.get(batch.partition)
+            if row is None or row.next_offset != batch.start:
                 stands = "nowhere" if row is None else str(row.next_offset)
                 raise RetryLater(
-                    f"partition {one.partition} stands at {stands} and not at {one.start}: another was here", 0.1
+                    f"partition {batch.partition} stands at {stands} and not at {batch.start}: another was here", 0.1
                 )
 
     def book(self, connection: Connection, entries: Sequence[Entry]) -> None:
@@ -197,17 +197,17 @@ class Ledger:
         if entries:
             connection.execute(_BOOK, [list(column) for column in zip(*entries, strict=True)])
 
-    def advance(self, connection: Connection, slices: Sequence[PartitionBatch]) -> None:
+    def advance(self, connection: Connection, batches: Sequence[PartitionBatch]) -> None:
         """
-        Move the positions, each from exactly where its slice began.
+        Move the positions, each from exactly where its batch began.
 
         Raises:
             Later: one of them was not there; nothing of this transaction may stay.
         """
-        columns = ([s.partition for s in slices], [s.start for s in slices], [s.until for s in slices])
+        columns = ([s.partition for s in batches], [s.start for s in batches], [s.until for s in batches])
         moved = connection.execute(_ADVANCE, [*columns, *self._names]).rowcount
-        if moved != len(slices):
-            raise RetryLater(f"{len(slices) - moved} of {len(slices)} positions were moved by another", 0.1)
+        if moved != len(batches):
+            raise RetryLater(f"{len(batches) - moved} of {len(batches)} positions were moved by another", 0.1)
 
 
 @dataclass
@@ -243,41 +243,41 @@ class LedgerHandler:
             self._ledger.make(connection, seats)
         with self._database.transaction(deadline) as connection:
             rows = self._ledger.lock(connection, [seat.partition for seat in seats])
-        found = {}
+        starts = {}
         for seat in seats:
             begin = start(rows[seat.partition], seat)
             if begin.alarm is not None:
                 self.booked.alarms.append(begin.alarm)
                 self._tell(begin.alarm)
-            found[seat.partition] = begin.offset
-        return found
+            starts[seat.partition] = begin.offset
+        return starts
 
-    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
-        for one in slices:
-            lease.check(one.partition)
+    def handle(self, batches: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+        for batch in batches:
+            lease.check(batch.partition)
         entries = [
-            entry(one.partition, record.offset(), record.value(), record.headers())
-            for one in slices
-            for record in one.records
+            entry(batch.partition, record.offset(), record.value(), record.headers())
+            for batch in batches
+            for record in batch.records
         ]
         with self._database.transaction(lease.deadline) as connection:
-            self._book(connection, slices, entries)
-            for one in slices:
-                lease.check(one.partition)
+            self._book(connection, batches, entries)
+            for batch in batches:
+                lease.check(batch.partition)
             self._crash.at(CrashMoment.BEFORE_COMMIT)
             if self._crash.due(CrashMoment.COMMIT_IN_FLIGHT):
                 commit_and_die(connection, self._crash)
         self._crash.at(CrashMoment.AFTER_COMMIT)
         self.booked.entries += len(entries)
-        self.booked.problems += sum(one.problem is not None for one in entries)
-        lease.report({one.partition: one.until for one in slices})
+        self.booked.problems += sum(entry.problem is not None for entry in entries)
+        lease.report({batch.partition: batch.until for batch in batches})
 
-    def _book(self, connection: Connection, slices: Sequence[PartitionBatch], entries: Sequence[Entry]) -> None:
-        rows = self._ledger.lock(connection, [one.partition for one in slices])
-        self._ledger.require(rows, slices)
+    def _book(self, connection: Connection, batches: Sequence[PartitionBatch], entries: Sequence[Entry]) -> None:
+        rows = self._ledger.lock(connection, [batch.partition for batch in batches])
+        self._ledger.require(rows, batches)
         self._crash.at(CrashMoment.AFTER_CLAIM)
         self._ledger.book(connection, entries)
-        self._ledger.advance(connection, slices)
+        self._ledger.advance(connection, batches)
 
     def tick(self, lease: HandlerContext) -> None:
         """Nothing is due by time."""
@@ -325,14 +325,14 @@ def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, 
     """  # noqa: D301 - click's own mark
     settings, database = loop_settings(given, group), database_settings(given, schema)
     if only_check:
-        found = check(settings, database)
-        click.echo(json.dumps(found.document(), indent=2) if as_json else found.text())
-        return ExitCode.VIOLATION if found.findings else ExitCode.DONE
+        checked = check(settings, database)
+        click.echo(json.dumps(checked.document(), indent=2) if as_json else checked.text())
+        return ExitCode.VIOLATION if checked.findings else ExitCode.DONE
     handler = LedgerHandler(database, settings.group, settings.topic, to_stderr, crash_of(given))
-    told = consume("downstream ledger", settings, handler, given)
+    result = consume("downstream ledger", settings, handler, given)
     booked = handler.booked
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(booked) | dataclasses.asdict(told), indent=2))
+        click.echo(json.dumps(dataclasses.asdict(booked) | dataclasses.asdict(result), indent=2))
     else:
         click.echo(f"{booked.entries} orders booked, {booked.problems} of them without moving a balance")
         for alarm in booked.alarms:

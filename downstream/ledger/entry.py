@@ -44,13 +44,13 @@ class Entry(NamedTuple):
 
 def entry(partition: int, offset: int, value: bytes | None, headers: Headers | None) -> Entry:
     """Read one record."""
-    at = _source(headers)
+    source_text = _source(headers)
     try:
         order = orjson.loads(value or b"")
     except orjson.JSONDecodeError:
         order = None
     if not isinstance(order, dict):
-        return Entry(partition, offset, at, None, None, None, None, None, Problem.UNREADABLE)
+        return Entry(partition, offset, source_text, None, None, None, None, None, Problem.UNREADABLE)
     customer, tier = _name(order.get("customer_id")), order.get(TIER_FIELD)
     cents, discount = _numbers(order, value)
     problem = None
@@ -61,19 +61,19 @@ def entry(partition: int, offset: int, value: bytes | None, headers: Headers | N
     elif cents is None or discount is None:
         problem = Problem.BAD_AMOUNT
     order_id = _name(order.get("order_id"))
-    return Entry(partition, offset, at, order_id, customer, _name(tier), cents, discount, problem)
+    return Entry(partition, offset, source_text, order_id, customer, _name(tier), cents, discount, problem)
 
 
 def _source(headers: Headers | None) -> str | None:
-    found = SourcePosition.of(headers)
-    return None if found is None else _safe(f"{found.topic}/{found.partition}/{found.offset}")
+    source = SourcePosition.of(headers)
+    return None if source is None else _safe(f"{source.topic}/{source.partition}/{source.offset}")
 
 
-def _name(found: Any) -> str | None:
+def _name(value: Any) -> str | None:
     """A text, or a whole number as one; nothing else names anybody."""
-    if isinstance(found, int) and not isinstance(found, bool):
-        return str(found)
-    return _safe(found) if isinstance(found, str) else None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return _safe(value) if isinstance(value, str) else None
 
 
 def _safe(text: str) -> str:
@@ -104,11 +104,11 @@ def _exact(text: str) -> Decimal | None:
         return None
 
 
-def _number(found: Any) -> Decimal | None:
+def _number(value: Any) -> Decimal | None:
     """The number; None for what is none, or has more digits than any sum of money."""
-    if isinstance(found, bool) or not isinstance(found, int | Decimal):
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
         return None
-    number = Decimal(found)
+    number = Decimal(value)
     exponent = number.as_tuple().exponent
     fits = isinstance(exponent, int) and exponent >= -_MOST_DIGITS and number.adjusted() < _MOST_DIGITS
     return number if fits else None

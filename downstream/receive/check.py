@@ -86,16 +86,16 @@ def check(settings: LoopSettings, identify: Identify, effects: Effects) -> Check
     same = True
     for record in topic.records():
         done = record.offset() < positions[record.partition()]
-        name, told = identify(settings.topic, record), points_grant(record.value() or b"")
-        gift = (told.customer, told.points)
-        if told.refused and name not in below:
-            checked.reject(name, told.refused)
+        name, grant = identify(settings.topic, record), points_grant(record.value() or b"")
+        given = (grant.customer, grant.points)
+        if grant.refused and name not in below:
+            checked.reject(name, grant.refused)
         below[name] = below.get(name, False) or done
-        same = gifts.setdefault(name, gift) == gift and same
+        same = gifts.setdefault(name, given) == given and same
     names = list(below)
     for begin in range(0, len(names), _CHUNK):
-        some = names[begin : begin + _CHUNK]
-        for name, count in zip(some, effects.counts(some), strict=True):
+        chunk = names[begin : begin + _CHUNK]
+        for name, count in zip(chunk, effects.counts(chunk), strict=True):
             _judge(checked, name, count, below=below[name])
     # Records that share an id and give different points: which one came first is not in the log.
     if same and not checked.waiting and (points := effects.points()) is not None:
@@ -136,8 +136,8 @@ class PostgresEffects:
         table = "outbox" if self._outbox else "receiver_effects"
         chosen = "WHERE consumer_group = %s AND message_id = ANY(%s)"
         query = f"SELECT message_id, count(*) FROM {table} {chosen} GROUP BY message_id"  # noqa: S608 - names of ours
-        found = self._ask(query, self._group, list(names))
-        return [found.get(name, 0) for name in names]
+        effects = self._ask(query, self._group, list(names))
+        return [effects.get(name, 0) for name in names]
 
     def points(self) -> dict[str, int] | None:
         query = "SELECT customer_id, points FROM receiver_points WHERE consumer_group = %s"

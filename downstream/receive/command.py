@@ -159,15 +159,17 @@ def receive_command(*, only_check: bool, as_json: bool, **given: Any) -> int:
     store, settings = given["store"], loop_settings(given, given["group"])
     identify = identifier(given["message_id"])
     if only_check:
-        found = check(settings, identify, _effects(store, given))
-        click.echo(json.dumps(found.document(), indent=2) if as_json else found.text())
-        return ExitCode.VIOLATION if found.findings else ExitCode.DONE
+        checked = check(settings, identify, _effects(store, given))
+        click.echo(json.dumps(checked.document(), indent=2) if as_json else checked.text())
+        return ExitCode.VIOLATION if checked.findings else ExitCode.DONE
     keeping = _claim_retention(settings, given)
-    ground = ReceiverSettings(settings.group, settings.topic, identify, given["again"], crash_of(given), to_stderr)
-    receiver = _receiver(store, ground, keeping, given)
-    deliverer = _deliverer(ground, given) if store == "outbox" else None
-    told = _run(settings, receiver, deliverer, given)
-    _print_result(receiver, deliverer, told, as_json=as_json)
+    receiver_settings = ReceiverSettings(
+        settings.group, settings.topic, identify, given["again"], crash_of(given), to_stderr
+    )
+    receiver = _receiver(store, receiver_settings, keeping, given)
+    deliverer = _deliverer(receiver_settings, given) if store == "outbox" else None
+    result = _run(settings, receiver, deliverer, given)
+    _print_result(receiver, deliverer, result, as_json=as_json)
     return ExitCode.DONE
 
 
@@ -192,13 +194,13 @@ def _run(settings: LoopSettings, receiver: Receiver, deliverer: Deliverer | None
     return result
 
 
-def _print_result(receiver: Receiver, deliverer: Deliverer | None, told: LoopResult, *, as_json: bool) -> None:
+def _print_result(receiver: Receiver, deliverer: Deliverer | None, result: LoopResult, *, as_json: bool) -> None:
     received = receiver.received
     if as_json:
-        found = dataclasses.asdict(told) | dataclasses.asdict(received)
+        summary = dataclasses.asdict(result) | dataclasses.asdict(received)
         if deliverer is not None:
-            found |= {"sent": deliverer.sent, "refused": deliverer.refused}
-        click.echo(json.dumps(found, indent=2))
+            summary |= {"sent": deliverer.sent, "refused": deliverer.refused}
+        click.echo(json.dumps(summary, indent=2))
         return
     rejected = f", {received.rejected} rejected ({BAD_QUANTITY})" if received.rejected else ""
     click.echo(f"{received.messages} messages, {received.effects} effects, {received.repeated} known already{rejected}")
@@ -206,21 +208,23 @@ def _print_result(receiver: Receiver, deliverer: Deliverer | None, told: LoopRes
         click.echo(f"{deliverer.sent} requests sent, {deliverer.refused} refused by the other side")
 
 
-def _receiver(store: str, ground: ReceiverSettings, keeping: ClaimRetention, given: dict[str, Any]) -> Receiver:
+def _receiver(
+    store: str, receiver_settings: ReceiverSettings, keeping: ClaimRetention, given: dict[str, Any]
+) -> Receiver:
     if store in {"postgres", "outbox"}:
         settings = database_settings(given, given["schema"])
-        return PostgresReceiver(ground, settings, keeping, outbox=store == "outbox")
+        return PostgresReceiver(receiver_settings, settings, keeping, outbox=store == "outbox")
     redis = _redis(given, keeping)
     if store == "redis":
-        return RedisReceiver(ground, redis)
-    return RedisScriptReceiver(ground, redis, accept_weaker=given["accept_weaker"])
+        return RedisReceiver(receiver_settings, redis)
+    return RedisScriptReceiver(receiver_settings, redis, accept_weaker=given["accept_weaker"])
 
 
-def _deliverer(ground: ReceiverSettings, given: dict[str, Any]) -> Deliverer:
+def _deliverer(receiver_settings: ReceiverSettings, given: dict[str, Any]) -> Deliverer:
     if not given["effect_url"]:
         raise UsageError("--effect-url is missing: the outbox has to know where its requests go")
     settings = database_settings(given, given["schema"])
-    return Deliverer(ground.group, settings, CallSettings(given["effect_url"]), ground.crash)
+    return Deliverer(receiver_settings.group, settings, CallSettings(given["effect_url"]), receiver_settings.crash)
 
 
 def _effects(store: str, given: dict[str, Any]) -> Effects:

@@ -291,23 +291,23 @@ class PostgresReceiver(Receiver):
     """
 
     def __init__(
-        self, ground: ReceiverSettings, settings: DatabaseSettings, keeping: ClaimRetention, *, outbox: bool = False
+        self, settings_: ReceiverSettings, settings: DatabaseSettings, keeping: ClaimRetention, *, outbox: bool = False
     ) -> None:
-        super().__init__(ground)
+        super().__init__(settings_)
         self._settings, self._outbox = settings, outbox
         self._database = Database(settings, "brew-receive")
-        self._clean_up = CleanUp(settings, ground.group, keeping)
+        self._clean_up = CleanUp(settings, settings_.group, keeping)
         self.beside.append(self._clean_up)
 
     def prepare(self) -> None:
         make_tables(self._database, self._settings.schema, TABLES)
 
-    def claim(self, found: Sequence[Message], lease: HandlerContext) -> int:
-        if not found:
+    def claim(self, messages: Sequence[Message], lease: HandlerContext) -> int:
+        if not messages:
             return 0
         crash = self.ground.crash
         with self._database.transaction(lease.deadline) as connection:
-            fresh = self._fresh(connection, found)
+            fresh = self._fresh(connection, messages)
             crash.at(CrashMoment.AFTER_CLAIM)
             if fresh:
                 self._effect(connection, fresh)
@@ -319,10 +319,10 @@ class PostgresReceiver(Receiver):
         crash.at(CrashMoment.AFTER_COMMIT)
         return len(fresh)
 
-    def _fresh(self, connection: Connection, found: Sequence[Message]) -> list[Message]:
-        claimed = connection.execute(_CLAIM, [self.ground.group, [one.message_id for one in found]])
+    def _fresh(self, connection: Connection, messages: Sequence[Message]) -> list[Message]:
+        claimed = connection.execute(_CLAIM, [self.ground.group, [message.message_id for message in messages]])
         new = {row[0] for row in claimed}
-        return [one for one in found if one.message_id in new]
+        return [message for message in messages if message.message_id in new]
 
     def _effect(self, connection: Connection, fresh: Sequence[Message]) -> None:
         ids, customers, points, values, _ = (list(column) for column in zip(*fresh, strict=True))

@@ -70,19 +70,19 @@ def identifier(text: str) -> Identify:
 
 def messages(topic: str, records: Iterable[LogRecord], identify: Identify) -> list[Message]:
     """The records as messages; of several with one id the first."""
-    found: dict[str, Message] = {}
+    known: dict[str, Message] = {}
     for record in records:
         key = identify(topic, record)
-        if key not in found:
+        if key not in known:
             value = record.value() or b""
-            gift = points_grant(value)
-            found[key] = Message(key, gift.customer, gift.points, value, gift.refused)
-    return list(found.values())
+            grant = points_grant(value)
+            known[key] = Message(key, grant.customer, grant.points, value, grant.refused)
+    return list(known.values())
 
 
 def _source_id(topic: str, record: LogRecord) -> str:
-    at = SourcePosition.of(record.headers())
-    return _own_id(topic, record) if at is None else _short(f"{at.topic}/{at.partition}/{at.offset}")
+    source = SourcePosition.of(record.headers())
+    return _own_id(topic, record) if source is None else _short(f"{source.topic}/{source.partition}/{source.offset}")
 
 
 def _field_id(topic: str, record: LogRecord, name: str) -> str:
@@ -123,10 +123,10 @@ def points_grant(value: bytes) -> PointsGrant:
 
 def _order(value: bytes) -> dict[str, Any]:
     try:
-        found = orjson.loads(value)
+        order = orjson.loads(value)
     except orjson.JSONDecodeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return order if isinstance(order, dict) else {}
 
 
 _TOLD = 5
@@ -206,8 +206,8 @@ class BackgroundThread:
 class Receiver:
     """A handler whose subclass claims messages and brings about their effects."""
 
-    def __init__(self, ground: ReceiverSettings) -> None:
-        self.ground = ground
+    def __init__(self, settings: ReceiverSettings) -> None:
+        self.ground = settings
         self._begun: set[int] = set()
         self._ready = False
         self.received = ReceiverResult()
@@ -221,7 +221,7 @@ class Receiver:
     def prepare(self) -> None:
         """Look at the store, and make what is missing there. Raises `RetryLater` to be asked again: it is away."""
 
-    def claim(self, found: Sequence[Message], lease: HandlerContext) -> int:
+    def claim(self, messages: Sequence[Message], lease: HandlerContext) -> int:
         """Apply each new message; return how many were new. Raises `RetryLater` to be called again."""
         raise NotImplementedError
 
@@ -234,8 +234,8 @@ class Receiver:
         if self._ready:
             return
         self.prepare()
-        for one in self.beside:
-            one.start()
+        for thread in self.beside:
+            thread.start()
         self._ready = True
 
     def _start(self, seat: AssignedPartition) -> int:
@@ -244,10 +244,10 @@ class Receiver:
             return seat.first
         return start(seat)
 
-    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
-        for one in slices:
-            lease.check(one.partition)
-        records = [record for one in slices for record in one.records]
+    def handle(self, batches: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+        for batch in batches:
+            lease.check(batch.partition)
+        records = [record for batch in batches for record in batch.records]
         found = messages(self.ground.topic, records, self.ground.identify)
         effects = self.claim(found, lease)
         self.received.messages += len(records)
@@ -255,21 +255,21 @@ class Receiver:
         self.received.repeated += len(records) - effects
         self.skipped(len(records) - effects)
         self._refuse(found)
-        lease.report({one.partition: one.until for one in slices})
+        lease.report({batch.partition: batch.until for batch in batches})
 
-    def _refuse(self, found: Sequence[Message]) -> None:
+    def _refuse(self, messages: Sequence[Message]) -> None:
         """Count the messages that give no points, and tell the first ones."""
-        refused = [one for one in found if one.refused]
-        for one in refused[: max(0, _TOLD - self.received.rejected)]:
-            self.ground.tell(f"message {one.message_id} gives no points: {one.refused}")
+        refused = [message for message in messages if message.refused]
+        for message in refused[: max(0, _TOLD - self.received.rejected)]:
+            self.ground.tell(f"message {message.message_id} gives no points: {message.refused}")
         self.received.rejected += len(refused)
         if refused:
             self.rejected(BAD_QUANTITY, len(refused))
 
     def tick(self, lease: HandlerContext) -> None:  # noqa: ARG002 - the handler's shape
         self._get_ready()  # also who is given no partition has work beside
-        for one in self.beside:
-            one.check()
+        for thread in self.beside:
+            thread.check()
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
         """Nothing is held between two batches."""

@@ -102,13 +102,13 @@ class _Session:
     def unsafe(self) -> list[str]:
         """The settings under which Redis forgets claims, each with what it should be; a server may not tell."""
         try:
-            found = {name: str(self.client.config_get(name).get(name)) for name in _SAFE}
+            settings = {name: str(self.client.config_get(name).get(name)) for name in _SAFE}
         except redis.ResponseError:
             return ["CONFIG GET is not allowed, so nobody knows whether claims can be forgotten"]
         return [
-            f"{name} is {found[name]!r}, needed is {wanted!r}"
+            f"{name} is {settings[name]!r}, needed is {wanted!r}"
             for name, wanted in _SAFE.items()
-            if found[name] != wanted
+            if settings[name] != wanted
         ]
 
 
@@ -123,9 +123,9 @@ class RedisReceiver(Receiver):
     behind the effect, that is a duplicate. An effect that fails gives the claim back at once.
     """
 
-    def __init__(self, ground: ReceiverSettings, settings: RedisSettings, effect: Effect | None = None) -> None:
-        super().__init__(ground)
-        self._settings, self._keys = settings, Keys(ground.group)
+    def __init__(self, settings_: ReceiverSettings, settings: RedisSettings, effect: Effect | None = None) -> None:
+        super().__init__(settings_)
+        self._settings, self._keys = settings, Keys(settings_.group)
         self._session = _Session(settings)
         self._effect = effect or self._give_points
         self._give_back = self._session.client.register_script(_GIVE_BACK)
@@ -133,12 +133,12 @@ class RedisReceiver(Receiver):
     def prepare(self) -> None:
         with self._session.mapped():
             unsafe = self._session.unsafe()
-        for one in unsafe:
-            self.ground.tell(f"at least once only: {one}")
+        for setting in unsafe:
+            self.ground.tell(f"at least once only: {setting}")
 
-    def claim(self, found: Sequence[Message], lease: HandlerContext) -> int:
+    def claim(self, messages: Sequence[Message], lease: HandlerContext) -> int:
         fresh = 0
-        for message in found:
+        for message in messages:
             for partition in lease.partitions:
                 lease.check(partition)
             with self._session.mapped():
@@ -187,9 +187,9 @@ class RedisScriptReceiver(Receiver):
     again (`--again`) brings about exactly what is missing.
     """
 
-    def __init__(self, ground: ReceiverSettings, settings: RedisSettings, *, accept_weaker: bool = False) -> None:
-        super().__init__(ground)
-        self._settings, self._keys, self._accept = settings, Keys(ground.group), accept_weaker
+    def __init__(self, settings_: ReceiverSettings, settings: RedisSettings, *, accept_weaker: bool = False) -> None:
+        super().__init__(settings_)
+        self._settings, self._keys, self._accept = settings, Keys(settings_.group), accept_weaker
         self._session = _Session(settings)
         self._script = self._session.client.register_script(_CLAIM_AND_EFFECT)
 
@@ -206,17 +206,17 @@ class RedisScriptReceiver(Receiver):
             raise Refused(
                 f"redis can forget claims: {'; '.join(unsafe)}. Change it, or accept duplicates with --accept-weaker"
             )
-        for one in unsafe:
-            self.ground.tell(f"at least once only: {one}")
+        for setting in unsafe:
+            self.ground.tell(f"at least once only: {setting}")
 
-    def claim(self, found: Sequence[Message], lease: HandlerContext) -> int:
+    def claim(self, messages: Sequence[Message], lease: HandlerContext) -> int:
         fresh = 0
-        for begin in range(0, len(found), _SCRIPT_MESSAGES):
+        for begin in range(0, len(messages), _SCRIPT_MESSAGES):
             for partition in lease.partitions:
                 lease.check(partition)
-            some = found[begin : begin + _SCRIPT_MESSAGES]
-            names = [name(one.message_id) for one in some for name in (self._keys.claim, self._keys.effect)]
-            arguments = [word for one in some for word in (one.customer, one.points)]
+            chunk = messages[begin : begin + _SCRIPT_MESSAGES]
+            names = [name(message.message_id) for message in chunk for name in (self._keys.claim, self._keys.effect)]
+            arguments = [word for message in chunk for word in (message.customer, message.points)]
             self.ground.crash.at(CrashMoment.BEFORE_COMMIT)
             with self._session.mapped():
                 kept = int(self._settings.keep_s * 1000)

@@ -57,7 +57,7 @@ HOME = Path(".brew-state")
     help="Seconds that the brokers wait for an open transaction.",
 )
 @click.option("--recompute", "compare", is_flag=True, help="Count nothing; compare and exit 1 where anything differs.")
-@click.option("--crash-point", type=click.Choice([str(one) for one in CrashPoint]), help="Die there, by SIGKILL.")
+@click.option("--crash-point", type=click.Choice([str(point) for point in CrashPoint]), help="Die there, by SIGKILL.")
 @click.option(
     "--crash-in",
     type=click.Choice([ORDERS, DELTAS]),
@@ -124,22 +124,22 @@ def _watched(settings: TotalsSettings, *, follow: bool) -> ObservedProgram:
     )
 
 
-def _document(told: RunResult, seconds: float) -> dict[str, float]:
+def _document(result: RunResult, seconds: float) -> dict[str, float]:
     return {
-        "orders": told.orders,
-        "deltas": told.deltas,
-        "transactions": told.transactions,
-        "fenced": told.fenced,
-        "failed": told.failed,
-        "restored": told.restored,
-        "restore_s": round(told.restore_s, 3),
+        "orders": result.orders,
+        "deltas": result.deltas,
+        "transactions": result.transactions,
+        "fenced": result.fenced,
+        "failed": result.failed,
+        "restored": result.restored,
+        "restore_s": round(result.restore_s, 3),
         "seconds": round(seconds, 3),
     }
 
 
-def _text(found: dict[str, float]) -> str:
-    again = found["fenced"] + found["failed"]
+def _text(summary: dict[str, float]) -> str:
+    again = summary["fenced"] + summary["failed"]
     return (
-        f"{found['orders']} orders in {found['transactions']} transactions, {again} tried again, "
-        f"{found['restored']} records restored, {found['seconds']:.1f} s"
+        f"{summary['orders']} orders in {summary['transactions']} transactions, {again} tried again, "
+        f"{summary['restored']} records restored, {summary['seconds']:.1f} s"
     )

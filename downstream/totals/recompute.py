@@ -53,13 +53,13 @@ class Comparison:
     def equal(self) -> bool:
         return self.differences == 0
 
-    def compare(self, where: str, wanted: Mapping[bytes, bytes], found: Mapping[bytes, bytes]) -> None:
+    def compare(self, where: str, wanted: Mapping[bytes, bytes], actual: Mapping[bytes, bytes]) -> None:
         """Hold two sets of totals against each other, key by key."""
-        wrong = [key for key in wanted.keys() | found.keys() if wanted.get(key) != found.get(key)]
+        wrong = [key for key in wanted.keys() | actual.keys() if wanted.get(key) != actual.get(key)]
         self.differences += len(wrong)
         for key in sorted(wrong)[:_SHOWN]:
             name = key.decode("utf-8", "backslashreplace")
-            self.first.append(Difference(where, name, _text(wanted.get(key)), _text(found.get(key))))
+            self.first.append(Difference(where, name, _text(wanted.get(key)), _text(actual.get(key))))
 
     def document(self) -> dict[str, object]:
         return {
@@ -105,25 +105,25 @@ def recompute(settings: TotalsSettings, home: Path | None) -> Comparison:
     settled(client, settings.deltas, range(topics.deltas.partitions), Deadline(_ASK_S))
     before = _stage_offsets(settings, client, topics.input), _stage_offsets(settings, client, topics.deltas)
     orders, sums = before
-    told = Comparison()
+    comparison = Comparison()
     by_partition, standings = _changelog(settings, client, topics)
     changelog = {key: value for values in by_partition.values() for key, value in values.items()}
-    told.totals = len(changelog)
-    _compare_with_orders(settings, orders, sums, changelog, told)
-    told.compare("results", _documents(changelog), _results(settings, client, topics))
+    comparison.totals = len(changelog)
+    _compare_with_orders(settings, orders, sums, changelog, comparison)
+    comparison.compare("results", _documents(changelog), _results(settings, client, topics))
     for partition, until in standings.items():
         if sums.positions[partition].offset != until:
-            told.differences += 1
+            comparison.differences += 1
             place = f"{settings.changelog}[{partition}]"
-            told.first.append(
+            comparison.first.append(
                 Difference("changelog", place, str(sums.positions[partition].offset), f"{until} (deltas below it)")
             )
     if home is not None:
-        _compare_states(topics, home, by_partition, standings, told)
+        _compare_states(topics, home, by_partition, standings, comparison)
     after = _stage_offsets(settings, client, topics.input), _stage_offsets(settings, client, topics.deltas)
-    if [one.positions for one in before] != [one.positions for one in after]:
+    if [stage.positions for stage in before] != [stage.positions for stage in after]:
         raise Refused(f"group {settings.group!r} counts while it is looked at; end that program, then compare")
-    return told
+    return comparison
 
 
 def _stage_offsets(settings: TotalsSettings, client: AdminClient, topic: Topic) -> _StageOffsets:
@@ -147,27 +147,27 @@ def _compare_with_orders(
     orders: _StageOffsets,
     sums: _StageOffsets,
     changelog: Mapping[bytes, bytes],
-    told: Comparison,
+    comparison: Comparison,
 ) -> None:
     ranges = {}
-    for p, at in orders.positions.items():
-        if at.began < orders.logs[p].first:
+    for p, counted_to in orders.positions.items():
+        if counted_to.began < orders.logs[p].first:
             raise Refused(
-                f"range-lost: {settings.input}[{p}] begins at {orders.logs[p].first} and was counted from {at.began} "
-                "on; what retention took can't be computed again"
+                f"range-lost: {settings.input}[{p}] begins at {orders.logs[p].first} and was counted from "
+                f"{counted_to.began} on; what retention took can't be computed again"
             )
-        ranges[p] = at.began, at.offset
+        ranges[p] = counted_to.began, counted_to.offset
     wanted: Totals = {}
     for batch in _values(settings, settings.input, ranges):
-        told.orders += len(batch)
+        comparison.orders += len(batch)
         add(wanted, deltas(value for _, value in batch))
     counted = {key: Total.decode(value) for key, value in changelog.items()}
-    waiting = {p: (at.offset, sums.logs[p].last_stable) for p, at in sums.positions.items()}
+    waiting = {p: (position.offset, sums.logs[p].last_stable) for p, position in sums.positions.items()}
     for batch in _values(settings, settings.deltas, waiting):
-        told.pending += len(batch)
+        comparison.pending += len(batch)
         for key, value in batch:
             add(counted, {key or b"": Total.decode(value or b"")})
-    told.compare("recomputation", _encoded(wanted), _encoded(counted))
+    comparison.compare("recomputation", _encoded(wanted), _encoded(counted))
 
 
 def _encoded(totals: Totals) -> dict[bytes, bytes]:
@@ -188,7 +188,7 @@ def _changelog(
 ) -> tuple[dict[int, dict[bytes, bytes]], dict[int, int]]:
     """Per partition the latest value of every key, and how far the deltas are in."""
     ends = _ends(client, topics.changelog)
-    found: dict[int, dict[bytes, bytes]] = {p: {} for p in ends}
+    values: dict[int, dict[bytes, bytes]] = {p: {} for p in ends}
     standings: dict[int, int] = {}
     for batch in scan(settings.connection, settings.changelog, ends, READ_COMMITTED, group=settings.group):
         for record in batch:
@@ -196,8 +196,8 @@ def _changelog(
             if key == CHECKPOINT_KEY and value is not None:
                 standings[record.partition()] = parse_checkpoint(value)[0]
             elif key is not None:
-                _set(found[record.partition()], key, value)
-    return found, standings
+                _set(values[record.partition()], key, value)
+    return values, standings
 
 
 def _results(settings: TotalsSettings, client: AdminClient, topics: Topics) -> dict[bytes, bytes]:
@@ -220,21 +220,21 @@ def _compare_states(
     home: Path,
     changelog: Mapping[int, Mapping[bytes, bytes]],
     standings: Mapping[int, int],
-    told: Comparison,
+    comparison: Comparison,
 ) -> None:
     """The states that were closed in good order and stand where the changelog does; of others, say why not."""
     for p, wanted in changelog.items():
         place = home / str(p)
         if not RocksStore.trusted(place, topics.changelog.topic_id):
-            told.notes.append(f"state {place}: none that was closed in good order; it will be restored")
+            comparison.notes.append(f"state {place}: none that was closed in good order; it will be restored")
             continue
         store = RocksStore(place, topics.changelog.topic_id)
         try:
             until = -1 if store.standing is None else store.standing.until
             if until == standings.get(p, -1):
-                told.compare(f"state {place}", wanted, dict(store.items()))
+                comparison.compare(f"state {place}", wanted, dict(store.items()))
             else:
-                told.notes.append(f"state {place}: stands at {until}; it will be restored from there")
+                comparison.notes.append(f"state {place}: stands at {until}; it will be restored from there")
         finally:
             store.close()
 

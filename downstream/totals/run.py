@@ -197,8 +197,8 @@ class Run:
                 attempts.append(pool.submit(self._attempt, stage, source, until))
             else:
                 self._give_up.pop(str(source), None)  # nothing is left there that could fail
-        for one in attempts:
-            one.result()
+        for attempt in attempts:
+            attempt.result()
         return len(attempts)
 
     def _attempt(self, stage: _Stage, source: Source, until: int) -> None:

@@ -122,9 +122,9 @@ class Aggregate:
             if standing is not None:
                 self._note_end(standing)
             return None
-        at = "nothing" if standing is None else f"the deltas below {standing.until}"
+        holds = "nothing" if standing is None else f"the deltas below {standing.until}"
         return (
-            f"position-moved: {self.settings.changelog}[{self.partition}] holds {at}, and the group stands at "
+            f"position-moved: {self.settings.changelog}[{self.partition}] holds {holds}, and the group stands at "
             f"{'no offset' if fresh else position} of {self.settings.deltas}[{self.partition}]; "
             "deltas would be counted twice or left out. Count afresh with another --group"
         )

@@ -174,8 +174,8 @@ class RocksStore:
         return self._standing
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        found: list[bytes | None] = self._db.get(list(keys))  # type: ignore[assignment]  # a list for a list
-        return found
+        values: list[bytes | None] = self._db.get(list(keys))  # type: ignore[assignment]  # a list for a list
+        return values
 
     def write(self, changes: Changes, standing: StoreCheckpoint) -> None:
         batch = WriteBatch(raw_mode=True)
@@ -231,13 +231,13 @@ def settled(client: AdminClient, topic: str, partitions: Iterable[int], deadline
         DeadlineExceeded: somebody keeps a transaction open there; after our fence that is nobody of this group.
     """
     while True:
-        found = log_offsets(client, topic, partitions, Deadline(_ASK_S))
-        waiting = [p for p, log in found.items() if log.last_stable < log.end]
+        logs = log_offsets(client, topic, partitions, Deadline(_ASK_S))
+        waiting = [p for p, log in logs.items() if log.last_stable < log.end]
         if not waiting:
-            return found
+            return logs
         if deadline.remaining_s() <= _PAUSE_S:
             raise DeadlineExceeded(
-                f"{topic}{waiting} has an open transaction from offset {found[waiting[0]].last_stable} on after "
+                f"{topic}{waiting} has an open transaction from offset {logs[waiting[0]].last_stable} on after "
                 f"{deadline.budget_s:g} s; nobody but this program's group may write there"
             )
         time.sleep(_PAUSE_S)

@@ -84,10 +84,10 @@ def ensured(client: AdminClient, settings: TotalsSettings, deadline: Deadline) -
 def _checked(all_topics: Topics) -> Topics:
     counts = {topic.name: topic.partitions for topic in (all_topics.deltas, all_topics.changelog, all_topics.output)}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name} has {count}" for name, count in counts.items())
+        counts_text = ", ".join(f"{name} has {count}" for name, count in counts.items())
         raise Refused(
-            f"partitions-differ: {told}; a key's delta, state and result share one partition number, so the counts "
-            "have to be equal. Count afresh with another --group and another --output"
+            f"partitions-differ: {counts_text}; a key's delta, state and result share one partition number, so the "
+            "counts have to be equal. Count afresh with another --group and another --output"
         )
     return all_topics
 
@@ -107,20 +107,20 @@ class Position:
         return f"topic-id={topic_id} began={self.began}"
 
 
-def position(place: str, topic_id: str, found: Committed | None, log: LogOffsets) -> Position:
+def position(place: str, topic_id: str, committed: Committed | None, log: LogOffsets) -> Position:
     """
     Where to go on; the log's first offset where nothing was counted yet.
 
     Raises:
         Refused: somebody else moved the offset, the topic is another one, or retention took what was not counted.
     """
-    if found is None:
+    if committed is None:
         return Position(log.first, log.first)
-    match = _FORM.fullmatch(found.metadata)
+    match = _FORM.fullmatch(committed.metadata)
     if match is None:
         raise Refused(
-            f"position-moved: the offset {found.offset} of {place} was not committed by this program "
-            f"(its metadata is {found.metadata!r}); orders would be counted twice or left out. "
+            f"position-moved: the offset {committed.offset} of {place} was not committed by this program "
+            f"(its metadata is {committed.metadata!r}); orders would be counted twice or left out. "
             "Count afresh with another --group"
         )
     if match[1] != topic_id:
@@ -128,9 +128,9 @@ def position(place: str, topic_id: str, found: Committed | None, log: LogOffsets
             f"topic-recreated: {place} has the id {topic_id}, and what was counted lay in the topic with the id "
             f"{match[1]}; count afresh with another --group"
         )
-    if found.offset < log.first:
+    if committed.offset < log.first:
         raise Refused(
-            f"range-lost: {place} begins at {log.first}, and counting stands at {found.offset}; what lay between is "
-            "gone. Count afresh with another --group, and give the topic a longer retention"
+            f"range-lost: {place} begins at {log.first}, and counting stands at {committed.offset}; what lay between "
+            "is gone. Count afresh with another --group, and give the topic a longer retention"
         )
-    return Position(found.offset, int(match[2]))
+    return Position(committed.offset, int(match[2]))

@@ -82,13 +82,13 @@ def _plain(number: Decimal) -> str:
 
 def deltas(values: Iterable[bytes | None]) -> dict[bytes, Total]:
     """What these records add to totals: one delta for each customer and tier among them."""
-    found: dict[bytes, Total] = {}
+    totals: dict[bytes, Total] = {}
     for value in values:
-        keys, one = of_order(value)
+        keys, total = of_order(value)
         for key in keys:
-            before = found.get(key)
-            found[key] = one if before is None else before.plus(one)
-    return found
+            before = totals.get(key)
+            totals[key] = total if before is None else before.plus(total)
+    return totals
 
 
 def of_order(value: bytes | None) -> tuple[tuple[bytes, ...], Total]:
@@ -112,10 +112,10 @@ def _parsed(value: bytes | None) -> dict[str, Any] | None:
     if value is None:
         return None
     try:
-        found = _DECODER.decode(value.decode())
+        order = _DECODER.decode(value.decode())
     except (ValueError, RecursionError, InvalidOperation):
         return None
-    return found if isinstance(found, dict) else None
+    return order if isinstance(order, dict) else None
 
 
 def _refuse(text: str) -> NoReturn:

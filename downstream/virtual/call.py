@@ -87,12 +87,12 @@ class Caller:
         answer = self._http.request("POST", self._settings.url, body=record.value() or b"", headers=headers)
         if 200 <= answer.status < 300:  # noqa: PLR2004 - success, by RFC 9110
             return
-        told = (
+        reason = (
             f"{masked_url(self._settings.url)} answered {answer.status}: {answer.data[:200].decode('utf-8', 'replace')}"
         )
         if 400 <= answer.status < 500 and answer.status not in _AGAIN:  # noqa: PLR2004 - the sender's fault
-            raise NonRetriableError(told)
-        raise CallFailedError(told)
+            raise NonRetriableError(reason)
+        raise CallFailedError(reason)
 
     def give_up(self, record: LogRecord, error: Exception, attempts: int) -> None:
         """
@@ -164,7 +164,7 @@ def _url(_context: click.Context, _parameter: click.Parameter, value: str) -> st
 @click.option("--most-back-off-s", type=float, default=10.0, show_default=True, help="Pauses double up to this.")
 @click.option(
     "--on-failure",
-    type=click.Choice([str(one) for one in OnFailure]),
+    type=click.Choice([str(choice) for choice in OnFailure]),
     default=str(OnFailure.DEAD_LETTER),
     show_default=True,
     help="After the last attempt: write a dead letter and go on, or stop before the record.",
@@ -200,13 +200,13 @@ def call_command(url: str, group: str, *, dead_letter: str, as_json: bool, **giv
         consume("downstream call", loop, handler, given, stop)
     finally:
         caller.close()
-    told = {
+    summary = {
         "calls": virtual.told.effects,
         "retries": virtual.told.retries,
         "dead_letters": virtual.told.given_up,
         "seconds": round(time.monotonic() - began, 3),
     }
-    click.echo(json.dumps(told) if as_json else _text(told))
+    click.echo(json.dumps(summary) if as_json else _text(summary))
     return ExitCode.DONE
 
 
@@ -221,8 +221,8 @@ def _make_dead_letter_topic(connection: Connection, topic: str, dead_letter: str
     topics.describe_all(client, [dead_letter], deadline)
 
 
-def _text(told: dict[str, float]) -> str:
+def _text(summary: dict[str, float]) -> str:
     return (
-        f"{told['calls']} calls, {told['retries']} retries, {told['dead_letters']} dead letters, "
-        f"{told['seconds']:.1f} s"
+        f"{summary['calls']} calls, {summary['retries']} retries, {summary['dead_letters']} dead letters, "
+        f"{summary['seconds']:.1f} s"
     )

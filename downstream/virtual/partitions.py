@@ -282,13 +282,13 @@ class VirtualPartitionsHandler:
             self._virtual.assigned(TopicPartition(seat.topic, seat.partition), begin)
         return {seat.partition: self._read[seat.partition] for seat in seats}
 
-    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+    def handle(self, batches: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         """Give records to the workers, and stop reading partitions of which enough is in work."""
-        for one in slices:
-            place = TopicPartition(self._topic, one.partition)
-            self._virtual.add(place, one.records)
-            self._virtual.passed(place, one.until)
-            self._read[one.partition] = one.until
+        for batch in batches:
+            place = TopicPartition(self._topic, batch.partition)
+            self._virtual.add(place, batch.records)
+            self._virtual.passed(place, batch.until)
+            self._read[batch.partition] = batch.until
         # After pause and resume the client takes up to a second to fetch again (measured): so only for slow handlers.
         if not self._virtual.await_room(_ROOM_S):
             lease.pause([p for p in self._read if self._virtual.full(TopicPartition(self._topic, p))])
@@ -297,7 +297,7 @@ class VirtualPartitionsHandler:
         """Store positions, read on where there is room again, and let the end of a drain wait for the workers."""
         self._report = lease.report
         lease.resume([p for p in self._read if not self._virtual.full(TopicPartition(self._topic, p))])
-        if not self._follow and self._read and all(at >= self._goals[p] for p, at in self._read.items()):
+        if not self._follow and self._read and all(position >= self._goals[p] for p, position in self._read.items()):
             self._await_workers(lease)
         if self._now() >= self._store_at:
             self._store(self._virtual.positions())
@@ -310,7 +310,11 @@ class VirtualPartitionsHandler:
 
     def _store(self, positions: Mapping[TopicPartition, int]) -> None:
         self._store_at = self._now() + _STORE_EVERY_S
-        moved = {place.partition: at for place, at in positions.items() if self._stored.get(place.partition) != at}
+        moved = {
+            place.partition: position
+            for place, position in positions.items()
+            if self._stored.get(place.partition) != position
+        }
         if moved:
             self._report(moved)
             self._stored |= moved

@@ -70,8 +70,8 @@ class Census:
     def add(self, letter: DeadLetter, *, replayed: bool) -> None:
         form = _PERIODS.get(self.period)
         when = "" if form is None else _time(letter.timestamp).strftime(form)
-        at = (letter.reason, letter.partition, when)
-        count = self._counts.setdefault(at, _Count(oldest=letter.timestamp, newest=letter.timestamp))
+        place = (letter.reason, letter.partition, when)
+        count = self._counts.setdefault(place, _Count(oldest=letter.timestamp, newest=letter.timestamp))
         count.letters += 1
         count.replayed += replayed
         count.oldest, count.newest = min(count.oldest, letter.timestamp), max(count.newest, letter.timestamp)
@@ -159,12 +159,12 @@ def report_document(report: ReplayReport, dead_letter: str, target: str, *, dry_
     }
 
 
-def print_skipped(console: Console, told: Iterable[ReplayRecord | SkippedDeadLetter]) -> None:
+def print_skipped(console: Console, done: Iterable[ReplayRecord | SkippedDeadLetter]) -> None:
     """A line for each letter that stays and was not written back before; the first hundred of a transaction."""
-    stays = [one for one in told if isinstance(one, SkippedDeadLetter) and one.message]
-    for one in stays[:_MOST_LINES]:
-        place = f"{one.letter.partition}/{one.letter.offset}"
-        console.print(_plain(f"{place} stays, {one.why.value}: {one.message}"), soft_wrap=True)
+    stays = [item for item in done if isinstance(item, SkippedDeadLetter) and item.message]
+    for stay in stays[:_MOST_LINES]:
+        place = f"{stay.letter.partition}/{stay.letter.offset}"
+        console.print(_plain(f"{place} stays, {stay.why.value}: {stay.message}"), soft_wrap=True)
     if len(stays) > _MOST_LINES:
         console.print(Text(f"... and {len(stays) - _MOST_LINES:,} more; --json names all"))
 
@@ -285,7 +285,7 @@ def list_command(
 @click.option("--source", metavar="PARTITION/OFFSET", help="The record's place on the input instead.")
 @json_option
 def inspect_command(
-    bootstrap: str, dead_letter: str, at: str | None, source: str | None, *, as_json: bool, **more: Any
+    bootstrap: str, dead_letter: str, place_text: str | None, source: str | None, *, as_json: bool, **more: Any
 ) -> ExitCode:
     """
     Show one dead letter: reason, headers, value; bytes that are no text in hex.
@@ -295,18 +295,18 @@ def inspect_command(
       python -m pipeline dlq inspect 2/17
       python -m pipeline dlq inspect --source 2/10441 --json
     """  # noqa: D301 - click's own mark
-    if (at is None) is (source is None):
+    if (place_text is None) is (source is None):
         raise UsageError(
             "name one dead letter: PARTITION/OFFSET on the dead-letter topic, or --source PARTITION/OFFSET"
         )
-    partition, offset = _pair(at or source or "")
+    partition, offset = _pair(place_text or source or "")
     place = open_dead_letter_topics(connection(bootstrap), dead_letter)
     if source is None:
         letter = _at(place, partition, offset)
     else:
         letter = _from(place, SourcePosition(more["input"], partition, offset))
     if letter is None:
-        where = f"{more['input']}/{source}" if source is not None else f"{dead_letter}/{at}"
+        where = f"{more['input']}/{source}" if source is not None else f"{dead_letter}/{place_text}"
         raise Refused(f"there is no visible dead letter of {where}; `pipeline dlq list` counts those that are there")
     marks = place.replay_log(letter.partition).offsets
     document = letter_document(letter, replayed=letter.offset in marks)
@@ -332,7 +332,11 @@ def inspect_command(
 )
 @click.option("--transaction-timeout", type=click.FloatRange(1, 900), default=60.0, show_default=True, help="Seconds.")
 @click.option("--dry-run", is_flag=True, help="Write nothing, say what would be.")
-@click.option("--crash-point", type=click.Choice([one.value for one in CRASH_POINTS]), help="Die there, as by SIGKILL.")
+@click.option(
+    "--crash-point",
+    type=click.Choice([crash_point.value for crash_point in CRASH_POINTS]),
+    help="Die there, as by SIGKILL.",
+)
 @json_option
 def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option: Any) -> ExitCode:
     """
@@ -373,7 +377,7 @@ def _settings(
     place: DeadLetterTopics, target: str, choice: DeadLetterFilter, edit: RepairCommand | None, option: dict[str, Any]
 ) -> ReplaySettings:
     deadline = Deadline(ASK_S)
-    found = topics.describe_one(place.admin, target, deadline)
+    described = topics.describe_one(place.admin, target, deadline)
     max_bytes = topics.max_message_bytes(place.admin, target, deadline)
     batch = min(BATCH_BYTES, max_bytes)
     if not option["dry_run"]:
@@ -381,7 +385,7 @@ def _settings(
     return ReplaySettings(
         option["group"],
         TransactionSettings(place.connection, replay_group(option["group"]), option["transaction_timeout"], batch),
-        ReplayRules(target, found.partitions, max_bytes, option["most_replays"], by_key=option["by_key"]),
+        ReplayRules(target, described.partitions, max_bytes, option["most_replays"], by_key=option["by_key"]),
         choice,
         edit,
         dry_run=option["dry_run"],
@@ -391,13 +395,13 @@ def _settings(
 
 def _at(place: DeadLetterTopics, partition: int, offset: int) -> DeadLetter | None:
     place.partitions([partition])
-    found = (letter for some in place.letters([partition], offset, offset + 1) for letter in some)
-    return next(found, None)
+    matching = (letter for batch in place.letters([partition], offset, offset + 1) for letter in batch)
+    return next(matching, None)
 
 
 def _from(place: DeadLetterTopics, source: SourcePosition) -> DeadLetter | None:
-    found = (letter for some in place.letters(place.partitions(())) for letter in some if letter.source == source)
-    return next(found, None)
+    matching = (letter for batch in place.letters(place.partitions(())) for letter in batch if letter.source == source)
+    return next(matching, None)
 
 
 def _choice(

@@ -53,7 +53,7 @@ class DeadLetter:
     @property
     def own_headers(self) -> list[tuple[str, bytes | None]]:
         """The headers that the input record had: those before the last block of error and source headers."""
-        starts = [at for at, (name, _) in enumerate(self.headers) if name == ERROR_REASON]
+        starts = [index for index, (name, _) in enumerate(self.headers) if name == ERROR_REASON]
         return list(self.headers[: starts[-1]] if starts else self.headers)
 
     @property
@@ -65,8 +65,8 @@ class DeadLetter:
     @property
     def replays(self) -> int:
         """How often the record had been written back before it was rejected this time."""
-        told = dict(self.own_headers).get(REPLAYED_COUNT) or b""
-        return int(told) if told.isdigit() else 0
+        count = dict(self.own_headers).get(REPLAYED_COUNT) or b""
+        return int(count) if count.isdigit() else 0
 
     @property
     def size(self) -> int:
@@ -275,13 +275,13 @@ def open_dead_letter_topics(connection: Connection, dead_letter: str) -> DeadLet
     reach(connection, Deadline(_REACH_S))
     client = admin(connection)
     marks = dead_letter + MARKS_TOPIC
-    found = topics.describe(client, [dead_letter, marks], Deadline(ASK_S))
-    if dead_letter not in found:
+    described = topics.describe(client, [dead_letter, marks], Deadline(ASK_S))
+    if dead_letter not in described:
         raise Refused(
             f"dead-letter topic {dead_letter!r} is not on {connection.bootstrap}; name another with "
             "DLQ_TOPIC (--dead-letter)"
         )
-    return DeadLetterTopics(connection, client, found[dead_letter], found.get(marks))
+    return DeadLetterTopics(connection, client, described[dead_letter], described.get(marks))
 
 
 def _parse(record: LogRecord) -> DeadLetter:

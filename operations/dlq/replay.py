@@ -92,11 +92,11 @@ class ReplayRules:
                 letter, SkipReason.FOREIGN, f"it came from {source.topic}, not from {self.input}; set --input"
             )
         if letter.replays >= self.most_replays:
-            told = f"it was written back {letter.replays} times, --most-replays is {self.most_replays}"
-            return SkippedDeadLetter(letter, SkipReason.TOO_OFTEN, told)
+            why = f"it was written back {letter.replays} times, --most-replays is {self.most_replays}"
+            return SkippedDeadLetter(letter, SkipReason.TOO_OFTEN, why)
         if source.partition >= self.partitions and not self.by_key:
-            told = f"{source.topic} has {self.partitions} partitions, it came from {source.partition}; use --by-key"
-            return SkippedDeadLetter(letter, SkipReason.NO_PARTITION, told)
+            why = f"{source.topic} has {self.partitions} partitions, it came from {source.partition}; use --by-key"
+            return SkippedDeadLetter(letter, SkipReason.NO_PARTITION, why)
         return None
 
     def back(self, dead_letter: str, letter: DeadLetter, value: bytes | None) -> ReplayRecord | SkippedDeadLetter:
@@ -110,8 +110,8 @@ class ReplayRules:
         # One that the broker refuses would fail its whole transaction, again and again.
         size = record_size(letter.key, value, headers) + _ROOM + _ROOM_PER_HEADER * len(headers)
         if size > self.max_bytes:
-            told = f"it has about {size} bytes, {self.input} takes {self.max_bytes} (max.message.bytes)"
-            return SkippedDeadLetter(letter, SkipReason.TOO_LARGE, told)
+            why = f"it has about {size} bytes, {self.input} takes {self.max_bytes} (max.message.bytes)"
+            return SkippedDeadLetter(letter, SkipReason.TOO_LARGE, why)
         source = letter.source
         partition = BY_KEY if self.by_key or source is None else source.partition
         return ReplayRecord(letter, partition, value, headers)
@@ -175,8 +175,10 @@ class RepairCommand:
                 os.killpg(child.pid, signal.SIGKILL)
                 raise
         if child.returncode:
-            told = complaint.decode("utf-8", "replace").strip()[-_MAX_ERROR_LENGTH:]
-            raise RepairFailed(f"--edit ended with {child.returncode}" + (f": {told}" if told else ""))
+            complaint_text = complaint.decode("utf-8", "replace").strip()[-_MAX_ERROR_LENGTH:]
+            raise RepairFailed(
+                f"--edit ended with {child.returncode}" + (f": {complaint_text}" if complaint_text else "")
+            )
         return edited
 
 
@@ -217,7 +219,7 @@ def replay(
     place: DeadLetterTopics,
     settings: ReplaySettings,
     report: ReplayReport,
-    told: Callable[[Sequence[ReplayRecord | SkippedDeadLetter]], None],
+    tell: Callable[[Sequence[ReplayRecord | SkippedDeadLetter]], None],
 ) -> None:
     """
     Write back all that is meant, partition by partition; ``told`` hears of each transaction once it is committed.
@@ -227,12 +229,12 @@ def replay(
         BrewError: a step failed; run it again, Kafka knows what is out.
     """
     for partition in place.partitions(settings.choice.partitions):
-        one = _Partition(place, settings, partition)
+        worker = _Partition(place, settings, partition)
         for letters in _chunks(place.letters([partition])):
-            done = one.work(letters)
+            done = worker.work(letters)
             report.replayed += [each for each in done if isinstance(each, ReplayRecord)]
             report.skipped += [each for each in done if isinstance(each, SkippedDeadLetter)]
-            told(done)
+            tell(done)
 
 
 def _chunks(batches: Iterator[list[DeadLetter]]) -> Iterator[list[DeadLetter]]:
@@ -359,20 +361,20 @@ class _Partition:
         if self._waiting is None:
             self._waiting = next((letter.offset for letter in letters if letter.offset not in out), None)
 
-    def _settled(self, letters: list[DeadLetter], found: Committed | None) -> int:
+    def _settled(self, letters: list[DeadLetter], committed: Committed | None) -> int:
         """The offset below which every letter is written back; it never moves back."""
-        here = letters[-1].offset + 1 if self._waiting is None else self._waiting
-        same = found is not None and found.metadata == self._metadata()
-        return max(here, found.offset) if found is not None and same else here
+        waiting = letters[-1].offset + 1 if self._waiting is None else self._waiting
+        same = committed is not None and committed.metadata == self._metadata()
+        return max(waiting, committed.offset) if committed is not None and same else waiting
 
     def _metadata(self) -> str:
         marks = self._place.create_replay_log()
         return f"topic-id={self._marks.dead_letter_id} marks-id={marks.topic_id}"
 
-    def _check_marks(self, found: Committed | None) -> None:
+    def _check_marks(self, committed: Committed | None) -> None:
         """The replay group's offset remembers which topic held the marks, and that there were some."""
         ours = f"topic-id={self._marks.dead_letter_id} marks-id="
-        if found is not None and found.metadata.startswith(ours) and found.metadata != self._metadata():
+        if committed is not None and committed.metadata.startswith(ours) and committed.metadata != self._metadata():
             raise Refused(
                 f"the marks of {self._place.dead_letter.name}[{self._partition}] are gone: {self._marks.topic} was "
                 f"made again after dead letters had been written back; delete the offsets of group "

@@ -57,42 +57,42 @@ def document(story: OrderHistory) -> dict[str, Any]:
         "replay_of": None if story.order is None or story.order.replay_of is None else str(story.order.replay_of),
         "replayed_as": list(story.replays),
         "input": None if story.source is None else _copy(story.source),
-        "copies": [_copy(one) for one in story.copies],
+        "copies": [_copy(copy) for copy in story.copies],
     }
 
 
-def _copy(one: Copy) -> dict[str, Any]:
-    written = one.written
+def _copy(copy: Copy) -> dict[str, Any]:
+    written = copy.written
     return {
-        "role": one.role,
-        "at": one.place,
+        "role": copy.role,
+        "at": copy.place,
         "fate": written.fate.value,
         "producer_id": written.producer_id,
         "producer_epoch": written.producer_epoch,
-        "transactional_id": one.transactional_id,
-        "range": None if one.span is None else [one.span.start, one.span.until],
-        "reason": one.reason,
-        "message": one.message or None,
+        "transactional_id": copy.transactional_id,
+        "range": None if copy.span is None else [copy.span.start, copy.span.until],
+        "reason": copy.reason,
+        "message": copy.message or None,
         "marker": written.marker_offset,
         "marker_epoch": written.marker_epoch,
-        "visible": one.view.visible,
-        "rule": one.view.rule,
+        "visible": copy.view.visible,
+        "rule": copy.view.rule,
     }
 
 
 def verdict_document(stories: Sequence[OrderHistory]) -> dict[str, str] | None:
     """What the records are to each other, as JSON; None where one stands for itself."""
-    found = verdict(stories)
-    return None if found is None else {"verdict": found[0].value, "why": found[1]}
+    found_verdict = verdict(stories)
+    return None if found_verdict is None else {"verdict": found_verdict[0].value, "why": found_verdict[1]}
 
 
-def remarks(found: Mapping[str, Any]) -> list[Text]:
+def remarks(summary: Mapping[str, Any]) -> list[Text]:
     """The verdict, and what the brokers did not tell, for people."""
-    lines = [Text(f"not told: {one}", "cyan") for one in found["not_told"]]
-    if found["verdict"] is not None:
-        style = "bold red" if found["verdict"]["verdict"] == Verdict.DELIVERED_TWICE else "bold"
+    lines = [Text(f"not told: {note}", "cyan") for note in summary["not_told"]]
+    if summary["verdict"] is not None:
+        style = "bold red" if summary["verdict"]["verdict"] == Verdict.DELIVERED_TWICE else "bold"
         lines.insert(
-            0, Text("together: ").append(found["verdict"]["verdict"], style).append(f": {found['verdict']['why']}")
+            0, Text("together: ").append(summary["verdict"]["verdict"], style).append(f": {summary['verdict']['why']}")
         )
     return lines
 
@@ -104,7 +104,7 @@ def render(story: dict[str, Any]) -> Group:
         [_cells(row) for row in (story["input"], *story["copies"]) if row is not None],
         narrow=["fate"],
     )
-    style = "bold red" if story["answer"] in {one.value for one in BROKEN} else "bold"
+    style = "bold red" if story["answer"] in {status.value for status in BROKEN} else "bold"
     head = Text(f"{story['order']}: ").append(story["answer"], style).append(f": {story['why']}")
     lines = [Text(f"group: {story['group']['view']}")]
     if story["replay_of"] is not None:
@@ -176,19 +176,19 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
             f"{what!r} is a place on none of {', '.join(places.topics)}; name those topics, or say --key if it is a key"
         )
     connection = connected(bootstrap)
-    with open_transactions_admin(connection, Deadline(_ALL_S)) as told, progress() as report:
-        tracer = OrderSearch(connection, places, told, report)
+    with open_transactions_admin(connection, Deadline(_ALL_S)) as transactions, progress() as report:
+        tracer = OrderSearch(connection, places, transactions, report)
         tracer.check(places.input, *([] if place is None else [place.topic]))
         if place is None:
             asked, count = tracer.matching(_named(what, by_id=by_id), since_ms, more["limit"])
         else:
             asked, count = [tracer.origin(place.topic, place.partition, place.offset)], 1
         stories = related_records(tracer, asked)
-    found = {"what": as_text(what), "found": count, "verdict": verdict_document(stories), "not_told": tracer.not_told}
+    summary = {"what": as_text(what), "found": count, "verdict": verdict_document(stories), "not_told": tracer.not_told}
     if as_json:
-        say_json(found | {"orders": [document(story) for story in stories]})
+        say_json(summary | {"orders": [document(story) for story in stories]})
     else:
-        show(*(render(document(story)) for story in stories), *remarks(found))
+        show(*(render(document(story)) for story in stories), *remarks(summary))
         name = "order_id" if by_id else "key"
         if not stories:
             click.echo(

@@ -52,8 +52,10 @@ class OrderTopics:
 class OrderSearch:
     """One investigation, through one admin client."""
 
-    def __init__(self, connection: Connection, places: OrderTopics, told: TransactionsAdmin, report: Report) -> None:
-        self._connection, self.places, self._told, self._report = connection, places, told, report
+    def __init__(
+        self, connection: Connection, places: OrderTopics, transactions: TransactionsAdmin, report: Report
+    ) -> None:
+        self._connection, self.places, self._told, self._report = connection, places, transactions, report
         self._admin = admin(connection)
         self._logs: dict[str, dict[int, LogOffsets]] = {}
         self._sources: dict[SourcePosition, LogRecord | None] = {}
@@ -63,9 +65,9 @@ class OrderSearch:
         """The topic's bounds when this investigation began; empty where there is no such topic."""
         if topic not in self._logs:
             deadline = Deadline(_ASK_S)
-            found = topics.describe(self._admin, [topic], deadline).get(topic)
-            partitions = range(0 if found is None else found.partitions)
-            self._logs[topic] = log_offsets(self._admin, topic, partitions, deadline) if found else {}
+            described = topics.describe(self._admin, [topic], deadline).get(topic)
+            partitions = range(0 if described is None else described.partitions)
+            self._logs[topic] = log_offsets(self._admin, topic, partitions, deadline) if described else {}
         return self._logs[topic]
 
     def check(self, *wanted: str) -> None:
@@ -97,53 +99,57 @@ class OrderSearch:
             raise Refused(f"{topic}/{partition}/{offset}: {what}; name a place on {self.places.input}, or a key")
         return source
 
-    def source(self, at: SourcePosition) -> LogRecord | None:
+    def source(self, position: SourcePosition) -> LogRecord | None:
         """The input record there; None where it is gone."""
-        if at not in self._sources:
-            self._sources[at] = self._at(at.topic, at.partition, at.offset)
-        return self._sources[at]
+        if position not in self._sources:
+            self._sources[position] = self._at(position.topic, position.partition, position.offset)
+        return self._sources[position]
 
     def matching(
         self, fits: Callable[[LogRecord], bool], since_ms: int | None, most: int | None = None
     ) -> tuple[list[SourcePosition], int]:
         """The last ``most`` places of the input whose record fits, and how many there are in all."""
-        found: deque[SourcePosition] = deque(maxlen=most)
+        positions: deque[SourcePosition] = deque(maxlen=most)
         count = 0
         for record in self._records(self.places.input, since_ms):
             if fits(record):
-                found.append(SourcePosition(self.places.input, record.partition(), record.offset()))
+                positions.append(SourcePosition(self.places.input, record.partition(), record.offset()))
                 count += 1
-        return list(found), count
+        return list(positions), count
 
     def stories(self, wanted: Iterable[SourcePosition]) -> list[OrderHistory]:
         """What became of each of these."""
         asked = list(dict.fromkeys(wanted))
-        sources = {at: self.source(at) for at in asked}
+        sources = {position: self.source(position) for position in asked}
         copies: defaultdict[SourcePosition, list[Copy]] = defaultdict(list)
         # The positions first, then the logs' ends: what was committed before is then inside of them.
-        positions = self._positions({at.partition for at in asked})
+        positions = self._positions({position.partition for position in asked})
         for topic in self.places.targets.values():
             self._logs.pop(topic, None)
         since_ms = earliest(sources.values())
-        found = self._search(sources, since_ms)
-        missing = set(asked) - {at for at, _, _ in found}
-        if since_ms is not None and any((positions.get(at.partition) or 0) > at.offset for at in missing):
-            found = self._search(sources, None)
-        for at, role, record in found:
-            one = self._copy(role, self.places.targets[role], record.partition(), record.offset())
-            copies[at].append(_rejected(one, record) if role == DEAD_LETTER else one)
+        matches = self._search(sources, since_ms)
+        missing = set(asked) - {position for position, _, _ in matches}
+        if since_ms is not None and any(
+            (positions.get(position.partition) or 0) > position.offset for position in missing
+        ):
+            matches = self._search(sources, None)
+        for position, role, record in matches:
+            copy = self._copy(role, self.places.targets[role], record.partition(), record.offset())
+            copies[position].append(_rejected(copy, record) if role == DEAD_LETTER else copy)
         named = self._named(copies)
         complete = all(log.first == 0 for name in self.places.targets.values() for log in self.logs(name).values())
         return [
             OrderHistory(
-                at,
-                None if sources[at] is None else self._copy("input", at.topic, at.partition, at.offset),
-                tuple(named(at, one) for one in copies[at]),
-                positions.get(at.partition),
+                position,
+                None
+                if sources[position] is None
+                else self._copy("input", position.topic, position.partition, position.offset),
+                tuple(named(position, copy) for copy in copies[position]),
+                positions.get(position.partition),
                 complete,
-                None if (source := sources[at]) is None else Order.of(source.value(), source.headers()),
+                None if (source := sources[position]) is None else Order.of(source.value(), source.headers()),
             )
-            for at in asked
+            for position in asked
         ]
 
     def _at(self, topic: str, partition: int, offset: int) -> LogRecord | None:
@@ -152,7 +158,7 @@ class OrderSearch:
             return None
         span = {partition: (offset, offset + 1)}
         batches = scan(self._connection, topic, span, READ_UNCOMMITTED, group=self.places.group)
-        return next((one for batch in batches for one in batch if one.offset() == offset), None)
+        return next((record for batch in batches for record in batch if record.offset() == offset), None)
 
     def _records(self, topic: str, since_ms: int | None) -> Iterator[LogRecord]:
         logs = self.logs(topic)
@@ -172,14 +178,14 @@ class OrderSearch:
         """Every record of output and dead letters that came from one of these, by its headers."""
         keys = {record.key() for record in sources.values() if record is not None}
         by_key = all(record is not None for record in sources.values())  # reading headers costs more than a key
-        found = []
+        matches = []
         for role, topic in self.places.targets.items():
             for record in self._records(topic, since_ms):
                 if not by_key or record.key() in keys:
                     source = SourcePosition.of(record.headers())
                     if source is not None and source in sources:
-                        found.append((source, role, record))
-        return found
+                        matches.append((source, role, record))
+        return matches
 
     def _copy(self, role: str, topic: str, partition: int, offset: int) -> Copy:
         log, finder = self.logs(topic)[partition], RecordStateFinder(offset)
@@ -192,18 +198,21 @@ class OrderSearch:
     def _named(self, copies: Mapping[SourcePosition, list[Copy]]) -> Callable[[SourcePosition, Copy], Copy]:
         """Adds what the coordinator and the group's offset log tell of a copy's transaction."""
         producers = {
-            one.written.producer_id for some in copies.values() for one in some if one.written.producer_id >= 0
+            copy.written.producer_id for some in copies.values() for copy in some if copy.written.producer_id >= 0
         }
         names: dict[int, str] = {}
         try:
-            names = {one.producer_id: one.transactional_id for one in self._told.of_producers(producers)}
+            names = {
+                of_producer.producer_id: of_producer.transactional_id
+                for of_producer in self._told.of_producers(producers)
+            }
         except BrewError as error:
             self.not_told.append(str(error))
         known = self._spans if producers else {}
 
-        def name(at: SourcePosition, one: Copy) -> Copy:
-            span = known.get((one.written.producer_id, one.written.producer_epoch), {}).get(at.partition)
-            return replace(one, transactional_id=names.get(one.written.producer_id), span=span)
+        def name(position: SourcePosition, copy: Copy) -> Copy:
+            span = known.get((copy.written.producer_id, copy.written.producer_epoch), {}).get(position.partition)
+            return replace(copy, transactional_id=names.get(copy.written.producer_id), span=span)
 
         return name
 
@@ -224,8 +233,8 @@ class OrderSearch:
     def _positions(self, partitions: Iterable[int]) -> dict[int, int | None]:
         known = [p for p in partitions if p in self.logs(self.places.input)]
         whose = (self._connection, self.places.group, self.places.input)
-        told = committed_by(*whose, known, READ_UNCOMMITTED, Deadline(_ASK_S))
-        return {p: None if one is None else one.offset for p, one in told.items()}
+        positions = committed_by(*whose, known, READ_UNCOMMITTED, Deadline(_ASK_S))
+        return {p: None if committed is None else committed.offset for p, committed in positions.items()}
 
 
 def earliest(sources: Iterable[LogRecord | None]) -> int | None:
@@ -235,31 +244,31 @@ def earliest(sources: Iterable[LogRecord | None]) -> int | None:
     return min(known) if known and len(known) == len(stamps) else None
 
 
-def _rejected(one: Copy, record: LogRecord) -> Copy:
-    letter = DeadLetter(one.partition, one.offset, None, None, record.headers() or [], 0)
-    return replace(one, reason=printable(letter.reason), message=printable(letter.message))
+def _rejected(copy: Copy, record: LogRecord) -> Copy:
+    letter = DeadLetter(copy.partition, copy.offset, None, None, record.headers() or [], 0)
+    return replace(copy, reason=printable(letter.reason), message=printable(letter.message))
 
 
 def related_records(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> list[OrderHistory]:
     """What became of each of these, and of the records that they were, or have become, by a replay; by place."""
     stories = tracer.stories(_with_originals(tracer, asked))
     looked: set[str] = set()
-    while letters := {letter.place for one in stories for letter in one.letters} - looked:
+    while letters := {letter.place for story in stories for letter in story.letters} - looked:
         looked |= letters
-        found = _replays(tracer, stories, letters) - {one.at for one in stories}
-        stories += tracer.stories(sorted(found)) if found else []
+        replayed = _replays(tracer, stories, letters) - {story.at for story in stories}
+        stories += tracer.stories(sorted(replayed)) if replayed else []
     return link_replays(stories)
 
 
 def _with_originals(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> list[SourcePosition]:
-    found = dict.fromkeys(asked)
-    new = deque(found)
+    positions = dict.fromkeys(asked)
+    new = deque(positions)
     while new:
         origin = _original(tracer, tracer.source(new.popleft()))
-        if origin is not None and origin not in found:
-            found[origin] = None
+        if origin is not None and origin not in positions:
+            positions[origin] = None
             new.append(origin)
-    return list(found)
+    return list(positions)
 
 
 def _original(tracer: OrderSearch, record: LogRecord | None) -> SourcePosition | None:
@@ -277,8 +286,8 @@ def _original(tracer: OrderSearch, record: LogRecord | None) -> SourcePosition |
 
 def _replays(tracer: OrderSearch, stories: Iterable[OrderHistory], letters: set[str]) -> set[SourcePosition]:
     """The input records that were written back from these dead letters; a replay keeps the key, and is newer."""
-    sources = [tracer.source(one.at) for one in stories if one.letters]
-    keys = {one.key() for one in sources if one is not None} if None not in sources else None
+    sources = [tracer.source(story.at) for story in stories if story.letters]
+    keys = {source.key() for source in sources if source is not None} if None not in sources else None
 
     def fits(record: LogRecord) -> bool:
         if keys is not None and record.key() not in keys:

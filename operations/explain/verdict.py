@@ -43,11 +43,11 @@ def order_id(value: bytes | None) -> str | None:
     if value is None or len(value) > _MOST_BYTES:
         return None
     try:
-        told = orjson.loads(value)
+        order = orjson.loads(value)
     except orjson.JSONDecodeError:
         return None
-    found = told.get("order_id") if isinstance(told, dict) else None
-    return str(found) if isinstance(found, str | int) and not isinstance(found, bool) else None
+    identifier = order.get("order_id") if isinstance(order, dict) else None
+    return str(identifier) if isinstance(identifier, str | int) and not isinstance(identifier, bool) else None
 
 
 class DeliveryStatus(enum.StrEnum):
@@ -122,7 +122,7 @@ class OrderHistory:
     @property
     def letters(self) -> list[Copy]:
         """The dead letters of it that stand."""
-        return [one for one in self.copies if one.reason is not None and one.written.fate in _STANDING]
+        return [copy for copy in self.copies if copy.reason is not None and copy.written.fate in _STANDING]
 
     @property
     def done(self) -> bool:
@@ -135,25 +135,27 @@ class OrderHistory:
             return "no committed offset: not read yet"
         if self.done:
             return f"done: the group stands at {self.position}"
-        if any(one.written.fate is RecordState.OPEN for one in self.copies):
+        if any(copy.written.fate is RecordState.OPEN for copy in self.copies):
             return f"in flight: the group stands at {self.position}, and a transaction is open"
         return f"not read yet: the group stands at {self.position}"
 
 
 def link_replays(stories: Iterable[OrderHistory]) -> list[OrderHistory]:
     """The same by place, each with the input records among them that its dead letters were written back as."""
-    told = sorted(stories, key=lambda one: one.at)
+    ordered = sorted(stories, key=lambda story: story.at)
     back: defaultdict[str, list[str]] = defaultdict(list)
-    for one in told:
-        if one.seen and one.order is not None and one.order.replay_of is not None:
-            back[str(one.order.replay_of)].append(one.place)
-    return [replace(one, replays=tuple(at for letter in one.letters for at in back[letter.place])) for one in told]
+    for story in ordered:
+        if story.seen and story.order is not None and story.order.replay_of is not None:
+            back[str(story.order.replay_of)].append(story.place)
+    return [
+        replace(story, replays=tuple(at for letter in story.letters for at in back[letter.place])) for story in ordered
+    ]
 
 
 def delivery_status(story: OrderHistory) -> tuple[DeliveryStatus, str]:
     """The answer and one sentence for it."""
-    standing = [one for one in story.copies if one.written.fate in _STANDING]
-    aborted = sum(one.written.fate is RecordState.ABORTED for one in story.copies)
+    standing = [copy for copy in story.copies if copy.written.fate in _STANDING]
+    aborted = sum(copy.written.fate is RecordState.ABORTED for copy in story.copies)
     if story.source is not None and story.source.written.fate is RecordState.ABORTED:
         if standing:
             return DeliveryStatus.GHOST, "the input record was aborted, and yet it was delivered"
@@ -167,10 +169,10 @@ def delivery_status(story: OrderHistory) -> tuple[DeliveryStatus, str]:
 
 def _why_twice(standing: list[Copy]) -> str:
     """How many copies stand, what wrote them, and what that points to."""
-    plain = [one for one in standing if one.written.fate is RecordState.PLAIN]
-    within = [one for one in standing if one.written.fate is RecordState.COMMITTED]
-    places = " and ".join(one.place for one in standing)
-    writers = sorted({one.transactional_id or f"producer {one.written.producer_id}" for one in within})
+    plain = [copy for copy in standing if copy.written.fate is RecordState.PLAIN]
+    within = [copy for copy in standing if copy.written.fate is RecordState.COMMITTED]
+    places = " and ".join(copy.place for copy in standing)
+    writers = sorted({copy.transactional_id or f"producer {copy.written.producer_id}" for copy in within})
     if not within:
         return f"{len(plain)} copies ({places}), all written in no transaction at all: by another program"
     if plain:
@@ -194,10 +196,10 @@ def _transactions(copies: list[Copy]) -> int:
     """A transaction has one marker in each partition; a producer may write several transactions in one epoch."""
     markers: defaultdict[tuple[int, int], defaultdict[tuple[str, int], set[int | None]]]
     markers = defaultdict(lambda: defaultdict(set))
-    for one in copies:
-        writer = (one.written.producer_id, one.written.producer_epoch)
-        markers[writer][one.topic, one.partition].add(one.written.marker_offset)
-    return sum(max(len(found) for found in places.values()) for places in markers.values())
+    for copy in copies:
+        writer = (copy.written.producer_id, copy.written.producer_epoch)
+        markers[writer][copy.topic, copy.partition].add(copy.written.marker_offset)
+    return sum(max(len(place) for place in places.values()) for places in markers.values())
 
 
 def _delivered(story: OrderHistory, copy: Copy, aborted: int) -> tuple[DeliveryStatus, str]:
@@ -209,7 +211,7 @@ def _delivered(story: OrderHistory, copy: Copy, aborted: int) -> tuple[DeliveryS
         return DeliveryStatus.WAITING, f"committed, but readers wait for an older open transaction{more}"
     if copy.reason is not None:
         why = f"{copy.reason}: {copy.message}" if copy.message else copy.reason
-        back = "".join(f"; written back as {one}" for one in story.replays)
+        back = "".join(f"; written back as {replay}" for replay in story.replays)
         return DeliveryStatus.REJECTED, f"{why}; dead letter {copy.place}{back}{more}"
     return DeliveryStatus.DELIVERED, f"delivered once, to {copy.topic}[{copy.partition}] offset {copy.offset}{more}"
 
@@ -217,7 +219,7 @@ def _delivered(story: OrderHistory, copy: Copy, aborted: int) -> tuple[DeliveryS
 def _not_found(story: OrderHistory, aborted: int) -> tuple[DeliveryStatus, str]:
     source = story.source
     tried = f", {aborted} attempt{'s' * (aborted != 1)} aborted" if aborted else ""
-    if any(one.written.fate is RecordState.OPEN for one in story.copies):
+    if any(copy.written.fate is RecordState.OPEN for copy in story.copies):
         return DeliveryStatus.IN_FLIGHT, f"written, and its transaction is still open{tried}"
     if source is not None and not source.view.visible:
         return DeliveryStatus.NOT_VISIBLE, f"not visible on the input: {source.view.rule}"
@@ -243,7 +245,7 @@ class Verdict(enum.StrEnum):
 
 def verdict(stories: Sequence[OrderHistory]) -> tuple[Verdict, str] | None:
     """The first rule that fits, and a sentence; None where one record stands for itself."""
-    if twice := [one for one in stories if delivery_status(one)[0] is DeliveryStatus.TWICE]:
+    if twice := [story for story in stories if delivery_status(story)[0] is DeliveryStatus.TWICE]:
         rest = f", and so on for {len(twice) - 1} more" if len(twice) > 1 else ""
         return (
             Verdict.DELIVERED_TWICE,
@@ -254,37 +256,39 @@ def verdict(stories: Sequence[OrderHistory]) -> tuple[Verdict, str] | None:
     for several in _writings(stories):
         if len(several) > 1:
             return Verdict.WRITTEN_TWICE, _written(several)
-    if replays := [one for one in stories if one.seen and one.order is not None and one.order.replay_of is not None]:
+    if replays := [
+        story for story in stories if story.seen and story.order is not None and story.order.replay_of is not None
+    ]:
         return Verdict.REPLAYED, _replayed(replays)
-    told = f"{len(stories)} records, no order twice among those that readers see: each is told by itself"
-    return Verdict.DIFFERENT, told
+    text = f"{len(stories)} records, no order twice among those that readers see: each is told by itself"
+    return Verdict.DIFFERENT, text
 
 
 def _writings(stories: Sequence[OrderHistory]) -> Collection[list[OrderHistory]]:
     """The records that upstream wrote and readers see, order by order; a replay is our own writing."""
-    found: defaultdict[str | bytes, list[OrderHistory]] = defaultdict(list)
-    for one in stories:
-        if one.seen and one.order is not None and one.order.replay_of is None:
-            found[one.order.identity].append(one)
-    return found.values()
+    writings: defaultdict[str | bytes, list[OrderHistory]] = defaultdict(list)
+    for story in stories:
+        if story.seen and story.order is not None and story.order.replay_of is None:
+            writings[story.order.identity].append(story)
+    return writings.values()
 
 
 def _written(several: Sequence[OrderHistory]) -> str:
-    orders = [one.order for one in several if one.order is not None]
+    orders = [story.order for story in several if story.order is not None]
     name = "a record" if orders[0].order_id is None else f"order {orders[0].order_id!r}"
-    alike = "with the same bytes" if len({one.digest for one in orders}) == 1 else "with different values"
-    answers = [delivery_status(one)[0] for one in several]
+    alike = "with the same bytes" if len({order.digest for order in orders}) == 1 else "with different values"
+    answers = [delivery_status(story)[0] for story in several]
     ours = answers[0].value if len(set(answers)) == 1 else ", ".join(answers)
     return (
-        f"upstream wrote {name} {len(several)} times, {alike}, at {' and '.join(one.place for one in several)}; "
+        f"upstream wrote {name} {len(several)} times, {alike}, at {' and '.join(story.place for story in several)}; "
         f"to the pipeline each is an order of its own ({ours})"
     )
 
 
 def _replayed(replays: Sequence[OrderHistory]) -> str:
-    told = [
-        f"{one.place} is dead letter {one.order.replay_of}, written back, and it is {delivery_status(one)[0]}"
-        for one in replays
-        if one.order is not None
+    lines = [
+        f"{replay.place} is dead letter {replay.order.replay_of}, written back, and it is {delivery_status(replay)[0]}"
+        for replay in replays
+        if replay.order is not None
     ]
-    return f"not twice: {'; '.join(told)}"
+    return f"not twice: {'; '.join(lines)}"

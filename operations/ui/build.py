@@ -57,9 +57,9 @@ class ViewHistory:
         if flow.value is not None and flow.at_s is not None:
             self.history.add(flow.at_s, flow.value)
             self.ages.add(flow.value)
-        for one in answers.statuses:
-            if one.value is not None:
-                self.ages.say(one.value)
+        for status in answers.statuses:
+            if status.value is not None:
+                self.ages.say(status.value)
 
 
 def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: float, now_ms: int, tail: int) -> View:
@@ -70,9 +70,9 @@ def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: f
     one of the program counts, then what Kafka calls blocked or idle, then what the program says.
     """
     memory.add(answers)
-    told, notes = _statuses(names, answers.statuses, now_s)
+    reported, notes = _statuses(names, answers.statuses, now_s)
     ended = _ended(names, answers.tail, memory.ages, now_ms)
-    rows = tuple(_rows(answers, memory.history, told, ended, now_s))
+    rows = tuple(_rows(answers, memory.history, reported, ended, now_s))
     flow, tails = answers.flow.value, answers.tail.value
     if flow is not None and flow.silent:
         notes.append(f"the brokers do not tell all: {flow.silent}")
@@ -87,7 +87,7 @@ def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: f
         now_ms,
         _source_statuses(answers, now_s, now_ms),
         rows,
-        _totals(rows, answers, told, ended, memory.history, now_s),
+        _totals(rows, answers, reported, ended, memory.history, now_s),
         tuple(ended[:MOST_TRANSACTIONS]),
         None if answers.proof is None else answers.proof.value,
         checks,
@@ -100,7 +100,7 @@ def _statuses(
     names: Names, answers: Iterable[PollResult[Status]], now_s: float
 ) -> tuple[dict[int, PartitionStatus], list[str]]:
     """What programs tell of each partition; where two tell of one, the one that moved last."""
-    found: dict[int, PartitionStatus] = {}
+    reported: dict[int, PartitionStatus] = {}
     notes = []
     for answer in answers:
         if answer.value is None or answer.stale(now_s):
@@ -108,48 +108,48 @@ def _statuses(
         if answer.value.group not in {None, names.group}:
             notes.append(f"{answer.name} tells of group {answer.value.group}, not of {names.group}: it is left out")
             continue
-        for one in answer.value.partitions:
-            other = found.get(one.partition)
-            if one.topic == names.input and (other is None or _age(one) < _age(other)):
-                found[one.partition] = one
-    return found, notes
+        for partition_status in answer.value.partitions:
+            other = reported.get(partition_status.partition)
+            if partition_status.topic == names.input and (other is None or _age(partition_status) < _age(other)):
+                reported[partition_status.partition] = partition_status
+    return reported, notes
 
 
-def _age(one: PartitionStatus) -> float:
-    return float("inf") if one.progress_age_s is None else one.progress_age_s
+def _age(status: PartitionStatus) -> float:
+    return float("inf") if status.progress_age_s is None else status.progress_age_s
 
 
 def _ended(names: Names, tail: PollResult[OutputTail], ages: TransactionDurations, now_ms: int) -> list[Transaction]:
     if tail.value is None:
         return []
-    found = transactions(tail.value.strips, names.group, names.input)
-    return [ages.aged(one, names.input, now_ms) for one in found]
+    ended = transactions(tail.value.strips, names.group, names.input)
+    return [ages.aged(transaction, names.input, now_ms) for transaction in ended]
 
 
 def _rows(
     answers: PollResults,
     history: History,
-    told: Mapping[int, PartitionStatus],
+    reported: Mapping[int, PartitionStatus],
     ended: Sequence[Transaction],
     now_s: float,
 ) -> Iterable[Row]:
     looks: dict[int, PartitionSnapshot] = (
-        {one.partition: one for one in answers.flow.value.looks} if answers.flow.value else {}
+        {snapshot.partition: snapshot for snapshot in answers.flow.value.looks} if answers.flow.value else {}
     )
     strips = answers.tail.value.strips if answers.tail.value else {}
     latest: dict[int, Transaction] = {}
-    for one in ended:
-        if one.outcome != "open":
-            latest.setdefault(one.partition if one.source is None else one.source, one)
+    for transaction in ended:
+        if transaction.outcome != "open":
+            latest.setdefault(transaction.partition if transaction.source is None else transaction.source, transaction)
     fresh = bool(looks) and not answers.flow.stale(now_s)
     now_ms = answers.flow.value.now_ms if answers.flow.value else 0
-    for partition in sorted({*looks, *told, *strips}):
-        look, status = looks.get(partition), told.get(partition)
-        kafka = history.told(partition) if look is not None else ("unknown", "Kafka has not told yet")
+    for partition in sorted({*looks, *reported, *strips}):
+        snapshot, status = looks.get(partition), reported.get(partition)
+        kafka = history.told(partition) if snapshot is not None else ("unknown", "Kafka has not told yet")
         state, why = _state(kafka, status, fresh=fresh)
         row = Row(partition, state, why, strip=strips.get(partition), last=latest.get(partition))
-        if look is not None:
-            row = _with_kafka_state(row, look, history, now_ms)
+        if snapshot is not None:
+            row = _with_kafka_state(row, snapshot, history, now_ms)
         yield row if status is None else _with_program_status(row, status)
 
 
@@ -162,19 +162,19 @@ def _state(kafka: tuple[str, str], status: PartitionStatus | None, *, fresh: boo
     return kafka if kafka[0] in _NAMED_BY_KAFKA else own
 
 
-def _with_kafka_state(row: Row, look: PartitionSnapshot, history: History, now_ms: int) -> Row:
-    own = look.own
+def _with_kafka_state(row: Row, snapshot: PartitionSnapshot, history: History, now_ms: int) -> Row:
+    own = snapshot.own
     return replace(
         row,
-        position=look.position,
-        last_stable=look.log.last_stable,
-        end=look.log.end,
-        left=look.remaining.records,
-        exact=look.remaining.exact,
-        rate=history.rate(look.partition),
-        trace=tuple(history.of.get(look.partition, ())),
+        position=snapshot.position,
+        last_stable=snapshot.log.last_stable,
+        end=snapshot.log.end,
+        left=snapshot.remaining.records,
+        exact=snapshot.remaining.exact,
+        rate=history.rate(snapshot.partition),
+        trace=tuple(history.of.get(snapshot.partition, ())),
         open_s=own.age_s(now_ms) if own is not None and own.open else None,
-        lag_s=look.lag_s(now_ms),
+        lag_s=snapshot.lag_s(now_ms),
     )
 
 
@@ -197,16 +197,16 @@ def _with_program_status(row: Row, status: PartitionStatus) -> Row:
 def _totals(
     rows: Sequence[Row],
     answers: PollResults,
-    told: Mapping[int, PartitionStatus],
+    reported: Mapping[int, PartitionStatus],
     ended: Sequence[Transaction],
     history: History,
     now_s: float,
 ) -> Totals:
     rates = [row.rate for row in rows if row.rate is not None]
     lefts = [row.left for row in rows if row.left is not None]
-    counted, outcomes = "in the tails", Counter(one.outcome for one in ended)
-    known = [one.value for one in answers.statuses if one.value is not None and not one.stale(now_s)]
-    if known and told:
+    counted, outcomes = "in the tails", Counter(transaction.outcome for transaction in ended)
+    known = [status.value for status in answers.statuses if status.value is not None and not status.stale(now_s)]
+    if known and reported:
         counted = "since the start of what runs"
         still = outcomes["open"]
         outcomes = Counter({"open": still})
@@ -217,7 +217,7 @@ def _totals(
             )
     return Totals(
         sum(rates) if rates else None,
-        "records" if told else "offsets",
+        "records" if reported else "offsets",
         tuple(history.total),
         sum(lefts) if lefts else None,
         all(row.exact for row in rows),
@@ -238,10 +238,10 @@ def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[st
     found["tail"] = _source_status(
         tail, "log tails", "there is no output topic yet" if missing else f"{strips} logs", now_s
     )
-    for at, one in enumerate(answers.statuses):
-        status = one.value
+    for index, answer in enumerate(answers.statuses):
+        status = answer.value
         said = "" if status is None else f"{status.application} {status.state.value}"
-        found[f"status-{at}"] = _source_status(one, urlsplit(one.name).netloc or one.name, said, now_s)
+        found[f"status-{index}"] = _source_status(answer, urlsplit(answer.name).netloc or answer.name, said, now_s)
     if not answers.statuses:
         found["status"] = SourceStatus(
             "status",
@@ -260,8 +260,10 @@ def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[st
         found["preflight"] = SourceStatus("preflight", "preflight", "not asked for", off=True)
     else:
         checks = answers.preflight.value or []
-        counts = Counter(one.severity for one in checks)
-        said = ", ".join(labels.checks(one, counts[one]) for one in reversed(Severity) if counts[one])
+        counts = Counter(check.severity for check in checks)
+        said = ", ".join(
+            labels.checks(severity, counts[severity]) for severity in reversed(Severity) if counts[severity]
+        )
         found["preflight"] = _source_status(answers.preflight, "preflight", said, now_s)
     return found
 
@@ -294,9 +296,9 @@ def document(view: View) -> dict[str, Any]:
             "counted": totals.counted,
         },
         "partitions": [_row(row) for row in view.rows],
-        "transactions": [_transaction(one) for one in view.transactions],
+        "transactions": [_transaction(transaction) for transaction in view.transactions],
         "proof": None if view.proof is None else asdict(view.proof),
-        "preflight": None if view.findings is None else [one.document() for one in view.findings],
+        "preflight": None if view.findings is None else [finding.document() for finding in view.findings],
         "not_told": list(view.notes),
     }
 
@@ -327,8 +329,8 @@ def _row(row: Row) -> dict[str, Any]:
     }
 
 
-def _transaction(one: Transaction) -> dict[str, Any]:
-    return asdict(one) | {"seconds": _rounded(one.seconds)}
+def _transaction(transaction: Transaction) -> dict[str, Any]:
+    return asdict(transaction) | {"seconds": _rounded(transaction.seconds)}
 
 
 def _rounded(value: float | None) -> float | None:

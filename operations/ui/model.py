@@ -108,7 +108,7 @@ class History:
             return
         self._began_s = at_s if self._began_s is None else self._began_s
         before = self._flows[-1] if self._flows else None
-        self._flows.append((at_s, flow, {one.partition: one for one in flow.looks}))
+        self._flows.append((at_s, flow, {look.partition: look for look in flow.looks}))
         while len(self._flows) > 2 and at_s - self._flows[0][0] > _RATE_S:  # noqa: PLR2004 - two looks make a rate
             self._flows.popleft()
         if before is not None:
@@ -118,19 +118,19 @@ class History:
         self, before: tuple[float, InputSnapshot, dict[int, PartitionSnapshot]], at_s: float, flow: InputSnapshot
     ) -> None:
         whole = 0.0
-        for look in flow.looks:
-            known = before[2].get(look.partition, look)
-            rate = max(0, look.position - known.position) / (at_s - before[0])
-            self.of.setdefault(look.partition, deque(maxlen=KEPT)).append(rate)
+        for snapshot in flow.looks:
+            known = before[2].get(snapshot.partition, snapshot)
+            rate = max(0, snapshot.position - known.position) / (at_s - before[0])
+            self.of.setdefault(snapshot.partition, deque(maxlen=KEPT)).append(rate)
             whole += rate
         self.total.append(whole)
 
     def rate(self, partition: int) -> float | None:
         """Offsets per second over the last ten seconds; None before the second look."""
-        found = [(at, looks[partition].position) for at, _, looks in self._flows if partition in looks]
-        if len(found) <= 1:
+        positions = [(moment, looks[partition].position) for moment, _, looks in self._flows if partition in looks]
+        if len(positions) <= 1:
             return None
-        (first_s, first), (last_s, last) = found[0], found[-1]
+        (first_s, first), (last_s, last) = positions[0], positions[-1]
         return max(0, last - first) / (last_s - first_s)
 
     def told(self, partition: int) -> tuple[str, str]:
@@ -139,12 +139,14 @@ class History:
             return LOOKING, "not looked at yet"
         at_s, flow, looks = self._flows[-1]
         now = looks[partition]
-        older = [known[partition] for at, _, known in self._flows if at_s - at <= _WINDOW_S and partition in known]
-        found: StateReason = classify(older[0], now, flow.now_ms)
+        older = [
+            known[partition] for moment, _, known in self._flows if at_s - moment <= _WINDOW_S and partition in known
+        ]
+        reason: StateReason = classify(older[0], now, flow.now_ms)
         outside = now.committed is not None and not now.log.first <= now.committed.offset <= now.log.end
-        if found.state in _MOMENTS and not outside and at_s - self._began_s < _WINDOW_S:
+        if reason.state in _MOMENTS and not outside and at_s - self._began_s < _WINDOW_S:
             return LOOKING, f"nothing has moved yet; {_WINDOW_S:g} s of looking tell whether it is stuck"
-        return found.state.value, found.why
+        return reason.state.value, reason.why
 
 
 _KEPT = 4096
@@ -190,15 +192,15 @@ class TransactionDurations:
         self._took_s: OrderedDict[tuple[str, int, int], float] = OrderedDict()
 
     def add(self, flow: InputSnapshot) -> None:
-        open_now = [one.own for one in flow.looks if one.own is not None and one.own.open]
+        open_now = [look.own for look in flow.looks if look.own is not None and look.own.open]
         self._own = {(own.producer_id, own.producer_epoch): own for own in open_now}
         self._began_ms |= {writer: own.began_ms for writer, own in self._own.items() if own.began_ms is not None}
         _drop_oldest(self._began_ms)
 
-    def aged(self, one: Transaction, topic: str, now_ms: int) -> Transaction:
+    def aged(self, transaction: Transaction, topic: str, now_ms: int) -> Transaction:
         """With its seconds; of one that is open what its coordinator says, too."""
-        known = replace(one, seconds=self.seconds(one, topic, now_ms))
-        own = self._own.get((one.producer_id, one.epoch)) if one.outcome == "open" else None
+        known = replace(transaction, seconds=self.seconds(transaction, topic, now_ms))
+        own = self._own.get((transaction.producer_id, transaction.epoch)) if transaction.outcome == "open" else None
         return known if own is None else replace(known, state=own.state, timeout_s=own.timeout_ms / 1000)
 
     def say(self, status: Status) -> None:
@@ -209,14 +211,14 @@ class TransactionDurations:
                 self._took_s.setdefault((one.topic, one.partition, one.position), last.seconds)
         _drop_oldest(self._took_s)
 
-    def seconds(self, one: Transaction, topic: str, now_ms: int) -> float | None:
+    def seconds(self, transaction: Transaction, topic: str, now_ms: int) -> float | None:
         """To its marker, by the brokers' clocks, where no program said it; to now while it is open."""
-        if one.outcome == "committed" and one.source is not None and one.last is not None:
-            said = self._took_s.get((topic, one.source, one.last + 1))
+        if transaction.outcome == "committed" and transaction.source is not None and transaction.last is not None:
+            said = self._took_s.get((topic, transaction.source, transaction.last + 1))
             if said is not None:
                 return said
-        began_ms = self._began_ms.get((one.producer_id, one.epoch))
-        until_ms = now_ms if one.outcome == "open" else one.ended_ms
+        began_ms = self._began_ms.get((transaction.producer_id, transaction.epoch))
+        until_ms = now_ms if transaction.outcome == "open" else transaction.ended_ms
         if began_ms is None or until_ms is None or until_ms < began_ms:
             return None
         return (until_ms - began_ms) / 1000
@@ -230,8 +232,11 @@ def _drop_oldest(known: OrderedDict[Any, Any]) -> None:
 
 def transactions(strips: Mapping[int, Strip], group: str, topic: str) -> list[Transaction]:
     """All of the tails: open ones first, then by the time of their marker, the latest first."""
-    found = [one for strip in strips.values() for one in _of(strip, group, topic)]
-    return sorted(found, key=lambda one: (one.ended_ms is not None, -(one.ended_ms or 0), one.partition))
+    ended = [transaction for strip in strips.values() for transaction in _of(strip, group, topic)]
+    return sorted(
+        ended,
+        key=lambda transaction: (transaction.ended_ms is not None, -(transaction.ended_ms or 0), transaction.partition),
+    )
 
 
 def _of(strip: Strip, group: str, topic: str) -> Iterator[Transaction]:
@@ -266,22 +271,27 @@ def _of(strip: Strip, group: str, topic: str) -> Iterator[Transaction]:
 def _counted(runs: Sequence[Run]) -> tuple[int | None, bool]:
     """All records of the transaction whose runs in the tail these are, and whether nothing else lies before them."""
     earlier = runs[0].earlier
-    count = earlier.records + sum(one.records for one in runs if not one.kind.marker)
+    count = earlier.records + sum(run.records for run in runs if not run.kind.marker)
     return (count if count or earlier.whole else None), earlier.whole
 
 
-def _named(one: Transaction, runs: Sequence[Run], group: str, topic: str) -> Transaction:
+def _named(transaction: Transaction, runs: Sequence[Run], group: str, topic: str) -> Transaction:
     """Whose it is follows from where its records came from."""
-    firsts = [at for run in runs for at in (run.earlier.first, run.first) if at is not None and at.topic == topic]
+    firsts = [
+        source
+        for run in runs
+        for source in (run.earlier.first, run.first)
+        if source is not None and source.topic == topic
+    ]
     if not firsts:
-        return one
+        return transaction
     name = str(TransactionalId(group, topic, firsts[0].partition))
     last = next((run.last for run in reversed(runs) if run.last is not None and run.last.topic == topic), None)
     return replace(
-        one,
+        transaction,
         transactional_id=name,
         source=firsts[0].partition,
-        first=firsts[0].offset if one.exact else None,
+        first=firsts[0].offset if transaction.exact else None,
         last=None if last is None else last.offset,
     )
 

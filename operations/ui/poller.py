@@ -67,8 +67,8 @@ class LiveSettings:
         for setting, value, least, most in limits:
             if not least <= value <= most:
                 raise UsageError(f"{setting} is {value:g}: it has to be between {least:g} and {most:g}")
-        for one in self.statuses:
-            checked_address(one)
+        for status in self.statuses:
+            checked_address(status)
 
 
 def checked_address(url: str) -> str:
@@ -191,13 +191,13 @@ class PollGroup:
         self._memory = ViewHistory()
 
     def _pollers(self) -> list[Poller[Any]]:
-        found: list[Poller[Any]] = [self._flow, self._tail, self._preflight, *self._statuses]
-        return [*found, *(one for one in (self._own, self._proof) if one is not None)]
+        pollers: list[Poller[Any]] = [self._flow, self._tail, self._preflight, *self._statuses]
+        return [*pollers, *(poller for poller in (self._own, self._proof) if poller is not None)]
 
     def _told(self) -> tuple[PollResult[Status], ...]:
         """What running programs told; the one on this machine only where there is one."""
         if self._own is None:
-            return tuple(one.answer for one in self._statuses)
+            return tuple(status.answer for status in self._statuses)
         own = self._own.answer
         return () if own.value is None else (cast("PollResult[Status]", own),)
 
@@ -214,15 +214,15 @@ class PollGroup:
         return build_view(self._names, answers, self._memory, time.monotonic(), now_ms, self._tail_offsets)
 
     def __enter__(self) -> Self:
-        for one in self._pollers():
-            one.start()
+        for poller in self._pollers():
+            poller.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for one in self._pollers():
-            one.stop()
+        for poller in self._pollers():
+            poller.stop()
         deadline = Deadline(_LEAVE_S)
-        for one in self._pollers():
-            one.leave(deadline)
+        for poller in self._pollers():
+            poller.leave(deadline)

@@ -85,7 +85,7 @@ class EventBroadcaster:
         """Take the parts as they are now, and wake the readers where one has changed."""
         if self._parts and parts.keys() != self._parts.keys():
             self.boot, self._parts = secrets.token_hex(4), {}
-        changed = [name for name, one in parts.items() if self._parts.get(name, (0, None))[1] != one]
+        changed = [name for name, part in parts.items() if self._parts.get(name, (0, None))[1] != part]
         if not changed:
             return
         self.change += 1
@@ -94,13 +94,13 @@ class EventBroadcaster:
 
     def parts(self, names: Iterable[str] | None = None) -> dict[str, Markup]:
         """All of them as they are now."""
-        return {name: one for name, (_, one) in self._parts.items() if names is None or name in names}
+        return {name: part for name, (_, part) in self._parts.items() if names is None or name in names}
 
     def since(self, stand: StreamPosition) -> dict[str, Markup] | None:
         """What changed behind this place; None where the page has to be loaded anew."""
         if stand.boot != self.boot or stand.change > self.change:
             return None
-        return {name: one for name, (change, one) in self._parts.items() if change > stand.change}
+        return {name: part for name, (change, part) in self._parts.items() if change > stand.change}
 
     def close(self) -> None:
         """No more news: every stream ends."""
@@ -145,8 +145,8 @@ class LiveView:
             return view, parts(view)
 
         async with self._one:
-            view, found = await asyncio.to_thread(made)
-            self.hub.publish(found)
+            view, fresh_parts = await asyncio.to_thread(made)
+            self.hub.publish(fresh_parts)
             self._view = view
         return view
 
@@ -177,13 +177,13 @@ class LiveView:
 
     async def _stream(self, stand: StreamPosition | None) -> AsyncIterator[bytes]:
         while not self.hub.closed:
-            found = None if stand is None else self.hub.since(stand)
-            if found is None or stand is None:
+            changed = None if stand is None else self.hub.since(stand)
+            if changed is None or stand is None:
                 yield b"event: reload\ndata: {}\n\n"
                 return
-            if found:
+            if changed:
                 stand = self.hub.stand
-                yield b"event: change\nid: %s\ndata: %s\n\n" % (str(stand).encode(), orjson.dumps(found))
+                yield b"event: change\nid: %s\ndata: %s\n\n" % (str(stand).encode(), orjson.dumps(changed))
             else:
                 yield b"event: beat\ndata: {}\n\n"
             await self.hub.wait_for_change(stand, _KEEPALIVE_S)

@@ -42,13 +42,13 @@ def read(content: bytes, written_s: float) -> Proof:
         ValueError: it is neither; the text says what was expected.
     """
     try:
-        found = orjson.loads(content)
+        document = orjson.loads(content)
     except orjson.JSONDecodeError:
-        found = {"cells": _lines(content)}
-    if isinstance(found, dict) and found.get("verdict") in _MARKS and "inputs" in found:
-        return _verified(found, written_s)
-    cells = found.get("cells") if isinstance(found, dict) else None
-    if isinstance(cells, list) and cells and all(isinstance(one, dict) and one.keys() >= _CELL for one in cells):
+        document = {"cells": _lines(content)}
+    if isinstance(document, dict) and document.get("verdict") in _MARKS and "inputs" in document:
+        return _verified(document, written_s)
+    cells = document.get("cells") if isinstance(document, dict) else None
+    if isinstance(cells, list) and cells and all(isinstance(cell, dict) and cell.keys() >= _CELL for cell in cells):
         return _campaign(cells, written_s)
     raise ValueError("neither a document of `proof verify --json` nor results of `proof campaign`")
 
@@ -61,9 +61,9 @@ def _lines(content: bytes) -> list[Any]:
         return []
 
 
-def _verified(found: Mapping[str, Any], written_s: float) -> Proof:
-    number = {name: _int(found.get(name)) for name in ("inputs", "outputs", "dead_letters", "backlog")}
-    counts = {name: _int(count) for name, count in _mapping(found.get("counts")).items()}
+def _verified(document: Mapping[str, Any], written_s: float) -> Proof:
+    number = {name: _int(document.get(name)) for name in ("inputs", "outputs", "dead_letters", "backlog")}
+    counts = {name: _int(count) for name, count in _mapping(document.get("counts")).items()}
     balance = "=" if number["inputs"] == number["outputs"] + number["dead_letters"] else "≠"
     came = f"{number['outputs']:,} outputs + {number['dead_letters']:,} dead letters"
     lines = [f"{number['inputs']:,} inputs {balance} {came}"]
@@ -74,9 +74,9 @@ def _verified(found: Mapping[str, Any], written_s: float) -> Proof:
             f"{counts.get('committed_transactions', 0):,} transactions committed, "
             f"{counts.get('aborted_transactions', 0):,} aborted ({counts.get('aborted_records', 0):,} records)"
         )
-    wrong = [f"{name}: {_int(count):,}" for name, count in _mapping(found.get("totals")).items()]
-    wrong += [f"could not tell: {one}" for one in _texts(found.get("doubts"))]
-    return Proof(str(found["verdict"]), "proof verify", tuple(lines), tuple(wrong[:_SHOWN]), written_s)
+    wrong = [f"{name}: {_int(count):,}" for name, count in _mapping(document.get("totals")).items()]
+    wrong += [f"could not tell: {text}" for text in _texts(document.get("doubts"))]
+    return Proof(str(document["verdict"]), "proof verify", tuple(lines), tuple(wrong[:_SHOWN]), written_s)
 
 
 def _campaign(cells: Sequence[Mapping[str, Any]], written_s: float) -> Proof:
@@ -86,18 +86,18 @@ def _campaign(cells: Sequence[Mapping[str, Any]], written_s: float) -> Proof:
     A control is meant to be violated: it counts as proven when it is, and as inconclusive when it is not. What the
     runner said beforehand to be not applicable counts for nothing.
     """
-    judged = [(f"{one['cell']}, seed {_int(one['seed'])}", _judged(one)) for one in cells]
+    judged = [(f"{cell['cell']}, seed {_int(cell['seed'])}", _judged(cell)) for cell in cells]
     counts = Counter(mark for _, mark in judged)
-    mark = next((one for one in (*_MARKS[:2], _PROVEN) if counts[one]), _INCONCLUSIVE)
+    mark = next((verdict for verdict in (*_MARKS[:2], _PROVEN) if counts[verdict]), _INCONCLUSIVE)
     lines = [
-        f"{len(judged):,} runs of {len({str(one['cell']) for one in cells}):,} cells",
-        ", ".join(f"{counts[one]:,} {one}" for one in (_PROVEN, *_MARKS[:2]) if counts[one]),
+        f"{len(judged):,} runs of {len({str(cell['cell']) for cell in cells}):,} cells",
+        ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in (_PROVEN, *_MARKS[:2]) if counts[verdict]),
     ]
     if counts[_CONTROL]:
         lines.append(f"{counts[_CONTROL]:,} controls broke on purpose and were seen")
     if counts[_NOTHING]:
         lines.append(f"{counts[_NOTHING]:,} not applicable")
-    wrong = [f"{name}: {found}" for name, found in judged if found in _MARKS[:2]]
+    wrong = [f"{name}: {verdict}" for name, verdict in judged if verdict in _MARKS[:2]]
     return Proof(mark, "campaign", tuple(filter(None, lines)), tuple(wrong[:_SHOWN]), written_s)
 
 
@@ -124,7 +124,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _texts(value: object) -> list[str]:
-    return [str(one) for one in value] if isinstance(value, list) else []
+    return [str(item) for item in value] if isinstance(value, list) else []
 
 
 _MOST_BYTES = 16 * 1024 * 1024
@@ -179,7 +179,7 @@ class OutputTailSource:
         if wanted:
             with batch_fetcher(self._connection, deadline) as ends:
                 self._again(ends, wanted, logs)
-        self._strips = {p: one for p, one in self._strips.items() if p in logs}
+        self._strips = {p: strip for p, strip in self._strips.items() if p in logs}
         return OutputTail(self._topic, dict(self._strips))
 
     def _window(self, log: LogOffsets) -> tuple[int, int]:
@@ -197,8 +197,8 @@ class OutputTailSource:
                     start = strip.start - min(missing, back)
                     back -= strip.start - start
                     ((_, before),) = ends.batches(self._topic, {partition: (start, strip.start)})
-                    known = {one.base_offset for one, _ in before}
-                    rest = [one for one in batches if one[0].base_offset not in known]
+                    known = {batch.base_offset for batch, _ in before}
+                    rest = [batch for batch in batches if batch[0].base_offset not in known]
                     strip.runs = self._folded(strip, [*before, *rest])
         except DeadlineExceeded:
             if not read:
@@ -267,17 +267,17 @@ class LocalStatusSource:
     def ask(self, deadline: Deadline) -> Status | None:
         """None where nothing answers there, or a program that works on something else."""
         try:
-            found = self._source.ask(deadline)
+            status = self._source.ask(deadline)
         except BrewError:
             return None
         run = self._run
-        theirs, ours = _servers(found.bootstrap), _servers(run.connection.bootstrap)
-        same = found.group == run.group and found.topics.input == run.input and theirs & ours
-        return found if same else None
+        theirs, ours = _servers(status.bootstrap), _servers(run.connection.bootstrap)
+        same = status.group == run.group and status.topics.input == run.input and theirs & ours
+        return status if same else None
 
 
 def _servers(bootstrap: str) -> set[str]:
-    return {one.strip().replace("localhost:", "127.0.0.1:") for one in bootstrap.split(",")}
+    return {server.strip().replace("localhost:", "127.0.0.1:") for server in bootstrap.split(",")}
 
 
 class ProofSource:

@@ -75,10 +75,10 @@ def _transactions_line(view: View) -> Text:
     said = view.source_statuses["proof"].said
     line.append("proof ").append(proof.mark if proof else said, _PROOFS[proof.mark] if proof else "dim")
     if view.findings is not None:
-        wrong = [one for one in view.findings if one.severity in {Severity.UNSAFE, Severity.WARNING}]
-        unsafe = any(one.severity is Severity.UNSAFE for one in wrong)
-        told = ", ".join(one.name for one in wrong) or "in order"
-        line.append("  preflight ").append(told, "bold red" if unsafe else "yellow" if wrong else "green")
+        wrong = [finding for finding in view.findings if finding.severity in {Severity.UNSAFE, Severity.WARNING}]
+        unsafe = any(finding.severity is Severity.UNSAFE for finding in wrong)
+        summary = ", ".join(finding.name for finding in wrong) or "in order"
+        line.append("  preflight ").append(summary, "bold red" if unsafe else "yellow" if wrong else "green")
     return line
 
 
@@ -110,7 +110,7 @@ def _cells(row: Row, tail: int, width: int) -> list[Text]:
     does = row.why if row.state in UNHEALTHY else row.step or ""
     if not does and row.open_s is not None:
         does = f"open {labels.seconds(row.open_s)}"
-    told = [
+    texts = [
         Text(str(row.partition)),
         Text(f"{labels.STATE_SIGNS[row.state]} {row.state}", style),
         Text(_short(does or "", _NARROW if width >= _WIDE else 14), style if row.state in UNHEALTHY else ""),
@@ -120,21 +120,23 @@ def _cells(row: Row, tail: int, width: int) -> list[Text]:
         _last(row.last),
     ]
     if tail <= 0:
-        return told
+        return texts
     strip = Text()
     if row.strip is not None:
-        for sign, one in cells(row.strip, tail)[-tail:]:
-            strip.append(sign, one)
-    return [*told, strip]
+        for sign, style_ in cells(row.strip, tail)[-tail:]:
+            strip.append(sign, style_)
+    return [*texts, strip]
 
 
-def _last(one: Transaction | None) -> Text:
-    if one is None:
+def _last(transaction: Transaction | None) -> Text:
+    if transaction is None:
         return Text(labels.NONE, "dim")
-    text = Text(f"{labels.OUTCOME_SIGNS[one.outcome]} ", _OUTCOMES[one.outcome]).append(labels.records(one))
-    if one.seconds is not None:
-        text.append(f" {labels.seconds(one.seconds)}")
-    return text.append(f" {one.producer_id}:{one.epoch}", "dim")
+    text = Text(f"{labels.OUTCOME_SIGNS[transaction.outcome]} ", _OUTCOMES[transaction.outcome]).append(
+        labels.records(transaction)
+    )
+    if transaction.seconds is not None:
+        text.append(f" {labels.seconds(transaction.seconds)}")
+    return text.append(f" {transaction.producer_id}:{transaction.epoch}", "dim")
 
 
 def _foot(view: View, height: int) -> Iterator[Text]:
@@ -144,9 +146,9 @@ def _foot(view: View, height: int) -> Iterator[Text]:
             f"{labels.STATE_SIGNS[row.state]} partition {row.partition} {row.state}: {row.why}", _STYLES[row.state]
         )
     if height >= len(view.rows) + _NARROW:
-        for one in view.transactions[:_TRANSACTIONS]:
-            yield Text(f"{labels.OUTCOME_SIGNS[one.outcome]} ", _OUTCOMES[one.outcome]).append(
-                labels.of_transaction(one), "dim"
+        for transaction in view.transactions[:_TRANSACTIONS]:
+            yield Text(f"{labels.OUTCOME_SIGNS[transaction.outcome]} ", _OUTCOMES[transaction.outcome]).append(
+                labels.of_transaction(transaction), "dim"
             )
     for note in view.notes:
         yield Text(f"not told: {note}", "cyan")
@@ -156,7 +158,7 @@ def sparkline(values: tuple[float, ...], most: int) -> str:
     """The newest values as blocks, the highest of them full."""
     shown = values[-most:]
     top = max(shown, default=0.0)
-    return "".join(_LEVELS[round(one / top * (len(_LEVELS) - 1))] if top else _LEVELS[1] for one in shown)
+    return "".join(_LEVELS[round(value / top * (len(_LEVELS) - 1))] if top else _LEVELS[1] for value in shown)
 
 
 def _short(text: str, most: int) -> str:
@@ -261,7 +263,9 @@ def _settled(desk: PollGroup) -> View:
     while True:
         view = desk.view()
         waiting = [
-            one for one in view.source_statuses.values() if not one.off and one.age_s is None and one.stale is None
+            source_status
+            for source_status in view.source_statuses.values()
+            if not source_status.off and source_status.age_s is None and source_status.stale is None
         ]
         looking = LOOKING in view.totals.states or (bool(view.rows) and view.totals.rate is None)
         failed = view.source_statuses["flow"].stale is not None  # no state and no rate comes any more

@@ -131,11 +131,11 @@ class XrayCollector:
     def _positions(self, partitions: Sequence[int]) -> dict[int, int]:
         whose = (self._connection, self._wanted.group, self._wanted.input)
         try:
-            found = committed_by(*whose, partitions, READ_UNCOMMITTED, Deadline(_ASK_S))
+            committed = committed_by(*whose, partitions, READ_UNCOMMITTED, Deadline(_ASK_S))
         except BrewError as error:
             self._not_told.append(f"positions of group {self._wanted.group}: {error}")
             return {}
-        return {partition: position.offset for partition, position in found.items() if position is not None}
+        return {partition: position.offset for partition, position in committed.items() if position is not None}
 
     def _commits(self, raw: RawLogs) -> dict[int, list[tuple[int, int]]]:
         """The group's commits over time, as far as compaction has left them."""
@@ -154,7 +154,7 @@ class XrayCollector:
 
 
 def _topics(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(checked_topic(one, "--topic") for one in value)
+    return tuple(checked_topic(topic, "--topic") for topic in value)
 
 
 def _file(_context: click.Context, _parameter: click.Parameter, value: Path | None) -> Path | None:
@@ -215,16 +215,16 @@ def xray(
     html = out is not None and out.suffix == ".html"
     wanted = XrayRequest(roles, more["topic"], more["group"], window, journal, over_time=html)
     with progress() as report:
-        found = XrayCollector(connected(bootstrap), wanted, report).take(int(time.time() * 1000))
+        taken = XrayCollector(connected(bootstrap), wanted, report).take(int(time.time() * 1000))
     if out is not None:
-        out.write_text(xray_html.page(found) if html else xray_html.svg_document(found), "utf-8")
+        out.write_text(xray_html.page(taken) if html else xray_html.svg_document(taken), "utf-8")
     if as_json:
-        say_json(document(found))
+        say_json(document(taken))
     elif out is not None:
-        click.echo(_summary(found, out))
+        click.echo(_summary(taken, out))
     else:
         console = Console(soft_wrap=True)
-        for line in text.lines(found, console.width):
+        for line in text.lines(taken, console.width):
             console.print(line)
     return ExitCode.DONE
 
@@ -243,7 +243,7 @@ def window_of(start: int | None, until: int | None, last: int | None) -> Window:
     return Window(start, until, last if last is not None else 0 if start is not None else _LAST)
 
 
-def _summary(found: Xray, out: Path) -> str:
-    offsets = sum(strip.until - strip.start for strip in found.strips)
-    notes = "".join(f"\nnot told: {one}" for one in found.not_told)
-    return f"{out}: {len(found.strips)} partitions, {offsets:,} offsets, {out.stat().st_size / 1000:,.0f} kB{notes}"
+def _summary(xray: Xray, out: Path) -> str:
+    offsets = sum(strip.until - strip.start for strip in xray.strips)
+    notes = "".join(f"\nnot told: {note}" for note in xray.not_told)
+    return f"{out}: {len(xray.strips)} partitions, {offsets:,} offsets, {out.stat().st_size / 1000:,.0f} kB{notes}"

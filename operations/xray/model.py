@@ -180,8 +180,8 @@ class RunBuilder:
             if batch.producer_id not in self._open:
                 run.earlier = self._below.pop(batch.producer_id).told()
             self._open.setdefault(batch.producer_id, []).append(run)
-            found = sources()
-            run.first, run.last = found or (None, None)
+            sources_ = sources()
+            run.first, run.last = sources_ or (None, None)
 
     def _end(self, batch: RawBatch) -> None:
         """A marker ends what its producer id has open, whatever the epoch: a fence's marker carries the next one."""
@@ -205,8 +205,8 @@ class RunBuilder:
     def _close(self, run: Run) -> None:
         """Read the last source where the run had more batches than one."""
         if (read := self._ends.pop(id(run), None)) is not None:
-            found = read()
-            run.last = None if found is None else found[1]
+            sources = read()
+            run.last = None if sources is None else sources[1]
 
     def finish(self) -> list[Run]:
         """The runs in offset order, those of transactions without an end included."""

@@ -31,7 +31,7 @@ def lines(xray: Xray, width: int) -> Iterator[Text]:
     room = max(_LEAST, width - _LABEL - 1)
     for partition, indices in xray.by_partition().items():
         yield Text(f"partition {partition}", "bold")
-        for strip in (xray.strips[at] for at in indices):
+        for strip in (xray.strips[index] for index in indices):
             drawn = Text(f"{xray.role(strip)[: _LABEL - 1]:<{_LABEL}}")
             for sign, style in cells(strip, room):
                 drawn.append(sign, style)
@@ -42,8 +42,8 @@ def lines(xray: Xray, width: int) -> Iterator[Text]:
         sign, style = _SIGNS[kind]
         legend.append(sign, style).append(f" {kind.words}  ")
     yield legend
-    for one in xray.not_told:
-        yield Text(f"not told: {one}", "cyan")
+    for note in xray.not_told:
+        yield Text(f"not told: {note}", "cyan")
 
 
 def cells(strip: Strip, room: int) -> list[tuple[str, str]]:
@@ -58,10 +58,10 @@ def cells(strip: Strip, room: int) -> list[tuple[str, str]]:
     count = min(span, room)
     each = min(_WIDEST_OFFSET, room // span) if span <= room else 1
     size = -(-span // count)
-    found = [_NOTHING] * -(-span // size)
+    signs = [_NOTHING] * -(-span // size)
     for column in binned(strip, count):
-        found[(column.start - strip.start) // size] = _SIGNS[_foremost(column)]
-    return [one for one in found for _ in range(each)]
+        signs[(column.start - strip.start) // size] = _SIGNS[_foremost(column)]
+    return [sign for sign in signs for _ in range(each)]
 
 
 def _foremost(column: Column) -> Kind:
@@ -86,14 +86,14 @@ def document(xray: Xray) -> dict[str, Any]:
         "taken": labels.date(xray.taken_ms),
         "group": xray.group,
         "strips": [{"role": xray.role(strip), **_strip(strip)} for strip in xray.strips],
-        "steps": [{"at_ms": one.at_ms, "step": one.name, "partition": one.partition} for one in xray.told],
+        "steps": [{"at_ms": event.at_ms, "step": event.name, "partition": event.partition} for event in xray.told],
         "not_told": list(xray.not_told),
     }
 
 
 def _strip(strip: Strip) -> dict[str, Any]:
-    log, found = strip.log, columns(strip, MOST_COLUMNS)
-    exact = all(one.run is not None for one in found)
+    log, drawn = strip.log, columns(strip, MOST_COLUMNS)
+    exact = all(column.run is not None for column in drawn)
     return {
         "topic": strip.topic,
         "partition": strip.partition,
@@ -105,7 +105,7 @@ def _strip(strip: Strip) -> dict[str, Any]:
         "group": strip.group,
         "records": {kind.value: count for kind, count in strip.counts().items()},
         "empty_offsets": strip.gaps(),
-        "runs" if exact else "bins": [_bin(one) if one.run is None else _run(one.run) for one in found],
+        "runs" if exact else "bins": [_bin(column) if column.run is None else _run(column.run) for column in drawn],
     }
 
 
@@ -141,5 +141,5 @@ def _run(run: Run) -> dict[str, Any]:
     }
 
 
-def _place(at: Any) -> str:
-    return f"{at.topic}/{at.partition}/{at.offset}"
+def _place(source: Any) -> str:
+    return f"{source.topic}/{source.partition}/{source.offset}"

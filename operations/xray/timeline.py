@@ -56,7 +56,7 @@ def read(lines: Iterable[Entry]) -> tuple[list[Attempt], list[TimelineEvent]]:
     """
     current: dict[tuple[int, str, int], Attempt] = {}
     done: list[Attempt] = []
-    told: list[TimelineEvent] = []
+    events: list[TimelineEvent] = []
     for line in lines:
         place = line.fields
         if line.step is Step.READ or not {"topic", "partition", "start", "until"} <= place.keys():
@@ -71,20 +71,20 @@ def read(lines: Iterable[Entry]) -> tuple[list[Attempt], list[TimelineEvent]]:
         current[key] = _next(attempt, line, at_ms)
         name = _name(line)
         if name is not None:
-            told.append(_timeline_event(attempt, name, at_ms, crash=name == _CRASHED))
+            events.append(_timeline_event(attempt, name, at_ms, crash=name == _CRASHED))
         if line.step is Step.OUTCOME:
             done.append(current.pop(key))
     for attempt in current.values():
         done.append(attempt)
-        told.append(_timeline_event(attempt, f"no sign of life after {attempt.last}", attempt.last_ms, crash=True))
-    return done, sorted(told, key=lambda one: one.at_ms)
+        events.append(_timeline_event(attempt, f"no sign of life after {attempt.last}", attempt.last_ms, crash=True))
+    return done, sorted(events, key=lambda event: event.at_ms)
 
 
 def _next(attempt: Attempt, line: Entry, at_ms: int) -> Attempt:
-    found = replace(attempt, last_ms=at_ms, last=f"{line.step} ({line.phase})")
+    later = replace(attempt, last_ms=at_ms, last=f"{line.step} ({line.phase})")
     if attempt.flushed:
-        return found
-    return replace(found, wrote_ms=at_ms, flushed=(line.step, line.phase) == (Step.FLUSH, Phase.DONE))
+        return later
+    return replace(later, wrote_ms=at_ms, flushed=(line.step, line.phase) == (Step.FLUSH, Phase.DONE))
 
 
 def _name(line: Entry) -> str | None:
@@ -143,17 +143,17 @@ def _flushed(run: Run, by_source: Mapping[tuple[str, int], Sequence[Attempt]]) -
 def timeline(
     strips: Sequence[Strip],
     positions: Positions,
-    told: Sequence[TimelineEvent],
+    events: Sequence[TimelineEvent],
     input_topic: str,
     now_ms: int,
     most: int = MOST_FRAMES,
 ) -> Timeline:
     """At most ``most`` moments: all of them when they are that few, else every n-th, and each crash."""
     times = {now_ms, *_times(strips)}
-    times.update(at for some in positions.values() for at, _ in some)
-    times.update(one.at_ms for one in told)
+    times.update(offset for position in positions.values() for offset, _ in position)
+    times.update(event.at_ms for event in events)
     times.discard(0)  # a record without a time is there from the beginning
-    moments = _thinned(sorted(times), {one.at_ms for one in told if one.crash}, most)
+    moments = _thinned(sorted(times), {event.at_ms for event in events if event.crash}, most)
     empty = Timeline(moments, ())
     bounds = tuple(tuple(_bounds(strip, empty, positions if strip.topic == input_topic else {})) for strip in strips)
     return Timeline(moments, bounds)
@@ -171,7 +171,7 @@ def _thinned(times: Sequence[int], kept: set[int], most: int) -> tuple[int, ...]
     if len(times) <= most:
         return tuple(times)
     step = (len(times) - 1) / (most - 1)
-    chosen = {times[round(at * step)] for at in range(most)}
+    chosen = {times[round(index * step)] for index in range(most)}
     return tuple(sorted(chosen | set(sorted(kept & set(times))[-most:])))
 
 
@@ -183,28 +183,28 @@ def _bounds(strip: Strip, line: Timeline, positions: Positions) -> Iterator[Boun
         written, ended = line.written(run), line.ended(run)
         if written < count:
             ends[written] = max(ends[written], run.end)
-        for at in range(written, min(ended, count)):
-            lowest_open[at] = min(lowest_open[at], run.start)
+        for index in range(written, min(ended, count)):
+            lowest_open[index] = min(lowest_open[index], run.start)
     committed = list(positions.get(strip.partition, ()))
     end, group, upcoming = strip.start, None, 0
-    for at, moment in enumerate(line.moments[:-1]):
-        end = max(end, ends[at])
+    for index, moment in enumerate(line.moments[:-1]):
+        end = max(end, ends[index])
         while upcoming < len(committed) and committed[upcoming][0] <= moment:
             group = committed[upcoming][1]
             upcoming += 1
-        yield Bounds(min(lowest_open[at], end), end, group)
+        yield Bounds(min(lowest_open[index], end), end, group)
     yield Bounds(strip.log.last_stable, strip.log.end, strip.group)
 
 
 def effective_commits(batches: Iterable[OffsetBatch]) -> dict[int, list[tuple[int, int]]]:
     """Partition -> (ms, offset), in order; a commit inside of a transaction counts from its commit marker on."""
-    found: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    commits_by: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     pending: dict[int, list[OffsetCommit]] = {}
 
     def take(commits: Iterable[OffsetCommit], at_ms: int) -> None:
-        for one in commits:
-            if one.until is not None:
-                found[one.partition].append((at_ms, one.until))
+        for commit in commits:
+            if commit.until is not None:
+                commits_by[commit.partition].append((at_ms, commit.until))
 
     for batch in batches:
         raw = batch.raw
@@ -216,7 +216,7 @@ def effective_commits(batches: Iterable[OffsetBatch]) -> dict[int, list[tuple[in
                 pending.setdefault(raw.producer_id, []).extend(batch.commits)
         else:
             take(batch.commits, raw.max_timestamp)
-    return dict(found)
+    return dict(commits_by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ class Xray:
 
     def by_partition(self) -> dict[int, list[int]]:
         """Partition -> indices of its strips, so that input and output stand above each other."""
-        found: dict[int, list[int]] = {}
-        for at, strip in enumerate(self.strips):
-            found.setdefault(strip.partition, []).append(at)
-        return dict(sorted(found.items()))
+        strips_by: dict[int, list[int]] = {}
+        for index, strip in enumerate(self.strips):
+            strips_by.setdefault(strip.partition, []).append(index)
+        return dict(sorted(strips_by.items()))

@@ -159,7 +159,7 @@ def test_who_looks_from_beside_is_no_sign_that_the_loop_lives(scene: Scene) -> N
         scene.after(3).told(PLACE, 10, 10)
     assert scene.partition().lag == 10
     scene.after(1).told(PLACE, 10, 10)
-    scene.recorder.unanswered("no broker", look=False)
+    scene.recorder.unanswered("no broker", refresh=False)
     assert (scene.state(), scene.partition().polled_age_s) == (PartitionState.STUCK, 301)
     assert not scene.recorder.status().live.ok
 
