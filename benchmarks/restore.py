@@ -99,7 +99,7 @@ def measure(
             sample = list(range(partition, keys, PARTITIONS * 997))
             if store.get([key_of(n) for n in sample]) != [value_of(n) for n in sample]:
                 raise SystemExit(f"{name}: partition {partition} holds other values than were written")
-            checked.append(0 if store.standing is None else store.standing.keys)
+            checked.append(0 if store.checkpoint is None else store.checkpoint.keys)
         close()
 
     run.close_stores = check_and_close  # type: ignore[method-assign]

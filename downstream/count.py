@@ -290,10 +290,10 @@ def _names(distinct: Distinct, batches: Callable[[], Iterator[list[LogRecord]]],
     missing = set(distinct.example_digests)
     if missing:
         for batch in batches():
-            for identity_ in filter(None, map(identity, batch)):
-                if (mark := digest(identity_)) in missing:
+            for known in filter(None, map(identity, batch)):
+                if (mark := digest(known)) in missing:
                     missing.discard(mark)
-                    identities.append(identity_)
+                    identities.append(known)
             if not missing:
                 break
     return [example.decode("utf-8", "backslashreplace") for example in identities]

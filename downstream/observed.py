@@ -150,7 +150,7 @@ class ObservedHandler:
         self._inner, self._recorder, self._topic = inner, recorder, topic
         self._newest_ms: dict[int, int] = {}
 
-    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
+    def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
         """
         As the pattern's.
 
@@ -158,14 +158,16 @@ class ObservedHandler:
             Later: what the pattern needs is away just now.
         """
         self._recorder.phase(Phase.WORKING)
-        with self._telling(seat.partition for seat in seats):
-            positions = self._inner.assigned(seats, deadline)
-        for seat in seats:
-            position = positions.get(seat.partition, seat.first)
-            self._recorder.surveyed((seat.topic, seat.partition), position, seat.last_stable, seat.last_stable)
+        with self._telling(assignment.partition for assignment in assignments):
+            positions = self._inner.assigned(assignments, deadline)
+        for assignment in assignments:
+            position = positions.get(assignment.partition, assignment.first)
+            self._recorder.surveyed(
+                (assignment.topic, assignment.partition), position, assignment.last_stable, assignment.last_stable
+            )
         return positions
 
-    def handle(self, batches: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+    def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
         """
         As the pattern's.
 
@@ -177,16 +179,16 @@ class ObservedHandler:
             (batch.partition, batch.records[-1].timestamp()[1]) for batch in batches if batch.records
         )
         with self._telling([batch.partition for batch in batches]):
-            self._inner.handle(batches, self._heard(lease))
+            self._inner.handle(batches, self._heard(context))
         for batch in batches:
             self._recorder.read((self._topic, batch.partition), len(batch.records))
 
-    def tick(self, lease: HandlerContext) -> None:
+    def tick(self, context: HandlerContext) -> None:
         """Once per round, which is what polling means."""
         self._recorder.phase(Phase.WORKING)
-        self._recorder.polled((self._topic, partition) for partition in lease.partitions)
-        with self._telling(lease.partitions):
-            self._inner.tick(self._heard(lease))
+        self._recorder.polled((self._topic, partition) for partition in context.partitions)
+        with self._telling(context.partitions):
+            self._inner.tick(self._heard(context))
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
         try:
@@ -202,16 +204,16 @@ class ObservedHandler:
         self._recorder.phase(Phase.STOPPING)
         self._inner.close(deadline)
 
-    def _heard(self, lease: HandlerContext) -> HandlerContext:
+    def _heard(self, context: HandlerContext) -> HandlerContext:
         """What the pattern reports as done goes to the loop, and to the recorder."""
-        report: Callable[[Mapping[int, int]], None] = lease.report
+        report: Callable[[Mapping[int, int]], None] = context.report
 
         def both(positions: Mapping[int, int]) -> None:
             report(positions)
             for partition, position in positions.items():
                 self._recorder.moved((self._topic, partition), position, self._newest_ms.get(partition))
 
-        return replace(lease, report=both)
+        return replace(context, report=both)
 
     @contextlib.contextmanager
     def _telling(self, partitions: Iterable[int]) -> Iterator[None]:

@@ -48,7 +48,7 @@ from operations.hanging_transactions import (
     still_hanging,
     unmatched,
 )
-from operations.options import advice, advised, bootstrap_option, connected, json_option, say_json, show
+from operations.options import advice, advised, bootstrap_option, connected, json_option, print_json, show
 
 _LOOK_S = 0.05
 _LONGEST = "transaction.max.timeout.ms"
@@ -76,13 +76,13 @@ class TransactionsSnapshot:
     """
     The open transactions, where partitions end, and the groups' positions there.
 
-    ``not_told``: what the brokers did not tell, with their reason.
+    ``unavailable``: what the brokers did not tell, with their reason.
     """
 
     cases: tuple[Diagnosis, ...]
     bounds: Mapping[Place, ReadBounds]
     groups: Mapping[str, Mapping[Place, int]]
-    not_told: tuple[str, ...]
+    unavailable: tuple[str, ...]
 
 
 def examine(connection: Connection, scope: Scope, deadline: Deadline) -> TransactionsSnapshot:
@@ -93,9 +93,9 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
         Unsupported: the brokers are older than Kafka 3.0.
     """
     client = admin(connection)
-    ends, silent = bounds(client, all_partitions(client, scope.topics, deadline), deadline)
+    ends, unanswered = bounds(client, all_partitions(client, scope.topics, deadline), deadline)
     held_back = sorted(place for place, bound in ends.items() if bound.held)
-    not_told = [f"{topic}[{partition}]: {reason}" for (topic, partition), reason in sorted(silent.items())]
+    unavailable = [f"{topic}[{partition}]: {reason}" for (topic, partition), reason in sorted(unanswered.items())]
     settings = broker_settings(client, deadline)
     longest = _LONGEST_MS if isinstance(settings, Unknown) else int(settings.get(_LONGEST, _LONGEST_MS))
     groups_there: Mapping[str, Mapping[Place, int]] = {}
@@ -107,10 +107,10 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
         if places:
             try:
                 groups_there, mute = transactions.readers(groups(client, scope.most_groups, deadline), sorted(places))
-                not_told += _unanswered_coordinators(mute)
+                unavailable += _unanswered_coordinators(mute)
             except BrewError as error:
-                not_told.append(str(error))
-    return TransactionsSnapshot(tuple(cases), ends, groups_there, tuple(not_told))
+                unavailable.append(str(error))
+    return TransactionsSnapshot(tuple(cases), ends, groups_there, tuple(unavailable))
 
 
 def _unanswered_coordinators(mute: Mapping[str, str]) -> list[str]:
@@ -193,7 +193,7 @@ def _await_end(transactions: TransactionsAdmin, case: Diagnosis, deadline: Deadl
 _STYLES = {Kind.HANGING: "bold red", Kind.LINGERING: "yellow", Kind.UNKNOWN: "cyan", Kind.OPEN: "green"}
 
 
-def row(case: Diagnosis, ward: TransactionsSnapshot, bootstrap: str) -> dict[str, Any]:
+def row(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> dict[str, Any]:
     """One open transaction as JSON."""
     known, owner = case.known, case.owner
     return {
@@ -208,8 +208,10 @@ def row(case: Diagnosis, ward: TransactionsSnapshot, bootstrap: str) -> dict[str
         "pipeline": None
         if owner is None
         else {"group": owner.group, "input": owner.topic, "partition": owner.partition},
-        "holds": [_wait(blocked_partition) for blocked_partition in blocked_partitions(case, ward.bounds, ward.groups)],
-        "read_again": reprocessed_after_abort(case, ward.groups),
+        "holds": [
+            _wait(blocked_partition) for blocked_partition in blocked_partitions(case, snapshot.bounds, snapshot.groups)
+        ],
+        "read_again": reprocessed_after_abort(case, snapshot.groups),
         "ends_by": "fence" if aborted_by_fence(case) else "marker",
         "commands": [] if aborted_by_fence(case) else [kafka_abort_command(bootstrap, hold) for hold in case.holds],
     }
@@ -226,15 +228,15 @@ def _wait(blocked: BlockedPartition) -> dict[str, Any]:
     }
 
 
-def render(ward: TransactionsSnapshot, bootstrap: str) -> list[RenderableType]:
+def render(snapshot: TransactionsSnapshot, bootstrap: str) -> list[RenderableType]:
     """A panel per transaction; none is a good sign."""
-    parts: list[RenderableType] = [_panel(case, ward, bootstrap) for case in ward.cases]
-    parts += [Text(f"not told: {note}", "cyan") for note in ward.not_told]
+    parts: list[RenderableType] = [_panel(case, snapshot, bootstrap) for case in snapshot.cases]
+    parts += [Text(f"unavailable: {note}", "cyan") for note in snapshot.unavailable]
     return parts or [Text("no transaction is open")]
 
 
-def _panel(case: Diagnosis, ward: TransactionsSnapshot, bootstrap: str) -> Panel:
-    facts = row(case, ward, bootstrap)
+def _panel(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> Panel:
+    facts = row(case, snapshot, bootstrap)
     age = "" if case.age_s is None else f", open for {case.age_s:.0f} s of {facts['timeout_s']:g} s"
     lines = [Text(case.why), Text(f"producer {case.producer_id}, epoch {case.producer_epoch}{age}")]
     if case.owner is not None:
@@ -295,21 +297,21 @@ def abort_transactions(
 
     One that fails stops no other: it is accounted for with what to do next.
     """
-    account = AbortReport()
+    report = AbortReport()
     for case in picked:
         if not agreed(case):
-            account.left.append(case)
+            report.left.append(case)
             continue
         try:
             ended = abort_transaction(connection, case, Deadline(_ENDING_END_S))
         except BrewError as error:
             why = f"{error}; {no}" if (no := _denied(error, connection)) else advice(error)
-            account.failed.append((case, why))
+            report.failed.append((case, why))
             tell(case, f"not ended: {why}")
         else:
-            (account.ended if ended else account.over).append(case)
+            (report.ended if ended else report.over).append(case)
             tell(case, ENDED if ended else _ALREADY_ENDED)
-    return account
+    return report
 
 
 def _denied(error: BrewError, connection: Connection) -> str | None:
@@ -366,17 +368,19 @@ def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: A
     older_than_s = _OLDER_THAN_S if option["older_than"] is None else option["older_than"]
     scope = Scope(option["topics"], option["group"], older_than_s, option["groups"])
     connection = connected(bootstrap)
-    ward = examine(connection, scope, Deadline(_ASK_S))
+    snapshot = examine(connection, scope, Deadline(_ASK_S))
     if not as_json:
-        show(*render(ward, bootstrap))
-    account = _abort_selected(connection, ward, names, as_json=as_json, **option) if option["abort"] else AbortReport()
-    sick = account.sick(ward.cases)
+        show(*render(snapshot, bootstrap))
+    report = (
+        _abort_selected(connection, snapshot, names, as_json=as_json, **option) if option["abort"] else AbortReport()
+    )
+    sick = report.sick(snapshot.cases)
     if as_json:
-        summary = {"sick": len(sick), **account.document(), "not_told": ward.not_told}
-        say_json(summary | {"transactions": [row(case, ward, bootstrap) for case in ward.cases]})
+        summary = {"sick": len(sick), **report.document(), "unavailable": snapshot.unavailable}
+        print_json(summary | {"transactions": [row(case, snapshot, bootstrap) for case in snapshot.cases]})
     elif not option["abort"]:
         _advise(sick)
-    if account.failed:
+    if report.failed:
         return ExitCode.REFUSED
     return ExitCode.VIOLATION if sick else ExitCode.DONE
 
@@ -394,7 +398,7 @@ def _check_usage(
 
 def _abort_selected(
     connection: Connection,
-    ward: TransactionsSnapshot,
+    snapshot: TransactionsSnapshot,
     names: tuple[str, ...],
     *,
     yes: bool,
@@ -402,34 +406,34 @@ def _abort_selected(
     **option: Any,
 ) -> AbortReport:
     """End what is meant; without ``as_json`` each is told as soon as it is known."""
-    if unknown := unmatched(ward.cases, names):
+    if unknown := unmatched(snapshot.cases, names):
         raise Refused(f"no open transaction is named {unknown[0]!r}; `pipeline doctor` lists those that are there")
     everything = option["everything"]
     young = option["older_than"] is not None and bool(option["topics"] or option["group"])
-    picked = select_to_abort(ward.cases, names, everything=everything, young=young)
+    picked = select_to_abort(snapshot.cases, names, everything=everything, young=young)
 
     def agreed(case: Diagnosis) -> bool:
-        return yes or click.confirm(f"end {case.names[0]}? {_price(case, ward)}")
+        return yes or click.confirm(f"end {case.names[0]}? {_price(case, snapshot)}")
 
     def told(case: Diagnosis, outcome: str) -> None:
         if not as_json:
-            price = f"; {_price(case, ward)}" if outcome == ENDED else ""
+            price = f"; {_price(case, snapshot)}" if outcome == ENDED else ""
             show(Text(f"{case.names[0]}: {outcome}{price}"))
 
-    account = abort_transactions(connection, picked, agreed, told)
+    report = abort_transactions(connection, picked, agreed, told)
     spared = [
         diagnosis
-        for diagnosis in ward.cases
+        for diagnosis in snapshot.cases
         if everything and diagnosis.kind is Kind.LINGERING and diagnosis not in picked
     ]
     for case in spared:
         told(case, "left alone, it is within its own time-out; --older-than with --topic or --group ends it, too")
-    account.left += spared
-    return account
+    report.left += spared
+    return report
 
 
-def _price(case: Diagnosis, ward: TransactionsSnapshot) -> str:
-    return f"read again: {reprocessed_after_abort(case, ward.groups)}"
+def _price(case: Diagnosis, snapshot: TransactionsSnapshot) -> str:
+    return f"read again: {reprocessed_after_abort(case, snapshot.groups)}"
 
 
 def _advise(sick: list[Diagnosis]) -> None:

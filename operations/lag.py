@@ -36,7 +36,7 @@ from operations.options import (
     group_option,
     input_option,
     json_option,
-    say_json,
+    print_json,
     show,
     table,
 )
@@ -58,7 +58,7 @@ class Observer:
 
     ``exact``: up to so many offsets raw batches are read to count records; behind that it is "at most".
     ``ages``: of partitions with something to read the first record is asked for, too, unless the position stood still.
-    ``silent``: what the brokers did not tell at the last look, or None.
+    ``unavailable``: what the brokers did not tell at the last look, or None.
     """
 
     def __init__(self, connection: Connection, topic: str, group: str, exact: int, *, ages: bool = True) -> None:
@@ -68,29 +68,29 @@ class Observer:
         self._admin = admin(connection)
         # Not waiting for pending offsets: an open transaction must not stop who looks at it.
         self._reader = consumer(connection, group, READ_UNCOMMITTED)
-        self.silent: str | None = None
+        self.unavailable: str | None = None
 
     def look(self, deadline: Deadline) -> list[PartitionSnapshot]:
         """All partitions now; the position first, so that it never exceeds the log read after it."""
         found = range(topics.describe_one(self._admin, self._topic, deadline).partitions)
         positions = committed(self._reader, self._topic, found, deadline)
         logs = log_offsets(self._admin, self._topic, found, deadline)
-        looks = [_plain(p, logs[p], positions[p]) for p in found]
-        if all(snapshot.log.end == snapshot.position for snapshot in looks):
-            return looks
-        self.silent = None
+        snapshots = [_plain(p, logs[p], positions[p]) for p in found]
+        if all(snapshot.log.end == snapshot.position for snapshot in snapshots):
+            return snapshots
+        self.unavailable = None
         try:
             with open_transactions_admin(self._connection, deadline) as transactions:
-                return self._deep(looks, transactions, deadline)
+                return self._deep(snapshots, transactions, deadline)
         except BrewError as error:
-            self.silent = str(error)
-            return looks
+            self.unavailable = str(error)
+            return snapshots
 
     def _deep(
-        self, looks: list[PartitionSnapshot], transactions: TransactionsAdmin, deadline: Deadline
+        self, snapshots: list[PartitionSnapshot], transactions: TransactionsAdmin, deadline: Deadline
     ) -> list[PartitionSnapshot]:
-        blocked = [snapshot.partition for snapshot in looks if snapshot.log.last_stable < snapshot.log.end]
-        behind = [snapshot.partition for snapshot in looks if snapshot.position < snapshot.log.last_stable]
+        blocked = [snapshot.partition for snapshot in snapshots if snapshot.log.last_stable < snapshot.log.end]
+        behind = [snapshot.partition for snapshot in snapshots if snapshot.position < snapshot.log.last_stable]
         holders = self._if_told(lambda: self._holders(transactions, blocked))
         ids = {str(TransactionalId(self._group, self._topic, p)): p for p in behind}
         own = self._if_told(
@@ -105,7 +105,7 @@ class Observer:
                 holders.get(snapshot.partition, ()),
                 own.get(snapshot.partition),
             )
-            for snapshot in looks
+            for snapshot in snapshots
         ]
         return [self._aged(snapshot, transactions.raw, deadline) for snapshot in deep] if self._ages else deep
 
@@ -119,7 +119,7 @@ class Observer:
                 span = (snapshot.position, snapshot.log.last_stable)
                 found = first_visible(raw, self._topic, snapshot.partition, *span, deadline)
             except BrewError as error:
-                self.silent, found = str(error), FirstVisible()
+                self.unavailable, found = str(error), FirstVisible()
             self._first[snapshot.partition] = snapshot.position, found
         return replace(
             snapshot, remaining=Remaining(0) if found.nothing else snapshot.remaining, oldest_ms=found.time_ms
@@ -130,7 +130,7 @@ class Observer:
         try:
             return ask()
         except BrewError as error:
-            self.silent = str(error)
+            self.unavailable = str(error)
             return {}
 
     def _holders(
@@ -262,7 +262,7 @@ def lag(
         before = observer.look(Deadline(_ASK_S))
         if not watch:
             document = _next(observer, before, interval)[1]
-            say_json(document | {"topic": topic, "group": group}) if as_json else show(
+            print_json(document | {"topic": topic, "group": group}) if as_json else show(
                 lag_table(document, topic, group)
             )
             bad = bool(set(fail_on) & document["states"].keys()) or late(document, fail_older_than)
@@ -300,7 +300,7 @@ def _watch(
             except (DeadlineExceeded, KafkaFailure) as error:  # brokers come back; whoever watches wants to see that
                 document = document_of([], [], 0, str(error)) | {"exact": False}
             if live is None:
-                say_json(document | {"topic": topic, "group": group}, lines=True)
+                print_json(document | {"topic": topic, "group": group}, lines=True)
             else:
                 live.update(lag_table(document, topic, group), refresh=True)
 
@@ -310,11 +310,11 @@ def _next(
 ) -> tuple[list[PartitionSnapshot], dict[str, Any]]:
     threading.Event().wait(interval_s)
     now = observer.look(Deadline(_ASK_S))
-    return now, document_of(before, now, int(time.time() * 1000), observer.silent)
+    return now, document_of(before, now, int(time.time() * 1000), observer.unavailable)
 
 
 def document_of(
-    before: list[PartitionSnapshot], now: list[PartitionSnapshot], now_ms: int, silent: str | None
+    before: list[PartitionSnapshot], now: list[PartitionSnapshot], now_ms: int, unavailable: str | None
 ) -> dict[str, Any]:
     """Two looks as one document; partitions that are new since the first are compared with themselves."""
     known: Mapping[int, PartitionSnapshot] = {snapshot.partition: snapshot for snapshot in before}
@@ -328,7 +328,7 @@ def document_of(
         "exact": total.exact,
         "lag_s": round(max(ages), 1) if ages else None,
         "states": Counter(reason.state.value for _, reason in reasons),
-        "not_told": silent,
+        "unavailable": unavailable,
         "partitions": [_row(snapshot, reason, now_ms) for snapshot, reason in reasons],
     }
 
@@ -381,8 +381,8 @@ def lag_table(document: Mapping[str, Any], topic: str, group: str) -> Group:
     total = str(Remaining(document["remaining"], document["exact"]))
     oldest = f", the oldest is {_age(document['lag_s'])} old" if document["lag_s"] else ""
     lines = [Text(f"{total} records to read{oldest}")]
-    if document["not_told"]:
-        lines.append(Text(f"not told: {document['not_told']}", "cyan"))
+    if document["unavailable"]:
+        lines.append(Text(f"unavailable: {document['not_told']}", "cyan"))
     return Group(drawn, *lines)
 
 

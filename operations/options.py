@@ -162,6 +162,6 @@ def progress() -> Iterator[Report]:
         yield report
 
 
-def say_json(document: object, *, lines: bool = False) -> None:
+def print_json(document: object, *, lines: bool = False) -> None:
     """One document; with ``lines`` one line of a stream of them."""
     click.echo(orjson.dumps(document, option=0 if lines else orjson.OPT_INDENT_2).decode())

@@ -23,7 +23,7 @@ from brew.preflight import checks, timeouts
 from brew.preflight.checks import chain_of, positions, roles, run_checks
 from brew.preflight.finding import Finding, Severity
 from brew.settings import PipelineSettings
-from operations.options import advised, connected, json_option, plain_table, say_json, show
+from operations.options import advised, connected, json_option, plain_table, print_json, show
 
 _ASK_S = 30.0
 _FEATURE = "transaction.version"
@@ -69,7 +69,7 @@ def preflight(*, explain: bool, as_json: bool, **option: Any) -> ExitCode:
     if as_json:
         allowed = sorted(settings.allow)
         document = {"refuses": bool(left), "counts": counts, "allowed": allowed}
-        say_json(document | {"findings": [finding.document() for finding in findings]})
+        print_json(document | {"findings": [finding.document() for finding in findings]})
     else:
         show(findings_table(findings))
         summary = ", ".join(
@@ -91,7 +91,7 @@ def _explain(settings: PipelineSettings, *, as_json: bool) -> ExitCode:
     chain = chain_of(settings, facts)
     chain_document = timeouts.explained(settings, chain, facts.number(timeouts.OFFSETS_RETENTION_MIN))
     if as_json:
-        say_json(chain_document)
+        print_json(chain_document)
     else:
         click.echo(timeouts.chain_text(chain_document))
         show(_timeouts(chain_document))

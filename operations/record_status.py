@@ -25,7 +25,7 @@ class RecordState(enum.StrEnum):
 class RecordWriter:
     """Who wrote a record, and the marker behind it, if there is one."""
 
-    fate: RecordState
+    state: RecordState
     producer_id: int = -1
     producer_epoch: int = -1
     marker_offset: int | None = None
@@ -58,8 +58,8 @@ class RecordStateFinder:
             return RecordWriter(RecordState.PLAIN, own.producer_id, own.producer_epoch)
         if end is None:
             return RecordWriter(RecordState.OPEN, own.producer_id, own.producer_epoch)
-        fate = RecordState.COMMITTED if end.marker == "commit" else RecordState.ABORTED
-        return RecordWriter(fate, own.producer_id, own.producer_epoch, end.base_offset, end.producer_epoch)
+        state = RecordState.COMMITTED if end.marker == "commit" else RecordState.ABORTED
+        return RecordWriter(state, own.producer_id, own.producer_epoch, end.base_offset, end.producer_epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +72,21 @@ class Visibility:
 
 def visibility(offset: int, written: RecordWriter, log: LogOffsets) -> Visibility:
     """What a `read_committed` reader is given."""
-    if written.fate is RecordState.ABORTED:
+    if written.state is RecordState.ABORTED:
         ended = f"aborted by the marker at {written.marker_offset}"
         if written.marker_epoch is not None and written.marker_epoch > written.producer_epoch:
             ended += f" (epoch {written.marker_epoch}, newer than the writer's: a fence or its time-out ended it)"
         else:
             ended += " (its own writer ended it)"
         return Visibility(visible=False, rule=ended)
-    if written.fate is RecordState.OPEN:
+    if written.state is RecordState.OPEN:
         return Visibility(visible=False, rule="its transaction is still open: no marker yet")
-    if written.fate is RecordState.UNKNOWN:
+    if written.state is RecordState.UNKNOWN:
         return Visibility(visible=False, rule="no batch holds it: retention or compaction took it")
     if offset >= log.last_stable:
         behind = f"not below the last stable offset {log.last_stable}"
         return Visibility(visible=False, rule=f"{behind}: an older transaction is open, and readers wait for it")
-    if written.fate is RecordState.PLAIN:
+    if written.state is RecordState.PLAIN:
         return Visibility(visible=True, rule="no transaction, and below the last stable offset")
     return Visibility(visible=True, rule=f"committed by the marker at {written.marker_offset}")
 

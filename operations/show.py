@@ -30,7 +30,7 @@ from brew.offsets import LogOffsets
 from brew.signals import Stopped
 from operations.explain.command import since
 from operations.labels import iso, printable, utc
-from operations.options import advised, bootstrap_option, connected, json_option, say_json, table
+from operations.options import advised, bootstrap_option, connected, json_option, print_json, table
 
 _ASK_S = 60.0
 _POLL_S = 0.5
@@ -77,17 +77,17 @@ class RecordStates:
 
     def add(self, batch: RawBatch) -> None:
         """Take the next batch of the log."""
-        fate = "plain"
+        state = "plain"
         if batch.control:
             ended = "committed" if batch.marker == "commit" else "aborted"
             for index in self._open.pop(batch.producer_id, ()):
                 self._fates[index] = ended
-            fate = f"{batch.marker or 'control'}{_MARKER}"
+            state = f"{batch.marker or 'control'}{_MARKER}"
         elif batch.transactional:
-            fate = "open"
+            state = "open"
             self._open.setdefault(batch.producer_id, []).append(len(self._batches))
         self._batches.append(batch)
-        self._fates.append(fate)
+        self._fates.append(state)
 
     def undecided(self, below: int) -> bool:
         """Some transaction with records below this offset has no marker yet."""
@@ -108,14 +108,14 @@ def content_document(content: bytes | None) -> dict[str, Any]:
         return {"base64": base64.b64encode(content).decode()}
 
 
-def document(record: LogRecord, fate: str, batch: RawBatch | None, topic: str) -> dict[str, Any]:
+def document(record: LogRecord, state: str, batch: RawBatch | None, topic: str) -> dict[str, Any]:
     """One record as JSON."""
     return {
         "topic": topic,
         "partition": record.partition(),
         "offset": record.offset(),
         "timestamp_ms": record.timestamp()[1],
-        "fate": fate,
+        "fate": state,
         "producer_id": None if batch is None or batch.producer_id < 0 else batch.producer_id,
         "producer_epoch": None if batch is None or batch.producer_id < 0 else batch.producer_epoch,
         "key": content_document(record.key()),
@@ -124,14 +124,14 @@ def document(record: LogRecord, fate: str, batch: RawBatch | None, topic: str) -
     }
 
 
-def marker_document(partition: int, batch: RawBatch, fate: str, topic: str) -> dict[str, Any]:
+def marker_document(partition: int, batch: RawBatch, state: str, topic: str) -> dict[str, Any]:
     """One control marker as JSON; it has no key, value or headers that a reader is given."""
     return {
         "topic": topic,
         "partition": partition,
         "offset": batch.base_offset,
         "timestamp_ms": batch.max_timestamp,
-        "fate": fate,
+        "fate": state,
         "producer_id": batch.producer_id,
         "producer_epoch": batch.producer_epoch,
     }
@@ -171,15 +171,15 @@ class Reader:
 
     def span(self, partition: int, start: int, until: int, log: LogOffsets) -> list[dict[str, Any]]:
         """The records of `[start, until)` in order, as documents; markers among them where they are wanted."""
-        wanted, fates = self.wanted, RecordStates()
+        wanted, states = self.wanted, RecordStates()
         for batch, _ in self._raw.batches(wanted.topic, partition, start, log.end, Deadline(_ASK_S)):
-            if batch.base_offset >= until and not fates.undecided(until):
+            if batch.base_offset >= until and not states.undecided(until):
                 break
-            fates.add(batch)
-        batches = [(batch, fate) for batch, fate in fates.told() if batch.base_offset < until]
+            states.add(batch)
+        batches = [(batch, state) for batch, state in states.told() if batch.base_offset < until]
         documents = [
-            marker_document(partition, batch, fate, wanted.topic)
-            for batch, fate in batches
+            marker_document(partition, batch, state, wanted.topic)
+            for batch, state in batches
             if wanted.markers and batch.control and batch.base_offset >= start
         ]
         data = iter([entry for entry in batches if not entry[0].control])
@@ -189,8 +189,8 @@ class Reader:
                 while current is not None and current[0].last_offset < record.offset():
                     current = next(data, None)
                 if wanted.key is None or record.key() == wanted.key:
-                    raw, fate = (None, "unknown") if current is None else current
-                    documents.append(document(record, fate, raw, wanted.topic))
+                    raw, state = (None, "unknown") if current is None else current
+                    documents.append(document(record, state, raw, wanted.topic))
         return sorted(documents, key=lambda one: one["offset"])
 
     def newest(self, partition: int, log: LogOffsets) -> list[dict[str, Any]]:
@@ -342,7 +342,7 @@ def show(topic: str, bootstrap: str, start: str | None, *, follow: bool, as_json
     def say(documents: list[dict[str, Any]]) -> None:
         if as_json:
             for document in documents:
-                say_json(document, lines=True)
+                print_json(document, lines=True)
         elif documents:
             Console(soft_wrap=False).print(lines(documents))
 

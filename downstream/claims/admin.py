@@ -103,11 +103,21 @@ def claims_snapshot(world: ClaimsView, clock: BrokerClock, wanted: Filter) -> Cl
     rows, members, pauses = [], {}, {}
     for index, table in enumerate(world.tables):
         now = clock.now_ms(index)
-        for place, seat in table.seats.items():
+        for place, assignment in table.seats.items():
             if wanted(place[0], place[1]):
-                state = "free" if seat.owner is None else str(seat.status(now))
-                age, interval = (now - seat.heard) / 1000, seat.interval_ms / 1000
-                rows.append(Row(*GroupPartition(*place), seat.owner, state, age, interval, seat.position, seat.token))
+                state = "free" if assignment.owner is None else str(assignment.status(now))
+                age, interval = (now - assignment.heard) / 1000, assignment.interval_ms / 1000
+                rows.append(
+                    Row(
+                        *GroupPartition(*place),
+                        assignment.owner,
+                        state,
+                        age,
+                        interval,
+                        assignment.position,
+                        assignment.token,
+                    )
+                )
         for (group, topic), known in table.members.items():
             for client, member in known.items():
                 state = status(member.heard, member.interval_ms, now)

@@ -236,7 +236,7 @@ def release_command(bootstrap: str, claims: str, group: str, for_s: float, wait_
     required=True,
     help="The log's start, its last stable offset, the first record from --at on, or --offset.",
 )
-@click.option("--at", metavar="TIME", help="For --to timestamp: 2026-01-31T06:00:00Z.")
+@click.option("--at", "moment", metavar="TIME", help="For --to timestamp: 2026-01-31T06:00:00Z.")
 @click.option("--offset", type=click.IntRange(0), help="For --to offset.")
 @_wait
 @_json

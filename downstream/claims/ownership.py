@@ -103,7 +103,7 @@ class AtLeastOnce:
         self._inner, self._heartbeater = inner, keeper
         self._held: dict[int, Holding] = {}
 
-    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
+    def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
         """
         The log's position, where it knows one, stands for the group's committed offset.
 
@@ -112,16 +112,16 @@ class AtLeastOnce:
         """
         held = self._heartbeater.held()
         offsets = []
-        for seat in seats:
-            if seat.partition not in held:
-                raise RetryLater(f"partition {seat.partition} was claimed, and is not surely ours any more")
-            holding = self._held.setdefault(seat.partition, held[seat.partition])
-            if holding.token != held[seat.partition].token:
-                holding = self._held[seat.partition] = held[seat.partition]
-            offsets.append(replace(seat, committed=holding.position) if holding.position >= 0 else seat)
+        for assignment in assignments:
+            if assignment.partition not in held:
+                raise RetryLater(f"partition {assignment.partition} was claimed, and is not surely ours any more")
+            holding = self._held.setdefault(assignment.partition, held[assignment.partition])
+            if holding.token != held[assignment.partition].token:
+                holding = self._held[assignment.partition] = held[assignment.partition]
+            offsets.append(replace(assignment, committed=holding.position) if holding.position >= 0 else assignment)
         return self._inner.assigned(offsets, deadline)
 
-    def handle(self, batches: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+    def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
         """
         Do the work, and let the next heartbeat tell.
 
@@ -129,7 +129,7 @@ class AtLeastOnce:
             NotOwned: a claim is not surely ours.
         """
         self._check(batches)
-        self._inner.handle(batches, self._telling(lease))
+        self._inner.handle(batches, self._telling(context))
 
     def _check(self, batches: Sequence[PartitionBatch]) -> None:
         held = self._heartbeater.held()
@@ -137,7 +137,7 @@ class AtLeastOnce:
             if batch.partition not in held or held[batch.partition].token != self._held[batch.partition].token:
                 raise NotOwned(f"partition {batch.partition} is not surely ours: two intervals without a heartbeat")
 
-    def _telling(self, lease: HandlerContext) -> HandlerContext:
+    def _telling(self, context: HandlerContext) -> HandlerContext:
         """The lease, whose reports the log hears of, too."""
 
         def report(positions: Mapping[int, int]) -> None:
@@ -148,12 +148,12 @@ class AtLeastOnce:
             }
             self._held |= done
             self._heartbeater.progress(done)
-            lease.report(positions)
+            context.report(positions)
 
-        return replace(lease, report=report)
+        return replace(context, report=report)
 
-    def tick(self, lease: HandlerContext) -> None:
-        self._inner.tick(self._telling(lease))
+    def tick(self, context: HandlerContext) -> None:
+        self._inner.tick(self._telling(context))
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
         """Hand over: the next owner goes on exactly where this one ended."""
@@ -172,7 +172,7 @@ class AtLeastOnce:
 class AtMostOnce(AtLeastOnce):
     """Claim the messages, read back, verify, heartbeat, and only then work; a crash drops what was claimed."""
 
-    def handle(self, batches: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+    def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
         """
         Work on what could be claimed.
 
@@ -185,7 +185,7 @@ class AtMostOnce(AtLeastOnce):
                     f"offsets {batch.start} to {batch.until} of partition {batch.partition} could not be claimed"
                 )
             self._held[batch.partition] = replace(self._held[batch.partition], position=batch.until)
-            self._inner.handle([batch], lease)
+            self._inner.handle([batch], context)
 
 
 FLOWS: dict[DeliverySemantics, type[AtLeastOnce]] = {

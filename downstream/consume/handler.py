@@ -180,15 +180,15 @@ class Handler(Protocol):
     other error ends the loop. A record is done once the handler has told so by `HandlerContext.report`.
     """
 
-    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
+    def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
         """Take partitions over (also again, after `RetryLater`); return the offset to read each from."""
         ...
 
-    def handle(self, batches: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+    def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
         """Process what was read, or begin to; report what is durable by `HandlerContext.report`, now or in `tick`."""
         ...
 
-    def tick(self, lease: HandlerContext) -> None:
+    def tick(self, context: HandlerContext) -> None:
         """Once per round, with records or without: what is due by time."""
         ...
 
@@ -219,25 +219,25 @@ def topic_id_in(committed: Committed) -> str | None:
     return None if match is None else match[1]
 
 
-def start(seat: AssignedPartition) -> int:
+def start(assignment: AssignedPartition) -> int:
     """
     The group's offset; the log's first one where there is none.
 
     Raises:
         Refused: the offset is one of another topic, or retention took what was still to be read.
     """
-    if seat.committed is None:
-        return seat.first
-    where = f"{seat.topic}[{seat.partition}]"
-    if seat.committed_topic_id not in {None, seat.topic_id}:
+    if assignment.committed is None:
+        return assignment.first
+    where = f"{assignment.topic}[{assignment.partition}]"
+    if assignment.committed_topic_id not in {None, assignment.topic_id}:
         raise Refused(
-            f"topic-recreated: the group's offset {seat.committed} of {where} belongs to the topic with id "
-            f"{seat.committed_topic_id}, and the topic there now is {seat.topic_id}; "
-            f"read it with another --group, or set the group's offset to {seat.first}"
+            f"topic-recreated: the group's offset {assignment.committed} of {where} belongs to the topic with id "
+            f"{assignment.committed_topic_id}, and the topic there now is {assignment.topic_id}; "
+            f"read it with another --group, or set the group's offset to {assignment.first}"
         )
-    if seat.committed < seat.first:
+    if assignment.committed < assignment.first:
         raise Refused(
-            f"input-lost: {where} was left at {seat.committed}, and retention has taken what lies before "
-            f"{seat.first}; if these are to be left out, set the group's offset to {seat.first}"
+            f"input-lost: {where} was left at {assignment.committed}, and retention has taken what lies before "
+            f"{assignment.first}; if these are to be left out, set the group's offset to {assignment.first}"
         )
-    return seat.committed
+    return assignment.committed

@@ -158,12 +158,14 @@ class Loop:
 
     def _round(self, batches: list[PartitionBatch], deadline: Deadline) -> None:
         """One turn of the handler."""
-        lease = HandlerContext(deadline, frozenset(self._places), self._member.pause, self._member.resume, self._report)
+        context = HandlerContext(
+            deadline, frozenset(self._places), self._member.pause, self._member.resume, self._report
+        )
         try:
             if batches:
-                self._handler.handle(batches, lease)
+                self._handler.handle(batches, context)
                 self._advance(batches)
-            self._handler.tick(lease)
+            self._handler.tick(context)
             if self._unreported and self._report_due.expired():
                 self._send_report(wait=False)
         except (RetryLater, NotOwned) as error:
@@ -215,17 +217,19 @@ class Loop:
         if not partitions:
             return {}
         try:
-            seats = self._seats(partitions, deadline.part(_ASK_S))
+            assignments = self._seats(partitions, deadline.part(_ASK_S))
         except (KafkaFailure, DeadlineExceeded) as error:
             return self._unseated(partitions, error)
         patience = {p: place.patience for p, place in self._places.items()}
         places = {
-            seat.partition: _PartitionProgress(seat.first, seat.last_stable, None, patience.get(seat.partition))
-            for seat in seats
+            assignment.partition: _PartitionProgress(
+                assignment.first, assignment.last_stable, None, patience.get(assignment.partition)
+            )
+            for assignment in assignments
         }
         self._places |= places
         try:
-            positions = self._handler.assigned(seats, deadline)
+            positions = self._handler.assigned(assignments, deadline)
         except RetryLater as error:
             self._postpone(partitions, error)
             return {p: place.position for p, place in places.items()}
@@ -246,14 +250,14 @@ class Loop:
         logs = offsets.log_offsets(self._admin, settings.topic, partitions, deadline)
         whose = (settings.connection, settings.group, settings.topic)
         known = offsets.committed_by(*whose, partitions, READ_UNCOMMITTED, deadline)
-        seats = []
+        assignments = []
         for p in sorted(partitions):
             committed, log = known[p], logs[p]
             position, of = (None, None) if committed is None else (committed.offset, topic_id_in(committed))
-            seats.append(
+            assignments.append(
                 AssignedPartition(settings.topic, self._topic.topic_id, p, position, log.first, log.last_stable, of)
             )
-        return seats
+        return assignments
 
     def _check_same_topic(self, deadline: Deadline) -> None:
         """Positions and the identity that is reported beside them belong to the topic that was there at the start."""

@@ -48,7 +48,7 @@ class Start:
     alarm: str | None = None
 
 
-def start(row: OffsetRow, seat: AssignedPartition) -> Start:
+def start(row: OffsetRow, assignment: AssignedPartition) -> Start:
     """
     The database's offset, whatever Kafka's committed one is.
 
@@ -58,27 +58,27 @@ def start(row: OffsetRow, seat: AssignedPartition) -> Start:
     Raises:
         Refused: the database's position is not a position of this log.
     """
-    where = f"{seat.topic}[{seat.partition}]"
-    if row.topic_id != seat.topic_id:
+    where = f"{assignment.topic}[{assignment.partition}]"
+    if row.topic_id != assignment.topic_id:
         raise Refused(
             f"topic-recreated: the ledger's position in {where} belongs to the topic with id {row.topic_id}, and the "
-            f"topic there now is {seat.topic_id}; if its orders are new ones, delete the row of kafka_offsets"
+            f"topic there now is {assignment.topic_id}; if its orders are new ones, delete the row of kafka_offsets"
         )
-    if row.next_offset < seat.first:
+    if row.next_offset < assignment.first:
         raise Refused(
             f"input-lost: the ledger stands at {row.next_offset} of {where}, and retention has taken what lies before "
-            f"{seat.first}; if these orders are to be left out, set next_offset to {seat.first}"
+            f"{assignment.first}; if these orders are to be left out, set next_offset to {assignment.first}"
         )
-    if row.next_offset > seat.last_stable:
+    if row.next_offset > assignment.last_stable:
         raise Refused(
             f"offset-ahead: the ledger stands at {row.next_offset} of {where}, whose readers see up to "
-            f"{seat.last_stable}; is this another cluster, or was its log cut? Restore the one that fits"
+            f"{assignment.last_stable}; is this another cluster, or was its log cut? Restore the one that fits"
         )
-    if seat.committed is not None and seat.committed > row.next_offset:
+    if assignment.committed is not None and assignment.committed > row.next_offset:
         return Start(
             row.next_offset,
-            f"{ROLLBACK}: Kafka's offset of {where} is {seat.committed} and the database stands at {row.next_offset}: "
-            "it was set back; reading again from there",
+            f"{ROLLBACK}: Kafka's offset of {where} is {assignment.committed} and the database stands at "
+            f"{row.next_offset}: it was set back; reading again from there",
         )
     return Start(row.next_offset)
 
@@ -155,7 +155,7 @@ class Ledger:
     def __init__(self, group: str, topic: str) -> None:
         self._names = (group, topic)
 
-    def make(self, connection: Connection, seats: Sequence[AssignedPartition]) -> None:
+    def make(self, connection: Connection, assignments: Sequence[AssignedPartition]) -> None:
         """
         Make the rows that are missing, at the log's first offset.
 
@@ -169,7 +169,11 @@ class Ledger:
                 f"these tables are the ledger of group {foreign[0]!r} on topic {foreign[1]!r}, not of "
                 f"{self._names[0]!r} on {self._names[1]!r}; give this one tables of its own with --schema"
             )
-        columns = ([s.partition for s in seats], [s.first for s in seats], [s.topic_id for s in seats])
+        columns = (
+            [s.partition for s in assignments],
+            [s.first for s in assignments],
+            [s.topic_id for s in assignments],
+        )
         connection.execute(_MAKE, [*self._names, *columns])
 
     def lock(self, connection: Connection, partitions: Sequence[int]) -> dict[int, OffsetRow]:
@@ -235,42 +239,42 @@ class LedgerHandler:
         self._made = False
         self.booked = LedgerResult()
 
-    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
+    def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
         if not self._made:
             make_tables(self._database, self._settings.schema, TABLES)
             self._made = True
         with self._database.transaction(deadline) as connection:
-            self._ledger.make(connection, seats)
+            self._ledger.make(connection, assignments)
         with self._database.transaction(deadline) as connection:
-            rows = self._ledger.lock(connection, [seat.partition for seat in seats])
+            rows = self._ledger.lock(connection, [assignment.partition for assignment in assignments])
         starts = {}
-        for seat in seats:
-            begin = start(rows[seat.partition], seat)
+        for assignment in assignments:
+            begin = start(rows[assignment.partition], assignment)
             if begin.alarm is not None:
                 self.booked.alarms.append(begin.alarm)
                 self._tell(begin.alarm)
-            starts[seat.partition] = begin.offset
+            starts[assignment.partition] = begin.offset
         return starts
 
-    def handle(self, batches: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+    def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
         for batch in batches:
-            lease.check(batch.partition)
+            context.check(batch.partition)
         entries = [
             entry(batch.partition, record.offset(), record.value(), record.headers())
             for batch in batches
             for record in batch.records
         ]
-        with self._database.transaction(lease.deadline) as connection:
+        with self._database.transaction(context.deadline) as connection:
             self._book(connection, batches, entries)
             for batch in batches:
-                lease.check(batch.partition)
+                context.check(batch.partition)
             self._crash.at(CrashMoment.BEFORE_COMMIT)
             if self._crash.due(CrashMoment.COMMIT_IN_FLIGHT):
                 commit_and_die(connection, self._crash)
         self._crash.at(CrashMoment.AFTER_COMMIT)
         self.booked.entries += len(entries)
         self.booked.problems += sum(entry.problem is not None for entry in entries)
-        lease.report({batch.partition: batch.until for batch in batches})
+        context.report({batch.partition: batch.until for batch in batches})
 
     def _book(self, connection: Connection, batches: Sequence[PartitionBatch], entries: Sequence[Entry]) -> None:
         rows = self._ledger.lock(connection, [batch.partition for batch in batches])
@@ -279,7 +283,7 @@ class LedgerHandler:
         self._ledger.book(connection, entries)
         self._ledger.advance(connection, batches)
 
-    def tick(self, lease: HandlerContext) -> None:
+    def tick(self, context: HandlerContext) -> None:
         """Nothing is due by time."""
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:

@@ -183,7 +183,7 @@ def _run(settings: LoopSettings, receiver: Receiver, deliverer: Deliverer | None
         receiver.rejected = recorder.rejected
 
     if deliverer is not None:
-        receiver.beside.append(deliverer)
+        receiver.background.append(deliverer)
     try:
         result = consume("downstream receive", settings, receiver, given, stop, prepare)
         if deliverer is not None and not stop.is_set():

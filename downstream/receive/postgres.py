@@ -291,28 +291,33 @@ class PostgresReceiver(Receiver):
     """
 
     def __init__(
-        self, settings_: ReceiverSettings, settings: DatabaseSettings, keeping: ClaimRetention, *, outbox: bool = False
+        self,
+        receiver_settings: ReceiverSettings,
+        settings: DatabaseSettings,
+        keeping: ClaimRetention,
+        *,
+        outbox: bool = False,
     ) -> None:
-        super().__init__(settings_)
+        super().__init__(receiver_settings)
         self._settings, self._outbox = settings, outbox
         self._database = Database(settings, "brew-receive")
-        self._clean_up = CleanUp(settings, settings_.group, keeping)
-        self.beside.append(self._clean_up)
+        self._clean_up = CleanUp(settings, receiver_settings.group, keeping)
+        self.background.append(self._clean_up)
 
     def prepare(self) -> None:
         make_tables(self._database, self._settings.schema, TABLES)
 
-    def claim(self, messages: Sequence[Message], lease: HandlerContext) -> int:
+    def claim(self, messages: Sequence[Message], context: HandlerContext) -> int:
         if not messages:
             return 0
-        crash = self.ground.crash
-        with self._database.transaction(lease.deadline) as connection:
+        crash = self.settings.crash
+        with self._database.transaction(context.deadline) as connection:
             fresh = self._fresh(connection, messages)
             crash.at(CrashMoment.AFTER_CLAIM)
             if fresh:
                 self._effect(connection, fresh)
-            for partition in lease.partitions:
-                lease.check(partition)
+            for partition in context.partitions:
+                context.check(partition)
             crash.at(CrashMoment.BEFORE_COMMIT)
             if crash.due(CrashMoment.COMMIT_IN_FLIGHT):
                 commit_and_die(connection, crash)
@@ -320,16 +325,16 @@ class PostgresReceiver(Receiver):
         return len(fresh)
 
     def _fresh(self, connection: Connection, messages: Sequence[Message]) -> list[Message]:
-        claimed = connection.execute(_CLAIM, [self.ground.group, [message.message_id for message in messages]])
+        claimed = connection.execute(_CLAIM, [self.settings.group, [message.message_id for message in messages]])
         new = {row[0] for row in claimed}
         return [message for message in messages if message.message_id in new]
 
     def _effect(self, connection: Connection, fresh: Sequence[Message]) -> None:
         ids, customers, points, values, _ = (list(column) for column in zip(*fresh, strict=True))
         if self._outbox:
-            connection.execute(_ENQUEUE, [self.ground.group, ids, values])
+            connection.execute(_ENQUEUE, [self.settings.group, ids, values])
         else:
-            connection.execute(_EFFECT, [self.ground.group, ids, customers, points])
+            connection.execute(_EFFECT, [self.settings.group, ids, customers, points])
 
     def close(self, deadline: Deadline) -> None:
         self._clean_up.stop(deadline)

@@ -207,11 +207,11 @@ class Receiver:
     """A handler whose subclass claims messages and brings about their effects."""
 
     def __init__(self, settings: ReceiverSettings) -> None:
-        self.ground = settings
+        self.settings = settings
         self._begun: set[int] = set()
         self._ready = False
         self.received = ReceiverResult()
-        self.beside: list[BackgroundThread] = []
+        self.background: list[BackgroundThread] = []
         """Threads that work for this receiver, once its store is ready; what ends one ends the loop."""
         self.skipped: Callable[[int], None] = lambda _records: None
         """Hears how many records of a batch were known already."""
@@ -221,54 +221,54 @@ class Receiver:
     def prepare(self) -> None:
         """Look at the store, and make what is missing there. Raises `RetryLater` to be asked again: it is away."""
 
-    def claim(self, messages: Sequence[Message], lease: HandlerContext) -> int:
+    def claim(self, messages: Sequence[Message], context: HandlerContext) -> int:
         """Apply each new message; return how many were new. Raises `RetryLater` to be called again."""
         raise NotImplementedError
 
-    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
+    def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
         deadline.check("taking partitions over")
         self._get_ready()
-        return {seat.partition: self._start(seat) for seat in seats}
+        return {assignment.partition: self._start(assignment) for assignment in assignments}
 
     def _get_ready(self) -> None:
         if self._ready:
             return
         self.prepare()
-        for thread in self.beside:
+        for thread in self.background:
             thread.start()
         self._ready = True
 
-    def _start(self, seat: AssignedPartition) -> int:
-        if self.ground.again and seat.partition not in self._begun:
-            self._begun.add(seat.partition)
-            return seat.first
-        return start(seat)
+    def _start(self, assignment: AssignedPartition) -> int:
+        if self.settings.again and assignment.partition not in self._begun:
+            self._begun.add(assignment.partition)
+            return assignment.first
+        return start(assignment)
 
-    def handle(self, batches: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+    def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
         for batch in batches:
-            lease.check(batch.partition)
+            context.check(batch.partition)
         records = [record for batch in batches for record in batch.records]
-        found = messages(self.ground.topic, records, self.ground.identify)
-        effects = self.claim(found, lease)
+        found = messages(self.settings.topic, records, self.settings.identify)
+        effects = self.claim(found, context)
         self.received.messages += len(records)
         self.received.effects += effects
         self.received.repeated += len(records) - effects
         self.skipped(len(records) - effects)
         self._refuse(found)
-        lease.report({batch.partition: batch.until for batch in batches})
+        context.report({batch.partition: batch.until for batch in batches})
 
     def _refuse(self, messages: Sequence[Message]) -> None:
         """Count the messages that give no points, and tell the first ones."""
         refused = [message for message in messages if message.refused]
         for message in refused[: max(0, _TOLD - self.received.rejected)]:
-            self.ground.tell(f"message {message.message_id} gives no points: {message.refused}")
+            self.settings.tell(f"message {message.message_id} gives no points: {message.refused}")
         self.received.rejected += len(refused)
         if refused:
             self.rejected(BAD_QUANTITY, len(refused))
 
-    def tick(self, lease: HandlerContext) -> None:  # noqa: ARG002 - the handler's shape
+    def tick(self, context: HandlerContext) -> None:  # noqa: ARG002 - the handler's shape
         self._get_ready()  # also who is given no partition has work beside
-        for thread in self.beside:
+        for thread in self.background:
             thread.check()
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:

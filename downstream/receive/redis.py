@@ -123,9 +123,11 @@ class RedisReceiver(Receiver):
     behind the effect, that is a duplicate. An effect that fails gives the claim back at once.
     """
 
-    def __init__(self, settings_: ReceiverSettings, settings: RedisSettings, effect: Effect | None = None) -> None:
-        super().__init__(settings_)
-        self._settings, self._keys = settings, Keys(settings_.group)
+    def __init__(
+        self, receiver_settings: ReceiverSettings, settings: RedisSettings, effect: Effect | None = None
+    ) -> None:
+        super().__init__(receiver_settings)
+        self._settings, self._keys = settings, Keys(receiver_settings.group)
         self._session = _Session(settings)
         self._effect = effect or self._give_points
         self._give_back = self._session.client.register_script(_GIVE_BACK)
@@ -134,13 +136,13 @@ class RedisReceiver(Receiver):
         with self._session.mapped():
             unsafe = self._session.unsafe()
         for setting in unsafe:
-            self.ground.tell(f"at least once only: {setting}")
+            self.settings.tell(f"at least once only: {setting}")
 
-    def claim(self, messages: Sequence[Message], lease: HandlerContext) -> int:
+    def claim(self, messages: Sequence[Message], context: HandlerContext) -> int:
         fresh = 0
         for message in messages:
-            for partition in lease.partitions:
-                lease.check(partition)
+            for partition in context.partitions:
+                context.check(partition)
             with self._session.mapped():
                 fresh += self._one(message)
         return fresh
@@ -155,15 +157,15 @@ class RedisReceiver(Receiver):
             raise RetryLater(
                 f"message {message.message_id} is being worked on, for {left_s:.1f} s at most", left_s + 0.01
             )
-        self.ground.crash.at(CrashMoment.AFTER_CLAIM)
+        self.settings.crash.at(CrashMoment.AFTER_CLAIM)
         try:
             self._effect(message)
         except Exception:
             self._give_back(keys=[key], args=[token])
             raise
-        self.ground.crash.at(CrashMoment.BEFORE_COMMIT)
+        self.settings.crash.at(CrashMoment.BEFORE_COMMIT)
         client.set(key, _DONE, px=int(self._settings.keep_s * 1000))
-        self.ground.crash.at(CrashMoment.AFTER_COMMIT)
+        self.settings.crash.at(CrashMoment.AFTER_COMMIT)
         return True
 
     def _give_points(self, message: Message) -> None:
@@ -187,9 +189,11 @@ class RedisScriptReceiver(Receiver):
     again (`--again`) brings about exactly what is missing.
     """
 
-    def __init__(self, settings_: ReceiverSettings, settings: RedisSettings, *, accept_weaker: bool = False) -> None:
-        super().__init__(settings_)
-        self._settings, self._keys, self._accept = settings, Keys(settings_.group), accept_weaker
+    def __init__(
+        self, receiver_settings: ReceiverSettings, settings: RedisSettings, *, accept_weaker: bool = False
+    ) -> None:
+        super().__init__(receiver_settings)
+        self._settings, self._keys, self._accept = settings, Keys(receiver_settings.group), accept_weaker
         self._session = _Session(settings)
         self._script = self._session.client.register_script(_CLAIM_AND_EFFECT)
 
@@ -207,21 +211,21 @@ class RedisScriptReceiver(Receiver):
                 f"redis can forget claims: {'; '.join(unsafe)}. Change it, or accept duplicates with --accept-weaker"
             )
         for setting in unsafe:
-            self.ground.tell(f"at least once only: {setting}")
+            self.settings.tell(f"at least once only: {setting}")
 
-    def claim(self, messages: Sequence[Message], lease: HandlerContext) -> int:
+    def claim(self, messages: Sequence[Message], context: HandlerContext) -> int:
         fresh = 0
         for begin in range(0, len(messages), _SCRIPT_MESSAGES):
-            for partition in lease.partitions:
-                lease.check(partition)
+            for partition in context.partitions:
+                context.check(partition)
             chunk = messages[begin : begin + _SCRIPT_MESSAGES]
             names = [name(message.message_id) for message in chunk for name in (self._keys.claim, self._keys.effect)]
             arguments = [word for message in chunk for word in (message.customer, message.points)]
-            self.ground.crash.at(CrashMoment.BEFORE_COMMIT)
+            self.settings.crash.at(CrashMoment.BEFORE_COMMIT)
             with self._session.mapped():
                 kept = int(self._settings.keep_s * 1000)
                 fresh += int(self._script(keys=[self._keys.points, *names], args=[kept, *arguments]))
-            self.ground.crash.at(CrashMoment.AFTER_COMMIT)
+            self.settings.crash.at(CrashMoment.AFTER_COMMIT)
         return fresh
 
     def close(self, deadline: Deadline) -> None:  # noqa: ARG002 - the handler's shape

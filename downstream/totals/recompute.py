@@ -230,7 +230,7 @@ def _compare_states(
             continue
         store = RocksStore(place, topics.changelog.topic_id)
         try:
-            until = -1 if store.standing is None else store.standing.until
+            until = -1 if store.checkpoint is None else store.checkpoint.until
             if until == standings.get(p, -1):
                 comparison.compare(f"state {place}", wanted, dict(store.items()))
             else:

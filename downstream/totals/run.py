@@ -61,7 +61,7 @@ class _Stage:
     """One topic's partitions with their work and readers; ``seen``: committed offsets, ``goal``: where a drain ends."""
 
     topic: Topic
-    works: Mapping[int, StageTask]
+    tasks: Mapping[int, StageTask]
     readers: dict[int, RangeReader] = field(default_factory=dict)
     seen: dict[int, int] = field(default_factory=dict)
     goal: dict[int, int] | None = None
@@ -86,7 +86,7 @@ class Run:
         crash: KillAt | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        self._told_to = recorder or Recorder.unheard()
+        self._recorder = recorder or Recorder.unheard()
         self._settings, self._store_of, self._stop, self._tell, self._crash = settings, store_of, stop, tell, crash
         self.told = RunResult()
         self._stores: dict[int, Store] = {}
@@ -110,7 +110,7 @@ class Run:
             if not follow:
                 logs = self._logs(first)
                 first.goal = {p: log.last_stable for p, log in logs.items()}
-            self._told_to.phase(Phase.WORKING)
+            self._recorder.phase(Phase.WORKING)
             with (
                 self._broker_watch(follow=follow),
                 ThreadPoolExecutor(topics.input.partitions, thread_name_prefix="totals") as pool,
@@ -161,24 +161,24 @@ class Run:
     def _drained(self, second: _Stage) -> bool:
         """Nothing is left below the last stable offset, and nothing is on its way there; results can be seen."""
         patience = Deadline(self._settings.timeout_s + _GRACE_S)
-        logs = settled(self._admin, self._settings.deltas, second.works, patience)
+        logs = settled(self._admin, self._settings.deltas, second.tasks, patience)
         if any(log.last_stable > second.seen[p] for p, log in logs.items()):
             return False
         with contextlib.suppress(DeadlineExceeded):  # they are committed; whoever holds them back is none of ours
             for topic in (self._settings.changelog, self._settings.output):
-                settled(self._admin, topic, second.works, Deadline(_SHOW_S))
+                settled(self._admin, topic, second.tasks, Deadline(_SHOW_S))
         return True
 
     def _logs(self, stage: _Stage) -> dict[int, LogOffsets]:
-        return log_offsets(self._admin, stage.topic.name, stage.works, Deadline(_ASK_S))
+        return log_offsets(self._admin, stage.topic.name, stage.tasks, Deadline(_ASK_S))
 
     def _round(self, stage: _Stage, pool: ThreadPoolExecutor) -> int:
         """One attempt at each partition that has something to do; how many there were."""
         try:
-            known = committed(self._asking, stage.topic.name, stage.works, Deadline(_ASK_S))
+            known = committed(self._asking, stage.topic.name, stage.tasks, Deadline(_ASK_S))
             logs = self._logs(stage)
         except (KafkaFailure, DeadlineExceeded) as error:
-            self._told_to.unanswered(str(error))
+            self._recorder.unanswered(str(error))
             self._failed("failed", stage.topic.name, f"{type(error).__name__}: {error}")
             return 1
         self._give_up.pop(stage.topic.name, None)
@@ -188,7 +188,7 @@ class Run:
             hint = known[p]
             start = max(log.first if hint is None else hint.offset, stage.seen.get(p, 0))
             stage.seen[p] = start
-            self._told_to.surveyed((stage.topic.name, p), start, log.last_stable, log.end)
+            self._recorder.surveyed((stage.topic.name, p), start, log.last_stable, log.end)
             until = min(log.last_stable, start + self._settings.max_offsets)
             if stage.goal is not None:
                 until = min(until, stage.goal[p])
@@ -203,11 +203,11 @@ class Run:
 
     def _attempt(self, stage: _Stage, source: Source, until: int) -> None:
         """One transaction; what a next attempt can mend is counted and left to it."""
-        partition, work = source.partition, stage.works[source.partition]
+        partition, work = source.partition, stage.tasks[source.partition]
         transaction = TransactionSettings(self._settings.connection, self._settings.group, self._settings.timeout_s)
         kafka = KafkaTransaction(transaction, source.topic, partition)
-        tell = partial(self._told_to.attempted, (source.topic, partition), stage.seen[partition], until, time.time())
-        self._told_to.begun((source.topic, partition))
+        tell = partial(self._recorder.attempted, (source.topic, partition), stage.seen[partition], until, time.time())
+        self._recorder.begun((source.topic, partition))
         try:
             done = advance(
                 source, until, work, partial(self._read, stage, partition), kafka, transaction.timeout_s, self._crash

@@ -111,25 +111,25 @@ class Aggregate:
                 f"range-lost: {self.settings.deltas}[{self.partition}] begins at {position}, and nothing of it was "
                 "ever added; what lay before is gone. Count afresh with another --group"
             )
-        standing = self.store.standing
-        if standing is not None and standing.until > position:
+        checkpoint = self.store.checkpoint
+        if checkpoint is not None and checkpoint.until > position:
             self.store.wipe()  # it holds what was never committed, or what an operator took back
-            standing = None
-        if standing is None or standing.until != position:
+            checkpoint = None
+        if checkpoint is None or checkpoint.until != position:
             self._restore()
-            standing = self.store.standing
-        if (standing is None) == fresh and (standing is None or standing.until == position):
-            if standing is not None:
-                self._note_end(standing)
+            checkpoint = self.store.checkpoint
+        if (checkpoint is None) == fresh and (checkpoint is None or checkpoint.until == position):
+            if checkpoint is not None:
+                self._note_end(checkpoint)
             return None
-        holds = "nothing" if standing is None else f"the deltas below {standing.until}"
+        holds = "nothing" if checkpoint is None else f"the deltas below {checkpoint.until}"
         return (
             f"position-moved: {self.settings.changelog}[{self.partition}] holds {holds}, and the group stands at "
             f"{'no offset' if fresh else position} of {self.settings.deltas}[{self.partition}]; "
             "deltas would be counted twice or left out. Count afresh with another --group"
         )
 
-    def _note_end(self, standing: StoreCheckpoint) -> None:
+    def _note_end(self, checkpoint: StoreCheckpoint) -> None:
         """
         Raise the changelog offset from which a later restore would read.
 
@@ -137,7 +137,7 @@ class Aggregate:
         the end that counts was seen before. One seen now could hold what a newer holder has added already.
         """
         if self._seen_end is not None:
-            self.store.write({}, replace(standing, changelog=max(standing.changelog, self._seen_end)))
+            self.store.write({}, replace(checkpoint, changelog=max(checkpoint.changelog, self._seen_end)))
             self._seen_end = None
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _LOOK_EVERY_S
@@ -173,15 +173,15 @@ class Aggregate:
             self._changes[key] = value = total.encode()
             yield Output(changelog, partition, key, value)
             yield Output(output, partition, key, total.document(key))
-        standing = self.store.standing
+        checkpoint = self.store.checkpoint
         self._until = until
-        self._keys = (0 if standing is None else standing.keys) + before.count(None)
+        self._keys = (0 if checkpoint is None else checkpoint.keys) + before.count(None)
         yield Output(changelog, partition, CHECKPOINT_KEY, checkpoint_value(until, self._keys))
 
     def committed(self) -> None:
         """Only now the store changes: before, an abort would have left changes in it that are in no log."""
-        standing = self.store.standing
-        at = 0 if standing is None else standing.changelog
+        checkpoint = self.store.checkpoint
+        at = 0 if checkpoint is None else checkpoint.changelog
         self.store.write(self._changes, StoreCheckpoint(self._until, at, self._keys))
         self.dropped()
 

@@ -51,13 +51,13 @@ class Store(Protocol):
     """One partition's totals; only what is committed in Kafka ever gets in."""
 
     @property
-    def standing(self) -> StoreCheckpoint | None:
+    def checkpoint(self) -> StoreCheckpoint | None:
         """How far it is; None while it is empty."""
         ...
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
-    def write(self, changes: Changes, standing: StoreCheckpoint) -> None:
+    def write(self, changes: Changes, checkpoint: StoreCheckpoint) -> None:
         """Put changes and standing in together."""
         ...
 
@@ -80,19 +80,19 @@ class MemoryStore:
         self._standing: StoreCheckpoint | None = None
 
     @property
-    def standing(self) -> StoreCheckpoint | None:
+    def checkpoint(self) -> StoreCheckpoint | None:
         return self._standing
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return list(map(self._values.get, keys))
 
-    def write(self, changes: Changes, standing: StoreCheckpoint) -> None:
+    def write(self, changes: Changes, checkpoint: StoreCheckpoint) -> None:
         for key, value in changes.items():
             if value is None:
                 self._values.pop(key, None)
             else:
                 self._values[key] = value
-        self._standing = standing
+        self._standing = checkpoint
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         yield from self._values.items()
@@ -170,23 +170,23 @@ class RocksStore:
         self._standing = None if known is None else StoreCheckpoint.decode(known)
 
     @property
-    def standing(self) -> StoreCheckpoint | None:
+    def checkpoint(self) -> StoreCheckpoint | None:
         return self._standing
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         values: list[bytes | None] = self._db.get(list(keys))  # type: ignore[assignment]  # a list for a list
         return values
 
-    def write(self, changes: Changes, standing: StoreCheckpoint) -> None:
+    def write(self, changes: Changes, checkpoint: StoreCheckpoint) -> None:
         batch = WriteBatch(raw_mode=True)
         for key, value in changes.items():
             if value is None:
                 batch.delete(key)
             else:
                 batch.put(key, value)
-        batch.put(_CHECKPOINT_KEY, standing.encode())
+        batch.put(_CHECKPOINT_KEY, checkpoint.encode())
         self._db.write(batch)
-        self._standing = standing
+        self._standing = checkpoint
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         for key, value in self._db.items():
@@ -262,12 +262,12 @@ def restore(
         Refused: the changelog has lost records; a total built on it would be wrong.
     """
     log = settled(client, topic, [partition], Deadline(min(_SETTLE_S, deadline.budget_s)))[partition]
-    standing = store.standing
-    if standing is not None and not log.first <= standing.changelog <= log.end:
+    checkpoint = store.checkpoint
+    if checkpoint is not None and not log.first <= checkpoint.changelog <= log.end:
         store.wipe()
-        standing = None
-    start = log.first if standing is None else standing.changelog
-    until, told_keys, keys = (-1, 0, 0) if standing is None else (standing.until, standing.keys, standing.keys)
+        checkpoint = None
+    start = log.first if checkpoint is None else checkpoint.changelog
+    until, told_keys, keys = (-1, 0, 0) if checkpoint is None else (checkpoint.until, checkpoint.keys, checkpoint.keys)
     done = 0
     reader = RangeReader(connection, topic, partition, group)
     try:

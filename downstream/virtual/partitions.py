@@ -271,18 +271,18 @@ class VirtualPartitionsHandler:
         self._stored: dict[int, int] = {}
         self._store_at = 0.0
 
-    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
+    def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
         """Begin at the group's committed offset, or at the first one; what is held already goes on where it was."""
-        for seat in seats:
-            if seat.partition in self._read:
+        for assignment in assignments:
+            if assignment.partition in self._read:
                 continue
-            begin = start(seat)
-            self._topic = seat.topic
-            self._read[seat.partition], self._goals[seat.partition] = begin, seat.last_stable
-            self._virtual.assigned(TopicPartition(seat.topic, seat.partition), begin)
-        return {seat.partition: self._read[seat.partition] for seat in seats}
+            begin = start(assignment)
+            self._topic = assignment.topic
+            self._read[assignment.partition], self._goals[assignment.partition] = begin, assignment.last_stable
+            self._virtual.assigned(TopicPartition(assignment.topic, assignment.partition), begin)
+        return {assignment.partition: self._read[assignment.partition] for assignment in assignments}
 
-    def handle(self, batches: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+    def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
         """Give records to the workers, and stop reading partitions of which enough is in work."""
         for batch in batches:
             place = TopicPartition(self._topic, batch.partition)
@@ -291,20 +291,20 @@ class VirtualPartitionsHandler:
             self._read[batch.partition] = batch.until
         # After pause and resume the client takes up to a second to fetch again (measured): so only for slow handlers.
         if not self._virtual.await_room(_ROOM_S):
-            lease.pause([p for p in self._read if self._virtual.full(TopicPartition(self._topic, p))])
+            context.pause([p for p in self._read if self._virtual.full(TopicPartition(self._topic, p))])
 
-    def tick(self, lease: HandlerContext) -> None:
+    def tick(self, context: HandlerContext) -> None:
         """Store positions, read on where there is room again, and let the end of a drain wait for the workers."""
-        self._report = lease.report
-        lease.resume([p for p in self._read if not self._virtual.full(TopicPartition(self._topic, p))])
+        self._report = context.report
+        context.resume([p for p in self._read if not self._virtual.full(TopicPartition(self._topic, p))])
         if not self._follow and self._read and all(position >= self._goals[p] for p, position in self._read.items()):
-            self._await_workers(lease)
+            self._await_workers(context)
         if self._now() >= self._store_at:
             self._store(self._virtual.positions())
 
-    def _await_workers(self, lease: HandlerContext) -> None:
+    def _await_workers(self, context: HandlerContext) -> None:
         while not self._virtual.idle() and not self._stop.is_set():
-            if lease.deadline.expired():
+            if context.deadline.expired():
                 raise RetryLater("handlers are still at work", _LOOK_S)
             self._stop.wait(_LOOK_S)
 

@@ -44,7 +44,7 @@ from operations.dlq.replay import (
     replay_group,
 )
 from operations.labels import iso, printable, utc
-from operations.options import json_option, say_json
+from operations.options import json_option, print_json
 
 _MOST_SHOWN = 2000
 _PERIODS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H:00Z", "minute": "%Y-%m-%dT%H:%MZ"}
@@ -272,7 +272,7 @@ def list_command(
                 census.add(letter, replayed=letter.offset in marks[letter.partition])
     document = census.document(dead_letter)
     if as_json:
-        say_json(document)
+        print_json(document)
     else:
         _console().print(census_table(document))
     return ExitCode.DONE
@@ -281,11 +281,11 @@ def list_command(
 @dlq.command("inspect")
 @_place
 @_name("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "The input topic, for --source.")
-@click.argument("at", metavar="[PARTITION/OFFSET]", required=False)
+@click.argument("position", metavar="[PARTITION/OFFSET]", required=False)
 @click.option("--source", metavar="PARTITION/OFFSET", help="The record's place on the input instead.")
 @json_option
 def inspect_command(
-    bootstrap: str, dead_letter: str, place_text: str | None, source: str | None, *, as_json: bool, **more: Any
+    bootstrap: str, dead_letter: str, position: str | None, source: str | None, *, as_json: bool, **more: Any
 ) -> ExitCode:
     """
     Show one dead letter: reason, headers, value; bytes that are no text in hex.
@@ -295,23 +295,23 @@ def inspect_command(
       python -m pipeline dlq inspect 2/17
       python -m pipeline dlq inspect --source 2/10441 --json
     """  # noqa: D301 - click's own mark
-    if (place_text is None) is (source is None):
+    if (position is None) is (source is None):
         raise UsageError(
             "name one dead letter: PARTITION/OFFSET on the dead-letter topic, or --source PARTITION/OFFSET"
         )
-    partition, offset = _pair(place_text or source or "")
+    partition, offset = _pair(position or source or "")
     place = open_dead_letter_topics(connection(bootstrap), dead_letter)
     if source is None:
         letter = _at(place, partition, offset)
     else:
         letter = _from(place, SourcePosition(more["input"], partition, offset))
     if letter is None:
-        where = f"{more['input']}/{source}" if source is not None else f"{dead_letter}/{place_text}"
+        where = f"{more['input']}/{source}" if source is not None else f"{dead_letter}/{position}"
         raise Refused(f"there is no visible dead letter of {where}; `pipeline dlq list` counts those that are there")
     marks = place.replay_log(letter.partition).offsets
     document = letter_document(letter, replayed=letter.offset in marks)
     if as_json:
-        say_json(document)
+        print_json(document)
     else:
         _console().print(letter_table(document))
     return ExitCode.DONE
@@ -367,7 +367,7 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
         replay(place, settings, report, told)
     document = report_document(report, dead_letter, target, dry_run=settings.dry_run)
     if as_json:
-        say_json(document)
+        print_json(document)
     else:
         click.echo(summary(document))
     return ExitCode.DONE

@@ -30,8 +30,8 @@ from operations.options import (
     input_option,
     json_option,
     output_option,
+    print_json,
     progress,
-    say_json,
     show,
     table,
 )
@@ -45,19 +45,19 @@ _STYLES = {
 }
 
 
-def document(story: OrderHistory) -> dict[str, Any]:
+def document(history: OrderHistory) -> dict[str, Any]:
     """One order as JSON."""
-    verdict, why = delivery_status(story)
+    verdict, why = delivery_status(history)
     return {
-        "order": story.place,
+        "order": history.place,
         "answer": verdict.value,
         "why": why,
-        "group": {"committed": story.position, "view": story.group_view()},
-        "order_id": None if story.order is None else story.order.order_id,
-        "replay_of": None if story.order is None or story.order.replay_of is None else str(story.order.replay_of),
-        "replayed_as": list(story.replays),
-        "input": None if story.source is None else _copy(story.source),
-        "copies": [_copy(copy) for copy in story.copies],
+        "group": {"committed": history.position, "view": history.group_view()},
+        "order_id": None if history.order is None else history.order.order_id,
+        "replay_of": None if history.order is None or history.order.replay_of is None else str(history.order.replay_of),
+        "replayed_as": list(history.replays),
+        "input": None if history.source is None else _copy(history.source),
+        "copies": [_copy(copy) for copy in history.copies],
     }
 
 
@@ -66,7 +66,7 @@ def _copy(copy: Copy) -> dict[str, Any]:
     return {
         "role": copy.role,
         "at": copy.place,
-        "fate": written.fate.value,
+        "fate": written.state.value,
         "producer_id": written.producer_id,
         "producer_epoch": written.producer_epoch,
         "transactional_id": copy.transactional_id,
@@ -80,15 +80,15 @@ def _copy(copy: Copy) -> dict[str, Any]:
     }
 
 
-def verdict_document(stories: Sequence[OrderHistory]) -> dict[str, str] | None:
+def verdict_document(histories: Sequence[OrderHistory]) -> dict[str, str] | None:
     """What the records are to each other, as JSON; None where one stands for itself."""
-    found_verdict = verdict(stories)
+    found_verdict = verdict(histories)
     return None if found_verdict is None else {"verdict": found_verdict[0].value, "why": found_verdict[1]}
 
 
 def remarks(summary: Mapping[str, Any]) -> list[Text]:
     """The verdict, and what the brokers did not tell, for people."""
-    lines = [Text(f"not told: {note}", "cyan") for note in summary["not_told"]]
+    lines = [Text(f"unavailable: {note}", "cyan") for note in summary["unavailable"]]
     if summary["verdict"] is not None:
         style = "bold red" if summary["verdict"]["verdict"] == Verdict.DELIVERED_TWICE else "bold"
         lines.insert(
@@ -97,18 +97,18 @@ def remarks(summary: Mapping[str, Any]) -> list[Text]:
     return lines
 
 
-def render(story: dict[str, Any]) -> Group:
+def render(history: dict[str, Any]) -> Group:
     """One order for people."""
     copies = table(
         ["where", "fate", "transaction", "read_committed sees it?"],
-        [_cells(row) for row in (story["input"], *story["copies"]) if row is not None],
+        [_cells(row) for row in (history["input"], *history["copies"]) if row is not None],
         narrow=["fate"],
     )
-    style = "bold red" if story["answer"] in {status.value for status in BROKEN} else "bold"
-    head = Text(f"{story['order']}: ").append(story["answer"], style).append(f": {story['why']}")
-    lines = [Text(f"group: {story['group']['view']}")]
-    if story["replay_of"] is not None:
-        lines.append(Text(f"written back from dead letter {story['replay_of']}"))
+    style = "bold red" if history["answer"] in {status.value for status in BROKEN} else "bold"
+    head = Text(f"{history['order']}: ").append(history["answer"], style).append(f": {history['why']}")
+    lines = [Text(f"group: {history['group']['view']}")]
+    if history["replay_of"] is not None:
+        lines.append(Text(f"written back from dead letter {history['replay_of']}"))
     return Group(head, copies, *lines)
 
 
@@ -183,21 +183,26 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
             asked, count = tracer.matching(_named(what, by_id=by_id), since_ms, more["limit"])
         else:
             asked, count = [tracer.origin(place.topic, place.partition, place.offset)], 1
-        stories = related_records(tracer, asked)
-    summary = {"what": as_text(what), "found": count, "verdict": verdict_document(stories), "not_told": tracer.not_told}
+        histories = related_records(tracer, asked)
+    summary = {
+        "what": as_text(what),
+        "found": count,
+        "verdict": verdict_document(histories),
+        "unavailable": tracer.unavailable,
+    }
     if as_json:
-        say_json(summary | {"orders": [document(story) for story in stories]})
+        print_json(summary | {"orders": [document(history) for history in histories]})
     else:
-        show(*(render(document(story)) for story in stories), *remarks(summary))
+        show(*(render(document(history)) for history in histories), *remarks(summary))
         name = "order_id" if by_id else "key"
-        if not stories:
+        if not histories:
             click.echo(
                 f"no record of {places.input} has the {name} {as_text(what)!r}; look further back with --since, "
                 "or name a place"
             )
         elif count > len(asked):
             click.echo(f"{count} records have that {name}, the last {len(asked)} are told; --limit {count} tells all")
-    return ExitCode.VIOLATION if BROKEN & {delivery_status(story)[0] for story in stories} else ExitCode.DONE
+    return ExitCode.VIOLATION if BROKEN & {delivery_status(history)[0] for history in histories} else ExitCode.DONE
 
 
 def _named(what: str, *, by_id: bool) -> Callable[[LogRecord], bool]:

@@ -59,7 +59,7 @@ class OrderSearch:
         self._admin = admin(connection)
         self._logs: dict[str, dict[int, LogOffsets]] = {}
         self._sources: dict[SourcePosition, LogRecord | None] = {}
-        self.not_told: list[str] = []
+        self.unavailable: list[str] = []
 
     def logs(self, topic: str) -> dict[int, LogOffsets]:
         """The topic's bounds when this investigation began; empty where there is no such topic."""
@@ -117,7 +117,7 @@ class OrderSearch:
                 count += 1
         return list(positions), count
 
-    def stories(self, wanted: Iterable[SourcePosition]) -> list[OrderHistory]:
+    def histories(self, wanted: Iterable[SourcePosition]) -> list[OrderHistory]:
         """What became of each of these."""
         asked = list(dict.fromkeys(wanted))
         sources = {position: self.source(position) for position in asked}
@@ -207,7 +207,7 @@ class OrderSearch:
                 for of_producer in self._told.of_producers(producers)
             }
         except BrewError as error:
-            self.not_told.append(str(error))
+            self.unavailable.append(str(error))
         known = self._spans if producers else {}
 
         def name(position: SourcePosition, copy: Copy) -> Copy:
@@ -227,7 +227,7 @@ class OrderSearch:
             batches = offset_batches(self._told.raw, group, self.places.input, partition, start, log.end)
             return spans(batches, {p: one.first for p, one in self.logs(self.places.input).items()})
         except BrewError as error:
-            self.not_told.append(str(error))
+            self.unavailable.append(str(error))
             return {}
 
     def _positions(self, partitions: Iterable[int]) -> dict[int, int | None]:
@@ -251,13 +251,13 @@ def _rejected(copy: Copy, record: LogRecord) -> Copy:
 
 def related_records(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> list[OrderHistory]:
     """What became of each of these, and of the records that they were, or have become, by a replay; by place."""
-    stories = tracer.stories(_with_originals(tracer, asked))
+    histories = tracer.histories(_with_originals(tracer, asked))
     looked: set[str] = set()
-    while letters := {letter.place for story in stories for letter in story.letters} - looked:
+    while letters := {letter.place for history in histories for letter in history.letters} - looked:
         looked |= letters
-        replayed = _replays(tracer, stories, letters) - {story.at for story in stories}
-        stories += tracer.stories(sorted(replayed)) if replayed else []
-    return link_replays(stories)
+        replayed = _replays(tracer, histories, letters) - {history.at for history in histories}
+        histories += tracer.histories(sorted(replayed)) if replayed else []
+    return link_replays(histories)
 
 
 def _with_originals(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> list[SourcePosition]:
@@ -279,14 +279,14 @@ def _original(tracer: OrderSearch, record: LogRecord | None) -> SourcePosition |
     try:
         origin = tracer.origin(letter.topic, letter.partition, letter.offset)
     except Refused as error:
-        tracer.not_told.append(f"the record that was written back from {letter}: {error}")
+        tracer.unavailable.append(f"the record that was written back from {letter}: {error}")
         return None
     return origin if origin.topic == tracer.places.input else None
 
 
-def _replays(tracer: OrderSearch, stories: Iterable[OrderHistory], letters: set[str]) -> set[SourcePosition]:
+def _replays(tracer: OrderSearch, histories: Iterable[OrderHistory], letters: set[str]) -> set[SourcePosition]:
     """The input records that were written back from these dead letters; a replay keeps the key, and is newer."""
-    sources = [tracer.source(story.at) for story in stories if story.letters]
+    sources = [tracer.source(history.at) for history in histories if history.letters]
     keys = {source.key() for source in sources if source is not None} if None not in sources else None
 
     def fits(record: LogRecord) -> bool:

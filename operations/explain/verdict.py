@@ -117,12 +117,12 @@ class OrderHistory:
     @property
     def seen(self) -> bool:
         """True when the input record is there and nobody aborted it."""
-        return self.source is not None and self.source.written.fate is not RecordState.ABORTED
+        return self.source is not None and self.source.written.state is not RecordState.ABORTED
 
     @property
     def letters(self) -> list[Copy]:
         """The dead letters of it that stand."""
-        return [copy for copy in self.copies if copy.reason is not None and copy.written.fate in _STANDING]
+        return [copy for copy in self.copies if copy.reason is not None and copy.written.state in _STANDING]
 
     @property
     def done(self) -> bool:
@@ -135,42 +135,43 @@ class OrderHistory:
             return "no committed offset: not read yet"
         if self.done:
             return f"done: the group stands at {self.position}"
-        if any(copy.written.fate is RecordState.OPEN for copy in self.copies):
+        if any(copy.written.state is RecordState.OPEN for copy in self.copies):
             return f"in flight: the group stands at {self.position}, and a transaction is open"
         return f"not read yet: the group stands at {self.position}"
 
 
-def link_replays(stories: Iterable[OrderHistory]) -> list[OrderHistory]:
+def link_replays(histories: Iterable[OrderHistory]) -> list[OrderHistory]:
     """The same by place, each with the input records among them that its dead letters were written back as."""
-    ordered = sorted(stories, key=lambda story: story.at)
+    ordered = sorted(histories, key=lambda history: history.at)
     back: defaultdict[str, list[str]] = defaultdict(list)
-    for story in ordered:
-        if story.seen and story.order is not None and story.order.replay_of is not None:
-            back[str(story.order.replay_of)].append(story.place)
+    for history in ordered:
+        if history.seen and history.order is not None and history.order.replay_of is not None:
+            back[str(history.order.replay_of)].append(history.place)
     return [
-        replace(story, replays=tuple(at for letter in story.letters for at in back[letter.place])) for story in ordered
+        replace(history, replays=tuple(at for letter in history.letters for at in back[letter.place]))
+        for history in ordered
     ]
 
 
-def delivery_status(story: OrderHistory) -> tuple[DeliveryStatus, str]:
+def delivery_status(history: OrderHistory) -> tuple[DeliveryStatus, str]:
     """The answer and one sentence for it."""
-    standing = [copy for copy in story.copies if copy.written.fate in _STANDING]
-    aborted = sum(copy.written.fate is RecordState.ABORTED for copy in story.copies)
-    if story.source is not None and story.source.written.fate is RecordState.ABORTED:
+    standing = [copy for copy in history.copies if copy.written.state in _STANDING]
+    aborted = sum(copy.written.state is RecordState.ABORTED for copy in history.copies)
+    if history.source is not None and history.source.written.state is RecordState.ABORTED:
         if standing:
             return DeliveryStatus.GHOST, "the input record was aborted, and yet it was delivered"
         return DeliveryStatus.NOT_VISIBLE, "the input record itself was aborted: nobody is to see it"
     if len(standing) > 1:
         return DeliveryStatus.TWICE, _why_twice(standing)
     if standing:
-        return _delivered(story, standing[0], aborted)
-    return _not_found(story, aborted)
+        return _delivered(history, standing[0], aborted)
+    return _not_found(history, aborted)
 
 
 def _why_twice(standing: list[Copy]) -> str:
     """How many copies stand, what wrote them, and what that points to."""
-    plain = [copy for copy in standing if copy.written.fate is RecordState.PLAIN]
-    within = [copy for copy in standing if copy.written.fate is RecordState.COMMITTED]
+    plain = [copy for copy in standing if copy.written.state is RecordState.PLAIN]
+    within = [copy for copy in standing if copy.written.state is RecordState.COMMITTED]
     places = " and ".join(copy.place for copy in standing)
     writers = sorted({copy.transactional_id or f"producer {copy.written.producer_id}" for copy in within})
     if not within:
@@ -202,7 +203,7 @@ def _transactions(copies: list[Copy]) -> int:
     return sum(max(len(place) for place in places.values()) for places in markers.values())
 
 
-def _delivered(story: OrderHistory, copy: Copy, aborted: int) -> tuple[DeliveryStatus, str]:
+def _delivered(history: OrderHistory, copy: Copy, aborted: int) -> tuple[DeliveryStatus, str]:
     more = ""
     if aborted:
         plural = "ies" if aborted > 1 else "y"
@@ -211,21 +212,21 @@ def _delivered(story: OrderHistory, copy: Copy, aborted: int) -> tuple[DeliveryS
         return DeliveryStatus.WAITING, f"committed, but readers wait for an older open transaction{more}"
     if copy.reason is not None:
         why = f"{copy.reason}: {copy.message}" if copy.message else copy.reason
-        back = "".join(f"; written back as {replay}" for replay in story.replays)
+        back = "".join(f"; written back as {replay}" for replay in history.replays)
         return DeliveryStatus.REJECTED, f"{why}; dead letter {copy.place}{back}{more}"
     return DeliveryStatus.DELIVERED, f"delivered once, to {copy.topic}[{copy.partition}] offset {copy.offset}{more}"
 
 
-def _not_found(story: OrderHistory, aborted: int) -> tuple[DeliveryStatus, str]:
-    source = story.source
+def _not_found(history: OrderHistory, aborted: int) -> tuple[DeliveryStatus, str]:
+    source = history.source
     tried = f", {aborted} attempt{'s' * (aborted != 1)} aborted" if aborted else ""
-    if any(copy.written.fate is RecordState.OPEN for copy in story.copies):
+    if any(copy.written.state is RecordState.OPEN for copy in history.copies):
         return DeliveryStatus.IN_FLIGHT, f"written, and its transaction is still open{tried}"
     if source is not None and not source.view.visible:
         return DeliveryStatus.NOT_VISIBLE, f"not visible on the input: {source.view.rule}"
-    if not story.done:
+    if not history.done:
         return DeliveryStatus.NOT_READ, f"nothing committed yet{tried}; the next run reads it again"
-    if source is None or not story.complete:
+    if source is None or not history.complete:
         why = "the input record is gone" if source is None else "a part of the output logs is gone or was left out"
         return DeliveryStatus.NOT_FOUND, f"the group stands behind it, no copy was found, and {why}"
     return (
@@ -243,44 +244,47 @@ class Verdict(enum.StrEnum):
     DIFFERENT = "different"
 
 
-def verdict(stories: Sequence[OrderHistory]) -> tuple[Verdict, str] | None:
+def verdict(histories: Sequence[OrderHistory]) -> tuple[Verdict, str] | None:
     """The first rule that fits, and a sentence; None where one record stands for itself."""
-    if twice := [story for story in stories if delivery_status(story)[0] is DeliveryStatus.TWICE]:
+    if twice := [history for history in histories if delivery_status(history)[0] is DeliveryStatus.TWICE]:
         rest = f", and so on for {len(twice) - 1} more" if len(twice) > 1 else ""
         return (
             Verdict.DELIVERED_TWICE,
             f"{twice[0].place} was delivered more than once{rest}: {delivery_status(twice[0])[1]}",
         )
-    if len(stories) < 2:  # noqa: PLR2004 - a comparison takes two
+    if len(histories) < 2:  # noqa: PLR2004 - a comparison takes two
         return None
-    for several in _writings(stories):
+    for several in _writings(histories):
         if len(several) > 1:
             return Verdict.WRITTEN_TWICE, _written(several)
     if replays := [
-        story for story in stories if story.seen and story.order is not None and story.order.replay_of is not None
+        history
+        for history in histories
+        if history.seen and history.order is not None and history.order.replay_of is not None
     ]:
         return Verdict.REPLAYED, _replayed(replays)
-    text = f"{len(stories)} records, no order twice among those that readers see: each is told by itself"
+    text = f"{len(histories)} records, no order twice among those that readers see: each is told by itself"
     return Verdict.DIFFERENT, text
 
 
-def _writings(stories: Sequence[OrderHistory]) -> Collection[list[OrderHistory]]:
+def _writings(histories: Sequence[OrderHistory]) -> Collection[list[OrderHistory]]:
     """The records that upstream wrote and readers see, order by order; a replay is our own writing."""
     writings: defaultdict[str | bytes, list[OrderHistory]] = defaultdict(list)
-    for story in stories:
-        if story.seen and story.order is not None and story.order.replay_of is None:
-            writings[story.order.identity].append(story)
+    for history in histories:
+        if history.seen and history.order is not None and history.order.replay_of is None:
+            writings[history.order.identity].append(history)
     return writings.values()
 
 
 def _written(several: Sequence[OrderHistory]) -> str:
-    orders = [story.order for story in several if story.order is not None]
+    orders = [history.order for history in several if history.order is not None]
     name = "a record" if orders[0].order_id is None else f"order {orders[0].order_id!r}"
     alike = "with the same bytes" if len({order.digest for order in orders}) == 1 else "with different values"
-    answers = [delivery_status(story)[0] for story in several]
+    answers = [delivery_status(history)[0] for history in several]
+    places = " and ".join(history.place for history in several)
     ours = answers[0].value if len(set(answers)) == 1 else ", ".join(answers)
     return (
-        f"upstream wrote {name} {len(several)} times, {alike}, at {' and '.join(story.place for story in several)}; "
+        f"upstream wrote {name} {len(several)} times, {alike}, at {places}; "
         f"to the pipeline each is an order of its own ({ours})"
     )
 

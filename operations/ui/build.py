@@ -74,11 +74,11 @@ def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: f
     ended = _ended(names, answers.tail, memory.ages, now_ms)
     rows = tuple(_rows(answers, memory.history, reported, ended, now_s))
     flow, tails = answers.flow.value, answers.tail.value
-    if flow is not None and flow.silent:
-        notes.append(f"the brokers do not tell all: {flow.silent}")
-    if tails is not None and not tails.missing and flow is not None and len(tails.strips) != len(flow.looks):
+    if flow is not None and flow.unavailable:
+        notes.append(f"the brokers do not tell all: {flow.unavailable}")
+    if tails is not None and not tails.missing and flow is not None and len(tails.strips) != len(flow.snapshots):
         notes.append(
-            f"{names.input} has {len(flow.looks)} partitions and {names.output} {len(tails.strips)}: "
+            f"{names.input} has {len(flow.snapshots)} partitions and {names.output} {len(tails.strips)}: "
             "a row shows the tail of the output's partition of the same number"
         )
     checks = None if answers.preflight is None or answers.preflight.value is None else tuple(answers.preflight.value)
@@ -133,18 +133,18 @@ def _rows(
     ended: Sequence[Transaction],
     now_s: float,
 ) -> Iterable[Row]:
-    looks: dict[int, PartitionSnapshot] = (
-        {snapshot.partition: snapshot for snapshot in answers.flow.value.looks} if answers.flow.value else {}
+    snapshots: dict[int, PartitionSnapshot] = (
+        {snapshot.partition: snapshot for snapshot in answers.flow.value.snapshots} if answers.flow.value else {}
     )
     strips = answers.tail.value.strips if answers.tail.value else {}
     latest: dict[int, Transaction] = {}
     for transaction in ended:
         if transaction.outcome != "open":
             latest.setdefault(transaction.partition if transaction.source is None else transaction.source, transaction)
-    fresh = bool(looks) and not answers.flow.stale(now_s)
+    fresh = bool(snapshots) and not answers.flow.stale(now_s)
     now_ms = answers.flow.value.now_ms if answers.flow.value else 0
-    for partition in sorted({*looks, *reported, *strips}):
-        snapshot, status = looks.get(partition), reported.get(partition)
+    for partition in sorted({*snapshots, *reported, *strips}):
+        snapshot, status = snapshots.get(partition), reported.get(partition)
         kafka = history.told(partition) if snapshot is not None else ("unknown", "Kafka has not told yet")
         state, why = _state(kafka, status, fresh=fresh)
         row = Row(partition, state, why, strip=strips.get(partition), last=latest.get(partition))
@@ -231,8 +231,8 @@ def _totals(
 def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[str, SourceStatus]:
     """A lamp per source, in the order in which people read them."""
     flow, tail = answers.flow, answers.tail
-    looks = len(flow.value.looks) if flow.value else 0
-    found = {"flow": _source_status(flow, "Kafka", f"{looks} partitions", now_s)}
+    snapshots = len(flow.value.snapshots) if flow.value else 0
+    found = {"flow": _source_status(flow, "Kafka", f"{snapshots} partitions", now_s)}
     strips = len(tail.value.strips) if tail.value else 0
     missing = tail.value is not None and tail.value.missing
     found["tail"] = _source_status(
@@ -253,9 +253,9 @@ def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[st
         found["proof"] = SourceStatus("proof", "proof", _UNPROVEN, off=True)
     else:
         proof = answers.proof.value
-        lamp = _source_status(answers.proof, "proof", "" if proof is None else proof.mark, now_s)
+        source = _source_status(answers.proof, "proof", "" if proof is None else proof.mark, now_s)
         old_s = None if proof is None else max(0.0, now_ms / 1000 - proof.written_s)
-        found["proof"] = lamp if lamp.stale else replace(lamp, age_s=old_s)
+        found["proof"] = source if source.stale else replace(source, age_s=old_s)
     if answers.preflight is None:
         found["preflight"] = SourceStatus("preflight", "preflight", "not asked for", off=True)
     else:
@@ -284,7 +284,7 @@ def document(view: View) -> dict[str, Any]:
     return {
         "names": asdict(view.names),
         "now_ms": view.now_ms,
-        "sources": {name: _source_document(lamp) for name, lamp in view.source_statuses.items()},
+        "sources": {name: _source_document(source) for name, source in view.source_statuses.items()},
         "totals": {
             "rate": _rounded(totals.rate),
             "unit": totals.unit,
@@ -299,12 +299,12 @@ def document(view: View) -> dict[str, Any]:
         "transactions": [_transaction(transaction) for transaction in view.transactions],
         "proof": None if view.proof is None else asdict(view.proof),
         "preflight": None if view.findings is None else [finding.document() for finding in view.findings],
-        "not_told": list(view.notes),
+        "unavailable": list(view.notes),
     }
 
 
-def _source_document(lamp: SourceStatus) -> dict[str, Any]:
-    return {"asked": not lamp.off, "said": lamp.said, "age_s": _rounded(lamp.age_s), "stale": lamp.stale}
+def _source_document(source: SourceStatus) -> dict[str, Any]:
+    return {"asked": not source.off, "said": source.said, "age_s": _rounded(source.age_s), "stale": source.stale}
 
 
 def _row(row: Row) -> dict[str, Any]:

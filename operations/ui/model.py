@@ -51,11 +51,11 @@ class PollResult(Generic[_T]):
 
 @dataclass(frozen=True, slots=True)
 class InputSnapshot:
-    """One look at all input partitions; ``silent`` is what the brokers did not tell."""
+    """One look at all input partitions; ``unavailable`` is what the brokers did not tell."""
 
     now_ms: int
-    looks: tuple[PartitionSnapshot, ...]
-    silent: str | None = None
+    snapshots: tuple[PartitionSnapshot, ...]
+    unavailable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class History:
             return
         self._began_s = at_s if self._began_s is None else self._began_s
         before = self._flows[-1] if self._flows else None
-        self._flows.append((at_s, flow, {look.partition: look for look in flow.looks}))
+        self._flows.append((at_s, flow, {look.partition: look for look in flow.snapshots}))
         while len(self._flows) > 2 and at_s - self._flows[0][0] > _RATE_S:  # noqa: PLR2004 - two looks make a rate
             self._flows.popleft()
         if before is not None:
@@ -118,7 +118,7 @@ class History:
         self, before: tuple[float, InputSnapshot, dict[int, PartitionSnapshot]], at_s: float, flow: InputSnapshot
     ) -> None:
         whole = 0.0
-        for snapshot in flow.looks:
+        for snapshot in flow.snapshots:
             known = before[2].get(snapshot.partition, snapshot)
             rate = max(0, snapshot.position - known.position) / (at_s - before[0])
             self.of.setdefault(snapshot.partition, deque(maxlen=KEPT)).append(rate)
@@ -127,7 +127,9 @@ class History:
 
     def rate(self, partition: int) -> float | None:
         """Offsets per second over the last ten seconds; None before the second look."""
-        positions = [(moment, looks[partition].position) for moment, _, looks in self._flows if partition in looks]
+        positions = [
+            (moment, snapshots[partition].position) for moment, _, snapshots in self._flows if partition in snapshots
+        ]
         if len(positions) <= 1:
             return None
         (first_s, first), (last_s, last) = positions[0], positions[-1]
@@ -137,8 +139,8 @@ class History:
         """State and reason, against a look of some seconds ago, so that a pause between two commits is none."""
         if not self._flows or self._began_s is None:
             return LOOKING, "not looked at yet"
-        at_s, flow, looks = self._flows[-1]
-        now = looks[partition]
+        at_s, flow, snapshots = self._flows[-1]
+        now = snapshots[partition]
         older = [
             known[partition] for moment, _, known in self._flows if at_s - moment <= _WINDOW_S and partition in known
         ]
@@ -192,7 +194,7 @@ class TransactionDurations:
         self._took_s: OrderedDict[tuple[str, int, int], float] = OrderedDict()
 
     def add(self, flow: InputSnapshot) -> None:
-        open_now = [look.own for look in flow.looks if look.own is not None and look.own.open]
+        open_now = [look.own for look in flow.snapshots if look.own is not None and look.own.open]
         self._own = {(own.producer_id, own.producer_epoch): own for own in open_now}
         self._began_ms |= {writer: own.began_ms for writer, own in self._own.items() if own.began_ms is not None}
         _drop_oldest(self._began_ms)
@@ -387,7 +389,7 @@ class View:
     notes: tuple[str, ...]
     tail: int
 
-    def ill(self) -> list[Row]:
+    def unhealthy(self) -> list[Row]:
         """The partitions that want somebody to look, the worst first."""
         return sorted((row for row in self.rows if row.state in UNHEALTHY), key=lambda row: UNHEALTHY.index(row.state))
 

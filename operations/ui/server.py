@@ -25,7 +25,7 @@ from starlette.routing import Route
 from brew.errors import Refused
 from brew.html import Markup
 from brew.names import ExitCode
-from operations.options import advised, live_options, say_json
+from operations.options import advised, live_options, print_json
 from operations.ui import page
 from operations.ui.build import document
 from operations.ui.model import View
@@ -292,7 +292,7 @@ def ui(host: str, port: int, *, as_json: bool, **option: Any) -> ExitCode:
         bound = int(listening.getsockname()[1])
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{bound}/"
-        say_json({"url": url}, lines=True) if as_json else click.echo(f"live view at {url}")
+        print_json({"url": url}, lines=True) if as_json else click.echo(f"live view at {url}")
         with PollGroup(settings) as desk:
             # Whoever opened it to others may call it by any name.
             serve(LiveView(desk.view, settings.interval_s), listening, OWN_NAMES if loopback(host) else ["*"])

@@ -147,8 +147,8 @@ class InputSource:
         if self._observer is None:
             run = self._run
             self._observer = Observer(run.connection, run.input, run.group, _EXACT, ages=self._ages)
-        looks = tuple(self._observer.look(deadline))
-        return InputSnapshot(int(time.time() * 1000), looks, self._observer.silent)
+        snapshots = tuple(self._observer.look(deadline))
+        return InputSnapshot(int(time.time() * 1000), snapshots, self._observer.unavailable)
 
     def close(self) -> None:
         if self._observer is not None:

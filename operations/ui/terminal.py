@@ -23,7 +23,7 @@ from brew.deadline import Deadline
 from brew.names import ExitCode
 from brew.preflight.finding import Severity
 from operations import labels
-from operations.options import advised, json_option, live_options, say_json
+from operations.options import advised, json_option, live_options, print_json
 from operations.ui.build import document
 from operations.ui.model import LOOKING, STATES, UNHEALTHY, Row, SourceStatus, Transaction, View
 from operations.ui.poller import LiveSettings, PollGroup
@@ -60,10 +60,10 @@ def _head(view: View, width: int) -> Iterator[Text]:
             numbers.append(f"{labels.STATE_SIGNS[state]} {totals.states[state]} {state}  ", _STYLES.get(state, "dim"))
     yield _cut(numbers, width)
     yield _cut(_transactions_line(view), width)
-    lamps = Text()
-    for lamp in view.source_statuses.values():
-        lamps.append_text(_source_line(lamp)).append("  ")
-    yield _cut(lamps, width)
+    sources = Text()
+    for source in view.source_statuses.values():
+        sources.append_text(_source_line(source)).append("  ")
+    yield _cut(sources, width)
 
 
 def _transactions_line(view: View) -> Text:
@@ -82,12 +82,14 @@ def _transactions_line(view: View) -> Text:
     return line
 
 
-def _source_line(lamp: SourceStatus) -> Text:
-    if lamp.off:
-        return Text(f"○ {lamp.title}", "dim")
-    if lamp.stale:
-        return Text(f"✗ {lamp.title} stale, {lamp.stale}", "bold red")
-    return Text("● ", "green" if lamp.age_s is not None else "dim").append(f"{lamp.title} {labels.ago(lamp.age_s)}", "")
+def _source_line(source: SourceStatus) -> Text:
+    if source.off:
+        return Text(f"○ {source.title}", "dim")
+    if source.stale:
+        return Text(f"✗ {source.title} stale, {source.stale}", "bold red")
+    return Text("● ", "green" if source.age_s is not None else "dim").append(
+        f"{source.title} {labels.ago(source.age_s)}", ""
+    )
 
 
 def _table(view: View, width: int, room: int) -> RenderableType:
@@ -97,7 +99,7 @@ def _table(view: View, width: int, room: int) -> RenderableType:
         drawn.add_column(justify="right" if name in {"p", "rate/s", "to read", "position"} else "left", no_wrap=True)
     wide = width >= _WIDE
     drawn.add_row(*(Text(name, "dim") for name in (heads if wide else heads[:-1])))
-    shown = [*view.ill(), *(row for row in view.rows if row.state not in UNHEALTHY)]
+    shown = [*view.unhealthy(), *(row for row in view.rows if row.state not in UNHEALTHY)]
     for row in shown[:room]:
         drawn.add_row(*_cells(row, width - _FIXED if wide else 0, width))
     if len(shown) <= room:
@@ -123,8 +125,8 @@ def _cells(row: Row, tail: int, width: int) -> list[Text]:
         return texts
     strip = Text()
     if row.strip is not None:
-        for sign, style_ in cells(row.strip, tail)[-tail:]:
-            strip.append(sign, style_)
+        for sign, style in cells(row.strip, tail)[-tail:]:
+            strip.append(sign, style)
     return [*texts, strip]
 
 
@@ -141,7 +143,7 @@ def _last(transaction: Transaction | None) -> Text:
 
 def _foot(view: View, height: int) -> Iterator[Text]:
     """Whole sentences for what is ill; the latest transactions where there is room."""
-    for row in view.ill()[:3]:
+    for row in view.unhealthy()[:3]:
         yield Text(
             f"{labels.STATE_SIGNS[row.state]} partition {row.partition} {row.state}: {row.why}", _STYLES[row.state]
         )
@@ -151,7 +153,7 @@ def _foot(view: View, height: int) -> Iterator[Text]:
                 labels.of_transaction(transaction), "dim"
             )
     for note in view.notes:
-        yield Text(f"not told: {note}", "cyan")
+        yield Text(f"unavailable: {note}", "cyan")
 
 
 def sparkline(values: tuple[float, ...], most: int) -> str:
@@ -238,11 +240,11 @@ def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
     with PollGroup(settings) as desk:
         if once or not (as_json or console.is_terminal):
             view = _settled(desk)
-            say_json(document(view)) if as_json else console.print(screen(view, console.width, _tall(view)))
+            print_json(document(view)) if as_json else console.print(screen(view, console.width, _tall(view)))
         elif as_json:
             while True:
                 _pause(settings.interval_s)
-                say_json(document(desk.view()), lines=True)
+                print_json(document(desk.view()), lines=True)
         else:
             _watch(desk, console, settings.interval_s)
     return ExitCode.DONE

@@ -31,8 +31,8 @@ from operations.options import (
     input_option,
     json_option,
     output_option,
+    print_json,
     progress,
-    say_json,
 )
 from operations.xray import html as xray_html
 from operations.xray import text
@@ -81,7 +81,7 @@ class XrayCollector:
     def __init__(self, connection: Connection, wanted: XrayRequest, report: Report) -> None:
         self._connection, self._wanted, self._report = connection, wanted, report
         self._admin: AdminClient = admin(connection)
-        self._not_told: list[str] = []
+        self._unavailable: list[str] = []
 
     def take(self, now_ms: int) -> Xray:
         """
@@ -98,7 +98,7 @@ class XrayCollector:
                 assign_write_times(strip.runs, now_ms, attempts)
             commits = self._commits(raw) if wanted.over_time else {}
         line = timeline(strips, commits, events if wanted.over_time else [], wanted.input, now_ms)
-        bootstrap, notes = self._connection.bootstrap, tuple(self._not_told)
+        bootstrap, notes = self._connection.bootstrap, tuple(self._unavailable)
         return Xray(tuple(strips), line, wanted.roles, wanted.group, bootstrap, now_ms, tuple(events), notes)
 
     def _strips(self, raw: RawLogs) -> Iterator[Strip]:
@@ -106,7 +106,7 @@ class XrayCollector:
         known = topics.describe(self._admin, list(self._wanted.roles), deadline)
         if not known:
             raise Refused(f"there is no topic {' and no topic '.join(self._wanted.roles)}; name others with --topic")
-        self._not_told += [f"topic {name} does not exist" for name in self._wanted.roles if name not in known]
+        self._unavailable += [f"topic {name} does not exist" for name in self._wanted.roles if name not in known]
         positions = self._positions(range(known[self._wanted.input].partitions)) if self._wanted.input in known else {}
         for name in (name for name in self._wanted.roles if name in known):
             logs = log_offsets(self._admin, name, range(known[name].partitions), deadline)
@@ -133,7 +133,7 @@ class XrayCollector:
         try:
             committed = committed_by(*whose, partitions, READ_UNCOMMITTED, Deadline(_ASK_S))
         except BrewError as error:
-            self._not_told.append(f"positions of group {self._wanted.group}: {error}")
+            self._unavailable.append(f"positions of group {self._wanted.group}: {error}")
             return {}
         return {partition: position.offset for partition, position in committed.items() if position is not None}
 
@@ -149,7 +149,7 @@ class XrayCollector:
             start = max(log.first, log.end - _MOST_OFFSET_LOG)
             return effective_commits(offset_batches(raw, group, self._wanted.input, partition, start, log.end))
         except BrewError as error:
-            self._not_told.append(f"when group {group} committed: {error}")
+            self._unavailable.append(f"when group {group} committed: {error}")
             return {}
 
 
@@ -219,7 +219,7 @@ def xray(
     if out is not None:
         out.write_text(xray_html.page(taken) if html else xray_html.svg_document(taken), "utf-8")
     if as_json:
-        say_json(document(taken))
+        print_json(document(taken))
     elif out is not None:
         click.echo(_summary(taken, out))
     else:
@@ -245,5 +245,5 @@ def window_of(start: int | None, until: int | None, last: int | None) -> Window:
 
 def _summary(xray: Xray, out: Path) -> str:
     offsets = sum(strip.until - strip.start for strip in xray.strips)
-    notes = "".join(f"\nnot told: {note}" for note in xray.not_told)
+    notes = "".join(f"\nunavailable: {note}" for note in xray.unavailable)
     return f"{out}: {len(xray.strips)} partitions, {offsets:,} offsets, {out.stat().st_size / 1000:,.0f} kB{notes}"

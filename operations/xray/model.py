@@ -180,8 +180,8 @@ class RunBuilder:
             if batch.producer_id not in self._open:
                 run.earlier = self._below.pop(batch.producer_id).told()
             self._open.setdefault(batch.producer_id, []).append(run)
-            sources_ = sources()
-            run.first, run.last = sources_ or (None, None)
+            ends = sources()
+            run.first, run.last = ends or (None, None)
 
     def _end(self, batch: RawBatch) -> None:
         """A marker ends what its producer id has open, whatever the epoch: a fence's marker carries the next one."""
@@ -350,12 +350,12 @@ def binned(strip: Strip, most: int, line: Timeline = _NOW) -> list[Column]:
         Column(
             strip.start + index * width,
             min(strip.until, strip.start + (index + 1) * width),
-            tuple(Piece(kind, n, written, ended) for (kind, written, ended), n in sorted(bin_.items(), key=_place)),
+            tuple(Piece(kind, n, written, ended) for (kind, written, ended), n in sorted(counts.items(), key=_place)),
             begun[index],
             writers=Writers.of(inside[index]),
         )
-        for index, bin_ in enumerate(offsets)
-        if bin_
+        for index, counts in enumerate(offsets)
+        if counts
     ]
 
 

@@ -42,8 +42,8 @@ def lines(xray: Xray, width: int) -> Iterator[Text]:
         sign, style = _SIGNS[kind]
         legend.append(sign, style).append(f" {kind.words}  ")
     yield legend
-    for note in xray.not_told:
-        yield Text(f"not told: {note}", "cyan")
+    for note in xray.unavailable:
+        yield Text(f"unavailable: {note}", "cyan")
 
 
 def cells(strip: Strip, room: int) -> list[tuple[str, str]]:
@@ -87,7 +87,7 @@ def document(xray: Xray) -> dict[str, Any]:
         "group": xray.group,
         "strips": [{"role": xray.role(strip), **_strip(strip)} for strip in xray.strips],
         "steps": [{"at_ms": event.at_ms, "step": event.name, "partition": event.partition} for event in xray.told],
-        "not_told": list(xray.not_told),
+        "unavailable": list(xray.unavailable),
     }
 
 

@@ -221,7 +221,7 @@ def effective_commits(batches: Iterable[OffsetBatch]) -> dict[int, list[tuple[in
 
 @dataclass(frozen=True, slots=True)
 class Xray:
-    """``roles`` names topics, as in `input`; ``not_told`` is what could not be asked, in sentences."""
+    """``roles`` names topics, as in `input`; ``unavailable`` is what could not be asked, in sentences."""
 
     strips: tuple[Strip, ...]
     line: Timeline
@@ -230,7 +230,7 @@ class Xray:
     bootstrap: str
     taken_ms: int
     told: tuple[TimelineEvent, ...] = ()
-    not_told: tuple[str, ...] = ()
+    unavailable: tuple[str, ...] = ()
 
     def role(self, strip: Strip) -> str:
         return self.roles.get(strip.topic, strip.topic)

@@ -86,7 +86,7 @@ class Shop:
             records.append((n // 2 % PARTITIONS, b"k%d" % n, value.encode()))
         self.stage.produce(self.stage.names.output, *records)
 
-    def count(self, crash: "Strike | None" = None, store: Store | None = None) -> RunResult:
+    def count(self, crash: Strike | None = None, store: Store | None = None) -> RunResult:
         """One drain; a store that is given is kept, as by a process that lives on."""
 
         def store_of(partition: int, _changelog: object) -> Store:

@@ -264,14 +264,14 @@ def test_what_only_tells_more_is_missed_by_name_and_an_abort_takes_a_right(groun
     assert [len(rows) for rows in extra.values()] == [1, 1, 1]
     for rows in extra.values():
         secure.revoke(OPERATOR, *rows)
-    assert "TransactionalIdAuthorizationFailed" in json.loads(_looked(ground, "lag", "--json")[1])["not_told"]
+    assert "TransactionalIdAuthorizationFailed" in json.loads(_looked(ground, "lag", "--json")[1])["unavailable"]
     assert "Describe on transactional ids" in stage.here(pipeline, *doctor, "--json", user=OPERATOR)[1]
-    assert any("__consumer_offsets" in one for one in json.loads(_asked(ground, *explain)[1])["not_told"])
+    assert any("__consumer_offsets" in one for one in json.loads(_asked(ground, *explain)[1])["unavailable"])
 
     for purpose in (Purpose.NAMES, Purpose.OFFSETS):
         secure.grant(OPERATOR, *extra[purpose])
     for asked in (("lag", *MORE["lag"], "--json"), explain):
-        assert not json.loads(_asked(ground, *asked)[1])["not_told"]
+        assert not json.loads(_asked(ground, *asked)[1])["unavailable"]
     [named, *_] = [one.transactional_id for one in stage.open_transactions()]
     abort = (*doctor, "--abort", "--transaction", str(named), "--yes", "--json")
     before = len(stage.open_transactions())

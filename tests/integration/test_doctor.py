@@ -74,7 +74,7 @@ def test_a_group_whose_coordinator_is_silent_is_named_beside_those_that_are_told
         proxy.add(Rule(Api.OFFSET_FETCH, Action.DROP, Side.REPLY, nth=2, times=0))
         found = examine(proxy.connection, Scope([output], older_than_s=0), Deadline(20))
     assert found.groups == {groups[0]: {(output, 0): 0}}
-    assert [one.split(": ")[0] for one in found.not_told] == [f"offsets of 2 groups ({groups[1]}, {groups[2]})"]
+    assert [one.split(": ")[0] for one in found.unavailable] == [f"offsets of 2 groups ({groups[1]}, {groups[2]})"]
 
 
 def test_doctor_ends_a_hanging_transaction_that_no_coordinator_knows(stage: Stage) -> None:

@@ -138,4 +138,4 @@ def test_a_foreign_open_transaction_in_the_changelog_ends_the_restore(
     foreign.abort_transaction(10)
     monkeypatch.undo()
     work._restore()
-    assert work.store.standing is not None
+    assert work.store.checkpoint is not None

@@ -58,15 +58,15 @@ def _sql(stage: LedgerStage, *statements: str) -> None:
 def test_of_two_ledgers_that_begin_at_once_in_the_same_tables_one_is_refused(stage: LedgerStage) -> None:
     """Each would find no rows of another's, and their entries could not be told apart."""
     quick = dataclasses.replace(stage.database, lock_s=0.3)
-    seat = AssignedPartition(stage.topic, "id", 0, None, 0, 10)
+    assignment = AssignedPartition(stage.topic, "id", 0, None, 0, 10)
     first, second = (Database(one, "test") for one in (stage.database, quick))
     make_tables(first, stage.schema, TABLES)
     with first.transaction(Deadline(9)) as connection:
-        Ledger("one", stage.topic).make(connection, [seat])
+        Ledger("one", stage.topic).make(connection, [assignment])
         with pytest.raises(RetryLater, match="lock timeout"), second.transaction(Deadline(9)) as rival:
-            Ledger("two", stage.topic).make(rival, [seat])
+            Ledger("two", stage.topic).make(rival, [assignment])
     with pytest.raises(Refused, match="tables of its own"), second.transaction(Deadline(9)) as rival:
-        Ledger("two", stage.topic).make(rival, [seat])
+        Ledger("two", stage.topic).make(rival, [assignment])
     first.close()
     second.close()
 
@@ -92,8 +92,8 @@ def test_the_larger_of_both_offsets_loses_rows(stage: LedgerStage, monkeypatch: 
     """The published pattern, in place of ours: after a restore it goes on where Kafka stands, and the check sees it."""
     _book_more_and_restore(stage)
 
-    def larger(row: OffsetRow, seat: ledger_handler.Seat) -> Start:
-        return Start(max(row.next_offset, seat.committed or 0))
+    def larger(row: OffsetRow, assignment: ledger_handler.Seat) -> Start:
+        return Start(max(row.next_offset, assignment.committed or 0))
 
     monkeypatch.setattr(ledger_handler, "start", larger)
     monkeypatch.setattr(ledger_handler.Ledger, "require", lambda *_: None)
@@ -141,8 +141,8 @@ def test_without_lock_and_guard_two_members_book_twice(stage: LedgerStage, monke
     both = threading.Barrier(2, timeout=20)
     assigned = LedgerHandler.assigned
 
-    def together(handler: LedgerHandler, seats: list[ledger_handler.Seat], deadline: Deadline) -> dict[int, int]:
-        found = dict(assigned(handler, seats, deadline))
+    def together(handler: LedgerHandler, assignments: list[ledger_handler.Seat], deadline: Deadline) -> dict[int, int]:
+        found = dict(assigned(handler, assignments, deadline))
         both.wait()
         return found
 
@@ -161,12 +161,12 @@ def test_members_that_come_and_go_while_working_leave_no_double_row(stage: Ledge
             super().__init__(stage.database, stage.group, stage.topic, lambda _: None, ledger_handler.Crash())
             self.seated = threading.Event()
 
-        def assigned(self, seats: list[ledger_handler.Seat], deadline: Deadline) -> dict[int, int]:
+        def assigned(self, assignments: list[ledger_handler.Seat], deadline: Deadline) -> dict[int, int]:
             self.seated.set()
-            return dict(super().assigned(seats, deadline))
+            return dict(super().assigned(assignments, deadline))
 
-        def handle(self, slices: list[PartitionBatch], lease: HandlerContext) -> None:
-            super().handle(slices, lease)
+        def handle(self, slices: list[PartitionBatch], context: HandlerContext) -> None:
+            super().handle(slices, context)
             time.sleep(0.005)  # work that takes its time, so that the rebalances meet it
 
     first, second = Member(), Member()
@@ -194,9 +194,9 @@ def test_a_stopped_member_holds_its_lock_for_a_while_and_overlaps_with_nobody(st
     class Next(LedgerHandler):
         """Has joined before the other one sleeps, so that it comes while the lock is held, however slow its start."""
 
-        def assigned(self, seats: list[ledger_handler.Seat], deadline: Deadline) -> dict[int, int]:
+        def assigned(self, assignments: list[ledger_handler.Seat], deadline: Deadline) -> dict[int, int]:
             assert asleep.wait(60)
-            return dict(super().assigned(seats, deadline))
+            return dict(super().assigned(assignments, deadline))
 
     database = dataclasses.replace(stage.database, lock_s=0.5)
     handler = Next(database, stage.group, stage.topic, lambda _: None, ledger_handler.Crash())

@@ -160,10 +160,10 @@ def test_brokers_that_are_too_old_to_tell_of_transactions_stop_only_the_doctor(
         told = asked(stage, "lag", "--interval", "0.1")
         (row,) = told["partitions"]
         assert (row["state"], "do not tell whose" in row["why"], row["held_by"]) == ("blocked", True, [])
-        assert "Kafka 3.0 or later" in told["not_told"]
+        assert "Kafka 3.0 or later" in told["unavailable"]
         told = asked(stage, "explain", f"{stage.names.input}/0/0")
         assert [one["answer"] for one in told["orders"]] == ["delivered"]
-        assert [text for text in told["not_told"] if "Kafka 3.0 or later" in text]
+        assert [text for text in told["unavailable"] if "Kafka 3.0 or later" in text]
         code, text = pipeline(stage, "doctor", "--topic", stage.names.input)
         assert (code, "Kafka 3.0 or later" in text) == (3, True)
 

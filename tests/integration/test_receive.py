@@ -86,8 +86,8 @@ def test_a_claim_that_is_not_in_the_effects_transaction_is_caught(stage: Receive
     """The bug that this pattern prevents, put in: claims are committed first, and a failure then loses effects."""
 
     class Torn(PostgresReceiver):
-        def claim(self, found: Sequence[Message], lease: HandlerContext) -> int:
-            with self._database.transaction(lease.deadline) as connection:
+        def claim(self, found: Sequence[Message], context: HandlerContext) -> int:
+            with self._database.transaction(context.deadline) as connection:
                 self._fresh(connection, found)
             raise RuntimeError("died between claim and effect")
 

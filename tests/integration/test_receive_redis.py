@@ -96,11 +96,11 @@ def test_a_server_that_is_killed_has_kept_what_it_answered(stage: ReceiveStage, 
     receiver = stage.in_script()
     claim = receiver.claim
 
-    def waiting(found: Sequence[Message], lease: HandlerContext) -> int:
+    def waiting(found: Sequence[Message], context: HandlerContext) -> int:
         if receiver.received.effects >= MESSAGES // 2:
             half.set()
             assert killed.wait(30)
-        return claim(found, lease)
+        return claim(found, context)
 
     receiver.claim = waiting
     with following(stage.loop(batch=3), receiver) as running:

@@ -30,9 +30,9 @@ class EarlyStore(Aggregate):
     """Changes the state while it produces, before anything is committed, and keeps the change after an abort."""
 
     def outputs(self, until: int) -> Iterator[Output]:
-        standing = self.store.standing or StoreCheckpoint(0, 0, 0)
+        checkpoint = self.store.checkpoint or StoreCheckpoint(0, 0, 0)
         yield from super().outputs(until)
-        self.store.write(self._changes, standing)
+        self.store.write(self._changes, checkpoint)
 
     def ready(self, *_: object, **__: object) -> None:
         self._found, self._changes = {}, {}
@@ -43,17 +43,17 @@ class ShortRestore(Aggregate):
 
     def _restore(self) -> None:
         super()._restore()
-        standing, items = self.store.standing, sorted(self.store.items())
-        if standing is not None:
+        checkpoint, items = self.store.checkpoint, sorted(self.store.items())
+        if checkpoint is not None:
             self.store.wipe()
-            self.store.write(dict(items[: len(items) // 2]), standing)
+            self.store.write(dict(items[: len(items) // 2]), checkpoint)
 
 
 class Credulous(Aggregate):
     """Believes its old state without looking where the group stands: what another process added is not in it."""
 
     def ready(self, position: int, *, fresh: bool) -> str | None:
-        return super().ready(position, fresh=fresh) if self.store.standing is None else None
+        return super().ready(position, fresh=fresh) if self.store.checkpoint is None else None
 
 
 def test_a_state_that_keeps_aborted_changes_is_found(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,7 +162,7 @@ def test_windows_pictures_and_the_terminal(stage: Stage, tmp_path: Path) -> None
     stage.create(1)
     stage.seed(ORDERS)
     code, told = xray(stage)
-    assert (code, f"not told: topic {stage.names.output} does not exist" in told) == (ExitCode.DONE, True), told
+    assert (code, f"unavailable: topic {stage.names.output} does not exist" in told) == (ExitCode.DONE, True), told
     stage.drain_alone()
     markers_written(stage.connection, stage.names.output)
 

@@ -28,12 +28,12 @@ def _entries(slices: Sequence[PartitionBatch]) -> list[ledger_handler.Entry]:
 def _position_afterwards() -> None:
     """Rows first, the position in a transaction of its own: a kill between them books twice."""
 
-    def handle(self: LedgerHandler, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
-        with self._database.transaction(lease.deadline) as connection:
+    def handle(self: LedgerHandler, slices: Sequence[PartitionBatch], context: HandlerContext) -> None:
+        with self._database.transaction(context.deadline) as connection:
             self._ledger.book(connection, _entries(slices))
         if _entries(slices):
             self._crash.at(CrashMoment.BEFORE_COMMIT)
-        with self._database.transaction(lease.deadline) as connection:
+        with self._database.transaction(context.deadline) as connection:
             self._ledger.advance(connection, slices)
         self._crash.at(CrashMoment.AFTER_COMMIT)
 
@@ -43,12 +43,12 @@ def _position_afterwards() -> None:
 def _position_before() -> None:
     """The position first: a kill between them leaves rows out."""
 
-    def handle(self: LedgerHandler, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
-        with self._database.transaction(lease.deadline) as connection:
+    def handle(self: LedgerHandler, slices: Sequence[PartitionBatch], context: HandlerContext) -> None:
+        with self._database.transaction(context.deadline) as connection:
             self._ledger.advance(connection, slices)
         if _entries(slices):
             self._crash.at(CrashMoment.BEFORE_COMMIT)
-        with self._database.transaction(lease.deadline) as connection:
+        with self._database.transaction(context.deadline) as connection:
             self._ledger.book(connection, _entries(slices))
         self._crash.at(CrashMoment.AFTER_COMMIT)
 
@@ -59,19 +59,19 @@ def _position_of_kafka() -> None:
     """Read on where Kafka's offset stands, which is stored after the database's commit: what lies between, twice."""
     handle = LedgerHandler.handle
 
-    def spared_behind_markers(self: LedgerHandler, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+    def spared_behind_markers(self: LedgerHandler, slices: Sequence[PartitionBatch], context: HandlerContext) -> None:
         crash = self._crash
         self._crash = crash if _entries(slices) else StoreCrash()
-        handle(self, slices, lease)
+        handle(self, slices, context)
         self._crash = crash
 
     LedgerHandler.handle = spared_behind_markers
-    _positions(lambda row, seat: Start(min(row.next_offset, seat.committed or 0)))
+    _positions(lambda row, assignment: Start(min(row.next_offset, assignment.committed or 0)))
 
 
 def _larger_of_both() -> None:
     """Read on at the larger of both offsets, as has been published: what a restored dump lacks is never read again."""
-    _positions(lambda row, seat: Start(max(row.next_offset, seat.committed or 0)))
+    _positions(lambda row, assignment: Start(max(row.next_offset, assignment.committed or 0)))
 
 
 def _positions(start: Callable[[OffsetRow, ledger_handler.Seat], Start]) -> None:
@@ -91,12 +91,12 @@ def _positions(start: Callable[[OffsetRow, ledger_handler.Seat], Start]) -> None
 def _claim_before() -> None:
     """Claims committed before their effects: a kill between them leaves effects out."""
 
-    def claim(self: PostgresReceiver, found: Sequence[Message], lease: HandlerContext) -> int:
-        with self._database.transaction(lease.deadline) as connection:
+    def claim(self: PostgresReceiver, found: Sequence[Message], context: HandlerContext) -> int:
+        with self._database.transaction(context.deadline) as connection:
             fresh = self._fresh(connection, found) if found else []
         if fresh:
-            self.ground.crash.at(CrashMoment.BEFORE_COMMIT)
-        with self._database.transaction(lease.deadline) as connection:
+            self.settings.crash.at(CrashMoment.BEFORE_COMMIT)
+        with self._database.transaction(context.deadline) as connection:
             if fresh:
                 self._effect(connection, fresh)
         return len(fresh)
@@ -107,17 +107,17 @@ def _claim_before() -> None:
 def _claim_afterwards() -> None:
     """Effects committed before their claims: a kill between them repeats effects."""
 
-    def claim(self: PostgresReceiver, found: Sequence[Message], lease: HandlerContext) -> int:
+    def claim(self: PostgresReceiver, found: Sequence[Message], context: HandlerContext) -> int:
         names = [one.message_id for one in found]
         known = "SELECT message_id FROM processed_messages WHERE consumer_group = %s AND message_id = ANY(%s)"
-        with self._database.transaction(lease.deadline) as connection:
-            old = {row[0] for row in connection.execute(known, [self.ground.group, names])}
+        with self._database.transaction(context.deadline) as connection:
+            old = {row[0] for row in connection.execute(known, [self.settings.group, names])}
             fresh = [one for one in found if one.message_id not in old]
             if fresh:
                 self._effect(connection, fresh)
         if fresh:
-            self.ground.crash.at(CrashMoment.BEFORE_COMMIT)
-        with self._database.transaction(lease.deadline) as connection:
+            self.settings.crash.at(CrashMoment.BEFORE_COMMIT)
+        with self._database.transaction(context.deadline) as connection:
             self._fresh(connection, fresh)
         return len(fresh)
 

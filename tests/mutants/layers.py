@@ -216,7 +216,7 @@ LAYER_BUGS: list[LayerBug] = [
         "The changelog's end seen now is where the next restore begins.",
         _WORK,
         "            self._seen_end = logs[self.partition].last_stable\n",
-        "            self.store.write({}, replace(standing, changelog=logs[self.partition].last_stable))\n",
+        "            self.store.write({}, replace(checkpoint, changelog=logs[self.partition].last_stable))\n",
         _ROUNDS + "test_the_end_of_the_changelog_is_believed_a_round_after_it_was_seen",
     ),
     LayerBug(

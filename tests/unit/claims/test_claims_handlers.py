@@ -20,15 +20,15 @@ class Recorder:
     def __init__(self, calls: list[tuple[str, Any]]) -> None:
         self.calls = calls
 
-    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002
-        self.calls.append(("assigned", [seat.committed for seat in seats]))
-        return {seat.partition: seat.committed or seat.first for seat in seats}
+    def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002
+        self.calls.append(("assigned", [assignment.committed for assignment in assignments]))
+        return {assignment.partition: assignment.committed or assignment.first for assignment in assignments}
 
-    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+    def handle(self, slices: Sequence[PartitionBatch], context: HandlerContext) -> None:
         self.calls.append(("handle", [(one.partition, one.until) for one in slices]))
-        lease.report({one.partition: one.until for one in slices})
+        context.report({one.partition: one.until for one in slices})
 
-    def tick(self, lease: HandlerContext) -> None: ...
+    def tick(self, context: HandlerContext) -> None: ...
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:  # noqa: ARG002
         self.calls.append(("revoked", list(partitions)))
@@ -65,25 +65,25 @@ class Behind(Recorder):
 
     done: Mapping[int, int] = {}
 
-    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+    def handle(self, slices: Sequence[PartitionBatch], context: HandlerContext) -> None:
         self.calls.append(("handle", [(one.partition, one.until) for one in slices]))
-        self.report = lease.report
+        self.report = context.report
 
-    def tick(self, lease: HandlerContext) -> None:
-        lease.report(self.done)
+    def tick(self, context: HandlerContext) -> None:
+        context.report(self.done)
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:  # noqa: ARG002
         self.report({0: 115})
 
 
-def lease(heard: list[Mapping[int, int]]) -> HandlerContext:
+def context(heard: list[Mapping[int, int]]) -> HandlerContext:
     return HandlerContext(Deadline(20), frozenset({0, 1}), lambda _: None, lambda _: None, heard.append)
 
 
-LEASE = lease([])
+LEASE = context([])
 
 
-def seats() -> list[AssignedPartition]:
+def assignments() -> list[AssignedPartition]:
     return [AssignedPartition("t", "id", p, committed=50, first=0, last_stable=500) for p in (0, 1)]
 
 
@@ -91,7 +91,7 @@ def test_at_least_once_works_first_and_tells_then() -> None:
     """From the log's position where it has one, else from the committed offset; handed over where it ended."""
     calls: list[tuple[str, Any]] = []
     flow = AtLeastOnce(Recorder(calls), cast("Heartbeater", StubKeeper(calls)))
-    flow.assigned(seats(), Deadline(5))
+    flow.assigned(assignments(), Deadline(5))
     flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
     flow.revoked([0, 1], Deadline(5))
     assert calls == [
@@ -109,11 +109,11 @@ def test_what_was_only_begun_is_not_told() -> None:
     heard: list[Mapping[int, int]] = []
     inner = Behind(calls)
     flow = AtLeastOnce(inner, cast("Heartbeater", StubKeeper(calls)))
-    flow.assigned(seats(), Deadline(5))
-    flow.handle([PartitionBatch(0, 100, 120, [])], lease(heard))
+    flow.assigned(assignments(), Deadline(5))
+    flow.handle([PartitionBatch(0, 100, 120, [])], context(heard))
     assert calls[1:] == [("handle", [(0, 120)])]
     inner.done = {0: 110}
-    flow.tick(lease(heard))
+    flow.tick(context(heard))
     flow.revoked([0], Deadline(5))
     assert heard == [{0: 110}, {0: 115}]
     assert calls[2:] == [("progress", {0: (7, 110)}), ("progress", {0: (7, 115)}), ("give back", {0: (7, 115)})]
@@ -124,11 +124,11 @@ def test_at_most_once_never_goes_back_behind_what_it_claimed() -> None:
     calls: list[tuple[str, Any]] = []
     inner = Behind(calls)
     flow = AtMostOnce(inner, cast("Heartbeater", StubKeeper(calls)))
-    flow.assigned(seats(), Deadline(5))
+    flow.assigned(assignments(), Deadline(5))
     flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
     inner.done = {0: 110}
     flow.tick(LEASE)
-    flow.assigned(seats(), Deadline(5))
+    flow.assigned(assignments(), Deadline(5))
     assert calls[-1] == ("assigned", [120, 50])
 
 
@@ -136,7 +136,7 @@ def test_at_most_once_claims_before_it_works() -> None:
     """Slice by slice, so that a crash drops no more than it must."""
     calls: list[tuple[str, Any]] = []
     flow = AtMostOnce(Recorder(calls), cast("Heartbeater", StubKeeper(calls)))
-    flow.assigned(seats(), Deadline(5))
+    flow.assigned(assignments(), Deadline(5))
     flow.handle([PartitionBatch(0, 100, 120, []), PartitionBatch(1, 50, 60, [])], LEASE)
     assert calls[1:] == [("claim", (0, 7, 120)), ("handle", [(0, 120)]), ("claim", (1, 8, 60)), ("handle", [(1, 60)])]
 
@@ -145,7 +145,7 @@ def test_what_could_not_be_claimed_is_not_worked_on() -> None:
     """Not even once."""
     calls: list[tuple[str, Any]] = []
     flow = AtMostOnce(Recorder(calls), cast("Heartbeater", StubKeeper(calls, grants=False)))
-    flow.assigned(seats(), Deadline(5))
+    flow.assigned(assignments(), Deadline(5))
     with pytest.raises(NotOwned, match="could not be claimed"):
         flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
     assert [name for name, _ in calls] == ["assigned", "claim"]
@@ -156,7 +156,7 @@ def test_a_partition_that_is_not_surely_ours_is_not_worked_on() -> None:
     calls: list[tuple[str, Any]] = []
     keeper = StubKeeper(calls)
     flow = AtLeastOnce(Recorder(calls), cast("Heartbeater", keeper))
-    flow.assigned(seats(), Deadline(5))
+    flow.assigned(assignments(), Deadline(5))
     keeper.holdings[0] = Holding(9, 100, 1e9)
     with pytest.raises(NotOwned):
         flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
@@ -164,7 +164,7 @@ def test_a_partition_that_is_not_surely_ours_is_not_worked_on() -> None:
     with pytest.raises(NotOwned):
         flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
     with pytest.raises(RetryLater):
-        flow.assigned(seats(), Deadline(5))
+        flow.assigned(assignments(), Deadline(5))
     assert [name for name, _ in calls] == ["assigned"]
 
 
@@ -172,7 +172,7 @@ def test_a_partition_that_was_lost_is_forgotten_and_not_given_back() -> None:
     """Its position is the next owner's business."""
     calls: list[tuple[str, Any]] = []
     flow = AtLeastOnce(Recorder(calls), cast("Heartbeater", StubKeeper(calls)))
-    flow.assigned(seats(), Deadline(5))
+    flow.assigned(assignments(), Deadline(5))
     flow.lost([0])
     flow.revoked([1], Deadline(5))
     assert calls[1:] == [("lost", [0]), ("revoked", [1]), ("give back", {1: (8, -1)})]

@@ -56,7 +56,7 @@ def _receiver() -> Receiver:
 def test_a_thread_beside_the_receiver_does_not_end_in_silence() -> None:
     """Else a program that follows would go on claiming messages whose requests nobody sends."""
     receiver, broken = _receiver(), Broken()
-    receiver.beside.append(broken)
+    receiver.background.append(broken)
     with contextlib.suppress(Refused):  # it may have ended by now
         receiver.tick(LEASE)
     broken._thread.join(5)
@@ -71,7 +71,7 @@ def test_the_command_listens_to_the_thread_that_delivers(monkeypatch: pytest.Mon
     def consume(
         _name: str, _settings: object, handler: Receiver, _given: object, stop: threading.Event, _: object
     ) -> str:
-        assert handler.beside == [broken]
+        assert handler.background == [broken]
         stop.set()
         return "consumed"
 

@@ -170,14 +170,16 @@ def test_a_wait_longer_than_the_poll_interval_is_refused() -> None:
 def test_a_lease_ends_with_its_deadline_or_its_partition() -> None:
     """The last good moment, the first bad one, and a partition that is not ours."""
     now = [0.0]
-    lease = HandlerContext(Deadline(10, lambda: now[0]), frozenset({3}), lambda _: None, lambda _: None, lambda _: None)
+    context = HandlerContext(
+        Deadline(10, lambda: now[0]), frozenset({3}), lambda _: None, lambda _: None, lambda _: None
+    )
     now[0] = 9.9
-    lease.check(3)
+    context.check(3)
     with pytest.raises(NotOwned, match="4"):
-        lease.check(4)
+        context.check(4)
     now[0] = 10.0
     with pytest.raises(NotOwned, match="10 s without a poll"):
-        lease.check(3)
+        context.check(3)
 
 
 def test_crashes_are_drawn_alike_from_equal_seeds_and_never_without_a_moment() -> None:

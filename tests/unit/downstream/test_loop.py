@@ -58,14 +58,14 @@ class FakeHandler:
         self.handled: list[PartitionBatch] = []
         self.calls: list[object] = []
 
-    def assigned(self, seats: Sequence[AssignedPartition], _deadline: Deadline) -> Mapping[int, int]:
+    def assigned(self, assignments: Sequence[AssignedPartition], _deadline: Deadline) -> Mapping[int, int]:
         self._fail()
-        return {seat.partition: 5 for seat in seats}
+        return {assignment.partition: 5 for assignment in assignments}
 
-    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+    def handle(self, slices: Sequence[PartitionBatch], context: HandlerContext) -> None:
         self._fail()
         self.handled += slices
-        lease.report({one.partition: one.until for one in slices})
+        context.report({one.partition: one.until for one in slices})
 
     def _fail(self) -> None:
         error, self.error = self.error, None
@@ -202,14 +202,14 @@ def test_a_turn_has_one_deadline_however_long_its_parts_take(
     """Taking a partition over again uses up the time in which the others' batch is surely ours."""
     now, leases = [0.0], []
     monkeypatch.setattr(loop, "_sure", lambda: Deadline(48, lambda: now[0]))
-    monkeypatch.setattr(handler, "handle", lambda _slices, lease: leases.append(lease))
+    monkeypatch.setattr(handler, "handle", lambda _slices, context: leases.append(context))
     loop.assigned([1, 2])
     loop._places[2].retry_at = Deadline(1e-9)
 
-    def slowly(seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
+    def slowly(assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
         now[0] = 47
         assert not deadline.expired()
-        return {seat.partition: 5 for seat in seats}
+        return {assignment.partition: 5 for assignment in assignments}
 
     monkeypatch.setattr(handler, "assigned", slowly)
     loop._turn(_polled())

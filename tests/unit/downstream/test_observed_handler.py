@@ -29,15 +29,15 @@ class Pattern:
         if self.error is not None:
             raise self.error
 
-    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
+    def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
         self._called("assigned")
-        return {seat.partition: seat.committed or 0 for seat in seats}
+        return {assignment.partition: assignment.committed or 0 for assignment in assignments}
 
-    def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
+    def handle(self, slices: Sequence[PartitionBatch], context: HandlerContext) -> None:
         self._called("handle")
-        lease.report({one.partition: one.until for one in slices})
+        context.report({one.partition: one.until for one in slices})
 
-    def tick(self, lease: HandlerContext) -> None:  # noqa: ARG002 - the port's shape
+    def tick(self, context: HandlerContext) -> None:  # noqa: ARG002 - the port's shape
         self._called("tick")
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:  # noqa: ARG002 - the port's shape
@@ -67,16 +67,16 @@ class Scene:
         self.recorder = Recorder(subject, Bounds(300, 300, 120), wall=lambda: 5000.0)
         self.handler = ObservedHandler(self.pattern, self.recorder, "out")
 
-    def lease(self) -> HandlerContext:
+    def context(self) -> HandlerContext:
         return HandlerContext(Deadline(5), frozenset({0, 1}), lambda _: None, lambda _: None, self.reported.append)
 
     def assign(self, last_stable: int = 3) -> Mapping[int, int]:
-        seats = [AssignedPartition("out", "id", p, 0, 0, last_stable) for p in (0, 1)]
-        return self.handler.assigned(seats, Deadline(5))
+        assignments = [AssignedPartition("out", "id", p, 0, 0, last_stable) for p in (0, 1)]
+        return self.handler.assigned(assignments, Deadline(5))
 
     def read(self, partition: int = 0, until: int = 3) -> None:
         records = [Written(4_900_000), Written(4_925_000)]
-        self.handler.handle([PartitionBatch(partition, 0, until, records)], self.lease())
+        self.handler.handle([PartitionBatch(partition, 0, until, records)], self.context())
 
     def states(self) -> list[PartitionState]:
         return [one.state for one in self.recorder.status().partitions]
@@ -127,7 +127,7 @@ def test_what_ends_the_loop_is_told_before_it_ends(scene: Scene) -> None:
     scene.assign()
     scene.pattern.error = Refused("input-lost: out[0]")
     with pytest.raises(Refused):
-        scene.handler.tick(scene.lease())
+        scene.handler.tick(scene.context())
     assert scene.recorder.status().live.reason == "unrecoverable: Refused: input-lost: out[0]"
 
 
@@ -139,7 +139,7 @@ def test_partitions_that_leave_are_not_told_any_more(scene: Scene, how: str) -> 
     else:
         scene.handler.lost([0])
     assert scene.recorder.places() == [("out", 1)]
-    scene.handler.tick(scene.lease())
+    scene.handler.tick(scene.context())
     assert scene.pattern.calls == ["assigned", how, "tick"]
 
 

@@ -34,7 +34,7 @@ def test_an_order_without_a_quantity_is_one_cup() -> None:
 
 
 class Remembers(Receiver):
-    def claim(self, found: Sequence[Message], lease: HandlerContext) -> int:  # noqa: ARG002 - the shape of a receiver
+    def claim(self, found: Sequence[Message], context: HandlerContext) -> int:  # noqa: ARG002 - the shape of a receiver
         self.found = list(found)
         return len(found)
 
@@ -47,9 +47,9 @@ def test_a_bad_quantity_is_counted_and_told() -> None:
     receiver.rejected = lambda reason, records: counted.append((reason, records))
     values = [b'{"order_id":"o-%d","customer_id":"c-1","quantity":%d}' % (n, n - 1) for n in range(3)]
     records = [SimpleNamespace(value=lambda one=one: one, headers=lambda: None) for one in values]
-    lease = SimpleNamespace(check=lambda _partition: None, report=lambda _positions: None)
+    context = SimpleNamespace(check=lambda _partition: None, report=lambda _positions: None)
     slices = [SimpleNamespace(partition=0, records=records, until=3)]
-    receiver.handle(cast("list[PartitionBatch]", slices), cast("Any", lease))
+    receiver.handle(cast("list[PartitionBatch]", slices), cast("Any", context))
     assert [one.points for one in receiver.found] == [0, 0, 1]
     assert (receiver.received.rejected, counted) == (2, [(BAD_QUANTITY, 2)])
     assert [one.split(" gives")[0] for one in told] == ["message order_id:o-0", "message order_id:o-1"]

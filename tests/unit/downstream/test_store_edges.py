@@ -190,7 +190,7 @@ class Claiming(Receiver):
         self.known: set[str] = set()
         self.away = False
 
-    def claim(self, found: Sequence[Message], lease: HandlerContext) -> int:  # noqa: ARG002
+    def claim(self, found: Sequence[Message], context: HandlerContext) -> int:  # noqa: ARG002
         if self.away:
             raise RetryLater("the store is away", 0.1)
         fresh = {one.message_id for one in found} - self.known
@@ -233,5 +233,5 @@ def test_nothing_is_claimed_of_a_partition_that_is_not_ours_any_more() -> None:
 def test_all_is_read_again_once_and_not_with_every_assignment(again: bool, starts: list[int]) -> None:
     """A rebalance gives the partition back: it goes on at the group's offset."""
     receiver = Claiming(again=again)
-    seat = AssignedPartition("t", "id", 3, committed=20, first=10, last_stable=90)
-    assert [receiver.assigned([seat], Deadline(10))[3] for _ in range(3)] == starts
+    assignment = AssignedPartition("t", "id", 3, committed=20, first=10, last_stable=90)
+    assert [receiver.assigned([assignment], Deadline(10))[3] for _ in range(3)] == starts

@@ -102,14 +102,14 @@ def test_what_is_no_total_is_refused(text: bytes) -> None:
 @pytest.mark.parametrize("kind", ["memory", "rocksdb"])
 def test_a_store_holds_what_was_written_with_its_standing(kind: str, tmp_path: Path) -> None:
     store: Store = MemoryStore() if kind == "memory" else RocksStore(tmp_path, "topic")
-    assert store.standing is None
+    assert store.checkpoint is None
     store.write({b"a": b"1", b"b": b"2", b"c": b"3"}, StoreCheckpoint(5, 9, 3))
     store.write({b"a": b"4", b"b": None}, StoreCheckpoint(6, 12, 2))
     assert store.get([b"a", b"b", b"c", b"d"]) == [b"4", None, b"3", None]
     assert dict(store.items()) == {b"a": b"4", b"c": b"3"}
-    assert store.standing == StoreCheckpoint(6, 12, 2)
+    assert store.checkpoint == StoreCheckpoint(6, 12, 2)
     store.wipe()
-    assert (store.standing, list(store.items())) == (None, [])
+    assert (store.checkpoint, list(store.items())) == (None, [])
     store.close()
 
 
@@ -118,7 +118,7 @@ def test_a_state_that_was_closed_in_good_order_is_there_again(tmp_path: Path) ->
     store.write({b"a": b"1"}, StoreCheckpoint(5, 9, 1))
     store.close()
     again = RocksStore(tmp_path, "topic")
-    assert (again.wiped, again.standing, again.get([b"a"])) == (False, StoreCheckpoint(5, 9, 1), [b"1"])
+    assert (again.wiped, again.checkpoint, again.get([b"a"])) == (False, StoreCheckpoint(5, 9, 1), [b"1"])
     again.close()
 
 
@@ -130,12 +130,12 @@ def test_a_state_that_was_not_closed_or_is_another_changelogs_is_wiped(tmp_path:
     assert RocksStore.trusted(tmp_path, "topic")
     (tmp_path / "clean").unlink()
     killed = RocksStore(tmp_path, "topic")
-    assert (killed.wiped, killed.standing) == (True, None)
+    assert (killed.wiped, killed.checkpoint) == (True, None)
     killed.write({b"a": b"1"}, StoreCheckpoint(5, 9, 1))
     killed.close()
     assert not RocksStore.trusted(tmp_path, "another")
     other = RocksStore(tmp_path, "another")
-    assert (other.wiped, other.standing) == (True, None)
+    assert (other.wiped, other.checkpoint) == (True, None)
     other.close()
 
 

@@ -115,8 +115,8 @@ def test_a_commit_that_failed_changes_nothing_in_the_store(store: MemoryStore) -
         assert outputs[-1].value == checkpoint_value(4, 2)
         adding.dropped()
     assert store.get([b"a", b"b"]) == [Total(2).encode(), None]
-    assert store.standing is not None
-    assert (store.standing.until, store.standing.keys) == (2, 1)
+    assert store.checkpoint is not None
+    assert (store.checkpoint.until, store.checkpoint.keys) == (2, 1)
 
 
 def test_what_a_failed_commit_would_have_changed_is_not_in_the_next_one(store: MemoryStore) -> None:
@@ -131,8 +131,8 @@ def test_what_a_failed_commit_would_have_changed_is_not_in_the_next_one(store: M
     list(adding.outputs(3))
     adding.committed()
     assert dict(store.items()) == {b"a": Total(3).encode()}
-    assert store.standing is not None
-    assert (store.standing.until, store.standing.keys) == (3, 1)
+    assert store.checkpoint is not None
+    assert (store.checkpoint.until, store.checkpoint.keys) == (3, 1)
 
 
 @pytest.mark.parametrize(("until", "restored"), [(1, True), (2, False), (3, True)])
@@ -144,7 +144,7 @@ def test_a_store_that_stands_elsewhere_is_restored_and_one_that_is_ahead_from_no
     began: list[StoreCheckpoint | None] = []
 
     def restoring(*where: Any) -> int:
-        began.append(where[5].standing)
+        began.append(where[5].checkpoint)
         where[5].write({}, StoreCheckpoint(2, 5, 0))
         return 1
 
@@ -193,7 +193,7 @@ def test_the_brokers_are_asked_for_the_end_now_and_then(store: MemoryStore, monk
         list(adding.outputs(at + 1))
         adding.committed()
     assert left == [log(5), log(6)]
-    assert store.standing == StoreCheckpoint(5, 4, 1)
+    assert store.checkpoint == StoreCheckpoint(5, 4, 1)
 
 
 def test_a_second_transaction_begins_where_the_first_one_ended(store: MemoryStore) -> None:
@@ -204,8 +204,8 @@ def test_a_second_transaction_begins_where_the_first_one_ended(store: MemoryStor
         adding.take([Record(at, b"a", ONE)])
         assert own(adding.outputs(at + 1)) == {b"a": at + 1}
         adding.committed()
-    assert store.standing is not None
-    assert store.standing.until == 4
+    assert store.checkpoint is not None
+    assert store.checkpoint.until == 4
 
 
 def test_the_end_of_the_changelog_is_believed_a_round_after_it_was_seen(
@@ -217,8 +217,8 @@ def test_the_end_of_the_changelog_is_believed_a_round_after_it_was_seen(
     adding, starts = aggregate(store), []
     for _ in range(3):
         adding.ready(2, fresh=False)
-        assert store.standing is not None
-        starts.append(store.standing.changelog)
+        assert store.checkpoint is not None
+        starts.append(store.checkpoint.changelog)
     assert starts == [0, 10, 20]
 
 
@@ -229,7 +229,7 @@ def test_the_start_of_a_restore_never_goes_back(store: MemoryStore, monkeypatch:
     adding = aggregate(store)
     for _ in range(2):
         adding.ready(2, fresh=False)
-    assert store.standing == StoreCheckpoint(2, 15, 1)
+    assert store.checkpoint == StoreCheckpoint(2, 15, 1)
 
 
 def test_an_end_counts_once_no_transaction_is_open_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +278,7 @@ def test_a_restore_reads_to_the_end_of_what_is_decided(monkeypatch: pytest.Monke
     store = MemoryStore()
     done = restore(SETTINGS.connection, "g", NOWHERE, "c", 0, store, Deadline(10))
     assert (read, done) == ([(0, 6)], 4)
-    assert (store.standing, dict(store.items())) == (StoreCheckpoint(2, 5, 2), {b"a": ONE, b"b": ONE})
+    assert (store.checkpoint, dict(store.items())) == (StoreCheckpoint(2, 5, 2), {b"a": ONE, b"b": ONE})
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_a_changelog_that_lost_a_total_is_refused_and_what_it_gave_is_wiped(monk
     store = MemoryStore()
     with pytest.raises(Refused, match=r"changelog-damaged: c\[0\] gives 1 totals where .* left 2"):
         restore(SETTINGS.connection, "g", NOWHERE, "c", 0, store, Deadline(10))
-    assert (store.standing, list(store.items())) == (None, [])
+    assert (store.checkpoint, list(store.items())) == (None, [])
 
 
 def test_a_recomputation_reads_what_is_decided_and_no_less(monkeypatch: pytest.MonkeyPatch) -> None:

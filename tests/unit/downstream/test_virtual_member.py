@@ -47,7 +47,7 @@ class Scene:
         self.virtual = VirtualPartitions(VirtualSettings(count=4, most_uncovered=20), self)
         return VirtualPartitionsHandler(self.virtual, threading.Event(), follow=follow, now=lambda: self.now)
 
-    def lease(self, seconds: float = 20.0) -> HandlerContext:
+    def context(self, seconds: float = 20.0) -> HandlerContext:
         def pause(partitions: Collection[int]) -> None:
             self.paused |= set(partitions)
 
@@ -68,7 +68,7 @@ def scene() -> Iterator[Scene]:
     made.virtual.close(Deadline(10))
 
 
-def seat(partition: int, committed: int | None, first: int = 5, last_stable: int = 30) -> AssignedPartition:
+def assignment(partition: int, committed: int | None, first: int = 5, last_stable: int = 30) -> AssignedPartition:
     return AssignedPartition("orders", "id", partition, committed, first, last_stable)
 
 
@@ -79,11 +79,11 @@ def records(start: int, until: int) -> PartitionBatch:
 def test_reading_begins_at_the_committed_offset_or_the_first(scene: Scene) -> None:
     """Asked again after a wait, it goes on where it has read to; what retention took is refused."""
     one = scene.make()
-    assert one.assigned([seat(0, 9), seat(1, None)], Deadline(5)) == {0: 9, 1: 5}
-    one.handle([records(9, 12)], scene.lease())
-    assert one.assigned([seat(0, 9)], Deadline(5)) == {0: 12}
+    assert one.assigned([assignment(0, 9), assignment(1, None)], Deadline(5)) == {0: 9, 1: 5}
+    one.handle([records(9, 12)], scene.context())
+    assert one.assigned([assignment(0, 9)], Deadline(5)) == {0: 12}
     with pytest.raises(Refused, match="left at 2, and retention has taken what lies before 5"):
-        one.assigned([seat(2, 2)], Deadline(5))
+        one.assigned([assignment(2, 2)], Deadline(5))
     one.revoked([0, 1, 2], Deadline(1))
     one.lost([2])
 
@@ -94,51 +94,51 @@ def test_a_partition_with_enough_in_work_is_paused_and_read_on_when_there_is_roo
     """Only that one; nothing is stored before it is finished."""
     monkeypatch.setattr(member, "_ROOM_S", 0.05)
     one = scene.make()
-    one.assigned([seat(0, 5), seat(1, 5)], Deadline(5))
-    one.handle([records(5, 15)], scene.lease())
+    one.assigned([assignment(0, 5), assignment(1, 5)], Deadline(5))
+    one.handle([records(5, 15)], scene.context())
     assert scene.paused == set()
-    one.handle([records(15, 20)], scene.lease())
+    one.handle([records(15, 20)], scene.context())
     assert scene.paused == {0}
-    one.tick(scene.lease())
+    one.tick(scene.context())
     assert (scene.paused, scene.stored) == ({0}, {0: 5, 1: 5})
     scene.gate.set()
     scene.now += 10
     assert scene.virtual.await_room(10)
     assert one.revoked([0], Deadline(10)) is None
     assert scene.stored[0] == 20
-    one.tick(scene.lease())
+    one.tick(scene.context())
 
 
 def test_a_drains_end_waits_for_the_workers(scene: Scene) -> None:
     """All is read, nothing done: the loop is told to come back before its time is over, and then all is stored."""
     one = scene.make(follow=False)
-    one.assigned([seat(0, 28)], Deadline(5))
-    one.handle([records(28, 30)], scene.lease())
+    one.assigned([assignment(0, 28)], Deadline(5))
+    one.handle([records(28, 30)], scene.context())
     with pytest.raises(RetryLater, match="still at work"):
-        one.tick(scene.lease(0.05))
+        one.tick(scene.context(0.05))
     scene.gate.set()
-    one.tick(scene.lease())
+    one.tick(scene.context())
     assert scene.stored == {0: 30}
 
 
 def test_nothing_is_stored_of_a_partition_that_was_lost(scene: Scene) -> None:
     """Somebody else has it: an offset of ours could take back what they have stored."""
     one = scene.make()
-    one.assigned([seat(0, 5)], Deadline(5))
-    one.handle([records(5, 8)], scene.lease())
-    one.tick(scene.lease())
+    one.assigned([assignment(0, 5)], Deadline(5))
+    one.handle([records(5, 8)], scene.context())
+    one.tick(scene.context())
     scene.stored.clear()
     one.lost([0])
     scene.gate.set()
     scene.now += 10
-    one.tick(scene.lease())
+    one.tick(scene.context())
     assert scene.stored == {}
 
 
 def test_partitions_that_leave_together_are_held_before_the_first_is_waited_for(scene: Scene) -> None:
     """Else a slow handler of one would let the others begin what there is no time left to finish."""
     one = scene.make()
-    one.assigned([seat(0, 5), seat(1, 5)], Deadline(5))
+    one.assigned([assignment(0, 5), assignment(1, 5)], Deadline(5))
     held, revoked, limits = dict(scene.virtual._held), scene.virtual.revoked, []
 
     def watched(place: TopicPartition, deadline: Deadline) -> int:
@@ -158,11 +158,11 @@ def test_a_position_that_was_stored_before_a_partition_went_is_stored_again_when
     scene.gate.set()
     one = scene.make()
     for _ in range(2):
-        assert one.assigned([seat(0, 5)], Deadline(5)) == {0: 5}
-        one.handle([records(5, 9)], scene.lease())
+        assert one.assigned([assignment(0, 5)], Deadline(5)) == {0: 5}
+        one.handle([records(5, 9)], scene.context())
         until(scene.virtual.idle, "the effects")
         scene.now += 10
         scene.stored.clear()
-        one.tick(scene.lease())
+        one.tick(scene.context())
         assert scene.stored == {0: 9}
         one.lost([0]) if how == "lost" else one.revoked([0], Deadline(5))

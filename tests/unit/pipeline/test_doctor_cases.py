@@ -186,18 +186,18 @@ def test_one_that_can_not_be_ended_stops_no_other(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(doctor, "abort_transaction", end)
     said: list[tuple[str, str]] = []
     cases = [first, second, third, fourth]
-    account = doctor.abort_transactions(
+    report = doctor.abort_transactions(
         Connection("nowhere:1"),
         cases,
         lambda one: one is not fourth,
         lambda one, what: said.append((one.names[0], what)),
     )
     assert [name for name, _ in said] == ["a", "b", "c"]
-    told = account.document()
+    told = report.document()
     assert (told["ended"], told["over"], told["left"]) == (["a"], ["c"], ["d"])
     (failed,) = told["failed"]
     assert (failed["transaction"], refused in failed["error"], "ask again" in failed["error"]) == ("b", True, True)
-    assert account.sick(cases) == [second, fourth]
+    assert report.sick(cases) == [second, fourth]
 
 
 @pytest.mark.parametrize(

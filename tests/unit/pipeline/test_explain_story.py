@@ -74,9 +74,9 @@ def test_a_rule_says_who_sees_a_record(offset: int, written: RecordWriter, visib
     assert (told.visible, rule in told.rule) == (visible, True), told
 
 
-def copy(fate: RecordState, epoch: int = 3, name: str | None = "g:in:0", *, visible: bool | None = None) -> Copy:
-    seen = fate in {RecordState.COMMITTED, RecordState.PLAIN} if visible is None else visible
-    return Copy("output", "out", 0, 10 + epoch, RecordWriter(fate, 7, epoch), Visibility(seen, "a rule"), name)
+def copy(state: RecordState, epoch: int = 3, name: str | None = "g:in:0", *, visible: bool | None = None) -> Copy:
+    seen = state in {RecordState.COMMITTED, RecordState.PLAIN} if visible is None else visible
+    return Copy("output", "out", 0, 10 + epoch, RecordWriter(state, 7, epoch), Visibility(seen, "a rule"), name)
 
 
 PLAIN = copy(RecordState.PLAIN)
@@ -87,57 +87,57 @@ LETTER = replace(
 )
 
 
-def story(*copies: Copy, at: int | None = 50, source: Copy | None = PLAIN, complete: bool = True) -> OrderHistory:
+def history(*copies: Copy, at: int | None = 50, source: Copy | None = PLAIN, complete: bool = True) -> OrderHistory:
     return OrderHistory(SourcePosition("in", 0, 40), source, copies, at, complete)
 
 
 @pytest.mark.parametrize(
     ("told", "verdict", "why"),
     [
-        (story(copy(RecordState.COMMITTED)), DeliveryStatus.DELIVERED, "delivered once, to out[0] offset 13"),
+        (history(copy(RecordState.COMMITTED)), DeliveryStatus.DELIVERED, "delivered once, to out[0] offset 13"),
         (
-            story(copy(RecordState.ABORTED, 2), copy(RecordState.COMMITTED)),
+            history(copy(RecordState.ABORTED, 2), copy(RecordState.COMMITTED)),
             DeliveryStatus.DELIVERED,
             "1 aborted copy beside it",
         ),
-        (story(copy(RecordState.COMMITTED, visible=False)), DeliveryStatus.WAITING, "older open transaction"),
-        (story(LETTER), DeliveryStatus.REJECTED, "not-json: not JSON: line 1; dead letter dlq/0/13"),
-        (story(copy(RecordState.ABORTED, 2), LETTER), DeliveryStatus.REJECTED, "1 aborted copy beside it"),
+        (history(copy(RecordState.COMMITTED, visible=False)), DeliveryStatus.WAITING, "older open transaction"),
+        (history(LETTER), DeliveryStatus.REJECTED, "not-json: not JSON: line 1; dead letter dlq/0/13"),
+        (history(copy(RecordState.ABORTED, 2), LETTER), DeliveryStatus.REJECTED, "1 aborted copy beside it"),
         (
-            story(replace(LETTER, view=Visibility(visible=False, rule=""))),
+            history(replace(LETTER, view=Visibility(visible=False, rule=""))),
             DeliveryStatus.WAITING,
             "older open transaction",
         ),
-        (story(LETTER, copy(RecordState.COMMITTED, 5)), DeliveryStatus.TWICE, "2 copies were committed"),
-        (story(copy(RecordState.OPEN), at=40), DeliveryStatus.IN_FLIGHT, "still open"),
-        (story(at=40), DeliveryStatus.NOT_READ, "nothing committed yet"),
-        (story(copy(RecordState.ABORTED), at=None), DeliveryStatus.NOT_READ, "1 attempt aborted"),
-        (story(at=41), DeliveryStatus.LOST, "moved the position forward"),
-        (story(copy(RecordState.ABORTED), at=41), DeliveryStatus.LOST, "no committed copy"),
-        (story(complete=False), DeliveryStatus.NOT_FOUND, "left out"),
-        (story(source=None), DeliveryStatus.NOT_FOUND, "input record is gone"),
+        (history(LETTER, copy(RecordState.COMMITTED, 5)), DeliveryStatus.TWICE, "2 copies were committed"),
+        (history(copy(RecordState.OPEN), at=40), DeliveryStatus.IN_FLIGHT, "still open"),
+        (history(at=40), DeliveryStatus.NOT_READ, "nothing committed yet"),
+        (history(copy(RecordState.ABORTED), at=None), DeliveryStatus.NOT_READ, "1 attempt aborted"),
+        (history(at=41), DeliveryStatus.LOST, "moved the position forward"),
+        (history(copy(RecordState.ABORTED), at=41), DeliveryStatus.LOST, "no committed copy"),
+        (history(complete=False), DeliveryStatus.NOT_FOUND, "left out"),
+        (history(source=None), DeliveryStatus.NOT_FOUND, "input record is gone"),
         (
-            story(copy(RecordState.COMMITTED), copy(RecordState.COMMITTED, 5)),
+            history(copy(RecordState.COMMITTED), copy(RecordState.COMMITTED, 5)),
             DeliveryStatus.TWICE,
             "moved back by hand",
         ),
         (
-            story(copy(RecordState.COMMITTED), copy(RecordState.COMMITTED, 5, "h:in:0")),
+            history(copy(RecordState.COMMITTED), copy(RecordState.COMMITTED, 5, "h:in:0")),
             DeliveryStatus.TWICE,
             "two groups",
         ),
         (
-            story(copy(RecordState.COMMITTED), copy(RecordState.PLAIN, 5)),
+            history(copy(RecordState.COMMITTED), copy(RecordState.PLAIN, 5)),
             DeliveryStatus.TWICE,
             "in no transaction at all",
         ),
-        (story(source=copy(RecordState.ABORTED)), DeliveryStatus.NOT_VISIBLE, "was aborted"),
+        (history(source=copy(RecordState.ABORTED)), DeliveryStatus.NOT_VISIBLE, "was aborted"),
         (
-            story(copy(RecordState.COMMITTED), source=copy(RecordState.ABORTED)),
+            history(copy(RecordState.COMMITTED), source=copy(RecordState.ABORTED)),
             DeliveryStatus.GHOST,
             "yet it was delivered",
         ),
-        (story(at=40, source=copy(RecordState.OPEN)), DeliveryStatus.NOT_VISIBLE, "not visible on the input"),
+        (history(at=40, source=copy(RecordState.OPEN)), DeliveryStatus.NOT_VISIBLE, "not visible on the input"),
     ],
 )
 def test_an_order_has_one_answer(told: OrderHistory, verdict: DeliveryStatus, why: str) -> None:
@@ -148,9 +148,9 @@ def test_an_order_has_one_answer(told: OrderHistory, verdict: DeliveryStatus, wh
 
 def test_a_replay_is_linked_to_the_dead_letter_that_it_was() -> None:
     """The record says from which; its dead letter's record learns where to. Those that stand first are told first."""
-    replay = replace(story(), at=SourcePosition("in", 1, 2), order=Order("o-1", b"x", SourcePosition("dlq", 0, 13)))
-    stranger = replace(story(), at=SourcePosition("in", 1, 3), order=Order("o-1", b"x", SourcePosition("dlq", 0, 99)))
-    first, second, third = link_replays([replay, stranger, story(LETTER)])
+    replay = replace(history(), at=SourcePosition("in", 1, 2), order=Order("o-1", b"x", SourcePosition("dlq", 0, 13)))
+    stranger = replace(history(), at=SourcePosition("in", 1, 3), order=Order("o-1", b"x", SourcePosition("dlq", 0, 99)))
+    first, second, third = link_replays([replay, stranger, history(LETTER)])
     assert (first.replays, second.replays, third.replays) == (("in/1/2",), (), ())
     assert "written back as in/1/2" in delivery_status(first)[1]
 
@@ -163,10 +163,10 @@ def test_the_answers_that_break_the_promise_are_three() -> None:
 @pytest.mark.parametrize(
     ("told", "text"),
     [
-        (story(at=None), "no committed offset"),
-        (story(at=40), "not read yet"),
-        (story(copy(RecordState.OPEN), at=40), "in flight"),
-        (story(at=41), "done"),
+        (history(at=None), "no committed offset"),
+        (history(at=40), "not read yet"),
+        (history(copy(RecordState.OPEN), at=40), "in flight"),
+        (history(at=41), "done"),
     ],
 )
 def test_the_groups_offset_is_held_against_the_order(told: OrderHistory, text: str) -> None:

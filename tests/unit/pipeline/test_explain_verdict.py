@@ -13,11 +13,11 @@ from operations.record_status import RecordState, RecordWriter, Span, Visibility
 LETTER = SourcePosition("dlq", 0, 5)
 
 
-def copy(fate: RecordState = RecordState.COMMITTED, offset: int = 0) -> Copy:
-    return Copy("output", "out", 0, offset, RecordWriter(fate, 7, 3), Visibility(visible=True, rule="a rule"))
+def copy(state: RecordState = RecordState.COMMITTED, offset: int = 0) -> Copy:
+    return Copy("output", "out", 0, offset, RecordWriter(state, 7, 3), Visibility(visible=True, rule="a rule"))
 
 
-def story(offset: int, order: Order | None, *copies: Copy, source: RecordState = RecordState.PLAIN) -> OrderHistory:
+def history(offset: int, order: Order | None, *copies: Copy, source: RecordState = RecordState.PLAIN) -> OrderHistory:
     return OrderHistory(SourcePosition("in", 0, offset), copy(source), copies or (copy(),), 50, order=order)
 
 
@@ -25,31 +25,31 @@ ONE, SAME, OTHER = Order("o-1", b"a"), Order("o-1", b"b"), Order("o-2", b"a")
 
 
 @pytest.mark.parametrize(
-    ("stories", "found", "why"),
+    ("histories", "found", "why"),
     [
-        ([story(1, ONE), story(2, ONE)], Verdict.WRITTEN_TWICE, "'o-1' 2 times, with the same bytes, at in/0/1"),
-        ([story(1, ONE), story(2, SAME)], Verdict.WRITTEN_TWICE, "with different values"),
-        ([story(1, Order(None, b"a")), story(2, Order(None, b"a"))], Verdict.WRITTEN_TWICE, "a record 2 times"),
-        ([story(1, Order(None, b"a")), story(2, Order(None, b"b"))], Verdict.DIFFERENT, "by itself"),
-        ([story(1, Order(None, b"a")), story(2, ONE)], Verdict.DIFFERENT, "by itself"),
-        ([story(1, ONE), story(2, OTHER)], Verdict.DIFFERENT, "2 records, no order twice"),
-        ([story(1, ONE), story(2, OTHER), story(3, ONE)], Verdict.WRITTEN_TWICE, "at in/0/1 and in/0/3"),
-        ([story(1, ONE), story(2, ONE, source=RecordState.ABORTED)], Verdict.DIFFERENT, "by itself"),
-        ([story(1, ONE), story(2, Order("o-1", b"a", LETTER))], Verdict.REPLAYED, "in/0/2 is dead letter dlq/0/5"),
+        ([history(1, ONE), history(2, ONE)], Verdict.WRITTEN_TWICE, "'o-1' 2 times, with the same bytes, at in/0/1"),
+        ([history(1, ONE), history(2, SAME)], Verdict.WRITTEN_TWICE, "with different values"),
+        ([history(1, Order(None, b"a")), history(2, Order(None, b"a"))], Verdict.WRITTEN_TWICE, "a record 2 times"),
+        ([history(1, Order(None, b"a")), history(2, Order(None, b"b"))], Verdict.DIFFERENT, "by itself"),
+        ([history(1, Order(None, b"a")), history(2, ONE)], Verdict.DIFFERENT, "by itself"),
+        ([history(1, ONE), history(2, OTHER)], Verdict.DIFFERENT, "2 records, no order twice"),
+        ([history(1, ONE), history(2, OTHER), history(3, ONE)], Verdict.WRITTEN_TWICE, "at in/0/1 and in/0/3"),
+        ([history(1, ONE), history(2, ONE, source=RecordState.ABORTED)], Verdict.DIFFERENT, "by itself"),
+        ([history(1, ONE), history(2, Order("o-1", b"a", LETTER))], Verdict.REPLAYED, "in/0/2 is dead letter dlq/0/5"),
         (
-            [story(1, ONE), story(2, Order("o-1", b"a", LETTER), source=RecordState.ABORTED)],
+            [history(1, ONE), history(2, Order("o-1", b"a", LETTER), source=RecordState.ABORTED)],
             Verdict.DIFFERENT,
             "by itself",
         ),
-        ([story(1, ONE, copy(), copy(offset=1)), story(2, ONE)], Verdict.DELIVERED_TWICE, "in/0/1 was delivered"),
-        ([story(1, ONE, copy(), copy(offset=1))], Verdict.DELIVERED_TWICE, "2 copies were committed"),
+        ([history(1, ONE, copy(), copy(offset=1)), history(2, ONE)], Verdict.DELIVERED_TWICE, "in/0/1 was delivered"),
+        ([history(1, ONE, copy(), copy(offset=1))], Verdict.DELIVERED_TWICE, "2 copies were committed"),
     ],
 )  # fmt: skip
 def test_what_upstream_wrote_twice_is_not_what_was_delivered_twice(
-    stories: list[OrderHistory], found: Verdict, why: str
+    histories: list[OrderHistory], found: Verdict, why: str
 ) -> None:
     """One order's records, by id or by bytes; replays are our own, and what upstream aborted nobody sees."""
-    told = verdict(stories)
+    told = verdict(histories)
     assert told is not None
     assert (told[0], why in told[1]) == (found, True), told
 
@@ -57,7 +57,7 @@ def test_what_upstream_wrote_twice_is_not_what_was_delivered_twice(
 def test_one_record_stands_for_itself() -> None:
     """There is nothing to hold it against."""
     assert verdict([]) is None
-    assert verdict([story(1, ONE)]) is None
+    assert verdict([history(1, ONE)]) is None
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_a_range_after_the_positions_were_deleted_has_no_known_beginning() -> No
 
 
 def planted(
-    offset: int, *, fate: RecordState = RecordState.COMMITTED, pid: int = 7, epoch: int = 3, marker: int = 90
+    offset: int, *, state: RecordState = RecordState.COMMITTED, pid: int = 7, epoch: int = 3, marker: int = 90
 ) -> Copy:
     """A copy as a planted one may be: in a transaction of its own, in somebody else's, or in none."""
-    written = RecordWriter(fate, pid, epoch, None if fate is RecordState.PLAIN else marker)
+    written = RecordWriter(state, pid, epoch, None if state is RecordState.PLAIN else marker)
     name = "g:in:0" if pid == 7 else None
     return Copy("output", "out", 0, offset, written, Visibility(visible=True, rule="a rule"), name)
 
@@ -156,18 +156,18 @@ def planted(
         ([planted(1), planted(2)], "), in 1 transaction of g:in:0: its writer produced the record more than"),
         ([planted(1), planted(2, pid=9)], "in 2 transactions of g:in:0 and producer 9: two groups, or two programs"),
         (
-            [planted(1), planted(2, fate=RecordState.PLAIN, pid=-1)],
+            [planted(1), planted(2, state=RecordState.PLAIN, pid=-1)],
             "1 committed by g:in:0 and 1 written in no transaction",
         ),
         (
-            [planted(1, fate=RecordState.PLAIN), planted(2, fate=RecordState.PLAIN)],
+            [planted(1, state=RecordState.PLAIN), planted(2, state=RecordState.PLAIN)],
             "all written in no transaction at all",
         ),
     ],
 )
 def test_a_planted_duplicate_is_told_in_one_sentence_that_holds(copies: list[Copy], why: str) -> None:
     """No copy is counted among the transactions that lies in none, and one transaction is no position moved back."""
-    told = verdict([story(1, ONE, *copies)])
+    told = verdict([history(1, ONE, *copies)])
     assert told is not None
     assert told[0] is Verdict.DELIVERED_TWICE
     assert why in told[1], told[1]

@@ -151,7 +151,7 @@ def test_the_lag_in_seconds_is_the_age_of_the_first_record_that_is_left() -> Non
 def test_an_age_limit_is_never_passed_by_what_is_not_told() -> None:
     """Older fails, as old does not; an alarm that can't know says so."""
     waits, untold = look(50, 40, oldest_ms=NOW_MS - 75_000), look(50, 40)
-    known, partly = (document_of([], looks, NOW_MS, None) for looks in ([waits], [waits, untold]))
+    known, partly = (document_of([], snapshots, NOW_MS, None) for snapshots in ([waits], [waits, untold]))
     assert [late(known, limit) for limit in (None, 74.9, 75)] == [False, True, False]
     assert (late(partly, 74), late(partly, None)) == (True, False)
     with pytest.raises(Refused, match=r"--fail-older-than is 75 and the age .* partition 0 is not told"):

@@ -12,16 +12,16 @@ from brew.cluster import RawBatch
 from operations.show import RecordStates, _merged, content_document, lines
 
 
-def fates(*batches: RawBatch) -> list[str]:
+def states(*batches: RawBatch) -> list[str]:
     found = RecordStates()
     for one in batches:
         found.add(one)
-    return [fate for _, fate in found.told()]
+    return [state for _, state in found.told()]
 
 
 def test_the_next_marker_of_its_producer_decides_what_became_of_a_batch() -> None:
     """Another producer's marker says nothing, a fence's marker carries the next epoch, and what has none is open."""
-    told = fates(
+    told = states(
         batch(0, 5, 7, 3),
         batch(5, 5, 8),
         marker(10, 8, "commit"),

@@ -42,12 +42,12 @@ def test_a_key_counts_without_enter_and_the_terminal_is_left_as_it_was(keyboard:
 
 
 def test_q_ends_the_view_and_no_other_key_does(keyboard: int) -> None:
-    view, looks = seen(PollResults(flow(look(0, 5, 10)), tails(strip(0)))), []
+    view, snapshots = seen(PollResults(flow(look(0, 5, 10)), tails(strip(0)))), []
 
     class Desk:
         def view(self) -> Any:
-            looks.append(1)
-            os.write(keyboard, b"x" if len(looks) < 3 else b"q")
+            snapshots.append(1)
+            os.write(keyboard, b"x" if len(snapshots) < 3 else b"q")
             return view
 
     watching = threading.Thread(
@@ -55,7 +55,7 @@ def test_q_ends_the_view_and_no_other_key_does(keyboard: int) -> None:
     )
     watching.start()
     watching.join(30)
-    assert (watching.is_alive(), len(looks)) == (False, 3)
+    assert (watching.is_alive(), len(snapshots)) == (False, 3)
 
 
 def test_without_a_terminal_it_only_waits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,9 +36,9 @@ def test_a_row_tells_state_step_rate_position_transaction_and_tail() -> None:
 
 def test_what_is_ill_comes_first_and_what_does_not_fit_is_counted() -> None:
     """64 partitions on 24 lines, none of them wider than the terminal."""
-    looks = [look(p, 5, 5) for p in range(63)] + [look(63, 10, 10, 22, holders=holder(63))]
+    snapshots = [look(p, 5, 5) for p in range(63)] + [look(63, 10, 10, 22, holders=holder(63))]
     for width in (80, 140):
-        lines = drawn(seen(PollResults(flow(*looks), tails(*(strip(p) for p in range(64))))), width, 24)
+        lines = drawn(seen(PollResults(flow(*snapshots), tails(*(strip(p) for p in range(64))))), width, 24)
         assert len(lines) <= 24
         assert max(map(len, lines)) <= width
         rows = [line for line in lines if "idle" in line or "blocked" in line]

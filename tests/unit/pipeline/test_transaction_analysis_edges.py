@@ -300,20 +300,20 @@ def test_several_batches_of_one_transaction_are_counted_together() -> None:
 
 
 def copy(
-    fate: RecordState = RecordState.COMMITTED,
+    state: RecordState = RecordState.COMMITTED,
     offset: int = 13,
     epoch: int = 3,
     name: str | None = "g:in:0",
     producer: int = 7,
 ) -> Copy:
-    visible = fate in {RecordState.COMMITTED, RecordState.PLAIN}
-    return Copy("output", "out", 0, offset, RecordWriter(fate, producer, epoch), Visibility(visible, "a rule"), name)
+    visible = state in {RecordState.COMMITTED, RecordState.PLAIN}
+    return Copy("output", "out", 0, offset, RecordWriter(state, producer, epoch), Visibility(visible, "a rule"), name)
 
 
 SOURCE = copy(RecordState.PLAIN)
 
 
-def story(*copies: Copy, at: int | None = 50, source: Copy | None = SOURCE, complete: bool = True) -> OrderHistory:
+def history(*copies: Copy, at: int | None = 50, source: Copy | None = SOURCE, complete: bool = True) -> OrderHistory:
     return OrderHistory(SourcePosition("in", 0, 40), source, copies, at, complete)
 
 
@@ -325,46 +325,46 @@ ABORTED = copy(RecordState.ABORTED)
     ("told", "found"),
     [
         (
-            story(ABORTED, ABORTED, copy()),
+            history(ABORTED, ABORTED, copy()),
             (
                 DeliveryStatus.DELIVERED,
                 "delivered once, to out[0] offset 13; 2 aborted copies beside it: read_uncommitted readers see 3",
             ),
         ),
-        (story(LETTER), (DeliveryStatus.REJECTED, "not-json; dead letter out/0/13")),
+        (history(LETTER), (DeliveryStatus.REJECTED, "not-json; dead letter out/0/13")),
         (
-            replace(story(replace(LETTER, message="m")), replays=("in/0/1", "in/0/2")),
+            replace(history(replace(LETTER, message="m")), replays=("in/0/1", "in/0/2")),
             (
                 DeliveryStatus.REJECTED,
                 "not-json: m; dead letter out/0/13; written back as in/0/1; written back as in/0/2",
             ),
         ),
         (
-            story(ABORTED, ABORTED, copy(RecordState.OPEN)),
+            history(ABORTED, ABORTED, copy(RecordState.OPEN)),
             (DeliveryStatus.IN_FLIGHT, "written, and its transaction is still open, 2 attempts aborted"),
         ),
         (
-            story(ABORTED, at=40),
+            history(ABORTED, at=40),
             (DeliveryStatus.NOT_READ, "nothing committed yet, 1 attempt aborted; the next run reads it again"),
         ),
-        (story(at=40), (DeliveryStatus.NOT_READ, "nothing committed yet; the next run reads it again")),
+        (history(at=40), (DeliveryStatus.NOT_READ, "nothing committed yet; the next run reads it again")),
         (
-            story(source=copy(RecordState.OPEN)),
+            history(source=copy(RecordState.OPEN)),
             (DeliveryStatus.NOT_VISIBLE, "not visible on the input: a rule"),
         ),
         (
-            story(source=None),
+            history(source=None),
             (DeliveryStatus.NOT_FOUND, "the group stands behind it, no copy was found, and the input record is gone"),
         ),
         (
-            story(complete=False),
+            history(complete=False),
             (
                 DeliveryStatus.NOT_FOUND,
                 "the group stands behind it, no copy was found, and a part of the output logs is gone or was left out",
             ),
         ),
         (
-            story(copy(), copy(epoch=4, name=None, producer=9)),
+            history(copy(), copy(epoch=4, name=None, producer=9)),
             (
                 DeliveryStatus.TWICE,
                 (
@@ -374,7 +374,7 @@ ABORTED = copy(RecordState.ABORTED)
             ),
         ),
         (
-            story(copy(), copy(offset=14)),
+            history(copy(), copy(offset=14)),
             (
                 DeliveryStatus.TWICE,
                 (
@@ -384,7 +384,7 @@ ABORTED = copy(RecordState.ABORTED)
             ),
         ),
         (
-            story(copy(), copy(RecordState.PLAIN, epoch=-1, producer=-1)),
+            history(copy(), copy(RecordState.PLAIN, epoch=-1, producer=-1)),
             (
                 DeliveryStatus.TWICE,
                 (
@@ -402,10 +402,13 @@ def test_an_answer_is_one_whole_sentence(told: OrderHistory, found: tuple[Delive
 @pytest.mark.parametrize(
     ("told", "text"),
     [
-        (story(at=None), "no committed offset: not read yet"),
-        (story(at=41), "done: the group stands at 41"),
-        (story(copy(RecordState.OPEN), ABORTED, at=40), "in flight: the group stands at 40, and a transaction is open"),
-        (story(ABORTED, at=40), "not read yet: the group stands at 40"),
+        (history(at=None), "no committed offset: not read yet"),
+        (history(at=41), "done: the group stands at 41"),
+        (
+            history(copy(RecordState.OPEN), ABORTED, at=40),
+            "in flight: the group stands at 40, and a transaction is open",
+        ),
+        (history(ABORTED, at=40), "not read yet: the group stands at 40"),
     ],
 )
 def test_where_the_group_stands_is_one_whole_sentence(told: OrderHistory, text: str) -> None:

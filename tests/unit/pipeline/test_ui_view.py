@@ -50,7 +50,7 @@ def test_a_blocked_partition_names_who_blocks_it() -> None:
     blocked = look(3, 10, 10, 22, holders=holder(3))
     for running_programs in ((), (statuses(status(running(3, "idle"))),)):
         view = seen(PollResults(flow(blocked), tails(), running_programs))
-        (row,) = view.ill()
+        (row,) = view.unhealthy()
         assert (row.partition, row.state) == (3, "blocked")
         assert "12 offsets behind 'billing-7' (producer 3, epoch 0, open for 34 s)" in row.why
 
@@ -88,11 +88,11 @@ def test_a_program_tells_steps_and_records_and_its_last_transaction_seconds() ->
 
 def test_how_old_the_oldest_is_a_program_knows_and_else_the_log() -> None:
     """The program's word comes first; a partition at its end is 0, and all of them are as old as the oldest."""
-    looks = (look(0, 5, 10, oldest_ms=T0 - 75_000), look(1, 5, 5), look(2, 5, 10))
-    view = seen(PollResults(flow(*looks), tails()))
+    snapshots = (look(0, 5, 10, oldest_ms=T0 - 75_000), look(1, 5, 5), look(2, 5, 10))
+    view = seen(PollResults(flow(*snapshots), tails()))
     assert ([row.lag_s for row in view.rows], view.totals.lag_s) == ([75.0, 0.0, None], 75.0)
     told = statuses(status(running(0, lag_s=30.0), running(2, lag_s=0.5), running(1)))
-    view = seen(PollResults(flow(*looks), tails(), (told,)))
+    view = seen(PollResults(flow(*snapshots), tails(), (told,)))
     assert ([row.lag_s for row in view.rows], view.totals.lag_s) == ([30.0, 0.0, 0.5], 30.0)
     found = parts(view)
     assert "the oldest is 30 s old" in str(found["tile-left"])
@@ -166,8 +166,8 @@ def test_what_a_program_says_counts_where_kafka_is_stale() -> None:
     idle = PollResults(flow(look(0, 5, 5)), tails(), (statuses(status(running(0))),))
     assert seen(idle).rows[0].state == "idle"
     assert seen(replace(idle, flow=failed(idle.flow, "gone"))).rows[0].state == "working"
-    silent: PollResult = replace(idle.statuses[0], value=None, at_s=None, failed="refused")
-    alone = seen(replace(idle, statuses=(silent,)))
+    unavailable: PollResult = replace(idle.statuses[0], value=None, at_s=None, failed="refused")
+    alone = seen(replace(idle, statuses=(unavailable,)))
     assert (alone.rows[0].state, alone.source_statuses["status-0"].stale) == ("idle", "never answered: refused")
 
 

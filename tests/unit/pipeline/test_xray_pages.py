@@ -115,7 +115,7 @@ def test_the_page_fetches_nothing_and_runs_only_its_own_script() -> None:
 
 def test_names_are_text_on_the_page_whatever_they_hold() -> None:
     """A group is any string; it ends neither an element nor the script's data."""
-    xray = replace(crashed_and_healed(), group="</script><b>", not_told=("<i>",))
+    xray = replace(crashed_and_healed(), group="</script><b>", unavailable=("<i>",))
     text = xray_html.page(xray)
     assert "<b>" not in text.replace("&lt;b&gt;", "")
     assert text.count("</script>") == 2

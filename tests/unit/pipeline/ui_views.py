@@ -33,8 +33,8 @@ def own(partition: int, state: str = "Ongoing", epoch: int = 4) -> CoordinatorTr
     return CoordinatorTransaction(f"g:in:{partition}", state, 100 + partition, epoch, 60_000, T0 - 400, frozenset())
 
 
-def flow(*looks: PartitionSnapshot, at_s: float = 100.0, **more: Any) -> PollResult[InputSnapshot]:
-    return PollResult("flow", EVERY_S, PATIENCE_S, InputSnapshot(T0, looks), at_s, at_s - 50, **more)
+def flow(*snapshots: PartitionSnapshot, at_s: float = 100.0, **more: Any) -> PollResult[InputSnapshot]:
+    return PollResult("flow", EVERY_S, PATIENCE_S, InputSnapshot(T0, snapshots), at_s, at_s - 50, **more)
 
 
 def strip(partition: int = 0) -> Strip:
@@ -85,8 +85,8 @@ def moving(*, count: int = 8, partitions: int = 1, each: int = 50, **more: Any) 
     answers = PollResults(flow(), tails())
     for at in range(count):
         at_s = 100.0 - (count - 1 - at)
-        looks = (look(p, 1000 + each * at, 5000, own=own(p)) for p in range(partitions))
-        answers = PollResults(flow(*looks, at_s=at_s), tails(*(strip(p) for p in range(partitions))), **more)
+        snapshots = (look(p, 1000 + each * at, 5000, own=own(p)) for p in range(partitions))
+        answers = PollResults(flow(*snapshots, at_s=at_s), tails(*(strip(p) for p in range(partitions))), **more)
         seen(answers, memory, at_s)
     return answers, memory
 
