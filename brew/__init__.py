@@ -1,29 +1,41 @@
 """
 Exactly-once between Kafka and Spark, for any records.
 
-The names here are the library's public face: the errors that a caller catches, and `brew.__version__`. Importing
-them loads no Kafka client, no Spark and no database driver. `brew.errors` draws the whole tree of errors.
+The names here are the library's public face: the sink of a streaming query, the errors that a caller catches, and
+`brew.__version__`. Importing them loads no Kafka client, no Spark and no database driver: the sink is loaded at its
+first use. `brew.errors` draws the whole tree of errors.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from brew.errors import BrewError, Denied, KafkaFailure, Refused, Unreachable, UsageError
 
-__all__ = ["BrewError", "Denied", "KafkaFailure", "Refused", "Unreachable", "UsageError"]
+__all__ = ["BrewError", "Denied", "ExactlyOnceSink", "KafkaFailure", "Refused", "Unreachable", "UsageError"]
 
 if TYPE_CHECKING:
+    from brew.sink import ExactlyOnceSink
+
     __version__: str
 else:
 
-    def __getattr__(name: str) -> str:
-        """`__version__`, read from the installed package's metadata at the first use; "unknown" where there is none."""
+    def __getattr__(name: str) -> Any:
+        """What takes time to load, at its first use."""
+        if name == "ExactlyOnceSink":
+            from brew.sink import ExactlyOnceSink  # noqa: PLC0415 - loads a Kafka client, and few programs use it
+
+            return ExactlyOnceSink
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import metadata  # noqa: PLC0415 - takes 30 ms, and few ask
+        return _version()
 
-        try:
-            return metadata.version(__name__)
-        except metadata.PackageNotFoundError:
-            return "unknown"
+
+def _version() -> str:
+    """The installed package's version, from its metadata; "unknown" where there is none."""
+    from importlib import metadata  # noqa: PLC0415 - takes 30 ms, and few ask
+
+    try:
+        return metadata.version(__name__)
+    except metadata.PackageNotFoundError:
+        return "unknown"

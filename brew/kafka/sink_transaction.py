@@ -1,0 +1,132 @@
+"""What a sink needs from Kafka beside the kernel: source offsets in its transaction, and what its topic tells of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused, classify
+from brew.kafka import topics
+from brew.kafka.clients import admin, consumer, mapped
+from brew.kafka.committed_offset import locator
+from brew.kafka.offsets import log_offsets
+from brew.kafka.transaction import KafkaTransaction, TransactionSettings
+from brew.names import READ_COMMITTED
+
+SourceOffsets = Mapping[str, Mapping[int, int]]
+"""Topic -> partition -> the offset behind the last record that a batch read."""
+
+OLDEST = (3, 6)
+_TAIL = 2_000
+"""Records at the end of each partition that are looked at for evidence."""
+_POLL_S = 0.5
+_BATCH = 1_000
+
+
+class SinkTransaction(KafkaTransaction):
+    """A `KafkaTransaction` that also commits a batch's source offsets, under a group that only lag tools read."""
+
+    def __init__(
+        self, settings: TransactionSettings, topic: str, source_group: str | None, source_offsets: SourceOffsets
+    ) -> None:
+        super().__init__(settings, topic, 0)
+        self._source = None
+        if source_group is not None and source_offsets:
+            offsets = [TopicPartition(name, p, at) for name, found in source_offsets.items() for p, at in found.items()]
+            self._source = (locator(settings.connection, source_group), offsets)
+
+    def send_offsets(self, until: int, metadata: str, deadline: Deadline) -> None:
+        """The source's offsets first: the sink's own are confirmed behind them."""
+        if self._source is not None:
+            group, offsets = self._source
+
+            def send(timeout: float) -> None:
+                facts = group.client().consumer_group_metadata()
+                self._producer.send_offsets_to_transaction(offsets, facts, timeout)
+
+            self._call("send-offsets", send, deadline)
+        super().send_offsets(until, metadata, deadline)
+
+
+def described(connection: Connection, topic: str, deadline: Deadline) -> topics.Topic:
+    """
+    The sink's topic.
+
+    Raises:
+        Refused: there is none.
+    """
+    found = topics.describe(admin(connection), [topic], deadline)
+    if topic not in found:
+        raise Refused(
+            f"the sink's topic {topic!r} does not exist; create it (kafka-topics --create --topic {topic} "
+            "--partitions N), or name another topic"
+        )
+    return found[topic]
+
+
+def check_brokers(connection: Connection, deadline: Deadline) -> None:
+    """
+    Raises:
+        Refused: the brokers do not verify that a transaction holds a partition before they append to it.
+    """
+    from brew.kafka.kafka_python import kafka_python_admin  # noqa: PLC0415 - 0.15 s, which workers have no use for
+
+    with kafka_python_admin(connection, deadline) as client:
+        version = client._manager.broker_version_data.broker_version  # noqa: SLF001 - as `offset_fetch` does
+    if version < OLDEST:
+        raise Refused(
+            f"the brokers at {connection.bootstrap} speak the protocol of Kafka {'.'.join(map(str, version))}; the sink "
+            "needs 3.6 or later: before, a record that arrives late can open a transaction that nobody ends (KIP-890); "
+            "upgrade them, or accept that with allow_old_brokers=True"
+        )
+
+
+def last_in_topic(connection: Connection, topic: str, group: str, header: str, wanted: tuple[str, bytes]) -> int | None:
+    """
+    The highest number in ``header`` among the last records of the topic that carry the header ``wanted``; None for none.
+
+    Raises:
+        DeadlineExceeded: the ends of the partitions could not be read in time.
+    """
+    deadline = Deadline(60)
+    count = described(connection, topic, deadline).partitions
+    logs = log_offsets(admin(connection), topic, range(count), deadline)
+    left = {p: max(log.first, log.last_stable - _TAIL) for p, log in logs.items() if log.last_stable > log.first}
+    if not left:
+        return None
+    client = consumer(connection, group, READ_COMMITTED)
+    highest: int | None = None
+    try:
+        client.assign([TopicPartition(topic, p, at) for p, at in left.items()])
+        while left:
+            deadline.check(f"last records of {topic}")
+            with mapped(f"last records of {topic}"):
+                messages = client.consume(_BATCH, min(_POLL_S, deadline.remaining_s()))
+            for message in messages:
+                if message.error() is not None:
+                    _at_end(message, left, topic)
+                    continue
+                number = _number(message, header, wanted)
+                highest = number if highest is None else max(highest, number if number is not None else highest)
+    finally:
+        client.close()
+    return highest
+
+
+def _at_end(message: Message, left: dict[int, int], topic: str) -> None:
+    error = message.error()
+    if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's public name
+        left.pop(message.partition() or 0, None)
+    elif error is not None and not error.retriable():
+        raise classify(error, f"last records of {topic}")
+
+
+def _number(message: Message, header: str, wanted: tuple[str, bytes]) -> int | None:
+    found = dict(message.headers() or ())
+    value = found.get(header)
+    if found.get(wanted[0]) != wanted[1] or not isinstance(value, bytes) or not value.isdigit():
+        return None
+    return int(value)

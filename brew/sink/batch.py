@@ -1,0 +1,201 @@
+"""Write one batch in one transaction: by one task (`write_alone`), or by all of them (`brew.sink.shared`)."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self
+
+import orjson
+
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import BrewError, Denied, Refused, UsageError
+from brew.kafka.sink_transaction import SinkTransaction, SourceOffsets, last_in_topic
+from brew.kafka.transaction import TransactionSettings
+from brew.names import CrashMode, CrashPoint
+from brew.offsets import Committed
+from brew.sink.position import HEADER_BATCH, HEADER_SINK, Batch, is_new
+from brew.sink.rows import Headers, rows_of
+from brew.transaction import Transaction, Write, queue, transact
+from brew.watchdog import PATIENCE, watched
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RESULT_SCHEMA = "result binary"
+FENCE_S = 60.0
+"""For fence and locate: a transaction of an earlier attempt may be about to end."""
+
+
+class Status(enum.StrEnum):
+    """What became of one attempt at a batch."""
+
+    WRITTEN = "written"
+    ALREADY_OUT = "already-out"
+    FAILED = "failed"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """
+    An attempt's outcome, or one task's share of it.
+
+    ``places``: the output partitions that the task wrote to, as `topic/partition`; ``stage``: Spark's id of its stage.
+    """
+
+    status: Status
+    rows: int = 0
+    detail: str = ""
+    places: list[str] = field(default_factory=list)
+    stage: int = -1
+
+    def encoded(self) -> bytes:
+        return orjson.dumps(self)
+
+    @classmethod
+    def decoded(cls, told: bytes) -> Self:
+        found = orjson.loads(told)
+        return cls(Status(found.pop("status")), **found)
+
+    @classmethod
+    def of(cls, error: BrewError) -> Self:
+        """A refusal ends the query; after any other error the next attempt's fence and locate decide."""
+        final = isinstance(error, Refused | Denied | UsageError)
+        return cls(Status.REFUSED if final else Status.FAILED, detail=f"{type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class SinkCrash:
+    """
+    Die by SIGKILL at a point of one batch, for the campaign.
+
+    ``mode``: the whole application with its JVM (``processes``, filled in by the sink), or the process that is there.
+    """
+
+    point: CrashPoint
+    batch_id: int
+    mode: CrashMode = CrashMode.PIPELINE
+    processes: tuple[int, ...] = ()
+
+    def at(self, point: CrashPoint, batch_id: int, transaction: Transaction | None = None) -> None:
+        if (point, batch_id) != (self.point, self.batch_id):
+            return
+        if point is CrashPoint.COMMIT_IN_FLIGHT and transaction is not None:
+            with contextlib.suppress(BrewError):  # no answer in time is what this point is about
+                transaction.commit_without_waiting()
+        # Ourselves last: Python's driver first, since it would tell of a JVM that is gone.
+        for process in (*(one for one in self.processes if one != os.getpid()), os.getpid()):
+            os.kill(process, signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchJob:
+    """All that the tasks of one batch need; travels to the executors, so it holds values only."""
+
+    batch: Batch
+    connection: Connection
+    timeout_s: float
+    topic: str | None
+    headers: bool
+    source_group: str | None = None
+    source_offsets: SourceOffsets = field(default_factory=dict)
+    crash: SinkCrash | None = None
+
+    @property
+    def settings(self) -> TransactionSettings:
+        return TransactionSettings(self.connection, self.batch.sink, self.timeout_s)
+
+    @property
+    def sink_headers(self) -> Headers:
+        """What each record carries behind its own headers."""
+        if not self.headers:
+            return []
+        return [(HEADER_SINK, self.batch.sink.encode()), (HEADER_BATCH, b"%d" % self.batch.batch_id)]
+
+    def may_crash(self, transaction: Transaction | None = None) -> Callable[[CrashPoint], None]:
+        """The kernel's `may_crash` for this batch."""
+        crash, batch_id = self.crash, self.batch.batch_id
+        return lambda point: crash.at(point, batch_id, transaction) if crash is not None else None
+
+    def is_new(self, committed: Committed | None) -> bool:
+        """`brew.sink.position.is_new`, with the last records of the topic as evidence."""
+        batch = self.batch
+
+        def evidence() -> int | None:
+            wanted = (HEADER_SINK, batch.sink.encode())
+            return last_in_topic(self.connection, batch.topic, batch.sink, HEADER_BATCH, wanted)
+
+        return is_new(batch, committed, evidence)
+
+    def first_attempt(self) -> BatchJob:
+        """Without a crash on purpose: it strikes a batch once."""
+        return replace(self, crash=None)
+
+
+def write_alone(job: BatchJob, batches: Iterator[pa.RecordBatch]) -> Result:
+    """
+    Write all rows in this task's transaction; safe when Spark runs the task again, since each attempt fences.
+
+    The rows of a batch that is out already are read and dropped: the plan has to run for its state stores.
+    """
+    # The first rows come before the fence: what is computed before them may take its time.
+    first = next(batches, None)
+    kafka = SinkTransaction(job.settings, job.batch.topic, job.source_group, job.source_offsets)
+    count = 0
+
+    def produce(deadline: Deadline) -> None:
+        nonlocal count
+        count = _produce(job, kafka, first, batches, deadline)
+
+    def decide(committed: Committed | None) -> Write | None:
+        if not job.is_new(committed):
+            return None
+        until = job.batch.batch_id + 1
+        return Write(produce, lambda: until, str(job.batch.mark), Deadline(job.timeout_s))
+
+    try:
+        with watched(f"batch {job.batch.batch_id} of sink {job.batch.sink}", FENCE_S + PATIENCE * job.timeout_s):
+            written = transact(kafka, decide, Deadline(FENCE_S), job.may_crash(kafka))
+    except BrewError as error:
+        return Result.of(error)
+    finally:
+        kafka.close()
+    if not written:
+        return Result(Status.ALREADY_OUT, sum(one.num_rows for one in batches))
+    job.may_crash()(CrashPoint.BEFORE_REPORT)
+    return Result(Status.WRITTEN, count)
+
+
+def _produce(
+    job: BatchJob,
+    kafka: SinkTransaction,
+    first: pa.RecordBatch | None,
+    batches: Iterator[pa.RecordBatch],
+    deadline: Deadline,
+) -> int:
+    """Step 4: queue all rows; returns how many."""
+    count, ours = 0, job.sink_headers
+    produce = kafka.produce
+    batch = first
+    while batch is not None:
+        with kafka.mapped("produce"):
+            for value, key, topic, partition, headers in rows_of(batch, job.topic):
+                carried = ours if not headers else [*headers, *ours]
+                place = -1 if partition is None else partition
+                try:
+                    produce(topic, value, key, place, None, None, 0, carried)
+                except BufferError:
+                    queue(kafka, deadline, topic, value, key, place, 0, carried)
+        if not count and job.crash is not None and job.crash.point is CrashPoint.MID_PRODUCE:
+            kafka.flush(deadline)
+            job.may_crash(kafka)(CrashPoint.MID_PRODUCE)
+        count += batch.num_rows
+        deadline.check("produce")
+        batch = next(batches, None)
+    return count

@@ -1,0 +1,182 @@
+"""
+Decide what a batch may do, from what the checkpoint says and what Kafka says; values in, values out.
+
+The sink's position is a committed offset of the group named like the sink: the id of the next batch. Its metadata says
+which query wrote it and from which source offsets, so that a checkpoint that does not belong to it is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from brew.errors import Refused
+from brew.offsets import Committed
+
+HEADER_SINK = "brew.sink.name"
+HEADER_BATCH = "brew.sink.batch"
+
+_FINGERPRINT = 16
+_START_OVER = "to start over on purpose, use a new name and a new checkpoint"
+
+
+def fingerprint(source_offsets: str) -> str:
+    """A short hash of a batch's source offsets, as the checkpoint's offset log has them."""
+    return hashlib.sha256(source_offsets.encode()).hexdigest()[:_FINGERPRINT]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The metadata beside the position: who wrote the last batch (``query``: None for a batch job), and from what."""
+
+    query: str | None
+    offsets: str
+    topic_id: str
+
+    def __str__(self) -> str:
+        return json.dumps({"query": self.query, "offsets": self.offsets, "topic": self.topic_id}, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> Mark | None:
+        """
+        Read the metadata back; None for an offset that was set by hand, without metadata.
+
+        Raises:
+            ValueError: another program wrote it.
+        """
+        if not text:
+            return None
+        try:
+            found = json.loads(text)
+            query, offsets, topic_id = found["query"], found["offsets"], found["topic"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"not the metadata of a sink: {text!r}") from error
+        return cls(None if query is None else str(query), str(offsets), str(topic_id))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """
+    One batch, as the checkpoint has it.
+
+    ``mark`` is what is committed with it; ``previous``: the fingerprint of the batch before, None where the checkpoint
+    has none. A batch job has neither a checkpoint nor source offsets.
+    """
+
+    sink: str
+    topic: str
+    batch_id: int
+    mark: Mark
+    previous: str | None = None
+
+    @property
+    def place(self) -> str:
+        return f"group {self.sink!r}, topic {self.topic!r}, partition 0"
+
+    @property
+    def ours(self) -> str:
+        """What our side says, for messages."""
+        if self.mark.query is None:
+            return f"write() was called with batch {self.batch_id}"
+        return f"the checkpoint of query {self.mark.query} is at batch {self.batch_id}"
+
+
+def is_new(batch: Batch, committed: Committed | None, evidence: Callable[[], int | None]) -> bool:
+    """
+    True when the batch has to be written, False when it is out already.
+
+    ``evidence``: the highest batch of this sink among the last records of its topic, by their headers; None for none.
+
+    Raises:
+        Refused: checkpoint and Kafka do not belong together.
+    """
+    if committed is None:
+        _check_first(batch, evidence())
+        return True
+    mark = _mark(batch, committed)
+    if mark is not None:
+        _check_owner(batch, committed, mark)
+    if batch.mark.query is None:
+        return _is_new_job(batch, committed)
+    stands = committed.offset
+    if stands == batch.batch_id:
+        if mark is not None and batch.previous is not None and batch.previous != mark.offsets:
+            raise Refused(_rolled_back(batch, committed, batch.batch_id - 1))
+        return True
+    if stands == batch.batch_id + 1:
+        if mark is not None and mark.offsets != batch.mark.offsets:
+            raise Refused(_rolled_back(batch, committed, batch.batch_id))
+        return False
+    relation = (
+        "an older copy of the checkpoint was restored" if stands > batch.batch_id else "the position was moved back"
+    )
+    raise Refused(
+        f"sink {batch.sink!r}: {batch.ours}, Kafka's position is batch {stands} ({batch.place}): {relation}; "
+        f"restore the checkpoint that belongs to batch {stands}, or call start_at({batch.batch_id}) on the sink if you "
+        f"know that the batches below {batch.batch_id} are out and none above; {_START_OVER}"
+    )
+
+
+def _check_first(batch: Batch, evidence: int | None) -> None:
+    """There is no position: right for a first batch of a sink that has written nothing."""
+    ways = f"if batch {batch.batch_id} is the next one to write, call start_at({batch.batch_id}) on the sink; {_START_OVER}"
+    if evidence is not None:
+        raise Refused(
+            f"sink {batch.sink!r}: {batch.ours}, Kafka has no position of it ({batch.place}), but the topic holds its "
+            f"records up to batch {evidence}: the position expired (offsets.retention.minutes, 7 days by default) or "
+            f"was deleted; {ways}"
+        )
+    if batch.mark.query is not None and batch.batch_id > 0:
+        raise Refused(
+            f"sink {batch.sink!r}: {batch.ours}, Kafka has no position of it ({batch.place}) and no record of it: the "
+            f"sink was renamed, its topic was deleted and created again, or the checkpoint was used with another sink; "
+            f"give the sink its former name, or {ways}"
+        )
+
+
+def _mark(batch: Batch, committed: Committed) -> Mark | None:
+    try:
+        return Mark.parse(committed.metadata)
+    except ValueError as error:
+        raise Refused(
+            f"sink {batch.sink!r}: the offset {committed.offset} in {batch.place} was committed by another program "
+            f"({error}); a sink needs a group of its own: give it another name"
+        ) from error
+
+
+def _check_owner(batch: Batch, committed: Committed, mark: Mark) -> None:
+    if mark.topic_id != batch.mark.topic_id:
+        raise Refused(
+            f"sink {batch.sink!r}: {batch.ours}, Kafka's position (batch {committed.offset}, {batch.place}) was written "
+            f"to the topic with id {mark.topic_id}, and the topic has id {batch.mark.topic_id} now: it was deleted and "
+            f"created again, so earlier batches are gone; call start_at({batch.batch_id}) on the sink to go on without "
+            f"them; {_START_OVER}"
+        )
+    if mark.query == batch.mark.query:
+        return
+    theirs = "write()" if mark.query is None else f"query {mark.query}"
+    raise Refused(
+        f"sink {batch.sink!r}: {batch.ours}, Kafka's position (batch {committed.offset}, {batch.place}) was written by "
+        f"{theirs}: two queries have one name, or the checkpoint was deleted; give each query a name of its own, or "
+        f"restore the checkpoint; {_START_OVER}"
+    )
+
+
+def _is_new_job(batch: Batch, committed: Committed) -> bool:
+    if committed.offset > batch.batch_id + 1:
+        raise Refused(
+            f"sink {batch.sink!r}: {batch.ours}, Kafka's position is batch {committed.offset} ({batch.place}): ids have "
+            f"to grow, and whether {batch.batch_id} was written can't be told any more; use an id from "
+            f"{committed.offset} on, or a sink of another name"
+        )
+    return committed.offset <= batch.batch_id
+
+
+def _rolled_back(batch: Batch, committed: Committed, covered: int) -> str:
+    return (
+        f"sink {batch.sink!r}: {batch.ours}, Kafka's position is batch {committed.offset} ({batch.place}), but batch "
+        f"{covered} that is out covered other source offsets than the checkpoint says: the checkpoint was rolled back "
+        f"and ran on; restore the checkpoint that belongs to the position; {_START_OVER}"
+    )

@@ -1,0 +1,109 @@
+"""What Spark tells about the query behind a batch; the one place that looks behind pyspark's public API."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from py4j.protocol import Py4JError
+
+from brew.errors import Refused, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_QUERY_ID = "sql.streaming.queryId"
+_CONNECT = "pyspark.sql.connect"
+
+
+class BatchSource(NamedTuple):
+    """One batch of a query: the query's id, and the checkpoint's source offsets of this batch and the one before."""
+
+    query: str
+    offsets: str
+    previous: str | None
+    ends: dict[str, dict[int, int]]
+
+
+def check_session(df: DataFrame) -> None:
+    """
+    Raises:
+        UsageError: the frame is of Spark Connect.
+    """
+    if type(df).__module__.startswith(_CONNECT):
+        raise UsageError(
+            "the sink can't work through Spark Connect: a remote client reads neither the query's checkpoint nor the "
+            "attempts of its tasks; run the query with a classic session (SparkSession.builder.master(...))"
+        )
+
+
+def batch_source(df: DataFrame, batch_id: int) -> BatchSource:
+    """
+    What the checkpoint says about a batch that `foreachBatch` hands over.
+
+    Raises:
+        UsageError: no streaming query is running in this thread.
+        Refused: this version of Spark keeps its offsets elsewhere.
+    """
+    context: Any = df.sparkSession.sparkContext
+    query = context.getLocalProperty(_QUERY_ID)
+    if query is None:
+        raise UsageError("the sink was called outside of foreachBatch; use sink.write(df, batch_id) for a batch job")
+    try:
+        queries = df.sparkSession._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
+        log = queries.get(context._jvm.java.util.UUID.fromString(query)).offsetLog()  # noqa: SLF001
+        entry = log.get(batch_id)
+        before = log.get(batch_id - 1) if batch_id > 0 else None
+        previous = before.get().toString() if before is not None and before.isDefined() else None
+        return BatchSource(query, entry.get().toString(), previous, _ends(entry.get()))
+    except (Py4JError, AttributeError, TypeError) as error:
+        version = df.sparkSession.version
+        raise Refused(
+            f"the sink can't read the checkpoint's offsets of batch {batch_id} from Spark {version}: {error}; it was "
+            "tested with Spark 4.2"
+        ) from error
+
+
+def _ends(entry: Any) -> dict[str, dict[int, int]]:
+    """Where the batch ends in the topics it reads; sources other than Kafka are left out."""
+    found: dict[str, dict[int, int]] = {}
+    offsets = entry.offsets()
+    for number in range(offsets.size()):
+        one = offsets.apply(number)
+        if one.isDefined():
+            for topic, ends in kafka_offsets(one.get().json()).items():
+                known = found.setdefault(topic, {})
+                known.update({p: min(at, known.get(p, at)) for p, at in ends.items()})
+    return found
+
+
+def kafka_offsets(text: str) -> dict[str, dict[int, int]]:
+    """Topic -> partition -> offset, of one source's offsets as JSON; empty for a source that is not Kafka."""
+    told = json.loads(text)
+    if not isinstance(told, dict):
+        return {}
+    try:
+        return {topic: {int(p): int(at) for p, at in ends.items()} for topic, ends in told.items()}
+    except (AttributeError, TypeError, ValueError):
+        return {}
+
+
+def tasks_of(df: DataFrame) -> int:
+    """The number of tasks that compute the last stage of this frame."""
+    return int(df._jdf.queryExecution().toRdd().getNumPartitions())  # noqa: SLF001 - as `brew.readers.connector` does
+
+
+def driver_processes(df: DataFrame) -> tuple[int, int]:
+    """This process and the driver's JVM, for crashes on purpose."""
+    import os  # noqa: PLC0415 - only for crashes on purpose
+
+    jvm: Any = df.sparkSession.sparkContext._jvm  # noqa: SLF001
+    return os.getpid(), int(jvm.java.lang.ProcessHandle.current().pid())
+
+
+def was_repeated(df: DataFrame, stage: int) -> bool:
+    """Whether Spark ran this stage more than once, as after lost shuffle files; asked when its job has ended."""
+    context: Any = df.sparkSession.sparkContext
+    context._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001 - attempts are told through it
+    info = context.statusTracker().getStageInfo(stage)
+    return info is None or info.currentAttemptId > 0

@@ -1,0 +1,145 @@
+"""The rows of a batch: the columns that a sink takes, Kafka's default partitioner, and records from Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from brew.errors import Refused, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+COLUMNS = ("value", "key", "topic", "partition", "headers")
+_BYTES = {"binary", "string"}
+_WANTED = {
+    "value": _BYTES,
+    "key": _BYTES,
+    "topic": {"string"},
+    "partition": {"int"},
+    "headers": {"array<struct<key:string,value:binary>>"},
+}
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class Row(NamedTuple):
+    """One record to write; ``partition`` None leaves it to the key."""
+
+    value: bytes | None
+    key: bytes | None
+    topic: str
+    partition: int | None
+    headers: Headers | None
+
+
+def checked_columns(found: Mapping[str, str], topic: str | None) -> list[str]:
+    """
+    The columns to write, of a frame with these columns (name -> Spark's simple type name); others are left out.
+
+    Raises:
+        UsageError: the sink can't write such rows; the text has the columns found and wanted.
+    """
+    wrong = [f"{name} {found[name]}" for name, types in _WANTED.items() if name in found and found[name] not in types]
+    missing = [] if "value" in found else ["value"]
+    if topic is None and "topic" not in found:
+        missing.append("topic (or give the sink a topic)")
+    if wrong or missing:
+        said = [*([f"wrong type: {', '.join(wrong)}"] if wrong else ()), *(f"missing: {one}" for one in missing)]
+        wanted = ", ".join(f"{name} {' or '.join(sorted(types))}" for name, types in _WANTED.items())
+        have = ", ".join(f"{name} {kind}" for name, kind in found.items()) or "none"
+        raise UsageError(
+            f"the sink can't write these rows ({'; '.join(said)}); columns found: {have}; columns wanted: {wanted}, of "
+            "which all but value are optional; select them before writeStream"
+        )
+    return [name for name in COLUMNS if name in found and not (name == "topic" and topic is not None)]
+
+
+def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
+    """
+    The records of one Arrow batch, in order; ``topic`` goes before the column of that name.
+
+    Raises:
+        Refused: a row names no topic.
+    """
+    count = batch.num_rows
+
+    def column(name: str) -> list[Any]:
+        return _bytes_of(batch.column(name)) if name in batch.schema.names else [None] * count
+
+    topics = [topic] * count if topic is not None else batch.column("topic").to_pylist()
+    if None in topics:
+        raise Refused("the sink got a row whose topic is null; every row needs a topic, or give the sink one")
+    headers = [_headers_of(one) for one in column("headers")]
+    return map(Row, column("value"), column("key"), topics, column("partition"), headers)
+
+
+def _bytes_of(column: pa.Array) -> list[Any]:
+    import pyarrow as pa  # noqa: PLC0415 - loaded where rows are, not with `import brew`
+
+    if pa.types.is_string(column.type):
+        column = column.cast(pa.binary())
+    elif pa.types.is_large_string(column.type):
+        column = column.cast(pa.large_binary())
+    return list(column.to_pylist())
+
+
+def _headers_of(found: list[dict[str, Any]] | None) -> Headers | None:
+    return None if found is None else [(one["key"], one["value"]) for one in found]
+
+
+_M = 0x5BD1E995
+_SEED = 0x9747B28C
+_POSITIVE = 0x7FFFFFFF
+
+
+def partitions_of(keys: pa.Array, partitions: int) -> np.ndarray[Any, Any]:
+    """
+    The partition of each key, as Kafka's default partitioner has it (murmur2); rows without a key take turns.
+
+    Vectorized: a step handles the same four bytes of all keys that are long enough.
+    """
+    import numpy as np  # noqa: PLC0415 - loaded where rows are, not with `import brew`
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    keys = keys.cast(pa.large_binary())
+    _, offsets_buffer, data_buffer = keys.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64)[keys.offset : keys.offset + len(keys) + 1]
+    data = np.frombuffer(data_buffer or b"", np.uint8)
+    hashes = _murmur2(data, offsets[:-1], np.diff(offsets))
+    found = ((hashes & _POSITIVE) % partitions).astype(np.int32)
+    if keys.null_count:
+        without = np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False))
+        found[without] = np.arange(len(without)) % partitions
+    return found
+
+
+def _murmur2(data: np.ndarray[Any, Any], starts: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any]) -> Any:
+    import numpy as np  # noqa: PLC0415 - as above
+
+    def byte(at: Any) -> Any:
+        return data[at].astype(np.uint32)
+
+    multiplier = np.uint32(_M)
+    hashes = np.uint32(_SEED) ^ sizes.astype(np.uint32)
+    words, word = sizes // 4, 0
+    left = np.flatnonzero(words > 0)
+    while left.size:
+        at = starts[left] + 4 * word
+        block = byte(at) | byte(at + 1) << 8 | byte(at + 2) << 16 | byte(at + 3) << 24
+        block *= multiplier
+        block ^= block >> 24
+        block *= multiplier
+        hashes[left] = hashes[left] * multiplier ^ block
+        word += 1
+        left = left[words[left] > word]
+    rest, tail = sizes & 3, starts + 4 * words
+    for back in (3, 2, 1):
+        some = np.flatnonzero(rest >= back)
+        hashes[some] ^= byte(tail[some] + back - 1) << 8 * (back - 1)
+    some = np.flatnonzero(rest > 0)
+    hashes[some] *= multiplier
+    hashes ^= hashes >> 13
+    hashes *= multiplier
+    return hashes ^ (hashes >> 15)

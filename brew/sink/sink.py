@@ -1,0 +1,241 @@
+"""`ExactlyOnceSink`: what users hand to `foreachBatch`; settings, refusals, and attempts at a batch."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Abortable, BrewError, Refused, UsageError
+from brew.kafka.sink_transaction import check_brokers, described
+from brew.kafka.transaction import KafkaTransaction, TransactionSettings
+from brew.names import CrashMode, checked_topic
+from brew.offsets import Committed
+from brew.sink.batch import FENCE_S, RESULT_SCHEMA, BatchJob, Result, SinkCrash, Status, write_alone
+from brew.sink.position import Batch, Mark, fingerprint
+from brew.sink.query import batch_source, check_session, driver_processes, tasks_of
+from brew.sink.rows import checked_columns
+from brew.transaction import Write, transact
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+LOG = logging.getLogger("brew.sink")
+LOG.addHandler(logging.NullHandler())
+
+Writers = Literal[1, "tasks"]
+
+_LONGEST_S = 900.0
+_PAUSE_S, _GROWTH = 0.2, 3.0
+"""Before the second attempt at a batch, and how many times longer before each next one."""
+_DESCRIBE_S = 30.0
+_LONGEST_NAME = 249
+_LONGEST_FRAME = 10_000
+
+
+class ExactlyOnceSink:
+    """
+    Write each micro-batch of a query to Kafka in one transaction: readers at `read_committed` see it whole, once.
+
+        sink = brew.ExactlyOnceSink("kafka:9092", name="revenue-by-store", topic="revenue")
+        query = df.select("key", "value").writeStream.foreachBatch(sink).option("checkpointLocation", path).start()
+
+    Columns as Spark's own Kafka sink has them: `value`, and optional `key`, `topic`, `partition`, `headers`. Any query
+    and output mode; functions may give something else each time. See docs/guide/sink.md for the limits.
+
+    ``name``: unique among the sinks of a cluster; the transactional id, and the group that holds the position.
+    ``topic``: where all rows go, before a column of that name.
+    ``position_topic``: the topic under which the position is committed, if rows name their topics; else ``topic``.
+    ``client_config``: a file of librdkafka settings, as for `--client-config`.
+    ``transaction_timeout_s``: the longest that a batch may take to be written before brokers abort it, up to 900.
+    ``source_group``: commit the query's source offsets under this group, for lag tools; the source has to be on the
+    same cluster, and nothing else may use the group.
+    ``writers``: 1, one task writes the batch; "tasks", several do, each output partition by one of them.
+    ``headers``: add `brew.sink.name` and `brew.sink.batch` to each record; without them an expired position can't be
+    told from a new sink.
+    ``attempts``: how often a batch is tried before the query fails.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        name: str,
+        topic: str | None = None,
+        position_topic: str | None = None,
+        client_config: str | Path | None = None,
+        transaction_timeout_s: float = 60.0,
+        source_group: str | None = None,
+        writers: Writers = 1,
+        headers: bool = True,
+        attempts: int = 5,
+        allow_old_brokers: bool = False,
+        _crash: SinkCrash | None = None,
+    ) -> None:
+        self.name = _checked_name(name, "name")
+        self.topic = None if topic is None else checked_topic(topic, "topic")
+        place = position_topic or topic
+        if place is None:
+            raise UsageError(
+                "the sink has neither topic nor position_topic: rows may name their topics, but the position needs one "
+                "of its own; set position_topic to a topic that all batches share"
+            )
+        self.position_topic = checked_topic(place, "position_topic")
+        if not 1 <= transaction_timeout_s <= _LONGEST_S:
+            raise UsageError(
+                f"transaction_timeout_s is {transaction_timeout_s:g}: it has to be between 1 and {_LONGEST_S:g} (the "
+                "brokers' transaction.max.timeout.ms)"
+            )
+        if writers not in {1, "tasks"}:
+            raise UsageError(f'writers is {writers!r}: it has to be 1 or "tasks"')
+        if attempts < 1:
+            raise UsageError(f"attempts is {attempts}: it has to be 1 or more")
+        if source_group is not None and _checked_name(source_group, "source_group") == name:
+            raise UsageError(f"source_group is {source_group!r}, the sink's own group; choose another name")
+        self.connection = _connection(bootstrap, client_config)
+        self.timeout_s, self.writers, self.headers = float(transaction_timeout_s), writers, headers
+        self.source_group, self.attempts = source_group, attempts
+        self._allow_old, self._checked, self._topic_id, self._crash = allow_old_brokers, False, "", _crash
+
+    def __repr__(self) -> str:
+        return f"ExactlyOnceSink({self.connection.bootstrap!r}, name={self.name!r}, topic={self.topic!r})"
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """
+        Write one micro-batch; Spark calls it through `foreachBatch`.
+
+        Raises:
+            UsageError: the rows or the session are of a kind that the sink can't write.
+            Refused: checkpoint and Kafka do not belong together; the text says what each has, and the ways out.
+            Abortable: the batch was aborted as often as ``attempts`` allows; nothing of it is visible.
+        """
+        check_session(df)
+        frame = self._selected(df)
+        self._check_cluster()
+        source = batch_source(df, batch_id)
+        mark = Mark(source.query, fingerprint(source.offsets), self._topic_id)
+        previous = None if source.previous is None else fingerprint(source.previous)
+        batch = Batch(self.name, self.position_topic, batch_id, mark, previous)
+        self._run(frame, replace(self._job(batch), source_group=self.source_group, source_offsets=source.ends))
+
+    def write(self, df: DataFrame, batch_id: int) -> bool:
+        """
+        Write the rows of a batch job, once for this id; False when they are out already. Ids have to grow.
+
+        Raises:
+            as for a micro-batch.
+        """
+        check_session(df)
+        if batch_id < 0:
+            raise UsageError(f"batch_id is {batch_id}: it has to be 0 or more")
+        frame = self._selected(df)
+        self._check_cluster()
+        return self._run(
+            frame, self._job(Batch(self.name, self.position_topic, batch_id, Mark(None, "", self._topic_id)))
+        )
+
+    def start_at(self, batch_id: int) -> None:
+        """
+        Set the position by hand: the next batch to be written is ``batch_id``. Stop the query first.
+
+        For a position that was lost, or a checkpoint that is known to be right; nothing checks that.
+        """
+        deadline = Deadline(FENCE_S)
+        settings = TransactionSettings(self.connection, self.name, self.timeout_s)
+        kafka = KafkaTransaction(settings, self.position_topic, 0)
+        try:
+            transact(kafka, lambda _: Write(lambda _: None, lambda: batch_id, "", deadline), deadline)
+        finally:
+            kafka.close()
+
+    def _selected(self, df: DataFrame) -> DataFrame:
+        """The columns to write."""
+        names = checked_columns({one.name: one.dataType.simpleString() for one in df.schema.fields}, self.topic)
+        return df.select(*names)
+
+    def _check_cluster(self) -> None:
+        """Once for each sink: old brokers, and the topic of the position."""
+        if self._checked:
+            return
+        deadline = Deadline(_DESCRIBE_S)
+        self._topic_id = described(self.connection, self.position_topic, deadline).topic_id
+        if self.topic is not None and self.topic != self.position_topic:
+            described(self.connection, self.topic, deadline)
+        if not self._allow_old:
+            check_brokers(self.connection, deadline)
+        self._checked = True
+
+    def _job(self, batch: Batch) -> BatchJob:
+        return BatchJob(batch, self.connection, self.timeout_s, self.topic, self.headers)
+
+    def _run(self, frame: DataFrame, job: BatchJob) -> bool:
+        """Attempts at one batch, until one commits, finds it out already, or refuses."""
+        if self._crash is not None:
+            pipeline = self._crash.mode is CrashMode.PIPELINE
+            job = replace(job, crash=replace(self._crash, processes=driver_processes(frame) if pipeline else ()))
+        batch_id, pause_s, result = job.batch.batch_id, _PAUSE_S, None
+        for number in range(1, self.attempts + 1):
+            began = time.monotonic()
+            result = self._attempt(frame, job)
+            took = time.monotonic() - began
+            text = "sink %s: batch %d %s, %d rows in %.3f s (attempt %d)%s"
+            detail = f": {result.detail}" if result.detail else ""
+            LOG.info(text, self.name, batch_id, result.status, result.rows, took, number, detail)
+            if result.status in {Status.WRITTEN, Status.ALREADY_OUT}:
+                return result.status is Status.WRITTEN
+            if result.status is Status.REFUSED:
+                raise Refused(result.detail.partition(": ")[2])
+            job = job.first_attempt()
+            if number < self.attempts:
+                time.sleep(pause_s)  # a back-off: whoever holds the id now, or the broker that is away, needs time
+                pause_s *= _GROWTH
+        raise Abortable(
+            f"sink {self.name!r}: batch {batch_id} was not written in {self.attempts} attempts, the last one: "
+            f"{result.detail if result else ''}; nothing of it is visible; where it takes longer than "
+            f"transaction_timeout_s ({self.timeout_s:g}), raise that, or make batches smaller (maxOffsetsPerTrigger)"
+        )
+
+    def _attempt(self, frame: DataFrame, job: BatchJob) -> Result:
+        if self.writers == "tasks":
+            from brew.sink.shared import write_shared  # noqa: PLC0415 - kafka-python, which one writer has no use for
+
+            return write_shared(frame, job)
+        if tasks_of(frame) > 1:
+            frame = frame.repartition(1)
+        (told,) = frame.mapInArrow(_task(write_alone, job), RESULT_SCHEMA).collect()
+        return Result.decoded(bytes(told.result))
+
+
+def _task(
+    write: Callable[[BatchJob, Iterator[pa.RecordBatch]], Result], job: BatchJob
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What `mapInArrow` runs in a task: its one row is the outcome."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow  # noqa: PLC0415 - on the executor
+
+        result = write(job, batches)
+        yield pyarrow.RecordBatch.from_pydict({"result": pyarrow.array([result.encoded()], pyarrow.binary())})
+
+    return task
+
+
+def _checked_name(name: str, setting: str) -> str:
+    if not name.strip() or len(name) > _LONGEST_NAME:
+        raise UsageError(f"{setting} is {name!r}: it has to have 1 to {_LONGEST_NAME} characters")
+    return name
+
+
+def _connection(bootstrap: str, client_config: str | Path | None) -> Connection:
+    if client_config is None:
+        return Connection(bootstrap)
+    from brew.client_config import load  # noqa: PLC0415 - only where there is a file
+
+    found = load(Path(client_config))
+    return Connection(bootstrap, found.properties, found.secrets, found.source)
