@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
@@ -24,6 +25,17 @@ _TAIL = 2_000
 """Records at the end of each partition that are looked at for evidence."""
 _POLL_S = 0.5
 _BATCH = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class SharedEpoch:
+    """What a task needs to write into the driver's transaction; travels to the executors."""
+
+    connection: Connection
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    timeout_s: float
 
 
 class SinkTransaction(KafkaTransaction):
@@ -78,15 +90,15 @@ def check_brokers(connection: Connection, deadline: Deadline) -> None:
         version = client._manager.broker_version_data.broker_version  # noqa: SLF001 - as `offset_fetch` does
     if version < OLDEST:
         raise Refused(
-            f"the brokers at {connection.bootstrap} speak the protocol of Kafka {'.'.join(map(str, version))}; the sink "
-            "needs 3.6 or later: before, a record that arrives late can open a transaction that nobody ends (KIP-890); "
+            f"the brokers at {connection.bootstrap} speak the protocol of Kafka {'.'.join(map(str, version))}; the "
+            "sink needs 3.6 or later: before, a record that arrives late can open a transaction that nobody ends (KIP-890); "
             "upgrade them, or accept that with allow_old_brokers=True"
         )
 
 
 def last_in_topic(connection: Connection, topic: str, group: str, header: str, wanted: tuple[str, bytes]) -> int | None:
     """
-    The highest number in ``header`` among the last records of the topic that carry the header ``wanted``; None for none.
+    The highest number in ``header`` among the topic's last records that carry the header ``wanted``; None for none.
 
     Raises:
         DeadlineExceeded: the ends of the partitions could not be read in time.

@@ -121,7 +121,8 @@ def is_new(batch: Batch, committed: Committed | None, evidence: Callable[[], int
 
 def _check_first(batch: Batch, evidence: int | None) -> None:
     """There is no position: right for a first batch of a sink that has written nothing."""
-    ways = f"if batch {batch.batch_id} is the next one to write, call start_at({batch.batch_id}) on the sink; {_START_OVER}"
+    at = batch.batch_id
+    ways = f"if batch {at} is the next one to write, call start_at({at}) on the sink; {_START_OVER}"
     if evidence is not None:
         raise Refused(
             f"sink {batch.sink!r}: {batch.ours}, Kafka has no position of it ({batch.place}), but the topic holds its "
@@ -149,7 +150,7 @@ def _mark(batch: Batch, committed: Committed) -> Mark | None:
 def _check_owner(batch: Batch, committed: Committed, mark: Mark) -> None:
     if mark.topic_id != batch.mark.topic_id:
         raise Refused(
-            f"sink {batch.sink!r}: {batch.ours}, Kafka's position (batch {committed.offset}, {batch.place}) was written "
+            f"sink {batch.sink!r}: {batch.ours}, Kafka's position (batch {committed.offset}, {batch.place}) belongs "
             f"to the topic with id {mark.topic_id}, and the topic has id {batch.mark.topic_id} now: it was deleted and "
             f"created again, so earlier batches are gone; call start_at({batch.batch_id}) on the sink to go on without "
             f"them; {_START_OVER}"
@@ -167,8 +168,8 @@ def _check_owner(batch: Batch, committed: Committed, mark: Mark) -> None:
 def _is_new_job(batch: Batch, committed: Committed) -> bool:
     if committed.offset > batch.batch_id + 1:
         raise Refused(
-            f"sink {batch.sink!r}: {batch.ours}, Kafka's position is batch {committed.offset} ({batch.place}): ids have "
-            f"to grow, and whether {batch.batch_id} was written can't be told any more; use an id from "
+            f"sink {batch.sink!r}: {batch.ours}, Kafka's position is batch {committed.offset} ({batch.place}): ids "
+            f"have to grow, and whether {batch.batch_id} was written can't be told any more; use an id from "
             f"{committed.offset} on, or a sink of another name"
         )
     return committed.offset <= batch.batch_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from py4j.protocol import Py4JError
@@ -50,8 +51,7 @@ def batch_source(df: DataFrame, batch_id: int) -> BatchSource:
     if query is None:
         raise UsageError("the sink was called outside of foreachBatch; use sink.write(df, batch_id) for a batch job")
     try:
-        queries = df.sparkSession._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
-        log = queries.get(context._jvm.java.util.UUID.fromString(query)).offsetLog()  # noqa: SLF001
+        log = _execution(df.sparkSession, query).offsetLog()
         entry = log.get(batch_id)
         before = log.get(batch_id - 1) if batch_id > 0 else None
         previous = before.get().toString() if before is not None and before.isDefined() else None
@@ -93,10 +93,24 @@ def tasks_of(df: DataFrame) -> int:
     return int(df._jdf.queryExecution().toRdd().getNumPartitions())  # noqa: SLF001 - as `brew.readers.connector` does
 
 
-def driver_processes(df: DataFrame) -> tuple[int, int]:
-    """This process and the driver's JVM, for crashes on purpose."""
-    import os  # noqa: PLC0415 - only for crashes on purpose
+def is_narrow(df: DataFrame) -> bool:
+    """Whether nothing was shuffled between the sources and this frame: each task has its source partition's rows."""
+    session: Any = df.sparkSession
+    query = session.sparkContext.getLocalProperty(_QUERY_ID)
+    plans = [df._jdf.queryExecution()]  # noqa: SLF001 - as above
+    if query is not None:  # the frame that foreachBatch hands over does not tell what it came from
+        plans.append(_execution(session, query).lastExecution())
+    return not any("Exchange" in one.executedPlan().toString() for one in plans)
 
+
+def _execution(session: Any, query: str) -> Any:
+    """The running query; the session of foreachBatch is a clone, whose own list of queries is empty."""
+    key = session.sparkContext._jvm.java.util.UUID.fromString(query)  # noqa: SLF001
+    return session._jsparkSession.sharedState().activeStreamingQueries().get(key)  # noqa: SLF001
+
+
+def driver_processes(df: DataFrame) -> tuple[int, int]:
+    """The driver's Python and its JVM, for crashes on purpose."""
     jvm: Any = df.sparkSession.sparkContext._jvm  # noqa: SLF001
     return os.getpid(), int(jvm.java.lang.ProcessHandle.current().pid())
 

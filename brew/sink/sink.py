@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Literal
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Abortable, BrewError, Refused, UsageError
+from brew.errors import Abortable, Refused, UsageError
 from brew.kafka.sink_transaction import check_brokers, described
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import CrashMode, checked_topic
-from brew.offsets import Committed
 from brew.sink.batch import FENCE_S, RESULT_SCHEMA, BatchJob, Result, SinkCrash, Status, write_alone
 from brew.sink.position import Batch, Mark, fingerprint
 from brew.sink.query import batch_source, check_session, driver_processes, tasks_of
@@ -25,6 +24,8 @@ from brew.transaction import Write, transact
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+    from brew.sink.shared import SharedWriter
 
 LOG = logging.getLogger("brew.sink")
 LOG.addHandler(logging.NullHandler())
@@ -102,6 +103,7 @@ class ExactlyOnceSink:
         self.timeout_s, self.writers, self.headers = float(transaction_timeout_s), writers, headers
         self.source_group, self.attempts = source_group, attempts
         self._allow_old, self._checked, self._topic_id, self._crash = allow_old_brokers, False, "", _crash
+        self._shared: SharedWriter | None = None
 
     def __repr__(self) -> str:
         return f"ExactlyOnceSink({self.connection.bootstrap!r}, name={self.name!r}, topic={self.topic!r})"
@@ -203,9 +205,10 @@ class ExactlyOnceSink:
 
     def _attempt(self, frame: DataFrame, job: BatchJob) -> Result:
         if self.writers == "tasks":
-            from brew.sink.shared import write_shared  # noqa: PLC0415 - kafka-python, which one writer has no use for
+            from brew.sink.shared import SharedWriter  # noqa: PLC0415 - kafka-python, which one writer has no use for
 
-            return write_shared(frame, job)
+            self._shared = self._shared or SharedWriter(job)
+            return self._shared.write(frame, job)
         if tasks_of(frame) > 1:
             frame = frame.repartition(1)
         (told,) = frame.mapInArrow(_task(write_alone, job), RESULT_SCHEMA).collect()
@@ -218,10 +221,10 @@ def _task(
     """What `mapInArrow` runs in a task: its one row is the outcome."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow  # noqa: PLC0415 - on the executor
+        import pyarrow as pa  # noqa: PLC0415 - on the executor
 
         result = write(job, batches)
-        yield pyarrow.RecordBatch.from_pydict({"result": pyarrow.array([result.encoded()], pyarrow.binary())})
+        yield pa.RecordBatch.from_pydict({"result": pa.array([result.encoded()], pa.binary())})
 
     return task
 

@@ -1,0 +1,239 @@
+"""
+One transaction that several processes write to: the driver begins and ends it, tasks write under its epoch.
+
+A transaction belongs to a producer id and epoch, not to a process. The driver speaks the protocol through kafka-python,
+since librdkafka tells nobody its producer id and can't adopt one. Tasks write through aiokafka
+(`brew.kafka.shared_writer`).
+
+Requests are those of Kafka before 4.0 (no epoch bump by EndTxn): each batch gets its epoch from InitProducerId.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from brew.acl import advice
+from brew.deadline import Deadline, retry_until
+from brew.errors import Abortable, BrewError, Denied, Fatal, Fenced, KafkaFailure, Retriable
+from brew.kafka.committed_offset import locator
+from brew.kafka.kafka_python import ask, open_admin
+from brew.kafka.sink_transaction import SharedEpoch, SourceOffsets
+from brew.kafka.transaction import TransactionSettings
+from brew.names import TransactionalId
+from brew.offsets import Committed
+
+with warnings.catch_warnings():
+    # The library reads its message schemas with a deprecated function while it is imported.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka import errors
+    from kafka.protocol.producer import (
+        AddOffsetsToTxnRequest,
+        EndTxnRequest,
+        InitProducerIdRequest,
+        TxnOffsetCommitRequest,
+    )
+
+_GROUP, _TRANSACTION = 0, 1
+_REQUEST_S = 5.0
+_PAUSE_S = 0.005
+_END_S = 30.0
+_FENCED = (errors.ProducerFencedError, errors.InvalidProducerEpochError)
+_DENIED = (
+    errors.TransactionalIdAuthorizationFailedError,
+    errors.GroupAuthorizationFailedError,
+    errors.TopicAuthorizationFailedError,
+    errors.ClusterAuthorizationFailedError,
+)
+_SAME_CONNECTION = (errors.ConcurrentTransactionsError, errors.CoordinatorLoadInProgressError)
+
+
+class SharedTransaction:
+    """
+    The driver's side of the six steps (`brew.transaction.Transaction`); its tasks do step 4.
+
+    Used by one thread, for one batch after another: each *fence* gives it a new epoch.
+    """
+
+    def __init__(self, settings: TransactionSettings, topic: str) -> None:
+        self._settings, self._topic = settings, topic
+        self._id = str(TransactionalId(settings.group, topic, 0))
+        self._locator = locator(settings.connection, settings.group)
+        self._located: Committed | None = None
+        self._admin: Any = None
+        self._producer_id = self._epoch = -1
+        self.source: tuple[str, SourceOffsets] | None = None
+        """A group, and the source offsets to commit under it."""
+        self.produce: Callable[..., None] = _not_here
+
+    @property
+    def epoch(self) -> SharedEpoch:
+        """What tasks adopt, once *fence* has returned."""
+        settings = self._settings
+        return SharedEpoch(settings.connection, self._id, self._producer_id, self._epoch, settings.timeout_s)
+
+    @contextmanager
+    def mapped(self, _step: str) -> Iterator[None]:
+        yield
+
+    def fence(self, deadline: Deadline) -> None:
+        """A new epoch: whatever an earlier attempt left open is aborted, and its tasks may not write any more."""
+        request = InitProducerIdRequest(
+            transactional_id=self._id,
+            transaction_timeout_ms=int(self._settings.timeout_s * 1000),
+            producer_id=-1,
+            producer_epoch=-1,
+            max_version=4,
+        )
+        told = self._sent("fence", request, (_TRANSACTION, self._id), deadline)
+        self._producer_id, self._epoch = told.producer_id, told.producer_epoch
+
+    def locate(self, deadline: Deadline) -> Committed | None:
+        self._located = self._locator.committed(self._topic, 0, deadline)
+        return self._located
+
+    def begin(self) -> None:
+        """Nothing is sent: brokers begin a transaction with its first partition."""
+
+    def make_room(self, _deadline: Deadline) -> None:
+        raise Fatal("produce: the driver of a shared transaction writes nothing")
+
+    def settle(self, _deadline: Deadline) -> None:
+        """Nothing is queued here."""
+
+    def flush(self, _deadline: Deadline) -> None:
+        """Nothing is queued here: tasks return when all that they wrote is acknowledged."""
+
+    def send_offsets(self, until: int, metadata: str, deadline: Deadline) -> None:
+        """
+        Put the position into the transaction, and see that it still stands where it was located.
+
+        Raises:
+            Abortable: the group stands elsewhere, so the batch may be out already (docs/decisions/0012).
+        """
+        left = deadline.part(_END_S)
+        if self.source is not None:
+            group, offsets = self.source
+            self._send_offsets(
+                group, {name: {p: (at, "") for p, at in ps.items()} for name, ps in offsets.items()}, left
+            )
+        self._send_offsets(self._settings.group, {self._topic: {0: (until, metadata)}}, left)
+        self._locator.standing.confirm(self._topic, 0, self._located, left)
+
+    def commit(self, deadline: Deadline) -> None:
+        self._end(deadline.part(_END_S), committed=True)
+
+    def commit_without_waiting(self) -> None:
+        with contextlib.suppress(BrewError):
+            self._end(Deadline(0.02), committed=True)
+
+    def abort(self, deadline: Deadline) -> None:
+        self._end(deadline, committed=False)
+
+    def invalidate(self) -> None:
+        """Ask through new clients from now on: an attempt on what these said has come to nothing."""
+        self._locator.invalidate()
+        self.close()
+
+    def close(self) -> None:
+        """Give the connection back; a transaction that is open stays so, for the next fence. Harmless when repeated."""
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+
+    def _end(self, deadline: Deadline, *, committed: bool) -> None:
+        request = EndTxnRequest(
+            transactional_id=self._id,
+            producer_id=self._producer_id,
+            producer_epoch=self._epoch,
+            committed=committed,
+            max_version=3,
+        )
+        self._sent("commit" if committed else "abort", request, (_TRANSACTION, self._id), deadline)
+
+    def _send_offsets(self, group: str, offsets: dict[str, dict[int, tuple[int, str]]], deadline: Deadline) -> None:
+        producer = {"producer_id": self._producer_id, "producer_epoch": self._epoch}
+        added = AddOffsetsToTxnRequest(transactional_id=self._id, group_id=group, max_version=3, **producer)
+        self._sent("send-offsets", added, (_TRANSACTION, self._id), deadline)
+        topic_type = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+        partition_type = topic_type.TxnOffsetCommitRequestPartition
+        topics = [
+            topic_type(
+                name=name,
+                partitions=[
+                    partition_type(
+                        partition_index=p, committed_offset=at, committed_leader_epoch=-1, committed_metadata=metadata
+                    )
+                    for p, (at, metadata) in partitions.items()
+                ],
+            )
+            for name, partitions in offsets.items()
+        ]
+        request = TxnOffsetCommitRequest(
+            transactional_id=self._id,
+            group_id=group,
+            generation_id=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=topics,
+            max_version=3,
+            **producer,
+        )
+        self._sent("send-offsets", request, (_GROUP, group), deadline)
+
+    def _sent(self, step: str, request: Any, coordinator: tuple[int, str], deadline: Deadline) -> Any:
+        """
+        The answer to a request that its coordinator took; repeated while that may help.
+
+        To repeat is safe: within an epoch each of these requests has the same effect once or twice, and another fence
+        only gives another epoch.
+        """
+        kind, key = coordinator
+
+        async def call(admin: Any) -> Any:
+            node = await admin._find_coordinator_id(key, kind)  # noqa: SLF001 - as `offset_fetch` does
+            return await admin._manager.send(request, node_id=node)  # noqa: SLF001 - as above
+
+        def once() -> Any:
+            try:
+                if self._admin is None:
+                    self._admin = open_admin(self._settings.connection, deadline, _REQUEST_S)
+                told = ask(self._admin, deadline, step, call, self._admin)
+            except KafkaFailure as error:
+                self.close()  # it may know a coordinator that is none any more
+                raise Retriable(str(error)) from error
+            for code in _codes(told):
+                if code:
+                    error = errors.for_code(code)
+                    if not issubclass(error, _SAME_CONNECTION):
+                        self.close()
+                    raise self._failure(step, error)
+            return told
+
+        return retry_until(once, step, deadline, _PAUSE_S)
+
+    def _failure(self, step: str, error: type[Exception]) -> BrewError:
+        """The broker's answer as a leaf of the tree; nothing unknown is retried."""
+        connection = self._settings.connection
+        text = f"{step}: {error.__name__} for transactional id {self._id}"
+        if issubclass(error, _FENCED):
+            return Fenced(f"{text}: a newer attempt has the id, or the batch outlived its transaction time-out")
+        if issubclass(error, _DENIED):
+            return Denied(f"{text}; {advice(text, connection.user, {}, connection.source)}")
+        if issubclass(error, errors.RetriableError):
+            return Retriable(text)
+        return Abortable(text) if issubclass(error, errors.InvalidTxnStateError) else Fatal(text)
+
+
+def _codes(told: Any) -> list[int]:
+    """Every error code of an answer."""
+    if hasattr(told, "error_code"):
+        return [told.error_code]
+    return [one.error_code for topic in told.topics for one in topic.partitions]
+
+
+def _not_here(*_args: object) -> None:
+    raise Fatal("produce: the driver of a shared transaction writes nothing")

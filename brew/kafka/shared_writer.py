@@ -1,0 +1,189 @@
+"""
+A task's side of a shared transaction: write records under the driver's producer id and epoch, through aiokafka.
+
+It adopts them by a private method of aiokafka (pinned in pyproject.toml; tests/unit/sink/test_adopted.py fails when it
+goes away). aiokafka adds partitions to the transaction by itself, and its record builder is written in C.
+
+Sequence numbers begin at 0 in each process, and brokers take a repeated one for a duplicate whatever it holds. So each
+output partition has one writer in an epoch, which nobody repeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from aiokafka import AIOKafkaProducer
+from aiokafka import errors as client_errors
+from aiokafka.helpers import create_ssl_context
+
+from brew.connection import CA, CERTIFICATE, KEY, KEY_PASSWORD, MECHANISM, PASSWORD, PROTOCOL, USERNAME
+from brew.deadline import delivery_ms
+from brew.errors import Abortable, DeadlineExceeded, Denied, Fenced
+from brew.kafka.sink_transaction import SharedEpoch
+
+# Failures reach the caller as exceptions; the library would also print them.
+logging.getLogger("aiokafka").addHandler(logging.NullHandler())
+logging.getLogger("aiokafka").propagate = False
+
+_BATCH_BYTES = 512 * 1024
+_REQUEST_MS = 10_000
+_RETRY_MS = 20
+_CLOSE_S = 5.0
+_DENIED = (client_errors.TopicAuthorizationFailedError, client_errors.TransactionalIdAuthorizationFailed)
+_FENCED = (client_errors.ProducerFenced, client_errors.InvalidProducerEpoch)
+
+
+class Record(NamedTuple):
+    """One record with its place."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+@dataclass(slots=True)
+class Written:
+    """What one task wrote: records acknowledged, and the partitions they went to."""
+
+    records: int = 0
+    places: set[tuple[str, int]] = field(default_factory=set)
+
+
+def write(
+    epoch: SharedEpoch, chunks: Iterator[Iterable[Record]], half_way: Callable[[], None] | None = None
+) -> Written:
+    """
+    Write all records, and return once all are acknowledged. ``half_way`` is called behind each chunk that is out.
+
+    Raises:
+        Fenced: a newer attempt has the transactional id.
+        DeadlineExceeded: the first record is older than the transaction time-out allows.
+        Abortable: a record was not taken.
+        Denied: a right is missing.
+    """
+    try:
+        return asyncio.run(_write(epoch, chunks, half_way))
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"produce: records undelivered after {epoch.timeout_s:g} s") from error
+    except _FENCED as error:
+        raise Fenced(
+            f"produce: {type(error).__name__}: a newer attempt has transactional id {epoch.transactional_id}, or the "
+            "batch outlived its transaction time-out"
+        ) from error
+    except _DENIED as error:
+        raise Denied(f"produce: {error} ({type(error).__name__})") from error
+    except (client_errors.KafkaError, AssertionError) as error:
+        # aiokafka asserts that it is in a transaction, which it is not any more once it was refused.
+        raise Abortable(f"produce: {error} ({type(error).__name__})") from error
+
+
+async def _write(
+    epoch: SharedEpoch, chunks: Iterator[Iterable[Record]], half_way: Callable[[], None] | None
+) -> Written:
+    # In a thread, so that the sender goes on while rows are computed.
+    chunk = await asyncio.to_thread(next, chunks, None)
+    if chunk is None:
+        return Written()
+    producer = adopted(epoch)
+    async with asyncio.timeout(delivery_ms(epoch.timeout_s) / 1000):
+        try:
+            await producer.start()
+            await producer.begin_transaction()
+            sender = _Sender(producer)
+            while chunk is not None:
+                await sender.queue(chunk)
+                if half_way is not None:
+                    await sender.finish()
+                    half_way()
+                chunk = await asyncio.to_thread(next, chunks, None)
+            return await sender.finish()
+        finally:
+            await _closed(producer)
+
+
+def adopted(epoch: SharedEpoch) -> AIOKafkaProducer:
+    """A producer that writes under the driver's producer id and epoch, and asks for none of its own."""
+    producer = AIOKafkaProducer(
+        bootstrap_servers=epoch.connection.bootstrap.split(","),
+        transactional_id=epoch.transactional_id,
+        transaction_timeout_ms=int(epoch.timeout_s * 1000),
+        max_batch_size=_BATCH_BYTES,
+        request_timeout_ms=_REQUEST_MS,
+        retry_backoff_ms=_RETRY_MS,
+        **_security(epoch),
+    )
+    producer._txn_manager.set_pid_and_epoch(epoch.producer_id, epoch.epoch)  # noqa: SLF001 - see the module's docstring
+    return producer
+
+
+class _Sender:
+    """Builds a batch per partition, hands it over when it is full, and counts what was acknowledged."""
+
+    def __init__(self, producer: AIOKafkaProducer) -> None:
+        self._producer = producer
+        self._open: dict[tuple[str, int], Any] = {}
+        self._sent: list[tuple[asyncio.Future[Any], int]] = []
+        self._queued, self._places = 0, set[tuple[str, int]]()
+
+    async def queue(self, records: Iterable[Record]) -> None:
+        now, producer, batches = int(time.time() * 1000), self._producer, self._open
+        for topic, partition, key, value, headers in records:
+            place = (topic, partition)
+            batch = batches.get(place)
+            if batch is None:
+                batch = batches[place] = producer.create_batch()
+            if batch.append(timestamp=now, key=key, value=value, headers=headers) is None:
+                await self._send(place, batch)
+                batch = batches[place] = producer.create_batch()
+                batch.append(timestamp=now, key=key, value=value, headers=headers)
+            self._queued += 1
+
+    async def finish(self) -> Written:
+        """Send what is left, and wait for every acknowledgement."""
+        for place, batch in self._open.items():
+            await self._send(place, batch)
+        self._open = {}
+        await asyncio.gather(*(future for future, _ in self._sent))
+        acknowledged = sum(count for _, count in self._sent)
+        if acknowledged != self._queued:
+            raise Abortable(f"produce: {self._queued} records queued, {acknowledged} acknowledged")
+        return Written(acknowledged, self._places)
+
+    async def _send(self, place: tuple[str, int], batch: Any) -> None:
+        count = batch.record_count()
+        self._sent.append((await self._producer.send_batch(batch, place[0], partition=place[1]), count))
+        self._places.add(place)
+
+
+async def _closed(producer: AIOKafkaProducer) -> None:
+    """Whatever went wrong is told already, and a sender that was refused raises that once more."""
+    try:
+        await asyncio.wait_for(producer.stop(), _CLOSE_S)
+    except (client_errors.KafkaError, TimeoutError):
+        return
+
+
+def _security(epoch: SharedEpoch) -> dict[str, Any]:
+    """The connection's settings in aiokafka's words."""
+    settings = {name: str(value) for name, value in epoch.connection.settings().items()}
+    protocol = settings.get(PROTOCOL, "PLAINTEXT")
+    found: dict[str, Any] = {"security_protocol": protocol}
+    if protocol.endswith("SSL"):
+        found["ssl_context"] = create_ssl_context(
+            cafile=settings.get(CA),
+            certfile=settings.get(CERTIFICATE),
+            keyfile=settings.get(KEY),
+            password=settings.get(KEY_PASSWORD),
+        )
+    if protocol.startswith("SASL"):
+        found["sasl_mechanism"] = settings.get(MECHANISM) or settings.get("sasl.mechanisms")
+        found["sasl_plain_username"] = settings.get(USERNAME)
+        found["sasl_plain_password"] = settings.get(PASSWORD)
+    return found
