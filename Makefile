@@ -179,6 +179,21 @@ bench-xray: setup ## an X-ray of 10,000,000 offsets                   make bench
 bench-peers: ## build the peers in Java, Go and a venv         make bench-peers
 	@exec benchmarks/peers/build.sh
 
+## Containers and clusters
+.PHONY: containers test-containers cluster-up cluster-down test-cluster
+containers: setup ## an engine (Debian's Podman), base images, ours make containers
+	@scripts/setup-packages.sh containers
+	@ENGINE='$(ENGINE)' scripts/base-images.sh
+	@ENGINE='$(ENGINE)' exec scripts/image.sh
+test-containers: containers ## a broker, the image, compose, pods     make test-containers
+	@exec $(PY) -m pytest --results docs/proof/containers.json $(or $(TESTS),tests/containers)
+cluster-up: setup ## Spark, a master and three workers            make cluster-up WORKERS=2
+	@exec $(PY) -m sandbox spark up $(call option,--workers,WORKERS)
+cluster-down: setup ## stop it; WIPE=1 removes its logs, too      make cluster-down WIPE=1
+	@exec $(PY) -m sandbox spark down $(call flag,--wipe,WIPE)
+test-cluster: setup ## Spark's own cluster and YARN, broken        make test-cluster
+	@exec $(PY) -m pytest --results docs/proof/cluster.json $(or $(TESTS),tests/cluster)
+
 ## Release
 .PHONY: wheel image docs reference
 wheel: setup ## what pip installs, into dist/                     make wheel
@@ -214,4 +229,5 @@ reference: setup ## every option, into docs/reference               make referen
 #            MUTATION_WORKERS  of make mutation: mutants at a time (1)
 #            RECOMPUTE=1  of make run-totals: compare only   CALL_URL VIRTUAL  of make run-call: where to, how many at a time
 #            ORDERS CONTENDERS REPEAT PAIRED=1  of make bench: backlogs, who runs, rounds, side by side
+#            WORKERS      of make cluster-up: how many (3)
 #            ENGINE       of make image: docker or podman; none: the first that answers

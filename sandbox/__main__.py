@@ -24,6 +24,7 @@ from sandbox.kafka import Cluster, make_archive
 from sandbox.launch import Settings
 from sandbox.layout import Layout
 from sandbox.network import Network
+from sandbox.spark import spark
 from sandbox.stores import directory_option, exclusive, stores
 
 FIRST_PORT = 9092
@@ -45,6 +46,7 @@ def cli() -> None:
       python -m sandbox kill 2                 break it: kill pause resume restart cut fill heal
       python -m sandbox down --wipe            stop, and forget all data
       python -m sandbox stores up              PostgreSQL and Redis
+      python -m sandbox spark up               a Spark master and three workers
     """  # noqa: D301 - \b is click's mark for "keep these lines"
 
 
@@ -276,7 +278,7 @@ def _become(command: Sequence[str]) -> None:
         raise Refused(f"{command[0]} could not be run: {error}") from error
 
 
-for command in (*COMMANDS, certify, stores, setup):
+for command in (*COMMANDS, certify, stores, spark, setup):
     cli.add_command(command)
 
 

@@ -10,21 +10,14 @@ version=$(sed -nE 's/^version = "([^"]+)"$/\1/p' pyproject.toml | head -n 1)
 [[ -n $version ]] || { say "pyproject.toml has no line version = \"...\""; exit 3; }
 name=${1:-brew:$version}
 
-answers() { command -v "$1" >/dev/null && timeout 20 "$1" info >/dev/null 2>&1; }
-
-engine=
-for candidate in ${ENGINE:-docker podman}; do
-    if answers "$candidate"; then
-        engine=$candidate
-        break
-    fi
-done
-if [[ -z $engine ]]; then
-    say "no container engine answers here (asked: ${ENGINE:-docker podman})."
-    say "Start Docker or Podman, or name another one with ENGINE=...; on a machine that has one run:"
+# shellcheck source=scripts/engine.sh
+source scripts/engine.sh
+if ! engine=$(find_engine); then
+    say "On a machine that has one run:"
     say "    docker build --tag $name ."
     exit 3
 fi
+ENGINE=$engine scripts/base-images.sh python
 
 revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
 say "$engine builds $name"

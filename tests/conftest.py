@@ -6,11 +6,13 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from harness.brokers import Broker, any_broker
 from harness.names import Names
+from harness.results import Results
 from harness.secure import Secure, secure_broker
 from harness.stores import store
 from harness.waiting import until
@@ -36,9 +38,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     secure = parser.getgroup("secure brokers")
     secure.addoption("--secure", action="store_true", help="TLS, SCRAM and ACLs; each program with its least rights")
     secure.addoption("--secure-record", metavar="FILE", help="keep what a --secure session found in FILE")
+    parser.addoption("--results", metavar="FILE", help="keep what passed, and what tests measured, in FILE")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if (file := config.getoption("--results")) is not None:
+        config.pluginmanager.register(Results(config, Path(file)), "results")
     if config.getoption("--secure"):
         from harness.secure_mode import SecureMode  # noqa: PLC0415 - it changes what a connection is
 

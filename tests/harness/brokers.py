@@ -13,8 +13,6 @@ from pathlib import Path
 from sandbox.kafka import Cluster
 from sandbox.launch import Settings
 
-CONTAINER_IMAGE = "apache/kafka:4.1.1"
-
 
 @dataclass(frozen=True, slots=True)
 class Broker:
@@ -26,10 +24,14 @@ class Broker:
 
 @contextmanager
 def any_broker() -> Iterator[Broker]:
-    """The broker of `KAFKA_BOOTSTRAP`, or one in a container if `BREW_TEST_CONTAINERS=1`, or the sandbox's."""
+    """
+    The broker of `KAFKA_BOOTSTRAP`, or one in a container if `BREW_TEST_CONTAINERS=1`, or the sandbox's.
+
+    Whoever asks for containers where no engine answers gets an error (`harness.containers.NoEngineError`).
+    """
     if given := os.environ.get("KAFKA_BOOTSTRAP"):
         yield Broker(given)
-    elif os.environ.get("BREW_TEST_CONTAINERS") == "1" and _engine_answers():
+    elif os.environ.get("BREW_TEST_CONTAINERS") == "1":
         with _container() as broker:
             yield broker
     else:
@@ -53,31 +55,9 @@ def sandbox_broker(brokers: int = 1, kafka: str | None = None) -> Iterator[Broke
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _engine_answers() -> bool:
-    import docker  # noqa: PLC0415 - slow to import, and seldom used
-
-    try:
-        client = docker.from_env(timeout=2)
-        try:
-            return bool(client.ping())
-        finally:
-            client.close()
-    except docker.errors.DockerException:
-        return False
-
-
 @contextmanager
 def _container() -> Iterator[Broker]:
-    from testcontainers.kafka import KafkaContainer  # noqa: PLC0415
+    from .containers import KafkaContainer, engine  # noqa: PLC0415 - slow to import, and seldom used
 
-    container = KafkaContainer(CONTAINER_IMAGE).with_kraft()
-    for name, value in {
-        "KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
-        "KAFKA_TRANSACTION_STATE_LOG_MIN_ISR": "1",
-        "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
-        "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
-        "KAFKA_AUTO_CREATE_TOPICS_ENABLE": "false",
-    }.items():
-        container = container.with_env(name, value)
-    with container as running:
-        yield Broker(running.get_bootstrap_server())
+    with engine(), KafkaContainer() as running:
+        yield Broker(running.bootstrap)

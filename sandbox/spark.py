@@ -1,0 +1,410 @@
+"""A standalone Spark cluster on this machine: a master and workers as processes, each worker with its own address."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import click
+import psutil
+
+from brew.deadline import Deadline
+from brew.errors import Refused, UsageError
+from brew.names import ExitCode
+from sandbox.process import HOST, Identity, ServerProcess, free, require_free
+from sandbox.stores import directory_option, exclusive
+
+MASTER = "master"
+FIRST_PORT = 7077
+_DEPLOY = "org.apache.spark.deploy"
+_REGISTERED = re.compile(rb"Successfully registered with master|Registered with master")
+_LEADER = re.compile(rb"I have been elected leader")
+_START_S, _STOP_S, _POLL_S = 60.0, 15.0, 0.05
+_LAST_LINES = 8
+# The master takes a worker that says nothing for lost after a minute by default.
+_WORKER_TIMEOUT_S = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What each worker offers, and whose Python its executors take; leashed processes end with us."""
+
+    cores: int = 2
+    memory_mb: int = 1024
+    python: str = sys.executable
+    leashed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the next command has to know: the master's port, how workers were started, and who runs."""
+
+    port: int
+    cores: int
+    memory_mb: int
+    python: str
+    processes: Mapping[str, Identity | None] = field(default_factory=dict)
+
+
+class SparkCluster:
+    """
+    A running cluster, or one that can be started again from its directory; the state file there is the truth.
+
+    The master keeps workers and applications in files, so that it can be restarted under a run. A process is `master`
+    or a worker's number; signals go to it and to all below it: executors and their Python workers.
+    """
+
+    def __init__(self, directory: Path, state: State, *, leashed: bool = True) -> None:
+        self.directory = directory
+        self.state = state
+        self._leashed = leashed
+        self._started: dict[str, ServerProcess] = {}
+
+    @classmethod
+    def start(
+        cls, directory: Path, *, workers: int = 3, port: int | None = None, settings: Settings | None = None
+    ) -> Self:
+        """
+        Start what does not run: the master, and ``workers`` workers.
+
+        Raises:
+            Refused: the port is taken, pyspark or Java is missing, or a process did not start.
+        """
+        settings = settings or Settings()
+        directory = directory.resolve() / "spark"
+        directory.mkdir(parents=True, exist_ok=True)
+        found = _read(directory)
+        if found is None:
+            found = State(port or free(1)[0], settings.cores, settings.memory_mb, settings.python)
+        cluster = cls(directory, found, leashed=settings.leashed)
+        deadline = Deadline(_START_S)
+        if not cluster.alive(MASTER):
+            require_free(found.port)
+            cluster._launch(MASTER)
+            cluster._await(MASTER, deadline)
+        names = {*map(str, range(1, workers + 1)), *cluster.state.processes} - {MASTER}
+        new = [name for name in sorted(names, key=int) if not cluster.alive(name)]
+        for name in new:
+            cluster._launch(name)
+        for name in new:
+            cluster._await(name, deadline)
+        return cluster
+
+    @classmethod
+    def open(cls, directory: Path) -> Self | None:
+        """The cluster of ``directory``, running or not; None when there was never one."""
+        place = directory.resolve() / "spark"
+        state = _read(place)
+        return None if state is None else cls(place, state)
+
+    @property
+    def url(self) -> str:
+        return f"spark://{HOST}:{self.state.port}"
+
+    @property
+    def workers(self) -> list[str]:
+        return sorted((name for name in self.state.processes if name != MASTER), key=int)
+
+    def log(self, name: str) -> Path:
+        return self.directory / ("master.log" if name == MASTER else f"worker-{name}.log")
+
+    def alive(self, name: str) -> bool:
+        identity = self.state.processes.get(name)
+        return identity is not None and identity.alive()
+
+    def add_worker(self) -> str:
+        """Start one more worker; its number."""
+        name = str(max(map(int, self.workers), default=0) + 1)
+        self._launch(name)
+        self._await(name, Deadline(_START_S))
+        return name
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to it and to all below it, as when its machine loses power."""
+        for one in self._tree(name):
+            one.kill()
+        self._ended(name)
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP: connections stay open, nothing answers."""
+        for one in self._tree(name):
+            one.send(signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """SIGCONT to a paused one."""
+        for one in self._tree(name):
+            one.send(signal.SIGCONT)
+
+    def restart(self, name: str) -> None:
+        """Start it again; what runs is ended in good order before."""
+        self._stop(name)
+        self._launch(name)
+        self._await(name, Deadline(_START_S))
+
+    def close(self, *, wipe: bool = False) -> int:
+        """Stop all that runs, workers first; how many that were."""
+        running = [name for name in (*self.workers, MASTER) if self.alive(name)]
+        for name in running:
+            self._stop(name)
+        if wipe:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        return len(running)
+
+    def executors(self, name: str) -> list[psutil.Process]:
+        """The executors' JVMs on a worker."""
+        identity = self.state.processes.get(name)
+        worker = identity and identity.process()
+        found = worker.children(recursive=True) if worker else []
+        return [one for one in found if any("ExecutorBackend" in word for word in _words(one))]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    def _tree(self, name: str) -> list[Identity]:
+        identity = self.state.processes.get(name)
+        process = identity and identity.process()
+        if identity is None or process is None:
+            raise Refused(f"{_title(name)} does not run; `python -m sandbox spark status` tells what does")
+        return [identity, *(Identity(one.pid, one.create_time()) for one in process.children(recursive=True))]
+
+    def _stop(self, name: str) -> None:
+        if not self.alive(name):
+            return
+        tree = self._tree(name)
+        for one in tree:
+            one.send(signal.SIGCONT)
+        tree[0].stop(Deadline(_STOP_S))
+        for one in tree[1:]:
+            one.kill()
+        self._ended(name)
+
+    def _ended(self, name: str) -> None:
+        if started := self._started.pop(name, None):
+            started.ended()
+        self._note(name, None)
+
+    def _note(self, name: str, identity: Identity | None) -> None:
+        self.state = replace(self.state, processes={**self.state.processes, name: identity})
+        fresh = _state_file(self.directory).with_suffix(".new")
+        fresh.write_text(json.dumps(asdict(self.state), indent=2) + "\n")
+        fresh.replace(_state_file(self.directory))
+
+    def _launch(self, name: str) -> None:
+        recovery = f"-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={self.directory}/recovery"
+        log = Path(__file__).with_name("spark-log4j2.properties")
+        words = [_spark_class()]
+        if name == MASTER:
+            words += [f"{_DEPLOY}.master.Master", "--host", HOST, "--port", str(self.state.port), "--webui-port", "0"]
+        else:
+            host = f"127.0.0.{int(name) + 1}"
+            offer = ["--cores", str(self.state.cores), "--memory", f"{self.state.memory_mb}m"]
+            words += [f"{_DEPLOY}.worker.Worker", "--host", host, "--port", "0", "--webui-port", "0", *offer]
+            words += ["--work-dir", str(self.directory / f"work-{name}"), self.url]
+        daemon = f"{recovery} -Dspark.worker.timeout={_WORKER_TIMEOUT_S} -Dlog4j2.configurationFile=file:{log}"
+        path = f"{Path(self.state.python).parent}{os.pathsep}{os.environ['PATH']}"
+        more = {"SPARK_DAEMON_JAVA_OPTS": daemon, "SPARK_DAEMON_MEMORY": "256m", "PATH": path}
+        self.log(name).write_bytes(b"")
+        started = ServerProcess(
+            ["env", "-u", "PYTHONPATH", *_pairs(more), *words], self.log(name), leashed=self._leashed
+        )
+        self._started[name] = started
+        self._note(name, started.identity)
+
+    def _await(self, name: str, deadline: Deadline) -> None:
+        wanted = _LEADER if name == MASTER else _REGISTERED
+        while not wanted.search(self.log(name).read_bytes()):
+            if not self.alive(name) or deadline.expired():
+                why = "it ended while starting" if not self.alive(name) else f"not ready within {deadline.budget_s:g} s"
+                last = "\n".join(self.log(name).read_text(errors="replace").splitlines()[-_LAST_LINES:])
+                raise Refused(f"Spark's {_title(name)} did not start: {why}; last lines of {self.log(name)}:\n{last}")
+            time.sleep(_POLL_S)
+
+
+def _pairs(variables: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in variables.items()]
+
+
+def _title(name: str) -> str:
+    return name if name == MASTER else f"worker {name}"
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
+def _spark_class() -> str:
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise Refused("pyspark is not installed; it is one of this package's requirements")
+    return str(Path(found.origin).parent / "bin" / "spark-class")
+
+
+def _state_file(directory: Path) -> Path:
+    return directory / "spark.json"
+
+
+def _read(directory: Path) -> State | None:
+    file = _state_file(directory)
+    if not file.exists():
+        return None
+    try:
+        kept = json.loads(file.read_text())
+        processes = {name: one and Identity(**one) for name, one in kept.pop("processes").items()}
+        return State(**kept, processes=processes)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refused(f"{file} is not readable as the state of a cluster ({error}); remove {directory}") from error
+
+
+# Commands.
+
+_name = click.argument("name")
+
+
+@click.group()
+def spark() -> None:
+    """
+    A standalone Spark cluster: one master, some workers, as processes of this machine.
+
+    \b
+    Examples:
+      python -m sandbox spark up                  a master and three workers; prints the URL for --master
+      python -m sandbox spark status --json
+      python -m sandbox spark add                 one more worker
+      python -m sandbox spark kill 2              break it: kill pause resume restart; NAME is a number or master
+      python -m sandbox spark down --wipe
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
+
+
+@spark.command()
+@click.option("--workers", type=click.IntRange(1, 9), default=3, show_default=True, help="How many workers.")
+@click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="What each worker offers.")
+@click.option("--memory-mb", type=click.IntRange(512), default=1024, show_default=True, help="What each worker offers.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=FIRST_PORT, show_default=True, help="The master's; 0: a free one."
+)
+@directory_option
+def up(workers: int, cores: int, memory_mb: int, port: int, directory: Path) -> None:
+    """
+    Start the cluster; harmless when it is up.
+
+    \b
+    Examples:
+      python -m sandbox spark up --workers 2 --cores 1
+      python -m sandbox spark up --port 0
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    with exclusive(directory):
+        settings = Settings(cores, memory_mb, leashed=False)
+        cluster = SparkCluster.start(directory, workers=workers, port=port or None, settings=settings)
+    click.echo(f"Spark is up at {cluster.url} with {len(cluster.workers)} workers ({cluster.directory}/*.log)")
+    click.echo(f"Run on it: make run-pipeline MASTER={cluster.url}")
+
+
+@spark.command()
+@click.option("--wipe", is_flag=True, help="Remove logs and the executors' folders too.")
+@directory_option
+def down(directory: Path, *, wipe: bool) -> None:
+    """
+    Stop the cluster; harmless when nothing is up.
+
+    \b
+    Example:
+      python -m sandbox spark down --wipe
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    if not directory.exists():
+        click.echo("nothing is up")
+        return
+    with exclusive(directory):
+        cluster = SparkCluster.open(directory)
+        stopped = 0 if cluster is None else cluster.close(wipe=wipe)
+    click.echo(f"Spark is down ({stopped} stopped)" if stopped else "nothing is up")
+
+
+@spark.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+@directory_option
+def status(directory: Path, *, as_json: bool) -> None:
+    """
+    Tell what runs; exit code 3 when something that was started does not.
+
+    \b
+    Example:
+      python -m sandbox spark status --json
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    cluster = SparkCluster.open(directory)
+    running = {name: cluster.alive(name) for name in (MASTER, *cluster.workers)} if cluster else {}
+    if as_json:
+        click.echo(json.dumps({"url": cluster.url if cluster else None, "running": running}))
+    elif cluster is None:
+        click.echo(f"no cluster was ever started in {directory}")
+    else:
+        for name, alive in running.items():
+            click.echo(f"{_title(name):<10} {'up' if alive else 'down':<5} {cluster.log(name)}")
+    raise SystemExit(ExitCode.DONE if running and all(running.values()) else ExitCode.REFUSED)
+
+
+@spark.command()
+@directory_option
+def add(directory: Path) -> None:
+    """
+    Start one more worker.
+
+    \b
+    Example:
+      python -m sandbox spark add
+    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    with exclusive(directory):
+        name = _unleashed(directory).add_worker()
+    click.echo(f"worker {name} is up")
+
+
+def _unleashed(directory: Path) -> SparkCluster:
+    found = SparkCluster.open(directory)
+    if found is None:
+        raise Refused(f"no cluster in {directory}; `python -m sandbox spark up` starts one")
+    return SparkCluster(found.directory, found.state, leashed=False)
+
+
+def _fault(what: str, done: str, text: str) -> click.Command:
+    """A command that does ``what`` to one process."""
+    example = f"\b\nExample:\n  python -m sandbox spark {what} 2"
+
+    @click.command(what, help=f"{text}\n\n{example}")
+    @_name
+    @directory_option
+    def command(name: str, directory: Path) -> None:
+        with exclusive(directory):
+            cluster = _unleashed(directory)
+            known: Sequence[str] = (MASTER, *cluster.workers)
+            if name not in known:
+                raise UsageError(f"{name!r} is no process of this cluster; there are: {' '.join(known)}")
+            act: Callable[[str], None] = getattr(cluster, what)
+            act(name)
+        click.echo(f"{_title(name)} {done}")
+
+    return command
+
+
+for _what, _done, _text in (
+    ("kill", "is killed", "SIGKILL to the master or a worker, with its executors."),
+    ("pause", "is paused", "SIGSTOP to the master or a worker, with its executors."),
+    ("resume", "goes on", "SIGCONT to a paused one."),
+    ("restart", "is up", "Start the master or a worker again."),
+):
+    spark.add_command(_fault(_what, _done, _text))

@@ -1,0 +1,57 @@
+"""`--results FILE`: each test's outcome, time and measurements as JSON, for runs that CI has no time or engine for."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Results:
+    """Entries of this session's tests replace those in the file, and others stay: the whole may be run in parts."""
+
+    def __init__(self, config: pytest.Config, file: Path) -> None:
+        self._file = config.rootpath / file
+        self._tests: dict[str, dict[str, Any]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or not report.passed:
+            self._tests[report.nodeid] = {
+                "outcome": report.outcome if report.when == "call" else f"{report.when} {report.outcome}",
+                "seconds": round(report.duration, 1),
+                "commit": _said("git", "rev-parse", "--short=12", "HEAD"),
+                "date": dt.datetime.now(dt.UTC).date().isoformat(),
+                **({"measured": dict(report.user_properties)} if report.user_properties else {}),
+            }
+
+    def pytest_sessionfinish(self) -> None:
+        before = json.loads(self._file.read_text())["tests"] if self._file.exists() else {}
+        kept = {name: one for name, one in before.items() if (ROOT / name.partition("::")[0]).exists()}
+        tests = dict(sorted({**kept, **self._tests}.items()))
+        told = {"machine": _machine(), "tests": tests}
+        self._file.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+
+
+def _machine() -> dict[str, str]:
+    engine = "podman" if shutil.which("podman") else "docker"
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "engine": _said(engine, "--version"),
+    }
+
+
+def _said(*command: str) -> str:
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip()
