@@ -1,0 +1,66 @@
+"""Fixtures of `make test-cluster`: Spark's own cluster, whose executors have a Python without our packages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import ROOT, Stage
+
+from sandbox.spark import Settings, SparkCluster
+
+
+@pytest.fixture(scope="session")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that has all that we require, and nothing of ours."""
+    place = tmp_path_factory.mktemp("bare") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    # A path in a .pth file adds that folder alone: the .pth file in it, by which we find the repository, is not read.
+    site = next(Path(one) for one in sys.path if one.endswith("site-packages"))
+    next(place.glob("lib/python3*/site-packages")).joinpath("borrowed.pth").write_text(f"{site}\n")
+    python = place / "bin/python"
+    asked = [
+        str(python),
+        "-c",
+        "import confluent_kafka, pyarrow, pandas\ntry:\n import brew\nexcept ImportError: print('bare')",
+    ]
+    told = subprocess.run(asked, cwd="/", env={}, capture_output=True, text=True, timeout=60, check=True)
+    assert told.stdout == "bare\n"
+    return python
+
+
+@pytest.fixture(scope="module")
+def cluster(bare_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """A master and three workers of one core each, each worker on an address of its own."""
+    settings = Settings(cores=1, memory_mb=1024, python=str(bare_python))
+    with SparkCluster.start(tmp_path_factory.mktemp("cluster"), workers=3, settings=settings) as found:
+        yield found
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Iterator[Stage]:
+    """Topics and group of this test's own; whatever it started is gone when it ends."""
+    made = Stage(broker, names)
+    yield made
+    made.nobody_left()
+
+
+@pytest.fixture(scope="session")
+def installed_wheel(bare_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`brew-pipeline` of an environment that has the wheel; what it requires is borrowed from the tests' own."""
+    place = tmp_path_factory.mktemp("wheel")
+    built = subprocess.run(
+        [str(ROOT / "scripts/wheel.sh"), str(place / "dist")], capture_output=True, text=True, check=True
+    )
+    venv = place / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "--quiet"]
+    subprocess.run([*pip, "--no-deps", "--no-index", "--disable-pip-version-check", built.stdout.strip()], check=True)
+    borrowed = next(bare_python.parents[1].glob("lib/python3*/site-packages/borrowed.pth"))
+    next(venv.glob("lib/python3*/site-packages")).joinpath("borrowed.pth").write_text(borrowed.read_text())
+    return venv / "bin/brew-pipeline"
