@@ -1,4 +1,4 @@
-# Every command of the house. `make` or `make help` lists them.
+# Every command of the house. `make` lists those of users, `make help-all` all of them.
 #
 # Variables come from the command line or the environment. What is empty is not passed on: the programs' own defaults
 # (brew/names.py, each program's --help) hold. Only these belong to the targets alone:
@@ -36,8 +36,10 @@ tiers = $(call option,--tiers,TIERS) $(call option,--profiles-topic,PROFILES_TOP
 run = $(bootstrap) $(topics) $(group) $(tiers) $(call option,--master,MASTER) $(call option,--reader,READER) \
       $(call flag,--follow,FOLLOW) $(call flag,--stand-by,STAND_BY) $(call flag,--share,SHARE)
 
-.PHONY: help
-help: ## this list
+.PHONY: help help-all
+help: ## the ten targets that a user needs
+	@awk -v only='demo up seed preflight run-pipeline verify lag explain ui down' -f scripts/help.awk $(firstword $(MAKEFILE_LIST))
+help-all: ## every target and variable                      make help-all
 	@awk -f scripts/help.awk $(firstword $(MAKEFILE_LIST))
 
 ## Start here
@@ -204,6 +206,13 @@ docs: setup ## the documentation site, into build/site            make docs
 	@exec scripts/docs.sh
 reference: setup ## every option, into docs/reference               make reference
 	@exec $(PY) scripts/reference.py
+
+# FIRST      BOOTSTRAP    brokers, host:port[,...]
+#            INPUT_TOPIC OUTPUT_TOPIC DLQ_TOPIC GROUP_ID
+#            FOLLOW=1     of run-pipeline: until SIGTERM
+#            MASTER       of run-pipeline: local[*] spark://...
+#            CLIENT_CONFIG  a file: user, password, certificates
+#            SEED_COUNT=1000  of seed             KEY=gold-000017  of explain
 
 # VARIABLES  BOOTSTRAP    brokers, host:port[,...]         INPUT_TOPIC OUTPUT_TOPIC DLQ_TOPIC GROUP_ID
 #            SEED_COUNT   orders                           SEED_TRANSACTIONAL=1  in transactions, every third aborted

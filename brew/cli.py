@@ -23,6 +23,7 @@ import orjson
 from brew import names
 from brew.acl import WRITTEN, advice
 from brew.client_config import ClientConfig, load
+from brew.command import dressed
 from brew.connection import CLIENT_CONFIG, Connection
 from brew.errors import BrewError, Denied, UsageError
 from brew.names import ExitCode
@@ -41,20 +42,28 @@ _JSON = "--json"
 class LazyGroup(click.Group):
     """Imports a command when it is asked for: most bring clients that the others have no use for."""
 
-    def __init__(self, *args: Any, later: Mapping[str, str], **settings: Any) -> None:
+    def __init__(self, *args: Any, later: Mapping[str, str] | None = None, **settings: Any) -> None:
         """``later``: name -> `module:command`."""
         super().__init__(*args, **settings)
-        self._later = later
+        self._later = later or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *self._later])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._later:
-            return super().get_command(ctx, cmd_name)
-        module, _, name = self._later[cmd_name].partition(":")
-        found: click.Command = getattr(importlib.import_module(module), name)
-        return found
+        found = super().get_command(ctx, cmd_name)
+        if cmd_name in self._later:
+            module, _, name = self._later[cmd_name].partition(":")
+            found = getattr(importlib.import_module(module), name)
+        return None if found is None else dressed(found, self.as_called)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click does it, with each command's whole first sentence."""
+        with formatter.section("Commands"):
+            commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+            formatter.write_dl(
+                [(name, one.get_short_help_str(200)) for name, one in commands if one and not one.hidden]
+            )
 
     def as_called(self, text: str) -> str:
         """``text``, which may name commands, in the words by which this program's user calls them."""
@@ -181,7 +190,7 @@ _option = click.option(
     callback=_loaded,
     expose_value=False,
     metavar="FILE",
-    help="User, password, certificates: librdkafka's names, name=value (docs/SECURITY.md).",
+    help="User, password, certificates (docs/SECURITY.md).",
 )
 # What commands write that is not a pipeline's output or dead letters.
 _WRITES = {
@@ -258,7 +267,7 @@ bootstrap_option = with_client_config(
         show_default=True,
         envvar="BOOTSTRAP",
         metavar="HOST:PORT",
-        help="Any broker of the cluster.",
+        help="Brokers to ask first.",
     )
 )
 

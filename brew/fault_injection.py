@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from brew.errors import BrewError, UsageError
-from brew.names import CrashMode, CrashPoint
+from brew.names import CrashMode, CrashPoint, quantity
 from brew.offsets import OffsetRange
 from brew.range_transaction import CrashedOnPurposeError, Rows, Tally
 from brew.settings import CrashSettings
@@ -159,7 +159,7 @@ def message(point: CrashPoint, enriched: int, rejected: int) -> str:
     """The one line that tells what a crash left behind."""
     also = f" (and {rejected} in the dead-letter log)" if rejected else ""
     if point in _COMMITTED:
-        return f"💥 crash after commit: {enriched} records committed{also}, not reported"
+        return f"💥 crash after commit: {quantity(enriched, 'record')} committed{also}, not reported"
     if point is CrashPoint.COMMIT_IN_FLIGHT:
-        return f"💥 crash with the commit in flight: {enriched} records in output log{also}, outcome unknown"
-    return f"💥 crash before commit: {enriched} records already in output log{also}"
+        return f"💥 crash with the commit in flight: {quantity(enriched, 'record')} in output log{also}, outcome unknown"
+    return f"💥 crash before commit: {quantity(enriched, 'record')} already in output log{also}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 
 from brew.errors import UsageError
 
@@ -52,6 +53,11 @@ class CrashMode(enum.StrEnum):
 
     PIPELINE = "pipeline"
     WORKER = "worker"
+
+
+def quantity(number: float | Decimal, noun: str, spec: str = "") -> str:
+    """A number with its noun, `1 record` or `2 records`; ``spec`` formats the number."""
+    return f"{number:{spec}} {noun}" if number == 1 else f"{number:{spec}} {noun}s"
 
 
 def checked_topic(name: str, setting: str) -> str:

@@ -13,7 +13,7 @@ from brew import names
 from brew.cli import CONTEXT, REACH_S, LazyGroup, bootstrap_option, connection, run
 from brew.deadline import Deadline
 from brew.kafka.clients import reach
-from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode, checked_topic
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode, checked_topic, quantity
 from downstream.count import KEY, SOURCE, Count, Distinct, count
 
 _CALLED = {KEY: "key", SOURCE: "source position"}
@@ -97,14 +97,15 @@ def count_command(bootstrap: str, topic: str, isolation: str, unique_by: str, pr
 
 def _text(counted: Count) -> str:
     by = KEY if counted.records and counted.fallen_back == counted.records else counted.by
-    counts = f"{counted.records} records, {counted.keys.unique} unique keys, {counted.duplicates} duplicates"
-    lines = [f"{counts} ({counted.isolation}, by {_CALLED[by]})"]
+    counts = f"{quantity(counted.records, 'record')}, {quantity(counted.keys.unique, 'unique key')}"
+    lines = [f"{counts}, {quantity(counted.duplicates, 'duplicate')} ({counted.isolation}, by {_CALLED[by]})"]
     if counted.fallen_back:
         who = "no record has" if by == KEY else f"{counted.fallen_back} of the records don't have"
         lines.append(f"{who} a readable source position in the headers: counted by key instead")
     if counted.unidentified:
-        lacking = "no key" if counted.by == KEY else "neither a source position nor a key"
-        lines.append(f"{counted.unidentified} records have {lacking}; they count neither as unique nor as duplicates")
+        lacking = "no key" if counted.by == KEY else "neither source position nor key"
+        without = f"{quantity(counted.unidentified, 'record')} with {lacking}"
+        lines.append(f"{without}: counted neither as unique nor as duplicates")
     if counted.waiting:
         total = sum(counted.waiting.values())
         where = f"partition{'s' if len(counted.waiting) > 1 else ''} {', '.join(map(str, counted.waiting))}"

@@ -407,7 +407,7 @@ def _abort_selected(
 ) -> AbortReport:
     """End what is meant; without ``as_json`` each is told as soon as it is known."""
     if unknown := unmatched(snapshot.cases, names):
-        raise Refused(f"no open transaction is named {unknown[0]!r}; `pipeline doctor` lists those that are there")
+        raise Refused(f"no open transaction is named {unknown[0]!r}; `brew doctor` lists those that are there")
     everything = option["everything"]
     young = option["older_than"] is not None and bool(option["topics"] or option["group"])
     picked = select_to_abort(snapshot.cases, names, everything=everything, young=young)
@@ -441,7 +441,7 @@ def _advise(sick: list[Diagnosis]) -> None:
         click.echo("nothing is hanging or lingering")
         return
     lines = (
-        f"{len(sick)} to end: if its owner is gone, `pipeline doctor --abort --transaction {sick[0].names[0]}`; "
+        f"{len(sick)} to end: if its owner is gone, `brew doctor --abort --transaction {sick[0].names[0]}`; "
         "an owner that is still alive is fenced by that. --abort --all ends those that hang or are past their time-out"
     )
     show(Text(as_called(lines)))

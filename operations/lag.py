@@ -380,7 +380,7 @@ def lag_table(document: Mapping[str, Any], topic: str, group: str) -> Group:
     )
     total = str(Remaining(document["remaining"], document["exact"]))
     oldest = f", the oldest is {_age(document['lag_s'])} old" if document["lag_s"] else ""
-    lines = [Text(f"{total} records to read{oldest}")]
+    lines = [Text(f"{total} {'record' if total == '1' else 'records'} to read{oldest}")]
     if document["unavailable"]:
         lines.append(Text(f"unavailable: {document['not_told']}", "cyan"))
     return Group(drawn, *lines)

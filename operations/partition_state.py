@@ -167,7 +167,7 @@ def _behind(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> S
     if own.state == ONGOING:
         since = "" if age_s is None else f" for {age_s:.0f} s"
         return StateReason(
-            State.STUCK, f"its own transaction is open{since}, longer than its time-out: see `pipeline doctor`"
+            State.STUCK, f"its own transaction is open{since}, longer than its time-out: see `brew doctor`"
         )
     if before.own is not None and _newer(before.own, own):
         why = f"attempts begin (epoch {before.own.producer_epoch} to {own.producer_epoch}) and none commits"

@@ -1,4 +1,4 @@
-"""`pipeline preflight`: every check of a run, with what was found, what is needed, and why."""
+"""`brew preflight`: every check of a run, with what was found, what is needed, and why."""
 
 from __future__ import annotations
 

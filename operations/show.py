@@ -1,4 +1,4 @@
-"""`pipeline show`: the records of a topic as they stand in the log, and what became of each one's transaction."""
+"""`brew show`: the records of a topic as they stand in the log, and what became of each one's transaction."""
 
 from __future__ import annotations
 

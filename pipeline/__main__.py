@@ -19,7 +19,7 @@ from brew.driver.progress import JsonLines, LiveTable, ProgressView, RunProgress
 from brew.driver.run import run
 from brew.errors import UsageError
 from brew.kafka.broker_watch import broker_watch
-from brew.names import ExitCode
+from brew.names import ExitCode, quantity
 from brew.observability.settings import probe_options, probe_words
 from brew.options import run_options, settings_of
 from brew.settings import PipelineSettings
@@ -27,32 +27,33 @@ from brew.signals import stop_on_signals
 
 _EPILOG = """\b
 Examples:
-  python -m pipeline run                                     drain the sandbox's input and exit
-  python -m pipeline run --follow                            keep going until SIGTERM
-  python -m pipeline run --follow --stand-by                 the same on two machines: one works, the other waits
-  python -m pipeline run --follow --share                    the same, each on its part of the partitions
-  python -m pipeline run --crash-prob 1.0                    die between flush and commit, exit code 2
-  python -m pipeline run --bootstrap k1:9092 --input a --output b --group g --master spark://m:7077
+  python -m pipeline run                        drain the input and exit
+  python -m pipeline run --follow               keep going until SIGTERM
+  python -m pipeline run --follow --stand-by    on two machines: one works
+  python -m pipeline run --follow --share       on two machines: both work
+  python -m pipeline run --crash-prob 1.0       die before the commit, code 2
+  python -m pipeline run --bootstrap k1:9092 --input a --output b --group g
 
 \b
 Exit codes: 0 done, 2 crashed on purpose, 3 refused, 64 wrong usage."""
 
 _SUBMITTED = """\b
 Examples:
-  python -m pipeline submit --dry-run                        print the spark-submit line
-  python -m pipeline submit --master spark://m:7077 --follow --probe-host 0.0.0.0
-  python -m pipeline submit --master yarn --conf spark.submit.deployMode=cluster --input a --output b --group g"""
+  python -m pipeline submit --dry-run           print the spark-submit line
+  python -m pipeline submit --master spark://m:7077 --follow
+  python -m pipeline submit --conf spark.submit.deployMode=cluster --group g"""
 
 _COMMANDS = """\b
 Examples:
-  python -m pipeline run                                     drain the sandbox's input and exit
-  python -m pipeline preflight                               what would make a run unsafe, and why
-  python -m pipeline lag                                     what is left, and what each partition is at
-  python -m pipeline explain gold-000016                     where an order is, and why it is visible or not
-  python -m pipeline show brew.orders.enriched               a topic's newest records, and their transactions' fate
-  python -m pipeline ui                                      the same in a browser, live"""
+  python -m pipeline run                        drain the input and exit
+  python -m pipeline preflight                  what would make a run unsafe
+  python -m pipeline lag                        what is left, per partition
+  python -m pipeline explain gold-000016        where an order is, and why
+  python -m pipeline show brew.orders.enriched  a topic's newest records
+  python -m pipeline ui                         a group in a browser, live"""
 
 _LATER = {
+    "config": "brew.config_command:config",
     "dlq": "operations.dlq.command:dlq",
     "doctor": "operations.doctor:doctor",
     "explain": "operations.explain.command:explain",
@@ -80,9 +81,9 @@ def cli() -> None:
     type=click.Choice(["auto", "table", "json", "none"]),
     default="auto",
     show_default=True,
-    help="How it tells what it does; auto: a table on a terminal, else a JSON object a line.",
+    help="auto, table, json or none; auto: a table on a terminal, else a JSON object a line.",
 )
-@click.option("--json", "as_json", is_flag=True, help="All as JSON, a line each: --progress json, sum and refusals.")
+@click.option("--json", "as_json", is_flag=True, help="All as JSON lines; --progress json, the sum, and refusals.")
 def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> ExitCode:
     """Drain the input topic and exit, or follow it."""
     settings = settings_of(option)
@@ -95,13 +96,14 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
             code = _run(settings, stop, board, view)
     totals = board.totals
     if totals.rejected and not totals.enriched:
-        _warn(f"all {totals.rejected} records were rejected; `pipeline dlq list` tells why", as_json=as_json)
+        _warn(f"all {totals.rejected} records were rejected; `brew dlq list` tells why", as_json=as_json)
     if as_json:
         JsonLines().done(board)
         return code
     click.echo(
-        f"{totals.enriched + totals.rejected} records: {totals.enriched} enriched, {totals.rejected} rejected, "
-        f"{totals.transactions} transactions, {totals.fenced} fenced, {totals.failed} failed, "
+        f"{quantity(totals.enriched + totals.rejected, 'record')}: "
+        f"{totals.enriched} enriched, {totals.rejected} rejected, "
+        f"{quantity(totals.transactions, 'transaction')}, {totals.fenced} fenced, {totals.failed} failed, "
         f"{board.rate():,.0f} records/s"
     )
     return code
@@ -146,7 +148,7 @@ def submit_command(*, dry_run: bool, as_json: bool, spans: str, **option: Any) -
 
     settings = settings_of(option)
     if settings.spark.absent:
-        raise UsageError("MASTER (--master) is 'none': there is nothing to submit; use `pipeline run`")
+        raise UsageError("MASTER (--master) is 'none': there is nothing to submit; use `brew run`")
     probes_of(option, settings)  # refused here, and not where Spark puts the driver
     line = [*spark_submit(settings), *probe_words(option), "--spans", spans]
     if not dry_run:

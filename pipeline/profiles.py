@@ -14,6 +14,7 @@ from brew.errors import DeadlineExceeded, Fatal, Refused
 from brew.kafka import topics
 from brew.kafka.clients import admin, mapped
 from brew.kafka.topic_reader import FullTopicReader
+from brew.names import quantity
 from brew.records import COMPACT, DISCOUNTS, NO_PROFILE, PROFILE_OFFSET, STANDARD, MalformedProfileError, tier_of
 from brew.settings import ProfilesSettings
 
@@ -216,10 +217,11 @@ class _Progress:
         if now >= self._next:
             self._next = now + _TELL_S
             done = sum(min(positions[p], end) for p, end in self._ends.items())
-            _say(f"profiles: {self._topic} read to {done:,} of {sum(self._ends.values()):,} offsets")
+            _say(f"profiles: {self._topic} read to {done:,} of {quantity(sum(self._ends.values()), 'offset', ',')}")
 
     def ended(self, customers: int) -> None:
-        _say(f"profiles: {customers:,} customers of {self._topic} held, {time.monotonic() - self._began:.1f} s")
+        held = f"{quantity(customers, 'customer', ',')} of {self._topic} held"
+        _say(f"profiles: {held}, {time.monotonic() - self._began:.1f} s")
 
 
 def _say(text: str) -> None:

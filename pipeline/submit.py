@@ -16,6 +16,7 @@ from brew.settings import PipelineSettings, SparkSettings
 from brew.spark.session import CONNECTOR, package_archive, spark_conf
 
 _NAME = "spark-submit"
+_NO_FILE = ("--config", os.devnull)  # every option is named: a brew.toml beside the driver adds nothing
 
 
 def submitter() -> str:
@@ -39,7 +40,8 @@ def spark_submit(settings: PipelineSettings) -> list[str]:
     for name, value in sorted(spark_conf(settings.spark).items()):
         if name not in local_only and name != "spark.jars.packages":
             line += ["--conf", f"{name}={value}"]
-    line += [str(Path(__file__).with_name("submit_main.py")), "run", *same_options(settings)]
+    line += [str(Path(__file__).with_name("submit_main.py")), "run", *_NO_FILE]
+    line += same_options(settings)
     return line
 
 

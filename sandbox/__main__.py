@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from brew.cli import CONTEXT, as_called, run
+from brew.cli import CONTEXT, LazyGroup, as_called, run
 from brew.errors import Refused, UsageError
 from brew.jvm.dependencies import KAFKAS
 from brew.names import ExitCode
@@ -30,7 +30,7 @@ from sandbox.stores import directory_option, exclusive, stores
 FIRST_PORT = 9092
 
 
-@click.group(context_settings=CONTEXT)
+@click.group("sandbox", cls=LazyGroup, context_settings=CONTEXT)
 def cli() -> None:
     """
     Real servers on this machine, without containers.

@@ -149,7 +149,7 @@ class CircuitBreaker:
         raise Refused(
             f"too-many-rejected: partition {outcome.partition} rejected {rejected} of its last {total} records, a "
             f"share of {rejected / total:.3f}, --max-rejected is {self.max_rejected:g}; nothing is lost, all of them "
-            "are dead letters: look at them with `pipeline dlq list`, then run again, with a higher --max-rejected "
+            "are dead letters: look at them with `brew dlq list`, then run again, with a higher --max-rejected "
             "to go on anyway"
         )
 
@@ -205,5 +205,5 @@ class FirstRecordsCheck:
             f"all-rejected: the first {rejected} records were all rejected, {count} of them as {reason}: they "
             f"{_LACK[Reason(reason)]}, the first one at partition {partition}, offset {offset}; an order looks like "
             f"{_ORDER} (customer_id is what it must have); nothing is lost, all of them are dead letters: look at them "
-            "with `pipeline dlq list`, then point --input at orders, or run again with --max-rejected 1 to go on anyway"
+            "with `brew dlq list`, then point --input at orders, or run again with --max-rejected 1 to go on anyway"
         )

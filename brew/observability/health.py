@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from brew.names import quantity
 from brew.observability.counters import Ended, Ending, Place, Rate
 from brew.observability.status import (
     ILL,
@@ -87,15 +88,16 @@ def state_and_reason(vitals: PartitionTimes, bounds: Bounds, now: float) -> Find
 
 def _with_work(vitals: PartitionTimes, bounds: Bounds, now: float, behind: str) -> Finding:
     still_s = now - (vitals.waiting_since if vitals.waiting_since is not None else now)
-    left = "some" if vitals.lag is None else str(vitals.lag)
+    left = "some offsets" if vitals.lag is None else quantity(vitals.lag, "offset")
     if still_s > bounds.consuming_ttl_s:
         limit = f"(--consuming-ttl {bounds.consuming_ttl_s:g})"
         return Finding(
-            PartitionState.STUCK, f"{left} offsets to read, nothing moved for {still_s:.0f} s {limit}{behind}"
+            PartitionState.STUCK,
+            f"{left} to read, nothing moved for {still_s:.0f} s {limit}{behind}",
         )
     if vitals.fenced:
         return Finding(PartitionState.FENCED, f"a newer holder took it over, nothing was committed since{behind}")
-    return Finding(PartitionState.WORKING, f"{left} offsets to read{behind}")
+    return Finding(PartitionState.WORKING, f"{left} to read{behind}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,10 +63,10 @@ def verification(facts: ClusterFacts) -> Finding:
         Severity.OK,
     )
     if not found:
-        why = "not told; on Kafka before 3.6 a late record can open a transaction that nobody ends: `pipeline doctor`"
+        why = "not told; on Kafka before 3.6 a late record can open a transaction that nobody ends: `brew doctor`"
         return replace(finding, why=why, severity=Severity.UNKNOWN)
     if found != {"true"}:
-        why = "a late record can open a transaction that nobody ends (KIP-890); `pipeline doctor` finds those"
+        why = "a late record can open a transaction that nobody ends (KIP-890); `brew doctor` finds those"
         return replace(finding, why=why, severity=Severity.WARNING)
     return finding
 

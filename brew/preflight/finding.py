@@ -67,7 +67,7 @@ def allowed(names: Iterable[str]) -> frozenset[str]:
     """
     wanted = frozenset(names)
     if unknown := sorted(wanted - set(NAMES)):
-        raise UsageError(f"--allow is {unknown[0]!r}: no check has that name; `pipeline preflight` lists them")
+        raise UsageError(f"--allow is {unknown[0]!r}: no check has that name; `brew preflight` lists them")
     return wanted
 
 
@@ -88,7 +88,7 @@ def enforce(findings: Iterable[Finding], allow: frozenset[str]) -> tuple[str, ..
         )
         raise Refused(
             f"preflight: {reasons}; change {'it' if len(left) == 1 else 'them'}, or run all the same with {flags} "
-            "(`pipeline preflight` shows all checks)"
+            "(`brew preflight` shows all checks)"
         )
     return tuple(
         f"allowed although unsafe: {finding.name} is {finding.value}, needs {finding.need}: {finding.why}"

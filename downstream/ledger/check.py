@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn, TypeGuard
 
 import psycopg
 
+from brew.names import quantity
 from brew.errors import Refused
 from brew.kafka.log_reader import LogRecord
 from brew.records import DISCOUNTS
@@ -83,8 +84,9 @@ class CheckResult(Findings):
         )
 
     def text(self) -> str:
-        head = f"{self.records} records below the ledger's position, {self.rows} rows, {self.waiting} records waiting"
-        sums = f"{self.total.cents} cents in the topic, {self.booked.cents} in the balances"
+        below = f"{quantity(self.records, 'record')} below the ledger's position"
+        head = f"{below}, {quantity(self.rows, 'row')}, {quantity(self.waiting, 'record')} waiting"
+        sums = f"{quantity(self.total.cents, 'cent')} in the topic, {self.booked.cents} in the balances"
         return "\n".join([head, sums, *self.lines("every output one row, money to the cent")])
 
 
@@ -155,7 +157,7 @@ def _compare(
             continue
         checked.records += 1
         if rows_here != 1:
-            checked.found(DUPLICATE if rows_here else MISSING, f"{where} has {rows_here} rows")
+            checked.found(DUPLICATE if rows_here else MISSING, f"{where} has {quantity(rows_here, 'row')}")
         if expected.books:
             money, owner = Money(1, expected.cents, expected.cents * expected.rate), (expected.customer, expected.tier)
             balances[owner] = balances[owner].plus(money)

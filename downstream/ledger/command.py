@@ -13,7 +13,7 @@ import click
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.fault_injection import CrashMoment, StoreCrash
-from brew.names import ExitCode
+from brew.names import ExitCode, quantity
 from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, RetryLater
 from downstream.consume.options import (
     crash_of,
@@ -338,7 +338,7 @@ def ledger_command(group: str, schema: str, *, only_check: bool, as_json: bool, 
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(booked) | dataclasses.asdict(result), indent=2))
     else:
-        click.echo(f"{booked.entries} orders booked, {booked.problems} of them without moving a balance")
+        click.echo(f"{quantity(booked.entries, 'order')} booked, {booked.problems} of them without moving a balance")
         for alarm in booked.alarms:
             click.echo(alarm)
     return ExitCode.DONE

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import psycopg
 import redis
 
+from brew.names import quantity
 from brew.errors import Refused
 from downstream.check import Findings, topic_snapshot
 from downstream.consume.handler import LoopSettings
@@ -69,8 +70,8 @@ class CheckResult(Findings):
         )
 
     def text(self) -> str:
-        head = f"{self.messages} messages below the group's position, {self.waiting} waiting, {self.effects} effects, "
-        head += f"{self.duplicates} of them duplicates"
+        head = f"{quantity(self.messages, 'message')} below the group's position, {self.waiting} waiting, "
+        head += f"{quantity(self.effects, 'effect')}, {self.duplicates} of them duplicates"
         if self.rejected:
             head += f"; {self.rejected} rejected, which give no points"
         return "\n".join([head, *self.rejections, *self.lines("one effect for every message")])
@@ -121,7 +122,7 @@ def _judge(checked: CheckResult, name: str, count: int, *, below: bool) -> None:
     checked.waiting += not below
     if count > 1:
         checked.duplicates += count - 1
-        checked.found(DUPLICATE, f"message {name} had {count} effects", count - 1)
+        checked.found(DUPLICATE, f"message {name} had {quantity(count, 'effect')}", count - 1)
     elif below and count == 0:
         checked.found(LOST, f"message {name} had none")
 

@@ -16,7 +16,7 @@ from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.kafka import topics
 from brew.kafka.clients import AdminClient, admin, reach
-from brew.names import ExitCode
+from brew.names import ExitCode, quantity
 from brew.observability.recorder import Recorder
 from downstream.consume.handler import LoopSettings
 from downstream.consume.loop import LoopResult
@@ -203,9 +203,10 @@ def _print_result(receiver: Receiver, deliverer: Deliverer | None, result: LoopR
         click.echo(json.dumps(summary, indent=2))
         return
     rejected = f", {received.rejected} rejected ({BAD_QUANTITY})" if received.rejected else ""
-    click.echo(f"{received.messages} messages, {received.effects} effects, {received.repeated} known already{rejected}")
+    done = f"{quantity(received.messages, 'message')}, {quantity(received.effects, 'effect')}"
+    click.echo(f"{done}, {received.repeated} known already{rejected}")
     if deliverer is not None:
-        click.echo(f"{deliverer.sent} requests sent, {deliverer.refused} refused by the other side")
+        click.echo(f"{quantity(deliverer.sent, 'request')} sent, {deliverer.refused} refused by the other side")
 
 
 def _receiver(

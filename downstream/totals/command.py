@@ -13,7 +13,7 @@ from brew import names
 from brew.cli import bootstrap_option, connection
 from brew.fault_injection import KillAt
 from brew.kafka.topics import Topic
-from brew.names import CrashPoint, ExitCode, checked_topic
+from brew.names import CrashPoint, ExitCode, checked_topic, quantity
 from brew.observability.settings import probe_options
 from brew.observability.status import Topics
 from downstream.observed import ObservedProgram, observed, stop_event, to_stderr
@@ -140,6 +140,6 @@ def _document(result: RunResult, seconds: float) -> dict[str, float]:
 def _text(summary: dict[str, float]) -> str:
     again = summary["fenced"] + summary["failed"]
     return (
-        f"{summary['orders']} orders in {summary['transactions']} transactions, {again} tried again, "
-        f"{summary['restored']} records restored, {summary['seconds']:.1f} s"
+        f"{quantity(summary['orders'], 'order')} in {quantity(summary['transactions'], 'transaction')}, {again} tried again, "
+        f"{quantity(summary['restored'], 'record')} restored, {summary['seconds']:.1f} s"
     )

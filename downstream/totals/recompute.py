@@ -12,7 +12,7 @@ from brew.kafka.clients import AdminClient, admin, reach
 from brew.kafka.log_reader import scan
 from brew.kafka.offsets import committed_by, log_offsets
 from brew.kafka.topics import Topic
-from brew.names import READ_COMMITTED
+from brew.names import READ_COMMITTED, quantity
 from brew.offsets import LogOffsets
 from downstream.totals.stages import add
 from downstream.totals.state_store import CHECKPOINT_KEY, RocksStore, parse_checkpoint, settled
@@ -73,8 +73,8 @@ class Comparison:
         }
 
     def text(self) -> str:
-        verdict = "equal" if self.equal else f"{self.differences} differences"
-        head = f"{verdict}: {self.totals} totals of {self.orders} orders"
+        verdict = "equal" if self.equal else quantity(self.differences, "difference")
+        head = f"{verdict}: {quantity(self.totals, 'total')} of {quantity(self.orders, 'order')}"
         waiting = [f"{self.pending} deltas are not added yet"] if self.pending else []
         return "\n".join([head, *waiting, *map(str, self.first), *self.notes])
 

@@ -21,7 +21,7 @@ from brew.kafka.log_reader import LogRecord, RangeReader
 from brew.kafka.offsets import committed, log_offsets
 from brew.kafka.topics import Topic
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
-from brew.names import READ_UNCOMMITTED
+from brew.names import READ_UNCOMMITTED, quantity
 from brew.observability.counters import Ending
 from brew.observability.recorder import Recorder
 from brew.observability.status import Phase
@@ -147,7 +147,7 @@ class Run:
         with self.told.lock:
             self.told.restored += records
             self.told.restore_s += seconds
-        self._tell(f"restored partition {partition}: {records} records of the changelog in {seconds:.1f} s")
+        self._tell(f"restored partition {partition}: {quantity(records, 'record')} of the changelog in {seconds:.1f} s")
 
     def _rounds(self, first: _Stage, second: _Stage, pool: ThreadPoolExecutor, *, follow: bool) -> None:
         while not self._stop.is_set():

@@ -19,7 +19,7 @@ from brew.kafka import topics
 from brew.kafka.clients import admin, mapped, producer, reach
 from brew.kafka.log_reader import LogRecord
 from brew.kafka.transaction import MESSAGE_MAX_BYTES
-from brew.names import ExitCode, checked_topic
+from brew.names import ExitCode, checked_topic, quantity
 from brew.offsets import SourcePosition
 from brew.records import ERROR_EXCEPTION, ERROR_MESSAGE, ERROR_OFFSET, ERROR_PARTITION, ERROR_REASON, ERROR_TOPIC
 from downstream.address import checked_http, masked_url
@@ -223,6 +223,6 @@ def _make_dead_letter_topic(connection: Connection, topic: str, dead_letter: str
 
 def _text(summary: dict[str, float]) -> str:
     return (
-        f"{summary['calls']} calls, {summary['retries']} retries, {summary['dead_letters']} dead letters, "
+        f"{quantity(summary['calls'], 'call')}, {summary['retries']} retries, {quantity(summary['dead_letters'], 'dead letter')}, "
         f"{summary['seconds']:.1f} s"
     )

@@ -22,7 +22,7 @@ from brew.errors import Refused, UsageError
 from brew.kafka import topics
 from brew.kafka.clients import BATCH_BYTES
 from brew.kafka.transaction import TransactionSettings
-from brew.names import CrashPoint, ExitCode, checked_topic
+from brew.names import CrashPoint, ExitCode, checked_topic, quantity
 from brew.offsets import SourcePosition
 from operations.dlq.dead_letter import (
     ASK_S,
@@ -174,7 +174,7 @@ def summary(document: dict[str, Any]) -> str:
     verb = "would be written back" if document["dry_run"] else "written back"
     stays = ", ".join(f"{count:,} {why}" for why, count in document["stays"].items())
     left = f"; {sum(document['stays'].values()):,} stay: {stays}" if stays else ""
-    return f"{document['replayed']:,} dead letters {verb} to {document['input']}{left}"
+    return f"{quantity(document['replayed'], 'dead letter', ',')} {verb} to {document['input']}{left}"
 
 
 def _plain(content: object) -> Text:
@@ -307,7 +307,7 @@ def inspect_command(
         letter = _from(place, SourcePosition(more["input"], partition, offset))
     if letter is None:
         where = f"{more['input']}/{source}" if source is not None else f"{dead_letter}/{position}"
-        raise Refused(f"there is no visible dead letter of {where}; `pipeline dlq list` counts those that are there")
+        raise Refused(f"there is no visible dead letter of {where}; `brew dlq list` counts those that are there")
     marks = place.replay_log(letter.partition).offsets
     document = letter_document(letter, replayed=letter.offset in marks)
     if as_json:

@@ -89,7 +89,7 @@ class OrderSearch:
         log = self.logs(topic).get(partition)
         if log is None or offset >= log.end:
             end = "has no such partition" if log is None else f"ends at {log.end}"
-            raise Refused(f"{topic}/{partition}/{offset} is not there: the log {end}; `pipeline lag` shows the ends")
+            raise Refused(f"{topic}/{partition}/{offset} is not there: the log {end}; `brew lag` shows the ends")
         record = self._at(topic, partition, offset)
         if topic == self.places.input and (record is not None or offset < log.first):
             return SourcePosition(topic, partition, offset)

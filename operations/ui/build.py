@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from brew.names import quantity
 from brew.observability.status import PartitionStatus, Status
 from brew.preflight.finding import Finding, Severity
 from operations import labels
@@ -232,11 +233,11 @@ def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[st
     """A lamp per source, in the order in which people read them."""
     flow, tail = answers.flow, answers.tail
     snapshots = len(flow.value.snapshots) if flow.value else 0
-    found = {"flow": _source_status(flow, "Kafka", f"{snapshots} partitions", now_s)}
+    found = {"flow": _source_status(flow, "Kafka", quantity(snapshots, "partition"), now_s)}
     strips = len(tail.value.strips) if tail.value else 0
     missing = tail.value is not None and tail.value.missing
     found["tail"] = _source_status(
-        tail, "log tails", "there is no output topic yet" if missing else f"{strips} logs", now_s
+        tail, "log tails", "there is no output topic yet" if missing else quantity(strips, "log"), now_s
     )
     for index, answer in enumerate(answers.statuses):
         status = answer.value

@@ -20,6 +20,7 @@ from brew.kafka import topics
 from brew.kafka.clients import admin
 from brew.kafka.offsets import log_offsets
 from brew.kafka.raw_log import BatchFetcher, batch_fetcher, source_positions
+from brew.names import quantity
 from brew.observability.status import Status, from_json
 from brew.offsets import LogOffsets
 from brew.settings import PipelineSettings
@@ -65,14 +66,15 @@ def _verified(document: Mapping[str, Any], written_s: float) -> Proof:
     number = {name: _int(document.get(name)) for name in ("inputs", "outputs", "dead_letters", "backlog")}
     counts = {name: _int(count) for name, count in _mapping(document.get("counts")).items()}
     balance = "=" if number["inputs"] == number["outputs"] + number["dead_letters"] else "≠"
-    came = f"{number['outputs']:,} outputs + {number['dead_letters']:,} dead letters"
-    lines = [f"{number['inputs']:,} inputs {balance} {came}"]
+    came = f"{quantity(number['outputs'], 'output', ',')} + {quantity(number['dead_letters'], 'dead letter', ',')}"
+    lines = [f"{quantity(number['inputs'], 'input', ',')} {balance} {came}"]
     if number["backlog"]:
-        lines.append(f"{number['backlog']:,} inputs not read yet")
+        lines.append(f"{quantity(number['backlog'], 'input', ',')} not read yet")
     if counts:
         lines.append(
-            f"{counts.get('committed_transactions', 0):,} transactions committed, "
-            f"{counts.get('aborted_transactions', 0):,} aborted ({counts.get('aborted_records', 0):,} records)"
+            f"{quantity(counts.get('committed_transactions', 0), 'transaction', ',')} committed, "
+            f"{counts.get('aborted_transactions', 0):,} aborted "
+            f"({quantity(counts.get('aborted_records', 0), 'record', ',')})"
         )
     wrong = [f"{name}: {_int(count):,}" for name, count in _mapping(document.get("totals")).items()]
     wrong += [f"could not tell: {text}" for text in _texts(document.get("doubts"))]
@@ -134,7 +136,7 @@ _EXACT = 200  # counting records means reading batches; near the end of a log is
 
 class InputSource:
     """
-    The group's partitions, through the clients of `pipeline lag`; made at the first question.
+    The group's partitions, through the clients of `brew lag`; made at the first question.
 
     ``ages``: nobody else tells how old what waits is, so the logs are asked.
     """

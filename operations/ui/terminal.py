@@ -224,7 +224,7 @@ _ONCE_S = 12.0
 @advised()
 def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
     """
-    Show on the terminal what the group does, as `pipeline ui` does in a browser, until q, SIGTERM or Ctrl-C.
+    Show on the terminal what the group does, as `brew ui` does in a browser, until q, SIGTERM or Ctrl-C.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`pipeline xray`: the log as people should see it, on the terminal, as a page, or as a picture."""
+"""`brew xray`: the log as people should see it, on the terminal, as a page, or as a picture."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _file(_context: click.Context, _parameter: click.Parameter, value: Path | No
 @click.option(
     "--journal",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Of `pipeline run --journal DIR`: its steps, for the slider.",
+    help="Of `brew run --journal DIR`: its steps, for the slider.",
 )
 @json_option
 def xray(

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MADE_LATER = (".venv/", ".jvm/", ".sandbox/", "build/", "dist/")
+MADE_LATER = (".venv/", ".jvm/", ".sandbox/", "build/", "dist/", "brew.toml")
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")

@@ -28,7 +28,7 @@ from proof.wire.proxy import WireProxy
 
 DIRECT = ("--master", "none", "--reader", "direct")
 RIVALRY = re.compile('"status":"(fenced|ahead|offset-gap|already-done)"')
-ANNOUNCED = re.compile(r"^💥 crash[^:]*: (\d+) records", re.MULTILINE)
+ANNOUNCED = re.compile(r"^💥 crash[^:]*: (\d+) records?", re.MULTILINE)
 FETCHES = 6
 COMMITTED = {CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT}
 

@@ -107,9 +107,9 @@ def test_keys_that_repeat_by_right_alarm_only_who_counts_by_key(broker: Broker, 
     filled(broker, names, "--count", "0")
     written(broker, names, [1, 2])
     assert counted(broker, names, capsys) == (
-        "2 records, 1 unique keys, 0 duplicates (read_committed, by source position)\n"
+        "2 records, 1 unique key, 0 duplicates (read_committed, by source position)\n"
     )
-    assert "1 duplicates (read_committed, by key)\nduplicate keys, the first of them: same" in counted(
+    assert "1 duplicate (read_committed, by key)\nduplicate keys, the first of them: same" in counted(
         broker, names, capsys, "--unique-by", "key", code=1
     )
     written(broker, names, [2])
@@ -137,11 +137,11 @@ def test_an_uncommitted_reader_counts_aborted_and_committed_attempts_alike(
     written(broker, names, [0, 1, 2], ends="commit")
     markers_written(Connection(broker.bootstrap), names.output)
     assert counted(broker, names, capsys, "--isolation", "read_uncommitted").splitlines() == [
-        "6 records, 1 unique keys, 3 duplicates (read_uncommitted, by source position)",
+        "6 records, 1 unique key, 3 duplicates (read_uncommitted, by source position)",
         "duplicates are no fault here: this reader also sees attempts that were aborted",
     ]
     assert counted(broker, names, capsys) == (
-        "3 records, 1 unique keys, 0 duplicates (read_committed, by source position)\n"
+        "3 records, 1 unique key, 0 duplicates (read_committed, by source position)\n"
     )
 
 

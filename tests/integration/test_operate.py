@@ -47,6 +47,11 @@ def test_preflight_finds_what_the_sandbox_can_and_can_not_do(stage: Stage) -> No
     assert found["topic-identity"]["value"] == "2 of 2 positions"
     code, text = pipeline(stage, "preflight")
     assert (code, "a run goes on" in text) == (0, True)
+    assert "! input-replication" in text
+    assert "✓" not in text
+    code, everything = pipeline(stage, "preflight", "--all")
+    assert (code, everything.count("✓ ")) == (0, told["counts"]["ok"])
+    assert everything.index("! input-replication") < everything.index("✓ ")
     assert max(map(len, text.splitlines())) <= 80
 
 

@@ -1,4 +1,4 @@
-"""`pipeline show` against a real broker: records with the fate of their transactions, as they stand in the log."""
+"""`brew show` against a real broker: records with the fate of their transactions, as they stand in the log."""
 
 from __future__ import annotations
 

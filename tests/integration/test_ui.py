@@ -49,7 +49,7 @@ def stage(broker: Broker, names: Names) -> Stage:
 
 @contextmanager
 def ui(stage: Stage, *more: str) -> Iterator[tuple[Running, int]]:
-    """`pipeline ui` as users start it, and its port."""
+    """`brew ui` as users start it, and its port."""
     given = ["ui", *stage.options(), "--port", "0", "--interval", str(INTERVAL_S), *more]
     with stage.python("pipeline", *given) as program:
         line = program.await_line(lambda line: line.startswith("live view at http://127.0.0.1:"))

@@ -21,10 +21,10 @@ BEFORE_COMMIT = {
     CrashPoint.AFTER_FLUSH,
     CrashPoint.AFTER_SEND_OFFSETS,
 }
-UNCOMMITTED = re.compile(r"^💥 crash before commit: (\d+) records already in output log$", re.MULTILINE)
-COMMITTED = re.compile(r"^💥 crash after commit: (\d+) records committed, not reported$", re.MULTILINE)
+UNCOMMITTED = re.compile(r"^💥 crash before commit: (\d+) records? already in output log$", re.MULTILINE)
+COMMITTED = re.compile(r"^💥 crash after commit: (\d+) records? committed, not reported$", re.MULTILINE)
 IN_FLIGHT = re.compile(
-    r"^💥 crash with the commit in flight: (\d+) records in output log, outcome unknown$", re.MULTILINE
+    r"^💥 crash with the commit in flight: (\d+) records? in output log, outcome unknown$", re.MULTILINE
 )
 MET = re.compile(r'"status":"(fenced|already-done|ahead)"')
 ROUNDS = 2

@@ -26,7 +26,7 @@ from proof.__main__ import proof
 from sandbox.jvm import Jvm
 from sandbox.process import write_private
 
-CRASH_LINE = re.compile(r"crash before commit: (\d+) records already in output log")
+CRASH_LINE = re.compile(r"crash before commit: (\d+) records? already in output log")
 
 
 @pytest.fixture

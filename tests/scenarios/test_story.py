@@ -7,8 +7,8 @@ import re
 
 from harness.pipeline import PARTITIONS, Ran, Stage
 
-CRASH_LINE = re.compile(r"^💥 crash before commit: (\d+) records already in output log$", re.MULTILINE)
-COUNTED = re.compile(r"^(\d+) records, (\d+) unique keys, (\d+) duplicates", re.MULTILINE)
+CRASH_LINE = re.compile(r"^💥 crash before commit: (\d+) records? already in output log$", re.MULTILINE)
+COUNTED = re.compile(r"^(\d+) records?, (\d+) unique keys?, (\d+) duplicates?", re.MULTILINE)
 LONGEST_FENCE_S = 40.0
 
 

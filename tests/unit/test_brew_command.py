@@ -85,9 +85,12 @@ def test_a_name_that_two_programs_share_is_resolved_on_purpose() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_listed_help_is_the_commands_own(name: str) -> None:
-    """It stands twice, so that a list of commands imports none of them."""
-    assert COMMANDS[name].help == _of(cli, name).get_short_help_str(limit=1000)
+def test_a_command_is_listed_in_one_line_of_80_columns(name: str) -> None:
+    """A whole sentence, and not the beginning of one."""
+    told = cli.get_help(click.Context(cli, info_name="brew", terminal_width=80, **CONTEXT))
+    line = next(line for line in told.splitlines() if line.startswith(f"  {name} "))
+    assert line.endswith(COMMANDS[name].help)
+    assert COMMANDS[name].help.endswith(".")
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)
@@ -133,6 +136,7 @@ def test_the_programs_keep_their_own_names() -> None:
     ("text", "told"),
     [
         ("see `pipeline doctor`", "see `brew doctor`"),
+        ("see `brew doctor`", "see `brew doctor`"),
         ("`python -m downstream claims status` shows whose", "`brew claims status` shows whose"),
         ("`brew-sandbox setup --kafka 3.9.2` fetches it", "`brew sandbox setup --kafka 3.9.2` fetches it"),
         ("`python -m proof replay CELL SEED`", "`python -m proof replay CELL SEED`"),

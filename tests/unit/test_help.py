@@ -9,6 +9,7 @@ import click
 import pytest
 
 from brew.cli import CONTEXT, exit_code_of
+from brew.command import MOST_SHOWN, Command
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
 from proof.__main__ import proof
@@ -128,3 +129,48 @@ def test_h_is_taken_by_a_command_below_its_program(capsys: pytest.CaptureFixture
 
     assert exit_code_of(program, "pipeline", ["below", "-h"]) == 0
     assert "-h, --help" in capsys.readouterr().out
+
+
+def _options(command: click.Command) -> list[click.Option]:
+    return [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+
+
+@pytest.mark.parametrize("path", ["pipeline run", "pipeline submit", "pipeline preflight"])
+def test_a_runs_help_shows_twenty_options_at_most_in_a_line_each(path: str) -> None:
+    """On 80 columns; nothing is cut, and --help-all has the others."""
+    command = COMMANDS[path]
+    told = command.get_help(click.Context(command, info_name=path, terminal_width=80, **CONTEXT))
+    rows = told[told.index("Kafka:") : told.index("Help:")].splitlines()
+    assert [row for row in rows if row.startswith("   ")] == []
+    assert len([row for row in rows if row.startswith("  --")]) <= MOST_SHOWN + 1  # every column's own line
+    assert [row for row in told.splitlines() if len(row) > 80 or "..." in row] == []
+    assert "--help-all" in told
+
+
+@pytest.mark.parametrize("path", [path for path, one in COMMANDS.items() if isinstance(one, Command)])
+def test_help_all_has_every_option_with_its_variable(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """And --help names those that are not advanced, in sections."""
+    command = COMMANDS[path]
+    if command.context_settings.get("ignore_unknown_options"):
+        return  # it hands its words on to another program
+    name, *words = path.split()
+    assert exit_code_of(PROGRAMS[name], name, [*words, "--help-all"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    for option in _options(command):
+        assert f"{option.opts[0]} " in told
+        assert not option.envvar or f"[{option.envvar}]" in told
+
+
+# Options of one name that stand for different things: numbers or topics, offsets or times, files or folders.
+_DIFFERENT = {"--customers", "--from", "--offset", "--out", "--partitions"}
+
+
+def test_one_thing_has_one_placeholder() -> None:
+    """An option of one name takes one kind of value in every command, and says it in one word."""
+    found: dict[str, set[str]] = {}
+    for command in COMMANDS.values():
+        for option in _options(command):
+            if not option.is_flag and not isinstance(option.type, click.Choice):
+                found.setdefault(option.opts[0], set()).add(option.make_metavar(click.Context(command)))
+    assert {name for name, kinds in found.items() if len(kinds) > 1} == _DIFFERENT
+    assert [name for name, kinds in found.items() if kinds & {"INTEGER", "FLOAT", "INTEGER RANGE", "STRING"}] == []

@@ -40,8 +40,8 @@ def test_a_key_may_repeat_and_a_source_position_may_not() -> None:
     by_source, by_key = count(records), count(records, KEY)
     assert (by_source.unique, by_source.duplicates, by_source.fallen_back) == (2, 1, 0)
     assert (by_key.unique, by_key.duplicates, by_key.fallen_back) == (1, 2, 0)
-    assert _text(by_source).startswith("3 records, 1 unique keys, 1 duplicates (read_committed, by source position)")
-    assert _text(by_key).startswith("3 records, 1 unique keys, 2 duplicates (read_committed, by key)")
+    assert _text(by_source).startswith("3 records, 1 unique key, 1 duplicate (read_committed, by source position)")
+    assert _text(by_key).startswith("3 records, 1 unique key, 2 duplicates (read_committed, by key)")
     assert not count([of(1), of(2)]).alarming
     assert count([of(1), of(2)], KEY).alarming
 
@@ -76,7 +76,7 @@ def test_a_record_whose_headers_can_not_be_read_is_counted_by_key(headers: Heade
     found = count([of(1), of(2), Counted(b"a", headers), Counted(b"b", headers), Counted(b"a", headers)])
     assert (found.unique, found.duplicates, found.fallen_back, found.unidentified) == (4, 1, 3, 0)
     assert _text(found).splitlines()[:2] == [
-        "5 records, 3 unique keys, 1 duplicates (read_committed, by source position)",
+        "5 records, 3 unique keys, 1 duplicate (read_committed, by source position)",
         "3 of the records don't have a readable source position in the headers: counted by key instead",
     ]
     assert _document(found)["by_source"] == {"unique": 2, "duplicates": 0, "unidentified": 3}
@@ -102,7 +102,7 @@ def test_a_record_with_neither_counts_neither_way() -> None:
     """And one without a key alone is known by its source."""
     found = count([of(1, None), of(1, None), Counted(None, None)])
     assert (found.unique, found.duplicates, found.unidentified) == (1, 1, 1)
-    assert "1 records have neither a source position nor a key" in _text(found)
+    assert "1 record with neither source position nor key" in _text(found)
     by_key = count([of(1, None), of(1, b"a")], KEY)
     assert (by_key.unique, by_key.duplicates, by_key.unidentified) == (1, 0, 1)
 

@@ -170,7 +170,7 @@ def test_a_report_counts_what_went_and_what_stays() -> None:
     told = report_document(
         ReplayReport([back], [SkippedDeadLetter(LETTER, SkipReason.TOO_OFTEN, "x")]), "dead", "in", dry_run=False
     )
-    assert summary(told) == "1 dead letters written back to in; 1 stay: 1 too-often"
+    assert summary(told) == "1 dead letter written back to in; 1 stay: 1 too-often"
 
 
 def test_a_mark_belongs_to_one_topic_not_to_its_name() -> None:

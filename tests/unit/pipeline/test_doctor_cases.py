@@ -1,4 +1,4 @@
-"""`pipeline doctor` decides from values: what hangs, what lingers, who waits, and what ends it."""
+"""`brew doctor` decides from values: what hangs, what lingers, who waits, and what ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pipeline explain` decides from values: a record's fate, who sees it, and the answer for an order."""
+"""`brew explain` decides from values: a record's fate, who sees it, and the answer for an order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pipeline explain` holds several input records against each other: who wrote twice, upstream or the pipeline?"""
+"""`brew explain` holds several input records against each other: who wrote twice, upstream or the pipeline?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pipeline lag` decides from values: records that remain, and what a partition is doing."""
+"""`brew lag` decides from values: records that remain, and what a partition is doing."""
 
 from __future__ import annotations
 

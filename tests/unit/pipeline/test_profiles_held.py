@@ -90,7 +90,7 @@ def test_a_load_that_takes_too_long_goes_on_where_it_stood(
     source.slow = False
     assert len(ours.ready(60).entries) == 1
     assert not source.closed
-    assert "1 customers of profiles held" in capsys.readouterr().err
+    assert "1 customer of profiles held" in capsys.readouterr().err
 
 
 def test_a_load_is_given_up_when_the_run_stops(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What `pipeline show` says of records: fates, bytes that are no text, and their order."""
+"""What `brew show` says of records: fates, bytes that are no text, and their order."""
 
 from __future__ import annotations
 

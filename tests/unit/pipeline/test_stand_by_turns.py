@@ -286,7 +286,7 @@ def test_bad_values_are_refused_by_name(option: str, value: str) -> None:
 
 
 def test_the_help_names_the_options() -> None:
-    told = CliRunner().invoke(cli, ["run", "--help"])
+    told = CliRunner().invoke(cli, ["run", "--help-all"])
     assert told.exit_code == ExitCode.DONE
     assert all(word in told.output for word in ("--stand-by", "--claim-interval", "--client-id", "--claims"))
 

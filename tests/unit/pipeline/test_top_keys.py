@@ -59,7 +59,7 @@ def test_q_ends_the_view_and_no_other_key_does(keyboard: int) -> None:
 
 
 def test_without_a_terminal_it_only_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`pipeline top < /dev/null` draws, and ends by a signal."""
+    """`brew top < /dev/null` draws, and ends by a signal."""
     with Path(os.devnull).open() as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         with keys() as pressed:

@@ -244,13 +244,13 @@ HOLDER = OpenTransaction(0, 42, 6, 90, "up", 33.3)
             look(50, 9),
             look(50, 9, own=known(age_s=121)),
             StateReason(
-                State.STUCK, "its own transaction is open for 121 s, longer than its time-out: see `pipeline doctor`"
+                State.STUCK, "its own transaction is open for 121 s, longer than its time-out: see `brew doctor`"
             ),
         ),
         (
             look(50, 9),
             look(50, 9, own=known(began_ms=None)),
-            StateReason(State.STUCK, "its own transaction is open, longer than its time-out: see `pipeline doctor`"),
+            StateReason(State.STUCK, "its own transaction is open, longer than its time-out: see `brew doctor`"),
         ),
         (
             look(50, 9, own=known("Empty", producer_id=6)),

@@ -198,7 +198,7 @@ def test_a_driver_that_lost_its_seat_over_an_error_is_well_again_when_it_stands_
 
 
 def test_the_document_is_read_back_as_it_was(scene: Scene) -> None:
-    """What `pipeline top` reads is what the program wrote; and a newer program's fields do no harm."""
+    """What `brew top` reads is what the program wrote; and a newer program's fields do no harm."""
     scene.recorder.surveyed(PLACE, 0, 10, 12)
     scene.end(Ending.COMMITTED, records=10, seconds=0.5, steps={"fence": 0.1, "commit": 0.2}, transactional_id="g:o:3")
     status = scene.recorder.status()

@@ -146,9 +146,28 @@ def test_sigterm_to_make_reaches_the_pipeline(python: Path) -> None:
         assert make.stdout.read() == "ended cleanly\n"
 
 
-def test_help_lists_every_target() -> None:
-    """`make` alone tells a newcomer what there is."""
-    told = subprocess.run(["make"], cwd=ROOT, env=_environment(), capture_output=True, text=True, check=True).stdout
-    assert "demo" in TARGETS
+def _told(*arguments: str) -> str:
+    done = subprocess.run(
+        ["make", *arguments], cwd=ROOT, env=_environment(), capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def test_make_alone_lists_the_ten_targets_of_users() -> None:
+    """A newcomer reads it whole, on 80 columns; it names the list of all."""
+    told = _told()
+    listed = re.findall(r"^  make ([a-z-]+) +\S", told, re.MULTILINE)
+    assert len(listed) == 11
+    assert (listed[0], listed[-1]) == ("demo", "help-all")
+    assert set(listed) <= set(TARGETS)
+    assert [line for line in told.splitlines() if len(line) > 80] == []
+    assert told == _told("help")
+
+
+def test_help_all_lists_every_target() -> None:
+    """With the variables."""
+    told = _told("help-all")
     for target in TARGETS:
         assert re.search(rf"^  {target} ", told, re.MULTILINE), target
+    assert "\n  BOOTSTRAP " in told
+    assert "ENGINE " in told

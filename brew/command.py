@@ -1,0 +1,245 @@
+"""
+How every command shows its options, and where it takes their values from.
+
+A command's own module says which options it has. What all commands share is here: one placeholder for one thing, the
+variable of the environment that stands for an option, the section of the help that an option is in, and the defaults
+from `brew.toml` (`brew.config_file`). A command with more than 20 options shows the common ones first; `--help-all`
+shows the others, too.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from brew import config_file
+from brew.config_file import SINGLE_VARIABLES, command_path, shared_setting, variables
+
+MOST_SHOWN = 20
+"""A command with more options than this shows the advanced ones with `--help-all` only."""
+
+_ALL = "brew.help-all"
+_LONGEST_CHOICE = 16
+_LEFT = 34
+
+# Placeholders: by option, else by the kind of its value.
+_METAVARS = {
+    **dict.fromkeys(("--bootstrap",), "HOST:PORT"),
+    **dict.fromkeys(("--input", "--output", "--dead-letter", "--topic", "--profiles-topic", "--claims"), "TOPIC"),
+    "--group": "GROUP",
+    "--client-id": "NAME",
+    "--tiers": "SOURCE",
+    "--reader": "NAME",
+    "--master": "URL",
+    "--url": "URL",
+    "--progress": "FORMAT",
+    "--on-missing-position": "ACTION",
+    "--crash-point": "STEP",
+    "--crash-mode": "WHO",
+    "--crash-prob": "SHARE",
+    "--max-rejected": "SHARE",
+    "--allow": "CHECK",
+    **dict.fromkeys(("--host", "--probe-host"), "HOST"),
+    **dict.fromkeys(("--port", "--probe-port"), "PORT"),
+    **dict.fromkeys(("--journal", "--jvm-dir"), "DIR"),
+    "--schema": "NAME",
+    "--loss": "SHARE",
+    "--slack": "FACTOR",
+    "--minutes": "MINUTES",
+    "--keep-days": "DAYS",
+    "--jitter-ms": "MS",
+    "--latency-ms": "MS",
+    "--rate-kbit": "KBIT",
+    "--seeds": "N,N",
+}
+_KINDS = {
+    "integer": "N",
+    "integer range": "N",
+    "float": "SECONDS",
+    "float range": "SECONDS",
+    "text": "TEXT",
+    "path": "FILE",
+    "file": "FILE",
+    "directory": "DIR",
+}
+
+
+# Section of the help -> its options. What is in none is the command's own, and comes first.
+_KAFKA, _WORK, _OUTPUT = "Kafka", "Work", "Output"
+_SECTIONS = {
+    _KAFKA: "bootstrap client-config input output dead-letter topic group",
+    _WORK: "transform tiers profiles-topic master reader follow stand-by share max-rejected allow conf "
+    "partitions batch",
+    _OUTPUT: "progress json verbose journal probe-port",
+    "Position": "on-missing-position",
+    "Profiles": "profiles-timeout",
+    "Direct reader": "lease transaction-bytes read-ahead-bytes",
+    "Connector": "lanes max-records-per-transaction poll-interval",
+    "Several drivers": "claims claim-interval client-id ownership heartbeat-interval-s flow",
+    "Limits": "transaction-timeout patience patience-s blocked-patience max-record-bytes max-record-depth "
+    "max-poll-interval-s session-timeout-s timeout-s lock-timeout-s statement-timeout-s idle-timeout-s claim-s "
+    "most-uncovered attempts back-off-s most-back-off-s keep-days",
+    "Probes and traces": "no-probes probe-host polling-ttl consuming-ttl spans",
+    "Crashes on purpose": "crash-prob crash-point crash-mode crash-how crash-in crash-seed",
+    "Set-up": "jvm-dir",
+}
+_OWN, _HELP = "Options", "Help"
+_SECTION_OF = {f"--{name}": title for title, words in _SECTIONS.items() for name in words.split()}
+_ALWAYS = (_OWN, _KAFKA, _WORK, _OUTPUT, _HELP)
+
+
+class Command(click.Command):
+    """A click command that shows its options in sections and reads defaults from brew.toml."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        params = super().get_params(ctx)
+        own = {name for one in self.params for name in one.opts}
+        added = [one for one in (_HELP_ALL, _CONFIG) if one.opts[0] not in own]
+        return [*params, *added] if ctx.help_option_names else params
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        everything = bool(ctx.meta.get(_ALL))
+        is_long = sum(isinstance(one, click.Option) and not one.hidden for one in self.params) > MOST_SHOWN
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in (_OWN, *_SECTIONS, _HELP)}
+        for option in self.get_params(ctx):
+            if isinstance(option, click.Option) and not option.hidden:
+                added = option not in self.params
+                title = _HELP if added else _SECTION_OF.get(option.opts[0], _OWN)
+                right = _first_words(option, ctx) if is_long and not everything else _words(option, ctx)
+                right += _variables_of(option) if everything else ""
+                sections[title].append((_left(option, ctx), right))
+        for title, rows in sections.items():
+            if rows and (everything or not is_long or title in _ALWAYS):
+                with formatter.section(title):
+                    formatter.write_dl(rows, col_max=_LEFT)
+
+
+def dressed(command: click.Command, wording: Callable[[str], str] = str) -> click.Command:
+    """A copy of ``command``, and of all below it, that looks as all do; its help goes through ``wording``."""
+    params = [_dressed_parameter(one, command.name or "", wording) for one in command.params]
+    text = wording(command.help) if command.help else command.help
+    epilog = wording(command.epilog) if command.epilog else command.epilog
+    if isinstance(command, click.Group):
+        group = copy.copy(command)
+        group.params, group.help, group.epilog = params, text, epilog
+        group.commands = {name: dressed(one, wording) for name, one in command.commands.items()}
+        return group
+    return Command(
+        command.name,
+        command.context_settings,
+        command.callback,
+        params,
+        text,
+        epilog,
+        command.short_help,
+        command.options_metavar,
+        command.add_help_option,
+        command.no_args_is_help,
+        command.hidden,
+        command.deprecated,
+    )
+
+
+def _dressed_parameter(parameter: click.Parameter, command: str, wording: Callable[[str], str]) -> click.Parameter:
+    if not isinstance(parameter, click.Option):
+        return parameter
+    made = copy.copy(parameter)
+    made.help = wording(parameter.help) if parameter.help else parameter.help
+    if not made.is_flag:
+        made.metavar = _METAVARS.get(made.opts[0]) or made.metavar or _KINDS.get(made.type.name)
+    if not made.envvar:
+        shared = shared_setting(made)
+        made.envvar = SINGLE_VARIABLES.get(f"{command} {made.opts[0]}") or (shared.variable if shared else None)
+    return made
+
+
+def _left(option: click.Option, ctx: click.Context) -> str:
+    names_ = ", ".join(sorted(option.opts, key=len))
+    if option.secondary_opts:
+        names_ += f" / {', '.join(option.secondary_opts)}"
+    return names_ if option.is_flag or option.count else f"{names_} {_placeholder(option, ctx)}"
+
+
+def _placeholder(option: click.Option, ctx: click.Context) -> str:
+    made = option.make_metavar(ctx)
+    return "NAME" if isinstance(option.type, click.Choice) and made[0] == "[" and len(made) > _LONGEST_CHOICE else made
+
+
+def _words(option: click.Option, ctx: click.Context) -> str:
+    """The whole help, with choices, range and default."""
+    text, default = _help(option, ctx)
+    choices = [str(getattr(one, "value", one)) for one in getattr(option.type, "choices", ())]
+    more = []
+    if choices and not _placeholder(option, ctx).startswith("[") and not all(one in text for one in choices):
+        more.append(f"{', '.join(choices[:-1])} or {choices[-1]}")
+    return _with(text, [*more, *_limits(option.type), *default])
+
+
+def _limits(kind: click.ParamType[Any]) -> list[str]:
+    if not isinstance(kind, click.IntRange | click.FloatRange):
+        return []
+    least = f"{'more than' if kind.min_open else 'at least'} {kind.min:g}"
+    if kind.max is None:
+        return [] if kind.min == 0 and not kind.min_open else [least]
+    return [f"at most {kind.max:g}" if kind.min is None else f"{kind.min:g} to {kind.max:,g}"]
+
+
+def _first_words(option: click.Option, ctx: click.Context) -> str:
+    """The help up to the first semicolon, with the default."""
+    text, default = _help(option, ctx)
+    return _with(text.partition(";")[0], default)
+
+
+def _help(option: click.Option, ctx: click.Context) -> tuple[str, list[str]]:
+    """The help without a full stop, and what is said of the default."""
+    text = option.help or ""
+    told = re.search(r"\s*\[default: ([^\]]+)\]", text)
+    default = told[1] if told else option.get_help_extra(ctx).get("default")
+    text = text.replace(told[0], "") if told else text
+    needed = ["required"] if option.required else []
+    return text.removesuffix("."), needed + ([f"default {default}"] if default else [])
+
+
+def _with(text: str, more: list[str]) -> str:
+    return f"{text} ({'; '.join(more)})" if more else text
+
+
+def _variables_of(option: click.Option) -> str:
+    given = variables(option)
+    return f" [{', '.join(given)}]" if given else ""
+
+
+def _show_all(ctx: click.Context, _parameter: click.Parameter, value: object) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+def _read_defaults(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    """Eager, so that the other options find their defaults; the command line and the environment go before them."""
+    if not ctx.resilient_parsing:
+        ctx.default_map = config_file.defaults(value, command_path(ctx), ctx.command.params)
+
+
+_HELP_ALL: Any = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all,
+    help="All options, with [VARIABLE] of the environment.",
+)
+_CONFIG: Any = click.Option(
+    ["--config"],
+    is_eager=True,
+    expose_value=False,
+    callback=_read_defaults,
+    envvar=config_file.VARIABLE,
+    metavar="FILE",
+    help=f"Defaults from this file, not from ./{config_file.NAME}.",
+)

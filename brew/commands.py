@@ -1,0 +1,113 @@
+"""
+The commands of `brew`: which program each belongs to, where it is defined, and the line that lists it.
+
+Names: the commands of `pipeline`, `downstream` and `proof` stand at the top level, those of `sandbox` below `brew
+sandbox`. `setup` is the only name that two programs share: `brew setup` fetches Spark's jars, `brew sandbox setup` a
+broker. A few more names would mislead at the top level; `LEFT_OUT` says why, and where those commands are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Listed(NamedTuple):
+    """A command of `brew`: whose it is, where it is defined, and the line that lists it."""
+
+    program: str
+    target: str
+    help: str
+
+
+SECTIONS: dict[str, dict[str, Listed]] = {
+    "Run": {
+        "run": Listed("pipeline", "pipeline.__main__:run_command", "Drain the input topic and exit, or follow it."),
+        "submit": Listed("pipeline", "pipeline.__main__:submit_command", "Hand a run to spark-submit, on a cluster."),
+        "setup": Listed("pipeline", "brew.spark.setup:setup", "Fetch the jars with which Spark reads Kafka."),
+        "config": Listed(
+            "pipeline", "brew.config_command:config", "Show each option's value, and where it comes from."
+        ),
+    },
+    "Look": {
+        "preflight": Listed(
+            "pipeline", "operations.preflight:preflight", "Check what a run needs of the cluster; writes nothing."
+        ),
+        "lag": Listed("pipeline", "operations.lag:lag", "Show what is left to read, and what each partition does."),
+        "explain": Listed(
+            "pipeline", "operations.explain.command:explain", "Find one order: where it is, who sees it, and why."
+        ),
+        "show": Listed("pipeline", "operations.show:show", "Show the records of a topic."),
+        "xray": Listed("pipeline", "operations.xray.command:xray", "Show what lies in the logs, offset by offset."),
+        "ui": Listed("pipeline", "operations.ui.server:ui", "Watch a group in a browser, live."),
+        "top": Listed("pipeline", "operations.ui.terminal:top", "Watch a group on the terminal, live."),
+        "group-describe": Listed(
+            "proof", "proof.commands.inspect:group_describe", "Show the group's offsets, last stable offset and lag."
+        ),
+        "end-offsets": Listed(
+            "proof", "proof.commands.inspect:end_offsets", "Count visible, aborted, open and control records."
+        ),
+    },
+    "Repair": {
+        "doctor": Listed(
+            "pipeline", "operations.doctor:doctor", "Find hanging transactions, and end them with --abort."
+        ),
+        "dlq": Listed("pipeline", "operations.dlq.command:dlq", "Count dead letters, look at one, write them back."),
+        "resolve": Listed(
+            "proof", "proof.commands.seed:resolve", "Abort the transaction that a dead producer left open."
+        ),
+    },
+    "Beyond Kafka": {
+        "count": Listed(
+            "downstream", "downstream.__main__:count_command", "Count records, unique keys and duplicates."
+        ),
+        "ledger": Listed(
+            "downstream", "downstream.ledger.command:ledger_command", "Book orders into PostgreSQL, each exactly once."
+        ),
+        "receive": Listed(
+            "downstream",
+            "downstream.receive.command:receive_command",
+            "Give points for orders, one effect per message.",
+        ),
+        "totals": Listed(
+            "downstream", "downstream.totals.command:totals_command", "Keep totals per customer and tier in Kafka."
+        ),
+        "call": Listed(
+            "downstream", "downstream.virtual.call:call_command", "Post every record to an HTTP service, N at a time."
+        ),
+        "claims": Listed(
+            "downstream",
+            "downstream.claims.commands:claims_group",
+            "Show and change who owns which partition, by claim.",
+        ),
+    },
+    "Prove": {
+        "topics": Listed("proof", "proof.commands.seed:topics", "Make the five topics that are missing."),
+        "seed": Listed("proof", "proof.commands.seed:seed", "Write orders to work on."),
+        "seed-customers": Listed("proof", "proof.commands.seed:seed_customers", "Write customers' profiles."),
+        "verify": Listed("proof", "proof.commands.inspect:verify", "Prove that every order came out exactly once."),
+        "campaign": Listed(
+            "proof", "proof.commands.campaign:campaign", "Break things on purpose, and prove that nothing is lost."
+        ),
+        "report": Listed("proof", "proof.commands.report:report", "Make a page of a campaign's results."),
+        "claims-races": Listed(
+            "proof", "proof.commands.claims:claims_races", "Race for the same partitions, round after round."
+        ),
+        "proxy": Listed(
+            "proof", "proof.commands.wire:proxy", "Hold, drop, delay or cut frames between clients and brokers."
+        ),
+        "torn": Listed("proof", "proof.commands.wire:torn", "Release a late frame inside the next transaction."),
+    },
+    "Servers": {
+        "sandbox": Listed("sandbox", "sandbox.__main__:cli", "Start, stop and break real servers on this machine."),
+    },
+}
+COMMANDS = {name: listed for section in SECTIONS.values() for name, listed in section.items()}
+
+LEFT_OUT = {
+    "claims-member": ("proof", "only `claims-races` and the campaign start it"),
+    "read": ("proof", "only the campaign starts it"),
+    "replay": ("proof", "it repeats a cell of a campaign; dead letters are replayed by `brew dlq replay`"),
+    "sink": ("downstream", "it is a server for trying `receive`, not a sink for Spark"),
+    "wire-cell": ("proof", "it is an experiment with the wire proxy; `brew campaign` runs the fault matrix"),
+}
+"""Commands that `brew` does not have: name -> program that has it, why."""

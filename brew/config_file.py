@@ -1,0 +1,216 @@
+"""
+Where the values of options come from: the command line, else the environment, else brew.toml, else the default.
+
+The file is the one of `--config` (BREW_CONFIG), else brew.toml of the working directory. It has a table for each
+command (`[run]`, `[dlq.replay]`), whose keys are the command's options without the dashes in front, and `[common]` for
+what several commands share. `preflight` and `submit` check and submit a run, so `[run]` holds for them, too. A path
+that is not absolute begins at the file's own folder.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from brew import names
+from brew.commands import COMMANDS, LEFT_OUT
+from brew.errors import UsageError
+
+NAME = "brew.toml"
+VARIABLE = "BREW_CONFIG"
+COMMON = "common"
+# Commands for which another one's table holds, too.
+_INHERITED: dict[tuple[str, ...], tuple[str, ...]] = {("preflight",): ("run",), ("submit",): ("run",)}
+# An option that destroys or crashes something is asked for where it is typed.
+_TYPED_ONLY = {"--crash-prob", "--crash-point", "--crash-mode", "--crash-how", "--crash-in"} | {
+    "--abort",
+    "--yes",
+    "--wipe",
+    "--end",
+}
+_PATHS = {"FILE", "DIR"}
+
+
+class Shared(NamedTuple):
+    """A setting that several commands have: its key in `[common]`, and the variable that stands for it."""
+
+    key: str
+    variable: str | None
+
+
+# By default: whatever a command calls it, `--topic` of `seed` is the topic that orders come in by.
+_BY_DEFAULT = {
+    names.BOOTSTRAP: Shared("bootstrap", "BOOTSTRAP"),
+    names.INPUT_TOPIC: Shared("input", "INPUT_TOPIC"),
+    names.OUTPUT_TOPIC: Shared("output", "OUTPUT_TOPIC"),
+    names.DEAD_LETTER_TOPIC: Shared("dead-letter", "DLQ_TOPIC"),
+    names.GROUP_ID: Shared("group", "GROUP_ID"),
+    names.CUSTOMERS_TOPIC: Shared("profiles-topic", "PROFILES_TOPIC"),
+    names.CLAIMS_TOPIC: Shared("claims", None),
+}
+_BY_OPTION = {
+    "--client-config": Shared("client-config", None),
+    "--tiers": Shared("tiers", "TIERS"),
+    "--database": Shared("database", "DATABASE_URL"),
+    "--redis": Shared("redis", "REDIS_URL"),
+    "--jvm-dir": Shared("jvm-dir", None),
+}
+_COMMON_KEYS = {shared.key for shared in (*_BY_DEFAULT.values(), *_BY_OPTION.values())}
+
+SINGLE_VARIABLES = {
+    "count --unique-by": "UNIQUE_BY",
+    "doctor --group": "GROUP_ID",
+    "receive --store": "STORE",
+    "receive --effect-url": "EFFECT_URL",
+    "call --url": "CALL_URL",
+    "call --virtual-partitions": "VIRTUAL",
+    "seed --count": "SEED_COUNT",
+    "seed-customers --customers": "CUSTOMERS",
+    "topics --partitions": "PARTITIONS",
+    "totals --follow": "FOLLOW",
+    "ui --status-url": "STATUS_URL",
+    "ui --proof": "PROOF",
+    "top --status-url": "STATUS_URL",
+    "top --proof": "PROOF",
+    "up --brokers": "BROKERS",
+}
+"""Variables of single options, `command --option`: what make calls them."""
+
+
+class Default(NamedTuple):
+    """A value of the file, and the table that it stands in."""
+
+    value: Any
+    table: str
+
+
+def shared_setting(option: click.Parameter) -> Shared | None:
+    """Which setting of `[common]` an option is, if it is one."""
+    by_default = _BY_DEFAULT.get(option.default) if isinstance(option.default, str) else None
+    return by_default or _BY_OPTION.get(option.opts[0])
+
+
+def variables(option: click.Parameter) -> list[str]:
+    """The variables of the environment that stand for an option."""
+    given = option.envvar
+    return [given] if isinstance(given, str) else list(given or [])
+
+
+def command_path(ctx: click.Context) -> tuple[str, ...]:
+    """The words that call the command below `brew`: the name of its table."""
+    words: list[str] = []
+    while ctx.parent is not None:
+        words.insert(0, ctx.info_name or "")
+        ctx = ctx.parent
+    return ("sandbox", *words) if ctx.command.name == "sandbox" else tuple(words)
+
+
+def found(named: str | None) -> Path | None:
+    """
+    The file that holds: the named one, else brew.toml of the working directory, else none.
+
+    Raises:
+        UsageError: the named file is not there.
+    """
+    if named:
+        if not Path(named).exists():
+            raise UsageError(f"{named} is not there; --config ({VARIABLE}) names it")
+        return Path(named)
+    return Path(NAME) if Path(NAME).is_file() else None
+
+
+def defaults(named: str | None, path: Sequence[str], params: Iterable[click.Parameter]) -> dict[str, Any]:
+    """
+    What the file says for the command of ``path``, by parameter; empty without a file.
+
+    Raises:
+        UsageError: the file can't be read, or has a key or a value that can't be.
+    """
+    file = found(named)
+    return {} if file is None else {name: one.value for name, one in read(file, path, params).items()}
+
+
+def read(file: Path, path: Sequence[str], params: Iterable[click.Parameter]) -> dict[str, Default]:
+    """
+    The same from ``file``, with the table of each value; the command's own table goes before the others.
+
+    Raises:
+        UsageError: as above.
+    """
+    document = parsed(file)
+    options = {one.opts[0].removeprefix("--"): one for one in params if isinstance(one, click.Option)}
+    common = document.get(COMMON, {})
+    taken: dict[str, Default] = {}
+    for option in options.values():
+        shared = shared_setting(option)
+        if shared is not None and shared.key in common:
+            taken[str(option.name)] = _taken(file, COMMON, shared.key, common[shared.key], option)
+    for table in (_INHERITED.get(tuple(path), ()), tuple(path)):
+        name = ".".join(table)
+        for key, value in _table(file, document, table).items():
+            if key in options:
+                taken[str(options[key].name)] = _taken(file, name, key, value, options[key])
+            elif table == tuple(path):
+                raise _unknown(file, f"[{name}] has no option", key, options)
+    return taken
+
+
+def parsed(file: Path) -> dict[str, Any]:
+    """
+    The file's tables; their names, and the keys of `[common]`, are known ones.
+
+    Raises:
+        UsageError: they are not, or it is no TOML.
+    """
+    try:
+        document = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise UsageError(f"{file} can't be read: {error.strerror}; --config ({VARIABLE}) names it") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} is not TOML: {error}") from error
+    tables = {COMMON, *COMMANDS, *LEFT_OUT}
+    for name, table in document.items():
+        if name not in tables:
+            raise _unknown(file, "there is no command", name, tables)
+        if not isinstance(table, dict):
+            raise UsageError(f"{file}: {name} is a value and not a table; write [{name}], and options below it")
+    for key in document.get(COMMON, {}):
+        if key not in _COMMON_KEYS:
+            raise _unknown(file, f"[{COMMON}] has no setting", key, _COMMON_KEYS)
+    return document
+
+
+def _unknown(file: Path, what: str, key: str, known: Iterable[str]) -> UsageError:
+    nearest = difflib.get_close_matches(key, sorted(known), 1, 0.0)
+    return UsageError(f"{file}: {what} {key!r}" + (f"; the nearest one is {nearest[0]!r}" if nearest else ""))
+
+
+def _table(file: Path, document: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
+    table: Any = document if path else {}
+    for name in path:
+        table = table.get(name, {})
+        if not isinstance(table, dict):
+            raise UsageError(f"{file}: {'.'.join(path)} is a value and not a table")
+    return dict(table)
+
+
+def _taken(file: Path, table: str, key: str, value: object, option: click.Option) -> Default:
+    where = f"{file}: [{table}] {key}"
+    if option.opts[0] in _TYPED_ONLY:
+        raise UsageError(f"{where} is refused: {option.opts[0]} is for the command line only")
+    if isinstance(value, dict) or isinstance(value, list) is not option.multiple:
+        raise UsageError(f"{where} = {value!r}: write {'a list of values' if option.multiple else 'one value'}")
+    if option.is_flag and not isinstance(value, bool):
+        raise UsageError(f"{where} = {value!r}: write true or false")
+    if option.metavar in _PATHS and isinstance(value, str):
+        value = str(file.parent / value)
+    try:
+        option.type_cast_value(click.Context(click.Command(table)), value)
+    except click.BadParameter as error:
+        raise UsageError(f"{where} = {value!r}: {error.message}") from error
+    return Default(value, table)
