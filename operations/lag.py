@@ -22,7 +22,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, UsageError
 from brew.kafka import topics
-from brew.kafka.clients import admin, consumer
+from brew.kafka.clients import admin, consumer, is_cut_off
 from brew.kafka.kafka_python import RawLogs
 from brew.kafka.offsets import committed, log_offsets
 from brew.kafka.raw_log import FirstVisible, first_visible
@@ -65,13 +65,29 @@ class Observer:
         self._connection, self._topic, self._group, self._exact = connection, topic, group, exact
         self._ages = ages
         self._first: dict[int, tuple[int, FirstVisible]] = {}
-        self._admin = admin(connection)
-        # Not waiting for pending offsets: an open transaction must not stop who looks at it.
-        self._reader = consumer(connection, group, READ_UNCOMMITTED)
         self.unavailable: str | None = None
+        self._open()
+
+    def _open(self) -> None:
+        self._admin = admin(self._connection)
+        # Not waiting for pending offsets: an open transaction must not stop who looks at it.
+        self._reader = consumer(self._connection, self._group, READ_UNCOMMITTED)
 
     def look(self, deadline: Deadline) -> list[PartitionSnapshot]:
         """All partitions now; the position first, so that it never exceeds the log read after it."""
+        try:
+            return self._look(deadline)
+        except (DeadlineExceeded, KafkaFailure):
+            self._replace_if_cut_off()
+            raise
+
+    def _replace_if_cut_off(self) -> None:
+        """Who watches for long: clients that have lost the brokers for good are replaced for the next look."""
+        if any(is_cut_off(one, self._connection, self._topic) for one in (self._admin, self._reader)):
+            self._reader.close()
+            self._open()
+
+    def _look(self, deadline: Deadline) -> list[PartitionSnapshot]:
         found = range(topics.describe_one(self._admin, self._topic, deadline).partitions)
         positions = committed(self._reader, self._topic, found, deadline)
         logs = log_offsets(self._admin, self._topic, found, deadline)

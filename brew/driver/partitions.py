@@ -14,7 +14,7 @@ from brew.driver.progress import ProgressView
 from brew.driver.run_context import Interval, RunContext
 from brew.errors import DeadlineExceeded, Refused
 from brew.kafka import topics
-from brew.kafka.clients import admin, consumer, mapped
+from brew.kafka.clients import admin, consumer, is_cut_off, mapped
 from brew.kafka.groups import Groups
 from brew.kafka.offsets import committed, log_offsets
 from brew.kafka.topics import Topic, TopicSpec
@@ -95,6 +95,14 @@ class OffsetsClient:
             positions |= committed(self._reader, source.name, behind(), deadline)
         logs = log_offsets(self.admin, source.name, chosen, deadline)
         return [PartitionFacts(source.name, p, source.topic_id, positions[p], logs[p]) for p in chosen]
+
+    def replace_if_cut_off(self) -> None:
+        """After a question that failed: clients that have lost the brokers for good are replaced, all of them."""
+        connection, topic = self._settings.connection, self._settings.input
+        if any(is_cut_off(one, connection, topic) for one in (self.admin, self._reader, self._stable_reader)):
+            self._close_readers()
+            self.admin = admin(connection)
+            self._open()
 
     def close(self) -> None:
         self._close_readers()
@@ -214,6 +222,10 @@ class PartitionSurvey:
             self._settling = None
         self._shared.board.survey(facts, self.ours)
         return facts, len(facts) == asked
+
+    def renew_clients(self) -> None:
+        """After a look that failed."""
+        self._offsets.replace_if_cut_off()
 
     def _resolve(self, unknown: Iterable[PartitionFacts], idle: Iterable[PartitionFacts]) -> None:
         """Learn which of ``unknown`` may start; what an open transaction hides is looked for again, for a while."""

@@ -55,6 +55,7 @@ class WorkPlanner:
             return self.survey.look(pick)
         except (KafkaFailure, DeadlineExceeded) as error:
             self._shared.board.unanswered(str(error))
+            self.survey.renew_clients()
             raise SurveyFailedError(self.failed("survey", str(error)), str(error)) from error
 
     def plan(self, facts: Sequence[PartitionFacts], max_records: int, *, complete: bool = True) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -49,6 +50,7 @@ class Outage:
 _EVERY_S = 2.0
 _ATTEMPT_S = 1.0
 _SILENT_S = 3.0
+_RENEW_S = 5.0
 _PAUSE_S = 0.5
 _LEAVE_S = 2.0
 
@@ -78,13 +80,16 @@ def _watch(
     connection: Connection, topic: str, outage: Outage, stop: threading.Event, tell: Callable[[str], None]
 ) -> None:
     # To ask about a topic that was deleted must not make it anew.
-    client, answered_at = admin(connection, **{"allow.auto.create.topics": False}), time.monotonic()
+    made = functools.partial(admin, connection, **{"allow.auto.create.topics": False})
+    client, answered_at = made(), time.monotonic()
     while not stop.is_set():
         try:
             client.list_topics(topic, timeout=_ATTEMPT_S)
         except KafkaException:
             answered, now = False, time.monotonic()
             text = outage.silent(now) if now - answered_at >= _SILENT_S else None
+            if now - answered_at >= _RENEW_S:
+                client = made()  # one that has lost the brokers for good never answers again (librdkafka issue 5301)
         else:
             answered, answered_at = True, time.monotonic()
             text = outage.answered(answered_at)

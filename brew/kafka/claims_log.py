@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import cast
 
 from confluent_kafka import (
@@ -22,9 +24,9 @@ from brew.claims.log import Appended, Entry, Item
 from brew.claims.messages import CONFIG, PARTITIONS
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
-from brew.errors import DeadlineExceeded, Refused, Retriable, classify
+from brew.errors import DeadlineExceeded, KafkaFailure, Refused, Retriable, classify
 from brew.kafka import topics
-from brew.kafka.clients import admin, attempt_s, consumer, mapped, mapped_query, producer
+from brew.kafka.clients import SILENT_S, admin, attempt_s, consumer, is_cut_off, mapped, mapped_query, producer
 from brew.kafka.log_reader import TRANSIENT, LogRecord, scan
 from brew.kafka.topics import TopicSpec
 from brew.names import READ_UNCOMMITTED
@@ -64,6 +66,7 @@ class ClaimsLog:
             # It needs half a second before its first record (measured), and has it while the log is read.
             self._writer()
         self._reader: Consumer | None = None
+        self._answered_at = time.monotonic()
         self._next: dict[int, int] = {}
         self._waiting: list[Entry] = []
 
@@ -75,8 +78,32 @@ class ClaimsLog:
     def _reading(self) -> str:
         return f"read of topic {self._topic} as {_GROUP}"
 
+    @contextlib.contextmanager
+    def _renewing(self) -> Iterator[None]:
+        """A client that has lost the brokers for good would fail for ever: it is replaced, for the next call."""
+        try:
+            yield
+        except (DeadlineExceeded, KafkaFailure):
+            if time.monotonic() - self._answered_at >= SILENT_S:
+                self._replace_cut_off()
+            raise
+        self._answered_at = time.monotonic()
+
+    def _replace_cut_off(self) -> None:
+        cut_off = partial(is_cut_off, connection=self._connection, topic=self._topic)
+        if cut_off(self._admin):
+            self._admin = admin(self._connection)
+        if self._producer is not None and cut_off(self._producer):
+            self._producer = None
+        if self._reader is not None and cut_off(self._reader):
+            self._open_reader()
+
     def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
         """See `brew.claims.log.Log`; what could not be delivered in time is taken out of the queue again."""
+        with self._renewing():
+            return self._append(items, deadline)
+
+    def _append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
         told: dict[int, tuple[KafkaError | None, Message]] = {}
 
         def delivered(at: int) -> Callable[[KafkaError | None, Message], None]:
@@ -156,7 +183,8 @@ class ClaimsLog:
             first, end = ask(OffsetSpec.earliest()), ask(OffsetSpec.latest())  # type: ignore[no-untyped-call]
             return {p: (first[p], end[p]) for p in first}
 
-        return retry_until(both, "bounds of the claims topic", deadline)
+        with self._renewing():
+            return retry_until(both, "bounds of the claims topic", deadline)
 
     def history(self, ranges: Mapping[int, tuple[int, int]], deadline: Deadline) -> list[Entry]:
         """See `brew.claims.log.Log`."""
@@ -170,14 +198,22 @@ class ClaimsLog:
     def tail(self, starts: Mapping[int, int]) -> None:
         """See `brew.claims.log.Log`."""
         self._next, self._waiting = dict(starts), []
+        self._open_reader()
+
+    def _open_reader(self) -> None:
+        """A reader of what comes next."""
         if self._reader is not None:
             self._reader.close()
         self._reader = consumer(self._connection, _GROUP, READ_UNCOMMITTED, **{"enable.partition.eof": False})
         with mapped(self._reading):
-            self._reader.assign([TopicPartition(self._topic, p, start) for p, start in starts.items()])
+            self._reader.assign([TopicPartition(self._topic, p, start) for p, start in self._next.items()])
 
     def read(self, until: Mapping[int, int], deadline: Deadline) -> list[Entry]:
         """See `brew.claims.log.Log`."""
+        with self._renewing():
+            return self._read(until, deadline)
+
+    def _read(self, until: Mapping[int, int], deadline: Deadline) -> list[Entry]:
         reader, wait_s = self._reader, 0.0
         if reader is None:
             raise ValueError("`tail` tells where to read from, and comes first")

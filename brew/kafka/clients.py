@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from brew.acl import advice
 from brew.connection import Connection
 from brew.deadline import Deadline, delivery_ms
-from brew.errors import Denied, Retriable, Unreachable, classify
+from brew.errors import BrewError, Denied, Retriable, Unreachable, classify
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.signals import interruptible
 
@@ -172,6 +172,29 @@ def reach(connection: Connection, deadline: Deadline, *, explain: bool = True) -
 
         why = cause(connection)
         raise Unreachable(f"{text}: {why.found}; {why.next}") from error
+
+
+SILENT_S = 5.0
+"""A client that has said nothing for so long is asked whether it still reaches a broker."""
+_CUT_OFF_S = 1.0
+
+
+def is_cut_off(client: Consumer | AdminClient | Producer, connection: Connection, topic: str) -> bool:
+    """
+    Whether a client has lost the brokers for good: it gets no answer, and a new one does.
+
+    A broker that shuts down may answer that there are no brokers; librdkafka then forgets the only one it knows, and
+    says nothing any more, not even that (its issue 5301, open with 2.16). Takes up to two seconds where nobody answers.
+    """
+    try:
+        client.list_topics(topic, timeout=_CUT_OFF_S)
+    except KafkaException:
+        try:
+            reach(connection, Deadline(_CUT_OFF_S), explain=False)
+        except BrewError:
+            return False
+        return True
+    return False
 
 
 class ConnectionFailures:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, cast
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
@@ -14,7 +16,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, To
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused, classify
-from brew.kafka.clients import consumer, mapped
+from brew.kafka.clients import SILENT_S, consumer, is_cut_off, mapped
 from brew.kafka.log_reader import TRANSIENT, LogRecord
 from brew.names import READ_COMMITTED
 
@@ -93,11 +95,18 @@ class Member:
             "fetch.wait.max.ms": 100,
             "queued.max.messages.kbytes": 65_536,
         }
-        self._consumer: Consumer = consumer(settings.connection, settings.group, settings.isolation, **more)
+        self._connection = settings.connection
+        self._made = partial(consumer, settings.connection, settings.group, settings.isolation, **more)
+        self._consumer: Consumer = self._made()
+        self._by_group = False
+        self._heard_at = time.monotonic()
 
     def join(self, listener: Listener) -> None:
         """Become a member of the group; partitions come through ``listener`` during `poll`."""
-        self._listener = listener
+        self._listener, self._by_group = listener, True
+        self._subscribe()
+
+    def _subscribe(self) -> None:
         with mapped("subscribe"):
             self._consumer.subscribe(
                 [self._topic],
@@ -133,6 +142,10 @@ class Member:
         with mapped("poll"):
             got = self._consumer.consume(limit, timeout=max(0.0, timeout_s))
         self._raise_failure()
+        if got:
+            self._heard_at = time.monotonic()
+        else:
+            self._replace_if_cut_off()
         found: dict[int, Polled] = defaultdict(Polled)
         for message in cast("list[LogRecord]", got):
             partition, error = message.partition(), message.error()
@@ -191,8 +204,27 @@ class Member:
         return not leaving.is_alive()
 
     def _leave(self) -> None:
-        with contextlib.suppress(KafkaException, RuntimeError):
-            self._consumer.close()
+        _close(self._consumer)
+
+    def _replace_if_cut_off(self) -> None:
+        """Begin again with a new consumer where a silent one reaches no broker any more; its partitions were lost."""
+        if time.monotonic() - self._heard_at < SILENT_S:
+            return
+        self._heard_at = time.monotonic()
+        if not is_cut_off(self._consumer, self._connection, self._topic):
+            return
+        # It can tell nobody that it leaves, so nobody waits for it.
+        threading.Thread(target=_close, args=(self._consumer,), name="give-up-consumer", daemon=True).start()
+        self._consumer = self._made()
+        gone, self._owned = sorted(self._owned), set()
+        if self._listener is None:
+            return
+        if gone:
+            self._listener.lost(gone)
+        if self._by_group:
+            self._subscribe()
+        elif gone:
+            self._add(self._listener.assigned(gone))
 
     # Called by the library inside consume() and close(); what they raise would get lost in there.
 
@@ -245,3 +277,8 @@ class Member:
             )
         if not error.retriable() and error.code() not in _PASSED_OVER:
             raise classify(error, f"poll of {self._topic}[{partition}]")
+
+
+def _close(client: Consumer) -> None:
+    with contextlib.suppress(KafkaException, RuntimeError):
+        client.close()

@@ -14,7 +14,7 @@ from brew.acl import SCAN_GROUP
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, classify
-from brew.kafka.clients import FULL_MS, consumer, mapped
+from brew.kafka.clients import FULL_MS, SILENT_S, consumer, is_cut_off, mapped
 from brew.names import READ_COMMITTED
 
 _BATCH = 10_000
@@ -313,7 +313,10 @@ class RangeReader:
         self._topic, self._partition = topic, partition
         # A range that ends in markers ends with the answer to a fetch that finds nothing more: that must not linger.
         quick: dict[str, str | int | bool] = {"queued.max.messages.kbytes": 32_768, "fetch.wait.max.ms": 20}
-        self._consumer = consumer(connection, group, READ_COMMITTED, **quick)
+        self._connection = connection
+        self._made = functools.partial(consumer, connection, group, READ_COMMITTED, **quick)
+        self._consumer = self._made()
+        self._heard_at = 0.0
         self._held: list[LogRecord] = []
         self._next = self._end = -1
 
@@ -330,10 +333,14 @@ class RangeReader:
         if start != self._next:
             self._seek(start)
         self._next = -1  # a reader that is left half way starts with a seek
-        at = max(start, self._end)
+        at, self._heard_at = max(start, self._end), time.monotonic()
         while at < until:
             got = self._held or self._poll(start, until, deadline, stop)
             self._held = []
+            if got:
+                self._heard_at = time.monotonic()
+            else:
+                self._replace_if_cut_off(at)
             batch: list[LogRecord] = []
             for place, message in enumerate(got):
                 error, offset = message.error(), message.offset()
@@ -367,6 +374,16 @@ class RangeReader:
         if error.retriable() or error.code() in TRANSIENT:
             return -1
         raise classify(error, f"read of {self._topic}[{self._partition}]")
+
+    def _replace_if_cut_off(self, position: int) -> None:
+        """Begin again at ``position`` with a new consumer where a silent one reaches no broker any more."""
+        if time.monotonic() - self._heard_at < SILENT_S:
+            return
+        self._heard_at = time.monotonic()
+        if is_cut_off(self._consumer, self._connection, self._topic):
+            self._consumer.close()
+            self._consumer = self._made()
+            self._seek(position)
 
     def _seek(self, start: int) -> None:
         self._held, self._end = [], -1

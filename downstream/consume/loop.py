@@ -246,6 +246,7 @@ class Loop:
 
     def _seats(self, partitions: Collection[int], deadline: Deadline) -> list[AssignedPartition]:
         settings = self._settings
+        self._admin = admin(settings.connection)  # one that is kept may have lost the brokers for good (`is_cut_off`)
         self._check_same_topic(deadline)
         logs = offsets.log_offsets(self._admin, settings.topic, partitions, deadline)
         whose = (settings.connection, settings.group, settings.topic)

@@ -16,7 +16,7 @@ from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fenced, KafkaFailure, Refused
 from brew.fault_injection import KillAt
 from brew.kafka.broker_watch import broker_watch
-from brew.kafka.clients import admin, consumer, reach
+from brew.kafka.clients import admin, consumer, is_cut_off, reach
 from brew.kafka.log_reader import LogRecord, RangeReader
 from brew.kafka.offsets import committed, log_offsets
 from brew.kafka.topics import Topic
@@ -102,8 +102,7 @@ class Run:
             DeadlineExceeded: no attempt succeeded for a while.
         """
         reach(self._settings.connection, Deadline(_REACH_S))
-        self._admin = admin(self._settings.connection)
-        self._asking = consumer(self._settings.connection, self._settings.group, READ_UNCOMMITTED)
+        self._open_clients()
         try:
             topics = ensured(self._admin, self._settings, Deadline(_ASK_S))
             first, second = self._stages(topics)
@@ -122,6 +121,17 @@ class Run:
                 reader.close()
             self.close_stores()
         return self.told
+
+    def _open_clients(self) -> None:
+        self._admin = admin(self._settings.connection)
+        self._asking = consumer(self._settings.connection, self._settings.group, READ_UNCOMMITTED)
+
+    def _replace_if_cut_off(self) -> None:
+        """After a question that failed: clients that have lost the brokers for good are replaced."""
+        connection, topic = self._settings.connection, self._settings.input
+        if any(is_cut_off(one, connection, topic) for one in (self._admin, self._asking)):
+            self._asking.close()
+            self._open_clients()
 
     def _broker_watch(self, *, follow: bool) -> AbstractContextManager[None]:
         """Who follows says when no broker answers, and when one does again."""
@@ -179,6 +189,7 @@ class Run:
             logs = self._logs(stage)
         except (KafkaFailure, DeadlineExceeded) as error:
             self._recorder.unanswered(str(error))
+            self._replace_if_cut_off()
             self._failed("failed", stage.topic.name, f"{type(error).__name__}: {error}")
             return 1
         self._give_up.pop(stage.topic.name, None)

@@ -15,9 +15,9 @@ import urllib3
 from brew.cluster import RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import BrewError, DeadlineExceeded, Refused
+from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
 from brew.kafka import topics
-from brew.kafka.clients import admin
+from brew.kafka.clients import admin, is_cut_off
 from brew.kafka.offsets import log_offsets
 from brew.kafka.raw_log import BatchFetcher, batch_fetcher, source_positions
 from brew.names import quantity
@@ -172,6 +172,14 @@ class OutputTailSource:
 
     def ask(self, deadline: Deadline) -> OutputTail:
         """Where time runs out, what was read longest ago comes first at the next question."""
+        try:
+            return self._ask(deadline)
+        except (DeadlineExceeded, KafkaFailure):
+            if is_cut_off(self._admin, self._connection, self._topic):
+                self._admin = admin(self._connection)
+            raise
+
+    def _ask(self, deadline: Deadline) -> OutputTail:
         known = topics.describe(self._admin, [self._topic], deadline).get(self._topic)
         if known is None:
             return OutputTail(self._topic, {}, missing=True)

@@ -2,8 +2,8 @@
 A broker is killed, and started again with its port and data, under every program that follows.
 
 `make restarts RESTARTS=50` does it that often, with `RESTART_BY=stop` after an orderly stop. An only broker that shuts
-down may answer that there are no brokers, and librdkafka 2.16 then stays silent (its issue 5301): the direct reader
-begins again with a new client, consumers in a group and the connector without Spark may not.
+down may answer that there are no brokers, and librdkafka 2.16 then stays silent (its issue 5301): a client that gets no
+answer where a new one does is replaced (`is_cut_off`). Before that, totals and claims stood still after the first stop.
 
 Before group coordinators were asked through kafka-python, an idle following run was aborted in 1 of 12 restarts.
 """

@@ -48,6 +48,8 @@ class Cluster:
         self.blocked: object = ()
         self.ours: Container[int] = ALL_PARTITIONS
 
+    def renew_clients(self) -> None: ...
+
     def look(self, _mine: Callable[..., Any]) -> tuple[list[PartitionFacts], bool]:
         self.looks.append(time.monotonic())
         if self.down is not None:

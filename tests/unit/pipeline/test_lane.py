@@ -41,7 +41,10 @@ class Scout:
         self.heeded: list[Outcome] = []
         self.first: set[int] = set()
         self.failures: list[Exception] = []
-        self.complete, self.closed = True, False
+        self.complete, self.closed, self.renewed = True, False, 0
+
+    def renew_clients(self) -> None:
+        self.renewed += 1
 
     def look(self, mine: Callable[[Any], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
         self.asked.append(self.ours)
@@ -207,6 +210,7 @@ def test_a_survey_without_an_answer_is_asked_again_and_nothing_is_planned_from_a
     run.survey.look = look  # type: ignore[method-assign]
     run.drain()
     assert run.engine.offered[1:] == [{0: OffsetRange("in", 0, 40, END)}]
+    assert run.survey.renewed == 1, "clients that lost the brokers for good are looked for"
 
 
 def test_a_drain_does_not_end_over_partitions_that_have_to_be_asked_about_again(run: Run) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from harness.waiting import until
 
 from brew.connection import Connection
-from brew.errors import DeadlineExceeded
-from brew.kafka import log_reader
-from brew.kafka.log_reader import TailReader
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, Unreachable
+from brew.kafka import clients, group_consumer, log_reader
+from brew.kafka.group_consumer import Member, MemberSettings
+from brew.kafka.log_reader import RangeReader, TailReader
 from brew.offsets import OffsetRange
 from brew.readers import local
 from brew.readers.local import LocalEngine
@@ -34,6 +39,7 @@ class Silent:
     def get_watermark_offsets(self, _partition: TopicPartition, timeout: float) -> tuple[int, int]:
         assert 0 < timeout <= 1
         self.asked += 1
+        assert timeout > 0
         if not self.broker:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return 0, 7
@@ -99,3 +105,103 @@ def test_a_range_that_could_not_be_read_is_read_by_another_client_next_time(monk
             list(engine._rows(OffsetRange("in", 0, 3, 5), 1))
     assert [one.closed for one in made] == [True, True]
     engine.close()
+
+
+class Listed(Silent):
+    """With the questions that a range reader and a member ask."""
+
+    def list_topics(self, _topic: str, timeout: float) -> None:
+        assert timeout > 0
+        if not self.broker:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    def consume(self, _most: int, timeout: float) -> list[Any]:
+        assert timeout >= 0
+        return []
+
+    def subscribe(self, topics: list[str], **_: Any) -> None:
+        self.subscribed = topics
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self.assigned += partitions
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Listed]:
+    """The consumers that were made: the first one has lost the brokers, and a new one reaches them."""
+    found: list[Listed] = []
+
+    def consumer(*_: Any, **__: Any) -> Listed:
+        found.append(Listed(broker=bool(found)))
+        return found[-1]
+
+    for module in (log_reader, group_consumer):
+        monkeypatch.setattr(module, "consumer", consumer)
+        monkeypatch.setattr(module, "SILENT_S", 0)
+    monkeypatch.setattr(clients, "reach", lambda *_, **__: None)
+    return found
+
+
+def test_a_range_reader_that_lost_the_brokers_goes_on_with_a_new_consumer(made: list[Listed]) -> None:
+    """Within the range, at the offset that comes next: its transaction need not time out first."""
+    reader = RangeReader(Connection("nowhere:1"), "in", 2, "g")
+    with pytest.raises(DeadlineExceeded):
+        list(reader.read(5, 9, Deadline(0.05), threading.Event()))
+    assert [one.closed for one in made] == [True, False]
+    assert [(one.partition, one.offset) for one in made[1].assigned] == [(2, 5)]
+
+
+def test_nobody_is_replaced_while_the_brokers_are_away(made: list[Listed], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new client would not reach them either."""
+
+    def away(*_: Any, **__: Any) -> None:
+        raise Unreachable("nobody answered")
+
+    monkeypatch.setattr(clients, "reach", away)
+    reader = RangeReader(Connection("nowhere:1"), "in", 2, "g")
+    with pytest.raises(DeadlineExceeded):
+        list(reader.read(5, 9, Deadline(0.05), threading.Event()))
+    assert [one.closed for one in made] == [False]
+
+
+class Listener:
+    """Notes what a member tells."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, list[int]]] = []
+
+    def assigned(self, partitions: Collection[int]) -> dict[int, int]:
+        self.told.append(("assigned", sorted(partitions)))
+        return dict.fromkeys(partitions, 7)
+
+    def revoked(self, partitions: Collection[int]) -> None:
+        self.told.append(("revoked", sorted(partitions)))
+
+    def lost(self, partitions: Collection[int]) -> None:
+        self.told.append(("lost", sorted(partitions)))
+
+
+def test_a_member_that_lost_the_brokers_joins_again_with_a_new_consumer(made: list[Listed]) -> None:
+    """Its partitions may be somebody else's by now; the group gives out anew."""
+    member, listener = Member(MemberSettings(Connection("nowhere:1"), "g", "in")), Listener()
+    member.join(listener)
+    member._assigned([0, 1])
+    assert member.poll(10, 0) == {}
+    assert listener.told == [("assigned", [0, 1]), ("lost", [0, 1])]
+    assert len(made) == 2
+    assert made[1].subscribed == ["in"]
+    assert member.owned == frozenset()
+    until(lambda: made[0].closed, "the old consumer is closed")
+
+
+def test_a_member_whose_partitions_are_named_has_them_again(made: list[Listed]) -> None:
+    """Nobody else gives them out; the listener says where to read on."""
+    member, listener = Member(MemberSettings(Connection("nowhere:1"), "g", "in")), Listener()
+    made[0].broker = True
+    member.take([3], listener)
+    made[0].broker = False
+    assert member.poll(10, 0) == {}
+    assert listener.told == [("assigned", [3]), ("lost", [3]), ("assigned", [3])]
+    assert [(one.partition, one.offset) for one in made[1].assigned] == [(3, 7)]
+    assert member.owned == {3}
+    until(lambda: made[0].closed, "the old consumer is closed")
