@@ -50,7 +50,7 @@ class Outage:
 _EVERY_S = 2.0
 _ATTEMPT_S = 1.0
 _SILENT_S = 3.0
-_RENEW_S = 5.0
+_RENEW_S = 10.0
 _PAUSE_S = 0.5
 _LEAVE_S = 2.0
 
@@ -82,14 +82,16 @@ def _watch(
     # To ask about a topic that was deleted must not make it anew.
     made = functools.partial(admin, connection, **{"allow.auto.create.topics": False})
     client, answered_at = made(), time.monotonic()
+    made_at = answered_at
     while not stop.is_set():
         try:
             client.list_topics(topic, timeout=_ATTEMPT_S)
         except KafkaException:
             answered, now = False, time.monotonic()
             text = outage.silent(now) if now - answered_at >= _SILENT_S else None
-            if now - answered_at >= _RENEW_S:
-                client = made()  # one that has lost the brokers for good never answers again (librdkafka issue 5301)
+            if now - max(answered_at, made_at) >= _RENEW_S:
+                # One that has lost the brokers for good never answers again (librdkafka issue 5301).
+                client, made_at = made(), now
         else:
             answered, answered_at = True, time.monotonic()
             text = outage.answered(answered_at)

@@ -21,6 +21,7 @@ import orjson
 
 from brew.deadline import Deadline
 from brew.errors import BrewError, UsageError
+from brew.observability.local import announced
 from brew.observability.recorder import Recorder
 from brew.observability.settings import ProbeSettings
 from brew.observability.status import ILL, Answer, PartitionStatus, Phase, Status
@@ -215,7 +216,8 @@ def serving(settings: ProbeSettings, recorder: Recorder, producers: Producers | 
         return
     logger.info("probes at %s%s", server.url, f" ({settings.port} is taken)" if server.taken else "")
     try:
-        yield
+        with announced(server.url):
+            yield
     finally:
         recorder.phase(Phase.STOPPED)
         server.close()

@@ -32,7 +32,7 @@ from operations.ui.model import (
 MOST_TRANSACTIONS = 40
 _OVERRULES = {"unrecoverable", "stuck", "fenced"}
 _NAMED_BY_KAFKA = {"blocked", "idle"}
-_UNPROVEN = "not verified yet: make verify"
+_UNPROVEN = "not verified yet: brew verify (make verify)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class PollResults:
     flow: PollResult[InputSnapshot]
     tail: PollResult[OutputTail]
     statuses: tuple[PollResult[Status], ...] = ()
-    proof: PollResult[Proof] | None = None
+    proof: PollResult[Proof | None] | None = None
     preflight: PollResult[list[Finding]] | None = None
 
 
@@ -250,7 +250,7 @@ def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[st
             "none answers on this machine (--status-url): phases and seconds are Kafka's",
             off=True,
         )
-    if answers.proof is None:
+    if answers.proof is None or (answers.proof.value is None and answers.proof.failed is None):
         found["proof"] = SourceStatus("proof", "proof", _UNPROVEN, off=True)
     else:
         proof = answers.proof.value

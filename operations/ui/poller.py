@@ -181,25 +181,26 @@ class PollGroup:
         ]
         self._own: Poller[Status | None] | None = None
         if not settings.statuses:
-            self._own = Poller(OWN_STATUS, LocalStatusSource(OWN_STATUS, run).ask, every_s, patience_s)
-        self._proof: Poller[Proof] | None = None
-        if settings.proof is not None:
-            self._proof = Poller("proof", ProofSource(settings.proof).ask, _PROOF_EVERY_S, patience_s)
+            self._local = LocalStatusSource(OWN_STATUS, run)
+            self._own = Poller(OWN_STATUS, self._local.ask, every_s, patience_s)
+        last = verdict_file(run.connection.bootstrap, run.group, (run.input, run.output, run.dead_letter))
+        proofs = ProofSource(settings.proof or last, optional=settings.proof is None)
+        self._proof: Poller[Proof | None] = Poller("proof", proofs.ask, _PROOF_EVERY_S, patience_s)
         self._preflight: Poller[list[Finding]] = Poller(
             "preflight", lambda _deadline: preflight.look(run), _PREFLIGHT_EVERY_S, _PREFLIGHT_PATIENCE_S
         )
         self._memory = ViewHistory()
 
     def _pollers(self) -> list[Poller[Any]]:
-        pollers: list[Poller[Any]] = [self._flow, self._tail, self._preflight, *self._statuses]
-        return [*pollers, *(poller for poller in (self._own, self._proof) if poller is not None)]
+        pollers: list[Poller[Any]] = [self._flow, self._tail, self._preflight, *self._statuses, self._proof]
+        return pollers if self._own is None else [*pollers, self._own]
 
     def _told(self) -> tuple[PollResult[Status], ...]:
         """What running programs told; the one on this machine only where there is one."""
         if self._own is None:
             return tuple(status.answer for status in self._statuses)
         own = self._own.answer
-        return () if own.value is None else (cast("PollResult[Status]", own),)
+        return () if own.value is None else (replace(cast("PollResult[Status]", own), name=self._local.url),)
 
     def view(self) -> View:
         """What is known now."""
@@ -207,7 +208,7 @@ class PollGroup:
             self._flow.answer,
             self._tail.answer,
             self._told(),
-            None if self._proof is None else self._proof.answer,
+            self._proof.answer,
             self._preflight.answer,
         )
         now_ms = int(time.time() * 1000)

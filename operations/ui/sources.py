@@ -21,6 +21,7 @@ from brew.kafka.clients import admin, is_cut_off
 from brew.kafka.offsets import log_offsets
 from brew.kafka.raw_log import BatchFetcher, batch_fetcher, source_positions
 from brew.names import quantity
+from brew.observability.local import announced_urls
 from brew.observability.status import Status, from_json
 from brew.offsets import LogOffsets
 from brew.settings import PipelineSettings
@@ -269,15 +270,28 @@ class StatusSource:
 
 
 class LocalStatusSource:
-    """The status of a run on this machine, where one answers that works on the same group, topic and cluster."""
+    """
+    The status of a run on this machine that works on the same group, topic and cluster, where one answers.
 
-    def __init__(self, url: str, run: PipelineSettings) -> None:
-        self._run, self._source = run, StatusSource(url)
+    Runs leave their addresses (`brew.observability.local`); the default port is tried, too.
+    """
+
+    def __init__(self, default: str, run: PipelineSettings) -> None:
+        self._run, self._default = run, default
+        self.url = default
 
     def ask(self, deadline: Deadline) -> Status | None:
-        """None where nothing answers there, or a program that works on something else."""
+        """None where none answers, or only programs that work on something else."""
+        for url in dict.fromkeys([self.url, *announced_urls(), self._default]):
+            found = self._ask(url, deadline)
+            if found is not None:
+                self.url = url
+                return found
+        return None
+
+    def _ask(self, url: str, deadline: Deadline) -> Status | None:
         try:
-            status = self._source.ask(deadline)
+            status = StatusSource(url).ask(deadline)
         except BrewError:
             return None
         run = self._run
@@ -291,14 +305,20 @@ def _servers(bootstrap: str) -> set[str]:
 
 
 class ProofSource:
-    """A file that `proof verify --json` or a campaign wrote; read again when it changes."""
+    """
+    A file that `verify --json` or a campaign wrote; read again when it changes.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    ``optional``: None is told where it is not there, as the verdict of a `verify` on this machine before the first one.
+    """
+
+    def __init__(self, path: Path, *, optional: bool = False) -> None:
+        self._path, self._optional = path, optional
         self._known: tuple[float, int] | None = None
         self._proof: Proof | None = None
 
-    def ask(self, _deadline: Deadline) -> Proof:
+    def ask(self, _deadline: Deadline) -> Proof | None:
+        if self._optional and not self._path.exists():
+            return None
         try:
             now = self._path.stat()
             if self._proof is None or self._known != (now.st_mtime, now.st_size):

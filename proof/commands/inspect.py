@@ -19,6 +19,7 @@ from brew.cli import bootstrap_option
 from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.names import checked_topic
+from brew.observability.local import remember_verdict
 from brew.records import Tiers
 from brew.signals import Stopped
 from proof import log_summary
@@ -252,6 +253,8 @@ def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
     )
     began = time.monotonic()
     report = judge(connected(bootstrap), claim, Deadline(_VERIFY_ASK_S), asked)
+    topics = (options["input"], options["output"], options["dead_letter"])
+    remember_verdict(bootstrap, options["group"], topics, report.document())
     if as_json:
         say_json(report.document())
     else:

@@ -31,7 +31,7 @@ def test_a_row_tells_state_step_rate_position_transaction_and_tail() -> None:
     for word in ("● working", "produce", "812", "3,650", "1,350", "✓ 20 0.25 s 100:4"):
         assert word in row
     assert row.rstrip().endswith("?")
-    assert "not verified yet: make verify" in "\n".join(lines)
+    assert "not verified yet: brew verify (make verify)" in "\n".join(lines)
 
 
 def test_what_is_ill_comes_first_and_what_does_not_fit_is_counted() -> None:
@@ -85,7 +85,8 @@ def test_the_document_holds_what_the_page_shows() -> None:
     assert (row["state"], row["position"], row["step"], row["steps_s"]["produce"]) == ("working", 1350, "produce", 0.2)
     assert row["last_transaction"]["transactional_id"] == "g:in:0"
     assert told["sources"]["flow"]["stale"] is None
-    assert told["sources"]["proof"] == {"asked": False, "said": "not verified yet: make verify"} | dict.fromkeys(
-        ("age_s", "stale")
-    )
+    assert told["sources"]["proof"] == {
+        "asked": False,
+        "said": "not verified yet: brew verify (make verify)",
+    } | dict.fromkeys(("age_s", "stale"))
     assert told["totals"]["transactions"]["open"] == 1

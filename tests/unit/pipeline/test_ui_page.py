@@ -53,7 +53,7 @@ def test_the_first_paint_holds_all_there_is() -> None:
     assert "20 in 0.25 s 100:4" in texts["r0-last"]
     assert "20 aborted" in texts["r0-tail"]
     assert "g:in:0" in texts["transactions"]
-    assert texts["proof"].startswith("not verified yet: make verify")
+    assert texts["proof"].startswith("not verified yet: brew verify (make verify)")
     assert sum(one.tag == "rect" and one.attributes.get("class", "").startswith("step-") for one in seen_page.nodes) > 6
 
 

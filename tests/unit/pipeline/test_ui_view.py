@@ -42,7 +42,7 @@ def test_kafka_alone_tells_rates_and_that_it_works() -> None:
     assert (row.state, row.rate, row.unit, row.position, row.left) == ("working", 50.0, "offsets", 1350, 3650)
     assert (view.totals.rate, view.totals.trace[-1], row.open_s) == (50.0, 50.0, 0.4)
     assert view.source_statuses["status"].off
-    assert view.source_statuses["proof"].said == "not verified yet: make verify"
+    assert view.source_statuses["proof"].said == "not verified yet: brew verify (make verify)"
 
 
 def test_a_blocked_partition_names_who_blocks_it() -> None:
