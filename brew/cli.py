@@ -139,6 +139,16 @@ def _aborted(error: click.Abort, name: str) -> int:
     return _INTERRUPTED_EXIT if interrupted else ExitCode.REFUSED
 
 
+def _stopped(error: Stopped | SystemError, name: str) -> int:
+    """A signal's exception; raised inside a call of a client library, it is the cause of another one."""
+    stopped = error if isinstance(error, Stopped) else error.__cause__
+    if not isinstance(stopped, Stopped):
+        raise error
+    if stopped.code:
+        click.echo(f"{name}: {stopped}", err=True)
+    return stopped.code
+
+
 @handlers_kept()
 def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int:
     """The exit code of one call: what the command returned, or what its error stands for."""
@@ -146,10 +156,8 @@ def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int
     try:
         code = int(command.main(arguments, prog_name=called(name), standalone_mode=False) or 0)
         check_stopped(code)
-    except Stopped as stopped:
-        if stopped.code:
-            click.echo(f"{name}: {stopped}", err=True)
-        return stopped.code
+    except (Stopped, SystemError) as error:
+        return _stopped(error, name)
     except click.Abort as error:
         return _aborted(error, name)
     except click.exceptions.Exit as error:

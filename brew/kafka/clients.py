@@ -234,6 +234,9 @@ def mapped(step: str) -> Iterator[None]:
         # No local here may hold the exception: it holds this frame, and with it each caller's, a producer among them.
         cause = _cause(error)
         if cause is None:
+            # A signal's handler raised inside the client's call: that is what has happened.
+            if isinstance(error, SystemError) and error.__cause__ is not None:
+                raise error.__cause__ from error
             raise
         raise classify(cause, step) from error
 

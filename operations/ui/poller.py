@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from brew.deadline import Deadline
 from brew.errors import BrewError, UsageError
+from brew.observability.local import verdict_file
 from brew.observability.settings import PORT
 from brew.observability.status import Status
 from brew.preflight.finding import Finding

@@ -77,6 +77,22 @@ def test_ctrl_c_ends_a_following_run_with_0(stage: Stage) -> None:
     stage.proven(inputs=20)
 
 
+def test_ctrl_c_on_submit_is_spark_submits_and_the_next_run_heals_it(stage: Stage) -> None:
+    """spark-submit takes our place, and ends with its JVM at once: the next run heals it, as after a crash."""
+    stage.create()
+    stage.seed(ORDERS)
+    with stage.python("pipeline", "submit", *stage.options(), "--master", "local[2]", *SMALL[:2]) as program:
+        program.await_cycle()
+        ran, took = interrupted(program, signal.SIGINT, "group")
+    assert ran.code == 128 + signal.SIGINT, ran.text
+    assert took < LONGEST_STOP_S
+    stage.nobody_left()
+    assert not stage.drained(), "the drain ended before the signal came"
+    stage.drain_alone()
+    stage.nothing_open()
+    stage.proven(inputs=ORDERS)
+
+
 def test_ctrl_c_through_make_leaves_nothing_open(stage: Stage) -> None:
     """The terminal interrupts make, too, which waits for the program and ends by the signal itself."""
     stage.create()

@@ -11,6 +11,7 @@ import pytest
 
 from brew.cli import exit_code_of
 from brew.names import ExitCode
+from brew.signals import Stopped
 
 _DEADLINE_S = 20.0
 # A main thread holds its event's lock for microseconds at a time, so a signal seldom falls into them: held here.
@@ -127,6 +128,17 @@ def test_an_interrupt_that_somebody_elses_handler_took_ends_without_a_trace(capf
 
     assert exit_code_of(program, "program", []) == 128 + signal.SIGINT
     assert capfd.readouterr().err.strip() == "program: stopped by SIGINT"
+
+
+def test_a_signal_inside_a_call_of_a_client_library_is_a_stop(capfd: pytest.CaptureFixture[str]) -> None:
+    """The library says that it returned with an exception set; seen with `show --follow` and SIGTERM."""
+
+    @click.command()
+    def asks() -> None:
+        raise SystemError("list_offsets returned a result with an exception set") from Stopped(signal.SIGTERM)
+
+    assert exit_code_of(asks, "pipeline", []) == 128 + signal.SIGTERM
+    assert capfd.readouterr().err == "pipeline: stopped by SIGTERM\n"
 
 
 def test_a_question_without_an_answer_is_a_refusal(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,99 @@
+"""Programs leave nothing in the temporary folder, and `show --follow` shows what comes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import ROOT, Stage, environment
+from harness.programs import Running
+
+from brew.records import ERROR_REASON
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Stage:
+    made = Stage(broker, names)
+    made.create(2)
+    made.seed(20)
+    return made
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> Path:
+    """An empty temporary folder, for Python and for Java."""
+    made = tmp_path / "temporary"
+    made.mkdir()
+    return made
+
+
+def start(stage: Stage, temporary: Path, *words: str) -> Running:
+    java = f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData"
+    given = {"TMPDIR": str(temporary), "JAVA_TOOL_OPTIONS": java, "XDG_CACHE_HOME": str(temporary.parent / "cache")}
+    return Running([sys.executable, "-m", *words], environment(stage.names.stem) | given)
+
+
+def left(temporary: Path) -> list[str]:
+    return sorted(one.name for one in temporary.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pipeline", "run", "--master", "none"],
+        ["pipeline", "run", "--master", "local[2]"],
+        ["pipeline", "run", "--master", "local[2]", "--reader", "connector"],
+        ["proof", "verify"],
+        ["pipeline", "top", "--once"],
+    ],
+    ids=lambda words: " ".join(words[1:]),
+)
+def test_a_program_leaves_nothing_in_the_temporary_folder(stage: Stage, temporary: Path, words: list[str]) -> None:
+    with start(stage, temporary, *words, *stage.options()) as program:
+        ran = program.wait(120)
+    assert ran.code == 0 or words[1] == "verify", ran.text
+    assert left(temporary) == []
+
+
+def test_the_live_view_leaves_nothing_in_the_temporary_folder(stage: Stage, temporary: Path) -> None:
+    """Looked at once, and told to end."""
+    with start(stage, temporary, "pipeline", "ui", *stage.options(), "--port", "0") as program:
+        line = program.await_line(lambda line: line.startswith("live view at "))
+        with urllib.request.urlopen(line.split()[-1], timeout=20) as page:
+            assert page.status == 200
+        program.terminate()
+        ran = program.wait(60)
+    assert ran.code in {0, 128 + signal.SIGTERM}, ran.text
+    assert left(temporary) == []
+
+
+def test_every_script_removes_its_temporary_folder() -> None:
+    """However it ends: the demos make folders of their own."""
+    made = [script for script in (ROOT / "scripts").glob("*.sh") if "mktemp" in script.read_text()]
+    assert "demo.sh" in [script.name for script in made]
+    assert [script.name for script in made if "trap " not in script.read_text()] == []
+
+
+def test_show_follow_shows_what_is_written_while_it_runs(stage: Stage, temporary: Path) -> None:
+    """Dead letters too: their bytes as they came, and the headers that tell why; it ends with SIGTERM."""
+    stage.seed(4, "--bad-every", "2")
+    with start(
+        stage, temporary, "pipeline", "show", stage.names.dead_letter, "--bootstrap", stage.broker.bootstrap,
+        "--follow", "--json", "--isolation", "read_committed",
+    ) as program:  # fmt: skip
+        stage.drain_alone()
+        program.await_line(lambda line: line.startswith("{"), times=2)
+        found = [json.loads(line) for line in program.told().splitlines() if line.startswith("{")]
+        program.terminate()
+        ran = program.wait(60)
+    assert ran.code in {0, 128 + signal.SIGTERM}, ran.text
+    assert len(found) == 2
+    assert {one["fate"] for one in found} == {"committed"}
+    assert all(ERROR_REASON in dict(one["headers"]) for one in found)
+    assert left(temporary) == []
