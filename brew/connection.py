@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from brew import sasl
 from brew.errors import Refused, UsageError
 
 MASK = "***"
@@ -42,10 +43,11 @@ MAX_BYTES = 64 * 1024
 PASSWORD, KEY_PASSWORD = "sasl.password", "ssl.key.password"
 CA, CERTIFICATE, KEY = "ssl.ca.location", "ssl.certificate.location", "ssl.key.location"
 PROTOCOL, MECHANISM, USERNAME = "security.protocol", "sasl.mechanism", "sasl.username"
-SECRETS = frozenset({PASSWORD, KEY_PASSWORD})
-FILES = frozenset({CA, CERTIFICATE, KEY})
+SECRETS = frozenset({PASSWORD, KEY_PASSWORD, sasl.CLIENT_SECRET})
+FILES = frozenset({CA, CERTIFICATE, KEY, sasl.TOKEN_CA})
 SCRAM = ("SCRAM-SHA-512", "SCRAM-SHA-256")
-MECHANISMS = (*SCRAM, "PLAIN")
+_BY_PASSWORD = (*SCRAM, "PLAIN")
+MECHANISMS = (*_BY_PASSWORD, sasl.OAUTHBEARER, sasl.GSSAPI)
 
 # Name -> the only values that are let through; None: any.
 ALLOWED: Mapping[str, tuple[str, ...] | None] = {
@@ -63,6 +65,7 @@ ALLOWED: Mapping[str, tuple[str, ...] | None] = {
     "client.id": None,
     "broker.address.family": ("any", "v4", "v6"),
     "socket.keepalive.enable": ("true", "false"),
+    **sasl.ALLOWED,
 }
 
 _OPTION = "it belongs to a program's own options (--help)"
@@ -153,8 +156,6 @@ def parse(text: str, where: str) -> dict[str, ConfigLine]:
 def _check_name(at: str, name: str) -> None:
     if name in REFUSED:
         raise UsageError(f"{at}: {name}={MASK} is refused: {REFUSED[name]}")
-    if name.startswith("sasl.oauthbearer"):
-        raise UsageError(f"{at}: {name}={MASK} is refused: tokens are not supported; use SCRAM, PLAIN or certificates")
     if name not in ALLOWED:
         known = name if name.isprintable() and len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]!r}..."
         raise UsageError(f"{at}: {known}={MASK} is not on the list of settings that are let through: {_list()}")
@@ -173,7 +174,11 @@ def _checked_value(at: str, name: str, value: str) -> str:
     if not value.isprintable():
         raise UsageError(f"{at}: {name}={MASK} holds a control character; take it out")
     choices = ALLOWED[name]
-    if choices is None or value.startswith("${"):
+    if value.startswith("${"):
+        return value
+    if (wrong := sasl.wrong_value(name, value)) is not None:
+        raise UsageError(f"{at}: {name}={MASK} is refused: {wrong}")
+    if choices is None:
         return value
     for choice in choices:
         if value.casefold() == choice.casefold():
@@ -192,16 +197,15 @@ def check_together(found: Mapping[str, ConfigLine], where: str) -> None:
     """
     protocol = found[PROTOCOL].value if PROTOCOL in found else "PLAINTEXT"
     mechanism = next((name for name in (MECHANISM, "sasl.mechanisms") if name in found), None)
-    sasl = sorted(name for name in found if name.startswith("sasl."))
+    login = sorted(name for name in found if name.startswith("sasl."))
     ssl = sorted(name for name in found if name.startswith("ssl."))
     if protocol == "SASL_SSL":
-        missing = [name for name in (USERNAME, PASSWORD) if name not in found]
-        missing += [] if mechanism else [MECHANISM]
+        missing = _missing(found, None if mechanism is None else found[mechanism].value)
         if missing:
             raise UsageError(f"{where}: {PROTOCOL}=SASL_SSL needs {', '.join(missing)}, too")
-    elif sasl:
+    elif login:
         raise UsageError(
-            f"{where}:{found[sasl[0]].number}: {sasl[0]} has no effect with {PROTOCOL}={protocol}; set SASL_SSL"
+            f"{where}:{found[login[0]].number}: {login[0]} has no effect with {PROTOCOL}={protocol}; set SASL_SSL"
         )
     if protocol == "PLAINTEXT" and ssl:
         raise UsageError(
@@ -211,6 +215,13 @@ def check_together(found: Mapping[str, ConfigLine], where: str) -> None:
     if len(pair) == 1:
         have, lack = pair.pop(), ({CERTIFICATE, KEY} - set(found)).pop()
         raise UsageError(f"{where}:{found[have].number}: {have} needs {lack}, too")
+
+
+def _missing(found: Mapping[str, ConfigLine], mechanism: str | None) -> list[str]:
+    if mechanism in {sasl.OAUTHBEARER, sasl.GSSAPI}:
+        return sasl.missing(mechanism, {name: line.value for name, line in found.items()})
+    needed = (USERNAME, PASSWORD) if mechanism else (USERNAME, PASSWORD, MECHANISM)
+    return [name for name in needed if name not in found]
 
 
 CLIENT_CONFIG = "BREW_CLIENT_CONFIG"
@@ -240,6 +251,8 @@ class Connection:
         named = self.properties.get("sasl.username")
         if named is not None:
             return f"User:{named}"
+        if (owner := sasl.owner(self.properties)) is not None:
+            return owner
         if "ssl.certificate.location" in self.properties:
             return f"the owner of {self.properties['ssl.certificate.location']}"
         return "User:ANONYMOUS"
@@ -267,8 +280,11 @@ def java_settings(connection: Connection) -> dict[str, str]:
     settings = {java: str(ours[name]) for name, java in _SAME.items() if name in ours}
     mechanism = ours.get(MECHANISM) or ours.get("sasl.mechanisms")
     if mechanism is not None:
-        settings["sasl.mechanism"] = str(mechanism)
-        settings["sasl.jaas.config"] = jaas(str(mechanism), str(ours[USERNAME]), str(ours[PASSWORD]))
+        if mechanism in _BY_PASSWORD:
+            settings["sasl.mechanism"] = str(mechanism)
+            settings["sasl.jaas.config"] = jaas(str(mechanism), str(ours[USERNAME]), str(ours[PASSWORD]))
+        else:
+            settings |= sasl.java_settings(str(mechanism), ours)
     if CA in ours:
         settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(ours[CA])}
     if CERTIFICATE in ours:
@@ -283,16 +299,8 @@ def java_settings(connection: Connection) -> dict[str, str]:
 
 
 def jaas(mechanism: str, user: str, password: str) -> str:
-    """
-    One login of JAAS.
-
-    Kafka reads it with Java's StreamTokenizer: between quotes a backslash begins an escape, and a quote ends the text.
-    """
-    return f"{_MODULES[mechanism]} required username={_quoted(user)} password={_quoted(password)};"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    """One login of JAAS, by password."""
+    return f"{_MODULES[mechanism]} required username={sasl.quoted(user)} password={sasl.quoted(password)};"
 
 
 def java_properties(settings: Mapping[str, str]) -> str:

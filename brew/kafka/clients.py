@@ -15,7 +15,8 @@ from confluent_kafka.admin import AdminClient
 from brew.acl import advice
 from brew.connection import Connection
 from brew.deadline import Deadline, delivery_ms
-from brew.errors import BrewError, Denied, Retriable, Unreachable, classify
+from brew.errors import BrewError, Denied, Refused, Retriable, Unreachable, classify
+from brew.kafka.oauth import client_settings
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.signals import interruptible
 
@@ -77,7 +78,7 @@ _ACCESS_ERRORS = {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001 -
 
 
 def _base(connection: Connection) -> dict[str, object]:
-    return {"bootstrap.servers": connection.bootstrap, "logger": LOG, **_QUICK, **connection.settings()}
+    return {"bootstrap.servers": connection.bootstrap, "logger": LOG, **_QUICK, **client_settings(connection)}
 
 
 def producer(
@@ -150,7 +151,15 @@ def reach(connection: Connection, deadline: Deadline, *, explain: bool = True) -
         Denied: one is there, and does not let us in, or is not to be trusted.
     """
     noes, look_s = ConnectionFailures(), _LOOK_S
-    client = admin(connection, error_cb=noes)
+    try:
+        client = admin(connection, error_cb=noes)
+    except KafkaException as error:
+        if "No provider for SASL mechanism" not in str(error):
+            raise
+        raise Refused(
+            f"this confluent-kafka was built without {connection.properties.get('sasl.mechanism')}: Kerberos takes one "
+            "that is built where librdkafka has libsasl2 (pip install --no-binary confluent-kafka confluent-kafka)"
+        ) from error
     try:
         while True:
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,8 @@ from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
 from brew.errors import BrewError, DeadlineExceeded, Fatal, Refused, Retriable
 from brew.kafka.clients import reach
+from brew.kafka.oauth import token, uses_tokens
+from brew.sasl import extensions
 
 with warnings.catch_warnings():
     # The library reads its message schemas with a deprecated function while it is imported.
@@ -197,6 +199,7 @@ with warnings.catch_warnings():
     from kafka import TopicPartition as AdminPartition
     from kafka.errors import KafkaError as PlainKafkaError
     from kafka.errors import KafkaTimeoutError, RetriableError, TransactionalIdNotFoundError, UnsupportedVersionError
+    from kafka.net.sasl.oauth import AbstractTokenProvider
 
 
 _FETCH_S = 60.0
@@ -216,6 +219,7 @@ _SECURITY = {
     "ssl.certificate.location": "ssl_certfile",
     "ssl.key.location": "ssl_keyfile",
     "ssl.key.password": "ssl_password",
+    "sasl.kerberos.service.name": "sasl_kerberos_service_name",
 }
 
 
@@ -360,13 +364,29 @@ class NoSuchId(Fatal):
     """The coordinator doesn't know the transactional id any more."""
 
 
+class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # the library has no types
+    """Tokens of a connection's login; the library asks for one whenever it connects."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._settings = settings
+
+    def token(self) -> str:
+        return token(self._settings).text
+
+    def extensions(self) -> dict[str, str]:
+        return extensions(self._settings)
+
+
 def open_admin(connection: Connection, deadline: Deadline, request_s: float | None = None) -> KafkaAdminClient:
     """A client that its user closes; one request of it may take ``request_s``, or what ``deadline`` has left."""
     # librdkafka tells who is there and does not let us in; to kafka-python that, too, is a time that has passed.
     reach(connection, deadline, explain=False)
     left_ms = max(1, int(deadline.remaining_s() * 1000))
     settings = connection.settings()
-    security = {theirs: settings[ours] for ours, theirs in _SECURITY.items() if ours in settings}
+    security: dict[str, Any] = {theirs: settings[ours] for ours, theirs in _SECURITY.items() if ours in settings}
+    if uses_tokens(settings):
+        security["sasl_oauth_token_provider"] = _TokenProvider(settings)
     with _mapped_error(f"connect to {connection.bootstrap}"):
         return KafkaPythonAdmin(
             bootstrap_servers=connection.bootstrap.split(","),

@@ -32,7 +32,7 @@ WEAKENS = (
     "ssl.providers",
     "debug",
     "sasl.jaas.config",
-    "sasl.oauthbearer.config",
+    "sasl.kerberos.kinit.cmd",
 )
 
 
@@ -69,7 +69,8 @@ def test_no_setting_is_both_let_through_and_refused() -> None:
         ("security.protocol=SASL_PLAINTEXT", "for everyone on the way to read"),
         ("ssl.endpoint.identification.algorithm=none", "it has to be https"),
         ("enable.ssl.certificate.verification=false", "anybody could pose as a broker"),
-        ("sasl.mechanism=GSSAPI", "one of SCRAM-SHA-512, SCRAM-SHA-256, PLAIN"),
+        ("sasl.mechanism=DIGEST", "one of SCRAM-SHA-512, SCRAM-SHA-256, PLAIN, OAUTHBEARER, GSSAPI"),
+        ("sasl.oauthbearer.config=x", "not on the list"),
         ("sasl.username=a\nsasl.username=b", "stands in line 1, too"),
     ],
 )

@@ -26,10 +26,7 @@ def sentence(text: str) -> str:
         ("a" * 60 + "=1", f"f:1: {'a' * 60}{LIST}"),
         ("a" * 61 + "=1", f"f:1: '{'a' * 60}'...{LIST}"),
         ("a\x07b=1", rf"f:1: 'a\x07b'...{LIST}"),
-        (
-            "sasl.oauthbearer=1",
-            "f:1: sasl.oauthbearer=*** is refused: tokens are not supported; use SCRAM, PLAIN or certificates",
-        ),
+        ("sasl.oauthbearer=1", f"f:1: sasl.oauthbearer{LIST}"),
         ("client.id=\nacks=1", "f:1: client.id has no value; write one, or leave the line out"),
         ("client.id=a\x07", "f:1: client.id=*** holds a control character; take it out"),
         ("client.id=a\n#\nclient.id=b", "f:3: client.id stands in line 1, too; leave one of them"),
