@@ -161,5 +161,6 @@ def message(point: CrashPoint, enriched: int, rejected: int) -> str:
     if point in _COMMITTED:
         return f"💥 crash after commit: {quantity(enriched, 'record')} committed{also}, not reported"
     if point is CrashPoint.COMMIT_IN_FLIGHT:
-        return f"💥 crash with the commit in flight: {quantity(enriched, 'record')} in output log{also}, outcome unknown"
+        records = quantity(enriched, "record")
+        return f"💥 crash with the commit in flight: {records} in output log{also}, outcome unknown"
     return f"💥 crash before commit: {quantity(enriched, 'record')} already in output log{also}"

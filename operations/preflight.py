@@ -17,7 +17,7 @@ from brew.errors import BrewError
 from brew.kafka.cluster import ClusterQueries
 from brew.kafka.cluster_details import controller_ahead_s, level, may_describe
 from brew.kafka.transaction import MESSAGE_MAX_BYTES
-from brew.names import ExitCode, TransactionalId
+from brew.names import ExitCode, TransactionalId, quantity
 from brew.options import run_options, settings_of
 from brew.preflight import checks, timeouts
 from brew.preflight.checks import chain_of, positions, roles, run_checks
@@ -34,15 +34,19 @@ _MARKS = {
     Severity.UNSAFE: ("✗", "bold red"),
 }
 
+_WORST_FIRST = (Severity.UNSAFE, Severity.WARNING, Severity.UNKNOWN, Severity.OK)
+
 _EPILOG = """\b
 Examples:
-  python -m pipeline preflight
-  python -m pipeline preflight --output orders.enriched --transaction-timeout 120 --json
+  python -m pipeline preflight                       what is not right
+  python -m pipeline preflight --all                 every check
+  python -m pipeline preflight --output orders.enriched --json
   python -m pipeline preflight --explain-timeouts --transaction-timeout 120
-  python -m pipeline run --allow output-replication            run although that check says unsafe
+  python -m pipeline run --allow output-replication  although it is unsafe
 
 \b
-Exit codes: 0 nothing unsafe, 3 unsafe (a run would refuse) or out of reach, 64 wrong usage."""
+Exit codes: 0 nothing unsafe, 3 unsafe (a run would refuse) or out of reach,
+  64 wrong usage."""
 
 
 @click.command("preflight", epilog=_EPILOG)
@@ -51,17 +55,22 @@ Exit codes: 0 nothing unsafe, 3 unsafe (a run would refuse) or out of reach, 64 
     "--explain-timeouts",
     "explain",
     is_flag=True,
-    help="Instead tell what waits for how long, who sets it, and what happens when it is over.",
+    help="Show all time-outs; what waits for how long, who sets it, and what happens when it is over.",
 )
+@click.option("--all", "everything", is_flag=True, help="Show the checks that passed, too.")
 @json_option
 @advised()
-def preflight(*, explain: bool, as_json: bool, **option: Any) -> ExitCode:
-    """Check all that the promise needs of the cluster, with the options of a run; writes nothing."""
+def preflight(*, explain: bool, everything: bool, as_json: bool, **option: Any) -> ExitCode:
+    """
+    Check all that the promise needs of the cluster, with the options of a run; writes nothing.
+
+    Shows what is unsafe first, then warnings and what could not be looked up.
+    """
     settings = settings_of(option)
     connected(settings.connection.bootstrap)
     if explain:
         return _explain(settings, as_json=as_json)
-    findings = look(settings)
+    findings = sorted(look(settings), key=lambda finding: _WORST_FIRST.index(finding.severity))
     left = [
         finding for finding in findings if finding.severity is Severity.UNSAFE and finding.name not in settings.allow
     ]
@@ -71,13 +80,18 @@ def preflight(*, explain: bool, as_json: bool, **option: Any) -> ExitCode:
         document = {"refuses": bool(left), "counts": counts, "allowed": allowed}
         print_json(document | {"findings": [finding.document() for finding in findings]})
     else:
-        show(findings_table(findings))
-        summary = ", ".join(
-            f"{counts[severity.value]} {severity.value}" for severity in Severity if counts[severity.value]
-        )
+        shown = findings if everything else [one for one in findings if one.severity is not Severity.OK]
+        if shown:
+            show(findings_table(shown))
+        summary = ", ".join(_counted(counts[one.value], one) for one in _WORST_FIRST if counts[one.value])
         names = ", ".join(finding.name for finding in left)
-        click.echo(f"{summary}; " + (f"a run refuses: {names}" if left else "a run goes on"))
+        more = " (--all shows every check)" if len(shown) < len(findings) else ""
+        click.echo(f"{summary}; " + (f"a run refuses: {names}" if left else "a run goes on") + more)
     return ExitCode.REFUSED if left else ExitCode.DONE
+
+
+def _counted(number: int, severity: Severity) -> str:
+    return quantity(number, "warning") if severity is Severity.WARNING else f"{number} {severity.value}"
 
 
 def _explain(settings: PipelineSettings, *, as_json: bool) -> ExitCode:

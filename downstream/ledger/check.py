@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, NoReturn, TypeGuard
 
 import psycopg
 
-from brew.names import quantity
 from brew.errors import Refused
 from brew.kafka.log_reader import LogRecord
+from brew.names import quantity
 from brew.records import DISCOUNTS
 from downstream.check import Findings, topic_snapshot
 from downstream.consume.handler import LoopSettings

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import psycopg
 import redis
 
-from brew.names import quantity
 from brew.errors import Refused
+from brew.names import quantity
 from downstream.check import Findings, topic_snapshot
 from downstream.consume.handler import LoopSettings
 from downstream.postgres import DatabaseSettings, connect

@@ -140,6 +140,7 @@ def _document(result: RunResult, seconds: float) -> dict[str, float]:
 def _text(summary: dict[str, float]) -> str:
     again = summary["fenced"] + summary["failed"]
     return (
-        f"{quantity(summary['orders'], 'order')} in {quantity(summary['transactions'], 'transaction')}, {again} tried again, "
+        f"{quantity(summary['orders'], 'order')} in {quantity(summary['transactions'], 'transaction')}, "
+        f"{again} tried again, "
         f"{quantity(summary['restored'], 'record')} restored, {summary['seconds']:.1f} s"
     )

@@ -223,6 +223,7 @@ def _make_dead_letter_topic(connection: Connection, topic: str, dead_letter: str
 
 def _text(summary: dict[str, float]) -> str:
     return (
-        f"{quantity(summary['calls'], 'call')}, {summary['retries']} retries, {quantity(summary['dead_letters'], 'dead letter')}, "
+        f"{quantity(summary['calls'], 'call')}, {summary['retries']} retries, "
+        f"{quantity(summary['dead_letters'], 'dead letter')}, "
         f"{summary['seconds']:.1f} s"
     )
