@@ -205,12 +205,10 @@ class SharedTransaction:
             except KafkaFailure as error:
                 self.close()  # it may know a coordinator that is none any more
                 raise Retriable(str(error)) from error
-            for code in _codes(told):
-                if code:
-                    error = errors.for_code(code)
-                    if not issubclass(error, _SAME_CONNECTION):
-                        self.close()
-                    raise self._failure(step, error)
+            for answer in map(errors.for_code, filter(None, _codes(told))):
+                if not issubclass(answer, _SAME_CONNECTION):
+                    self.close()
+                raise self._failure(step, answer)
             return told
 
         return retry_until(once, step, deadline, _PAUSE_S)

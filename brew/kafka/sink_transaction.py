@@ -98,7 +98,7 @@ def check_brokers(connection: Connection, deadline: Deadline) -> None:
 
 def last_in_topic(connection: Connection, topic: str, group: str, header: str, wanted: tuple[str, bytes]) -> int | None:
     """
-    The highest number in ``header`` among the topic's last records that carry the header ``wanted``; None for none.
+    The highest number in ``header`` among the topic's last records with the header ``wanted``; None for none.
 
     Raises:
         DeadlineExceeded: the ends of the partitions could not be read in time.
