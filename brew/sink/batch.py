@@ -84,7 +84,7 @@ class SinkCrash:
     processes: tuple[int, ...] = ()
 
     def at(self, point: CrashPoint, batch_id: int, transaction: Transaction | None = None) -> None:
-        if (point, batch_id) != (self.point, self.batch_id):
+        if (point, batch_id) != (self.point, self.batch_id) or _is_repeated():
             return
         if point is CrashPoint.COMMIT_IN_FLIGHT and transaction is not None:
             with contextlib.suppress(BrewError):  # no answer in time is what this point is about
@@ -92,6 +92,14 @@ class SinkCrash:
         # Ourselves last: Python's driver first, since it would tell of a JVM that is gone.
         for process in (*(one for one in self.processes if one != os.getpid()), os.getpid()):
             os.kill(process, signal.SIGKILL)
+
+
+def _is_repeated() -> bool:
+    """Whether Spark runs this task again; a crash strikes once."""
+    from pyspark import TaskContext  # noqa: PLC0415 - only for crashes on purpose
+
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
 
 
 @dataclass(frozen=True, slots=True)
