@@ -17,7 +17,7 @@ from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import committed_by, log_offsets, offsets_at
 from brew.kafka.raw_log import offset_batches, offsets_partition
 from brew.kafka.transactions_admin import TransactionsAdmin
-from brew.names import READ_UNCOMMITTED
+from brew.names import READ_UNCOMMITTED, SINK_BATCH, SINK_NAME
 from brew.offsets import LogOffsets, SourcePosition
 from operations.dlq.dead_letter import DeadLetter
 from operations.explain.verdict import Copy, Order, OrderHistory, link_replays
@@ -95,7 +95,7 @@ class OrderSearch:
             return SourcePosition(topic, partition, offset)
         source = None if record is None else SourcePosition.of(record.headers())
         if source is None:
-            what = "no record is there (a marker, or gone)" if record is None else "it carries no source headers"
+            what = "no record is there (a marker, or gone)" if record is None else _unsourced(record)
             raise Refused(f"{topic}/{partition}/{offset}: {what}; name a place on {self.places.input}, or a key")
         return source
 
@@ -269,6 +269,17 @@ def _with_originals(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> lis
             positions[origin] = None
             new.append(origin)
     return list(positions)
+
+
+def _unsourced(record: LogRecord) -> str:
+    """Who wrote a record that names no source: a sink names its batch."""
+    headers = {name: printable((value or b"").decode("utf-8", "replace")) for name, value in record.headers() or ()}
+    if SINK_NAME not in headers or SINK_BATCH not in headers:
+        return "it carries no source headers"
+    return (
+        f"it was written by batch {headers[SINK_BATCH]} of sink {headers[SINK_NAME]}, by a query that may have made it "
+        "of any number of records"
+    )
 
 
 def _original(tracer: OrderSearch, record: LogRecord | None) -> SourcePosition | None:

@@ -19,8 +19,8 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka import topics
 from brew.kafka.committed_offset import locator
+from brew.names import SINK_BATCH, SINK_NAME
 from brew.offsets import Committed
-from brew.sink.position import HEADER_BATCH, HEADER_SINK
 
 from .pipeline import Stage, spark_here
 from .transactions import STEP_S
@@ -113,8 +113,8 @@ class SinkStage:
         found: Counter[int] = Counter()
         for one in self.stage.records(self.stage.names.output):
             headers = dict(one.headers() or ())
-            assert headers[HEADER_SINK] == self.name.encode()
-            found[int(headers[HEADER_BATCH] or b"")] += 1
+            assert headers[SINK_NAME] == self.name.encode()
+            found[int(headers[SINK_BATCH] or b"")] += 1
         return found
 
     def position(self, group: str | None = None, topic: str | None = None) -> Committed | None:
