@@ -59,7 +59,7 @@ class ExactlyOnceSink:
         query = df.select("key", "value").writeStream.foreachBatch(sink).option("checkpointLocation", path).start()
 
     Columns as Spark's own Kafka sink has them: `value`, and optional `key`, `topic`, `partition`, `headers`. Any query
-    and output mode; functions may give something else each time. See docs/guide/sink.md for the limits.
+    and output mode; functions may give something else each time. The limits are in docs/decisions/0015.
 
     ``name``: unique among the sinks of a cluster; the transactional id, and the group that holds the position.
     ``topic``: where all rows go, before a column of that name.

@@ -10,12 +10,14 @@ import pytest
 from aiokafka.partitioner import murmur2
 from harness.brokers import Broker
 from harness.names import Names
+from harness.operate import asked, pipeline
 from harness.pipeline import Stage
 from harness.sinks import WORDS, SinkStage
 from pyspark.sql import functions as sf
 
 import brew
 from brew.errors import Refused, UsageError
+from brew.names import ExitCode
 from brew.sink.position import Mark
 
 BOTH = pytest.mark.parametrize("writers", [1, "tasks"], ids=["one", "tasks"])
@@ -168,15 +170,28 @@ def test_an_empty_batch_moves_the_position(make: Any, writers: Any) -> None:
 
 
 @BOTH
-def test_the_sources_offsets_are_committed_with_the_batch(make: Any, writers: Any) -> None:
-    """So that lag tools see the query; nobody reads them for the promise."""
+def test_the_sources_offsets_are_committed_with_the_batch_so_that_lag_tools_see_the_query(
+    make: Any, writers: Any
+) -> None:
+    """Nobody reads them for the promise."""
     it = make(writers)
     it.feed(90)
-    people = f"{it.name}.lag"
-    it.run(it.copied(), it.sink(source_group=people))
-    seen = it.position(people, it.stage.names.input)
-    assert seen is not None
-    assert seen.offset == it.stage.logs(it.stage.names.input)[0].end
+    it.run(it.copied(), it.sink(name=f"{it.name}.sink", source_group=it.name))
+    assert it.stage.committed() == {p: log.end for p, log in it.stage.logs(it.stage.names.input).items()}
+    it.feed(6, start=90)
+    told = asked(it.stage, "lag", "--interval", "0.1")
+    assert [row["remaining"] for row in told["partitions"]] == [2, 2, 2]
+
+
+def test_explain_tells_which_batch_wrote_a_record(make: Any) -> None:
+    it = make()
+    it.feed(3)
+    it.run(it.copied(), it.sink())
+    record = it.stage.records(it.stage.names.output)[0]
+    place = f"{it.stage.names.output}/{record.partition()}/{record.offset()}"
+    code, text = pipeline(it.stage, "explain", place)
+    assert code == ExitCode.REFUSED
+    assert f"it was written by batch 0 of sink {it.name}" in " ".join(text.split())
 
 
 @BOTH
