@@ -14,6 +14,7 @@ from harness.operate import asked, pipeline
 from harness.pipeline import Stage
 from harness.sinks import WORDS, SinkStage
 from pyspark.sql import functions as sf
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 import brew
 from brew.errors import Refused, UsageError
@@ -145,6 +146,43 @@ def test_a_batch_that_came_to_nothing_is_written_by_the_next_attempt(make: Any, 
     it.run(it.copied(), twice)
     assert (it.values(), failed) == (each(30), [0])
     it.stage.nothing_open(it.stage.names.output)
+
+
+@pytest.fixture
+def shuffles(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tasks each shuffle of a sink had."""
+    found, whole = list[int](), ClassicFrame.repartitionById
+
+    def noted(self: Any, count: int, column: Any) -> Any:
+        found.append(count)
+        return whole(self, count, column)
+
+    monkeypatch.setattr(ClassicFrame, "repartitionById", noted)
+    return found
+
+
+def test_a_copy_that_keeps_its_partitions_is_not_shuffled(make: Any, shuffles: list[int]) -> None:
+    it = make("tasks")
+    it.feed(90)
+    it.run(it.source().select("key", "value", "partition"), it.sink())
+    assert it.values() == each(90)
+    assert shuffles == []
+    records = it.stage.records(it.stage.names.output)
+    assert {one.partition() == int(one.value() or b"") % 3 for one in records} == {True}
+
+
+def test_rows_of_one_partition_in_two_tasks_end_the_batch_which_is_shuffled_then(
+    make: Any, shuffles: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Brokers take the second task's first records for duplicates of the first one's, and say nothing."""
+    it = make("tasks")
+    it.feed(90)
+    with caplog.at_level("INFO", "brew.sink"):
+        it.run(it.source().select("key", "value", sf.lit(1).alias("partition")), it.sink())
+    assert it.values() == each(90)
+    assert len(shuffles) == 1
+    assert "two tasks wrote to" in caplog.text
+    assert {one.partition() for one in it.stage.records(it.stage.names.output)} == {1}
 
 
 @BOTH
