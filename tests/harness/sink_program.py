@@ -1,10 +1,8 @@
-"""A query through the sink as a program of its own, to be killed: `python -m harness.sink_program` and JSON."""
+"""A query through the sink as a program of its own, to be killed: `main` with what it is told, as JSON."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 
 from brew.names import CrashPoint
@@ -23,8 +21,3 @@ def main(told: str) -> None:
     crash = SinkCrash(CrashPoint(said["point"]), said["batch"])
     stage.run(stage.counted(most=said["most"]), stage.sink(_crash=crash), "update")
     print("ended", flush=True)
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -18,7 +18,9 @@ from harness.sinks import WORDS, SinkStage
 from brew.names import CrashMode, CrashPoint
 from brew.sink.batch import SinkCrash
 
-ROWS, MOST, CRASHED = 120, 40, 1
+TESTS = Path(__file__).parents[1]
+PROGRAM = f"import sys; sys.path.insert(1, {str(TESTS)!r}); from harness.sink_program import main; main(sys.argv[1])"
+ROWS, MOST, CRASHED = 120, 60, 1  # in each batch 20 offsets of each partition: every word is in it
 OUT = {CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT}
 OPEN = {CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS}
 BOTH = pytest.mark.parametrize("writers", [1, "tasks"], ids=["one", "tasks"])
@@ -53,7 +55,7 @@ def test_a_driver_killed_at_a_crash_point_leaves_each_batch_whole_or_absent(
     it = make(writers)
     said = {"bootstrap": it.stage.broker.bootstrap, "stem": it.stage.names.stem, "folder": str(it.folder)}
     said |= {"writers": writers, "point": point, "batch": CRASHED, "most": MOST}
-    ran = it.stage.run([sys.executable, "-m", "harness.sink_program", json.dumps(said)])
+    ran = it.stage.run([sys.executable, "-c", PROGRAM, json.dumps(said)])
     assert ran.code == -signal.SIGKILL, ran.text
     whole(it)
     if point is not CrashPoint.COMMIT_IN_FLIGHT:
