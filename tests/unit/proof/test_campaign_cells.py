@@ -1,24 +1,178 @@
-"""The cells' twins over the direct reader: the same but for the reader, and seen to hold what only that one holds."""
+"""The fault matrix as a list, over both readers, how a cell is judged, and the file of its results."""
 
 from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
+from collections import Counter
+from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
 from brew.deadline import Deadline
-from proof.campaign import matrix, runner
+from brew.errors import UsageError
+from brew.journal import Journal, Step
+from brew.names import CrashPoint
+from proof.campaign import matrix, result, runner
 from proof.campaign.cell import Cell, Need
 from proof.campaign.cluster import ExternalCluster
 from proof.campaign.effects import HOLDERS, holders
+from proof.campaign.journals import Journals
 from proof.campaign.programs import Program, Programs
-from proof.campaign.stage import CellEnvironment
+from proof.campaign.result import Result
+from proof.campaign.stage import CellEnvironment, StalledError
 
 QUIET = Cell("T-quiet", "T", "nothing", "nobody", "never", lambda _stage: None)
+ROWS = {f"F{n:02d}" for n in (*range(1, 6), 8, 10, *range(14, 20), *range(21, 34), 35, 38)}
+
+
+def _stage(folder: Path, cell: Cell, program: tuple[str, ...] = ()) -> CellEnvironment:
+    return CellEnvironment(
+        *(cell, 1, ExternalCluster("nowhere:1"), folder, Programs(folder), Deadline(20)), kills=3, program=program
+    )
+
+
+def _result(cell: str, seed: int = 1, verdict: str = "proven") -> Result:
+    return Result(cell, "F01", "SIGKILL", "writer", "here", "writer", seed, verdict, "2026-01-01", 1.0, None)
+
+
+def test_a_wait_for_a_writer_that_has_crashed_ends_at_once(tmp_path: Path) -> None:
+    """It will never commit again; a writer that is gone some other way may have been meant to be."""
+    stage = replace(_stage(tmp_path, QUIET), program=("sh", "-c", "kill -SEGV $$"))
+    gone = replace(_stage(tmp_path, QUIET), program=("sh", "-c", "exit 3"), deadline=Deadline(0.2))
+    for one in (stage, gone):
+        one.writer().wait(Deadline(10))
+    with pytest.raises(StalledError, match=r"a commit: writer-1 ended with SIGSEGV"):
+        stage.until(lambda: False, "a commit")
+    with pytest.raises(StalledError, match=r"a commit: not within"):
+        gone.until(lambda: False, "a commit")
+
+
+def test_every_row_has_cells_and_no_name_is_given_twice() -> None:
+    """A result is known by its cell's name."""
+    cells = matrix.cells()
+    assert [name for name, count in Counter(cell.name for cell in cells).items() if count > 1] == []
+    assert {cell.row for cell in cells} >= ROWS
+    assert {cell.moment for cell in cells} >= set(CrashPoint)
+
+
+def test_cells_are_chosen_by_name_row_or_mark() -> None:
+    """In the order of the matrix, each once."""
+    assert [cell.name for cell in matrix.chosen(["F01-after-flush-w*", "F01-after-f*-writer-connector"])] == [
+        "F01-after-fence-writer-connector",
+        "F01-after-flush-writer-connector",
+        "F01-after-flush-writer-direct",
+    ]
+    assert {cell.row for cell in matrix.chosen(["F14"])} == {"F14"}
+    assert all("prove" in cell.marks for cell in matrix.chosen(["prove"]))
+    assert matrix.chosen([]) == matrix.cells()
+
+
+def test_a_pattern_without_a_cell_is_a_mistake() -> None:
+    """A typing error must not look like a campaign without violations."""
+    with pytest.raises(UsageError, match="F77"):
+        matrix.chosen(["F01*", "F77*"])
+
+
+def test_a_cell_whose_fault_did_not_happen_shows_nothing(tmp_path: Path) -> None:
+    """Too few kills are a doubt; as many as needed are none, and 0 stands for as many as were asked for."""
+    stage = _stage(tmp_path, replace(QUIET, needed={"kills": 0, "cuts": 1}))
+    stage.fire("kills", 2)
+    stage.fire("cuts")
+    judged = runner.Judgement()
+    runner.guard(stage, judged)
+    assert judged.verdict == "inconclusive"
+    assert [doubt for doubt in judged.doubts if "silent-fault: kills 2 of 3" in doubt]
+
+    stage.fire("kills")
+    enough = runner.Judgement()
+    runner.guard(stage, enough)
+    assert enough.verdict == "proven"
+
+
+def test_recoveries_over_the_bound_are_a_stall(tmp_path: Path) -> None:
+    """The last good and the first bad second; slack moves the bound, and the result says so."""
+    stage = _stage(tmp_path, replace(QUIET, bound_s=2.0))
+    stage.recovery_s = [0.1, 2.0]
+    good = runner.Judgement()
+    runner.guard(stage, good)
+    assert good.verdict == "proven"
+
+    stage.recovery_s = [0.1, 2.1]
+    bad = runner.Judgement()
+    runner.guard(stage, bad)
+    assert [anomaly["name"] for anomaly in bad.anomalies] == ["stall"]
+
+    stage.slack = 2.0
+    slow = runner.Judgement()
+    runner.guard(stage, slow)
+    assert (slow.verdict, stage.bound_s) == ("proven", 4.0)
+
+
+def test_an_anomaly_outweighs_a_doubt() -> None:
+    """What was seen wrong stays wrong, whatever else could not be told."""
+    judged = runner.Judgement(doubts=["who knows"])
+    judged.stalled("nothing moved")
+    assert judged.verdict == "violated"
+
+
+def test_results_are_read_back_without_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    """`--resume` runs that cell again."""
+    result.append(tmp_path, _result("a"))
+    result.append(tmp_path, _result("b", verdict="violated"))
+    with (tmp_path / result.LINES).open("a") as file:
+        file.write('{"cell": "c", "ro')
+    found = result.finished(tmp_path)
+    assert [(one.cell, one.verdict, one.as_expected) for one in found] == [
+        ("a", "proven", True),
+        ("b", "violated", False),
+    ]
+    assert set(asdict(found[0])) >= {"recovery_s", "stall_s", "fired", "needed", "counts", "anomalies", "doubts"}
+
+
+def test_journals_are_followed_line_by_line(tmp_path: Path) -> None:
+    """A line that is being written is taken once it is whole."""
+    followed = Journals(tmp_path)
+    journal = Journal(tmp_path, "writer")
+    journal.write(Step.COMMIT, partition=1)
+    assert [entry.step for entry in followed.look()] == [Step.COMMIT]
+    assert followed.look() == []
+    path = next(tmp_path.glob("*.jsonl"))
+    whole = path.read_bytes()
+    with path.open("ab") as file:
+        file.write(whole[:20])
+    assert followed.look() == []
+    with path.open("ab") as file:
+        file.write(whole[20:])
+    assert len(followed.look()) == 1
+    assert len(followed.entries) == 2
+    journal.close()
+
+
+def test_a_control_shows_something_only_by_the_anomaly_that_its_bug_stands_for() -> None:
+    """One that merely gets stuck is inconclusive: the check beside it may be blind."""
+    cell = matrix.named("F02-commit-released-control-connector")
+    assert (cell.expected, cell.breaks) == ("violated", "duplicate-output")
+    stuck = runner.Judgement()
+    stuck.stalled("nothing moved")
+    runner.as_a_control(cell, stuck)
+    assert stuck.verdict == "inconclusive"
+    broken = runner.Judgement(anomalies=[{"name": "duplicate-output"}])
+    runner.as_a_control(cell, broken)
+    assert broken.verdict == "violated"
+
+
+def test_each_strict_experiment_has_a_control_that_has_to_break() -> None:
+    """Beside a control that breaks nothing a clean twin shows nothing: rows F02, F11, F12 and F13 have one each."""
+    by_name = {cell.name: cell for cell in matrix.cells()}
+    strict = [name for name in by_name if name.endswith("-strict")]
+    assert len(strict) == 4
+    assert {by_name[name.replace("-strict", "-control")].expected for name in strict} == {"violated"}
+    controls = {cell.row for cell in by_name.values() if cell.expected == "violated"}
+    assert controls >= {"F02", "F11", "F12", "F13", "F29", "F30", "F31", "F32", "F33", "F34"}
+
 
 # A driver with a holder in the same process, as `--master none --reader direct` has it; and one without.
 LISTENS = """
@@ -30,12 +184,6 @@ if sys.argv[1] == "held":
 print("up", flush=True)
 time.sleep(600)
 """
-
-
-def _stage(folder: Path, cell: Cell, program: tuple[str, ...] = ()) -> CellEnvironment:
-    return CellEnvironment(
-        cell, 1, ExternalCluster("nowhere:1"), folder, Programs(folder), Deadline(20), program=program
-    )
 
 
 def _up(program: Program) -> Program:
