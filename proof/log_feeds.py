@@ -170,7 +170,7 @@ class Snapshot:
     offset_log: tuple[int, LogOffsets] | None
 
     def gaps(self, claim: PipelineUnderTest) -> list[str]:
-        """Reasons why records downstream can't be seen."""
+        """Reasons why records downstream may not be visible."""
         return [*_gaps(claim.output, self.output), *_gaps(claim.dead_letter, self.dead_letter)]
 
 
@@ -215,7 +215,7 @@ def snapshot(connection: Connection, claim: PipelineUnderTest, deadline: Deadlin
 
 
 def _offset_log(client: AdminClient, group: str, deadline: Deadline) -> tuple[int, LogOffsets] | None:
-    """None where we may not look, or where no group has committed yet."""
+    """The group's partition of the offset log; None without the right to read it, or before any commit."""
     try:
         partition = offsets_partition(group, topics.describe_one(client, OFFSETS_TOPIC, deadline).partitions)
         return partition, offsets.log_offsets(client, OFFSETS_TOPIC, [partition], deadline)[partition]

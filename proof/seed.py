@@ -198,7 +198,7 @@ class Seeded:
 
 
 class Writer:
-    """A producer that counts what could not be delivered; reports of success cost nothing."""
+    """A producer that keeps delivery errors only, so that successful deliveries cost no callback."""
 
     def __init__(self, connection: Connection, topic: str, transactional_id: str | None, timeout_s: float) -> None:
         self._topic = topic
@@ -298,7 +298,7 @@ def seed(
     advance: Callable[[int], None] = lambda _count: None,
     transaction_timeout_s: float = 60.0,
 ) -> Seeded:
-    """Carry the plan out; calls ``advance`` with the number of visible orders written since the last call."""
+    """Write the orders of the plan; call ``advance`` with the number of visible orders written since the last call."""
     partitions = topics.describe_one(admin(connection), plan.topic, deadline).partitions
     writer = Writer(connection, plan.topic, f"seed:{plan.topic}" if plan.transactional else None, transaction_timeout_s)
     began = time.monotonic()

@@ -59,7 +59,7 @@ def verify(
     connection: Connection, claim: PipelineUnderTest, deadline: Deadline, asked: VerifyOptions | None = None
 ) -> Report:
     """
-    Check all that is there now.
+    Check everything in the topics now.
 
     Raises:
         Refused: a topic is missing, or the group's position can't be told.
@@ -129,7 +129,7 @@ def _facts(claim: PipelineUnderTest, logs: Snapshot, asked: VerifyOptions, profi
 def _read(
     connection: Connection, claim: PipelineUnderTest, logs: Snapshot, checker: Checker, deadline: Deadline
 ) -> list[str]:
-    """Feed the checker; return what could not be looked at."""
+    """Feed the checker; return what could not be read."""
     with ExitStack() as stack:
         raw, notes = _raw(connection, stack, deadline)
         others: list[Feed] = []
@@ -175,7 +175,7 @@ def _offsets(
 
 
 def read_in_step(checker: Checker, upstream: Feed, downstream: list[Feed], others: list[Feed]) -> None:
-    """Always go on with the log that is least far, so that few records wait for their other half."""
+    """Always continue with the log that is least read, so that few records wait for their counterpart."""
     feeds = [*others, *downstream, upstream]
     try:
         while unread := [feed for feed in feeds if not feed.ended]:

@@ -1,4 +1,4 @@
-"""Many cells, on one cluster after another or on several at once; results as they come, taken up after a break."""
+"""Run many cells, one after another or on several clusters at once; results are kept, and a campaign can be resumed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Plan:
 
 
 def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable[[Result], None]) -> list[Result]:
-    """Run what is not finished yet; the whole is written at the end, also at an early one."""
+    """Run the cells that are not finished yet; write the results file at the end, also when the campaign is stopped."""
     folder = plan.terms.folder
     folder.mkdir(parents=True, exist_ok=True)
     if not plan.resume:
@@ -87,7 +87,7 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
 
 
 class _CellQueue:
-    """What is left, taken from both ends; what is done, and who is told."""
+    """The cells left to run, taken from both ends, and the results; thread-safe."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class _Lane(threading.Thread):
 
 
 class _LaneCluster:
-    """The cluster that a lane's cells share; a new one when the last cell left doubts about it."""
+    """The cluster that a lane's cells share; a new one after a cell that did not end as expected."""
 
     def __init__(self, bootstrap: str | None) -> None:
         self._foreign = None if bootstrap is None else ExternalCluster(bootstrap)
@@ -163,12 +163,12 @@ class _LaneCluster:
         return self._own
 
     def after(self, result: Result) -> None:
-        """Cells that ended otherwise than they should may have left the brokers in any state."""
+        """Drop the cluster after a cell that did not end as expected: its brokers may be in any state."""
         if not result.as_expected:
             self.close()
 
     def close(self) -> None:
-        """Also from another thread, while a cell is at work there."""
+        """End the cluster; may be called from another thread while a cell uses it."""
         own, self._own = self._own, None
         home, self._home = self._home, None
         if own is not None:
@@ -184,7 +184,7 @@ def _campaign_metadata(plan: Plan, began: datetime, seconds: float) -> dict[str,
 def campaign_metadata(
     command: str, began: datetime, seconds: float, seeds: Sequence[int], made_with: MadeWith
 ) -> dict[str, object]:
-    """What stands around results: how they were made, where, and with what."""
+    """Metadata of a results file: command, time, machine, versions."""
     return {
         "command": command,
         "began": began.isoformat(timespec="seconds"),

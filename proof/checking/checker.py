@@ -45,7 +45,7 @@ class Checker:
 
     @property
     def in_flight(self) -> int:
-        """Records that wait for their other half."""
+        """Number of records that wait for their counterpart."""
         return sum(map(len, self._lanes.values()))
 
     @property
@@ -109,7 +109,7 @@ class Checker:
         self._compared.downstream_ended()
 
     def _transactions_ended(self) -> None:
-        """What only the whole of the logs can tell."""
+        """Judge what needs the whole logs: open transactions, torn ranges."""
         for stream in self._streams.values():
             for attempt in stream.ended():
                 self._open(attempt)
@@ -126,7 +126,7 @@ class Checker:
             self.found.say(Name.HANGING, attempt.place, evidence, attempt.key)
 
     def _stuck(self) -> None:
-        """After a run has settled nothing may hold back a last stable offset."""
+        """Report transactions that hold back a last stable offset after the run has settled."""
         told = {(one.topic, one.partition) for one in self.found.first() if one.name is Name.HANGING}
         logs = {**(self._facts.downstream or {}), self._facts.input: self._facts.logs}
         for topic, partitions in logs.items():
@@ -136,7 +136,7 @@ class Checker:
                     self.found.say(Name.HANGING, (topic, partition, log.last_stable), evidence)
 
     def _lost_commits(self) -> None:
-        """What a writer was told is committed, and is not there."""
+        """Report records whose commit was acknowledged and that are missing."""
         told = set()
         for partition, lost in self._compared.lost.items():
             for offset in lost:

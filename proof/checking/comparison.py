@@ -1,4 +1,4 @@
-"""Compare each input record with what came of it; pure."""
+"""Compare each input record with its output or dead letter; pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Expected:
         self._source: Headers = [*source[:-1]]
 
     def is_exact_match(self, came: Row, out: Row) -> bool:
-        """True when ``out`` is surely right; False says nothing yet."""
+        """True when ``out`` is certainly right; False means that it needs a full comparison."""
         _, offset, key, value, headers, created = came
         _, _, out_key, out_value, out_headers, out_created = out
         return (
@@ -98,7 +98,7 @@ _partition = itemgetter(0)
 
 
 class Comparison:
-    """Takes both sides in, in any interleaving; what was lost is known when all of both is in."""
+    """Compares inputs and outputs in any interleaving; lost inputs are known once both have ended."""
 
     def __init__(self, facts: BrokerFacts, found: Findings, lanes: dict[int, InputPartition]) -> None:
         self._facts, self._found, self._lanes = facts, found, lanes

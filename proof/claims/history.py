@@ -1,4 +1,4 @@
-"""A history of claims, and whether two owned a partition at once; pure."""
+"""The history of a claims log, and whether two members owned a partition at once; pure."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def owners(lines: Iterable[ClaimsRecord]) -> tuple[dict[tuple[int, int], str], d
 
 
 def broken(beliefs: Iterable[Belief], granted: dict[tuple[int, int], str]) -> list[str]:
-    """Beliefs that the log does not bear out: somebody else's, nobody's, or held twice."""
+    """Beliefs that contradict the log: claims granted to another member, to none, or twice."""
     found: list[str] = []
     seen: set[tuple[int, int]] = set()
     for belief in beliefs:

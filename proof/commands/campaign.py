@@ -1,4 +1,4 @@
-"""The commands that break things on purpose, and tell what came of it."""
+"""The commands that run the fault campaign, or one cell of it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that look, read along and verify."""
+"""Commands that describe groups and logs, read topics, and verify."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _WIDE = 160
 
 
 def show(table: Table) -> None:
-    """On a terminal as wide as that; elsewhere wide enough to cut nothing off."""
+    """Print a table as wide as the terminal; elsewhere wide enough to cut nothing off."""
     Console(width=None if sys.stdout.isatty() else _WIDE).print(table)
 
 

@@ -47,7 +47,7 @@ class Attempt:
 
 @dataclass
 class Try:
-    """One go: ``late`` is the error code that answered the late frame, None when nothing did."""
+    """One run of a script: ``late`` is the error code that answered the late frame, None without an answer."""
 
     number: int
     script: str
@@ -165,7 +165,7 @@ class ProxiedWriter:
 
 
 class _TryRun:
-    """One try in the making."""
+    """One try while it runs."""
 
     def __init__(self, scene: ProxiedWriter, number: int, script: str) -> None:
         self.writer, self._scene = scene.writer, scene

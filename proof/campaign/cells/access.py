@@ -61,7 +61,7 @@ def _as_user(stage: CellEnvironment) -> tuple[str, ...]:
 
 def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callable[[], object] | None = None) -> None:
     """
-    The writer ends by itself, soon, with words that name what is missing; and nothing of it stays open.
+    Check that the writer ends by itself with a message that names what is missing, and leaves no transaction open.
 
     ``heal``: called before the look at what stays open, where nobody can look until then.
     """
@@ -177,7 +177,7 @@ def expired(stage: CellEnvironment) -> None:
 
 
 def _resume(stage: CellEnvironment, *options: str) -> None:
-    """Access is back: a new run goes on where the old one stood."""
+    """Start a new run once access is back; it continues from the committed offset."""
     back = time.time()
     writer = _writer(stage, *options)
     stage.recovered(back)

@@ -1,4 +1,4 @@
-"""Cells of the ledger, of members that come and go, and of replies that are lost."""
+"""The ledger: consumers, PostgreSQL and replies are lost around a commit; members come and go; a restore."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def _database_killed(stage: CellEnvironment, kill: Callable[[Ledger], float]) ->
 
 @CELLS(*("F29-reply", "the COMMIT's reply lost", "ledger"), moment=AROUND, bound_s=BACK_S, needed={"lost_replies": 3})
 def reply_lost(stage: CellEnvironment) -> None:
-    """The COMMIT took place and nobody told the ledger: it looks, and never guesses."""
+    """The COMMIT took place and its reply is lost: the ledger reads its position back."""
     with ledger_on(stage) as ledger:
         produce_orders(stage, 2 * ORDERS)
         with ReplyDroppingProxy(ledger.url, DIES / 2, stage.random) as proxy:
@@ -289,7 +289,7 @@ def row_locked(stage: CellEnvironment) -> None:
     needed={"pauses": 1},
 )
 def row_unguarded(stage: CellEnvironment) -> None:
-    """The control: positions that are written as if nobody else were there, taken from Kafka's offset."""
+    """The control: positions are taken from Kafka's offset and written without checking for another writer."""
     with ledger_on(stage, bug="position-of-kafka") as ledger, require_progress():
         produce_orders(stage, ORDERS)
         alone = ledger.consumer.all_partitions
@@ -308,7 +308,7 @@ def row_unguarded(stage: CellEnvironment) -> None:
     needed={"joins": 3, "kills": 1, "pauses": 1},
 )
 def rebalance(stage: CellEnvironment) -> None:
-    """Members of a group join, leave, hang and die while orders come in; partitions move under their hands."""
+    """Members of a group join, leave, hang and die while orders come in; partitions move between them."""
     with ledger_on(stage) as ledger:
         with stage.feeding():
             stage.writer("--follow")

@@ -1,4 +1,4 @@
-"""Records that nobody should have written: garbage, giants, bottomless JSON."""
+"""Invalid records: garbage, very large values, deeply nested JSON."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _KEYS = (None, b"", b"gold", b"-", b"gold-", b"\xff\xfe-key", b"GOLD-1", b"silve
 
 
 def payloads(count: int, seed: int) -> Iterator[Payload]:
-    """So many keys and values, and two giants of 1 and 10 MB behind them."""
+    """``count`` keys and values, and then two values of 1 and 10 MB."""
     for number in range(count):
         yield payload(seed, number)
     for size in _GIANTS:
@@ -84,7 +84,7 @@ def tree(dice: Dice, nested: int = 0) -> Any:
 
 
 def order(dice: Dice) -> bytes:
-    """An order, as some program of another house would write it: a customer, anything else, any spacing."""
+    """An order as any producer may write it: a customer, any other fields, any spacing."""
     members = {_name(dice): tree(dice, 1) for _ in range(dice.randrange(_MOST_MEMBERS))}
     if not _once_in(10, dice):
         members["customer_id"] = f"c-{dice.randrange(1000)}"
@@ -244,7 +244,7 @@ for _cell, _count, _marks in (("F35-poison", 100_000, ""), ("F35-poison-short", 
 
 
 def _compare(stage: CellEnvironment, seen: set[bytes]) -> None:
-    """The group has committed the end; limits were held, by their names, and before anything was parsed."""
+    """Check that the group has committed the end, and that values over a limit were rejected without being parsed."""
     connection, name, deadline = stage.cluster.connection, stage.names.input, Deadline(_ASK_S)
     group = log_summary.group_position(connection, stage.names.group, name, deadline)
     for position in group.partitions:
