@@ -186,8 +186,8 @@ def read_in_step(checker: Checker, upstream: Feed, downstream: list[Feed], other
             elif behind.ended and behind in downstream and all(feed.ended for feed in downstream):
                 checker.downstream_ended()
     finally:
-        for one in feeds:
-            one.close()
+        for feed in feeds:
+            feed.close()
 
 
 def _holders(connection: Connection, claim: PipelineUnderTest, logs: Snapshot, deadline: Deadline) -> list[str]:

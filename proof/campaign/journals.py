@@ -120,7 +120,7 @@ def stalls(entries: Iterable[Entry], kills: Collection[Kill]) -> list[float]:
                 held[place] = entry.at
     seconds = []
     for kill in kills:
-        last = max((at for (held_by, *_), at in held.items() if held_by == kill and at < math.inf), default=None)
+        last = max((read for (by, *_), read in held.items() if by == kill and read < math.inf), default=None)
         if last is not None and not any(kill.at < moment < last for moment in moments):
             seconds.append(last - kill.at)
     return seconds
