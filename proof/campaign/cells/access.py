@@ -70,6 +70,8 @@ def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callabl
     except DeadlineExceeded:
         _find(stage, "access-unnoticed", f"{writer.name} works on, or waits, {_BOUND_S:g} s after {words[-1]}")
         writer.abort()
+        if heal is not None:
+            heal()  # or the next run could not go on, either
         return
     message = writer.last_words()
     missing = [word for word in words if word not in message]
