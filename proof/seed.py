@@ -49,16 +49,16 @@ def orders(seed: int, mark: str = "") -> Callable[[int], Order]:
 @functools.lru_cache(maxsize=4)
 def _tails(seed: int) -> list[bytes]:
     """What follows the order's id in its JSON text, for `_VARIANTS` orders."""
-    dice = random.Random(seed)  # noqa: S311 - example data
+    rng = random.Random(seed)  # noqa: S311 - example data
     tails = []
     for second in range(_VARIANTS):
-        quantity = dice.randint(1, 5)
+        quantity = rng.randint(1, 5)
         fields = {
-            "customer_id": f"c-{dice.randint(1, 20_000):05d}",
-            "item": dice.choice(_ITEMS),
+            "customer_id": f"c-{rng.randint(1, 20_000):05d}",
+            "item": rng.choice(_ITEMS),
             "quantity": quantity,
-            "total_cents": quantity * dice.randrange(250, 700, 10),
-            "store": f"store-{dice.randint(1, 40):02d}",
+            "total_cents": quantity * rng.randrange(250, 700, 10),
+            "store": f"store-{rng.randint(1, 40):02d}",
             "created_at": (_OPENING_DAY + timedelta(seconds=7 * second)).strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
         tails.append(b'",' + json.dumps(fields, separators=(",", ":")).encode()[1:])

@@ -122,19 +122,19 @@ def chunks(plan: Customers) -> Iterator[list[Profile]]:
 
 
 def _profiles(plan: Customers) -> Iterator[Profile]:
-    dice = random.Random(plan.seed)  # noqa: S311 - example data
+    rng = random.Random(plan.seed)  # noqa: S311 - example data
     tiers = [tier for tier, share in _SHARES.items() for _ in range(share)]
 
     def of(number: int) -> Profile:
-        return name(number), profile(name(number).decode(), dice.choice(tiers))
+        return name(number), profile(name(number).decode(), rng.choice(tiers))
 
     made = (of(number) for number in range(1, plan.count + 1))
-    updated = (of(dice.randint(1, plan.count)) for _ in range(plan.updates))
-    return chain(made, updated, _removed(plan, dice))
+    updated = (of(rng.randint(1, plan.count)) for _ in range(plan.updates))
+    return chain(made, updated, _removed(plan, rng))
 
 
-def _removed(plan: Customers, dice: random.Random) -> Iterator[Profile]:
-    for number in dice.sample(range(1, plan.count + 1), plan.tombstones):
+def _removed(plan: Customers, rng: random.Random) -> Iterator[Profile]:
+    for number in rng.sample(range(1, plan.count + 1), plan.tombstones):
         yield name(number), None
 
 

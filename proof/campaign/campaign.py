@@ -37,7 +37,7 @@ class Plan:
 
     cells: Sequence[Cell]
     seeds: Sequence[int]
-    terms: RunSettings
+    settings: RunSettings
     command: str
     bootstrap: str | None = None
     resume: bool = False
@@ -56,7 +56,7 @@ class Plan:
 
 def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable[[Result], None]) -> list[Result]:
     """Run the cells that are not finished yet; write the results file at the end, also when the campaign is stopped."""
-    folder = plan.terms.folder
+    folder = plan.settings.folder
     folder.mkdir(parents=True, exist_ok=True)
     if not plan.resume:
         (folder / results.LINES).unlink(missing_ok=True)
@@ -78,7 +78,7 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
     finally:
         todo.left.clear()
         for lane in lanes:
-            lane.stand.close()
+            lane.clusters.close()
         results.write_whole(folder, _campaign_metadata(plan, began, time.monotonic() - clock), done)
     for lane in lanes:
         if lane.error is not None:
@@ -112,7 +112,7 @@ class _CellQueue:
 
     def finish(self, result: Result) -> None:
         with self._lock:
-            results.append(self.plan.terms.folder, result)
+            results.append(self.plan.settings.folder, result)
             self.done.append(result)
             self._ends(result)
 
@@ -127,7 +127,7 @@ class _Lane(threading.Thread):
 
     def __init__(self, todo: _CellQueue, number: int) -> None:
         super().__init__(name=f"lane {number}", daemon=True)
-        self.stand = _LaneCluster(todo.plan.bootstrap)
+        self.clusters = _LaneCluster(todo.plan.bootstrap)
         self.error: BaseException | None = None
         self._todo, self._from_the_end = todo, number % 2 == 1
 
@@ -135,15 +135,17 @@ class _Lane(threading.Thread):
         try:
             while (taken := self._todo.take(last=self._from_the_end)) is not None:
                 cell, seed = taken
-                cluster = ExternalCluster("") if cell.not_applicable else self.stand.cluster()
-                result = replace(run(cell, seed, cluster, self._todo.plan.terms), **asdict(_made_with(self._todo.plan)))
-                self.stand.after(result)
+                cluster = ExternalCluster("") if cell.not_applicable else self.clusters.cluster()
+                result = replace(
+                    run(cell, seed, cluster, self._todo.plan.settings), **asdict(_made_with(self._todo.plan))
+                )
+                self.clusters.after(result)
                 self._todo.finish(result)
         except BaseException as error:  # noqa: BLE001 - raised again where the campaign is waited for
             self.error = error
             self._todo.left.clear()
         finally:
-            self.stand.close()
+            self.clusters.close()
 
 
 class _LaneCluster:
@@ -200,4 +202,4 @@ def _memory_gib() -> int:
 
 
 def _made_with(plan: Plan) -> MadeWith:
-    return MadeWith.now(our_program=plan.terms.program == WRITER, our_brokers=plan.bootstrap is None)
+    return MadeWith.now(our_program=plan.settings.program == WRITER, our_brokers=plan.bootstrap is None)

@@ -221,11 +221,11 @@ def watch(folder: str) -> None:
         return os.open(Path(folder) / f"{pid}{_SUFFIX}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def watched(loads: Callable[..., Any]) -> Callable[..., Any]:
-        def told(document: Any, **options: Any) -> Any:
+        def recorded(document: Any, **options: Any) -> Any:
             text = document.encode("utf-8", "surrogatepass") if isinstance(document, str) else bytes(document)
             os.write(file(os.getpid()), digest(text))
             return loads(document, **options)
 
-        return told
+        return recorded
 
     orjson.loads, json.loads = watched(orjson.loads), watched(json.loads)

@@ -53,18 +53,20 @@ class RunSettings:
     slack: float = 1.0
 
 
-def run(cell: Cell, seed: int, cluster: ExternalCluster, terms: RunSettings) -> Result:
+def run(cell: Cell, seed: int, cluster: ExternalCluster, settings: RunSettings) -> Result:
     """Run a cell; artefacts stay in the folder of the cell unless it is proven."""
-    began, clock = datetime.now(UTC), Deadline(cell.limit_s * terms.slack)
+    began, clock = datetime.now(UTC), Deadline(cell.limit_s * settings.slack)
     if cell.experiment is not None:
         cluster.make_whole(Deadline(_WHOLE_S))
-        return Result(**{**cell.experiment(cluster.bootstrap, seed, terms.kills), "cell": cell.name})
-    folder = terms.folder / f"{cell.name}-{seed}"
+        return Result(**{**cell.experiment(cluster.bootstrap, seed, settings.kills), "cell": cell.name})
+    folder = settings.folder / f"{cell.name}-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with Programs(folder) as programs:
-        stage = CellEnvironment(cell, seed, cluster, folder, programs, clock, kills=terms.kills, program=terms.program)
-        stage.minutes, stage.slack = terms.minutes, terms.slack
+        stage = CellEnvironment(
+            cell, seed, cluster, folder, programs, clock, kills=settings.kills, program=settings.program
+        )
+        stage.minutes, stage.slack = settings.minutes, settings.slack
         judged = Judgement()
         lacking = [need.value for need in sorted(cell.needs) if cluster.lacks(need)]
         if cell.not_applicable:
@@ -73,10 +75,10 @@ def run(cell: Cell, seed: int, cluster: ExternalCluster, terms: RunSettings) -> 
         elif lacking:
             judged.doubts.append(f"not run here: it needs {', '.join(lacking)}")
         else:
-            with _Watchdog(cell.limit_s * terms.slack + 2 * _WHOLE_S, programs), _own_cluster(cell, stage):
+            with _Watchdog(cell.limit_s * settings.slack + 2 * _WHOLE_S, programs), _own_cluster(cell, stage):
                 _play(stage, judged)
     result = _result(stage, judged, began)
-    if result.verdict == PROVEN and not terms.keep:
+    if result.verdict == PROVEN and not settings.keep:
         shutil.rmtree(folder, ignore_errors=True)
     return result
 

@@ -45,15 +45,15 @@ _HOST = "127.0.0.1"
 
 class ReplyDroppingProxy:
     """
-    Passes bytes on, and at some replies to a COMMIT, chosen by ``dice``, cuts both connections instead.
+    Passes bytes on, and at some replies to a COMMIT, chosen by ``rng``, cuts both connections instead.
 
     ``recovery_s``: the seconds from each lost reply to the next one that was passed on.
     """
 
-    def __init__(self, url: str, probability: float, dice: random.Random) -> None:
+    def __init__(self, url: str, probability: float, rng: random.Random) -> None:
         target = urlsplit(url)
         self._target = (target.hostname or _HOST, target.port or 5432)
-        self._probability, self._dice = probability, dice
+        self._probability, self._rng = probability, rng
         self._listening = socket.create_server((_HOST, 0))
         self.url = target._replace(netloc=f"{target.username}@{_HOST}:{self._listening.getsockname()[1]}").geturl()
         self.lost = 0
@@ -93,7 +93,7 @@ class ReplyDroppingProxy:
     def _loses(self) -> bool:
         """Whether this reply is lost; the server answers a COMMIT in one piece, being asked nothing else."""
         with self._lock:
-            if self._dice.random() < self._probability:
+            if self._rng.random() < self._probability:
                 self.lost += 1
                 self._lost_at = self._lost_at or time.time()
                 return True
