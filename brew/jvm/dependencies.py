@@ -38,6 +38,7 @@ class Part(enum.StrEnum):
     KAFKA = "kafka"
     KAFKA_3_9 = "kafka-3.9.2"
     KAFKA_3_3 = "kafka-3.3.2"
+    YARN = "yarn"
 
 
 KAFKAS: Mapping[str, Part] = {"4.1.1": Part.KAFKA, "3.9.2": Part.KAFKA_3_9, "3.3.2": Part.KAFKA_3_3}
@@ -48,6 +49,7 @@ COMMANDS: Mapping[Part, str] = {
     Part.KAFKA: "brew-sandbox setup",
     Part.KAFKA_3_9: "brew-sandbox setup --kafka 3.9.2",
     Part.KAFKA_3_3: "brew-sandbox setup --kafka 3.3.2",
+    Part.YARN: "brew-sandbox setup-yarn",
 }
 """What fetches a part where the package is installed."""
 
