@@ -358,13 +358,19 @@ def status(directory: Path, *, as_json: bool) -> None:
     cluster = SparkCluster.open(directory)
     running = {name: cluster.alive(name) for name in (MASTER, *cluster.workers)} if cluster else {}
     if as_json:
-        click.echo(json.dumps({"url": cluster.url if cluster else None, "running": running}))
+        processes = {name: _pid(cluster, name) for name in running} if cluster else {}
+        click.echo(json.dumps({"url": cluster.url if cluster else None, "running": running, "processes": processes}))
     elif cluster is None:
         click.echo(f"no cluster was ever started in {directory}")
     else:
         for name, alive in running.items():
             click.echo(f"{_title(name):<10} {'up' if alive else 'down':<5} {cluster.log(name)}")
     raise SystemExit(ExitCode.DONE if running and all(running.values()) else ExitCode.REFUSED)
+
+
+def _pid(cluster: SparkCluster, name: str) -> int | None:
+    identity = cluster.state.processes[name]
+    return identity.pid if identity and identity.alive() else None
 
 
 @spark.command()
