@@ -32,7 +32,7 @@ def submitter() -> str:
 
 
 def spark_submit(settings: PipelineSettings) -> list[str]:
-    """`spark-submit ... submitted.py run ...` with our package as --py-files, and the connector."""
+    """`spark-submit ... submit_main.py run ...` with our package as --py-files, and the connector."""
     local_only = {"spark.driver.extraClassPath", "spark.driver.extraJavaOptions", "spark.jars", "spark.app.name"}
     line = [_NAME, "--master", settings.spark.master, "--name", "brew-pipeline", *_connector(settings.spark)]
     line += ["--py-files", _kept_archive()]

@@ -81,6 +81,14 @@ def test_manifests_hold_their_schemas(document: dict[str, Any]) -> None:
     jsonschema.validate(spec, SPARK_APPLICATION)
 
 
+def test_the_file_that_the_operator_runs_is_in_the_wheel() -> None:
+    """It has to name a module of ours, below the folder that pip installs to."""
+    (document,) = [one.values[0] for one in MANIFESTS if one.values[0]["kind"] == "SparkApplication"]
+    file = document["spec"]["mainApplicationFile"].partition("-packages/")[2]
+    assert file
+    assert (ROOT / file).is_file()
+
+
 def test_a_spark_application_with_a_wrong_field_is_caught() -> None:
     """A misspelt name, and a number where the operator takes text."""
     (document,) = [one.values[0] for one in MANIFESTS if one.values[0]["kind"] == "SparkApplication"]
