@@ -283,7 +283,7 @@ def late(document: Mapping[str, Any], limit_s: float | None) -> bool:
     if untold := [row["partition"] for row in document["partitions"] if row["lag_s"] is None]:
         raise Refused(
             f"--fail-older-than is {limit_s:g} and the age of what waits in partition {untold[0]} is not told "
-            f"({document['not_told'] or 'its first record has no timestamp, or lies behind many aborted ones'}); "
+            f"({document['unavailable'] or 'its first record has no timestamp, or lies behind many aborted ones'}); "
             "look with --json, or fail by state (--fail-on)"
         )
     return False
@@ -382,7 +382,7 @@ def lag_table(document: Mapping[str, Any], topic: str, group: str) -> Group:
     oldest = f", the oldest is {_age(document['lag_s'])} old" if document["lag_s"] else ""
     lines = [Text(f"{total} records to read{oldest}")]
     if document["unavailable"]:
-        lines.append(Text(f"unavailable: {document['not_told']}", "cyan"))
+        lines.append(Text(f"unavailable: {document['unavailable']}", "cyan"))
     return Group(drawn, *lines)
 
 

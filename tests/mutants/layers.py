@@ -85,7 +85,7 @@ _ROUNDS = "tests/unit/downstream/test_totals_rounds.py::"
 _MEMBER = "tests/unit/claims/test_claims_member.py::"
 _FOLD = "tests/unit/claims/test_claims_fold.py::"
 _VIRTUAL = "tests/unit/downstream/test_virtual_workers.py::"
-_REPLAY = "tests/unit/pipeline/test_dlq_replay.py::"
+_REPLAY = "tests/unit/operations/test_dlq_replay.py::"
 
 _COMPARISON = "proof/checking/comparison.py"
 _CHAIN = "proof/checking/positions.py"

@@ -1,4 +1,4 @@
-"""Preflight's checks are pure: each can be good and bad, and a run refuses what is unsafe."""
+"""Checks of a cluster before a run: storage, rights, positions, time-outs, clocks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from brew.connection import Connection
 from brew.deadline import delivery_ms
 from brew.errors import Refused, UsageError
 from brew.kafka import clients
-from brew.preflight.checks import run_checks, transaction_version
+from brew.kafka.cluster_details import ahead_s
+from brew.offsets import Committed, LogOffsets
+from brew.planner import PartitionFacts, position_metadata
+from brew.preflight.checks import positions, run_checks, transaction_version
 from brew.preflight.finding import NAMES, POSITION_NAMES, Finding, Severity, allowed, enforce
-from brew.preflight.timeouts import TimeoutChain, check_chain
-from brew.settings import DirectSettings, PipelineSettings, Reader
+from brew.preflight.timeouts import TimeoutChain, chain_text, check_chain, explained, skew
+from brew.settings import ClaimsSettings, DirectSettings, PipelineSettings, ProfilesSettings, Reader, SparkSettings
 
 MOST = 100 * 1024 * 1024
 ALL = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS", "DESCRIBE"})
@@ -274,3 +277,111 @@ def test_only_names_of_checks_are_allowed() -> None:
     for wrong in ("output-clean", *POSITION_NAMES):
         with pytest.raises(UsageError, match=f"'{wrong}'"):
             allowed(["output-cleanup", wrong])
+
+
+def fact(partition: int, offset: int | None, metadata: str = position_metadata("id-in")) -> PartitionFacts:
+    at = None if offset is None else Committed(offset, metadata)
+    return PartitionFacts("in", partition, "id-in", at, LogOffsets(5, 90, 100))
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ([fact(0, 5), fact(1, None)], {"position": Severity.OK, "topic-identity": Severity.OK}),
+        ([fact(0, 50, "")], {"position": Severity.OK, "topic-identity": Severity.UNKNOWN}),
+        ([fact(0, 4)], {"position": Severity.UNSAFE}),
+        ([fact(0, 101)], {"position": Severity.UNSAFE}),
+        ([fact(0, 50, position_metadata("another" * 3 + "x"))], {"topic-identity": Severity.UNSAFE}),
+    ],
+)
+def test_the_position_has_to_mean_what_it_meant(facts: list[PartitionFacts], told: dict[str, Severity]) -> None:
+    """Inside the log, of the topic that it was committed for."""
+    assert {one.name: one.severity for one in positions(facts, "g")} == told
+
+
+CHAIN = TimeoutChain(30_000, 54_000, 60_000, 900_000)
+
+
+def settings_timeouts(**more: Any) -> PipelineSettings:
+    given = {"spark": SparkSettings("local[2]"), **more}
+    return PipelineSettings(Connection("k:9092"), "in", "out", "dead", "g", **given)
+
+
+def told(found: TimeoutChain = CHAIN, **more: Any) -> dict[str, Any]:
+    return explained(settings_timeouts(**more), found, 10_080)
+
+
+def beside(**more: Any) -> dict[str, int | None]:
+    return {one["name"]: one["ms"] for one in told(**more)["beside"]}
+
+
+def test_the_chain_stands_in_its_order_with_who_sets_each_and_what_happens() -> None:
+    """`request < delivery < transaction < the brokers' maximum`."""
+    links = told()["chain"]
+    assert [(one["name"], one["ms"]) for one in links] == [
+        ("request", 30_000),
+        ("delivery", 54_000),
+        ("transaction", 60_000),
+        ("brokers' maximum", 900_000),
+    ]
+    assert all(one["set_by"] and one["exceeded"] for one in [*links, *told()["beside"]])
+    assert chain_text(told()) == ("request 30 s < delivery 54 s < transaction 60 s < brokers' maximum 900 s: holds")
+
+
+@pytest.mark.parametrize(
+    ("found", "holds"),
+    [
+        (CHAIN, True),
+        (TimeoutChain(54_000, 54_000, 60_000, 900_000), False),
+        (TimeoutChain(30_000, 54_000, 60_000, 60_000), False),
+        (TimeoutChain(30_000, 54_000, 60_000, None), None),
+        (TimeoutChain(60_000, 54_000, 60_000, None), False),
+    ],
+)
+def test_a_chain_holds_only_where_each_is_less_than_the_next(found: TimeoutChain, holds: bool | None) -> None:
+    """What the brokers do not tell can't be said to hold; what is broken before it is broken."""
+    assert told(found)["holds"] is holds
+
+
+def test_beside_the_chain_stands_what_this_run_has() -> None:
+    """By its own options: a lease with the direct reader, heartbeats with several drivers, patience of a drain."""
+    alone = beside()
+    assert (alone["batch"], alone["attempt"], alone["watchdog"], alone["lease"]) == (20_000, 60_000, 120_000, 10_000)
+    assert (alone["position"], alone["session"]) == (604_800_000, None)
+    assert "lease" not in beside(reader=Reader.CONNECTOR)
+    assert "blocked patience" not in beside(follow=True)
+    several = beside(stand_by=ClaimsSettings(3.0), profiles=ProfilesSettings())
+    assert [several[name] for name in ("lease", "heartbeat", "take-over", "profiles")] == [6_000, 3_000, 6_000, 120_000]
+
+
+def test_who_set_the_request_time_out_is_told() -> None:
+    """A file of client settings_timeouts, or the library's default."""
+    given = Connection("k:9092", {"request.timeout.ms": "10000"})
+    run = PipelineSettings(given, "in", "out", "dead", "g")
+    by = [explained(one, CHAIN, None)["chain"][0]["set_by"] for one in (run, settings_timeouts())]
+    assert ("--client-config" in by[0], "default" in by[1]) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("told", "severity"),
+    [
+        (0.0, Severity.OK),
+        (1.0, Severity.OK),
+        (-1.0, Severity.OK),
+        (1.001, Severity.WARNING),
+        (-1.001, Severity.WARNING),
+        (Unknown("old"), Severity.UNKNOWN),
+    ],
+)
+def test_clocks_that_differ_by_more_than_a_second_are_warned_of(told: float | Unknown, severity: Severity) -> None:
+    """No run is refused over them: they make ages wrong, and nothing comes twice."""
+    assert skew(told).severity is severity
+    assert ("ahead" in skew(75.0).value, "behind" in skew(-75.0).value) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("there_ms", "told"), [(99_999, 0.0), (100_000, 0.0), (100_400, 0.0), (100_500, 0.1), (98_999, -1.0)]
+)
+def test_a_clock_is_ahead_or_behind_only_outside_of_question_and_answer(there_ms: int, told: float) -> None:
+    """The way there and back is not mistaken for a wrong clock; milliseconds are cut off there."""
+    assert ahead_s(there_ms, 100.0, 100.4) == pytest.approx(told)

@@ -1,4 +1,4 @@
-"""The ledger's decisions without servers: where to read on, and what an order becomes."""
+"""Orders as ledger entries, and where the ledger goes on; what checks of stores find."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.fault_injection import CrashMoment, StoreCrash
 from brew.offsets import SourcePosition
+from downstream.check import Findings
 from downstream.consume.handler import AssignedPartition, HandlerContext, NotOwned
 from downstream.ledger.check import _expected
 from downstream.ledger.command import OffsetRow, start
@@ -194,3 +195,15 @@ def test_crashes_are_drawn_alike_from_equal_seeds_and_never_without_a_moment() -
     assert not StoreCrash(CrashMoment.AFTER_COMMIT).due(CrashMoment.BEFORE_COMMIT)
     with pytest.raises(UsageError, match="--crash-prob"):
         StoreCrash(CrashMoment.AFTER_COMMIT, 1.1)
+
+
+def test_each_name_is_counted_and_has_examples_of_its_own() -> None:
+    found = Findings()
+    assert (found.judged()["verdict"], found.lines("all is well")) == ("proven", ["proven: all is well"])
+    for number in range(20):
+        found.found("often", f"number {number}")
+    found.found("once", "the only one", 7)
+    told = found.judged(rows=3)
+    assert (told["verdict"], told["rows"], told["findings"]) == ("violated", 3, {"often": 20, "once": 7})
+    assert told["examples"] == [*(f"often: number {n}" for n in range(5)), "once: the only one"]
+    assert found.lines("all is well")[-1] == "20 often, 7 once"

@@ -1,8 +1,9 @@
-"""Totals: exact sums, stores, positions; nothing here needs a broker."""
+"""Totals: exact sums, encodings, stores; how long a partition may fail."""
 
 from __future__ import annotations
 
 import json
+import threading
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -12,9 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brew.connection import Connection
+from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.offsets import Committed, LogOffsets
-from downstream.totals.stages import Aggregate, add
+from downstream.totals import run as running
+from downstream.totals.run import Run
+from downstream.totals.stages import Aggregate, AttemptResult, Source, Split, add
 from downstream.totals.state_store import MemoryStore, RocksStore, Store, StoreCheckpoint
 from downstream.totals.topics import Position, TotalsSettings, position
 from downstream.totals.total import UNREADABLE, Total, deltas, of_order
@@ -181,3 +185,52 @@ def test_deltas_that_went_before_they_were_added_are_no_beginning() -> None:
     contradiction = Aggregate(settings, cast("AdminClient", None), 2, MemoryStore()).ready(7, fresh=True)
     assert contradiction is not None
     assert contradiction.startswith("range-lost: g.deltas[2] begins at 7")
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Run:
+    settings = TotalsSettings(Connection("nowhere"), "g", "in", "out")
+    monkeypatch.setattr(running, "_PAUSE_S", 0)
+    return Run(settings, lambda _partition, _topic: MemoryStore(), threading.Event())
+
+
+def test_a_partition_that_only_fails_ends_the_run_although_others_go_on(
+    made: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one patience for all, the success of any partition would hide that nothing of this one is counted."""
+    now = [0.0]
+    monkeypatch.setattr(running, "Deadline", lambda seconds: Deadline(seconds, lambda: now[0]))
+    bad, good = (Source("in", "id", p, LogOffsets(0, 9, 9)) for p in (0, 1))
+    made._failed("failed", bad, "no answer")
+    now[0] = running._PATIENCE_S - 0.1
+    made._succeeded(good, Split("d"), AttemptResult(0, 9, 9))
+    made._failed("failed", bad, "no answer")
+    now[0] = running._PATIENCE_S
+    with pytest.raises(Refused, match=r"in\[0\]: no transaction succeeded there for 90 s, at last: no answer"):
+        made._failed("failed", bad, "no answer")
+
+
+def test_one_success_begins_its_patience_anew(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure now and then, for as long as it likes, ends nothing."""
+    now = [0.0]
+    monkeypatch.setattr(running, "Deadline", lambda seconds: Deadline(seconds, lambda: now[0]))
+    source = Source("in", "id", 0, LogOffsets(0, 9, 9))
+    for _ in range(3):
+        made._failed("fenced", source, "another one")
+        now[0] += running._PATIENCE_S - 1
+        made._succeeded(source, Split("d"), AttemptResult(0, 9, 9))
+    assert made.told.fenced == 3
+
+
+def test_where_the_brokers_say_no_it_ends_sooner(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A right that is missing does not come by waiting; one that is on its way takes a second or two."""
+    now = [0.0]
+    monkeypatch.setattr(running, "Deadline", lambda seconds: Deadline(seconds, lambda: now[0]))
+    source = Source("in", "id", 0, LogOffsets(0, 9, 9))
+    why = "Abortable: produce: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
+    made._failed("failed", source, why)
+    now[0] = 9.9
+    made._failed("failed", source, why)
+    now[0] = 10.0
+    with pytest.raises(Refused, match="for 10 s, at last: Abortable: produce"):
+        made._failed("failed", source, why)
