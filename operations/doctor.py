@@ -60,7 +60,7 @@ _NAMED = 5
 @dataclass(frozen=True)
 class Scope:
     """
-    Where to look: ``topics`` (none: all), and a pipeline's ``group`` (None: everybody's transactions).
+    What to examine: ``topics`` (none: all), and a pipeline's ``group`` (None: all transactions).
 
     ``older_than_s`` makes a transaction lingering; so many groups are asked for their positions at most.
     """
@@ -76,7 +76,7 @@ class TransactionsSnapshot:
     """
     The open transactions, where partitions end, and the groups' positions there.
 
-    ``unavailable``: what the brokers did not tell, with their reason.
+    ``unavailable``: what could not be read, with the brokers' reason.
     """
 
     cases: tuple[Diagnosis, ...]
@@ -87,7 +87,7 @@ class TransactionsSnapshot:
 
 def examine(connection: Connection, scope: Scope, deadline: Deadline) -> TransactionsSnapshot:
     """
-    Look at all partitions in ``scope``, and at all coordinators.
+    Read the open transactions of all partitions in ``scope``, and of all coordinators.
 
     Raises:
         Unsupported: the brokers are older than Kafka 3.0.
@@ -114,7 +114,7 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
 
 
 def _unanswered_coordinators(mute: Mapping[str, str]) -> list[str]:
-    """A line for the groups whose coordinators did not say where they stand."""
+    """A line for the groups whose committed offsets could not be read."""
     names = [*sorted(mute)[:_NAMED], *(["others"] if len(mute) > _NAMED else [])]
     return [f"offsets of {len(mute)} groups ({', '.join(names)}): {mute[names[0]]}"] if mute else []
 
@@ -146,7 +146,7 @@ def abort_transaction(connection: Connection, case: Diagnosis, deadline: Deadlin
     is ended then. Between that answer and the fence lie milliseconds.
 
     Raises:
-        Refused: it could not be ended from here; the text has Kafka's own command.
+        Refused: the brokers refused the marker; the text has Kafka's own command.
         DeadlineExceeded: it was still open when time ran out.
     """
     with open_transactions_admin(connection, deadline) as transactions:
@@ -264,7 +264,7 @@ _ALREADY_ENDED = "over by itself, or its owner has begun another: nothing was en
 @dataclass
 class AbortReport:
     """
-    What became of each transaction that was picked, or asked about.
+    Outcome of each selected transaction.
 
     ``over``: ended without us, or its owner has begun another since. ``left``: lingers, and was not to be ended.
     ``failed``: still open, and why.
@@ -293,9 +293,9 @@ def abort_transactions(
     tell: Callable[[Diagnosis, str], None],
 ) -> AbortReport:
     """
-    End those that ``agreed`` agrees to; ``told`` hears a sentence of each, as soon as it is known.
+    Abort those that ``agreed`` confirms; ``tell`` is called with each outcome as soon as it is known.
 
-    One that fails stops no other: it is accounted for with what to do next.
+    A failure does not stop the others: it is reported with what to do next.
     """
     report = AbortReport()
     for case in picked:
@@ -315,7 +315,7 @@ def abort_transactions(
 
 
 def _denied(error: BrewError, connection: Connection) -> str | None:
-    """Who lacks which right; None where the brokers did not say no."""
+    """The missing right; None where the brokers did not refuse."""
     return denied(str(error), connection.user, {}, connection.source)
 
 
@@ -405,7 +405,7 @@ def _abort_selected(
     as_json: bool,
     **option: Any,
 ) -> AbortReport:
-    """End what is meant; without ``as_json`` each is told as soon as it is known."""
+    """Abort the selected transactions; without ``as_json`` each outcome is printed at once."""
     if unknown := unmatched(snapshot.cases, names):
         raise Refused(f"no open transaction is named {unknown[0]!r}; `pipeline doctor` lists those that are there")
     everything = option["everything"]

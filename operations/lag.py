@@ -1,4 +1,4 @@
-"""`lag`: what is left of each partition, and who blocks it."""
+"""`lag`: the remaining records of each partition, and the transaction that blocks it."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ _T = TypeVar("_T")
 
 class Observer:
     """
-    Looks again and again, through the same clients.
+    Take snapshots of a group's partitions repeatedly, through the same clients.
 
     ``exact``: up to so many offsets raw batches are read to count records; behind that it is "at most".
     ``ages``: of partitions with something to read the first record is asked for, too, unless the position stood still.
-    ``unavailable``: what the brokers did not tell at the last look, or None.
+    ``unavailable``: what could not be read for the last snapshot, or None.
     """
 
     def __init__(self, connection: Connection, topic: str, group: str, exact: int, *, ages: bool = True) -> None:
@@ -110,7 +110,7 @@ class Observer:
         return [self._aged(snapshot, transactions.raw, deadline) for snapshot in deep] if self._ages else deep
 
     def _aged(self, snapshot: PartitionSnapshot, raw: RawLogs, deadline: Deadline) -> PartitionSnapshot:
-        """With the time of the first record that waits; where the position stood still it is the same one as before."""
+        """Add the timestamp of the oldest remaining record; unchanged while the position does not move."""
         if not snapshot.remaining.records or snapshot.position < snapshot.log.first:
             return snapshot
         at, found = self._first.get(snapshot.partition, (-1, FirstVisible()))
@@ -126,7 +126,7 @@ class Observer:
         )
 
     def _if_told(self, ask: Callable[[], Mapping[int, _T]]) -> Mapping[int, _T]:
-        """What older brokers, or missing rights, leave untold stops nothing else."""
+        """An answer that older brokers or missing rights withhold is noted, and everything else goes on."""
         try:
             return ask()
         except BrewError as error:
@@ -276,7 +276,7 @@ def late(document: Mapping[str, Any], limit_s: float | None) -> bool:
     Whether a record that can be read is older.
 
     Raises:
-        Refused: a partition's age is not told, and none that is told is older.
+        Refused: a partition's age is unknown, and no known age is above the limit.
     """
     if limit_s is None or (document["lag_s"] or 0) > limit_s:
         return limit_s is not None
@@ -316,7 +316,7 @@ def _next(
 def document_of(
     before: list[PartitionSnapshot], now: list[PartitionSnapshot], now_ms: int, unavailable: str | None
 ) -> dict[str, Any]:
-    """Two looks as one document; partitions that are new since the first are compared with themselves."""
+    """Two snapshots as one document; partitions that are new since the first are compared with themselves."""
     known: Mapping[int, PartitionSnapshot] = {snapshot.partition: snapshot for snapshot in before}
     reasons = [(snapshot, classify(known.get(snapshot.partition, snapshot), snapshot, now_ms)) for snapshot in now]
     total = Remaining(

@@ -214,7 +214,7 @@ class Reader:
 
 
 def collected(reader: Reader, logs: Mapping[int, LogOffsets]) -> list[dict[str, Any]]:
-    """What a look without `--follow` shows: by time, the newest last; of one partition by offset."""
+    """The records to show without `--follow`: by time, the newest last; of one partition by offset."""
     wanted = reader.wanted
     starts = reader.starts(logs)
     documents: list[dict[str, Any]] = []
@@ -244,7 +244,7 @@ def _merged(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def followed(reader: Reader, starts: dict[int, int], say: Callable[[list[dict[str, Any]]], None]) -> None:
-    """Say what is added from ``starts`` on, until it is stopped; an open record is not said again at its end."""
+    """Print new records from ``starts`` on, until stopped; an open record is not printed again when it is committed."""
     while True:
         for partition, log in reader.bounds().items():
             until = reader.until(log)

@@ -1,4 +1,4 @@
-"""What a program counts since its start: plain numbers, so that counting costs next to nothing."""
+"""Counters of a program since its start: plain numbers, so that counting costs next to nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEAST_S = 1.0
 
 
 class Ending(enum.StrEnum):
-    """How an attempt ended; after `INDEFINITE` only the next attempt's *locate* tells, `REFUSED` wrote nothing."""
+    """How an attempt ended. After `INDEFINITE` only the next attempt's *locate* knows; `REFUSED` wrote nothing."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -78,7 +78,7 @@ class Counts:
     """
     Counters of the whole program; they outlive the partitions that they count, and never go down.
 
-    ``duplicates``: records that came again and were skipped; None where a program does not look for such.
+    ``duplicates``: redelivered records that were skipped; None where a program does not look for them.
     ``malformed_profiles``: of the table that the latest attempt used, so it may go down; None without profiles.
     """
 

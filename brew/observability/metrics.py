@@ -1,4 +1,4 @@
-"""The text of `/metrics`: names, labels and help of every metric, filled from what a recorder tells."""
+"""The text of `/metrics`: names, labels and help of every metric, filled from a recorder."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class _Snapshot(Collector):
 
 
 def _steps(counts: Counts) -> list[str]:
-    """The six, and whatever else was told of."""
+    """The six outcomes, and any other that was reported."""
     return [*STEPS, *sorted(counts.steps.keys() - set(STEPS))]
 
 

@@ -30,7 +30,7 @@ _W3C = TraceContextTextMapPropagator()
 
 def provider(exporter: str) -> TracerProvider:
     """
-    What sends spans to ``exporter``: otlp or console; the service's name is OTEL_SERVICE_NAME, or ours.
+    A tracer for ``exporter`` (otlp or console); OTEL_SERVICE_NAME overrides the service's name.
 
     Raises:
         UsageError: the exporter is not installed.

@@ -39,7 +39,7 @@ def brokers_agree(facts: ClusterFacts, settings: frozenset[str]) -> Finding:
 
 
 def _apart(name: str, facts: ClusterFacts) -> str:
-    """Who has which value of a setting, where there are several; empty where all have one."""
+    """Which broker has which value of a setting; empty where all have the same."""
     if isinstance(facts.config, Unknown):
         return ""
     having: dict[str, list[int]] = defaultdict(list)
@@ -96,7 +96,7 @@ _CLEANUP = "cleanup.policy"
 
 def storage(role: str, topic: TopicFacts, brokers: int | None) -> Iterator[Finding]:
     """
-    The checks of one topic; ``brokers`` is None where nobody tells how many there are.
+    The checks of one topic; ``brokers`` is their number, None where it is unknown.
 
     What the input loses is lost by those who write it: a warning. What is ours is unsafe.
     """
@@ -228,7 +228,7 @@ def _access(name: str, resource: str, needed: frozenset[str], access: frozenset[
 
 
 def members(name: str, told: GroupFacts | Unknown) -> Finding:
-    """Who else is in the group."""
+    """Check for members of the group."""
     setting = f"group.id of whoever subscribes with {name}, or --group"
     if isinstance(told, Unknown):
         return Finding(
@@ -272,7 +272,7 @@ def roles(settings: PipelineSettings) -> dict[str, str]:
 
 
 def run_checks(settings: PipelineSettings, facts: ClusterFacts, message_max_bytes: int) -> list[Finding]:
-    """Every check that needs no look at the position; ``message_max_bytes`` is what our own writer takes."""
+    """Every check that does not need the position; ``message_max_bytes`` is our own producer's limit."""
     findings: list[Finding] = []
     known: dict[str, TopicFacts] = {}
     count = facts.brokers if isinstance(facts.brokers, int) else None
@@ -411,6 +411,6 @@ def _size(role: str, topic: TopicFacts, need: int, why: tuple[str, str]) -> Find
 
 
 def _isolation() -> Finding:
-    """Told for completeness: every reader of ours is made with it, and no setting changes that."""
+    """Listed for completeness: every reader of ours uses it, and no setting changes that."""
     why = "aborted orders are never read; no setting of ours changes that (--client-config refuses the key)"
     return Finding("isolation-level", READ_COMMITTED, READ_COMMITTED, "isolation.level", why, Severity.OK)

@@ -286,7 +286,7 @@ def _partitions(text: str | None, there: int) -> tuple[int, ...]:
 def _target(
     connection: Connection, topic: str, partitions: tuple[int, ...], to: str, moment: str | None, offset: int | None
 ) -> Callable[[], Mapping[int, int]]:
-    """How the positions are found, once nobody works any more; usage is checked before."""
+    """A function that finds the positions once all members have stopped; checks usage first."""
     if (moment is None) is (to == "timestamp"):
         raise UsageError("--at TIME goes with --to timestamp, and with nothing else")
     if (offset is None) is (to == "offset"):

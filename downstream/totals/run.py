@@ -44,7 +44,7 @@ StoreOf = Callable[[int, Topic], Store]
 
 @dataclass
 class RunResult:
-    """What a run has done so far."""
+    """Counters of a run."""
 
     orders: int = 0
     deltas: int = 0
@@ -124,14 +124,14 @@ class Run:
         return self.told
 
     def _broker_watch(self, *, follow: bool) -> AbstractContextManager[None]:
-        """Who follows says when no broker answers, and when one does again."""
+        """A program that follows reports when no broker answers, and when one answers again."""
         if not follow:
             return nullcontext()
         waits = "totals wait, and go on where the group stands"
         return broker_watch(self._settings.connection, self._settings.input, waits, self.patience_s, self._tell)
 
     def close_stores(self) -> None:
-        """In good order: what is in them may be trusted by the next process."""
+        """Close the stores cleanly, so that the next process can trust them."""
         for store in self._stores.values():
             store.close()
 
@@ -202,7 +202,7 @@ class Run:
         return len(attempts)
 
     def _attempt(self, stage: _Stage, source: Source, until: int) -> None:
-        """One transaction; what a next attempt can mend is counted and left to it."""
+        """One transaction; errors that a next attempt can recover from are counted."""
         partition, work = source.partition, stage.tasks[source.partition]
         transaction = TransactionSettings(self._settings.connection, self._settings.group, self._settings.timeout_s)
         kafka = KafkaTransaction(transaction, source.topic, partition)
@@ -247,7 +247,7 @@ class Run:
         Count it, and leave it to the next attempt.
 
         Raises:
-            Refused: nothing but failures there for too long, whatever becomes of other partitions.
+            Refused: every attempt at this partition failed for too long.
         """
         if self._stop.is_set():
             return

@@ -1,4 +1,4 @@
-"""`downstream call`: one HTTP request per record, and dead letters for those that nobody takes."""
+"""`downstream call`: one HTTP request per record, and dead letters for those that fail for good."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CallSettings:
 
 
 def message_id(topic: str, record: LogRecord) -> SourcePosition:
-    """What stays the same however often a record is sent: its source position, or its own where it has none."""
+    """The id of a record across redeliveries: its source position, or its own position where it has none."""
     return SourcePosition.of(record.headers()) or SourcePosition(topic, record.partition(), record.offset())
 
 

@@ -135,7 +135,7 @@ def letter_table(document: dict[str, Any]) -> Group:
 
 
 def report_document(report: ReplayReport, dead_letter: str, target: str, *, dry_run: bool) -> dict[str, Any]:
-    """What a replay did; with ``dry_run`` what it would do."""
+    """Result of a replay; with ``dry_run`` what it would do."""
     return {
         "dead_letter": dead_letter,
         "input": target,

@@ -62,7 +62,7 @@ class OrderSearch:
         self.unavailable: list[str] = []
 
     def logs(self, topic: str) -> dict[int, LogOffsets]:
-        """The topic's bounds when this investigation began; empty where there is no such topic."""
+        """The topic's offsets when this search began; empty where there is no such topic."""
         if topic not in self._logs:
             deadline = Deadline(_ASK_S)
             described = topics.describe(self._admin, [topic], deadline).get(topic)
@@ -100,7 +100,7 @@ class OrderSearch:
         return source
 
     def source(self, position: SourcePosition) -> LogRecord | None:
-        """The input record there; None where it is gone."""
+        """The input record at this position; None where retention deleted it."""
         if position not in self._sources:
             self._sources[position] = self._at(position.topic, position.partition, position.offset)
         return self._sources[position]
@@ -108,7 +108,7 @@ class OrderSearch:
     def matching(
         self, fits: Callable[[LogRecord], bool], since_ms: int | None, most: int | None = None
     ) -> tuple[list[SourcePosition], int]:
-        """The last ``most`` places of the input whose record fits, and how many there are in all."""
+        """The last ``most`` positions of matching input records, and how many match in all."""
         positions: deque[SourcePosition] = deque(maxlen=most)
         count = 0
         for record in self._records(self.places.input, since_ms):
@@ -118,7 +118,7 @@ class OrderSearch:
         return list(positions), count
 
     def histories(self, wanted: Iterable[SourcePosition]) -> list[OrderHistory]:
-        """What became of each of these."""
+        """The history of each of these input records."""
         asked = list(dict.fromkeys(wanted))
         sources = {position: self.source(position) for position in asked}
         copies: defaultdict[SourcePosition, list[Copy]] = defaultdict(list)
@@ -196,7 +196,7 @@ class OrderSearch:
         return Copy(role, topic, partition, offset, written, visibility(offset, written, log))
 
     def _named(self, copies: Mapping[SourcePosition, list[Copy]]) -> Callable[[SourcePosition, Copy], Copy]:
-        """Adds what the coordinator and the group's offset log tell of a copy's transaction."""
+        """Add transactional id and input range, from the coordinator and the group's offset log."""
         producers = {
             copy.written.producer_id for some in copies.values() for copy in some if copy.written.producer_id >= 0
         }
@@ -250,7 +250,7 @@ def _rejected(copy: Copy, record: LogRecord) -> Copy:
 
 
 def related_records(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> list[OrderHistory]:
-    """What became of each of these, and of the records that they were, or have become, by a replay; by place."""
+    """Histories of these records and of all that replays connect with them, by position."""
     histories = tracer.histories(_with_originals(tracer, asked))
     looked: set[str] = set()
     while letters := {letter.place for history in histories for letter in history.letters} - looked:
@@ -283,7 +283,7 @@ def _unsourced(record: LogRecord) -> str:
 
 
 def _original(tracer: OrderSearch, record: LogRecord | None) -> SourcePosition | None:
-    """The input record whose dead letter this one was."""
+    """The input record whose dead letter was replayed as this one."""
     letter = None if record is None else Order.of(None, record.headers()).replay_of
     if letter is None or letter.topic != tracer.places.dead_letter:
         return None

@@ -36,7 +36,7 @@ _UNPROVEN = "not verified yet: make verify"
 
 @dataclass(frozen=True, slots=True)
 class PollResults:
-    """What each source told last; None where it was not asked for."""
+    """The last answer of each source; None where it is not polled."""
 
     flow: PollResult[InputSnapshot]
     tail: PollResult[OutputTail]
@@ -46,7 +46,7 @@ class PollResults:
 
 
 class ViewHistory:
-    """What needs more than the latest answers; fed by `gather`, one flow after the other."""
+    """State that is kept between views: rates, and durations of transactions."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -279,7 +279,7 @@ def _source_status(answer: PollResult[Any], title: str, said: str, now_s: float)
 
 
 def document(view: View) -> dict[str, Any]:
-    """All that page and terminal show; null is what nobody told."""
+    """The view as JSON; null is what no source reported."""
     totals = view.totals
     return {
         "names": asdict(view.names),

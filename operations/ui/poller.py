@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 @dataclass(frozen=True, slots=True)
 class LiveSettings:
     """
-    What to look at, and how often.
+    What to poll, and how often.
 
     ``run`` names cluster, topics and group; ``statuses`` are addresses of running programs' `/status`; ``tail`` is how
     many offsets of each output partition are drawn; ``patience_s`` is what one question may take.
