@@ -132,7 +132,7 @@ class EndOffsetsPoller:
                     self._recorder.unanswered(str(error), refresh=False)
                     continue
                 for partition, log in logs.items():
-                    self._recorder.told((topic, partition), log.last_stable, log.end)
+                    self._recorder.end_offsets((topic, partition), log.last_stable, log.end)
 
     def __enter__(self) -> Self:
         self._thread.start()

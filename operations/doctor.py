@@ -415,19 +415,20 @@ def _abort_selected(
     def agreed(case: Diagnosis) -> bool:
         return yes or click.confirm(f"end {case.names[0]}? {_price(case, snapshot)}")
 
-    def told(case: Diagnosis, outcome: str) -> None:
+    def print_outcome(case: Diagnosis, outcome: str) -> None:
         if not as_json:
             price = f"; {_price(case, snapshot)}" if outcome == ENDED else ""
             show(Text(f"{case.names[0]}: {outcome}{price}"))
 
-    report = abort_transactions(connection, picked, agreed, told)
+    report = abort_transactions(connection, picked, agreed, print_outcome)
     spared = [
         diagnosis
         for diagnosis in snapshot.cases
         if everything and diagnosis.kind is Kind.LINGERING and diagnosis not in picked
     ]
     for case in spared:
-        told(case, "left alone, it is within its own time-out; --older-than with --topic or --group ends it, too")
+        outcome = "left alone, it is within its own time-out; --older-than with --topic or --group ends it, too"
+        print_outcome(case, outcome)
     report.left += spared
     return report
 

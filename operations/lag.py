@@ -70,7 +70,7 @@ class Observer:
         self._reader = consumer(connection, group, READ_UNCOMMITTED)
         self.unavailable: str | None = None
 
-    def look(self, deadline: Deadline) -> list[PartitionSnapshot]:
+    def snapshot(self, deadline: Deadline) -> list[PartitionSnapshot]:
         """All partitions now; the position first, so that it never exceeds the log read after it."""
         found = range(topics.describe_one(self._admin, self._topic, deadline).partitions)
         positions = committed(self._reader, self._topic, found, deadline)
@@ -259,7 +259,7 @@ def lag(
     if watch and (fail_on or fail_older_than is not None):
         raise UsageError("--watch has no end to fail at: say --fail-... without it, and a longer --interval")
     with Observer(connected(bootstrap), topic, group, exact) as observer:
-        before = observer.look(Deadline(_ASK_S))
+        before = observer.snapshot(Deadline(_ASK_S))
         if not watch:
             document = _next(observer, before, interval)[1]
             print_json(document | {"topic": topic, "group": group}) if as_json else show(
@@ -309,7 +309,7 @@ def _next(
     observer: Observer, before: list[PartitionSnapshot], interval_s: float
 ) -> tuple[list[PartitionSnapshot], dict[str, Any]]:
     threading.Event().wait(interval_s)
-    now = observer.look(Deadline(_ASK_S))
+    now = observer.snapshot(Deadline(_ASK_S))
     return now, document_of(before, now, int(time.time() * 1000), observer.unavailable)
 
 

@@ -61,7 +61,7 @@ def preflight(*, explain: bool, as_json: bool, **option: Any) -> ExitCode:
     connected(settings.connection.bootstrap)
     if explain:
         return _explain(settings, as_json=as_json)
-    findings = look(settings)
+    findings = all_findings(settings)
     left = [
         finding for finding in findings if finding.severity is Severity.UNSAFE and finding.name not in settings.allow
     ]
@@ -118,7 +118,7 @@ def _timeouts(chain: dict[str, Any]) -> Table:
     )
 
 
-def look(settings: PipelineSettings) -> list[Finding]:
+def all_findings(settings: PipelineSettings) -> list[Finding]:
     """The findings, those about the position included."""
     deadline = Deadline(_ASK_S)
     surveyor = OffsetsClient(settings)

@@ -93,7 +93,7 @@ class RecordStates:
         """Some transaction with records below this offset has no marker yet."""
         return any(self._batches[index].base_offset < below for indices in self._open.values() for index in indices)
 
-    def told(self) -> Iterator[tuple[RawBatch, str]]:
+    def batches(self) -> Iterator[tuple[RawBatch, str]]:
         """Each batch with its fate, in log order."""
         return zip(self._batches, self._fates, strict=True)
 
@@ -176,7 +176,7 @@ class Reader:
             if batch.base_offset >= until and not states.undecided(until):
                 break
             states.add(batch)
-        batches = [(batch, state) for batch, state in states.told() if batch.base_offset < until]
+        batches = [(batch, state) for batch, state in states.batches() if batch.base_offset < until]
         documents = [
             marker_document(partition, batch, state, wanted.topic)
             for batch, state in batches

@@ -248,7 +248,7 @@ class Member:
         if plan.claims and self._now() >= self._may_claim_at:
             self.claim(plan.claims, deadline)
 
-    def look(self, deadline: Deadline) -> None:
+    def read_new(self, deadline: Deadline) -> None:
         """Take in what is new, and nothing else."""
         self._take(self._log.read({}, deadline))
 

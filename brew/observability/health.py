@@ -273,7 +273,7 @@ class Partition:
         blocked = not self.lag and self.held_back > 0
         self.blocked_since = (now if self.blocked_since is None else self.blocked_since) if blocked else None
 
-    def told(self, place: Place, bounds: Bounds, fatal: str, now: float) -> PartitionStatus:
+    def to_status(self, place: Place, bounds: Bounds, fatal: str, now: float) -> PartitionStatus:
         """The partition as the document shows it."""
         since = (self.polled_at, self.waiting_since, self.blocked_since, min(self.away.values(), default=None))
         vitals = PartitionTimes(*since, self.held_back, self.lag, self.fenced, self.trouble, fatal)

@@ -114,7 +114,7 @@ class Recorder:
                 state.trouble_since = self._began  # what was left over: until the next commit this recovers
             self._answered(now)
 
-    def told(self, place: Place, last_stable: int, end: int) -> None:
+    def end_offsets(self, place: Place, last_stable: int, end: int) -> None:
         """Record end offsets that another thread read: no sign of life of the working loop."""
         with self._lock:
             if place in self._partitions:
@@ -222,7 +222,7 @@ class Recorder:
 
     # What probes ask.
 
-    def look(self) -> tuple[Status, Counts]:
+    def snapshot(self) -> tuple[Status, Counts]:
         """Both of the same moment."""
         with self._lock:
             return self._status(self._clock()), self._counts.copy()
@@ -241,7 +241,8 @@ class Recorder:
     def _status(self, now: float) -> Status:
         subject, program = self.subject, self._program
         partitions = tuple(
-            state.told(place, self._bounds, program.fatal, now) for place, state in sorted(self._partitions.items())
+            state.to_status(place, self._bounds, program.fatal, now)
+            for place, state in sorted(self._partitions.items())
         )
         alive = live(program, partitions, self._bounds, now)
         return Status(

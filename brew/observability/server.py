@@ -97,7 +97,7 @@ def respond(path: str, recorder: Recorder, producers: Producers | None = None) -
     if page == "/metrics":
         from brew.observability import metrics  # noqa: PLC0415 - who is never scraped needs no client library
 
-        return Reply(_OK, metrics.CONTENT_TYPE, metrics.text(*recorder.look()))
+        return Reply(_OK, metrics.CONTENT_TYPE, metrics.text(*recorder.snapshot()))
     if page == "/status":
         status = recorder.status()
         if producers is not None and query.partition("=")[0] == "producers":

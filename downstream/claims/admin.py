@@ -83,7 +83,7 @@ class Watcher:
         for partition, table in enumerate(self.world.tables):
             self._clock.heard(partition, max(table.clock, time.time_ns() // 1_000_000))
 
-    def look(self) -> bool:
+    def read_new(self) -> bool:
         """Read new entries of the log; True if there were any."""
         records = self._log.read({}, Deadline(READ_S))
         for entry in records:
@@ -162,7 +162,7 @@ def pause(member: Member, wanted: Filter, for_s: float, wait_s: float) -> None:
                 "ended again. End these members, or wait longer (--wait-s)"
             )
         time.sleep(_LOOK_S)
-        member.look(Deadline(READ_S))
+        member.read_new(Deadline(READ_S))
 
 
 def holders(member: Member, wanted: Filter) -> set[str]:

@@ -192,7 +192,7 @@ def _lines(watcher: Watcher, wanted: Filter) -> None:
 def _pass(watcher: Watcher, seconds: float) -> None:
     """Until something new was read, or so long."""
     deadline = Deadline(seconds)
-    while not watcher.look() and not deadline.expired():
+    while not watcher.read_new() and not deadline.expired():
         time.sleep(_LOOK_S)
 
 

@@ -81,7 +81,7 @@ class Loop:
         self._unreported: dict[int, int] = {}
         self._report_due = Deadline(_REPORT_S)
         self._waiting, self._waiting_again = "", Deadline(_WAITING_AGAIN_S)
-        self.told = LoopResult()
+        self.result = LoopResult()
 
     def run(self) -> LoopResult:
         """
@@ -105,8 +105,8 @@ class Loop:
                 self._leave()
         finally:
             self._handler.close(Deadline(_LEAVE_S))
-            self.told.seconds = time.monotonic() - began
-        return self.told
+            self.result.seconds = time.monotonic() - began
+        return self.result
 
     def _broker_watch(self) -> AbstractContextManager[None]:
         """A program that follows reports when no broker answers, and when one answers again."""
@@ -175,9 +175,9 @@ class Loop:
         for batch in batches:
             place = self._places[batch.partition]
             place.position, place.patience = batch.until, None
-            self.told.positions[batch.partition] = batch.until
-            self.told.records += len(batch.records)
-        self.told.batches += 1
+            self.result.positions[batch.partition] = batch.until
+            self.result.records += len(batch.records)
+        self.result.batches += 1
 
     def _slices(self, polled: Mapping[int, Polled]) -> list[PartitionBatch]:
         """What moves a partition on; what was fetched of one that waits is read again later."""
@@ -195,7 +195,7 @@ class Loop:
     # Rebalances, told by the member from inside its poll.
 
     def assigned(self, partitions: Collection[int]) -> Mapping[int, int]:
-        self.told.rebalances += 1
+        self.result.rebalances += 1
         self._settled = Deadline(self._settings.settle_s)
         return self._seat(partitions, self._sure())
 
@@ -272,7 +272,7 @@ class Loop:
 
     def _postpone(self, partitions: Collection[int], error: RetryLater | NotOwned) -> None:
         delay_s = error.delay_s if isinstance(error, RetryLater) else 0.5
-        self.told.postponed += 1
+        self.result.postponed += 1
         self._tell_waiting(f"partitions {sorted(partitions)} wait: {error}")
         for partition in partitions:
             place = self._places[partition]
@@ -304,7 +304,7 @@ class Loop:
 
     def _drained(self) -> bool:
         if not self._places:
-            return self.told.rebalances > 0 and self._settled.expired()
+            return self.result.rebalances > 0 and self._settled.expired()
         return all(place.retry_at is None and place.position >= place.goal for place in self._places.values())
 
     def _check_partitions(self) -> None:

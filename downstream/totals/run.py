@@ -88,7 +88,7 @@ class Run:
     ) -> None:
         self._recorder = recorder or Recorder.unheard()
         self._settings, self._store_of, self._stop, self._tell, self._crash = settings, store_of, stop, tell, crash
-        self.told = RunResult()
+        self.result = RunResult()
         self._stores: dict[int, Store] = {}
         self._readers: list[RangeReader] = []
         self._give_up: dict[str, Deadline] = {}  # by partition, or topic: from the first failure in a row
@@ -121,7 +121,7 @@ class Run:
             for reader in self._readers:
                 reader.close()
             self.close_stores()
-        return self.told
+        return self.result
 
     def _broker_watch(self, *, follow: bool) -> AbstractContextManager[None]:
         """A program that follows reports when no broker answers, and when one answers again."""
@@ -144,9 +144,9 @@ class Run:
         return _Stage(topics.input, split), _Stage(topics.deltas, aggregate)
 
     def _restored(self, partition: int, records: int, seconds: float) -> None:
-        with self.told.lock:
-            self.told.restored += records
-            self.told.restore_s += seconds
+        with self.result.lock:
+            self.result.restored += records
+            self.result.restore_s += seconds
         self._tell(f"restored partition {partition}: {records} records of the changelog in {seconds:.1f} s")
 
     def _rounds(self, first: _Stage, second: _Stage, pool: ThreadPoolExecutor, *, follow: bool) -> None:
@@ -234,13 +234,13 @@ class Run:
         return reader.read(start, until, Deadline(self._settings.timeout_s), self._stop)
 
     def _succeeded(self, source: Source, work: StageTask, done: AttemptResult) -> None:
-        with self.told.lock:
+        with self.result.lock:
             self._give_up.pop(str(source), None)
-            self.told.transactions += done.until > done.start
+            self.result.transactions += done.until > done.start
             if isinstance(work, Split):
-                self.told.orders += done.records
+                self.result.orders += done.records
             else:
-                self.told.deltas += done.records
+                self.result.deltas += done.records
 
     def _failed(self, how: str, what: object, why: str) -> None:
         """
@@ -251,8 +251,8 @@ class Run:
         """
         if self._stop.is_set():
             return
-        with self.told.lock:
-            setattr(self.told, how, getattr(self.told, how) + 1)
+        with self.result.lock:
+            setattr(self.result, how, getattr(self.result, how) + 1)
             patience = self._give_up.setdefault(
                 str(what), Deadline(_PATIENCE_S if denial_in(why) is None else _DENIED_S)
             )

@@ -201,9 +201,9 @@ def call_command(url: str, group: str, *, dead_letter: str, as_json: bool, **giv
     finally:
         caller.close()
     summary = {
-        "calls": virtual.told.effects,
-        "retries": virtual.told.retries,
-        "dead_letters": virtual.told.given_up,
+        "calls": virtual.result.effects,
+        "retries": virtual.result.retries,
+        "dead_letters": virtual.result.given_up,
         "seconds": round(time.monotonic() - began, 3),
     }
     click.echo(json.dumps(summary) if as_json else _text(summary))

@@ -108,7 +108,7 @@ class VirtualPartitions:
         self._settings, self._effect = settings, effect
         self._held: dict[TopicPartition, _AssignedPartition] = {}
         self._changed = threading.Condition()
-        self.told = WorkerResult()
+        self.result = WorkerResult()
         self._workers: Workers[_RecordTask] = Workers(settings.count, self._work)
 
     def assigned(self, place: TopicPartition, start: int) -> None:
@@ -225,7 +225,7 @@ class VirtualPartitions:
             again_s = self._settings.retries.after(piece.failures)
             if again_s is not None and not isinstance(error, NonRetriableError):
                 with self._changed:
-                    self.told.retries += 1
+                    self.result.retries += 1
                 return again_s
             if self._settings.on_failure is OnFailure.STOP:
                 raise HandlerFailedError(
@@ -235,10 +235,10 @@ class VirtualPartitions:
                 ) from error
             self._effect.give_up(record, error, piece.failures)
             with self._changed:
-                self.told.given_up += 1
+                self.result.given_up += 1
             return None
         with self._changed:
-            self.told.effects += 1
+            self.result.effects += 1
         return None
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -360,11 +361,8 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
     settings = _settings(place, target, choice, edit, option)
     report, console = ReplayReport(), Console(stderr=True)
 
-    def told(done: Sequence[ReplayRecord | SkippedDeadLetter]) -> None:
-        print_skipped(console, done)
-
     with console.status("replaying") if console.is_terminal else contextlib.nullcontext():
-        replay(place, settings, report, told)
+        replay(place, settings, report, partial(print_skipped, console))
     document = report_document(report, dead_letter, target, dry_run=settings.dry_run)
     if as_json:
         print_json(document)

@@ -55,7 +55,7 @@ class OrderSearch:
     def __init__(
         self, connection: Connection, places: OrderTopics, transactions: TransactionsAdmin, report: Report
     ) -> None:
-        self._connection, self.places, self._told, self._report = connection, places, transactions, report
+        self._connection, self.places, self._transactions, self._report = connection, places, transactions, report
         self._admin = admin(connection)
         self._logs: dict[str, dict[int, LogOffsets]] = {}
         self._sources: dict[SourcePosition, LogRecord | None] = {}
@@ -189,7 +189,7 @@ class OrderSearch:
 
     def _copy(self, role: str, topic: str, partition: int, offset: int) -> Copy:
         log, finder = self.logs(topic)[partition], RecordStateFinder(offset)
-        for batch, _ in self._told.raw.batches(topic, partition, offset, log.end, Deadline(_ASK_S)):
+        for batch, _ in self._transactions.raw.batches(topic, partition, offset, log.end, Deadline(_ASK_S)):
             if finder.add(batch):
                 break
         written = finder.written()
@@ -204,7 +204,7 @@ class OrderSearch:
         try:
             names = {
                 of_producer.producer_id: of_producer.transactional_id
-                for of_producer in self._told.of_producers(producers)
+                for of_producer in self._transactions.of_producers(producers)
             }
         except BrewError as error:
             self.unavailable.append(str(error))
@@ -224,7 +224,7 @@ class OrderSearch:
             partition = offsets_partition(group, topics.describe_one(self._admin, OFFSETS_TOPIC, deadline).partitions)
             log = log_offsets(self._admin, OFFSETS_TOPIC, [partition], deadline)[partition]
             start = max(log.first, log.end - _MOST_OFFSET_LOG)
-            batches = offset_batches(self._told.raw, group, self.places.input, partition, start, log.end)
+            batches = offset_batches(self._transactions.raw, group, self.places.input, partition, start, log.end)
             return spans(batches, {p: one.first for p, one in self.logs(self.places.input).items()})
         except BrewError as error:
             self.unavailable.append(str(error))

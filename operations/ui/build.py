@@ -145,7 +145,7 @@ def _rows(
     now_ms = answers.flow.value.now_ms if answers.flow.value else 0
     for partition in sorted({*snapshots, *reported, *strips}):
         snapshot, status = snapshots.get(partition), reported.get(partition)
-        kafka = history.told(partition) if snapshot is not None else ("unknown", "Kafka has not told yet")
+        kafka = history.state(partition) if snapshot is not None else ("unknown", "Kafka has not answered yet")
         state, why = _state(kafka, status, fresh=fresh)
         row = Row(partition, state, why, strip=strips.get(partition), last=latest.get(partition))
         if snapshot is not None:

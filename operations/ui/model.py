@@ -135,7 +135,7 @@ class History:
         (first_s, first), (last_s, last) = positions[0], positions[-1]
         return max(0, last - first) / (last_s - first_s)
 
-    def told(self, partition: int) -> tuple[str, str]:
+    def state(self, partition: int) -> tuple[str, str]:
         """State and reason, compared with some seconds ago, so that a pause between two commits does not count."""
         if not self._flows or self._began_s is None:
             return LOOKING, "not looked at yet"

@@ -186,7 +186,7 @@ class PollGroup:
         if settings.proof is not None:
             self._proof = Poller("proof", ProofSource(settings.proof).ask, _PROOF_EVERY_S, patience_s)
         self._preflight: Poller[list[Finding]] = Poller(
-            "preflight", lambda _deadline: preflight.look(run), _PREFLIGHT_EVERY_S, _PREFLIGHT_PATIENCE_S
+            "preflight", lambda _deadline: preflight.all_findings(run), _PREFLIGHT_EVERY_S, _PREFLIGHT_PATIENCE_S
         )
         self._memory = ViewHistory()
 
@@ -194,7 +194,7 @@ class PollGroup:
         pollers: list[Poller[Any]] = [self._flow, self._tail, self._preflight, *self._statuses]
         return [*pollers, *(poller for poller in (self._own, self._proof) if poller is not None)]
 
-    def _told(self) -> tuple[PollResult[Status], ...]:
+    def _status_answers(self) -> tuple[PollResult[Status], ...]:
         """What running programs told; the one on this machine only where there is one."""
         if self._own is None:
             return tuple(status.answer for status in self._statuses)
@@ -206,7 +206,7 @@ class PollGroup:
         answers = PollResults(
             self._flow.answer,
             self._tail.answer,
-            self._told(),
+            self._status_answers(),
             None if self._proof is None else self._proof.answer,
             self._preflight.answer,
         )

@@ -147,7 +147,7 @@ class InputSource:
         if self._observer is None:
             run = self._run
             self._observer = Observer(run.connection, run.input, run.group, _EXACT, ages=self._ages)
-        snapshots = tuple(self._observer.look(deadline))
+        snapshots = tuple(self._observer.snapshot(deadline))
         return InputSnapshot(int(time.time() * 1000), snapshots, self._observer.unavailable)
 
     def close(self) -> None:

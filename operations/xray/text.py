@@ -86,7 +86,7 @@ def document(xray: Xray) -> dict[str, Any]:
         "taken": labels.date(xray.taken_ms),
         "group": xray.group,
         "strips": [{"role": xray.role(strip), **_strip(strip)} for strip in xray.strips],
-        "steps": [{"at_ms": event.at_ms, "step": event.name, "partition": event.partition} for event in xray.told],
+        "steps": [{"at_ms": event.at_ms, "step": event.name, "partition": event.partition} for event in xray.events],
         "unavailable": list(xray.unavailable),
     }
 

@@ -229,7 +229,7 @@ class Xray:
     group: str
     bootstrap: str
     taken_ms: int
-    told: tuple[TimelineEvent, ...] = ()
+    events: tuple[TimelineEvent, ...] = ()
     unavailable: tuple[str, ...] = ()
 
     def role(self, strip: Strip) -> str:

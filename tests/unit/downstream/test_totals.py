@@ -219,7 +219,7 @@ def test_one_success_begins_its_patience_anew(made: Run, monkeypatch: pytest.Mon
         made._failed("fenced", source, "another one")
         now[0] += running._PATIENCE_S - 1
         made._succeeded(source, Split("d"), AttemptResult(0, 9, 9))
-    assert made.told.fenced == 3
+    assert made.result.fenced == 3
 
 
 def test_where_the_brokers_say_no_it_ends_sooner(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,7 @@ def test_recovery_is_from_the_first_failure_in_a_row_to_the_commit(scene: Scene)
     assert scene.recorder.status().totals.recovery_s == 3.5
     scene.after(50)
     scene.end(Ending.COMMITTED)
-    assert scene.recorder.look()[1].recoveries == 1
+    assert scene.recorder.snapshot()[1].recoveries == 1
 
 
 def test_what_was_left_over_at_the_start_is_recovered_with_the_first_commit(scene: Scene) -> None:
@@ -143,12 +143,12 @@ def test_counters_outlive_partitions_that_go_and_come_back(scene: Scene) -> None
     """Prometheus takes a counter that falls for a restart."""
     scene.end(Ending.COMMITTED, records=10, dead_letters={"not-json": 2})
     scene.recorder.released([PLACE])
-    status, counts = scene.recorder.look()
+    status, counts = scene.recorder.snapshot()
     assert status.partitions == ()
     assert (status.totals.records, status.totals.dead_letters, status.totals.transactions) == (10, 2, 1)
     scene.end(Ending.COMMITTED, records=5)
     assert counts.records[PLACE] == 10, "a copy does not change"
-    assert scene.recorder.look()[1].records[PLACE] == 15
+    assert scene.recorder.snapshot()[1].records[PLACE] == 15
 
 
 def test_who_looks_from_beside_is_no_sign_that_the_loop_lives(scene: Scene) -> None:
@@ -156,9 +156,9 @@ def test_who_looks_from_beside_is_no_sign_that_the_loop_lives(scene: Scene) -> N
     scene.recorder.polled([PLACE])
     scene.recorder.moved(PLACE, 0)
     for _ in range(100):
-        scene.after(3).told(PLACE, 10, 10)
+        scene.after(3).end_offsets(PLACE, 10, 10)
     assert scene.partition().lag == 10
-    scene.after(1).told(PLACE, 10, 10)
+    scene.after(1).end_offsets(PLACE, 10, 10)
     scene.recorder.unanswered("no broker", refresh=False)
     assert (scene.state(), scene.partition().polled_age_s) == (PartitionState.STUCK, 301)
     assert not scene.recorder.status().live.ok
@@ -169,10 +169,10 @@ def test_a_store_that_is_away_is_waited_for_although_brokers_answer(scene: Scene
     scene.recorder.surveyed(PLACE, 0, 10, 10)
     for _ in range(18):
         scene.after(10).waits([PLACE], "the database is away")
-        scene.recorder.told(PLACE, 10, 10)
+        scene.recorder.end_offsets(PLACE, 10, 10)
     assert scene.state() is PartitionState.BLOCKED
     assert (scene.recorder.status().live.ok, scene.recorder.status().ready.ok) == (True, False)
-    scene.after(11).told(PLACE, 10, 10)
+    scene.after(11).end_offsets(PLACE, 10, 10)
     assert scene.state() is PartitionState.STUCK
     scene.recorder.read(PLACE, 10)
     assert scene.state() is PartitionState.WORKING

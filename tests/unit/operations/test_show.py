@@ -16,7 +16,7 @@ def states(*batches: RawBatch) -> list[str]:
     found = RecordStates()
     for one in batches:
         found.add(one)
-    return [state for _, state in found.told()]
+    return [state for _, state in found.batches()]
 
 
 def test_the_next_marker_of_its_producer_decides_what_became_of_a_batch() -> None:

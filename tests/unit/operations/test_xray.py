@@ -293,7 +293,7 @@ def test_what_the_group_has_committed_is_a_strip_between_input_and_output() -> N
     xray = crashed_and_healed()
     orders, copies = xray.strips
     moves = {0: [(T0 + 5, 2), (T0 + 20, 1), (T0 + 40, 8)]}
-    line = timeline([orders, copies], moves, xray.told, "in", T0 + 100)
+    line = timeline([orders, copies], moves, xray.events, "in", T0 + 100)
     root = ET.fromstring(xray_html.drawing(replace(xray, line=line), moving=True))
     found = {}
     for group in root.iter(f"{NS}g"):
