@@ -161,8 +161,8 @@ def abort_transaction(connection: Connection, case: Diagnosis, deadline: Deadlin
         else:
             held = transactions.held(sorted({hold.place for hold in case.holds}))
             left = still_hanging(case, held, transactions.of_producers([case.producer_id]))
-            for one in left:
-                _mark(transactions, one, connection)
+            for held_transaction in left:
+                _mark(transactions, held_transaction, connection)
             ours = bool(left)
         _await_end(transactions, case, deadline)
     return ours
@@ -184,7 +184,10 @@ def _await_end(transactions: TransactionsAdmin, case: Diagnosis, deadline: Deadl
     ours = {(hold.place, hold.first_offset, hold.producer_id) for hold in case.holds}
     places = sorted({hold.place for hold in case.holds})
     while places:
-        if not any((one.place, one.first_offset, one.producer_id) in ours for one in transactions.held(places)):
+        if not any(
+            (held_transaction.place, held_transaction.first_offset, held_transaction.producer_id) in ours
+            for held_transaction in transactions.held(places)
+        ):
             return
         deadline.check("end of the transaction")
         threading.Event().wait(_LOOK_S)

@@ -72,10 +72,10 @@ class Observer:
 
     def snapshot(self, deadline: Deadline) -> list[PartitionSnapshot]:
         """All partitions now; the position first, so that it never exceeds the log read after it."""
-        found = range(topics.describe_one(self._admin, self._topic, deadline).partitions)
-        positions = committed(self._reader, self._topic, found, deadline)
-        logs = log_offsets(self._admin, self._topic, found, deadline)
-        snapshots = [_plain(p, logs[p], positions[p]) for p in found]
+        partition_range = range(topics.describe_one(self._admin, self._topic, deadline).partitions)
+        positions = committed(self._reader, self._topic, partition_range, deadline)
+        logs = log_offsets(self._admin, self._topic, partition_range, deadline)
+        snapshots = [_plain(p, logs[p], positions[p]) for p in partition_range]
         if all(snapshot.log.end == snapshot.position for snapshot in snapshots):
             return snapshots
         self.unavailable = None
@@ -113,16 +113,16 @@ class Observer:
         """Add the timestamp of the oldest remaining record; unchanged while the position does not move."""
         if not snapshot.remaining.records or snapshot.position < snapshot.log.first:
             return snapshot
-        at, found = self._first.get(snapshot.partition, (-1, FirstVisible()))
-        if at != snapshot.position or found.time_ms is None:
+        known_position, visible = self._first.get(snapshot.partition, (-1, FirstVisible()))
+        if known_position != snapshot.position or visible.time_ms is None:
             try:
                 span = (snapshot.position, snapshot.log.last_stable)
-                found = first_visible(raw, self._topic, snapshot.partition, *span, deadline)
+                visible = first_visible(raw, self._topic, snapshot.partition, *span, deadline)
             except BrewError as error:
-                self.unavailable, found = str(error), FirstVisible()
-            self._first[snapshot.partition] = snapshot.position, found
+                self.unavailable, visible = str(error), FirstVisible()
+            self._first[snapshot.partition] = snapshot.position, visible
         return replace(
-            snapshot, remaining=Remaining(0) if found.nothing else snapshot.remaining, oldest_ms=found.time_ms
+            snapshot, remaining=Remaining(0) if visible.nothing else snapshot.remaining, oldest_ms=visible.time_ms
         )
 
     def _if_told(self, ask: Callable[[], Mapping[int, _T]]) -> Mapping[int, _T]:
@@ -183,8 +183,8 @@ class Observer:
 
 
 def _plain(partition: int, log: LogOffsets, position: Committed | None) -> PartitionSnapshot:
-    at = log.first if position is None else position.offset
-    left = max(0, log.last_stable - at)
+    next_offset = log.first if position is None else position.offset
+    left = max(0, log.last_stable - next_offset)
     return PartitionSnapshot(partition, log, position, Remaining(left, exact=left == 0))
 
 

@@ -191,7 +191,7 @@ class Reader:
                 if wanted.key is None or record.key() == wanted.key:
                     raw, state = (None, "unknown") if current is None else current
                     documents.append(document(record, state, raw, wanted.topic))
-        return sorted(documents, key=lambda one: one["offset"])
+        return sorted(documents, key=lambda item: item["offset"])
 
     def newest(self, partition: int, log: LogOffsets) -> list[dict[str, Any]]:
         """The last ``limit`` records of a partition, read backwards piece by piece."""

@@ -119,7 +119,7 @@ class Counts:
             self.recoveries,
             self.recovery_s,
             self.duplicates,
-            {step: one.copy() for step, one in self.steps.items()},
+            {step: histogram.copy() for step, histogram in self.steps.items()},
             self.seconds.copy(),
             self.malformed_profiles,
         )

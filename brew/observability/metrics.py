@@ -180,8 +180,8 @@ def _gauges(partitions: Sequence[PartitionStatus]) -> Iterator[Metric]:
         "brew_progress_age_seconds": lambda row: row.progress_age_s,
     }
     for name, value_of in values.items():
-        told = [(_place((row.topic, row.partition)), value_of(row)) for row in partitions]
-        yield _filled(name, [(labels, value) for labels, value in told if value is not None])
+        gauges = [(_place((row.topic, row.partition)), value_of(row)) for row in partitions]
+        yield _filled(name, [(labels, value) for labels, value in gauges if value is not None])
     yield _filled(
         "brew_partition_state",
         [

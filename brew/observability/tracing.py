@@ -101,6 +101,6 @@ class Spans:
 def _links(traces: Sequence[str]) -> Iterator[Link]:
     """To the spans that wrote the input's records, as the conventions ask for batches; what is no context is none."""
     for trace in traces:
-        found = get_current_span(_W3C.extract({"traceparent": trace}, context=Context())).get_span_context()
-        if found.is_valid:
-            yield Link(found)
+        span_context = get_current_span(_W3C.extract({"traceparent": trace}, context=Context())).get_span_context()
+        if span_context.is_valid:
+            yield Link(span_context)

@@ -303,7 +303,7 @@ def _target(
         if offset is not None:
             return {p: min(max(offset, log.first), log.end) for p, log in logs.items()}
         timed = offsets_at(client, topic, partitions, time_ms, Deadline(_ASK_S))
-        return {p: log.last_stable if (found := timed[p]) is None else found for p, log in logs.items()}
+        return {p: log.last_stable if (timed_offset := timed[p]) is None else timed_offset for p, log in logs.items()}
 
     return find
 

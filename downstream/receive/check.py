@@ -164,10 +164,10 @@ class RedisEffects:
 
     def points(self) -> dict[str, int] | None:
         with self._mapped():
-            found = self._client.hgetall(self._keys.points)
+            by_customer = self._client.hgetall(self._keys.points)
         return {
             customer.decode() if isinstance(customer, bytes) else customer: int(points)
-            for customer, points in found.items()
+            for customer, points in by_customer.items()
         }
 
     @contextlib.contextmanager

@@ -86,10 +86,10 @@ def _source_id(topic: str, record: LogRecord) -> str:
 
 
 def _field_id(topic: str, record: LogRecord, name: str) -> str:
-    found = _order(record.value() or b"").get(name)
-    if found is None or found == "":
+    field = _order(record.value() or b"").get(name)
+    if field is None or field == "":
         return _own_id(topic, record)
-    text = found if isinstance(found, str) else orjson.dumps(found, option=orjson.OPT_SORT_KEYS).decode()
+    text = field if isinstance(field, str) else orjson.dumps(field, option=orjson.OPT_SORT_KEYS).decode()
     return _short(f"{name}:{text}")
 
 
@@ -248,13 +248,13 @@ class Receiver:
         for batch in batches:
             context.check(batch.partition)
         records = [record for batch in batches for record in batch.records]
-        found = messages(self.settings.topic, records, self.settings.identify)
-        effects = self.claim(found, context)
+        batch_messages = messages(self.settings.topic, records, self.settings.identify)
+        effects = self.claim(batch_messages, context)
         self.received.messages += len(records)
         self.received.effects += effects
         self.received.repeated += len(records) - effects
         self.skipped(len(records) - effects)
-        self._refuse(found)
+        self._refuse(batch_messages)
         context.report({batch.partition: batch.until for batch in batches})
 
     def _refuse(self, messages: Sequence[Message]) -> None:

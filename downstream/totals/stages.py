@@ -181,8 +181,8 @@ class Aggregate:
     def committed(self) -> None:
         """Only now the store changes: before, an abort would have left changes in it that are in no log."""
         checkpoint = self.store.checkpoint
-        at = 0 if checkpoint is None else checkpoint.changelog
-        self.store.write(self._changes, StoreCheckpoint(self._until, at, self._keys))
+        changelog_offset = 0 if checkpoint is None else checkpoint.changelog
+        self.store.write(self._changes, StoreCheckpoint(self._until, changelog_offset, self._keys))
         self.dropped()
 
     def dropped(self) -> None:

@@ -150,12 +150,12 @@ def report_document(report: ReplayReport, dead_letter: str, target: str, *, dry_
         ],
         "stayed": [
             {
-                "partition": one.letter.partition,
-                "offset": one.letter.offset,
-                "why": one.why.value,
-                "message": one.message,
+                "partition": kept.letter.partition,
+                "offset": kept.letter.offset,
+                "why": kept.why.value,
+                "message": kept.message,
             }
-            for one in report.skipped
+            for kept in report.skipped
         ],
     }
 

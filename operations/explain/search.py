@@ -225,7 +225,7 @@ class OrderSearch:
             log = log_offsets(self._admin, OFFSETS_TOPIC, [partition], deadline)[partition]
             start = max(log.first, log.end - _MOST_OFFSET_LOG)
             batches = offset_batches(self._transactions.raw, group, self.places.input, partition, start, log.end)
-            return spans(batches, {p: one.first for p, one in self.logs(self.places.input).items()})
+            return spans(batches, {p: bounds.first for p, bounds in self.logs(self.places.input).items()})
         except BrewError as error:
             self.unavailable.append(str(error))
             return {}

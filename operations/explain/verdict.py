@@ -148,7 +148,7 @@ def link_replays(histories: Iterable[OrderHistory]) -> list[OrderHistory]:
         if history.seen and history.order is not None and history.order.replay_of is not None:
             back[str(history.order.replay_of)].append(history.place)
     return [
-        replace(history, replays=tuple(at for letter in history.letters for at in back[letter.place]))
+        replace(history, replays=tuple(replayed_at for letter in history.letters for replayed_at in back[letter.place]))
         for history in ordered
     ]
 

@@ -108,7 +108,7 @@ class History:
             return
         self._began_s = at_s if self._began_s is None else self._began_s
         before = self._flows[-1] if self._flows else None
-        self._flows.append((at_s, flow, {look.partition: look for look in flow.snapshots}))
+        self._flows.append((at_s, flow, {snapshot.partition: snapshot for snapshot in flow.snapshots}))
         while len(self._flows) > 2 and at_s - self._flows[0][0] > _RATE_S:  # noqa: PLR2004 - two looks make a rate
             self._flows.popleft()
         if before is not None:
@@ -194,7 +194,7 @@ class TransactionDurations:
         self._took_s: OrderedDict[tuple[str, int, int], float] = OrderedDict()
 
     def add(self, flow: InputSnapshot) -> None:
-        open_now = [look.own for look in flow.snapshots if look.own is not None and look.own.open]
+        open_now = [snapshot.own for snapshot in flow.snapshots if snapshot.own is not None and snapshot.own.open]
         self._own = {(own.producer_id, own.producer_epoch): own for own in open_now}
         self._began_ms |= {writer: own.began_ms for writer, own in self._own.items() if own.began_ms is not None}
         _drop_oldest(self._began_ms)
@@ -207,10 +207,10 @@ class TransactionDurations:
 
     def say(self, status: Status) -> None:
         """A program knows no producer ids; its position is where the last one that committed ended."""
-        for one in status.partitions:
-            last = one.last_transaction
-            if last is not None and last.seconds is not None and one.position is not None:
-                self._took_s.setdefault((one.topic, one.partition, one.position), last.seconds)
+        for reported in status.partitions:
+            last = reported.last_transaction
+            if last is not None and last.seconds is not None and reported.position is not None:
+                self._took_s.setdefault((reported.topic, reported.partition, reported.position), last.seconds)
         _drop_oldest(self._took_s)
 
     def seconds(self, transaction: Transaction, topic: str, now_ms: int) -> float | None:
@@ -262,7 +262,7 @@ def _of(strip: Strip, group: str, topic: str) -> Iterator[Transaction]:
                 exact=exact,
             )
             yield _named(ended, own or [run], group, topic)
-    for runs in (some for some in wrote.values() if some[0].kind is Kind.OPEN):
+    for runs in (own_runs for own_runs in wrote.values() if own_runs[0].kind is Kind.OPEN):
         records, exact = _counted(runs)
         writer = (runs[0].producer_id, runs[0].epoch)
         yield _named(

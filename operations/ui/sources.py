@@ -220,7 +220,9 @@ def _missing(strip: Strip, last: int, batches: list[tuple[RawBatch, memoryview]]
         if batch.producer_id in cut and batch.transactional:
             first.setdefault(batch.producer_id, batch)
     # A marker alone tells nothing of how much it ends; other writers' records may lie in between.
-    return max((last if one.control else 2 * one.base_sequence for one in first.values()), default=0)
+    return max(
+        (last if first_batch.control else 2 * first_batch.base_sequence for first_batch in first.values()), default=0
+    )
 
 
 class StatusSource:

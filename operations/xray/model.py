@@ -109,8 +109,8 @@ class _Below:
     sources: Callable[[], Sources | None] | None = None
 
     def result(self) -> BeforeWindow:
-        found = self.sources() if self.sources is not None else None
-        return BeforeWindow(self.records, self.whole, None if found is None else found[0])
+        read = self.sources() if self.sources is not None else None
+        return BeforeWindow(self.records, self.whole, None if read is None else read[0])
 
 
 class RunBuilder:
@@ -210,8 +210,8 @@ class RunBuilder:
 
     def finish(self) -> list[Run]:
         """The runs in offset order, those of transactions without an end included."""
-        for some in self._open.values():
-            for run in some:
+        for open_runs in self._open.values():
+            for run in open_runs:
                 self._close(run)
         return self.runs
 

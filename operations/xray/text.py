@@ -121,7 +121,7 @@ def _bin(column: Column) -> dict[str, Any]:
         "producer_id": writers.producer_id,
         "epochs": writers.epochs,
         "source_partitions": writers.partitions,
-        "source": writers.source and [_place(at) for at in writers.source],
+        "source": writers.source and [_place(end) for end in writers.source],
     }
 
 
