@@ -1,9 +1,10 @@
 """
 Exactly-once between Kafka and Spark, for any records.
 
-The names here are the library's public face: `Record` and `Reject` for transformations, the sink of a streaming
-query, the errors that a caller catches, and `brew.__version__`. Importing the package loads no Kafka client, no Spark
-and no database driver: what takes time is loaded at its first use. `brew.errors` draws the whole tree of errors.
+The names here are the library's public face: `Pipeline` to run one, `Record`, `Reject` and `batches` for
+transformations, the sink of a streaming query, the errors that a caller catches, and `brew.__version__`. Importing the
+package loads no Kafka client, no Spark and no database driver: what takes time is loaded at its first use.
+`brew.errors` draws the whole tree of errors.
 """
 
 from __future__ import annotations
@@ -17,23 +18,28 @@ __all__ = [
     "Denied",
     "ExactlyOnceSink",
     "KafkaFailure",
+    "Pipeline",
     "Record",
     "Refused",
     "Reject",
     "Unreachable",
     "UsageError",
+    "batches",
 ]
 
 if TYPE_CHECKING:
-    from brew.record import Record, Reject
+    from brew.pipeline import Pipeline
+    from brew.record import Record, Reject, batches
     from brew.sink import ExactlyOnceSink
 
     __version__: str
 else:
     _LATER = {
         "ExactlyOnceSink": "brew.sink",
+        "Pipeline": "brew.pipeline",
         "Record": "brew.record",
         "Reject": "brew.record",
+        "batches": "brew.record",
     }
 
     def __getattr__(name: str) -> Any:

@@ -165,7 +165,7 @@ SECTIONS: dict[str, dict[str, Listed]] = {
         "verify": Listed(
             "proof",
             "proof.commands.inspect:verify",
-            "Prove that every visible order came out exactly once, enriched, or on the dead-letter topic.",
+            "Prove that every visible record came out exactly once, transformed, or on the dead-letter topic.",
         ),
         "campaign": Listed(
             "proof",

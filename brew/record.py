@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import GeneratorType
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -19,6 +19,14 @@ from brew.offsets import Headers
 
 NO_VALUE = "no-value"
 NOT_JSON = "not-json"
+TOO_LARGE = "too-large"
+TRANSFORM_ERROR = "transform-error"
+"""Reasons that the library itself gives; all others are the transformation's own."""
+OTHER_REASONS = "other"
+"""What dead letters count as where there are more reasons than are counted apart: each is a label of metrics."""
+
+_OF_BATCHES = "__brew_batches__"
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Reject(Exception):
@@ -140,16 +148,36 @@ Function = Callable[[Record], Answer]
 """What users write."""
 
 
+def batches(function: _F) -> _F:
+    """
+    Mark a transformation that takes and returns a `pyarrow.RecordBatch` instead of one record.
+
+    `brew.record_batches` describes the columns of both.
+    """
+    setattr(function, _OF_BATCHES, True)
+    return function
+
+
+def takes_batches(function: object) -> bool:
+    """Whether ``function`` is marked so."""
+    return getattr(function, _OF_BATCHES, False) is True
+
+
 def apply(function: Function, record: Record) -> tuple[Record, ...] | Reject:
     """
     Call a transformation: its outputs in order (none: the record is dropped), or why it rejects the record.
 
-    A function that yields its outputs works like one that returns a list of them.
+    A function that yields its outputs works like one that returns a list of them; one of batches is given a batch of
+    this record alone.
 
     Raises:
         TypeError: the answer is none of these, or an output holds something else than bytes.
         Exception: whatever the function raises but `Reject`.
     """
+    if takes_batches(function):
+        from brew.record_batches import apply_batch  # noqa: PLC0415 - pyarrow, for who uses it
+
+        return apply_batch(function, [record])[0]
     try:
         answer: object = function(record)
         if answer is None:

@@ -217,7 +217,10 @@ def key_of(message: LogRecord) -> bytes | None:
 def source_of(message: LogRecord) -> bytes | None:
     """The record's source position, from its headers."""
     source = SourcePosition.of(message.headers())
-    return None if source is None else f"{source.topic}[{source.partition}]@{source.offset}".encode()
+    if source is None:
+        return None
+    which = f"#{source.index}" if source.index else ""
+    return f"{source.topic}[{source.partition}]@{source.offset}{which}".encode()
 
 
 def other_of(message: LogRecord) -> bytes | None:

@@ -20,7 +20,7 @@ from brew.kafka.transaction import MESSAGE_MAX_BYTES
 from brew.names import ExitCode, TransactionalId
 from brew.options import run_options, settings_of
 from brew.preflight import checks, timeouts
-from brew.preflight.checks import chain_of, positions, roles, run_checks
+from brew.preflight.checks import chain_of, positions, run_checks, topics_of
 from brew.preflight.finding import Finding, Severity
 from brew.settings import PipelineSettings
 from operations.options import advised, connected, json_option, plain_table, print_json, show
@@ -84,7 +84,7 @@ def _explain(settings: PipelineSettings, *, as_json: bool) -> ExitCode:
     surveyor = OffsetsClient(settings)
     try:
         facts = ClusterQueries(
-            surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, Deadline(_ASK_S)
+            surveyor.admin, surveyor.groups, topics_of(settings), settings.group, Deadline(_ASK_S)
         ).answers()
     finally:
         surveyor.close()
@@ -127,7 +127,7 @@ def all_findings(settings: PipelineSettings) -> list[Finding]:
         findings = [*_position(surveyor, settings, deadline), _ids(settings, deadline)]
         findings.append(checks.transaction_version(level(settings.connection, _FEATURE, deadline)))
         findings.append(timeouts.skew(controller_ahead_s(settings.connection, deadline)))
-        asked = ClusterQueries(surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline)
+        asked = ClusterQueries(surveyor.admin, surveyor.groups, topics_of(settings), settings.group, deadline)
         return [*run_checks(settings, asked.answers(), MESSAGE_MAX_BYTES), *findings]
     finally:
         surveyor.close()

@@ -271,12 +271,17 @@ def roles(settings: PipelineSettings) -> dict[str, str]:
     return dict(zip(ROLES, topics, strict=True))
 
 
+def topics_of(settings: PipelineSettings) -> list[str]:
+    """All topics that the checks ask about."""
+    return [*roles(settings).values(), *settings.also_output]
+
+
 def run_checks(settings: PipelineSettings, facts: ClusterFacts, message_max_bytes: int) -> list[Finding]:
     """Every check that does not need the position; ``message_max_bytes`` is our own producer's limit."""
     findings: list[Finding] = []
     known: dict[str, TopicFacts] = {}
     count = facts.brokers if isinstance(facts.brokers, int) else None
-    for role, name in roles(settings).items():
+    for role, name in [*roles(settings).items(), *(("output", name) for name in settings.also_output)]:
         described = facts.topics.get(name)
         topic = _as_it_will_be(role, name, facts) if described is None else described
         if isinstance(topic, Unknown):
@@ -285,7 +290,7 @@ def run_checks(settings: PipelineSettings, facts: ClusterFacts, message_max_byte
             continue
         findings += storage(role, topic, count)
         if described is not None and role in ROLES[:3]:
-            known[role] = topic
+            known.setdefault(role, topic)
             findings.append(access(role, topic))
     findings += _sizes(settings, known, message_max_bytes)
     findings += timeouts.check_chain(chain_of(settings, facts))

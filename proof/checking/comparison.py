@@ -71,8 +71,8 @@ def wrong_output(came: Side, out: Side, source: SourcePosition, profiles: ByProf
     return wrong_enrichment(came.key, came.value, out.value)
 
 
-def wrong_dead_letter(came: Side, out: Side, source: SourcePosition) -> str | None:
-    """What is wrong with a rejected record; None when nothing is."""
+def wrong_letter_frame(came: Side, out: Side, source: SourcePosition) -> str | None:
+    """What is wrong with a rejected record apart from its reason; None when nothing is."""
     added = out.headers[len(came.headers) :]
     if out.headers[: len(came.headers)] != came.headers:
         return "the input's headers are not in front, unchanged"
@@ -80,12 +80,20 @@ def wrong_dead_letter(came: Side, out: Side, source: SourcePosition) -> str | No
         return "the source headers do not follow the input's"
     if out.key != came.key:
         return f"key is {out.key!r}, should be {came.key!r}"
-    found = dict(added)
+    if out.value != came.value and not _omitted(came, out, dict(added).get(ERROR_OMITTED)):
+        return "the value's bytes are not the input's"
+    return None
+
+
+def wrong_dead_letter(came: Side, out: Side, source: SourcePosition) -> str | None:
+    """What is wrong with a rejected order; None when nothing is."""
+    wrong = wrong_letter_frame(came, out, source)
+    if wrong is not None:
+        return wrong
+    found = dict(out.headers[len(came.headers) :])
     reason = (found.get(ERROR_REASON) or b"").decode("utf-8", "replace")
     if reason not in set(Reason):
         return f"reason {reason!r} is none of {', '.join(Reason)}"
-    if out.value != came.value and not _omitted(came, out, found.get(ERROR_OMITTED)):
-        return "the value's bytes are not the input's"
     return unjustified(Reason(reason), came.value)
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from brew.deadline import Deadline
-from brew.records import Reason, Rejected
+from brew.record import Reject
+from brew.records import Reason
 from brew.settings import Limits
 from pipeline.orders import enricher
 from proof.campaign.cells.payload import KINDS, MAX_BYTES, MAX_DEPTH, limit_broken, payload, payloads
@@ -54,14 +55,14 @@ def test_the_pipeline_and_the_checker_agree_about_every_payload() -> None:
     for number in range(COUNT):
         key, value = payload(7, number)
         made = enrich(key, value)
-        if isinstance(made, Rejected):
+        if isinstance(made, Reject):
             wrong = unjustified(made.reason, value)
             if value is not None and wrong is None:
                 wrong = limit_broken(value, made.reason, was_parsed=False)
         else:
             wrong = wrong_enrichment(key, value, made) or limit_broken(value or b"", None, was_parsed=True)
         assert wrong is None, (number, value)
-        became[made.reason if isinstance(made, Rejected) else "delivered"] += 1
+        became[made.reason if isinstance(made, Reject) else "delivered"] += 1
     assert became.keys() == {*Reason, "delivered"}
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from brew.errors import UsageError
 from brew.offsets import LogOffsets, SourcePosition
-from brew.records import DISCOUNTS, PROFILE_OFFSET, Reason, Rejected, profile
+from brew.record import Reject
+from brew.records import DISCOUNTS, PROFILE_OFFSET, Reason, profile
 from brew.settings import Limits
 from pipeline.orders import enricher
 from pipeline.profiles import Table, lookup
@@ -241,13 +242,13 @@ def test_what_the_pipeline_makes_of_any_log_is_right_and_no_other_tier_is(
     for customer in sorted({*(key for _, _, key, _ in log), b"nobody"}):
         order = b'{"customer_id":"%b"}' % customer
         made = enrich(None, order)
-        assert not isinstance(made, Rejected)
+        assert not isinstance(made, Reject)
         assert profiles.wrong(order, made, evidence()) is None
         if not compacted:
             assert profiles.untold == 0
             for tier in DISCOUNTS:
                 other = enricher(Limits(), lambda _k, _o, tier=tier: tier)(None, order)
-                assert not isinstance(other, Rejected)
+                assert not isinstance(other, Reject)
                 assert (profiles.wrong(order, other, evidence()) is None) == (other == made)
 
 
