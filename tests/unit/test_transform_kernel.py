@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -17,7 +19,7 @@ from brew.names import CrashMode, CrashPoint
 from brew.offsets import Committed, OffsetRange, SourcePosition
 from brew.outcome import Outcome, Status
 from brew.range_transaction import MAX_REASONS, CrashedOnPurposeError, Rows, Targets, transact_range
-from brew.record import OTHER_REASONS, Record, Reject
+from brew.record import OTHER_REASONS, Record, Reject, apply
 from brew.records import ERROR_EXCEPTION, ERROR_MESSAGE, ERROR_REASON
 from brew.settings import OnError
 from brew.transformation import FunctionTransformation
@@ -204,3 +206,41 @@ def test_an_exception_in_a_batch_names_its_record() -> None:
         run(Broker(), rows(PLAIN, PLAIN, ERROR), made(add_domain_in_batches))
     outcome = run(Broker(), rows(PLAIN, ERROR, PLAIN), made(add_domain_in_batches, OnError.DEAD_LETTER))
     assert (outcome.enriched, outcome.examples) == (2, {"transform-error": 1})
+
+
+# The guide's page.
+
+
+def _examples() -> list[str]:
+    page = (Path(__file__).parents[2] / "docs/guide/your-own-function.md").read_text()
+    return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+
+
+def test_the_functions_of_the_page_do_what_it_says() -> None:
+    """Drop, reject, transform; and the batch in capitals."""
+    clicks, upper, _script = _examples()
+    found: dict[str, Any] = {}
+    exec(compile(clicks, "clicks.py", "exec"), found)
+    exec(compile(upper, "upper.py", "exec"), found)
+    click = Record("clicks", 0, 1, value=b'{"url":"http://a.example/x"}')
+    made = apply(found["add_domain"], click)
+    assert isinstance(made, tuple)
+    assert made[0].json()["domain"] == "a.example"
+    assert apply(found["add_domain"], click.with_json({"bot": True})) == ()
+    assert str(apply(found["add_domain"], click.with_json({}))).startswith("no-url: ")
+    assert apply(found["upper"], click.with_value(b"a")) == (click.with_value(b"A"),)
+
+
+def test_the_script_of_the_page_uses_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run with the loop taken out: names, parameters and fields are the code's."""
+    told: list[dict[str, Any]] = []
+
+    def work(settings: Any, _stop: Any, board: Any, _view: Any) -> None:
+        told.append({"follow": settings.follow, "dlq": settings.dead_letter, "group": settings.group})
+        board.outcome(Outcome(0, 0, 3, Status.COMMITTED, enriched=2, rejected=1, written=2, reasons={"no-url": 1}))
+
+    monkeypatch.setattr("brew.pipeline.work", work)
+    exec(compile(_examples()[2], "script.py", "exec"), (found := {}))  # type: ignore[var-annotated]
+    names = {"dlq": "clicks.enriched.dlq", "group": "brew-clicks.enriched"}
+    assert told == [{"follow": False, **names}, {"follow": True, **names}]
+    assert (found["result"].transformed, found["result"].reasons) == (2, {"no-url": 1})
