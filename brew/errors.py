@@ -5,6 +5,7 @@ BrewError
 ├── UsageError            the caller asked for something that can't be (exit 64)
 ├── Refused               going on would guess; one sentence with value, need and setting (exit 3)
 │   ├── Unreachable       no broker answered in time
+│   ├── RegistryUnreachable   the Schema Registry did not answer
 │   └── Denied            the brokers, or who poses as one, do not get or give trust; who asked, and what is missing
 ├── TransformFailed       a transformation raised something else than `brew.Reject`: its run ends (exit 3)
 ├── DeadlineExceeded      a wait ran out of time
@@ -34,6 +35,10 @@ class Refused(BrewError):
 
 class Unreachable(Refused):
     """No broker answered within the deadline."""
+
+
+class RegistryUnreachable(Refused):
+    """The Schema Registry did not answer; what it was asked for is tried again."""
 
 
 class Denied(Refused):

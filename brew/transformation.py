@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import TransformFailed
+from brew.errors import BrewError, TransformFailed
 from brew.load import load
 from brew.range_transaction import Answer, Enrich, Evidence, Rows, Transform
 from brew.record import NO_VALUE, NOT_JSON, TOO_LARGE, TRANSFORM_ERROR, Record, Reject, apply, takes_batches
@@ -175,6 +175,8 @@ class FunctionTransformation:
     def _answer(self, function: Callable[..., Any], record: Record) -> Answer:
         try:
             answer = apply(function, record)
+        except BrewError:
+            raise  # no fault of the record: the transaction is tried again
         except (Exception, SystemExit) as error:
             if self.on_error is OnError.END:
                 raise TransformFailed(
