@@ -2,9 +2,9 @@
 Exactly-once between Kafka and Spark, for any records.
 
 The names here are the library's public face: `Pipeline` to run one, `Record`, `Reject` and `batches` for
-transformations, the sink of a streaming query, the errors that a caller catches, and `brew.__version__`. Importing the
-package loads no Kafka client, no Spark and no database driver: what takes time is loaded at its first use.
-`brew.errors` draws the whole tree of errors.
+transformations, the modules `brew.formats` and `brew.testing`, the sink of a streaming query, the errors that a caller
+catches, and `brew.__version__`. Importing the package loads no Kafka client, no Spark and no database driver: what
+takes time is loaded at its first use. `brew.errors` draws the whole tree of errors.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ __all__ = [
     "Unreachable",
     "UsageError",
     "batches",
+    "formats",
+    "testing",
 ]
 
 if TYPE_CHECKING:
+    from brew import formats, testing
     from brew.pipeline import Pipeline
     from brew.record import Record, Reject, batches
     from brew.sink import ExactlyOnceSink
@@ -44,11 +47,13 @@ else:
 
     def __getattr__(name: str) -> Any:
         """What takes time to load, at its first use."""
-        if name in _LATER:
-            from importlib import import_module  # noqa: PLC0415 - only where it is needed
+        from importlib import import_module  # noqa: PLC0415 - only where it is needed
 
+        if name in _LATER:
             found = globals()[name] = getattr(import_module(_LATER[name]), name)
             return found
+        if name in {"formats", "testing"}:
+            return import_module(f"brew.{name}")
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return _version()

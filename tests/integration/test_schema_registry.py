@@ -11,9 +11,11 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from harness.brokers import Broker
 from harness.names import Names
+from harness.pipeline import Stage
 from harness.stores import store
 
 from brew import Record, Reject, formats
+from brew.records import ERROR_REASON
 from sandbox.registry import Registry
 
 CLICK: dict[str, Any] = {"type": "record", "name": "Click", "fields": [{"name": "url", "type": "string"}]}
@@ -117,18 +119,42 @@ def measured(click):
 def test_a_run_reads_avro_writes_avro_and_rejects_what_does_not_fit(
     registry: Registry, broker: Broker, names: Names, tmp_path: Path, master: str
 ) -> None:
-    """With and without Spark: the decorated function travels to its workers."""
-    from harness.functions import produced, ran, read_all  # noqa: PLC0415 - filled in below
-
+    """With and without Spark: the decorated function travels to its workers; `verify` calls it again."""
+    stage = Stage(broker, names)
+    stage.create(1)
     clicks = formats.avro(registry=registry.url, output=names.input, schema=json.dumps(CLICK))
     values = [clicks.write({"url": url}, None) for url in ("a", "bb", "wrong", "dddd")]
-    values[3] = values[3][:-1]
-    produced(broker, names, [*values, b"plain"])
+    values = [*values[:3], values[3][:-1], b"plain"]
+    stage.produce(names.input, *((0, b"k", value, []) for value in values))
     script = tmp_path / "avro_clicks.py"
     script.write_text(SCRIPT.format(click=CLICK, url=registry.url, output=names.output))
-    ran(broker, names, "--transform", f"{script}:measured", "--master", master)
+    function = ["--transform", f"{script}:measured"]
+    ran = stage.pipeline(*function, "--master", master)
+    assert ran.code == 0, ran.text
     enriched = formats.avro(registry=registry.url)
-    found = [enriched.read(Record("t", 0, 0, None, one.value)) for one in read_all(broker, names.output)]
+    found = [enriched.read(Record("t", 0, 0, None, one.value())) for one in stage.records(names.output)]
     assert found == [{"url": "a", "length": 1}, {"url": "bb", "length": 2}]
-    reasons = [dict(one.headers)["error.reason"] for one in read_all(broker, names.dead_letter)]
+    reasons = [dict(one.headers() or ())[ERROR_REASON] for one in stage.records(names.dead_letter)]
     assert reasons == [b"output-schema-mismatch", b"schema-mismatch", b"no-schema-id"]
+    code, report = stage._proof("verify", *stage.options(), *function, "--settled")
+    assert (code, report["counts"]["dead_letters"]) == (0, 3), report
+
+
+def test_without_registry_a_run_gives_up_after_its_patience_and_nothing_is_lost(
+    registry: Registry, broker: Broker, names: Names, tmp_path: Path
+) -> None:
+    """No record becomes a dead letter; once the registry answers again, a run goes on there."""
+    stage = Stage(broker, names)
+    stage.create(1)
+    clicks = formats.avro(registry=registry.url, output=names.input, schema=json.dumps(CLICK))
+    stage.produce(names.input, (0, b"k", clicks.write({"url": "a"}, None), []))
+    script = tmp_path / "avro_clicks.py"
+    options = ["--transform", f"{script}:measured", "--master", "none", "--on-error", "dead-letter"]
+    script.write_text(SCRIPT.format(click=CLICK, url="http://127.0.0.1:9", output=names.output))
+    refused = stage.pipeline(*options, "--patience", "1")
+    assert refused.code == 3, refused.text
+    assert "http://127.0.0.1:9 does not answer" in refused.err
+    assert stage.records(names.dead_letter) == []
+    script.write_text(SCRIPT.format(click=CLICK, url=registry.url, output=names.output))
+    assert stage.pipeline(*options).code == 0
+    assert len(stage.records(names.output)) == 1
