@@ -40,6 +40,11 @@ SECTIONS: dict[str, dict[str, Listed]] = {
             "pipeline.__main__:submit_command",
             "Hand the run to spark-submit (the driver then lives where Spark puts it).",
         ),
+        "init": Listed(
+            "brew",
+            "brew.project.command:init",
+            "Make a small project: a transformation, a test that needs no Kafka, example records, a Makefile.",
+        ),
         "setup": Listed(
             "pipeline",
             "brew.spark.setup:setup",

@@ -10,7 +10,7 @@ A topic as a table that a transformation looks up in: the row of a key that was 
 
 A row is in force from its own timestamp on, until the next row of its key; a tombstone ends it. That makes a
 transformation deterministic, whenever it is called, as long as nobody writes rows with timestamps of the past and
-nothing removes rows that older records still need (`cleanup.policy=delete` with enough retention, not `compact`).
+nothing removes rows that older records still need (`retention.ms=-1` and `cleanup.policy=delete`, not `compact`).
 
 Each process reads the topic once, and again up to its end when it is asked about a time after that.
 """

@@ -5,8 +5,8 @@ Amounts to euros, by the rate that was in force when the payment was made; rates
     brew run --transform examples/currency.py:in_euros --input payments --output payments.eur
 
 A rate is a record with the currency as its key and the euros for one unit as its text (`USD` -> `0.92`), in force from
-its timestamp on. Publish a rate before it is needed, and keep old ones: a payment is converted with the same rate
-however often it is read, and `brew verify` looks the rate up again.
+its timestamp on. Publish a rate before it is needed, and keep old ones (`retention.ms=-1`, `cleanup.policy=delete`): a
+payment is converted with the same rate however often it is read, and `brew verify` looks the rate up again.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,8 +74,8 @@ def test_clicks_get_their_domain(stage: Stage, master: str) -> None:
 def test_payments_are_converted_by_the_rate_of_their_time(stage: Stage, master: str) -> None:
     """A rate that is published after the run changes nothing of what `verify` finds."""
     rates = stage.names.topic("rates")
-    topics.create(stage.admin, [topics.TopicSpec(rates, 1, {})], Deadline(30))
-    first = 1_700_000_000_000
+    topics.create(stage.admin, [topics.TopicSpec(rates, 1, {"retention.ms": "-1"})], Deadline(30))
+    first = int(time.time() * 1000) - 5 * DAY_MS  # the broker removes records of more than seven days from the input
     publish(stage, rates, (b"USD", b"0.90", first), (b"USD", b"0.95", first + 2 * DAY_MS))
     payments = [
         ({"amount": "10.00", "currency": "USD"}, first - 1),
