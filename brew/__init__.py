@@ -25,12 +25,11 @@ __all__ = [
     "Unreachable",
     "UsageError",
     "batches",
-    "formats",
-    "testing",
 ]
 
 if TYPE_CHECKING:
-    from brew import formats, testing
+    from brew import formats as formats
+    from brew import testing as testing
     from brew.pipeline import Pipeline
     from brew.record import Record, Reject, batches
     from brew.sink import ExactlyOnceSink

@@ -154,7 +154,8 @@ class _Registered(Format):
                 f"formats.{self.settings.kind} has to know the output topic, whose subject in the registry holds the "
                 "schema: give it output=..."
             )
-        return _codec(self.settings).write(value, named)
+        written: bytes = _codec(self.settings).write(value, named)
+        return written
 
 
 def json() -> Format:
@@ -218,7 +219,7 @@ def _registered(kind: str, registry: Registry, output: str | None, **schemas: An
         raise UsageError(
             f"formats.{kind} has no registry: registry is {registry!r}; give it an address, as http://host:8081"
         )
-    texts = {name: one.read_text() if isinstance(one, Path) else one for name, one in schemas.items()}
+    texts: dict[str, Any] = {name: one.read_text() if isinstance(one, Path) else one for name, one in schemas.items()}
     return _Registered(SchemaSettings(kind, tuple(sorted(client.items())), **texts), output)
 
 
