@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -142,3 +143,25 @@ def test_the_lines_of_an_order_go_to_the_topic_of_their_kind(stage: Stage) -> No
         (line,) = stage.records(topic)
         assert (orjson.loads(line.value() or b"")["line"], line.key()) == (place, item)
     assert reasons(stage) == [b"not-an-order"]
+
+
+def test_a_new_project_tests_runs_and_proves_itself(stage: Stage, tmp_path: Path) -> None:
+    """`brew init`, then its Makefile's targets; `verify` sees it when the function is changed behind a run."""
+    python = f"PYTHON={sys.executable}"
+    line = ["make", python, f"BREW={sys.executable} -m brew", f"INPUT={stage.names.input}"]
+    line += [f"OUTPUT={stage.names.output}", f"BOOTSTRAP={stage.broker.bootstrap}"]
+    given = {**environment(stage.names.stem), "PYTHONPATH": str(ROOT), "MASTER": "none"}
+    name = f"p{stage.names.stem}"
+
+    def called(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(words, cwd=folder, env=given, capture_output=True, text=True, timeout=120, check=False)
+
+    assert called([sys.executable, "-m", "brew", "init", name], tmp_path).returncode == 0
+    done = called([*line, "test", "seed", "run", "verify"], tmp_path / name)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for told in (f"60 clicks on {stage.names.input}", "53 enriched, 3 rejected, 4 dropped", "proven"):
+        assert told in done.stdout
+
+    function = tmp_path / name / "transformation.py"
+    function.write_text(function.read_text().replace(".hostname", ".netloc + '!'"))
+    assert called([*line, "verify"], tmp_path / name).returncode != 0
