@@ -163,8 +163,8 @@ class Codec:
 
     def _unreachable(self, error: Exception) -> RegistryUnreachable:
         return RegistryUnreachable(
-            f"the Schema Registry at {self._settings.url} does not answer: {_told(error)}; nothing was written, and it "
-            "is tried again until --patience ends"
+            f"the Schema Registry at {self._settings.url} does not answer: {_told(error)}; start it, or correct its "
+            "address (a run tries again until --patience ends)"
         )
 
 

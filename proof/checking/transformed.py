@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
+from brew.errors import BrewError
 from brew.offsets import SourcePosition
 from brew.record import TOO_LARGE, TRANSFORM_ERROR, Function, Reject, apply, takes_batches
 from brew.record import Record as Given
@@ -38,7 +39,12 @@ class Oracle:
         self.differs = ""
 
     def answers(self, records: list[Given]) -> list[Answer]:
-        """What it makes of each; an exception is a rejection, as `--on-error dead-letter` writes it."""
+        """
+        What it makes of each; an exception is a rejection, as `--on-error dead-letter` writes it.
+
+        Raises:
+            BrewError: what the function needs does not answer now.
+        """
         found = self._batch(records) if takes_batches(self._function) else None
         answers = [self._alone(record) for record in records] if found is None else found
         for record, answer in zip(records, answers, strict=True):
@@ -61,6 +67,8 @@ class Oracle:
     def _alone(self, record: Given) -> Answer:
         try:
             return apply(self._function, record)
+        except BrewError:
+            raise  # what it needs does not answer, such as a Schema Registry: nothing can be said of the record
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the pipeline takes it the same way
             return Reject(TRANSFORM_ERROR, f"{type(error).__name__}: {error}")
 

@@ -143,18 +143,20 @@ def test_a_run_reads_avro_writes_avro_and_rejects_what_does_not_fit(
 def test_without_registry_a_run_gives_up_after_its_patience_and_nothing_is_lost(
     registry: Registry, broker: Broker, names: Names, tmp_path: Path
 ) -> None:
-    """No record becomes a dead letter; once the registry answers again, a run goes on there."""
+    """No record becomes a dead letter, and `verify` claims nothing; once it answers again, a run goes on there."""
     stage = Stage(broker, names)
     stage.create(1)
     clicks = formats.avro(registry=registry.url, output=names.input, schema=json.dumps(CLICK))
     stage.produce(names.input, (0, b"k", clicks.write({"url": "a"}, None), []))
-    script = tmp_path / "avro_clicks.py"
-    options = ["--transform", f"{script}:measured", "--master", "none", "--on-error", "dead-letter"]
-    script.write_text(SCRIPT.format(click=CLICK, url="http://127.0.0.1:9", output=names.output))
-    refused = stage.pipeline(*options, "--patience", "1")
+    away, there = tmp_path / "registry_away.py", tmp_path / "registry_there.py"
+    away.write_text(SCRIPT.format(click=CLICK, url="http://127.0.0.1:9", output=names.output))
+    there.write_text(SCRIPT.format(click=CLICK, url=registry.url, output=names.output))
+    options = ["--master", "none", "--on-error", "dead-letter", "--transform"]
+    refused = stage.pipeline(*options, f"{away}:measured", "--patience", "1")
     assert refused.code == 3, refused.text
     assert "http://127.0.0.1:9 does not answer" in refused.err
     assert stage.records(names.dead_letter) == []
-    script.write_text(SCRIPT.format(click=CLICK, url=registry.url, output=names.output))
-    assert stage.pipeline(*options).code == 0
+    assert stage.pipeline(*options, f"{there}:measured").code == 0
     assert len(stage.records(names.output)) == 1
+    code, told = stage._proof("verify", *stage.options(), "--settled", "--transform", f"{away}:measured")
+    assert (code, "does not answer" in str(told)) == (3, True), told

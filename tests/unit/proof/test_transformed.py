@@ -302,3 +302,13 @@ def test_a_function_of_batches_that_is_right_is_proven() -> None:
         return batch.slice(0)
 
     assert judged(right(inputs(1, 2, 3), same), same).verdict is Verdict.PROVEN
+
+
+def test_what_a_function_needs_and_does_not_get_is_no_answer() -> None:
+    """Else a Schema Registry that is away would make a violation of every record."""
+
+    def needs_registry(_record: brew.Record) -> None:
+        raise brew.Refused("the registry does not answer")
+
+    with pytest.raises(brew.Refused, match="does not answer"):
+        Oracle("f", needs_registry).answers([Given(value=b"1")])
