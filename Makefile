@@ -155,7 +155,7 @@ bench-claims: setup ## fold, newcomer, take-over                  make bench-cla
 	@exec $(PY) benchmarks/claims.py $(call option,--bootstrap,BOOTSTRAP) --out benchmarks/claims.json
 claims-races: setup ## 8 claimants, 64 partitions, 1,000 rounds      make claims-races BOOTSTRAP=kafka:9092
 	@exec $(PY) -m proof claims-races --rounds 1000 $(call option,--out,RACES_OUT) $(bootstrap)
-models: ## claims and the six steps, all interleavings (spin)   make models
+models: ## claims, the six steps, the sink, all interleavings (spin)   make models
 	@scripts/setup-packages.sh models
 	@exec scripts/models.sh
 

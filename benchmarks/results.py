@@ -93,7 +93,7 @@ def latency_lines(latencies: Sequence[Latency]) -> list[list[str]]:
     """One line for each contender: medians of its rounds."""
     rows = []
     for name in dict.fromkeys(latency.contender for latency in latencies):
-        mine = [one for one in latencies if one.contender == name]
+        mine = [latency for latency in latencies if latency.contender == name]
 
         def middle(value: Callable[[Latency], float], form: str, mine: Sequence[Latency] = mine) -> str:
             return format(median(map(value, mine)), form)

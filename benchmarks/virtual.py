@@ -74,8 +74,8 @@ def measure(connection: Connection, count: int, records: int, handler_s: float) 
     reader = consumer(connection, group, READ_COMMITTED)
     position = committed(reader, TOPIC, [0], Deadline(20))[0]
     reader.close()
-    if position is None or position.offset != records or virtual.told.effects != records:
-        raise SystemExit(f"N={count}: stands at {position}, {virtual.told.effects} effects, wanted {records}")
+    if position is None or position.offset != records or virtual.result.effects != records:
+        raise SystemExit(f"N={count}: stands at {position}, {virtual.result.effects} effects, wanted {records}")
     working = effect.last - effect.first
     return {
         "workers": count,

@@ -1,9 +1,10 @@
 """
 Exactly-once between Kafka and Spark, for any records.
 
-The names here are the library's public face: the sink of a streaming query, the errors that a caller catches, and
-`brew.__version__`. Importing them loads no Kafka client, no Spark and no database driver: the sink is loaded at its
-first use. `brew.errors` draws the whole tree of errors.
+The names here are the library's public face: `Pipeline` to run one, `Record`, `Reject` and `batches` for
+transformations, the modules `brew.formats` and `brew.testing`, the sink of a streaming query, the errors that a caller
+catches, and `brew.__version__`. Importing the package loads no Kafka client, no Spark and no database driver: what
+takes time is loaded at its first use. `brew.errors` draws the whole tree of errors.
 """
 
 from __future__ import annotations
@@ -12,20 +13,46 @@ from typing import TYPE_CHECKING, Any
 
 from brew.errors import BrewError, Denied, KafkaFailure, Refused, Unreachable, UsageError
 
-__all__ = ["BrewError", "Denied", "ExactlyOnceSink", "KafkaFailure", "Refused", "Unreachable", "UsageError"]
+__all__ = [
+    "BrewError",
+    "Denied",
+    "ExactlyOnceSink",
+    "KafkaFailure",
+    "Pipeline",
+    "Record",
+    "Refused",
+    "Reject",
+    "Unreachable",
+    "UsageError",
+    "batches",
+]
 
 if TYPE_CHECKING:
+    from brew import formats as formats
+    from brew import testing as testing
+    from brew.pipeline import Pipeline
+    from brew.record import Record, Reject, batches
     from brew.sink import ExactlyOnceSink
 
     __version__: str
 else:
+    _LATER = {
+        "ExactlyOnceSink": "brew.sink",
+        "Pipeline": "brew.pipeline",
+        "Record": "brew.record",
+        "Reject": "brew.record",
+        "batches": "brew.record",
+    }
 
     def __getattr__(name: str) -> Any:
         """What takes time to load, at its first use."""
-        if name == "ExactlyOnceSink":
-            from brew.sink import ExactlyOnceSink  # noqa: PLC0415 - loads a Kafka client, and few programs use it
+        from importlib import import_module  # noqa: PLC0415 - only where it is needed
 
-            return ExactlyOnceSink
+        if name in _LATER:
+            found = globals()[name] = getattr(import_module(_LATER[name]), name)
+            return found
+        if name in {"formats", "testing"}:
+            return import_module(f"brew.{name}")
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return _version()

@@ -385,5 +385,5 @@ def _topics(text: str, names: Mapping[str, str]) -> list[tuple[str, Operation]]:
         told = sorted(named) or list(dict.fromkeys(topics.values()))
         meant = set() if _READS.search(text) else written
         return [(one, Operation.WRITE if one in meant else Operation.READ) for one in told]
-    ours = written or {name for role, name in topics.items() if role in {"output", "dead_letter"}}
+    ours = written or {name for role, name in topics.items() if role.startswith(("output", "also", "dead_letter"))}
     return [(name, Operation.WRITE) for name in sorted(named or ours or set(topics.values()))]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from brew.deadline import Deadline
-from brew.errors import BrewError, Fenced
+from brew.errors import BrewError, Fenced, TransformFailed
 from brew.fault_injection import PlannedCrash
 from brew.journal import Journal, Phase, Step
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
@@ -23,8 +23,6 @@ from brew.offsets import Committed, OffsetRange
 from brew.outcome import Outcome, Status
 from brew.range_transaction import (
     CrashedOnPurposeError,
-    Enrich,
-    Evidence,
     RecordHeaders,
     Rows,
     Tally,
@@ -32,7 +30,7 @@ from brew.range_transaction import (
     transact_range,
 )
 from brew.transaction import Transaction
-from brew.transformation import Transformation
+from brew.transformation import Prepared, Transformation
 from brew.watchdog import PATIENCE, watched
 
 MAX_LINKS = 32
@@ -280,27 +278,34 @@ def attempt(offer: AttemptSpec, batches: Iterable[Rows], job: Job) -> Outcome:
     try:
         transaction = job.transaction
         prepared = job.transformation.ready(transaction.connection, transaction.group, transaction.timeout_s)
+    except TransformFailed as error:
+        return _not_begun(job, offered, str(error), Status.TRANSFORM_FAILED)
     except BrewError as error:
         return _not_begun(job, offered, f"{type(error).__name__}: {error}")
     except Exception:  # noqa: BLE001 - as below
         return _not_begun(job, offered, traceback.format_exc(limit=-4))
     with watched(str(offered), PATIENCE * job.transaction.timeout_s):
-        return _attempt(offer, batches, job, *prepared)
+        return _attempt(offer, batches, job, prepared)
 
 
-def _not_begun(job: Job, offered: OffsetRange, detail: str) -> Outcome:
-    outcome = Outcome(offered.partition, offered.start, offered.until, Status.FAILED, detail=detail)
+def _not_begun(job: Job, offered: OffsetRange, detail: str, status: Status = Status.FAILED) -> Outcome:
+    outcome = Outcome(offered.partition, offered.start, offered.until, status, detail=detail)
     journal_outcome(job.journal, offered, job.transaction.group, outcome)
     return outcome
+
+
+_COUNTED = ("enriched", "rejected", "dropped", "written")
+
+
+def _tally(outcome: Outcome) -> Tally:
+    return Tally(**{name: getattr(outcome, name) for name in _COUNTED})
 
 
 def _attempt(
     offer: AttemptSpec,
     batches: Iterable[Rows],
     job: Job,
-    enrich: Enrich,
-    evidence: Evidence | None,
-    malformed: int | None,
+    prepared: Prepared,
 ) -> Outcome:
     began, began_at = time.monotonic(), time.time()
     offered = offer.offered
@@ -317,22 +322,26 @@ def _attempt(
             batches,
             offered,
             offer.targets,
-            enrich,
+            prepared.enrich,
             timed,
             deadline,
+            transform=prepared.transform,
             first_time=offer.first_time,
             crash=offer.crash,
-            evidence=evidence,
+            evidence=prepared.evidence,
             reached=offer.reached,
             aside=offer.aside,
         )
         if offer.crash is not None and outcome.status is Status.COMMITTED:
             kafka.close()
-            offer.crash.at(CrashPoint.BEFORE_REPORT, Tally(outcome.enriched, outcome.rejected), kafka)
+            offer.crash.at(CrashPoint.BEFORE_REPORT, _tally(outcome), kafka)
     except CrashedOnPurposeError as crash:
         kafka = None  # stays open, as after a kill
         tally = crash.tally
-        outcome = replace(failed, status=Status.CRASHED, enriched=tally.enriched, rejected=tally.rejected)
+        counted = {name: getattr(tally, name) for name in _COUNTED}
+        outcome = replace(failed, status=Status.CRASHED, **counted)
+    except TransformFailed as error:
+        outcome = replace(failed, status=Status.TRANSFORM_FAILED, detail=f"{error}; nothing of {offered} is visible")
     except Fenced as error:
         outcome = replace(failed, status=Status.FENCED, detail=str(error))
     except BrewError as error:
@@ -350,7 +359,7 @@ def _attempt(
         steps=steps,
         began_at=began_at,
         traces=list(traces.found),
-        malformed_profiles=malformed,
+        malformed_profiles=prepared.malformed,
     )
     journal_outcome(job.journal, offered, job.transaction.group, outcome)
     return outcome

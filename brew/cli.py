@@ -209,7 +209,7 @@ _WRITES = {
 # Commands that never move a position.
 _LOOKS = {"lag", "explain", "show", "doctor", "xray", "ui", "top", "list", "inspect"}
 # A command's parameters that name topics, and a group.
-_TOPICS = ("input", "output", "dead_letter", "topic", "topics", "claims", "profiles_topic")
+_TOPICS = ("input", "output", "also_output", "dead_letter", "topic", "topics", "claims", "profiles_topic")
 
 
 def client_config_option(command: _F) -> _F:

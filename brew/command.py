@@ -33,6 +33,7 @@ _METAVARS = {
     "--group": "GROUP",
     "--client-id": "NAME",
     "--tiers": "SOURCE",
+    "--transform": "FUNCTION",
     "--reader": "NAME",
     "--master": "URL",
     "--url": "URL",
@@ -72,11 +73,11 @@ _KINDS = {
 _KAFKA, _WORK, _OUTPUT = "Kafka", "Work", "Output"
 _SECTIONS = {
     _KAFKA: "bootstrap client-config input output dead-letter topic group",
-    _WORK: "transform tiers profiles-topic master reader follow stand-by share max-rejected allow conf "
-    "partitions batch",
+    _WORK: "transform master reader follow stand-by share max-rejected allow conf partitions batch",
     _OUTPUT: "progress json verbose journal probe-port",
     "Position": "on-missing-position",
-    "Profiles": "profiles-timeout",
+    "Function": "also-output py-files on-error",
+    "Tiers": "tiers profiles-topic profiles-timeout",
     "Direct reader": "lease transaction-bytes read-ahead-bytes",
     "Connector": "lanes max-records-per-transaction poll-interval",
     "Several drivers": "claims claim-interval client-id ownership heartbeat-interval-s flow",

@@ -23,6 +23,7 @@ SECTIONS: dict[str, dict[str, Listed]] = {
     "Run": {
         "run": Listed("pipeline", "pipeline.__main__:run_command", "Drain the input topic and exit, or follow it."),
         "submit": Listed("pipeline", "pipeline.__main__:submit_command", "Hand a run to spark-submit, on a cluster."),
+        "init": Listed("brew", "brew.project.command:init", "Make a small project: a function, its test, a Makefile."),
         "setup": Listed("pipeline", "brew.spark.setup:setup", "Fetch the jars with which Spark reads Kafka."),
         "config": Listed(
             "pipeline", "brew.config_command:config", "Show each option's value, and where it comes from."
@@ -84,7 +85,7 @@ SECTIONS: dict[str, dict[str, Listed]] = {
         "topics": Listed("proof", "proof.commands.seed:topics", "Make the five topics that are missing."),
         "seed": Listed("proof", "proof.commands.seed:seed", "Write orders to work on."),
         "seed-customers": Listed("proof", "proof.commands.seed:seed_customers", "Write customers' profiles."),
-        "verify": Listed("proof", "proof.commands.inspect:verify", "Prove that every order came out exactly once."),
+        "verify": Listed("proof", "proof.commands.inspect:verify", "Prove that every record came out exactly once."),
         "campaign": Listed(
             "proof", "proof.commands.campaign:campaign", "Break things on purpose, and prove that nothing is lost."
         ),

@@ -5,7 +5,9 @@ BrewError
 ├── UsageError            the caller asked for something that can't be (exit 64)
 ├── Refused               going on would guess; one sentence with value, need and setting (exit 3)
 │   ├── Unreachable       no broker answered in time
+│   ├── RegistryUnreachable   the Schema Registry did not answer
 │   └── Denied            the brokers, or who poses as one, do not get or give trust; who asked, and what is missing
+├── TransformFailed       a transformation raised something else than `brew.Reject`: its run ends (exit 3)
 ├── DeadlineExceeded      a wait ran out of time
 └── KafkaFailure          what the client library reported, classified
     ├── Retriable         same call again, same arguments, within the deadline
@@ -35,8 +37,16 @@ class Unreachable(Refused):
     """No broker answered within the deadline."""
 
 
+class RegistryUnreachable(Refused):
+    """The Schema Registry did not answer; what it was asked for is tried again."""
+
+
 class Denied(Refused):
     """The brokers said no, or are not trusted; the text says who asked, and what is missing."""
+
+
+class TransformFailed(BrewError):
+    """A transformation raised an exception; the text names it, the function and the record."""
 
 
 class DeadlineExceeded(BrewError):

@@ -21,6 +21,10 @@ BOOTSTRAP = "localhost:9092"
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 
+SINK_NAME = "brew.sink.name"
+"""A header on records of an exactly-once sink: which one. `SINK_BATCH`: the batch that they belong to."""
+SINK_BATCH = "brew.sink.batch"
+
 STEPS = ("fence", "locate", "begin", "produce", "send-offsets", "commit")
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")

@@ -10,37 +10,41 @@ from typing import TypeGuard
 HEADER_TOPIC = "source.topic"
 HEADER_PARTITION = "source.partition"
 HEADER_OFFSET = "source.offset"
+HEADER_INDEX = "source.index"
+"""Which of several outputs of one input: the second has 1. The first, and an only one, go without it."""
 _LONGEST_NUMBER = 19  # digits of the largest offset; Python refuses to read some thousands
 
-_PLACE = re.compile(r"([a-zA-Z0-9._-]{1,249})/(\d{1,9})/(\d{1,18})")
+_PLACE = re.compile(r"([a-zA-Z0-9._-]{1,249})/(\d{1,9})/(\d{1,18})(?:#(\d{1,9}))?")
 
 Headers = Sequence[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SourcePosition:
-    """A record's identity: the place in the input log where it stands."""
+    """A record's identity: the place in the input log where its source stands, and which of its outputs it is."""
 
     topic: str
     partition: int
     offset: int
+    index: int = 0
 
     def __str__(self) -> str:
-        return f"{self.topic}/{self.partition}/{self.offset}"
+        return f"{self.topic}/{self.partition}/{self.offset}" + (f"#{self.index}" if self.index else "")
 
     @classmethod
     def parse(cls, text: str) -> SourcePosition | None:
         """Read it as people write it, with slashes between; None where it is no place."""
         found = _PLACE.fullmatch(text)
-        return cls(found[1], int(found[2]), int(found[3])) if found else None
+        return cls(found[1], int(found[2]), int(found[3]), int(found[4] or 0)) if found else None
 
     def headers(self) -> list[tuple[str, bytes]]:
-        """Three headers, values as UTF-8 text; they follow the input's own headers."""
-        return [
+        """Three headers, and the index where there is one, values as UTF-8 text; they follow the record's own."""
+        source = [
             (HEADER_TOPIC, self.topic.encode()),
             (HEADER_PARTITION, b"%d" % self.partition),
             (HEADER_OFFSET, b"%d" % self.offset),
         ]
+        return [*source, (HEADER_INDEX, b"%d" % self.index)] if self.index else source
 
     @classmethod
     def of(cls, headers: Headers | None) -> SourcePosition | None:
@@ -53,6 +57,12 @@ class SourcePosition:
         topic, partition, offset = (found.get(name) for name in (HEADER_TOPIC, HEADER_PARTITION, HEADER_OFFSET))
         if topic is None or not (_is_number(partition) and _is_number(offset)):
             return None
+        index = found.get(HEADER_INDEX)
+        if index is not None and _is_number(index) and headers is not None:
+            # One that stands before our three headers came with the input: it tells of the input's own source.
+            last = {name: place for place, (name, _) in enumerate(headers)}
+            ours = int(index) if last[HEADER_INDEX] > last[HEADER_OFFSET] else 0
+            return cls(topic.decode("utf-8", "replace"), int(partition), int(offset), ours)
         return cls(topic.decode("utf-8", "replace"), int(partition), int(offset))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
@@ -20,6 +21,7 @@ from brew.settings import (
     CrashSettings,
     DirectSettings,
     Limits,
+    OnError,
     OnMissingPosition,
     PipelineSettings,
     ProfilesSettings,
@@ -57,6 +59,31 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     _name("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Topic to write; made when missing."),
     _name("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Rejected records; made when missing."),
     _name("--group", "GROUP_ID", names.GROUP_ID, "Consumer group."),
+    click.option(
+        "--transform",
+        envvar="TRANSFORM",
+        metavar="MODULE:FUNCTION",
+        help="file.py:function or module:function; what becomes of each record.  [default: orders]",
+    ),
+    _choice(
+        "--on-error",
+        OnError,
+        OnError.END.value,
+        "When the transformation raises: end the run, or write the record to the dead-letter topic.",
+    ),
+    click.option(
+        "--also-output",
+        envvar="ALSO_OUTPUT",
+        multiple=True,
+        metavar="TOPIC",
+        help="A further topic for `record.to(topic)`; made when missing; repeatable.",
+    ),
+    click.option(
+        "--py-files",
+        multiple=True,
+        metavar="FILE",
+        help="A module, archive or wheel that the transformation is in; repeatable.",
+    ),
     click.option(
         "--tiers",
         envvar="TIERS",
@@ -126,9 +153,11 @@ _OPTIONS: list[Callable[[Any], Any]] = [
 ]
 
 
-def settings_of(option: dict[str, Any]) -> PipelineSettings:
+def settings_of(
+    option: dict[str, Any], transform: str | None = None, packages: tuple[str, ...] = ("brew",)
+) -> PipelineSettings:
     """
-    Build the settings from parsed options.
+    Build the settings from parsed options; ``transform`` is the program's own, which ``packages`` hold.
 
     Raises:
         UsageError: a value that can't be.
@@ -139,7 +168,7 @@ def settings_of(option: dict[str, Any]) -> PipelineSettings:
         option["output"],
         option["dead_letter"],
         option["group"],
-        _spark(option),
+        replace(_spark(option), packages=packages, py_files=option["py_files"]),
         CrashSettings(
             option["crash_prob"],
             CrashPoint(option["crash_point"]),
@@ -163,6 +192,9 @@ def settings_of(option: dict[str, Any]) -> PipelineSettings:
         share=_claims(option) if option["share"] else None,
         allow=allowed(option["allow"]),
         profiles=_profiles(option) if option["tiers"] == Tiers.PROFILES else None,
+        transform=option["transform"] or transform,
+        on_error=OnError(option["on_error"]),
+        also_output=option["also_output"],
     )
 
 

@@ -16,6 +16,7 @@ class Status(enum.StrEnum):
     OFFSET_GAP = "offset-gap"
     FENCED = "fenced"
     FAILED = "failed"
+    TRANSFORM_FAILED = "transform-failed"
     CRASHED = "crashed"
 
 
@@ -28,6 +29,8 @@ class Outcome:
     """
     A range and what became of it; ``position`` is the committed offset that *locate* found (-1: none).
 
+    ``enriched``, ``rejected`` and ``dropped`` count input records by what became of them; ``written`` counts records of
+    the output topics, where one input may have several.
     ``steps``: seconds of each step that was begun. ``began_at``: seconds since the epoch. ``reasons``: why records were
     rejected -> how many; ``examples``: reason -> the first one's offset. ``read_bytes``: of Spark's Arrow batches.
     ``newest_ms``: the timestamp of the last record of a range that was committed, if it has one.
@@ -52,3 +55,10 @@ class Outcome:
     newest_ms: int | None = None
     traces: list[str] = field(default_factory=list)
     malformed_profiles: int | None = None
+    dropped: int = 0
+    written: int = 0
+
+    @property
+    def records(self) -> int:
+        """Input records."""
+        return self.enriched + self.rejected + self.dropped

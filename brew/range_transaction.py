@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
@@ -13,8 +14,17 @@ from typing import NamedTuple, Protocol
 from brew.deadline import Deadline
 from brew.errors import Fatal
 from brew.names import CrashPoint
-from brew.offsets import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC, Committed, OffsetRange, SourcePosition
+from brew.offsets import (
+    HEADER_INDEX,
+    HEADER_OFFSET,
+    HEADER_PARTITION,
+    HEADER_TOPIC,
+    Committed,
+    OffsetRange,
+    SourcePosition,
+)
 from brew.outcome import Outcome, Status
+from brew.record import OTHER_REASONS, Record, Reject
 from brew.records import (
     ERROR_EXCEPTION,
     ERROR_MESSAGE,
@@ -23,12 +33,12 @@ from brew.records import (
     ERROR_PARTITION,
     ERROR_REASON,
     ERROR_TOPIC,
-    Rejected,
 )
 from brew.transaction import Transaction, Write, queue, transact
 
 RecordHeaders = list[tuple[str, bytes | None]] | None
-Enrich = Callable[[bytes | None, bytes | None], bytes | Rejected]
+Enrich = Callable[[bytes | None, bytes | None], bytes | Reject]
+"""Key and value of a record -> the value of its only output; the quick way, for those who change nothing else."""
 Evidence = Callable[[], tuple[str, bytes | None]]
 """A header that says what the record enriched last was enriched with."""
 
@@ -49,9 +59,19 @@ class Rows(NamedTuple):
         return Rows(offsets[cut], keys[cut], values[cut], headers[cut], timestamps[cut])
 
 
+Answer = tuple[Record, ...] | Reject
+"""What became of one record: its outputs (none: it was dropped), or why it was rejected."""
+Transform = Callable[[str, int, Rows], Sequence[Answer]]
+"""Topic, partition and records -> an answer for each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Where records go; ``output_partition`` -1 leaves it to the key's murmur2 hash."""
+    """
+    Where records go; a partition of -1 leaves it to the key's murmur2 hash.
+
+    ``also``: further output topics that a record may be routed to, and the partition there.
+    """
 
     output: str
     dead_letter: str
@@ -59,16 +79,35 @@ class Targets:
     dead_letter_partition: int
     metadata: str = ""
     dead_letter_max_bytes: int = 1_048_588
+    also: Mapping[str, int] = field(default_factory=dict)
+
+
+MAX_REASONS = 50
+"""Dead letters of a transaction are counted by so many reasons; what comes behind them is `OTHER_REASONS`."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Records queued so far by the running transaction."""
+    """
+    What the running transaction has queued so far.
+
+    ``enriched``, ``rejected`` and ``dropped`` are input records, ``written`` those of the output topics.
+    """
 
     enriched: int = 0
     rejected: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
     examples: dict[str, int] = field(default_factory=dict)
+    dropped: int = 0
+    written: int = 0
+
+    def reject(self, reason: str, offset: int) -> None:
+        """Count one dead letter."""
+        if reason not in self.reasons and len(self.reasons) >= MAX_REASONS:
+            reason = OTHER_REASONS
+        self.rejected += 1
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        self.examples.setdefault(reason, offset)
 
 
 class CrashedOnPurposeError(BaseException):
@@ -123,7 +162,7 @@ class _Run:
 
     offered: OffsetRange
     targets: Targets
-    enrich: Enrich
+    enrich: Enrich | None
     kafka: Transaction
     deadline: Deadline
     crash: Crash | None
@@ -131,6 +170,7 @@ class _Run:
     next_offset: int
     evidence: Evidence | None = None
     aside: Callable[[], AbstractContextManager[None]] = nullcontext
+    transform: Transform | None = None
     tally: Tally = field(default_factory=Tally)
     newest_ms: int | None = None
 
@@ -147,10 +187,11 @@ def transact_range(
     batches: Iterable[Rows],
     offered: OffsetRange,
     targets: Targets,
-    enrich: Enrich,
+    enrich: Enrich | None,
     kafka: Transaction,
     deadline: Deadline,
     *,
+    transform: Transform | None = None,
     first_time: bool = False,
     crash: Crash | None = None,
     evidence: Evidence | None = None,
@@ -163,6 +204,7 @@ def transact_range(
     Rows below the committed offset are already out; each record carries its source position in its headers; the
     offset is the range's end, under the pipeline's group.
 
+    ``transform`` is asked where it is given, else ``enrich``.
     ``batches`` have to end by themselves: the range counts as read only after natural exhaustion.
     ``first_time`` says that the driver found no committed offset, and no output from this partition.
     ``reached`` tells of a range that is still being read how far it was read by now: further than ``offered.until``,
@@ -173,10 +215,11 @@ def transact_range(
     Raises:
         Fenced: a newer attempt owns this partition.
         Abortable, Fatal, DeadlineExceeded: nothing is visible of this attempt, or all of it; the next one finds out.
+        TransformFailed: the transformation can't go on; nothing is visible.
     """
     began = time.monotonic()
     reached = reached or (lambda: offered.until)
-    run = _Run(offered, targets, enrich, kafka, deadline, crash, reached, offered.start, evidence, aside)
+    run = _Run(offered, targets, enrich, kafka, deadline, crash, reached, offered.start, evidence, aside, transform)
     status, position = Status.COMMITTED, -1
 
     def decide(committed: Committed | None) -> Write | None:
@@ -203,6 +246,8 @@ def transact_range(
         reasons=run.tally.reasons,
         examples=run.tally.examples,
         newest_ms=run.newest_ms,
+        dropped=run.tally.dropped,
+        written=run.tally.written,
     )
 
 
@@ -225,28 +270,31 @@ def _produce_all(run: _Run, batches: Iterable[Rows], position: int) -> None:
         batches = run.crash.interrupting(batches, run.crash_half_way)
     for rows in batches:
         for piece in produce_chunks(rows):
-            with kafka.mapped("produce"):
-                _produce(run, piece, position)
+            _check_order(run, piece.offsets)
+            if run.transform is not None:  # outside of `mapped`: what it raises is no error of the client
+                _produce_transformed(run, run.transform, piece, position)
+            elif run.enrich is not None:
+                with kafka.mapped("produce"):
+                    _produce_enriched(run, run.enrich, piece, position)
             with run.aside():
                 kafka.settle(deadline)
         run.newest_ms = rows.timestamps[-1] if rows.timestamps else run.newest_ms
         deadline.check("produce")
 
 
-def _produce(run: _Run, rows: Rows, position: int) -> None:
-    """Queue one batch; rows below ``position`` are already out."""
+def _produce_enriched(run: _Run, enrich: Enrich, rows: Rows, position: int) -> None:
+    """Queue one batch, an output for each record; rows below ``position`` are already out."""
     topic, partition = run.offered.topic, run.offered.partition
     output, target = run.targets.output, run.targets.output_partition
     source_topic: tuple[str, bytes | None] = (HEADER_TOPIC, topic.encode())
     source_partition: tuple[str, bytes | None] = (HEADER_PARTITION, b"%d" % partition)
-    produce, enrich, evidence = run.kafka.produce, run.enrich, run.evidence
-    _check_order(run, rows.offsets)
+    produce, evidence = run.kafka.produce, run.evidence
     enriched_count = 0
     for offset, key, value, headers, timestamp in zip(*rows, strict=True):
         if offset < position:
             continue
         enriched = enrich(key, value)
-        if isinstance(enriched, Rejected):
+        if isinstance(enriched, Reject):
             _reject(run, enriched, offset, key, value, headers, timestamp)
             continue
         source = [source_topic, source_partition, (HEADER_OFFSET, b"%d" % offset)]
@@ -260,11 +308,52 @@ def _produce(run: _Run, rows: Rows, position: int) -> None:
             queue(run.kafka, run.deadline, output, enriched, key, target, timestamp, source)
         enriched_count += 1
     run.tally.enriched += enriched_count
+    run.tally.written += enriched_count
+
+
+def _produce_transformed(run: _Run, transform: Transform, rows: Rows, position: int) -> None:
+    """Queue one batch, whatever becomes of each record; rows below ``position`` are already out."""
+    if rows.offsets and rows.offsets[0] < position:
+        rows = rows.part(bisect_left(rows.offsets, position), len(rows.offsets))
+    if not rows.offsets:
+        return
+    run.deadline.check("produce")  # a slow function is given fewer records next time
+    topic, partition = run.offered.topic, run.offered.partition
+    answers = transform(topic, partition, rows)
+    place: list[tuple[str, bytes | None]] = [(HEADER_TOPIC, topic.encode()), (HEADER_PARTITION, b"%d" % partition)]
+    tally, routes = run.tally, _routes(run.targets)
+    with run.kafka.mapped("produce"):
+        for offset, key, value, headers, timestamp, answer in zip(*rows, answers, strict=True):
+            if isinstance(answer, Reject):
+                _reject(run, answer, offset, key, value, headers, timestamp)
+                continue
+            if not answer:
+                tally.dropped += 1
+                continue
+            at = (HEADER_OFFSET, b"%d" % offset)
+            for index, output in enumerate(answer):
+                source = [*output.headers, *place, at]
+                if index:
+                    source.append((HEADER_INDEX, b"%d" % index))
+                to, same = routes[output.destination]
+                # A new key decides on its own: equal keys have to meet in one partition.
+                where = same if output.key == key else -1
+                queue(
+                    run.kafka, run.deadline, to, output.value, output.key, where, output.timestamp or timestamp, source
+                )
+            tally.enriched += 1
+            tally.written += len(answer)
+
+
+def _routes(targets: Targets) -> dict[str | None, tuple[str, int]]:
+    """A record's destination -> topic, and the partition there of a record that keeps its key."""
+    named = {targets.output: targets.output_partition, **targets.also}
+    return {None: (targets.output, targets.output_partition)} | {name: (name, same) for name, same in named.items()}
 
 
 def _reject(
     run: _Run,
-    why: Rejected,
+    why: Reject,
     offset: int,
     key: bytes | None,
     value: bytes | None,
@@ -276,7 +365,7 @@ def _reject(
     at = b"%d" % source.offset
     errors = [
         (ERROR_REASON, why.reason.encode()),
-        (ERROR_EXCEPTION, type(why).__name__.encode()),
+        (ERROR_EXCEPTION, type(why.__cause__ or why).__name__.encode()),
         (ERROR_MESSAGE, why.message.encode()),
         (ERROR_TOPIC, source.topic.encode()),
         (ERROR_PARTITION, b"%d" % source.partition),
@@ -289,10 +378,7 @@ def _reject(
     dead_letter = run.targets.dead_letter
     all_headers = [*(headers or ()), *errors, *source.headers()]
     queue(run.kafka, run.deadline, dead_letter, value, key, run.targets.dead_letter_partition, timestamp, all_headers)
-    run.tally.rejected += 1
-    reason = why.reason.value
-    run.tally.reasons[reason] = run.tally.reasons.get(reason, 0) + 1
-    run.tally.examples.setdefault(reason, source.offset)
+    run.tally.reject(str(why.reason), source.offset)
 
 
 def _check_order(run: _Run, offsets: list[int]) -> None:

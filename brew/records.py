@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 import orjson
 
@@ -32,14 +31,6 @@ class Reason(enum.StrEnum):
     NO_CUSTOMER_ID = "no-customer-id"
     TOO_LARGE = "too-large"
     TOO_DEEP = "too-deep"
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A record for the dead-letter topic: the reason's code, and a sentence with value and limit."""
-
-    reason: Reason
-    message: str
 
 
 # The names follow Kafka's own dead-letter headers (KIP-1034); `reason` is ours.

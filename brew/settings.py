@@ -6,8 +6,9 @@ import enum
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from brew.claims.member import INTERVAL_S
 from brew.claims.messages import MAX_INTERVAL_MS, MIN_INTERVAL_MS
@@ -102,6 +103,13 @@ class ProfilesSettings:
         checked_topic(self.topic, "PROFILES_TOPIC (--profiles-topic)")
 
 
+class OnError(enum.StrEnum):
+    """What becomes of a record over which a transformation raises something else than `brew.Reject`."""
+
+    END = "end"
+    DEAD_LETTER = "dead-letter"
+
+
 class OnMissingPosition(enum.StrEnum):
     """What to do where the group has no committed offset but the output holds records of this input."""
 
@@ -120,13 +128,19 @@ class Compilers(enum.StrEnum):
 
 @dataclass(frozen=True)
 class SparkSettings:
-    """Where tasks run; ``conf`` are Spark's own dotted names, on top of ours."""
+    """
+    Where tasks run; ``conf`` are Spark's own dotted names, on top of ours.
+
+    ``packages``: those of ours that tasks import; ``py_files``: modules, archives and wheels of the caller's.
+    """
 
     master: str = "local[*]"
     jvm_dir: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     verbose: bool = False
     make_archive: str | None = None
+    packages: tuple[str, ...] = ("brew",)
+    py_files: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not _MASTER.fullmatch(self.master):
@@ -154,7 +168,12 @@ class SparkSettings:
 
 @dataclass(frozen=True)
 class PipelineSettings:
-    """Everything that one run needs to know."""
+    """
+    Everything that one run needs to know.
+
+    ``transform``: a function or the name of one (`brew.transformation`); None where nothing is run. ``also_output``:
+    further topics that it may send records to.
+    """
 
     connection: Connection
     input: str
@@ -180,13 +199,23 @@ class PipelineSettings:
     share: ClaimsSettings | None = None
     allow: frozenset[str] = frozenset()
     profiles: ProfilesSettings | None = None
-    transform: str = "pipeline.enrichment:OrderEnrichment"
+    transform: str | Callable[..., Any] | None = None
+    on_error: OnError = OnError.END
+    also_output: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         checked_topic(self.input, "INPUT_TOPIC (--input)")
         checked_topic(self.output, "OUTPUT_TOPIC (--output)")
         checked_topic(self.dead_letter, "DLQ_TOPIC (--dead-letter)")
+        for name in self.also_output:
+            checked_topic(name, "ALSO_OUTPUT (--also-output)")
         topics = (self.input, self.output, self.dead_letter)
+        again = sorted({name for name in self.also_output if name in topics or self.also_output.count(name) > 1})
+        if again:
+            raise UsageError(
+                f"ALSO_OUTPUT (--also-output) names {', '.join(again)}, which is another topic of the run, or named "
+                "twice; each output has to be a topic of its own"
+            )
         if len(set(topics)) < len(topics):
             raise UsageError(
                 f"input, output and dead-letter are {self.input!r}, {self.output!r} and {self.dead_letter!r}: "
@@ -205,6 +234,11 @@ class PipelineSettings:
                 "on its part; unset one of them"
             )
         self._check_numbers()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """All topics that transformed records go to."""
+        return (self.output, *self.also_output)
 
     def leased_within(self, claims: ClaimsSettings) -> PipelineSettings:
         """Tasks of a driver that sleeps stop when another one may work, or the two would fence each other."""

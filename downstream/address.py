@@ -15,7 +15,7 @@ _WHO = re.compile(r"(?:[\w.~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})*", re.ASCII)
 
 
 def invalid_address(option: str, example: str) -> UsageError:
-    """The refusal of an address, without a word of it: nobody knows which of its parts is the password."""
+    """A refusal that does not quote the address: any part of it may be the password."""
     return UsageError(
         f"{option} can't be read, and is not shown, as it may hold a password; give {example}, with %XX for each of "
         "@ : / ? # [ ] % and spaces in a password"
@@ -38,7 +38,7 @@ def checked_login(address: str, option: str, example: str) -> str:
 
 def checked_http(url: str, option: str) -> str:
     """
-    The address, if requests can go there.
+    The address, once it is known to be an HTTP one.
 
     Raises:
         UsageError: they can't.

@@ -1,4 +1,4 @@
-"""What the checks of stores against their topics share: what is read of the topic, and what they found."""
+"""Shared by the checks of stores against their topics: a snapshot of the topic, and their findings."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TopicSnapshot:
 
 def topic_snapshot(settings: LoopSettings) -> TopicSnapshot:
     """
-    Look at the cluster.
+    Read the topics' descriptions from the cluster.
 
     Raises:
         Unreachable, Refused: no broker answers, or there is no such topic.

@@ -1,5 +1,5 @@
 """
-Count what a reader of the output sees, and what waits behind the last stable offset.
+Count the records that a reader of the output sees, and those behind the last stable offset.
 
 Identities are counted exactly in bounded memory: a set while they fit, files of digests beyond.
 """
@@ -166,7 +166,7 @@ _LIMITS = Limits(identities=500_000, identity_bytes=32 * 1024 * 1024)  # each of
 @dataclass(frozen=True, slots=True)
 class Count:
     """
-    What one reader sees of a topic, counted ``by`` key or source position.
+    Records of a topic that one reader sees, counted ``by`` key or source position.
 
     ``keys`` are those of all records, ``sources`` the positions of the records that have one, ``others`` the keys of
     those that don't. ``examples`` are identities that came again, by kind; ``waiting`` is partition -> records behind
@@ -215,9 +215,12 @@ def key_of(message: LogRecord) -> bytes | None:
 
 
 def source_of(message: LogRecord) -> bytes | None:
-    """The place in the input that the record came from, as its headers tell."""
+    """The record's source position, from its headers."""
     source = SourcePosition.of(message.headers())
-    return None if source is None else f"{source.topic}[{source.partition}]@{source.offset}".encode()
+    if source is None:
+        return None
+    which = f"#{source.index}" if source.index else ""
+    return f"{source.topic}[{source.partition}]@{source.offset}{which}".encode()
 
 
 def other_of(message: LogRecord) -> bytes | None:
@@ -252,7 +255,7 @@ def count(
     by: str,
     advance: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Count:
-    """Read the topic from its first record to the end as it is now; ``advance`` hears of batches and the total."""
+    """Read the topic up to its current end; ``advance`` is called with the size of each batch and the total."""
     deadline = Deadline(_ASK_S)
     client = admin(connection)
     partitions = range(topics.describe_one(client, topic, deadline).partitions)
@@ -285,7 +288,7 @@ def _waiting(connection: Connection, topic: str, logs: dict[int, LogOffsets]) ->
 
 
 def _names(distinct: Distinct, batches: Callable[[], Iterator[list[LogRecord]]], identity: Identity) -> list[str]:
-    """The examples in words; those of which only digests are left are looked up with a second reading."""
+    """The examples as text; the topic is read again for those of which only digests are left."""
     identities = list(distinct.examples)
     missing = set(distinct.example_digests)
     if missing:

@@ -1,4 +1,4 @@
-"""A consuming program that can be watched: its handler tells a recorder, and probes are answered from that."""
+"""Observability of consuming programs: a handler that records, probes, and the one way to run the loop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _LEAVE_S = 2.0
 @dataclass(frozen=True)
 class ObservedProgram:
     """
-    What is watched: a program, its group and topics, and where they are.
+    The observed program: its name, group, topics and connection.
 
     ``longest_work_s``: how long one piece of work may take in good health; ``patience_s``: how long the program waits
     for servers that are away before it ends.
@@ -66,7 +66,7 @@ class ObservedProgram:
 @contextmanager
 def observed(watched: ObservedProgram, given: Mapping[str, Any]) -> Iterator[Recorder]:
     """
-    The recorder of a program; while the block lasts it is served, unless nobody is to be answered.
+    The recorder of a program, with probes served for the time of the block where they are wanted.
 
     Raises:
         UsageError: an option that can't be, or the port that was asked for is taken.
@@ -87,12 +87,12 @@ def _recorder(watched: ObservedProgram, probes: ProbeSettings) -> Recorder:
 
 
 def to_stderr(text: str) -> None:
-    """A sentence for whoever watches the program."""
+    """Write a line to stderr."""
     click.echo(text, err=True)
 
 
 def stop_event(*, follow: bool) -> threading.Event:
-    """Set by the first SIGTERM or SIGINT; a program that is still there some seconds later is ended."""
+    """An event that the first SIGTERM or SIGINT sets; the process ends itself when it still runs some seconds later."""
     stop = threading.Event()
     stop_on_signals(stop, GRACE_S, follow=follow)
     return stop
@@ -114,7 +114,7 @@ def consume(
 
 
 class EndOffsetsPoller:
-    """Asks every few seconds where the logs of the recorder's partitions end: a consumer itself is not told the LSO."""
+    """Read the end offsets of the recorder's partitions every few seconds: a consumer does not learn the LSO itself."""
 
     def __init__(self, connection: Connection, recorder: Recorder, every_s: float = _ASK_EVERY_S) -> None:
         self._connection, self._recorder, self._every_s = connection, recorder, every_s
@@ -132,7 +132,7 @@ class EndOffsetsPoller:
                     self._recorder.unanswered(str(error), refresh=False)
                     continue
                 for partition, log in logs.items():
-                    self._recorder.told((topic, partition), log.last_stable, log.end)
+                    self._recorder.end_offsets((topic, partition), log.last_stable, log.end)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -144,7 +144,7 @@ class EndOffsetsPoller:
 
 
 class ObservedHandler:
-    """A handler around a pattern's own: the loop sees none of it, and the recorder all that the loop asks."""
+    """A handler around a pattern's handler that reports every call to the recorder."""
 
     def __init__(self, inner: Handler, recorder: Recorder, topic: str) -> None:
         self._inner, self._recorder, self._topic = inner, recorder, topic
@@ -184,7 +184,7 @@ class ObservedHandler:
             self._recorder.read((self._topic, batch.partition), len(batch.records))
 
     def tick(self, context: HandlerContext) -> None:
-        """Once per round, which is what polling means."""
+        """Called once per round: also a sign that the loop polls."""
         self._recorder.phase(Phase.WORKING)
         self._recorder.polled((self._topic, partition) for partition in context.partitions)
         with self._telling(context.partitions):
@@ -205,7 +205,7 @@ class ObservedHandler:
         self._inner.close(deadline)
 
     def _heard(self, context: HandlerContext) -> HandlerContext:
-        """What the pattern reports as done goes to the loop, and to the recorder."""
+        """The context whose reports go to the loop and to the recorder."""
         report: Callable[[Mapping[int, int]], None] = context.report
 
         def both(positions: Mapping[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""Sessions with PostgreSQL whose waits all end: locks, statements, idle transactions, and a server that is silent."""
+"""PostgreSQL sessions in which every wait is bounded: locks, statements, idle transactions, a silent server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DatabaseSettings:
     Where the tables are, and how long the server may make us wait.
 
     ``idle_s``: a client that stops inside a transaction (a SIGSTOP, a cut cable) loses its session and its locks then.
-    ``weaker``: who is told when the server can lose what it has committed; None: that is refused.
+    ``weaker``: called when the server can lose committed data; None: such a server is refused.
     """
 
     url: str = field(repr=False)  # may hold a password
@@ -92,8 +92,8 @@ class Database:
         Begin, and commit when the block ends without an error.
 
         Raises:
-            Later: try again, from what the database then says.
-            Refused: the database does not do what is asked, and would not the next time either.
+            RetryLater: try again from the state that the database then has.
+            Refused: the database rejects the statement, and would reject it again.
         """
         try:
             connection = self._connected()
@@ -153,7 +153,7 @@ class Database:
             self._connection = None
 
     def patience(self) -> Deadline:
-        """How long one transaction of a few statements may take, if nobody else says."""
+        """The default deadline of one transaction of a few statements."""
         return Deadline(self.settings.lock_s + self.settings.statement_s + _SILENCE_S)
 
 
@@ -163,7 +163,7 @@ def connect(settings: DatabaseSettings, options: str, **more: Any) -> Connection
 
     Raises:
         UsageError: the address can't be read.
-        psycopg.OperationalError: no server, or it lets nobody in.
+        psycopg.OperationalError: no server, or the login failed.
     """
     try:
         return psycopg.connect(settings.url, options=options, connect_timeout=_CONNECT_S, **more)
@@ -185,7 +185,7 @@ def _server_message(error: Exception) -> str:
 
 
 class _Guard:
-    """Cuts a session whose server has not answered by the deadline: its own time-outs need a server that runs."""
+    """Close a session whose server has not answered by the deadline: the server's own time-outs need it to run."""
 
     def __init__(self) -> None:
         self._watched: tuple[int, Deadline] | None = None

@@ -60,7 +60,7 @@ _NAMED = 5
 @dataclass(frozen=True)
 class Scope:
     """
-    Where to look: ``topics`` (none: all), and a pipeline's ``group`` (None: everybody's transactions).
+    What to examine: ``topics`` (none: all), and a pipeline's ``group`` (None: all transactions).
 
     ``older_than_s`` makes a transaction lingering; so many groups are asked for their positions at most.
     """
@@ -76,7 +76,7 @@ class TransactionsSnapshot:
     """
     The open transactions, where partitions end, and the groups' positions there.
 
-    ``unavailable``: what the brokers did not tell, with their reason.
+    ``unavailable``: what could not be read, with the brokers' reason.
     """
 
     cases: tuple[Diagnosis, ...]
@@ -87,7 +87,7 @@ class TransactionsSnapshot:
 
 def examine(connection: Connection, scope: Scope, deadline: Deadline) -> TransactionsSnapshot:
     """
-    Look at all partitions in ``scope``, and at all coordinators.
+    Read the open transactions of all partitions in ``scope``, and of all coordinators.
 
     Raises:
         Unsupported: the brokers are older than Kafka 3.0.
@@ -114,7 +114,7 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
 
 
 def _unanswered_coordinators(mute: Mapping[str, str]) -> list[str]:
-    """A line for the groups whose coordinators did not say where they stand."""
+    """A line for the groups whose committed offsets could not be read."""
     names = [*sorted(mute)[:_NAMED], *(["others"] if len(mute) > _NAMED else [])]
     return [f"offsets of {len(mute)} groups ({', '.join(names)}): {mute[names[0]]}"] if mute else []
 
@@ -146,7 +146,7 @@ def abort_transaction(connection: Connection, case: Diagnosis, deadline: Deadlin
     is ended then. Between that answer and the fence lie milliseconds.
 
     Raises:
-        Refused: it could not be ended from here; the text has Kafka's own command.
+        Refused: the brokers refused the marker; the text has Kafka's own command.
         DeadlineExceeded: it was still open when time ran out.
     """
     with open_transactions_admin(connection, deadline) as transactions:
@@ -161,8 +161,8 @@ def abort_transaction(connection: Connection, case: Diagnosis, deadline: Deadlin
         else:
             held = transactions.held(sorted({hold.place for hold in case.holds}))
             left = still_hanging(case, held, transactions.of_producers([case.producer_id]))
-            for one in left:
-                _mark(transactions, one, connection)
+            for held_transaction in left:
+                _mark(transactions, held_transaction, connection)
             ours = bool(left)
         _await_end(transactions, case, deadline)
     return ours
@@ -184,7 +184,10 @@ def _await_end(transactions: TransactionsAdmin, case: Diagnosis, deadline: Deadl
     ours = {(hold.place, hold.first_offset, hold.producer_id) for hold in case.holds}
     places = sorted({hold.place for hold in case.holds})
     while places:
-        if not any((one.place, one.first_offset, one.producer_id) in ours for one in transactions.held(places)):
+        if not any(
+            (held_transaction.place, held_transaction.first_offset, held_transaction.producer_id) in ours
+            for held_transaction in transactions.held(places)
+        ):
             return
         deadline.check("end of the transaction")
         threading.Event().wait(_LOOK_S)
@@ -264,7 +267,7 @@ _ALREADY_ENDED = "over by itself, or its owner has begun another: nothing was en
 @dataclass
 class AbortReport:
     """
-    What became of each transaction that was picked, or asked about.
+    Outcome of each selected transaction.
 
     ``over``: ended without us, or its owner has begun another since. ``left``: lingers, and was not to be ended.
     ``failed``: still open, and why.
@@ -293,9 +296,9 @@ def abort_transactions(
     tell: Callable[[Diagnosis, str], None],
 ) -> AbortReport:
     """
-    End those that ``agreed`` agrees to; ``told`` hears a sentence of each, as soon as it is known.
+    Abort those that ``agreed`` confirms; ``tell`` is called with each outcome as soon as it is known.
 
-    One that fails stops no other: it is accounted for with what to do next.
+    A failure does not stop the others: it is reported with what to do next.
     """
     report = AbortReport()
     for case in picked:
@@ -315,7 +318,7 @@ def abort_transactions(
 
 
 def _denied(error: BrewError, connection: Connection) -> str | None:
-    """Who lacks which right; None where the brokers did not say no."""
+    """The missing right; None where the brokers did not refuse."""
     return denied(str(error), connection.user, {}, connection.source)
 
 
@@ -405,7 +408,7 @@ def _abort_selected(
     as_json: bool,
     **option: Any,
 ) -> AbortReport:
-    """End what is meant; without ``as_json`` each is told as soon as it is known."""
+    """Abort the selected transactions; without ``as_json`` each outcome is printed at once."""
     if unknown := unmatched(snapshot.cases, names):
         raise Refused(f"no open transaction is named {unknown[0]!r}; `brew doctor` lists those that are there")
     everything = option["everything"]
@@ -415,19 +418,20 @@ def _abort_selected(
     def agreed(case: Diagnosis) -> bool:
         return yes or click.confirm(f"end {case.names[0]}? {_price(case, snapshot)}")
 
-    def told(case: Diagnosis, outcome: str) -> None:
+    def print_outcome(case: Diagnosis, outcome: str) -> None:
         if not as_json:
             price = f"; {_price(case, snapshot)}" if outcome == ENDED else ""
             show(Text(f"{case.names[0]}: {outcome}{price}"))
 
-    report = abort_transactions(connection, picked, agreed, told)
+    report = abort_transactions(connection, picked, agreed, print_outcome)
     spared = [
         diagnosis
         for diagnosis in snapshot.cases
         if everything and diagnosis.kind is Kind.LINGERING and diagnosis not in picked
     ]
     for case in spared:
-        told(case, "left alone, it is within its own time-out; --older-than with --topic or --group ends it, too")
+        outcome = "left alone, it is within its own time-out; --older-than with --topic or --group ends it, too"
+        print_outcome(case, outcome)
     report.left += spared
     return report
 

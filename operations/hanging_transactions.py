@@ -1,4 +1,4 @@
-"""Which open transactions are hanging or lingering, whose they are, and what ends them; pure."""
+"""Which open transactions are hanging or lingering, who owns them, and how to end them; pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SLACK_MS = 5 * 60 * 1000  # what Kafka's own tool allows on top of the longest 
 
 
 class Kind(enum.StrEnum):
-    """What an open transaction is; `hanging` ones end only by hand, `lingering` ones too late."""
+    """Kinds of open transactions; `hanging` ones end only by hand, `lingering` ones end too late."""
 
     OPEN = "open"
     LINGERING = "lingering"
@@ -68,7 +68,7 @@ class Diagnosis:
         """
         How a person may name it for `--abort`: by id, or by `topic/partition/producer-id`.
 
-        A hanging one has no id any more: whoever goes on under it must not be struck.
+        A hanging one is not named by its id: the id's current owner must not be fenced.
         """
         places = tuple(f"{hold.topic}/{hold.partition}/{hold.producer_id}" for hold in self.holds)
         by_place = self.transactional_id is None or (self.kind is Kind.HANGING and bool(places))
@@ -114,7 +114,7 @@ _ORDER = (Kind.HANGING, Kind.LINGERING, Kind.UNKNOWN, Kind.OPEN)
 
 
 def filter_by_coordinator(cases: Iterable[Diagnosis], *, known: bool) -> list[Diagnosis]:
-    """Those whose transaction the coordinator has open, or has not."""
+    """The cases that the coordinator has open (or has not)."""
     return [case for case in cases if (case.kind in {Kind.OPEN, Kind.LINGERING}) is known]
 
 
@@ -163,7 +163,7 @@ def _coordinated(
 
 
 def confirm_hanging(cases: Iterable[Diagnosis], still: Collection[PartitionTransaction]) -> list[Diagnosis]:
-    """The same without hanging ones that a second look at the leaders no longer finds."""
+    """The cases without hanging ones that the leaders no longer report when asked again."""
     now = {_identity(transaction) for transaction in still}
     sure = {Kind.OPEN, Kind.LINGERING}
     return [case for case in cases if case.kind in sure or any(_identity(hold) in now for hold in case.holds)]
@@ -175,7 +175,7 @@ def _identity(held: PartitionTransaction) -> tuple[Place, int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class BlockedPartition:
-    """What waits behind a transaction in one partition: offsets, and groups by whether they have come up to it."""
+    """Offsets and groups behind a transaction in one partition: groups that wait, and groups that will."""
 
     held: PartitionTransaction
     offsets: int
@@ -186,7 +186,7 @@ class BlockedPartition:
 def blocked_partitions(
     case: Diagnosis, bounds: Mapping[Place, ReadBounds], groups: Mapping[str, Mapping[Place, int]]
 ) -> list[BlockedPartition]:
-    """Who waits, partition by partition."""
+    """The waiting groups by partition."""
     blocked = []
     for held in case.holds:
         bound = bounds.get(held.place, ReadBounds(held.first_offset, held.first_offset))
@@ -243,12 +243,12 @@ def unmatched(cases: Iterable[Diagnosis], names: Iterable[str]) -> list[str]:
 
 
 def aborted_by_fence(case: Diagnosis) -> bool:
-    """True when a fence of its id ends it; what its coordinator knows nothing of takes a marker by hand."""
+    """True when fencing its id ends it; one that its coordinator does not know needs an abort marker."""
     return case.known is not None and case.known.open and case.kind in {Kind.OPEN, Kind.LINGERING}
 
 
 def reprocessed_after_abort(case: Diagnosis, groups: Mapping[str, Mapping[Place, int]]) -> str:
-    """What is read again once it has ended."""
+    """What is read again after the abort."""
     if not aborted_by_fence(case):
         return "nothing: the records were never part of a transaction that could commit; they stay hidden for good"
     owner = case.owner

@@ -101,7 +101,7 @@ def span(start: int, end: int) -> str:
 
 
 def checks(severity: Severity, count: int) -> str:
-    """So many checks of that severity."""
+    """Number and severity of checks."""
     return f"{count} {severity.value}{'s' * (severity is Severity.WARNING and count != 1)}"
 
 
@@ -184,12 +184,12 @@ def _of_writers(writers: Writers) -> Iterator[str]:
 
 
 def of_commit(group: str, start: int, end: int, at_ms: int) -> str:
-    """That a group has committed ``end``; several commits may lie between two moments, so it says "by"."""
+    """A commit of a group; several commits may lie between two moments, hence "by"."""
     return f"{span(start, end)}: committed by {group} by {clock(at_ms)}"
 
 
 def of_strip(strip: Strip) -> str:
-    """A strip in a sentence, for those who don't see it."""
+    """A strip in a sentence, for screen readers."""
     counts = strip.counts()
     kinds = ", ".join(f"{counts[kind]:,} {kind.words}" for kind in ORDER if counts[kind]) or "nothing"
     log = strip.log

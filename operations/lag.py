@@ -1,4 +1,4 @@
-"""`lag`: what is left of each partition, and who blocks it."""
+"""`lag`: the remaining records of each partition, and the transaction that blocks it."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ _T = TypeVar("_T")
 
 class Observer:
     """
-    Looks again and again, through the same clients.
+    Take snapshots of a group's partitions repeatedly, through the same clients.
 
     ``exact``: up to so many offsets raw batches are read to count records; behind that it is "at most".
     ``ages``: of partitions with something to read the first record is asked for, too, unless the position stood still.
-    ``unavailable``: what the brokers did not tell at the last look, or None.
+    ``unavailable``: what could not be read for the last snapshot, or None.
     """
 
     def __init__(self, connection: Connection, topic: str, group: str, exact: int, *, ages: bool = True) -> None:
@@ -73,7 +73,7 @@ class Observer:
         # Not waiting for pending offsets: an open transaction must not stop who looks at it.
         self._reader = consumer(self._connection, self._group, READ_UNCOMMITTED)
 
-    def look(self, deadline: Deadline) -> list[PartitionSnapshot]:
+    def snapshot(self, deadline: Deadline) -> list[PartitionSnapshot]:
         """All partitions now; the position first, so that it never exceeds the log read after it."""
         try:
             return self._look(deadline)
@@ -88,10 +88,10 @@ class Observer:
             self._open()
 
     def _look(self, deadline: Deadline) -> list[PartitionSnapshot]:
-        found = range(topics.describe_one(self._admin, self._topic, deadline).partitions)
-        positions = committed(self._reader, self._topic, found, deadline)
-        logs = log_offsets(self._admin, self._topic, found, deadline)
-        snapshots = [_plain(p, logs[p], positions[p]) for p in found]
+        partition_range = range(topics.describe_one(self._admin, self._topic, deadline).partitions)
+        positions = committed(self._reader, self._topic, partition_range, deadline)
+        logs = log_offsets(self._admin, self._topic, partition_range, deadline)
+        snapshots = [_plain(p, logs[p], positions[p]) for p in partition_range]
         if all(snapshot.log.end == snapshot.position for snapshot in snapshots):
             return snapshots
         self.unavailable = None
@@ -126,23 +126,23 @@ class Observer:
         return [self._aged(snapshot, transactions.raw, deadline) for snapshot in deep] if self._ages else deep
 
     def _aged(self, snapshot: PartitionSnapshot, raw: RawLogs, deadline: Deadline) -> PartitionSnapshot:
-        """With the time of the first record that waits; where the position stood still it is the same one as before."""
+        """Add the timestamp of the oldest remaining record; unchanged while the position does not move."""
         if not snapshot.remaining.records or snapshot.position < snapshot.log.first:
             return snapshot
-        at, found = self._first.get(snapshot.partition, (-1, FirstVisible()))
-        if at != snapshot.position or found.time_ms is None:
+        known_position, visible = self._first.get(snapshot.partition, (-1, FirstVisible()))
+        if known_position != snapshot.position or visible.time_ms is None:
             try:
                 span = (snapshot.position, snapshot.log.last_stable)
-                found = first_visible(raw, self._topic, snapshot.partition, *span, deadline)
+                visible = first_visible(raw, self._topic, snapshot.partition, *span, deadline)
             except BrewError as error:
-                self.unavailable, found = str(error), FirstVisible()
-            self._first[snapshot.partition] = snapshot.position, found
+                self.unavailable, visible = str(error), FirstVisible()
+            self._first[snapshot.partition] = snapshot.position, visible
         return replace(
-            snapshot, remaining=Remaining(0) if found.nothing else snapshot.remaining, oldest_ms=found.time_ms
+            snapshot, remaining=Remaining(0) if visible.nothing else snapshot.remaining, oldest_ms=visible.time_ms
         )
 
     def _if_told(self, ask: Callable[[], Mapping[int, _T]]) -> Mapping[int, _T]:
-        """What older brokers, or missing rights, leave untold stops nothing else."""
+        """An answer that older brokers or missing rights withhold is noted, and everything else goes on."""
         try:
             return ask()
         except BrewError as error:
@@ -199,8 +199,8 @@ class Observer:
 
 
 def _plain(partition: int, log: LogOffsets, position: Committed | None) -> PartitionSnapshot:
-    at = log.first if position is None else position.offset
-    left = max(0, log.last_stable - at)
+    next_offset = log.first if position is None else position.offset
+    left = max(0, log.last_stable - next_offset)
     return PartitionSnapshot(partition, log, position, Remaining(left, exact=left == 0))
 
 
@@ -275,7 +275,7 @@ def lag(
     if watch and (fail_on or fail_older_than is not None):
         raise UsageError("--watch has no end to fail at: say --fail-... without it, and a longer --interval")
     with Observer(connected(bootstrap), topic, group, exact) as observer:
-        before = observer.look(Deadline(_ASK_S))
+        before = observer.snapshot(Deadline(_ASK_S))
         if not watch:
             document = _next(observer, before, interval)[1]
             print_json(document | {"topic": topic, "group": group}) if as_json else show(
@@ -292,14 +292,14 @@ def late(document: Mapping[str, Any], limit_s: float | None) -> bool:
     Whether a record that can be read is older.
 
     Raises:
-        Refused: a partition's age is not told, and none that is told is older.
+        Refused: a partition's age is unknown, and no known age is above the limit.
     """
     if limit_s is None or (document["lag_s"] or 0) > limit_s:
         return limit_s is not None
     if untold := [row["partition"] for row in document["partitions"] if row["lag_s"] is None]:
         raise Refused(
             f"--fail-older-than is {limit_s:g} and the age of what waits in partition {untold[0]} is not told "
-            f"({document['not_told'] or 'its first record has no timestamp, or lies behind many aborted ones'}); "
+            f"({document['unavailable'] or 'its first record has no timestamp, or lies behind many aborted ones'}); "
             "look with --json, or fail by state (--fail-on)"
         )
     return False
@@ -325,14 +325,14 @@ def _next(
     observer: Observer, before: list[PartitionSnapshot], interval_s: float
 ) -> tuple[list[PartitionSnapshot], dict[str, Any]]:
     threading.Event().wait(interval_s)
-    now = observer.look(Deadline(_ASK_S))
+    now = observer.snapshot(Deadline(_ASK_S))
     return now, document_of(before, now, int(time.time() * 1000), observer.unavailable)
 
 
 def document_of(
     before: list[PartitionSnapshot], now: list[PartitionSnapshot], now_ms: int, unavailable: str | None
 ) -> dict[str, Any]:
-    """Two looks as one document; partitions that are new since the first are compared with themselves."""
+    """Two snapshots as one document; partitions that are new since the first are compared with themselves."""
     known: Mapping[int, PartitionSnapshot] = {snapshot.partition: snapshot for snapshot in before}
     reasons = [(snapshot, classify(known.get(snapshot.partition, snapshot), snapshot, now_ms)) for snapshot in now]
     total = Remaining(
@@ -398,7 +398,7 @@ def lag_table(document: Mapping[str, Any], topic: str, group: str) -> Group:
     oldest = f", the oldest is {_age(document['lag_s'])} old" if document["lag_s"] else ""
     lines = [Text(f"{total} {'record' if total == '1' else 'records'} to read{oldest}")]
     if document["unavailable"]:
-        lines.append(Text(f"unavailable: {document['not_told']}", "cyan"))
+        lines.append(Text(f"unavailable: {document['unavailable']}", "cyan"))
     return Group(drawn, *lines)
 
 

@@ -79,7 +79,7 @@ def live_options(command: _F) -> _F:
 
 @contextlib.contextmanager
 def advised() -> Iterator[None]:
-    """What the brokers refuse, or leave unanswered, ends with what to do next."""
+    """Turn a broker's refusal or silence into an error that says what to do next."""
     try:
         yield
     except (KafkaFailure, DeadlineExceeded) as error:
@@ -87,7 +87,7 @@ def advised() -> Iterator[None]:
 
 
 def advice(error: BrewError) -> str:
-    """An error's sentence; what the brokers said, or left unanswered, with what to do next."""
+    """An error's sentence; with what to do next where a broker refused or did not answer."""
     if not isinstance(error, KafkaFailure | DeadlineExceeded):
         return str(error)
     return (

@@ -1,4 +1,4 @@
-"""What a partition's group is doing: lag, and the records that remain; pure."""
+"""State of a group's partition: lag and remaining records; pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from brew.offsets import Committed, LogOffsets
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """Records left to read; not ``exact``: at most so many."""
+    """Records left to read; an upper bound where not ``exact``."""
 
     records: int
     exact: bool = True
@@ -63,14 +63,14 @@ class RemainingRecordsCounter:
         return self._reached >= self._until and not self._pending
 
     def remaining(self) -> Remaining:
-        """The count by now; what has no marker yet, or was not looked at, is counted as visible."""
+        """The count so far; records without a marker, or not read yet, count as visible."""
         unseen = max(0, self._until - max(self._reached, self._start))
         count = self._visible + sum(self._pending.values()) + unseen
         return Remaining(count, self.settled and not self._sparse)
 
 
 class State(enum.StrEnum):
-    """What a partition is doing; `stuck` and `fenced` want somebody to look."""
+    """State of a partition; `stuck` and `fenced` need attention."""
 
     IDLE = "idle"
     WORKING = "working"
@@ -85,7 +85,7 @@ class PartitionSnapshot:
     One partition at one moment.
 
     ``holders`` keep its last stable offset back, ``own`` is the pipeline's id as its coordinator knows it.
-    ``oldest_ms``: the timestamp of the first record that is left, where somebody asked, and it could be told.
+    ``oldest_ms``: the timestamp of the first remaining record, where it was read.
     """
 
     partition: int
@@ -155,7 +155,7 @@ def _describe_holders(now: PartitionSnapshot) -> str:
 
 
 def _behind(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> StateReason:
-    """There is something to read, and the position did not move."""
+    """Classify a partition with remaining records whose position did not move."""
     own = now.own
     if own is None:
         return StateReason(State.STUCK, "nothing moves, and no transaction of the pipeline is known: is it running?")

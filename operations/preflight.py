@@ -20,7 +20,7 @@ from brew.kafka.transaction import MESSAGE_MAX_BYTES
 from brew.names import ExitCode, TransactionalId, quantity
 from brew.options import run_options, settings_of
 from brew.preflight import checks, timeouts
-from brew.preflight.checks import chain_of, positions, roles, run_checks
+from brew.preflight.checks import chain_of, positions, run_checks, topics_of
 from brew.preflight.finding import Finding, Severity
 from brew.settings import PipelineSettings
 from operations.options import advised, connected, json_option, plain_table, print_json, show
@@ -70,7 +70,7 @@ def preflight(*, explain: bool, everything: bool, as_json: bool, **option: Any) 
     connected(settings.connection.bootstrap)
     if explain:
         return _explain(settings, as_json=as_json)
-    findings = sorted(look(settings), key=lambda finding: _WORST_FIRST.index(finding.severity))
+    findings = sorted(all_findings(settings), key=lambda finding: _WORST_FIRST.index(finding.severity))
     left = [
         finding for finding in findings if finding.severity is Severity.UNSAFE and finding.name not in settings.allow
     ]
@@ -98,7 +98,7 @@ def _explain(settings: PipelineSettings, *, as_json: bool) -> ExitCode:
     surveyor = OffsetsClient(settings)
     try:
         facts = ClusterQueries(
-            surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, Deadline(_ASK_S)
+            surveyor.admin, surveyor.groups, topics_of(settings), settings.group, Deadline(_ASK_S)
         ).answers()
     finally:
         surveyor.close()
@@ -132,7 +132,7 @@ def _timeouts(chain: dict[str, Any]) -> Table:
     )
 
 
-def look(settings: PipelineSettings) -> list[Finding]:
+def all_findings(settings: PipelineSettings) -> list[Finding]:
     """The findings, those about the position included."""
     deadline = Deadline(_ASK_S)
     surveyor = OffsetsClient(settings)
@@ -141,7 +141,7 @@ def look(settings: PipelineSettings) -> list[Finding]:
         findings = [*_position(surveyor, settings, deadline), _ids(settings, deadline)]
         findings.append(checks.transaction_version(level(settings.connection, _FEATURE, deadline)))
         findings.append(timeouts.skew(controller_ahead_s(settings.connection, deadline)))
-        asked = ClusterQueries(surveyor.admin, surveyor.groups, roles(settings).values(), settings.group, deadline)
+        asked = ClusterQueries(surveyor.admin, surveyor.groups, topics_of(settings), settings.group, deadline)
         return [*run_checks(settings, asked.answers(), MESSAGE_MAX_BYTES), *findings]
     finally:
         surveyor.close()

@@ -23,7 +23,7 @@ class RecordState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecordWriter:
-    """Who wrote a record, and the marker behind it, if there is one."""
+    """The producer of a record, and its transaction's marker, if there is one."""
 
     state: RecordState
     producer_id: int = -1
@@ -71,7 +71,7 @@ class Visibility:
 
 
 def visibility(offset: int, written: RecordWriter, log: LogOffsets) -> Visibility:
-    """What a `read_committed` reader is given."""
+    """Whether a `read_committed` reader sees the record, and why."""
     if written.state is RecordState.ABORTED:
         ended = f"aborted by the marker at {written.marker_offset}"
         if written.marker_epoch is not None and written.marker_epoch > written.producer_epoch:
@@ -105,7 +105,7 @@ Spans = dict[tuple[int, int], dict[int, Span]]
 
 def spans(batches: Iterable[OffsetBatch], firsts: Mapping[int, int]) -> Spans:
     """
-    A range begins where the group stood before it.
+    Input ranges of the group's transactions; a range begins at the group's offset before it.
 
     That is the commit before, which compaction leaves until a newer one is compacted, too. A group's first range begins
     at the log start: known where it is 0 (``firsts``) and the offset log has no gap in which a commit may have been.

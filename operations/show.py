@@ -93,7 +93,7 @@ class RecordStates:
         """Some transaction with records below this offset has no marker yet."""
         return any(self._batches[index].base_offset < below for indices in self._open.values() for index in indices)
 
-    def told(self) -> Iterator[tuple[RawBatch, str]]:
+    def batches(self) -> Iterator[tuple[RawBatch, str]]:
         """Each batch with its fate, in log order."""
         return zip(self._batches, self._fates, strict=True)
 
@@ -176,7 +176,7 @@ class Reader:
             if batch.base_offset >= until and not states.undecided(until):
                 break
             states.add(batch)
-        batches = [(batch, state) for batch, state in states.told() if batch.base_offset < until]
+        batches = [(batch, state) for batch, state in states.batches() if batch.base_offset < until]
         documents = [
             marker_document(partition, batch, state, wanted.topic)
             for batch, state in batches
@@ -191,7 +191,7 @@ class Reader:
                 if wanted.key is None or record.key() == wanted.key:
                     raw, state = (None, "unknown") if current is None else current
                     documents.append(document(record, state, raw, wanted.topic))
-        return sorted(documents, key=lambda one: one["offset"])
+        return sorted(documents, key=lambda item: item["offset"])
 
     def newest(self, partition: int, log: LogOffsets) -> list[dict[str, Any]]:
         """The last ``limit`` records of a partition, read backwards piece by piece."""
@@ -214,7 +214,7 @@ class Reader:
 
 
 def collected(reader: Reader, logs: Mapping[int, LogOffsets]) -> list[dict[str, Any]]:
-    """What a look without `--follow` shows: by time, the newest last; of one partition by offset."""
+    """The records to show without `--follow`: by time, the newest last; of one partition by offset."""
     wanted = reader.wanted
     starts = reader.starts(logs)
     documents: list[dict[str, Any]] = []
@@ -244,7 +244,7 @@ def _merged(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def followed(reader: Reader, starts: dict[int, int], say: Callable[[list[dict[str, Any]]], None]) -> None:
-    """Say what is added from ``starts`` on, until it is stopped; an open record is not said again at its end."""
+    """Print new records from ``starts`` on, until stopped; an open record is not printed again when it is committed."""
     while True:
         for partition, log in reader.bounds().items():
             until = reader.until(log)

@@ -15,15 +15,18 @@ import orjson
 import brew.cli
 from brew.cli import CONTEXT, LazyGroup, as_called, forget_variables
 from brew.driver.observed import observed_progress, probes_of, spans_option
-from brew.driver.progress import JsonLines, LiveTable, ProgressView, RunProgress
-from brew.driver.run import run
+from brew.driver.progress import JsonLines, LiveTable, ProgressView, RunProgress, Totals
 from brew.errors import UsageError
 from brew.kafka.broker_watch import broker_watch
 from brew.names import ExitCode, quantity
 from brew.observability.settings import probe_options, probe_words
-from brew.options import run_options, settings_of
+from brew.options import run_options
+from brew.options import settings_of as settings_with
+from brew.pipeline import work
 from brew.settings import PipelineSettings
 from brew.signals import stop_on_signals
+from brew.transformation import transformation
+from pipeline.enrichment import ORDERS
 
 _EPILOG = """\b
 Examples:
@@ -72,6 +75,17 @@ def cli() -> None:
     """Exactly once from one Kafka topic to another, on Spark."""
 
 
+def settings_of(option: dict[str, Any]) -> PipelineSettings:
+    """The settings of a run; its transformation is the orders' unless `--transform` names another."""
+    settings = settings_with(option, ORDERS, ("brew", "pipeline"))
+    if settings.profiles is not None and settings.transform != ORDERS:
+        raise UsageError(
+            "TIERS (--tiers) is 'profiles' and --transform is set: only orders have tiers; unset one of them"
+        )
+    transformation(settings)  # a typo is told before anything starts
+    return settings
+
+
 @cli.command("run", epilog=_EPILOG)
 @run_options
 @probe_options
@@ -93,20 +107,26 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
     with observed_progress(settings, probes_of(option, settings), spans) as board:
         view = _view("json" if as_json else progress, board)
         with _broker_watch(settings, view):
-            code = _run(settings, stop, board, view)
+            code = work(settings, stop, board, view)
     totals = board.totals
-    if totals.rejected and not totals.enriched:
+    if totals.rejected and totals.rejected == totals.records:
         _warn(f"all {totals.rejected} records were rejected; `brew dlq list` tells why", as_json=as_json)
     if as_json:
         JsonLines().done(board)
         return code
     click.echo(
-        f"{quantity(totals.enriched + totals.rejected, 'record')}: "
-        f"{totals.enriched} enriched, {totals.rejected} rejected, "
+        f"{quantity(totals.records, 'record')}: {_became(totals)}, "
         f"{quantity(totals.transactions, 'transaction')}, {totals.fenced} fenced, {totals.failed} failed, "
         f"{board.rate():,.0f} records/s"
     )
     return code
+
+
+def _became(totals: Totals) -> str:
+    """What became of a run's records."""
+    dropped = f", {totals.dropped} dropped" if totals.dropped else ""
+    written = f" into {totals.written}" if totals.written != totals.enriched else ""
+    return f"{totals.enriched} enriched{written}, {totals.rejected} rejected{dropped}"
 
 
 def _warn(text: str, *, as_json: bool) -> None:
@@ -122,18 +142,6 @@ def _broker_watch(settings: PipelineSettings, view: ProgressView) -> AbstractCon
         return nullcontext()
     waits = "this run waits, and goes on where the group stands"
     return broker_watch(settings.connection, settings.input, waits, settings.patience_s, view.tell)
-
-
-def _run(settings: PipelineSettings, stop: threading.Event, board: RunProgress, view: ProgressView) -> ExitCode:
-    if settings.stand_by is not None:
-        from brew.driver import coordination  # noqa: PLC0415 - what a run does not use is not imported
-
-        return coordination.run(settings, stop, board, view)
-    if settings.share is not None:
-        from brew.driver import coordination  # noqa: PLC0415 - the same
-
-        return coordination.run_sharing(settings, stop, board, view)
-    return run(settings, stop, board, view)
 
 
 @cli.command("submit", epilog=_SUBMITTED)

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from brew.connection import Connection
 from brew.deadline import Deadline
+from brew.records import Reason
 from brew.settings import Limits, ProfilesSettings
 from brew.transformation import Prepared
 from pipeline.orders import enricher
+
+ORDERS = "pipeline.enrichment:OrderEnrichment"
+"""The setting that names this transformation."""
+EXAMPLE = (
+    '{"order_id": "o-17", "customer_id": "c-17", "item": "espresso", "quantity": 2, "total_cents": 700, '
+    '"store": "s-1", "created_at": "2026-01-01T00:00:00Z"}'
+)
+_LACK = {
+    Reason.NO_VALUE: "have no value (tombstones)",
+    Reason.NOT_JSON: "are not JSON",
+    Reason.NOT_AN_OBJECT: "are JSON, but no object",
+    Reason.NO_CUSTOMER_ID: "have no customer_id",
+    Reason.TOO_LARGE: "are larger than --max-record-bytes",
+    Reason.TOO_DEEP: "are nested deeper than --max-record-depth",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +56,15 @@ class OrderEnrichment:
             from pipeline import profiles  # noqa: PLC0415 - the same
 
             profiles.check(self.profiles, connection, deadline)
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        """As `Transformation` says."""
+        return tuple(Reason)
+
+    def advice(self, reason: str) -> str:
+        """As `Transformation` says."""
+        return f"they {_LACK[Reason(reason)]}; an order looks like {EXAMPLE} (customer_id is what it must have)"
 
     def release(self, *, loading_only: bool = False) -> None:
         """As `Transformation` says."""

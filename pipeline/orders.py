@@ -9,7 +9,8 @@ from hashlib import blake2b
 import orjson
 
 from brew.range_transaction import Enrich
-from brew.records import DISCOUNT_FIELD, DISCOUNTS, STANDARD, TIER_FIELD, Reason, Rejected, tier_of_key
+from brew.record import Reject
+from brew.records import DISCOUNT_FIELD, DISCOUNTS, STANDARD, TIER_FIELD, Reason, tier_of_key
 from brew.settings import Limits
 
 # A double keeps 15 significant digits; longer runs, and exponents, may change their value in a round trip.
@@ -58,22 +59,22 @@ def resolve_by_key(key: bytes | None, _order: dict[str, object]) -> str:
 
 
 def enricher(limits: Limits, resolve: Resolver = resolve_by_key) -> Enrich:
-    """Return enrich(key, value) -> the enriched order's JSON, or `Rejected`."""
+    """Return enrich(key, value) -> the enriched order's JSON, or `Reject`."""
     max_bytes, max_depth = limits.max_bytes, limits.max_depth
     loads, dumps, tail_of, anew = orjson.loads, orjson.dumps, _TAILS.get, _reserialized(resolve)
 
-    def enrich(key: bytes | None, value: bytes | None) -> bytes | Rejected:
+    def enrich(key: bytes | None, value: bytes | None) -> bytes | Reject:
         if value is None:
-            return Rejected(Reason.NO_VALUE, "the record has no value (a tombstone)")
+            return Reject(Reason.NO_VALUE, "the record has no value (a tombstone)")
         if len(value) > max_bytes:
-            return Rejected(Reason.TOO_LARGE, f"{len(value)} bytes, the limit is {max_bytes} (--max-record-bytes)")
+            return Reject(Reason.TOO_LARGE, f"{len(value)} bytes, the limit is {max_bytes} (--max-record-bytes)")
         # Flat orders have no opener behind the first byte; of others the openers bound the depth; the rest is measured.
         if (
             (_BRACKET in value or value.find(b"{", 1) > 0)
             and value.count(b"{") + value.count(b"[") > max_depth
             and depth(value, max_depth) > max_depth
         ):
-            return Rejected(Reason.TOO_DEEP, f"nested deeper than {max_depth} (--max-record-depth)")
+            return Reject(Reason.TOO_DEEP, f"nested deeper than {max_depth} (--max-record-depth)")
         try:
             order = loads(value)
         except orjson.JSONDecodeError:
@@ -94,20 +95,20 @@ def enricher(limits: Limits, resolve: Resolver = resolve_by_key) -> Enrich:
     return enrich
 
 
-def _reserialized(resolve: Resolver) -> Callable[[bytes | None, bytes], bytes | Rejected]:
+def _reserialized(resolve: Resolver) -> Callable[[bytes | None, bytes], bytes | Reject]:
     """Read, add, write: for what is not written the usual way, and for what is to be rejected."""
 
-    def enrich(key: bytes | None, value: bytes) -> bytes | Rejected:
+    def enrich(key: bytes | None, value: bytes) -> bytes | Reject:
         # A number that no double holds is still a number.
         shelter = NumberPlaceholders(value) if may_round(value) else None
         try:
             order = orjson.loads(value if shelter is None else shelter.text)
         except orjson.JSONDecodeError as error:
-            return Rejected(Reason.NOT_JSON, _why_not(value, error))
+            return Reject(Reason.NOT_JSON, _why_not(value, error))
         if type(order) is not dict:
-            return Rejected(Reason.NOT_AN_OBJECT, f"a JSON {type(order).__name__}, an object is needed")
+            return Reject(Reason.NOT_AN_OBJECT, f"a JSON {type(order).__name__}, an object is needed")
         if order.get("customer_id") in _NOBODY:
-            return Rejected(Reason.NO_CUSTOMER_ID, "the order has no customer_id")
+            return Reject(Reason.NO_CUSTOMER_ID, "the order has no customer_id")
         tier = resolve(key, order)
         order[TIER_FIELD] = tier
         order[DISCOUNT_FIELD] = DISCOUNTS.get(tier, DISCOUNTS[STANDARD])

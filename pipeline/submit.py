@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from brew.errors import Refused
@@ -14,6 +15,7 @@ from brew.jvm.dependencies import Part
 from brew.records import Tiers
 from brew.settings import PipelineSettings, SparkSettings
 from brew.spark.session import CONNECTOR, package_archive, spark_conf
+from pipeline.enrichment import ORDERS
 
 _NAME = "spark-submit"
 _NO_FILE = ("--config", os.devnull)  # every option is named: a brew.toml beside the driver adds nothing
@@ -33,10 +35,15 @@ def submitter() -> str:
 
 
 def spark_submit(settings: PipelineSettings) -> list[str]:
-    """`spark-submit ... submitted.py run ...` with our package as --py-files, and the connector."""
+    """`spark-submit ... submit_main.py run ...` with our package as --py-files, and the connector."""
     local_only = {"spark.driver.extraClassPath", "spark.driver.extraJavaOptions", "spark.jars", "spark.app.name"}
     line = [_NAME, "--master", settings.spark.master, "--name", "brew-pipeline", *_connector(settings.spark)]
-    line += ["--py-files", _kept_archive()]
+    files = [_kept_archive(settings.spark.packages), *settings.spark.py_files]
+    reference = settings.transform
+    if isinstance(reference, str) and (file := reference.rpartition(":")[0]).endswith(".py"):
+        files.append(file)  # found by its name where the driver will be
+        settings = replace(settings, transform=f"{Path(file).stem}:{reference.rpartition(':')[2]}")
+    line += ["--py-files", ",".join(files)]
     for name, value in sorted(spark_conf(settings.spark).items()):
         if name not in local_only and name != "spark.jars.packages":
             line += ["--conf", f"{name}={value}"]
@@ -45,13 +52,13 @@ def spark_submit(settings: PipelineSettings) -> list[str]:
     return line
 
 
-def _kept_archive() -> str:
+def _kept_archive(packages: tuple[str, ...]) -> str:
     """
     Our packages' zip in the user's cache, one for each state of the code.
 
     spark-submit takes this process's place, so nobody could remove a temporary file behind it.
     """
-    made = Path(package_archive())
+    made = Path(package_archive(packages))
     try:
         name = f"brew-{hashlib.sha256(made.read_bytes()).hexdigest()[:16]}.zip"
         kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "brew", name)
@@ -94,6 +101,8 @@ def same_options(settings: PipelineSettings) -> list[str]:
         "--max-record-depth": settings.limits.max_depth,
         "--on-missing-position": settings.on_missing_position.value,
     }
+    if settings.transform != ORDERS:
+        options |= {"--transform": str(settings.transform), "--on-error": settings.on_error.value}
     if settings.max_rejected is not None:
         options["--max-rejected"] = settings.max_rejected
     if settings.journal is not None:
@@ -111,4 +120,5 @@ def same_options(settings: PipelineSettings) -> list[str]:
     words = [word for name, value in options.items() for word in (name, str(value))]
     several = {"--stand-by": settings.stand_by is not None, "--share": settings.share is not None}
     flags = {"--follow": settings.follow, **several}
+    words += [word for topic in settings.also_output for word in ("--also-output", topic)]
     return [*words, *(flag for flag, wanted in flags.items() if wanted)]

@@ -1,1 +1,1 @@
-"""What finds and proves: seeds the input, describes groups and logs, checks that every order came out exactly once."""
+"""Checker, fault campaign, wire proxy and report: proves that every order came out exactly once."""

@@ -1,4 +1,4 @@
-"""What the checker says: findings with their place and evidence, doubts, and a verdict."""
+"""The checker's report: findings with place and evidence, doubts, and a verdict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEPT = 20
 
 
 class Name(enum.StrEnum):
-    """All that can be wrong; docs/PROTOCOL.md says what each means."""
+    """Every kind of violation; docs/PROTOCOL.md says what each means."""
 
     LOST = "lost-output"
     DUPLICATE = "duplicate-output"
@@ -98,7 +98,7 @@ class Findings:
         self.add(Finding(name, *place, evidence, *(who or (None, None))))
 
     def first(self) -> list[Finding]:
-        """At most twenty, every name among them."""
+        """At most twenty findings, with each name among them."""
         share = max(1, _KEPT // max(1, len(self._first)))
         return [finding for kept in self._first.values() for finding in kept[:share]]
 
@@ -132,7 +132,7 @@ class Report:
         return Verdict.INCONCLUSIVE if self.doubts or self.totals else Verdict.PROVEN
 
     def document(self) -> dict[str, Any]:
-        """All of it as JSON takes it."""
+        """The report as a JSON object."""
         fields = {name: getattr(self, name) for name in self.__slots__ if name != "findings"}
         findings = [asdict(finding) | {"name": finding.name.value} for finding in self.findings]
         return {"verdict": self.verdict.value, **fields, "findings": findings}
@@ -150,7 +150,7 @@ class Tally:
 def own_doubts(
     topic: str, logs: Mapping[int, LogOffsets], committed: Mapping[int, int | None], tally: Tally
 ) -> list[str]:
-    """What stands between the input and a verdict."""
+    """Reasons why the input allows no verdict yet."""
     doubts = []
     if not tally.inputs and not tally.backlog:
         doubts.append(f"{topic} holds no visible record, so there is nothing to prove; seed some orders")

@@ -157,6 +157,11 @@ class PipelineUnderTest:
     output: str
     dead_letter: str
     group: str
+    also_output: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.output, *self.also_output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +169,18 @@ class Snapshot:
     """``offset_log`` is the partition of Kafka's offset log that holds the group, where it can be read."""
 
     input: dict[int, LogOffsets]
-    output: dict[int, LogOffsets]
+    outputs: dict[str, dict[int, LogOffsets]]
     dead_letter: dict[int, LogOffsets]
     committed: dict[int, int | None]
     offset_log: tuple[int, LogOffsets] | None
 
     def gaps(self, claim: PipelineUnderTest) -> list[str]:
-        """Reasons why records downstream can't be seen."""
-        return [*_gaps(claim.output, self.output), *_gaps(claim.dead_letter, self.dead_letter)]
+        """Reasons why records downstream may not be visible."""
+        return [gap for topic, logs in self.downstream(claim).items() for gap in _gaps(topic, logs)]
+
+    def downstream(self, claim: PipelineUnderTest) -> dict[str, dict[int, LogOffsets]]:
+        """All topics that are written."""
+        return {**self.outputs, claim.dead_letter: self.dead_letter}
 
 
 def snapshot(connection: Connection, claim: PipelineUnderTest, deadline: Deadline, *, settled: bool) -> Snapshot:
@@ -185,7 +194,7 @@ def snapshot(connection: Connection, claim: PipelineUnderTest, deadline: Deadlin
     """
     client = admin(connection)
     sizes = {
-        n: topics.describe_one(client, n, deadline).partitions for n in (claim.input, claim.output, claim.dead_letter)
+        n: topics.describe_one(client, n, deadline).partitions for n in (claim.input, *claim.outputs, claim.dead_letter)
     }
 
     def logs(name: str) -> dict[int, LogOffsets]:
@@ -196,14 +205,14 @@ def snapshot(connection: Connection, claim: PipelineUnderTest, deadline: Deadlin
         before = _committed(connection, claim, range(sizes[claim.input]), settled=settled)
         found = Snapshot(
             logs(claim.input),
-            logs(claim.output),
+            {name: logs(name) for name in claim.outputs},
             logs(claim.dead_letter),
             before,
             _offset_log(client, claim.group, deadline),
         )
         moved = before != _committed(connection, claim, range(sizes[claim.input]), settled=settled)
         # A commit's markers reach the partitions a moment after the group's position is known.
-        pending = any(log.last_stable < log.end for some in (found.output, found.dead_letter) for log in some.values())
+        pending = any(log.last_stable < log.end for some in found.downstream(claim).values() for log in some.values())
         if not moved and (not pending or patience.expired()):
             return found
         if moved and patience.expired():
@@ -215,7 +224,7 @@ def snapshot(connection: Connection, claim: PipelineUnderTest, deadline: Deadlin
 
 
 def _offset_log(client: AdminClient, group: str, deadline: Deadline) -> tuple[int, LogOffsets] | None:
-    """None where we may not look, or where no group has committed yet."""
+    """The group's partition of the offset log; None without the right to read it, or before any commit."""
     try:
         partition = offsets_partition(group, topics.describe_one(client, OFFSETS_TOPIC, deadline).partitions)
         return partition, offsets.log_offsets(client, OFFSETS_TOPIC, [partition], deadline)[partition]

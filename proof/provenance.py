@@ -82,7 +82,7 @@ def _imports(path: Path) -> list[str]:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             modules += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
-            modules += [one.name for one in node.names]
+            modules += [alias.name for alias in node.names]
     return modules
 
 

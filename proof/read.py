@@ -1,4 +1,4 @@
-"""Read topics while others break things, and write down which records came in which order."""
+"""Read topics during a campaign, and journal which records came in which order."""
 
 from __future__ import annotations
 

@@ -49,16 +49,16 @@ def orders(seed: int, mark: str = "") -> Callable[[int], Order]:
 @functools.lru_cache(maxsize=4)
 def _tails(seed: int) -> list[bytes]:
     """What follows the order's id in its JSON text, for `_VARIANTS` orders."""
-    dice = random.Random(seed)  # noqa: S311 - example data
+    rng = random.Random(seed)  # noqa: S311 - example data
     tails = []
     for second in range(_VARIANTS):
-        quantity = dice.randint(1, 5)
+        quantity = rng.randint(1, 5)
         fields = {
-            "customer_id": f"c-{dice.randint(1, 20_000):05d}",
-            "item": dice.choice(_ITEMS),
+            "customer_id": f"c-{rng.randint(1, 20_000):05d}",
+            "item": rng.choice(_ITEMS),
             "quantity": quantity,
-            "total_cents": quantity * dice.randrange(250, 700, 10),
-            "store": f"store-{dice.randint(1, 40):02d}",
+            "total_cents": quantity * rng.randrange(250, 700, 10),
+            "store": f"store-{rng.randint(1, 40):02d}",
             "created_at": (_OPENING_DAY + timedelta(seconds=7 * second)).strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
         tails.append(b'",' + json.dumps(fields, separators=(",", ":")).encode()[1:])
@@ -198,7 +198,7 @@ class Seeded:
 
 
 class Writer:
-    """A producer that counts what could not be delivered; reports of success cost nothing."""
+    """A producer that keeps delivery errors only, so that successful deliveries cost no callback."""
 
     def __init__(self, connection: Connection, topic: str, transactional_id: str | None, timeout_s: float) -> None:
         self._topic = topic
@@ -298,7 +298,7 @@ def seed(
     advance: Callable[[int], None] = lambda _count: None,
     transaction_timeout_s: float = 60.0,
 ) -> Seeded:
-    """Carry the plan out; calls ``advance`` with the number of visible orders written since the last call."""
+    """Write the orders of the plan; call ``advance`` with the number of visible orders written since the last call."""
     partitions = topics.describe_one(admin(connection), plan.topic, deadline).partitions
     writer = Writer(connection, plan.topic, f"seed:{plan.topic}" if plan.transactional else None, transaction_timeout_s)
     began = time.monotonic()

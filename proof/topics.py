@@ -36,7 +36,7 @@ class PipelineTopics:
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """What became of one topic."""
+    """Whether a topic was created, and its size."""
 
     topic: str
     created: bool
@@ -54,7 +54,7 @@ class TopicResult:
 
 
 def create_topics(connection: Connection, wanted: PipelineTopics, deadline: Deadline) -> list[TopicResult]:
-    """Make what is missing; the output takes any record that the input takes, with what we add to it."""
+    """Create missing topics; the output accepts any record of the input, plus the fields and headers we add."""
     client = admin(connection)
     made = topics.create(client, [TopicSpec(wanted.input, wanted.partitions, {})], deadline)
     topics.describe_all(client, [wanted.input], deadline)
@@ -122,19 +122,19 @@ def chunks(plan: Customers) -> Iterator[list[Profile]]:
 
 
 def _profiles(plan: Customers) -> Iterator[Profile]:
-    dice = random.Random(plan.seed)  # noqa: S311 - example data
+    rng = random.Random(plan.seed)  # noqa: S311 - example data
     tiers = [tier for tier, share in _SHARES.items() for _ in range(share)]
 
     def of(number: int) -> Profile:
-        return name(number), profile(name(number).decode(), dice.choice(tiers))
+        return name(number), profile(name(number).decode(), rng.choice(tiers))
 
     made = (of(number) for number in range(1, plan.count + 1))
-    updated = (of(dice.randint(1, plan.count)) for _ in range(plan.updates))
-    return chain(made, updated, _removed(plan, dice))
+    updated = (of(rng.randint(1, plan.count)) for _ in range(plan.updates))
+    return chain(made, updated, _removed(plan, rng))
 
 
-def _removed(plan: Customers, dice: random.Random) -> Iterator[Profile]:
-    for number in dice.sample(range(1, plan.count + 1), plan.tombstones):
+def _removed(plan: Customers, rng: random.Random) -> Iterator[Profile]:
+    for number in rng.sample(range(1, plan.count + 1), plan.tombstones):
         yield name(number), None
 
 
@@ -172,7 +172,7 @@ def seed_customers(
     timeout_s: float = 60.0,
 ) -> SeededCustomers:
     """
-    Carry the plan out; calls ``advance`` with the number of records written since the last call.
+    Write the profiles of the plan; call ``advance`` with the number of records written since the last call.
 
     A topic that is made here keeps what was replaced for a day, so that `verify` finds what an output was made with.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -19,10 +20,13 @@ from brew.kafka.clients import admin
 from brew.kafka.kafka_python import RawLogs, open_transactions, raw_logs
 from brew.kafka.log_reader import scan_rows
 from brew.kafka.raw_log import offset_batches
+from brew.load import load
 from brew.names import READ_COMMITTED
+from brew.offsets import LogOffsets
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts
 from proof.checking.journals import Acknowledged, check_fired, check_readers, check_secrets, check_stalls
+from proof.checking.transformed import Oracle
 from proof.findings import Name, Report
 from proof.log_feeds import Batches, Feed, Offsets, PipelineUnderTest, Records, Snapshot, snapshot
 from proof.oracle import Profiles
@@ -41,6 +45,8 @@ class VerifyOptions:
     which faults ended, in seconds since 1970, each of which a commit has to follow within ``bound_s``. ``needed`` are
     the counts without which the run shows nothing; ``fired`` are those that the caller saw himself. ``canaries`` must
     not stand in any file of ``artefacts`` or ``journals``. ``profiles``: the topic whose profiles gave the tiers.
+    ``transform``: the function that made the outputs, by its name, instead of the enrichment of orders; ``py_files``:
+    where its module may be.
     """
 
     settled: bool = False
@@ -53,24 +59,30 @@ class VerifyOptions:
     canaries: tuple[str, ...] = ()
     artefacts: tuple[Path, ...] = ()
     profiles: str | None = None
+    transform: str | None = None
+    py_files: tuple[str, ...] = ()
 
 
 def verify(
     connection: Connection, claim: PipelineUnderTest, deadline: Deadline, asked: VerifyOptions | None = None
 ) -> Report:
     """
-    Check all that is there now.
+    Check everything in the topics now.
 
     Raises:
         Refused: a topic is missing, or the group's position can't be told.
     """
     asked = asked or VerifyOptions()
+    oracle = None
+    if asked.transform is not None:
+        loaded = load(asked.transform, asked.py_files)
+        oracle = Oracle(loaded.name, loaded.target)
     logs = snapshot(connection, claim, deadline, settled=asked.settled)
     acknowledged = Acknowledged(_entries(asked), claim.input, claim.group)
     with _uncollected():
         # Behind the snapshot: what an output of it was made with is below the ends that are asked for now.
         profiles = None if asked.profiles is None else _profiles(connection, asked.profiles, deadline)
-        checker = Checker(_facts(claim, logs, asked, profiles), acknowledged)
+        checker = Checker(_facts(claim, logs, asked, profiles), acknowledged, oracle)
         unseen = _read(connection, claim, logs, checker, deadline)
     checker.finish()
     check_readers(_entries(asked), checker.layouts, checker.found, acknowledged)
@@ -115,21 +127,22 @@ def _facts(claim: PipelineUnderTest, logs: Snapshot, asked: VerifyOptions, profi
         dead_letter=claim.dead_letter,
         logs=logs.input,
         committed=logs.committed,
-        output_partitions=len(logs.output),
+        output_partitions=len(logs.outputs[claim.output]),
         doubts=tuple(logs.gaps(claim)),
-        downstream={claim.output: logs.output, claim.dead_letter: logs.dead_letter},
+        downstream=logs.downstream(claim),
         settled=asked.settled,
         strict=asked.strict,
         journals=asked.journals is not None,
         healed_ms=tuple(int(seconds * 1000) for seconds in asked.healed_at),
         profiles=profiles,
+        also_output=claim.also_output,
     )
 
 
 def _read(
     connection: Connection, claim: PipelineUnderTest, logs: Snapshot, checker: Checker, deadline: Deadline
 ) -> list[str]:
-    """Feed the checker; return what could not be looked at."""
+    """Feed the checker; return what could not be read."""
     with ExitStack() as stack:
         raw, notes = _raw(connection, stack, deadline)
         others: list[Feed] = []
@@ -137,15 +150,15 @@ def _read(
             others, more = _offsets(raw, claim, logs, checker, connection.user)
             notes += more
 
-        def downstream(topic: str) -> Records:
-            logs_of = logs.output if topic == claim.output else logs.dead_letter
+        def downstream(topic: str, logs_of: dict[int, LogOffsets]) -> Records:
             lead = None if raw is None else Batches(raw, topic, logs_of, checker.batches).lead
+            outputs = functools.partial(checker.output, topic=topic)
             return Records(
-                connection, topic, logs_of, checker.output if topic == claim.output else checker.dead_letters, lead
+                connection, topic, logs_of, outputs if topic in claim.outputs else checker.dead_letters, lead
             )
 
         upstream = Records(connection, claim.input, logs.input, checker.input, ahead=True)
-        read_in_step(checker, upstream, [downstream(claim.output), downstream(claim.dead_letter)], others)
+        read_in_step(checker, upstream, [downstream(*one) for one in logs.downstream(claim).items()], others)
     return notes
 
 
@@ -175,7 +188,7 @@ def _offsets(
 
 
 def read_in_step(checker: Checker, upstream: Feed, downstream: list[Feed], others: list[Feed]) -> None:
-    """Always go on with the log that is least far, so that few records wait for their other half."""
+    """Always continue with the log that is least read, so that few records wait for their counterpart."""
     feeds = [*others, *downstream, upstream]
     try:
         while unread := [feed for feed in feeds if not feed.ended]:
@@ -186,14 +199,14 @@ def read_in_step(checker: Checker, upstream: Feed, downstream: list[Feed], other
             elif behind.ended and behind in downstream and all(feed.ended for feed in downstream):
                 checker.downstream_ended()
     finally:
-        for one in feeds:
-            one.close()
+        for feed in feeds:
+            feed.close()
 
 
 def _holders(connection: Connection, claim: PipelineUnderTest, logs: Snapshot, deadline: Deadline) -> list[str]:
     """Who holds the transactions that did not end, as the coordinator knows them."""
     holders = []
-    topics = {claim.input: logs.input, claim.output: logs.output, claim.dead_letter: logs.dead_letter}
+    topics = {claim.input: logs.input, **logs.downstream(claim)}
     for topic, by_partition in topics.items():
         blocked = [p for p, log in by_partition.items() if log.last_stable < log.end]
         if blocked:

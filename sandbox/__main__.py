@@ -19,7 +19,7 @@ from brew.jvm.dependencies import KAFKAS
 from brew.names import ExitCode
 from sandbox import disk, network, secure
 from sandbox.faults import COMMANDS, certify
-from sandbox.jvm import TOOLS, Jvm, setup
+from sandbox.jvm import TOOLS, Jvm, setup, setup_yarn
 from sandbox.kafka import Cluster, make_archive
 from sandbox.launch import Settings
 from sandbox.layout import Layout
@@ -280,6 +280,7 @@ def _become(command: Sequence[str]) -> None:
 
 for command in (*COMMANDS, certify, stores, spark, setup):
     cli.add_command(command)
+cli.add_command(setup_yarn, "setup-yarn")
 
 
 def main() -> None:

@@ -82,3 +82,12 @@ def _nothing_else(_place: Path) -> None:
 
 
 setup = setup_command(Part.KAFKA, _TEXT, _nothing_else, KAFKAS)
+
+_YARN_TEXT = """Fetch YARN's own servers (Hadoop's mini cluster, 70 MB), and compare them with their checksums.
+
+\b
+Example:
+  brew-sandbox setup-yarn
+"""
+
+setup_yarn = setup_command(Part.YARN, _YARN_TEXT, _nothing_else)

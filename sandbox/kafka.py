@@ -98,7 +98,7 @@ class Cluster:
 
     @property
     def connection(self) -> Connection:
-        """As one who may do everything."""
+        """A connection with all rights."""
         return Security.of(self.layout).connection(self.layout) if self.layout.secure else Connection(self.bootstrap)
 
     def running(self) -> list[Node]:

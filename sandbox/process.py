@@ -60,7 +60,7 @@ def free(count: int, *, apart_from: Collection[int] = ()) -> list[int]:
 
 
 def require_free(port: int) -> None:
-    """Raise `Refused`, with the holder's name where the system tells it, when ``port`` is taken; 0 is none."""
+    """Raise `Refused`, with the holder's name if known, when ``port`` is taken; 0 means no port."""
     if port and not is_free(port):
         raise Refused(f"port {port} is taken by {_holder(port)}; stop it, or choose another with --port")
 

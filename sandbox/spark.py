@@ -21,16 +21,18 @@ import psutil
 
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
+from brew.jvm.dependencies import java
 from brew.names import ExitCode
+from sandbox.jvm import QUICK
 from sandbox.process import HOST, Identity, ServerProcess, free, require_free
 from sandbox.stores import directory_option, exclusive
 
 MASTER = "master"
 FIRST_PORT = 7077
-_DEPLOY = "org.apache.spark.deploy"
+_DEPLOY, _SCALA = "org.apache.spark.deploy", "2.13"
 _REGISTERED = re.compile(rb"Successfully registered with master|Registered with master")
 _LEADER = re.compile(rb"I have been elected leader")
-_START_S, _STOP_S, _POLL_S = 60.0, 15.0, 0.05
+_START_S, _STOP_S, _POLL_S = 120.0, 15.0, 0.05
 _LAST_LINES = 8
 # The master takes a worker that says nothing for lost after a minute by default.
 _WORKER_TIMEOUT_S = 15
@@ -88,18 +90,24 @@ class SparkCluster:
         if found is None:
             found = State(port or free(1)[0], settings.cores, settings.memory_mb, settings.python)
         cluster = cls(directory, found, leashed=settings.leashed)
-        deadline = Deadline(_START_S)
-        if not cluster.alive(MASTER):
-            require_free(found.port)
-            cluster._launch(MASTER)
-            cluster._await(MASTER, deadline)
-        names = {*map(str, range(1, workers + 1)), *cluster.state.processes} - {MASTER}
-        new = [name for name in sorted(names, key=int) if not cluster.alive(name)]
-        for name in new:
-            cluster._launch(name)
-        for name in new:
-            cluster._await(name, deadline)
+        try:
+            cluster._start_missing(workers, Deadline(_START_S))
+        except BaseException:
+            cluster.close()
+            raise
         return cluster
+
+    def _start_missing(self, workers: int, deadline: Deadline) -> None:
+        if not self.alive(MASTER):
+            require_free(self.state.port)
+            self._launch(MASTER)
+            self._await(MASTER, deadline)
+        names = {*map(str, range(1, workers + 1)), *self.state.processes} - {MASTER}
+        new = [name for name in sorted(names, key=int) if not self.alive(name)]
+        for name in new:
+            self._launch(name)
+        for name in new:
+            self._await(name, deadline)
 
     @classmethod
     def open(cls, directory: Path) -> Self | None:
@@ -204,9 +212,14 @@ class SparkCluster:
         fresh.replace(_state_file(self.directory))
 
     def _launch(self, name: str) -> None:
-        recovery = f"-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={self.directory}/recovery"
+        root = spark_home()
         log = Path(__file__).with_name("spark-log4j2.properties")
-        words = [_spark_class()]
+        words = [java(), *QUICK, "-Xmx256m", f"-Dlog4j2.configurationFile=file:{log}"]
+        words += [
+            "-Dspark.deploy.recoveryMode=FILESYSTEM",
+            f"-Dspark.deploy.recoveryDirectory={self.directory}/recovery",
+        ]
+        words += [f"-Dspark.worker.timeout={_WORKER_TIMEOUT_S}", "-cp", f"{root}/jars/*"]
         if name == MASTER:
             words += [f"{_DEPLOY}.master.Master", "--host", HOST, "--port", str(self.state.port), "--webui-port", "0"]
         else:
@@ -214,15 +227,13 @@ class SparkCluster:
             offer = ["--cores", str(self.state.cores), "--memory", f"{self.state.memory_mb}m"]
             words += [f"{_DEPLOY}.worker.Worker", "--host", host, "--port", "0", "--webui-port", "0", *offer]
             words += ["--work-dir", str(self.directory / f"work-{name}"), self.url]
-        daemon = f"{recovery} -Dspark.worker.timeout={_WORKER_TIMEOUT_S} -Dlog4j2.configurationFile=file:{log}"
+        # Executors take the first python3 of their worker's PATH, and nothing of what we import by PYTHONPATH.
         path = f"{Path(self.state.python).parent}{os.pathsep}{os.environ['PATH']}"
-        more = {"SPARK_DAEMON_JAVA_OPTS": daemon, "SPARK_DAEMON_MEMORY": "256m", "PATH": path}
+        variables = [f"SPARK_HOME={root}", f"SPARK_SCALA_VERSION={_SCALA}", f"PATH={path}"]
         self.log(name).write_bytes(b"")
-        started = ServerProcess(
-            ["env", "-u", "PYTHONPATH", *_pairs(more), *words], self.log(name), leashed=self._leashed
-        )
-        self._started[name] = started
-        self._note(name, started.identity)
+        command = ["env", "-u", "PYTHONPATH", *variables, *words]
+        self._started[name] = ServerProcess(command, self.log(name), leashed=self._leashed)
+        self._note(name, self._started[name].identity)
 
     def _await(self, name: str, deadline: Deadline) -> None:
         wanted = _LEADER if name == MASTER else _REGISTERED
@@ -232,10 +243,6 @@ class SparkCluster:
                 last = "\n".join(self.log(name).read_text(errors="replace").splitlines()[-_LAST_LINES:])
                 raise Refused(f"Spark's {_title(name)} did not start: {why}; last lines of {self.log(name)}:\n{last}")
             time.sleep(_POLL_S)
-
-
-def _pairs(variables: Mapping[str, str]) -> list[str]:
-    return [f"{name}={value}" for name, value in variables.items()]
 
 
 def _title(name: str) -> str:
@@ -249,11 +256,12 @@ def _words(process: psutil.Process) -> list[str]:
         return []
 
 
-def _spark_class() -> str:
+def spark_home() -> Path:
+    """Where pyspark keeps Spark."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         raise Refused("pyspark is not installed; it is one of this package's requirements")
-    return str(Path(found.origin).parent / "bin" / "spark-class")
+    return Path(found.origin).parent
 
 
 def _state_file(directory: Path) -> Path:
@@ -350,13 +358,19 @@ def status(directory: Path, *, as_json: bool) -> None:
     cluster = SparkCluster.open(directory)
     running = {name: cluster.alive(name) for name in (MASTER, *cluster.workers)} if cluster else {}
     if as_json:
-        click.echo(json.dumps({"url": cluster.url if cluster else None, "running": running}))
+        processes = {name: _pid(cluster, name) for name in running} if cluster else {}
+        click.echo(json.dumps({"url": cluster.url if cluster else None, "running": running, "processes": processes}))
     elif cluster is None:
         click.echo(f"no cluster was ever started in {directory}")
     else:
         for name, alive in running.items():
             click.echo(f"{_title(name):<10} {'up' if alive else 'down':<5} {cluster.log(name)}")
     raise SystemExit(ExitCode.DONE if running and all(running.values()) else ExitCode.REFUSED)
+
+
+def _pid(cluster: SparkCluster, name: str) -> int | None:
+    identity = cluster.state.processes[name]
+    return identity.pid if identity and identity.alive() else None
 
 
 @spark.command()

@@ -47,6 +47,7 @@ class Store:
 
     name: ClassVar[str]
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+    start_s: ClassVar[float] = _START_S
 
     def __init__(self, directory: Path, state: State) -> None:
         self.directory = directory
@@ -209,7 +210,7 @@ class Store:
 
     def _launch(self, *, leashed: bool) -> None:
         require_free(self.state.port)
-        deadline = Deadline(_START_S)
+        deadline = Deadline(self.start_s)
         self.home.mkdir(parents=True, exist_ok=True)
         self.prepare(deadline)
         self._started = ServerProcess(self.command(), self.log, leashed=leashed)

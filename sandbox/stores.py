@@ -1,4 +1,4 @@
-"""PostgreSQL and Redis on this machine: start, break, mend and stop them."""
+"""PostgreSQL, Redis and a Schema Registry on this machine: start, break, mend and stop them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rich.table import Table
 
 from brew.errors import Refused, UsageError
 from brew.names import ExitCode
+from sandbox.registry import Registry
 from sandbox.store import Postgres, Redis, Store
 
 DIRECTORY = ".sandbox"
@@ -39,7 +40,8 @@ def exclusive(directory: Path) -> Iterator[None]:
         yield
 
 
-STORES: dict[str, type[Store]] = {"postgres": Postgres, "redis": Redis}
+STORES: dict[str, type[Store]] = {"postgres": Postgres, "redis": Redis, "registry": Registry}
+USUAL = ("postgres", "redis")
 _WIDE = 240  # columns when no terminal says how many it has: an URL that is cut cannot be copied
 
 _Command = Callable[..., None]
@@ -55,12 +57,14 @@ def stores() -> None:
     """
     PostgreSQL and Redis, which the patterns of `python -m downstream` keep their effects in.
 
-    `make setup-stores` installs Debian's packages. Without names a command means both servers.
+    `make setup-stores` installs Debian's packages. `registry` is a Schema Registry in memory, for `brew.formats`; its
+    first start fetches it (142 MB). Without names a command means all servers that were started, and `up` the two.
 
     \b
     Examples:
       python -m sandbox stores up                  both, on free ports, data kept
       python -m sandbox stores up postgres --port 5432
+      python -m sandbox stores up registry --port 8081
       python -m sandbox stores status --json       where they are, as URLs
       python -m sandbox stores kill postgres       break it: kill pause resume restart
       python -m sandbox stores down --wipe         stop, and forget all data
@@ -88,7 +92,7 @@ def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Pa
         raise UsageError("--port and --property belong to one server; name it")
     more = dict(text.split("=", 1) for text in properties) or None
     with exclusive(directory):
-        for name in names or STORES:
+        for name in names or USUAL:
             store = STORES[name].start(directory, port=port or None, properties=more, leashed=False)
             click.echo(f"{name} is up at {store.url} ({store.log})")
 
@@ -110,7 +114,7 @@ def down(names: Sequence[str], directory: Path, *, wipe: bool) -> None:
         click.echo("nothing is up")
         return
     with exclusive(directory):
-        for name in names or STORES:
+        for name in names or [name for name, kind in STORES.items() if name in USUAL or kind.open(directory)]:
             store = STORES[name].open(directory)
             was = store is not None and store.running()
             if store is not None:

@@ -40,4 +40,8 @@ try claims holds
 for bug in NO_READ_BACK NO_TOKEN NO_VERIFY NO_FENCE; do try claims caught "-D$bug"; done
 try transaction holds
 for bug in NO_FENCE LOCATE_FIRST REUSE OFFSET_APART NOT_CONFIRMED; do try transaction caught "-D$bug"; done
+try sink holds
+for bug in NO_FENCE POSITION_APART RETRY_IN_EPOCH TWO_WRITERS NO_LOCATE PLAN_NOT_RUN METADATA_IGNORED COUNT_IGNORED; do
+    try sink caught "-D$bug"
+done
 exit $failed

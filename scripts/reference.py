@@ -17,9 +17,9 @@ import click
 from brew.__main__ import COMMANDS as BREW
 from brew.__main__ import LEFT_OUT, SECTIONS
 from brew.errors import UsageError
-from brew.options import settings_of
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
+from pipeline.__main__ import settings_of
 from proof.__main__ import proof
 from sandbox.__main__ import cli as sandbox
 

@@ -210,20 +210,24 @@ class Member:
             self._may_claim_at = self._now() + 2 * self.who.interval_s
         self._write(self.who.presence(), deadline)
         self._check_way(deadline)
-        mine = {p: one for p, one in self.owned().items() if one.owner == self.who.client_id and not one.free}
-        self._beat({p: Holding(one.token, one.position, -math.inf) for p, one in mine.items()}, deadline, resume=True)
+        mine = {p: owned for p, owned in self.owned().items() if owned.owner == self.who.client_id and not owned.free}
+        self._beat(
+            {p: Holding(owned.token, owned.position, -math.inf) for p, owned in mine.items()},
+            deadline,
+            resume=True,
+        )
 
     def _check_way(self, deadline: Deadline) -> None:
         """Refuse where others take the topic as a whole and we would share it, or the other way round."""
         who = self.who
         places = self.world.places(who.group_id, who.topic) if who.works else []
         others = [p for p in places if (p == WHOLE_TOPIC) is who.share]
-        for one in self.world.owned(who.group_id, who.topic, others, self.clock).values():
-            if not one.free and one.owner != who.client_id:
+        for owned in self.world.owned(who.group_id, who.topic, others, self.clock).values():
+            if not owned.free and owned.owner != who.client_id:
                 self.leave(deadline)
                 theirs, ours = ("as a whole", "divided") if who.share else ("divided", "as a whole")
                 raise Refused(
-                    f"{one.owner!r} of group {who.group_id!r} works on {who.topic} {theirs}, and {who.client_id!r} "
+                    f"{owned.owner!r} of group {who.group_id!r} works on {who.topic} {theirs}, and {who.client_id!r} "
                     f"would take it {ours}: choose one way for all, stand-by or share, or name another group or "
                     "claims topic (--claims)"
                 )
@@ -248,7 +252,7 @@ class Member:
         if plan.claims and self._now() >= self._may_claim_at:
             self.claim(plan.claims, deadline)
 
-    def look(self, deadline: Deadline) -> None:
+    def read_new(self, deadline: Deadline) -> None:
         """Take in what is new, and nothing else."""
         self._take(self._log.read({}, deadline))
 
@@ -278,9 +282,9 @@ class Member:
 
     def progress(self, done: Mapping[int, Holding]) -> None:
         """Work on these holdings is done up to their positions; the next beat says so."""
-        for partition, one in done.items():
-            if self._still(partition, one):
-                self.holdings[partition] = replace(self.holdings[partition], position=one.position)
+        for partition, reached in done.items():
+            if self._still(partition, reached):
+                self.holdings[partition] = replace(self.holdings[partition], position=reached.position)
 
     def _still(self, partition: int, holding: Holding) -> bool:
         return partition in self.holdings and self.holdings[partition].token == holding.token
@@ -307,8 +311,8 @@ class Member:
         self.give_back_wanted -= ours.keys()
         self._write(
             [
-                ReleasingPartition(who.client_id, who.group_id, who.topic, p, one.position, one.token)
-                for p, one in ours.items()
+                ReleasingPartition(who.client_id, who.group_id, who.topic, p, owned.position, owned.token)
+                for p, owned in ours.items()
             ],
             deadline,
         )
@@ -354,17 +358,17 @@ class Member:
         if not items:
             return []
         appended = self._log.append(items, deadline)
-        for one in appended:
-            if one.offset < self.world.tables[one.partition].next:
+        for entry in appended:
+            if entry.offset < self.world.tables[entry.partition].next:
                 raise Refused(
-                    f"partition {one.partition} of the claims topic has shrunk to offset {one.offset}: it was deleted "
-                    "and made again; start again"
+                    f"partition {entry.partition} of the claims topic has shrunk to offset {entry.offset}: it was "
+                    "deleted and made again; start again"
                 )
-            self.clock.heard(one.partition, one.time_ms)
-        until = {one.partition: one.offset + 1 for one in appended}
+            self.clock.heard(entry.partition, entry.time_ms)
+        until = {entry.partition: entry.offset + 1 for entry in appended}
         answers = self._take(self._log.read(until, deadline))
         self._snapshot_if_due(deadline)
-        return [(answers[appended[at].partition, appended[at].offset], appended[at].offset) for at in first]
+        return [(answers[appended[index].partition, appended[index].offset], appended[index].offset) for index in first]
 
     def _homes(self, message: Message) -> Iterable[int]:
         partition = getattr(message, "partition", None)

@@ -131,17 +131,17 @@ def _topic(value: str) -> bool:
 LIMITS: dict[str, Callable[[Any], bool]] = {
     "client_id": _id,
     "group_id": _id,
-    "topic": lambda found: isinstance(found, str) and _topic(found),
+    "topic": lambda raw: isinstance(raw, str) and _topic(raw),
     "partition": _number(WHOLE_TOPIC, MAX_PARTITION),
     "last_offset": _number(NOTHING),
     "proposed_last_offset": _number(0),
     "token": _number(NOTHING),
     "interval_ms": _number(MIN_INTERVAL_MS, MAX_INTERVAL_MS),
-    "resume": lambda found: isinstance(found, bool),
+    "resume": lambda raw: isinstance(raw, bool),
     "msg_expire_time": _number(0),
     "until": _number(0),
     "clock": _number(0),
-    "state": lambda found: isinstance(found, dict),
+    "state": lambda raw: isinstance(raw, dict),
 }
 _OF_THE_MEMBER = {Heartbeat, ReleasingPartition}
 

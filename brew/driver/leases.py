@@ -19,7 +19,7 @@ from brew.planner import PartitionFacts
 from brew.readers.direct.messages import Grant, Message, WorkerSettings, grant_message, parse_outcome
 from brew.readers.direct.server import LeaseServer, ReceivedMessage, WorkerSession
 from brew.settings import Compilers, PipelineSettings
-from brew.transformation import transformation
+from brew.transformation import Transformation, for_executors, transformation
 
 
 class Assignments:
@@ -124,6 +124,8 @@ def _merged(outcomes: list[Outcome]) -> list[Outcome]:
                 enriched=last.enriched + outcome.enriched,
                 rejected=last.rejected + outcome.rejected,
                 seconds=last.seconds + outcome.seconds,
+                dropped=last.dropped + outcome.dropped,
+                written=last.written + outcome.written,
             )
         else:
             merged.append(outcome)
@@ -394,23 +396,29 @@ def lease_workers(
         from brew.readers.direct.executors import LocalWorker  # noqa: PLC0415
 
         server = LeaseServer(_LOOPBACK, settings.direct.lease_s)
-        local = _worker_settings(settings, transaction, _LOOPBACK, server)
+        local = _worker_settings(settings, transaction, _LOOPBACK, server, transformation(settings))
         return LocalWorker(server, replace(local, watched=watched, traced=traced))
     from brew.readers.direct.executors import SparkWorkers  # noqa: PLC0415
     from brew.spark import session  # noqa: PLC0415 - a third of a second
+    from brew.spark.shipping import pickled  # noqa: PLC0415 - the same
 
-    borrowed = context or session.borrowed()
+    made = for_executors(transformation(settings), pickled)  # before Spark starts: what can't travel is refused
+    borrowed = context or session.borrowed(settings.spark)
     used = borrowed or session.start_context(settings.spark, compilers)
     conf = used.getConf()
     host = conf.get("spark.driver.host", _LOOPBACK) or _LOOPBACK
     server = LeaseServer(conf.get("spark.driver.bindAddress", host) or host, settings.direct.lease_s)
     more = {"end_s": _ARCHIVE_S} if settings.spark.make_archive else {}
-    worker = replace(_worker_settings(settings, transaction, host, server), watched=watched, traced=traced)
+    worker = replace(_worker_settings(settings, transaction, host, server, made), watched=watched, traced=traced)
     return SparkWorkers(used, server, worker, **more, kept=borrowed is not None)
 
 
 def _worker_settings(
-    settings: PipelineSettings, transaction: TransactionSettings, host: str, server: LeaseServer
+    settings: PipelineSettings,
+    transaction: TransactionSettings,
+    host: str,
+    server: LeaseServer,
+    made: Transformation,
 ) -> WorkerSettings:
     return WorkerSettings(
         host,
@@ -418,7 +426,7 @@ def _worker_settings(
         server.token,
         settings.input,
         transaction,
-        transformation(settings),
+        made,
         settings.direct,
         settings.crash,
         settings.max_records_per_transaction,

@@ -6,13 +6,12 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brew.acl import denial_in
 from brew.errors import Refused
 from brew.outcome import Outcome, Status
-from brew.records import Reason
 from brew.settings import PipelineSettings
 
 _BACKOFF_S = 0.1
@@ -91,22 +90,9 @@ class GiveUpPolicy:
 
 WINDOW = 1000
 FIRST = 100
-"""So many records of a run, all of them rejected, are not orders."""
+"""So many records of a run, all of them rejected, are not what the transformation is for."""
 SOME = 10
 """So many are enough where a drain has no more of them."""
-
-_LACK = {
-    Reason.NO_VALUE: "have no value (tombstones)",
-    Reason.NOT_JSON: "are not JSON",
-    Reason.NOT_AN_OBJECT: "are JSON, but no object",
-    Reason.NO_CUSTOMER_ID: "have no customer_id",
-    Reason.TOO_LARGE: "are larger than --max-record-bytes",
-    Reason.TOO_DEEP: "are nested deeper than --max-record-depth",
-}
-_ORDER = (
-    '{"order_id": "o-17", "customer_id": "c-17", "item": "espresso", "quantity": 2, "total_cents": 700, '
-    '"store": "s-1", "created_at": "2026-01-01T00:00:00Z"}'
-)
 
 
 @dataclass
@@ -129,7 +115,7 @@ class CircuitBreaker:
         Raises:
             Refused: too much was rejected; said once, since what still runs reports while the run ends.
         """
-        records = outcome.enriched + outcome.rejected
+        records = outcome.records
         if (
             outcome.status is not Status.COMMITTED
             or records == 0
@@ -156,14 +142,14 @@ class CircuitBreaker:
 
 class FirstRecordsCheck:
     """
-    Whether a run enriches anything at all: one that was pointed at something else than orders should not go on.
+    Whether anything comes out of a run at all: one that was pointed at the wrong topic should not go on.
 
-    Counts the first committed records of a run, over all partitions, until one was enriched. ``max_rejected`` of 1
-    allows that none is. Used by all threads of a run.
+    Counts the first committed records of a run, over all partitions, until one was not rejected. ``max_rejected`` of 1
+    allows that all are. ``advice``: what to say of a reason. Used by all threads of a run.
     """
 
-    def __init__(self, max_rejected: float | None) -> None:
-        self._decided = max_rejected == 1
+    def __init__(self, max_rejected: float | None, advice: Callable[[str], str] = lambda _reason: "") -> None:
+        self._decided, self._advice = max_rejected == 1, advice
         self._lock = threading.Lock()
         self._reasons: Counter[str] = Counter()
         self._examples: dict[str, tuple[int, int]] = {}
@@ -173,7 +159,7 @@ class FirstRecordsCheck:
         Count one outcome.
 
         Raises:
-            Refused: `FIRST` records were rejected, and none was enriched; said once.
+            Refused: `FIRST` records were rejected, and nothing else became of any; said once.
         """
         if outcome.status is not Status.COMMITTED:
             return
@@ -181,7 +167,7 @@ class FirstRecordsCheck:
             self._reasons.update(outcome.reasons)
             for reason, offset in outcome.examples.items():
                 self._examples.setdefault(reason, (outcome.partition, offset))
-            self._decided = self._decided or outcome.enriched > 0
+            self._decided = self._decided or outcome.records > outcome.rejected
             self._judge(FIRST)
 
     def check_at_end(self) -> None:
@@ -202,8 +188,8 @@ class FirstRecordsCheck:
         reason, count = self._reasons.most_common(1)[0]
         partition, offset = self._examples[reason]
         raise Refused(
-            f"all-rejected: the first {rejected} records were all rejected, {count} of them as {reason}: they "
-            f"{_LACK[Reason(reason)]}, the first one at partition {partition}, offset {offset}; an order looks like "
-            f"{_ORDER} (customer_id is what it must have); nothing is lost, all of them are dead letters: look at them "
-            "with `brew dlq list`, then point --input at orders, or run again with --max-rejected 1 to go on anyway"
+            f"all-rejected: the first {rejected} records were all rejected, {count} of them as {reason}, the first one "
+            f"at partition {partition}, offset {offset}: {self._advice(reason)}; nothing is lost, all of them are dead "
+            "letters: look at them with `brew dlq list`, then point --input at another topic, or run again with "
+            "--max-rejected 1 to go on anyway"
         )

@@ -15,14 +15,14 @@ from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts, Plan
 from brew.transaction_sizing import TransactionSize
-from brew.transformation import transformation
+from brew.transformation import Transformation
 
 
 class MicroBatchLane:
     """The partitions whose number modulo the count of lanes is ``index``; runs in a thread of its own."""
 
-    def __init__(self, shared: RunContext, engine: Engine, index: int) -> None:
-        self._shared, self._engine, self._index = shared, engine, index
+    def __init__(self, shared: RunContext, engine: Engine, index: int, made: Transformation) -> None:
+        self._shared, self._engine, self._index, self._transformation = shared, engine, index, made
         self._settings = shared.settings
         self._planner = WorkPlanner(shared)
         self._size = TransactionSize.at_most(
@@ -64,7 +64,7 @@ class MicroBatchLane:
         began = time.monotonic()
         shared, settings = self._shared, self._settings
         specs = {r.partition: self._spec(r, facts[r.partition]) for r in ranges}
-        job = Job(specs, shared.transaction, transformation(settings), settings.journal, traced=shared.board.traced)
+        job = Job(specs, shared.transaction, self._transformation, settings.journal, traced=shared.board.traced)
         shared.running.update({r.partition: r for r in ranges})
         if shared.stop.is_set():  # checked after the line above: whoever stops the run waits for what is in ``running``
             for offered in ranges:

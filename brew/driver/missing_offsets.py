@@ -89,7 +89,7 @@ def resolve(
     missing = {fact.partition: fact for fact in facts if fact.committed is None and fact.log.end > fact.log.first}
     if not missing or settings.on_missing_position is OnMissingPosition.START_OVER:
         return set(missing)
-    names = (settings.output, settings.dead_letter)
+    names = (*settings.outputs, settings.dead_letter)
     logs = _logs(settings, {name: targets[name] for name in names})
     if all(log.end == log.first for partitions in logs.values() for log in partitions.values()):
         return set(missing)
@@ -116,7 +116,7 @@ def _vanished(settings: PipelineSettings, traces: Mapping[int, LastOutput]) -> R
     partition = min(traces)
     return Refused(
         f"offsets-vanished: group {settings.group!r} has no committed offset in {settings.input}[{partition}], "
-        f"but {settings.output} or {settings.dead_letter} holds records from it (up to offset "
+        f"but {', '.join(settings.outputs)} or {settings.dead_letter} holds records from it (up to offset "
         f"{traces[partition].offset} at least); "
         "either restore the position from the output's headers (--on-missing-position restore), "
         "or start over on purpose and double what is out (--on-missing-position start-over)"

@@ -55,8 +55,8 @@ class OffsetsClient:
         return found
 
     def output_topics(self, source: Topic, deadline: Deadline) -> dict[str, Topic]:
-        """The output and dead-letter topics, made like the input where they are missing."""
-        wanted = [self._settings.output, self._settings.dead_letter]
+        """The output topics and the dead-letter topic, made like the input where they are missing."""
+        wanted = [*self._settings.outputs, self._settings.dead_letter]
         with mapped("survey"):
             found = topics.describe(self.admin, wanted, deadline)
             if len(found) < len(wanted):
@@ -293,6 +293,7 @@ class PartitionSurvey:
             partition_in(settings.dead_letter),
             position_metadata(fact.topic_id),
             self._shared.dead_letter_max_bytes,
+            {name: partition_in(name) for name in settings.also_output},
         )
 
     def report_blocking_transactions(self, partitions: Iterable[int]) -> None:

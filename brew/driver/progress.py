@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Container, Iterable
 from dataclasses import asdict, dataclass, field
 
@@ -32,11 +33,13 @@ class PartitionView:
     rejected: int = 0
     fenced: int = 0
     failed: int = 0
+    dropped: int = 0
+    written: int = 0
 
 
 @dataclass(slots=True)
 class Totals:
-    """Counters of the whole run."""
+    """Counters of the whole run; `Outcome` says what each of them counts."""
 
     transactions: int = 0
     enriched: int = 0
@@ -44,6 +47,13 @@ class Totals:
     fenced: int = 0
     failed: int = 0
     already_done: int = 0
+    dropped: int = 0
+    written: int = 0
+
+    @property
+    def records(self) -> int:
+        """Input records that are done."""
+        return self.enriched + self.rejected + self.dropped
 
 
 @dataclass
@@ -56,6 +66,7 @@ class RunProgress:
     started: float = field(default_factory=time.monotonic)
     first_commit_s: float | None = None
     last_commit_s: float | None = None
+    reasons: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def survey(self, facts: Iterable[PartitionFacts], ours: Container[int] = ALL_PARTITIONS) -> None:  # noqa: ARG002 - for who watches
@@ -86,6 +97,9 @@ class RunProgress:
             counters.transactions += 1
             counters.enriched += outcome.enriched
             counters.rejected += outcome.rejected
+            counters.dropped += outcome.dropped
+            counters.written += outcome.written
+        self.reasons.update(outcome.reasons)
         self.last_commit_s = time.monotonic() - self.started
         if self.first_commit_s is None:
             self.first_commit_s = self.last_commit_s
@@ -117,7 +131,7 @@ class RunProgress:
         if self.first_commit_s is None or self.last_commit_s is None:
             return 0.0
         span = self.last_commit_s - self.first_commit_s or self.last_commit_s
-        return (self.totals.enriched + self.totals.rejected) / span if span else 0.0
+        return self.totals.records / span if span else 0.0
 
 
 class ProgressView:
@@ -136,6 +150,8 @@ class JsonLines(ProgressView):
         ranges = [
             {"partition": o.partition, "from": o.start, "until": o.until, "status": o.status.value}
             | {"enriched": o.enriched, "rejected": o.rejected}
+            | ({"dropped": o.dropped} if o.dropped else {})
+            | ({"written": o.written} if o.written != o.enriched else {})
             | ({"detail": o.detail} if o.detail else {})
             for o in outcomes
         ]

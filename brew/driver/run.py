@@ -27,11 +27,11 @@ from brew.kafka.transaction import MESSAGE_MAX_BYTES, KafkaTransaction, Transact
 from brew.names import ExitCode
 from brew.observability.status import Phase
 from brew.outcome import Outcome
-from brew.preflight.checks import roles, run_checks
+from brew.preflight.checks import run_checks, topics_of
 from brew.preflight.finding import enforce
 from brew.settings import Compilers, PipelineSettings, Reader
 from brew.signals import interruptible
-from brew.transformation import transformation
+from brew.transformation import for_executors, transformation
 
 _GRACE_S = 4.0
 _FENCE_S = 1.5
@@ -132,8 +132,8 @@ def _fence_remaining(shared: RunContext) -> None:
 
 def crash_on_purpose(settings: PipelineSettings, crashed: list[Outcome]) -> None:
     """Tell what the crash left behind, then kill the JVM, the workers and this process, transactions open."""
-    enriched, rejected = sum(o.enriched for o in crashed), sum(o.rejected for o in crashed)
-    sys.stdout.write(message(settings.crash.point, enriched, rejected) + "\n")
+    written, rejected = sum(o.written for o in crashed), sum(o.rejected for o in crashed)
+    sys.stdout.write(message(settings.crash.point, written, rejected) + "\n")
     sys.stdout.flush()
     for child in psutil.Process().children(recursive=True):
         try:
@@ -192,23 +192,25 @@ def check(settings: PipelineSettings) -> PreflightResult:
     try:
         source = offsets.input_topic(deadline)
         transformation(settings).check(settings.connection, deadline)
-        queries = ClusterQueries(offsets.admin, offsets.groups, roles(settings).values(), settings.group, deadline)
+        queries = ClusterQueries(offsets.admin, offsets.groups, topics_of(settings), settings.group, deadline)
         facts = offsets.facts(source, range(source.partitions), deadline, {})
         cluster = queries.answers()
         notes = enforce(run_checks(settings, cluster, MESSAGE_MAX_BYTES), settings.allow)
         by_name = {**offsets.output_topics(source, deadline), source.name: source}
         if any(cluster.topics[name] is None for name in by_name):  # made by now: judged as they are, not as expected
             cluster = ClusterQueries(
-                offsets.admin, offsets.groups, roles(settings).values(), settings.group, deadline
+                offsets.admin, offsets.groups, topics_of(settings), settings.group, deadline
             ).answers()
             notes = enforce(run_checks(settings, cluster, MESSAGE_MAX_BYTES), settings.allow)
-        output_max, dead_letter_max = (
-            cluster.number_of(name, topics.MAX_MESSAGE_BYTES) or topics.max_message_bytes(offsets.admin, name, deadline)
-            for name in (settings.output, settings.dead_letter)
-        )
+        sizes = {
+            name: cluster.number_of(name, topics.MAX_MESSAGE_BYTES)
+            or topics.max_message_bytes(offsets.admin, name, deadline)
+            for name in (*settings.outputs, settings.dead_letter)
+        }
     finally:
         offsets.close()
-    # What the output topic can't hold is rejected by name, instead of failing its transaction again and again.
+    output_max, dead_letter_max = min(sizes[name] for name in settings.outputs), sizes[settings.dead_letter]
+    # What the output topics can't hold is rejected by name, instead of failing its transaction again and again.
     max_bytes = max(1, min(settings.limits.max_bytes, output_max - _OUTPUT_ROOM))
     goals = None if settings.follow else {fact.partition: fact.log.end for fact in facts}
     limits = replace(settings.limits, max_bytes=max_bytes)
@@ -264,20 +266,23 @@ def create_workers(
     if settings.spark.absent:
         from brew.readers.local import LocalEngine  # noqa: PLC0415
 
+        made = transformation(settings)
         partitions = preflight.topics[settings.input].partitions
-        engine = LocalEngine(settings.connection, settings.group, partitions, transformation(settings))
+        engine = LocalEngine(settings.connection, settings.group, partitions, made)
     else:
         from brew.readers import connector  # noqa: PLC0415 - a third of a second
         from brew.spark import session  # noqa: PLC0415
+        from brew.spark.shipping import pickled  # noqa: PLC0415
 
+        made = for_executors(transformation(settings), pickled)  # before Spark starts: what can't travel is refused
         if context is not None:
             started = session.session_of(context)
-        elif (context := session.borrowed()) is not None:
+        elif (context := session.borrowed(settings.spark)) is not None:
             started = session.session_on_borrowed(context)
         else:
             started = session.start(settings.spark, preflight.compilers)
         engine = connector.SparkEngine(started, settings.spark, kept=context is not None)
-    return engine, [MicroBatchLane(shared, engine, index) for index in range(settings.lanes)]
+    return engine, [MicroBatchLane(shared, engine, index, made) for index in range(settings.lanes)]
 
 
 def create_context(

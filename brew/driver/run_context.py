@@ -18,6 +18,7 @@ from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome
 from brew.settings import PipelineSettings
+from brew.transformation import transformation
 
 
 class Interval:
@@ -66,7 +67,8 @@ class RunContext:
     member_check_due: Interval = field(default_factory=lambda: Interval(_MEMBERS_S))
 
     def __post_init__(self) -> None:
-        self.first = FirstRecordsCheck(self.settings.max_rejected)
+        advice = str if self.settings.transform is None else transformation(self.settings).advice
+        self.first = FirstRecordsCheck(self.settings.max_rejected, advice)
 
 
 class Carrier(Protocol):

@@ -17,6 +17,7 @@ from brew.observability.status import Phase, Topics
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
 from brew.settings import PipelineSettings
+from brew.transformation import transformation
 
 if TYPE_CHECKING:
     from brew.observability.tracing import Spans
@@ -30,7 +31,11 @@ def recorder_of(settings: PipelineSettings, probes: ProbeSettings) -> Recorder:
     topics = Topics(settings.input, settings.output, settings.dead_letter)
     bounds = Bounds(probes.polling_ttl_s, probes.consuming_ttl_s, settings.patience_s + _OUT_OF_PATIENCE_S)
     reader = settings.reader.value
-    return Recorder(Subject("pipeline", settings.group, topics, settings.connection.bootstrap, reader), bounds)
+    recorder = Recorder(Subject("pipeline", settings.group, topics, settings.connection.bootstrap, reader), bounds)
+    if settings.transform is not None:
+        for reason in transformation(settings).reasons:  # from 0 on, or Prometheus sees no increase at the first one
+            recorder.rejected(reason, 0)
+    return recorder
 
 
 class ObservedProgress(RunProgress):
@@ -85,7 +90,7 @@ def ended_attempt(outcome: Outcome, topic: str, group: str) -> Ended:
         _ending(outcome),
         outcome.start,
         outcome.until,
-        outcome.enriched + outcome.rejected,
+        outcome.records,
         outcome.reasons,
         outcome.seconds,
         outcome.steps,
@@ -108,5 +113,7 @@ def _ending(outcome: Outcome) -> Ending:
             return Ending.REFUSED
         case Status.CRASHED:
             return Ending.INDEFINITE
+        case Status.TRANSFORM_FAILED:
+            return Ending.ABORTED
         case Status.FAILED:  # whether a commit that failed was applied, the next attempt's locate tells
             return Ending.INDEFINITE if COMMIT in outcome.steps else Ending.ABORTED

@@ -44,7 +44,7 @@ class WarmSpark:
 
     def __init__(self, settings: PipelineSettings, compilers: Compilers, tell: Callable[[str], None]) -> None:
         self._settings, self._tell = settings, tell
-        borrowed = session.borrowed()
+        borrowed = session.borrowed(settings.spark)
         self._kept = borrowed is not None
         if borrowed is not None:
             self.context: SparkContext = borrowed

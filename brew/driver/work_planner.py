@@ -8,7 +8,7 @@ from brew.driver.limits import CircuitBreaker, GiveUpPolicy
 from brew.driver.ownership import ALL_PARTITIONS
 from brew.driver.partitions import PartitionSurvey
 from brew.driver.run_context import RunContext
-from brew.errors import BrewError, DeadlineExceeded, KafkaFailure
+from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, TransformFailed
 from brew.kafka.topics import Topic
 from brew.outcome import GOOD, Outcome, Status
 from brew.planner import PartitionFacts, Plan, plan_ranges
@@ -82,12 +82,16 @@ class WorkPlanner:
 
         Raises:
             Refused: nothing has moved for too long.
+            TransformFailed: the transformation raised an exception, and the run ends over it.
         """
         if any(outcome.status is Status.CRASHED for outcome in outcomes):
             self._shared.stop.set()
             return 0.0
         for outcome in outcomes:
             self.survey.apply_outcome(outcome)
+        failed = next((outcome for outcome in outcomes if outcome.status is Status.TRANSFORM_FAILED), None)
+        if failed is not None:
+            raise TransformFailed(failed.detail)
         bad = [outcome for outcome in outcomes if outcome.status not in GOOD]
         if len(bad) < len(outcomes):
             self._give_up.moved()

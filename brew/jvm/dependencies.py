@@ -38,6 +38,8 @@ class Part(enum.StrEnum):
     KAFKA = "kafka"
     KAFKA_3_9 = "kafka-3.9.2"
     KAFKA_3_3 = "kafka-3.3.2"
+    YARN = "yarn"
+    REGISTRY = "registry"
 
 
 KAFKAS: Mapping[str, Part] = {"4.1.1": Part.KAFKA, "3.9.2": Part.KAFKA_3_9, "3.3.2": Part.KAFKA_3_3}
@@ -48,6 +50,8 @@ COMMANDS: Mapping[Part, str] = {
     Part.KAFKA: "brew-sandbox setup",
     Part.KAFKA_3_9: "brew-sandbox setup --kafka 3.9.2",
     Part.KAFKA_3_3: "brew-sandbox setup --kafka 3.3.2",
+    Part.YARN: "brew-sandbox setup-yarn",
+    Part.REGISTRY: "brew-sandbox stores up registry",
 }
 """What fetches a part where the package is installed."""
 
@@ -74,8 +78,12 @@ def wanted(part: Part) -> dict[str, str]:
 
 
 def jars(part: Part, place: Path) -> list[Path]:
-    """The jars of ``part`` below ``place``, in a fixed order; empty where they were never fetched."""
-    return sorted((place / part).glob("*.jar"))
+    """The jars (the registry: an archive) of ``part`` below ``place``, sorted; empty where they were never fetched."""
+    return _files(place / part)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("*.jar"), *folder.glob("*.tar.gz")])
 
 
 def check(part: Part, folder: Path) -> None:
@@ -86,7 +94,7 @@ def check(part: Part, folder: Path) -> None:
         Refused: a jar is missing, too many, or not the one that this version was built and tested with.
     """
     expected = wanted(part)
-    there = {file.name for file in folder.glob("*.jar")}
+    there = {file.name for file in _files(folder)}
     if missing := sorted(expected.keys() - there):
         raise Refused(
             f"{missing[0]} is not in {folder} ({len(missing)} of {len(expected)} jars missing); {_again(part)}"
@@ -217,7 +225,7 @@ def _retrieve(part: Part, fresh: Path, place: Path) -> None:
         raise Refused("pyspark's Ivy is not here; install pyspark (it is one of this package's requirements)")
     pattern = f"{fresh}/[conf]/[artifact]-[revision].[ext]"
     command = [java(), "-cp", str(ivy[0]), "org.apache.ivy.Main", "-ivy", str(IVY), "-cache", str(place / "cache")]
-    command += ["-confs", part, "-retrieve", pattern, "-types", "jar", "bundle"]
+    command += ["-confs", part, "-retrieve", pattern, "-types", "jar", "bundle", "tar.gz"]
     log = place / f"ivy-{part}.log"
     with log.open("w") as words:
         try:

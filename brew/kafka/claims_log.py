@@ -27,7 +27,7 @@ from brew.deadline import Deadline, retry_until
 from brew.errors import DeadlineExceeded, KafkaFailure, Refused, Retriable, classify
 from brew.kafka import topics
 from brew.kafka.clients import SILENT_S, admin, attempt_s, consumer, is_cut_off, mapped, mapped_query, producer
-from brew.kafka.log_reader import TRANSIENT, LogRecord, scan
+from brew.kafka.log_reader import LogRecord, ends_partition, scan
 from brew.kafka.topics import TopicSpec
 from brew.names import READ_UNCOMMITTED
 
@@ -38,7 +38,6 @@ _POLL_S = 0.1
 _MESSAGE_BYTES = 16 * 1024 * 1024
 _NO_POSITION = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the library's public name
 _FATAL = KafkaError._FATAL  # noqa: SLF001 - the same
-_ENDED = {KafkaError._PARTITION_EOF}  # noqa: SLF001 - the same
 _NOT_DELIVERED = {KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
 
 
@@ -240,8 +239,8 @@ class ClaimsLog:
                 f"topic {self._topic!r} no longer holds what was to be read next ({error.str()}): it was made again, "
                 "or emptied; start again"
             )
-        if not error.retriable() and error.code() not in TRANSIENT | _ENDED | {KafkaError.UNKNOWN_TOPIC_OR_PART}:
-            raise classify(error, self._reading)
+        with mapped(self._reading):
+            ends_partition(error, {KafkaError.UNKNOWN_TOPIC_OR_PART})
         return False
 
     def _entry(self, record: LogRecord) -> Entry:

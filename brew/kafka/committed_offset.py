@@ -56,7 +56,7 @@ class PositionConfirmation:
         while strangers < STRANGERS and not patience.expired():
             asker: OffsetFetchClient | None = None
             try:
-                asker = self._asked(patience.part(_OPEN_S))
+                asker = self.client(patience.part(_OPEN_S))
                 answer = asker.look(STEP, (topic, partition), patience.part(_ATTEMPT_S))
             except (DeadlineExceeded, Retriable) as error:
                 why = str(error)
@@ -84,7 +84,7 @@ class PositionConfirmation:
             self._asker = None
         kept.end()
 
-    def _asked(self, deadline: Deadline) -> OffsetFetchClient:
+    def client(self, deadline: Deadline) -> OffsetFetchClient:
         """The one that is kept; several threads may make one at first, the first one stays."""
         kept = self._asker
         if kept is not None:

@@ -15,9 +15,9 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, To
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Refused, classify
+from brew.errors import Refused
 from brew.kafka.clients import SILENT_S, consumer, is_cut_off, mapped
-from brew.kafka.log_reader import TRANSIENT, LogRecord
+from brew.kafka.log_reader import LogRecord, ends_partition
 from brew.names import READ_COMMITTED
 
 __all__ = ["NOWHERE", "Listener", "LogRecord", "Member", "MemberSettings", "Polled"]
@@ -25,10 +25,9 @@ __all__ = ["NOWHERE", "Listener", "LogRecord", "Member", "MemberSettings", "Poll
 NOWHERE: int = OFFSET_END
 """Behind all that is there: for an owned partition that nobody can tell the position of yet, until it is sought."""
 
-_EOF = KafkaError._PARTITION_EOF  # noqa: SLF001 - the library's public name
-_NO_POSITION = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the same
+_NO_POSITION = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the library's public name
 # The library repairs these by itself; a member that polled too late hears of it through `lost`.
-_PASSED_OVER = TRANSIENT | {KafkaError._MAX_POLL_EXCEEDED, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
+_PASSED_OVER = {KafkaError._MAX_POLL_EXCEEDED, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
 
 _METADATA_S = 10.0
 _HEARTBEAT_S = 1.0  # members hear of a rebalance in the answer to a heartbeat, so this is how long one takes
@@ -154,11 +153,8 @@ class Member:
                     share = found[partition]
                     share.records.append(message)
                     share.until = message.offset() + 1
-            elif error.code() == _EOF:
-                if partition in self._owned:
-                    found[partition].until = max(found[partition].until, message.offset())
-            else:
-                self._judge(error, partition)
+            elif self._ends(error, partition) and partition in self._owned:
+                found[partition].until = max(found[partition].until, message.offset())
         return dict(found)
 
     def seek(self, positions: Mapping[int, int]) -> None:
@@ -269,14 +265,14 @@ class Member:
         if failure is not None:
             raise failure
 
-    def _judge(self, error: KafkaError, partition: int) -> None:
+    def _ends(self, error: KafkaError, partition: int) -> bool:
         if error.code() == _NO_POSITION:
             raise Refused(
                 f"{self._topic}[{partition}] can't be read from where it was left: {error.str()}; retention or a "
                 "recreated topic took those records. Set the position by hand if that is accepted, then start again"
             )
-        if not error.retriable() and error.code() not in _PASSED_OVER:
-            raise classify(error, f"poll of {self._topic}[{partition}]")
+        with mapped(f"poll of {self._topic}[{partition}]"):
+            return ends_partition(error, _PASSED_OVER)
 
 
 def _close(client: Consumer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar, cast
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, KafkaException, TopicPartition
@@ -13,7 +13,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, KafkaEx
 from brew.acl import SCAN_GROUP
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import DeadlineExceeded, classify
+from brew.errors import DeadlineExceeded
 from brew.kafka.clients import FULL_MS, SILENT_S, consumer, is_cut_off, mapped
 from brew.names import READ_COMMITTED
 
@@ -44,6 +44,22 @@ class LogRecord(Protocol):
     def value(self) -> bytes | None: ...
     def headers(self) -> list[tuple[str, bytes | None]] | None: ...
     def timestamp(self) -> tuple[int, int]: ...
+
+
+def ends_partition(error: KafkaError, passing: Collection[int] = ()) -> bool:
+    """
+    The decision table of an event that a consumer hands out in place of a record.
+
+    True: the end of its partition. False: the client library recovers by itself, or the code is one of ``passing``.
+
+    Raises:
+        KafkaException: everything else; call it inside of `mapped`.
+    """
+    if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's public name
+        return True
+    if error.retriable() or error.code() in TRANSIENT or error.code() in passing:
+        return False
+    raise KafkaException(error)
 
 
 def scan(
@@ -127,11 +143,8 @@ def _wanted(got: list[LogRecord], left: dict[int, int]) -> list[LogRecord]:
                 batch.append(message)
             if partition in left and offset + 1 >= left[partition]:
                 del left[partition]
-        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's public name
-            if partition in left and offset >= left[partition]:
-                del left[partition]
-        elif not error.retriable() and error.code() not in TRANSIENT:
-            raise KafkaException(error)
+        elif ends_partition(error) and partition in left and offset >= left[partition]:
+            del left[partition]
     return batch
 
 
@@ -250,7 +263,8 @@ class TailReader:
             if error is None:
                 records.append(message)
             else:
-                end = max(end, self._end(error, message.offset()))
+                with mapped(f"read of {self._place}"):
+                    end = max(end, message.offset()) if ends_partition(error) else end
         size = 0.0
         if records:
             end = max(end, records[-1].offset() + 1)
@@ -285,14 +299,6 @@ class TailReader:
         size = sum(len(one.value() or b"") + len(one.key() or b"") for one in sample) / len(sample) + _RECORD_OVERHEAD
         self._mean_bytes = max(size, (self._mean_bytes + size) / 2)
         return size * len(records)
-
-    def _end(self, error: KafkaError, offset: int) -> int:
-        """Where the partition ends, if that is what the event says; what the client repairs itself is passed over."""
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's public name
-            return offset
-        if error.retriable() or error.code() in TRANSIENT:
-            return -1
-        raise classify(error, f"read of {self._place}")
 
     def close(self) -> None:
         self._consumer.close()
@@ -345,7 +351,8 @@ class RangeReader:
             for place, message in enumerate(got):
                 error, offset = message.error(), message.offset()
                 if error is not None:
-                    self._end = max(self._end, self._after(error, offset))
+                    with mapped(f"read of {self._topic}[{self._partition}]"):
+                        self._end = max(self._end, offset) if ends_partition(error) else self._end
                     at = max(at, self._end)
                 elif offset < until:
                     batch.append(message)
@@ -366,14 +373,6 @@ class RangeReader:
             return cast(
                 "list[LogRecord]", self._consumer.consume(_RANGES_BATCH, timeout=min(_POLL_S, deadline.remaining_s()))
             )
-
-    def _after(self, error: KafkaError, offset: int) -> int:
-        """Where the log ends, if that is what the event says; what the client repairs by itself is passed over."""
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's public name
-            return offset
-        if error.retriable() or error.code() in TRANSIENT:
-            return -1
-        raise classify(error, f"read of {self._topic}[{self._partition}]")
 
     def _replace_if_cut_off(self, position: int) -> None:
         """Begin again at ``position`` with a new consumer where a silent one reaches no broker any more."""

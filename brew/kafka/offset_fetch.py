@@ -12,7 +12,7 @@ import threading
 import warnings
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -157,6 +157,16 @@ class OffsetFetchClient:
         with self._looking(step):
             stable, now = ask(admin, deadline, step, group_offsets, admin, self._group, [place], True, False)
         return CoordinatorAnswer(now[place].offset, stable[place].unstable)
+
+    def ask(self, step: str, call: Callable[[KafkaAdminClient], Any], deadline: Deadline) -> Any:
+        """
+        The answer to ``call``, a coroutine of the library's client: for requests that only it can make.
+
+        Raises:
+            KafkaFailure, DeadlineExceeded: no answer; or this connection was ended meanwhile.
+        """
+        with self._looking(step):
+            return ask(self._admin, deadline, step, call, self._admin)
 
     def end(self) -> None:
         """Close the connection, behind looks of others that go on. Harmless when repeated."""

@@ -18,9 +18,8 @@ from typing import Any
 
 from brew.acl import advice
 from brew.deadline import Deadline, retry_until
-from brew.errors import Abortable, BrewError, Denied, Fatal, Fenced, KafkaFailure, Retriable
+from brew.errors import Abortable, BrewError, DeadlineExceeded, Denied, Fatal, Fenced, KafkaFailure, Retriable
 from brew.kafka.committed_offset import locator
-from brew.kafka.kafka_python import ask, open_admin
 from brew.kafka.sink_transaction import SharedEpoch, SourceOffsets
 from brew.kafka.transaction import TransactionSettings
 from brew.names import TransactionalId
@@ -63,7 +62,6 @@ class SharedTransaction:
         self._id = str(TransactionalId(settings.group, topic, 0))
         self._locator = locator(settings.connection, settings.group)
         self._located: Committed | None = None
-        self._admin: Any = None
         self._producer_id = self._epoch = -1
         self.source: tuple[str, SourceOffsets] | None = None
         """A group, and the source offsets to commit under it."""
@@ -136,13 +134,6 @@ class SharedTransaction:
     def invalidate(self) -> None:
         """Ask through new clients from now on: an attempt on what these said has come to nothing."""
         self._locator.invalidate()
-        self.close()
-
-    def close(self) -> None:
-        """Give the connection back; a transaction that is open stays so, for the next fence. Harmless when repeated."""
-        if self._admin is not None:
-            self._admin.close()
-            self._admin = None
 
     def _end(self, deadline: Deadline, *, committed: bool) -> None:
         request = EndTxnRequest(
@@ -192,25 +183,23 @@ class SharedTransaction:
         only gives another epoch.
         """
         kind, key = coordinator
+        standing = self._locator.standing
 
         async def call(admin: Any) -> Any:
             node = await admin._find_coordinator_id(key, kind)  # noqa: SLF001 - as `offset_fetch` does
             return await admin._manager.send(request, node_id=node)  # noqa: SLF001 - as above
 
         def once() -> Any:
+            client = standing.client(deadline)
             try:
-                if self._admin is None:
-                    self._admin = open_admin(self._settings.connection, deadline, _REQUEST_S)
-                told = ask(self._admin, deadline, step, call, self._admin)
-            except KafkaFailure as error:
-                self.close()  # it may know a coordinator that is none any more
+                told = client.ask(step, call, deadline.part(_REQUEST_S))
+            except (KafkaFailure, DeadlineExceeded) as error:
+                standing.forget(client)  # it may know a coordinator that is none any more
                 raise Retriable(str(error)) from error
-            for code in _codes(told):
-                if code:
-                    error = errors.for_code(code)
-                    if not issubclass(error, _SAME_CONNECTION):
-                        self.close()
-                    raise self._failure(step, error)
+            for answer in map(errors.for_code, filter(None, _codes(told))):
+                if not issubclass(answer, _SAME_CONNECTION):
+                    standing.forget(client)
+                raise self._failure(step, answer)
             return told
 
         return retry_until(once, step, deadline, _PAUSE_S)

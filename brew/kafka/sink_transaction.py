@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import TopicPartition
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Refused, classify
+from brew.errors import Refused
 from brew.kafka import topics
-from brew.kafka.clients import admin, consumer, mapped
+from brew.kafka.clients import admin
 from brew.kafka.committed_offset import locator
+from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import log_offsets
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import READ_COMMITTED
@@ -23,8 +25,7 @@ SourceOffsets = Mapping[str, Mapping[int, int]]
 OLDEST = (3, 6)
 _TAIL = 2_000
 """Records at the end of each partition that are looked at for evidence."""
-_POLL_S = 0.5
-_BATCH = 1_000
+_ENDS_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,53 +92,29 @@ def check_brokers(connection: Connection, deadline: Deadline) -> None:
     if version < OLDEST:
         raise Refused(
             f"the brokers at {connection.bootstrap} speak the protocol of Kafka {'.'.join(map(str, version))}; the "
-            "sink needs 3.6 or later: before, a record that arrives late can open a transaction that nobody ends (KIP-890); "
-            "upgrade them, or accept that with allow_old_brokers=True"
+            "sink needs 3.6 or later: before, a record that arrives late can open a transaction that nobody ends "
+            "(KIP-890); upgrade them, or accept that with allow_old_brokers=True"
         )
 
 
 def last_in_topic(connection: Connection, topic: str, group: str, header: str, wanted: tuple[str, bytes]) -> int | None:
     """
-    The highest number in ``header`` among the topic's last records that carry the header ``wanted``; None for none.
+    The highest number in ``header`` among the topic's last records with the header ``wanted``; None for none.
 
     Raises:
         DeadlineExceeded: the ends of the partitions could not be read in time.
     """
-    deadline = Deadline(60)
+    deadline = Deadline(_ENDS_S)
     count = described(connection, topic, deadline).partitions
     logs = log_offsets(admin(connection), topic, range(count), deadline)
-    left = {p: max(log.first, log.last_stable - _TAIL) for p, log in logs.items() if log.last_stable > log.first}
-    if not left:
-        return None
-    client = consumer(connection, group, READ_COMMITTED)
-    highest: int | None = None
-    try:
-        client.assign([TopicPartition(topic, p, at) for p, at in left.items()])
-        while left:
-            deadline.check(f"last records of {topic}")
-            with mapped(f"last records of {topic}"):
-                messages = client.consume(_BATCH, min(_POLL_S, deadline.remaining_s()))
-            for message in messages:
-                if message.error() is not None:
-                    _at_end(message, left, topic)
-                    continue
-                number = _number(message, header, wanted)
-                highest = number if highest is None else max(highest, number if number is not None else highest)
-    finally:
-        client.close()
-    return highest
+    ranges = {p: (max(log.first, log.last_stable - _TAIL), log.last_stable) for p, log in logs.items()}
+    records = chain.from_iterable(scan(connection, topic, ranges, READ_COMMITTED, group=group))
+    found = (_number(record, header, wanted) for record in records)
+    return max((number for number in found if number is not None), default=None)
 
 
-def _at_end(message: Message, left: dict[int, int], topic: str) -> None:
-    error = message.error()
-    if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's public name
-        left.pop(message.partition() or 0, None)
-    elif error is not None and not error.retriable():
-        raise classify(error, f"last records of {topic}")
-
-
-def _number(message: Message, header: str, wanted: tuple[str, bytes]) -> int | None:
-    found = dict(message.headers() or ())
+def _number(record: LogRecord, header: str, wanted: tuple[str, bytes]) -> int | None:
+    found = dict(record.headers() or ())
     value = found.get(header)
     if found.get(wanted[0]) != wanted[1] or not isinstance(value, bytes) or not value.isdigit():
         return None

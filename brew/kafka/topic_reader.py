@@ -7,15 +7,15 @@ from collections.abc import Generator, Iterator, Mapping
 from itertools import groupby
 from typing import cast
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
-from brew.errors import DeadlineExceeded, Retriable, classify
+from brew.errors import DeadlineExceeded, Retriable
 from brew.kafka import topics
 from brew.kafka.clients import admin, attempt_s, consumer, mapped, mapped_query
-from brew.kafka.log_reader import TRANSIENT, LogRecord
+from brew.kafka.log_reader import LogRecord, ends_partition
 from brew.kafka.offsets import log_offsets
 from brew.names import READ_COMMITTED
 
@@ -85,16 +85,12 @@ class FullTopicReader:
                     batch.append(message)
                     self.positions[message.partition()] = message.offset() + 1
                 else:
-                    self._apply(error, message.partition(), message.offset())
+                    partition = message.partition()
+                    with mapped(f"read of {self.topic}[{partition}]"):
+                        if ends_partition(error):  # behind markers, which are no records
+                            self.positions[partition] = max(self.positions[partition], message.offset())
             if batch:
                 yield batch
-
-    def _apply(self, error: KafkaError, partition: int, offset: int) -> None:
-        """An end of partition moves the position over markers; what the client repairs by itself is passed over."""
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's public name
-            self.positions[partition] = max(self.positions[partition], offset)
-        elif not error.retriable() and error.code() not in TRANSIENT:
-            raise classify(error, f"read of {self.topic}[{partition}]")
 
     def close(self) -> None:
         self._consumer.close()
@@ -127,8 +123,6 @@ def follow(
 
 def _is_data_record(message: Message) -> bool:
     error = message.error()
-    if error is None:
-        return True
-    if not error.retriable() and error.code() not in TRANSIENT | {KafkaError.UNKNOWN_TOPIC_OR_PART}:
-        raise KafkaException(error)
-    return False
+    if error is not None:
+        ends_partition(error, {KafkaError.UNKNOWN_TOPIC_OR_PART})
+    return error is None

@@ -1,4 +1,4 @@
-"""What a program counts since its start: plain numbers, so that counting costs next to nothing."""
+"""Counters of a program since its start: plain numbers, so that counting costs next to nothing."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from brew.record import OTHER_REASONS
+
 Place = tuple[str, int]
 """Topic and partition."""
 
 BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 RATE_OVER_S = 10.0
+MAX_REASONS = 100
+"""Dead letters are counted by so many reasons; what comes behind them is `OTHER_REASONS`."""
 _GRAIN_S = 0.25
 _LEAST_S = 1.0
 
 
 class Ending(enum.StrEnum):
-    """How an attempt ended; after `INDEFINITE` only the next attempt's *locate* tells, `REFUSED` wrote nothing."""
+    """How an attempt ended. After `INDEFINITE` only the next attempt's *locate* knows; `REFUSED` wrote nothing."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -78,7 +82,7 @@ class Counts:
     """
     Counters of the whole program; they outlive the partitions that they count, and never go down.
 
-    ``duplicates``: records that came again and were skipped; None where a program does not look for such.
+    ``duplicates``: redelivered records that were skipped; None where a program does not look for them.
     ``malformed_profiles``: of the table that the latest attempt used, so it may go down; None without profiles.
     """
 
@@ -103,7 +107,9 @@ class Counts:
             self.steps.setdefault(step, Histogram()).add(seconds)
         if end.ending is Ending.COMMITTED:
             self.records[end.place] += end.records
-            self.dead_letters.update(end.dead_letters)
+            for reason, records in end.dead_letters.items():
+                known = reason in self.dead_letters or len(self.dead_letters) < MAX_REASONS
+                self.dead_letters[reason if known else OTHER_REASONS] += records
 
     def recovered(self, seconds: float) -> None:
         self.recoveries += 1
@@ -119,7 +125,7 @@ class Counts:
             self.recoveries,
             self.recovery_s,
             self.duplicates,
-            {step: one.copy() for step, one in self.steps.items()},
+            {step: histogram.copy() for step, histogram in self.steps.items()},
             self.seconds.copy(),
             self.malformed_profiles,
         )

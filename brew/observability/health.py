@@ -1,4 +1,4 @@
-"""Whether a program is alive, ready and started, folded from what is known of each partition; pure."""
+"""Liveness, readiness and start-up of a program, folded from the state of each partition; pure."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PartitionTimes:
 
 
 class Finding(NamedTuple):
-    """What a partition is at, and why; the reason is for people."""
+    """The state of a partition, and the reason in words."""
 
     state: PartitionState
     reason: str
@@ -102,7 +102,7 @@ def _with_work(vitals: PartitionTimes, bounds: Bounds, now: float, behind: str) 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """``beat_at``: when the program last looked at anything; ``away_since`` and ``fatal`` as in `PartitionTimes`."""
+    """``beat_at``: the program's last sign of life; ``away_since`` and ``fatal`` as in `PartitionTimes`."""
 
     phase: Phase
     beat_at: float
@@ -155,7 +155,7 @@ def started(program: Program) -> Answer:
 
 
 def state_of(program: Program, partitions: Sequence[PartitionStatus]) -> State:
-    """The program's state as one word."""
+    """The program's state."""
     if program.phase is Phase.WORKING:
         return State.IDLE if all(partition.state is PartitionState.IDLE for partition in partitions) else State.WORKING
     return State.IDLE if program.phase is Phase.STANDING_BY else State(program.phase.value)
@@ -214,7 +214,7 @@ class Partition:
         return max(0, (self.end or 0) - max(self.last_stable or 0, self.position or 0))
 
     def stands(self, last_stable: int, end: int, now: float) -> None:
-        """The brokers told where the log stands."""
+        """Take the log's end offsets, as the brokers report them."""
         self.back(BROKERS, now)
         self.last_stable, self.end = last_stable, end
         self.compare(now)
@@ -232,7 +232,7 @@ class Partition:
 
     def moved(self, position: int, now: float, newest_at: float | None = None) -> float | None:
         """
-        All below is done; the seconds that this took to recover, where there was trouble.
+        Move the position: all records below it are done. Returns the seconds of recovery after trouble.
 
         ``newest_at``: when the last record below was written; what is left is not older, where times rise with offsets.
         """
@@ -264,7 +264,7 @@ class Partition:
         return None
 
     def compare(self, now: float) -> None:
-        """Position against log: is there something to do, and does somebody hold it back."""
+        """Compare position and log: is there something to read, and is it held back?"""
         if self.lag is None:
             return
         if self.lag:
@@ -275,7 +275,7 @@ class Partition:
         blocked = not self.lag and self.held_back > 0
         self.blocked_since = (now if self.blocked_since is None else self.blocked_since) if blocked else None
 
-    def told(self, place: Place, bounds: Bounds, fatal: str, now: float) -> PartitionStatus:
+    def to_status(self, place: Place, bounds: Bounds, fatal: str, now: float) -> PartitionStatus:
         """The partition as the document shows it."""
         since = (self.polled_at, self.waiting_since, self.blocked_since, min(self.away.values(), default=None))
         vitals = PartitionTimes(*since, self.held_back, self.lag, self.fenced, self.trouble, fatal)

@@ -1,4 +1,4 @@
-"""The text of `/metrics`: names, labels and help of every metric, filled from what a recorder tells."""
+"""The text of `/metrics`: names, labels and help of every metric, filled from a recorder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from prometheus_client.registry import Collector
 from brew.names import STEPS
 from brew.observability.counters import BUCKETS_S, Counts, Ending, Histogram
 from brew.observability.status import PartitionState, PartitionStatus, Status
-from brew.records import Reason
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _PLACE = ("topic", "partition")
@@ -118,11 +117,10 @@ class _Snapshot(Collector):
         # From 0 on, or Prometheus sees no increase where a series begins with its first count.
         ours = [(row.topic, row.partition) for row in status.partitions]
         endings = {(place, ending): 0 for place in ours for ending in Ending} | counts.endings
-        reasons: dict[str, int] = dict.fromkeys(Reason if status.reader else (), 0) | counts.dead_letters
         yield _filled("brew_txn_total", [([*_place(p), e], n) for (p, e), n in sorted(endings.items())])
         records = dict.fromkeys(ours, 0) | counts.records
         yield _filled("brew_records_total", [(_place(place), n) for place, n in sorted(records.items())])
-        yield _filled("brew_dlq_total", [([reason], n) for reason, n in sorted(reasons.items())])
+        yield _filled("brew_dlq_total", [([reason], n) for reason, n in sorted(counts.dead_letters.items())])
         yield from self._singles()
         yield _histogram(
             "brew_txn_phase_seconds", {step: counts.steps.get(step, Histogram()) for step in _steps(counts)}
@@ -162,7 +160,7 @@ class _Snapshot(Collector):
 
 
 def _steps(counts: Counts) -> list[str]:
-    """The six, and whatever else was told of."""
+    """The six outcomes, and any other that was reported."""
     return [*STEPS, *sorted(counts.steps.keys() - set(STEPS))]
 
 
@@ -180,8 +178,8 @@ def _gauges(partitions: Sequence[PartitionStatus]) -> Iterator[Metric]:
         "brew_progress_age_seconds": lambda row: row.progress_age_s,
     }
     for name, value_of in values.items():
-        told = [(_place((row.topic, row.partition)), value_of(row)) for row in partitions]
-        yield _filled(name, [(labels, value) for labels, value in told if value is not None])
+        gauges = [(_place((row.topic, row.partition)), value_of(row)) for row in partitions]
+        yield _filled(name, [(labels, value) for labels, value in gauges if value is not None])
     yield _filled(
         "brew_partition_state",
         [

@@ -1,4 +1,4 @@
-"""The memory of a running program: what happened to each partition; any thread writes it, probes read it."""
+"""State of a running program by partition: any thread records events, probes read it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from brew.observability.status import Phase, Status, Topics, Totals
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Who tells, and of what; ``reader`` is the pipeline's own."""
+    """The observed program: its name, group and topics; ``reader`` is set for the pipeline."""
 
     application: str
     group: str | None
@@ -30,7 +30,7 @@ class Subject:
 
 class Recorder:
     """
-    Takes events in, gives a `Status` and `Counts` out; nothing here waits for anything.
+    Take events in, give a `Status` and `Counts` out; nothing here blocks.
 
     ``clock`` is monotonic seconds, ``wall`` seconds since the epoch.
     """
@@ -52,13 +52,13 @@ class Recorder:
 
     @classmethod
     def unheard(cls) -> Recorder:
-        """One that nobody asks: tests, and programs inside of others."""
+        """A recorder without probes, for tests and embedded programs."""
         return cls(Subject("", None, Topics(""), ""), Bounds(1, 1, 1))
 
     # The program as a whole.
 
     def phase(self, phase: Phase, detail: str = "") -> None:
-        """What the program is at now; said again it is a sign of life. Who works, or waits to, is not lost."""
+        """Set the program's phase; setting it again is a sign of life."""
         with self._lock:
             fresh = phase in {Phase.WORKING, Phase.STANDING_BY}
             fatal = "" if fresh else self._program.fatal
@@ -91,7 +91,7 @@ class Recorder:
     # Partitions.
 
     def polled(self, places: Iterable[Place]) -> None:
-        """Somebody looked whether there is something to read."""
+        """Record that the log's end was checked."""
         with self._lock:
             now = self._clock()
             self._program = replace(self._program, beat_at=now)
@@ -99,7 +99,7 @@ class Recorder:
                 self._taken(place, now)
 
     def surveyed(self, place: Place, position: int, last_stable: int, end: int) -> None:
-        """The loop that works asked the brokers where position and log stand."""
+        """Record position and end offsets, as the working loop read them."""
         with self._lock:
             now = self._clock()
             new = place not in self._partitions
@@ -114,15 +114,15 @@ class Recorder:
                 state.trouble_since = self._began  # what was left over: until the next commit this recovers
             self._answered(now)
 
-    def told(self, place: Place, last_stable: int, end: int) -> None:
-        """The brokers told where the log stands, to somebody who does not work: no sign of the loop's life."""
+    def end_offsets(self, place: Place, last_stable: int, end: int) -> None:
+        """Record end offsets that another thread read: no sign of life of the working loop."""
         with self._lock:
             if place in self._partitions:
                 self._partitions[place].stands(last_stable, end, self._clock())
             self._answered()
 
     def waits(self, places: Iterable[Place], why: str) -> None:
-        """What these partitions need besides brokers (a store, a lock) is away; the loop will ask again."""
+        """Mark partitions that wait for something besides brokers (a store, a lock); the loop tries again."""
         with self._lock:
             now = self._clock()
             self._program = replace(self._program, beat_at=now)
@@ -131,7 +131,7 @@ class Recorder:
                 self._taken(place, now).gone(STORE, why, now)
 
     def read(self, place: Place, records: int) -> None:
-        """So many records were taken in hand."""
+        """Count records that were read."""
         with self._lock:
             now = self._clock()
             state = self._taken(place, now)
@@ -140,7 +140,7 @@ class Recorder:
             self._counts.records[place] += records
 
     def moved(self, place: Place, position: int, newest_ms: int | None = None) -> None:
-        """All below ``position`` is durably done; ``newest_ms`` is the timestamp of the last record there."""
+        """Record that all below ``position`` is durable; ``newest_ms`` is the timestamp of the last record there."""
         with self._lock:
             state = self._partitions.get(place)
             if state is not None and (state.position is None or position > state.position):
@@ -154,17 +154,17 @@ class Recorder:
                 self._partitions[place].begun_at = self._clock()
 
     def skipped(self, records: int) -> None:
-        """So many records came again, and what they ask for is done already; 0 tells that somebody looks for such."""
+        """Count redelivered records that were skipped; 0 makes the counter visible."""
         with self._lock:
             self._counts.duplicates = (self._counts.duplicates or 0) + records
 
     def rejected(self, reason: str, records: int) -> None:
-        """So many records were rejected outside of a transaction; 0 tells that there may be such."""
+        """Count records that were rejected outside of a transaction; 0 makes the counter visible."""
         with self._lock:
             self._counts.dead_letters[reason] += records
 
     def ended(self, end: Ended) -> None:
-        """An attempt ended, one way or another."""
+        """Record the end of an attempt."""
         with self._lock:
             now = self._clock()
             self._program = replace(self._program, beat_at=now)
@@ -196,7 +196,7 @@ class Recorder:
                 self._partitions.pop(place, None)
 
     def places(self) -> list[Place]:
-        """What is ours now."""
+        """Set the partitions that are assigned to this program."""
         with self._lock:
             return sorted(self._partitions)
 
@@ -222,7 +222,7 @@ class Recorder:
 
     # What probes ask.
 
-    def look(self) -> tuple[Status, Counts]:
+    def snapshot(self) -> tuple[Status, Counts]:
         """Both of the same moment."""
         with self._lock:
             return self._status(self._clock()), self._counts.copy()
@@ -232,7 +232,7 @@ class Recorder:
             return self._status(self._clock())
 
     def _waits(self) -> str:
-        """Why no partition can be worked on, where each waits for what it needs besides brokers."""
+        """The reason when every partition waits for something besides brokers."""
         partitions = list(self._partitions.values())
         if not partitions or any(STORE not in partition.away for partition in partitions):
             return ""
@@ -241,7 +241,8 @@ class Recorder:
     def _status(self, now: float) -> Status:
         subject, program = self.subject, self._program
         partitions = tuple(
-            state.told(place, self._bounds, program.fatal, now) for place, state in sorted(self._partitions.items())
+            state.to_status(place, self._bounds, program.fatal, now)
+            for place, state in sorted(self._partitions.items())
         )
         alive = live(program, partitions, self._bounds, now)
         return Status(

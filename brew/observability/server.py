@@ -47,7 +47,7 @@ class Producers:
         self._silent = ""
 
     def filled(self, status: Status) -> Status:
-        """The same, with what the brokers tell within two seconds, or why they don't."""
+        """The same with producer ids from the brokers, or the reason why they did not answer within two seconds."""
         names = [
             last.transactional_id for partition in status.partitions if (last := partition.last_transaction) is not None
         ]
@@ -84,7 +84,7 @@ _PAGES = ("/livez", "/readyz", "/startupz", "/metrics", "/status")
 
 
 class Reply(NamedTuple):
-    """What a request is answered with."""
+    """Status code, content type and body of an answer."""
 
     code: int
     kind: str
@@ -98,7 +98,7 @@ def respond(path: str, recorder: Recorder, producers: Producers | None = None) -
     if page == "/metrics":
         from brew.observability import metrics  # noqa: PLC0415 - who is never scraped needs no client library
 
-        return Reply(_OK, metrics.CONTENT_TYPE, metrics.text(*recorder.look()))
+        return Reply(_OK, metrics.CONTENT_TYPE, metrics.text(*recorder.snapshot()))
     if page == "/status":
         status = recorder.status()
         if producers is not None and query.partition("=")[0] == "producers":
@@ -112,7 +112,7 @@ def respond(path: str, recorder: Recorder, producers: Producers | None = None) -
 
 
 def _probe(answer: Answer, status: Status) -> bytes:
-    """Short on purpose: kubelets log it; all of it is in `/status`."""
+    """Kept short because kubelets log it; the whole answer is in `/status`."""
     document = {
         "ok": answer.ok,
         "reason": answer.reason,
@@ -166,7 +166,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the library's name
 
     def log_message(self, _format: str, *args: object) -> None:
-        """Say nothing: probes come every few seconds."""
+        """Log nothing: probes come every few seconds."""
 
 
 class Probes:

@@ -1,4 +1,4 @@
-"""Where a program answers probes, and for how long a partition may stand still; the options, too."""
+"""Settings and options of probes: where a program answers, and how long a partition may make no progress."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def probe_options(command: _Command) -> _Command:
 
 def probe_settings(given: Mapping[str, Any], *, follow: bool, longest_work_s: float) -> ProbeSettings | None:
     """
-    None where nobody is to answer: a program that ends by itself tells with its exit code.
+    None for a program that drains: its exit code is the answer.
 
     ``longest_work_s``: how long one piece of work may take by itself, in good health.
 

@@ -11,7 +11,7 @@ import orjson
 
 
 class State(enum.StrEnum):
-    """What a program as a whole is at."""
+    """Phase of a whole program."""
 
     STARTING = "starting"
     WORKING = "working"
@@ -21,7 +21,7 @@ class State(enum.StrEnum):
 
 
 class PartitionState(enum.StrEnum):
-    """What a program is at with one partition; only the last two are ill."""
+    """State of one partition; only the last two are unhealthy."""
 
     IDLE = "idle"
     WORKING = "working"
@@ -36,7 +36,7 @@ ILL = frozenset({PartitionState.STUCK, PartitionState.UNRECOVERABLE})
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one probe says; ``reason`` is for people, and never empty."""
+    """The answer to one probe; ``reason`` is in words and never empty."""
 
     ok: bool
     reason: str
@@ -56,7 +56,7 @@ class Transactions:
     """
     How attempts ended: ``refused`` are those that wrote nothing, since the position was elsewhere.
 
-    ``indefinite``: whether they were committed the next attempt's *locate* tells.
+    ``indefinite``: only the next attempt's *locate* knows whether they were committed.
     """
 
     committed: int = 0
@@ -196,7 +196,7 @@ def _known(kind: Any, read: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Phase(enum.StrEnum):
-    """What a program is at as a whole."""
+    """Status of a whole program."""
 
     STARTING = "starting"
     STANDING_BY = "standing-by"

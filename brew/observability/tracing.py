@@ -30,7 +30,7 @@ _W3C = TraceContextTextMapPropagator()
 
 def provider(exporter: str) -> TracerProvider:
     """
-    What sends spans to ``exporter``: otlp or console; the service's name is OTEL_SERVICE_NAME, or ours.
+    A tracer for ``exporter`` (otlp or console); OTEL_SERVICE_NAME overrides the service's name.
 
     Raises:
         UsageError: the exporter is not installed.
@@ -101,6 +101,6 @@ class Spans:
 def _links(traces: Sequence[str]) -> Iterator[Link]:
     """To the spans that wrote the input's records, as the conventions ask for batches; what is no context is none."""
     for trace in traces:
-        found = get_current_span(_W3C.extract({"traceparent": trace}, context=Context())).get_span_context()
-        if found.is_valid:
-            yield Link(found)
+        span_context = get_current_span(_W3C.extract({"traceparent": trace}, context=Context())).get_span_context()
+        if span_context.is_valid:
+            yield Link(span_context)

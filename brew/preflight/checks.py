@@ -22,24 +22,24 @@ _KIP_890 = 2
 
 def brokers_agree(facts: ClusterFacts, settings: frozenset[str]) -> Finding:
     """Whether every broker has the same ``settings``; where they differ the other checks take the least of them."""
-    told = facts.config
+    values_by_broker = facts.config
     setting, why = "these settings of each broker", "what holds does not depend on the broker that is asked"
     good = Finding("brokers-alike", "", "the same on every broker", setting, why, Severity.OK)
-    if isinstance(told, Unknown):
-        why = f"the brokers do not tell ({told.reason}); grant DescribeConfigs on the cluster"
+    if isinstance(values_by_broker, Unknown):
+        why = f"the brokers do not tell ({values_by_broker.reason}); grant DescribeConfigs on the cluster"
         return replace(good, value="?", why=why, severity=Severity.UNKNOWN)
     apart = [words for name in sorted(settings) if (words := _apart(name, facts))]
     if apart:
         why = "what holds depends on the broker that leads a partition, or coordinates; the checks take the least"
         return replace(good, value="; ".join(apart), why=why, severity=Severity.WARNING)
-    if isinstance(facts.brokers, int) and len(told) < facts.brokers:
-        value = f"{len(told)} of {facts.brokers} brokers"
+    if isinstance(facts.brokers, int) and len(values_by_broker) < facts.brokers:
+        value = f"{len(values_by_broker)} of {facts.brokers} brokers"
         return replace(good, value=value, why="the others did not tell", severity=Severity.UNKNOWN)
-    return replace(good, value=f"{len(told)} brokers" if len(told) > 1 else "1 broker")
+    return replace(good, value=f"{len(values_by_broker)} brokers" if len(values_by_broker) > 1 else "1 broker")
 
 
 def _apart(name: str, facts: ClusterFacts) -> str:
-    """Who has which value of a setting, where there are several; empty where all have one."""
+    """Which broker has which value of a setting; empty where all have the same."""
     if isinstance(facts.config, Unknown):
         return ""
     having: dict[str, list[int]] = defaultdict(list)
@@ -53,19 +53,19 @@ def _apart(name: str, facts: ClusterFacts) -> str:
 
 def verification(facts: ClusterFacts) -> Finding:
     """Whether the brokers ask the coordinator before they take a record into a transaction."""
-    found = facts.texts(VERIFICATION)
+    verifying = facts.texts(VERIFICATION)
     finding = Finding(
         "transaction-verification",
-        ", ".join(sorted(found)) or "?",
+        ", ".join(sorted(verifying)) or "?",
         "true",
         f"the brokers' {VERIFICATION}",
         "a late record opens no transaction that nobody ends",
         Severity.OK,
     )
-    if not found:
+    if not verifying:
         why = "not told; on Kafka before 3.6 a late record can open a transaction that nobody ends: `brew doctor`"
         return replace(finding, why=why, severity=Severity.UNKNOWN)
-    if found != {"true"}:
+    if verifying != {"true"}:
         why = "a late record can open a transaction that nobody ends (KIP-890); `brew doctor` finds those"
         return replace(finding, why=why, severity=Severity.WARNING)
     return finding
@@ -96,7 +96,7 @@ _CLEANUP = "cleanup.policy"
 
 def storage(role: str, topic: TopicFacts, brokers: int | None) -> Iterator[Finding]:
     """
-    The checks of one topic; ``brokers`` is None where nobody tells how many there are.
+    The checks of one topic; ``brokers`` is their number, None where it is unknown.
 
     What the input loses is lost by those who write it: a warning. What is ours is unsafe.
     """
@@ -227,19 +227,19 @@ def _access(name: str, resource: str, needed: frozenset[str], access: frozenset[
     return Finding(name, value, need, setting, "what a run does there is granted", Severity.OK)
 
 
-def members(name: str, told: GroupFacts | Unknown) -> Finding:
-    """Who else is in the group."""
+def members(name: str, membership: GroupFacts | Unknown) -> Finding:
+    """Check for members of the group."""
     setting = f"group.id of whoever subscribes with {name}, or --group"
-    if isinstance(told, Unknown):
+    if isinstance(membership, Unknown):
         return Finding(
-            "group-members", "?", "none", setting, f"the brokers do not tell: {told.reason}", Severity.UNKNOWN
+            "group-members", "?", "none", setting, f"the brokers do not tell: {membership.reason}", Severity.UNKNOWN
         )
-    if not told.members:
+    if not membership.members:
         why = "only this pipeline moves the position"
         return Finding("group-members", "none", "none", setting, why, Severity.OK)
-    named = ", ".join(told.members[:_MOST_NAMED]) + (" ..." if len(told.members) > _MOST_NAMED else "")
+    named = ", ".join(membership.members[:_MOST_NAMED]) + (" ..." if len(membership.members) > _MOST_NAMED else "")
     why = "a member commits positions of its own under this group: records would be skipped or come twice"
-    return Finding("group-members", f"{len(told.members)}: {named}", "none", setting, why, Severity.UNSAFE)
+    return Finding("group-members", f"{len(membership.members)}: {named}", "none", setting, why, Severity.UNSAFE)
 
 
 _OUTPUT_ROOM = 16_384
@@ -271,21 +271,26 @@ def roles(settings: PipelineSettings) -> dict[str, str]:
     return dict(zip(ROLES, topics, strict=True))
 
 
+def topics_of(settings: PipelineSettings) -> list[str]:
+    """All topics that the checks ask about."""
+    return [*roles(settings).values(), *settings.also_output]
+
+
 def run_checks(settings: PipelineSettings, facts: ClusterFacts, message_max_bytes: int) -> list[Finding]:
-    """Every check that needs no look at the position; ``message_max_bytes`` is what our own writer takes."""
+    """Every check that does not need the position; ``message_max_bytes`` is our own producer's limit."""
     findings: list[Finding] = []
     known: dict[str, TopicFacts] = {}
     count = facts.brokers if isinstance(facts.brokers, int) else None
-    for role, name in roles(settings).items():
-        told = facts.topics.get(name)
-        topic = _as_it_will_be(role, name, facts) if told is None else told
+    for role, name in [*roles(settings).items(), *(("output", name) for name in settings.also_output)]:
+        described = facts.topics.get(name)
+        topic = _as_it_will_be(role, name, facts) if described is None else described
         if isinstance(topic, Unknown):
-            gone = role == "input" and told is None
+            gone = role == "input" and described is None
             findings.append(_unknown(role, name, topic.reason, Severity.UNSAFE if gone else Severity.UNKNOWN))
             continue
         findings += storage(role, topic, count)
-        if told is not None and role in ROLES[:3]:
-            known[role] = topic
+        if described is not None and role in ROLES[:3]:
+            known.setdefault(role, topic)
             findings.append(access(role, topic))
     findings += _sizes(settings, known, message_max_bytes)
     findings += timeouts.check_chain(chain_of(settings, facts))
@@ -404,13 +409,13 @@ def _sizes(settings: PipelineSettings, known: Mapping[str, TopicFacts], most: in
 def _size(role: str, topic: TopicFacts, need: int, why: tuple[str, str]) -> Finding:
     size = topic.number(_MAX_BYTES)
     severity = Severity.UNKNOWN if size is None else Severity.OK if size >= need else Severity.WARNING
-    told = "the brokers do not tell; grant DescribeConfigs on the topic" if size is None else why[size < need]
+    reason = "the brokers do not tell; grant DescribeConfigs on the topic" if size is None else why[size < need]
     value = "?" if size is None else f"{size} bytes"
     setting = f"{_MAX_BYTES} of {topic.name}"
-    return Finding(f"{role}-message-size", value, f"at least {need} bytes", setting, told, severity)
+    return Finding(f"{role}-message-size", value, f"at least {need} bytes", setting, reason, severity)
 
 
 def _isolation() -> Finding:
-    """Told for completeness: every reader of ours is made with it, and no setting changes that."""
+    """Listed for completeness: every reader of ours uses it, and no setting changes that."""
     why = "aborted orders are never read; no setting of ours changes that (--client-config refuses the key)"
     return Finding("isolation-level", READ_COMMITTED, READ_COMMITTED, "isolation.level", why, Severity.OK)

@@ -1,4 +1,4 @@
-"""What a check found, its name, and whether a run goes on; pure."""
+"""Findings of checks, their names, and whether they stop a run; pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brew.errors import Refused, UsageError
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is; a run refuses what is unsafe."""
+    """Severity of a finding; a run refuses to start when one is unsafe."""
 
     OK = "ok"
     UNKNOWN = "unknown"
@@ -73,7 +73,7 @@ def allowed(names: Iterable[str]) -> frozenset[str]:
 
 def enforce(findings: Iterable[Finding], allow: frozenset[str]) -> tuple[str, ...]:
     """
-    The notes of what is unsafe and allowed by name.
+    Notes on findings that are unsafe and allowed by name.
 
     Raises:
         Refused: something is unsafe; all of it is named, with what to change.

@@ -226,5 +226,5 @@ def chain_text(chain: Mapping[str, Any]) -> str:
 
 
 def duration_text(ms: int | None) -> str:
-    """As people say it; a dash where it is not told, or never ends."""
+    """Seconds as text; a dash where the value is unknown or infinite."""
     return "-" if ms is None else f"{ms / 1000:,g} s"

@@ -55,7 +55,7 @@ class RecordSizes:
         """After an attempt that failed nothing is known: it may have been the memory."""
         with self._lock:
             for one in outcomes:
-                records = one.enriched + one.rejected
+                records = one.records
                 if one.status not in GOOD:
                     self._bytes.pop(one.partition, None)
                 elif records:

@@ -17,9 +17,9 @@ from brew.deadline import Deadline
 from brew.errors import BrewError, Denied, Refused, UsageError
 from brew.kafka.sink_transaction import SinkTransaction, SourceOffsets, last_in_topic
 from brew.kafka.transaction import TransactionSettings
-from brew.names import CrashMode, CrashPoint
+from brew.names import SINK_BATCH, SINK_NAME, CrashMode, CrashPoint
 from brew.offsets import Committed
-from brew.sink.position import HEADER_BATCH, HEADER_SINK, Batch, is_new
+from brew.sink.position import Batch, is_new
 from brew.sink.rows import Headers, rows_of
 from brew.transaction import Transaction, Write, queue, transact
 from brew.watchdog import PATIENCE, watched
@@ -84,7 +84,7 @@ class SinkCrash:
     processes: tuple[int, ...] = ()
 
     def at(self, point: CrashPoint, batch_id: int, transaction: Transaction | None = None) -> None:
-        if (point, batch_id) != (self.point, self.batch_id):
+        if (point, batch_id) != (self.point, self.batch_id) or _is_repeated():
             return
         if point is CrashPoint.COMMIT_IN_FLIGHT and transaction is not None:
             with contextlib.suppress(BrewError):  # no answer in time is what this point is about
@@ -92,6 +92,14 @@ class SinkCrash:
         # Ourselves last: Python's driver first, since it would tell of a JVM that is gone.
         for process in (*(one for one in self.processes if one != os.getpid()), os.getpid()):
             os.kill(process, signal.SIGKILL)
+
+
+def _is_repeated() -> bool:
+    """Whether Spark runs this task again; a crash strikes once."""
+    from pyspark import TaskContext  # noqa: PLC0415 - only for crashes on purpose
+
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +124,7 @@ class BatchJob:
         """What each record carries behind its own headers."""
         if not self.headers:
             return []
-        return [(HEADER_SINK, self.batch.sink.encode()), (HEADER_BATCH, b"%d" % self.batch.batch_id)]
+        return [(SINK_NAME, self.batch.sink.encode()), (SINK_BATCH, b"%d" % self.batch.batch_id)]
 
     def may_crash(self, transaction: Transaction | None = None) -> Callable[[CrashPoint], None]:
         """The kernel's `may_crash` for this batch."""
@@ -128,8 +136,8 @@ class BatchJob:
         batch = self.batch
 
         def evidence() -> int | None:
-            wanted = (HEADER_SINK, batch.sink.encode())
-            return last_in_topic(self.connection, batch.topic, batch.sink, HEADER_BATCH, wanted)
+            wanted = (SINK_NAME, batch.sink.encode())
+            return last_in_topic(self.connection, batch.topic, batch.sink, SINK_BATCH, wanted)
 
         return is_new(batch, committed, evidence)
 

@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from brew.errors import Refused
 from brew.offsets import Committed
 
-HEADER_SINK = "brew.sink.name"
-HEADER_BATCH = "brew.sink.batch"
-
 _FINGERPRINT = 16
 _START_OVER = "to start over on purpose, use a new name and a new checkpoint"
 

@@ -118,6 +118,9 @@ def driver_processes(df: DataFrame) -> tuple[int, int]:
 def was_repeated(df: DataFrame, stage: int) -> bool:
     """Whether Spark ran this stage more than once, as after lost shuffle files; asked when its job has ended."""
     context: Any = df.sparkSession.sparkContext
-    context._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001 - attempts are told through it
+    try:
+        context._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001 - attempts are told through it
+    except Py4JError:
+        return True  # it is behind by more than ten seconds: what can't be ruled out counts as seen
     info = context.statusTracker().getStageInfo(stage)
     return info is None or info.currentAttemptId > 0

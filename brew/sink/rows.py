@@ -108,7 +108,7 @@ def partitions_of(keys: pa.Array, partitions: int) -> np.ndarray[Any, Any]:
     offsets = np.frombuffer(offsets_buffer, np.int64)[keys.offset : keys.offset + len(keys) + 1]
     data = np.frombuffer(data_buffer or b"", np.uint8)
     hashes = _murmur2(data, offsets[:-1], np.diff(offsets))
-    found = ((hashes & _POSITIVE) % partitions).astype(np.int32)
+    found: np.ndarray[Any, Any] = ((hashes & _POSITIVE) % partitions).astype(np.int32)
     if keys.null_count:
         without = np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False))
         found[without] = np.arange(len(without)) % partitions

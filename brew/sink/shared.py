@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from brew.kafka.shared_writer import Record
 
 _LONGEST_S = 24 * 3600.0
-"""For the Spark job of a batch, which has no limit of its own; from the first row on the transaction's time-out counts."""
+"""For a batch's Spark job, which has no limit of its own; from the first row on the transaction's time-out counts."""
 _DESCRIBE_S = 30.0
 _SPECULATION = "spark.speculation"
 
@@ -145,7 +145,7 @@ def _partition(frame: DataFrame, job: BatchJob, epoch: SharedEpoch) -> Column:
     fixed, names = job.topic, frame.columns
     count = 0 if fixed is None else described(job.connection, fixed, Deadline(_DESCRIBE_S)).partitions
 
-    @sf.arrow_udf("int")
+    @sf.arrow_udf("int")  # type: ignore[untyped-decorator]
     def of_key(keys: pa.Array, topics: pa.Array) -> pa.Array:
         if fixed is not None:
             return pa.array(partitions_of(keys, count))

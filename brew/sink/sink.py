@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -40,6 +40,17 @@ _LONGEST_NAME = 249
 _LONGEST_FRAME = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What became of a batch, for logs and metrics; ``attempts``: how many it took, ``seconds``: all of them."""
+
+    batch_id: int
+    status: Status
+    rows: int
+    attempts: int
+    seconds: float
+
+
 class ExactlyOnceSink:
     """
     Write each micro-batch of a query to Kafka in one transaction: readers at `read_committed` see it whole, once.
@@ -48,7 +59,7 @@ class ExactlyOnceSink:
         query = df.select("key", "value").writeStream.foreachBatch(sink).option("checkpointLocation", path).start()
 
     Columns as Spark's own Kafka sink has them: `value`, and optional `key`, `topic`, `partition`, `headers`. Any query
-    and output mode; functions may give something else each time. See docs/guide/sink.md for the limits.
+    and output mode; functions may give something else each time. The limits are in docs/decisions/0015.
 
     ``name``: unique among the sinks of a cluster; the transactional id, and the group that holds the position.
     ``topic``: where all rows go, before a column of that name.
@@ -104,6 +115,8 @@ class ExactlyOnceSink:
         self.source_group, self.attempts = source_group, attempts
         self._allow_old, self._checked, self._topic_id, self._crash = allow_old_brokers, False, "", _crash
         self._shared: SharedWriter | None = None
+        self.last_batch: BatchReport | None = None
+        """The last batch that was written, or found out already."""
 
     def __repr__(self) -> str:
         return f"ExactlyOnceSink({self.connection.bootstrap!r}, name={self.name!r}, topic={self.topic!r})"
@@ -181,15 +194,15 @@ class ExactlyOnceSink:
         if self._crash is not None:
             pipeline = self._crash.mode is CrashMode.PIPELINE
             job = replace(job, crash=replace(self._crash, processes=driver_processes(frame) if pipeline else ()))
-        batch_id, pause_s, result = job.batch.batch_id, _PAUSE_S, None
+        batch_id, pause_s, result, began = job.batch.batch_id, _PAUSE_S, None, time.monotonic()
         for number in range(1, self.attempts + 1):
-            began = time.monotonic()
             result = self._attempt(frame, job)
             took = time.monotonic() - began
             text = "sink %s: batch %d %s, %d rows in %.3f s (attempt %d)%s"
             detail = f": {result.detail}" if result.detail else ""
             LOG.info(text, self.name, batch_id, result.status, result.rows, took, number, detail)
             if result.status in {Status.WRITTEN, Status.ALREADY_OUT}:
+                self.last_batch = BatchReport(batch_id, result.status, result.rows, number, took)
                 return result.status is Status.WRITTEN
             if result.status is Status.REFUSED:
                 raise Refused(result.detail.partition(": ")[2])

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyspark
@@ -27,8 +27,8 @@ from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
 from brew.settings import Compilers, SparkSettings
 from brew.spark import gateway
+from brew.spark.shipping import add_py_files
 
-PACKAGES = ("brew", "pipeline")
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 _CONNECT_S = 5.0
 _GONE_S = 2.0
@@ -114,7 +114,7 @@ def start(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> Sp
     return spark
 
 
-def borrowed() -> SparkContext | None:
+def borrowed(settings: SparkSettings) -> SparkContext | None:
     """
     The Spark of somebody else in this process, if there is one: a process has room for one context only.
 
@@ -123,8 +123,8 @@ def borrowed() -> SparkContext | None:
     context: SparkContext | None = SparkContext._active_spark_context  # noqa: SLF001 - pyspark names no other way
     if context is None:
         return None
-    if not context.master.startswith("local") or context.master.startswith("local-cluster"):
-        _ship_packages(context)
+    local = context.master.startswith("local") and not context.master.startswith("local-cluster")
+    _ship(context, settings, local=local)
     return context
 
 
@@ -172,15 +172,17 @@ def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRS
             context = SparkContext(conf=conf, gateway=jvm)
     except Exception as error:
         raise _did_not_start(settings, error) from error
-    if not settings.local:
-        _ship_packages(context)
+    _ship(context, settings, local=settings.local)
     return context
 
 
-def _ship_packages(context: SparkContext) -> None:
-    archive = package_archive()
-    atexit.register(shutil.rmtree, Path(archive).parent, ignore_errors=True)  # served from there while Spark runs
-    context.addPyFile(archive)
+def _ship(context: SparkContext, settings: SparkSettings, *, local: bool) -> None:
+    """What tasks import; those on this machine find our packages where we do."""
+    if not local:
+        archive = package_archive(settings.packages)
+        atexit.register(shutil.rmtree, Path(archive).parent, ignore_errors=True)  # served from there while Spark runs
+        context.addPyFile(archive)
+    add_py_files(context, settings.py_files)
 
 
 def _did_not_start(settings: SparkSettings, error: Exception) -> Refused:
@@ -270,12 +272,12 @@ def _release_accumulators(context: SparkContext) -> None:
     threading.Thread(target=server.shutdown, name="accumulators", daemon=True).start()
 
 
-def package_archive() -> str:
-    """Zip our packages for the executors; the path of the zip."""
+def package_archive(packages: Iterable[str]) -> str:
+    """Zip these packages of ours for the executors; the path of the zip."""
     path = Path(tempfile.mkdtemp(prefix="brew-"), "brew.zip")
     root = Path(__file__).parents[2]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in PACKAGES:
+        for package in packages:
             for source in sorted((root / package).rglob("*.py")):
                 archive.write(source, source.relative_to(root))
     return str(path)

@@ -1,4 +1,4 @@
-"""What an administrator does to a group: look, pause, set its position. Works through the log alone."""
+"""Administration of a group through its claims log: inspect, pause, set positions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ClaimsSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What somebody wants to see; None is all."""
+    """Group and topic to show; None is all."""
 
     group: str | None = None
     topic: str | None = None
@@ -83,8 +83,8 @@ class Watcher:
         for partition, table in enumerate(self.world.tables):
             self._clock.heard(partition, max(table.clock, time.time_ns() // 1_000_000))
 
-    def look(self) -> bool:
-        """Take in what is new; True if something was."""
+    def read_new(self) -> bool:
+        """Read new entries of the log; True if there were any."""
         records = self._log.read({}, Deadline(READ_S))
         for entry in records:
             self.world.apply(entry)
@@ -99,7 +99,7 @@ class Watcher:
 
 
 def claims_snapshot(world: ClaimsView, clock: BrokerClock, wanted: Filter) -> ClaimsSnapshot:
-    """What the world holds for those who are wanted, sorted."""
+    """Rows of the selected groups and topics, sorted."""
     rows, members, pauses = [], {}, {}
     for index, table in enumerate(world.tables):
         now = clock.now_ms(index)
@@ -147,10 +147,10 @@ def administrator(
 
 def pause(member: Member, wanted: Filter, for_s: float, wait_s: float) -> None:
     """
-    Pause a group, and return once nobody owns any of its partitions.
+    Pause a group, and return once none of its partitions has an owner.
 
     Raises:
-        Refused: somebody still does; the pause is ended again.
+        Refused: a partition still has an owner; the pause is ended again.
     """
     member.pause_group(for_s, Deadline(READ_S))
     deadline = Deadline(wait_s)
@@ -162,11 +162,11 @@ def pause(member: Member, wanted: Filter, for_s: float, wait_s: float) -> None:
                 "ended again. End these members, or wait longer (--wait-s)"
             )
         time.sleep(_LOOK_S)
-        member.look(Deadline(READ_S))
+        member.read_new(Deadline(READ_S))
 
 
 def holders(member: Member, wanted: Filter) -> set[str]:
-    """Who owns something and is not stale."""
+    """Owners that are not stale."""
     return {
         row.owner
         for row in claims_snapshot(member.world, member.clock, wanted).rows
@@ -189,7 +189,7 @@ def set_position(
     Pause the group, set its positions by claims of our own, and let it go on.
 
     Raises:
-        Refused: somebody still works, or claimed in between.
+        Refused: a member still works, or claimed in between.
     """
     pause(member, wanted, 2 * wait_s + READ_S, wait_s)
     try:

@@ -192,7 +192,7 @@ def _lines(watcher: Watcher, wanted: Filter) -> None:
 def _pass(watcher: Watcher, seconds: float) -> None:
     """Until something new was read, or so long."""
     deadline = Deadline(seconds)
-    while not watcher.look() and not deadline.expired():
+    while not watcher.read_new() and not deadline.expired():
         time.sleep(_LOOK_S)
 
 
@@ -286,7 +286,7 @@ def _partitions(text: str | None, there: int) -> tuple[int, ...]:
 def _target(
     connection: Connection, topic: str, partitions: tuple[int, ...], to: str, moment: str | None, offset: int | None
 ) -> Callable[[], Mapping[int, int]]:
-    """How the positions are found, once nobody works any more; usage is checked before."""
+    """A function that finds the positions once all members have stopped; checks usage first."""
     if (moment is None) is (to == "timestamp"):
         raise UsageError("--at TIME goes with --to timestamp, and with nothing else")
     if (offset is None) is (to == "offset"):
@@ -303,7 +303,7 @@ def _target(
         if offset is not None:
             return {p: min(max(offset, log.first), log.end) for p, log in logs.items()}
         timed = offsets_at(client, topic, partitions, time_ms, Deadline(_ASK_S))
-        return {p: log.last_stable if (found := timed[p]) is None else found for p, log in logs.items()}
+        return {p: log.last_stable if (timed_offset := timed[p]) is None else timed_offset for p, log in logs.items()}
 
     return find
 

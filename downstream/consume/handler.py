@@ -1,4 +1,4 @@
-"""What the consume loop asks of a pattern, what it is told, and where a pattern reads on."""
+"""The contract between the consume loop and a handler, and where reading continues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from brew.offsets import Committed
 
 
 class DeliverySemantics(enum.StrEnum):
-    """What comes first: the work, or the claim of the messages."""
+    """Which comes first: the work, or the claim of the messages."""
 
     AT_LEAST_ONCE = "at-least-once"
     AT_MOST_ONCE = "at-most-once"
@@ -29,7 +29,7 @@ class DeliverySemantics(enum.StrEnum):
 
 @dataclass(frozen=True)
 class ClaimsSettings:
-    """Who takes part; ``client_id`` is stable where a restarted process should take its partitions back at once."""
+    """A member's identity. A stable ``client_id`` lets a restarted process take its partitions back at once."""
 
     topic: str = CLAIMS_TOPIC
     client_id: str = ""
@@ -88,7 +88,7 @@ __all__ = ["AssignedPartition", "Handler", "HandlerContext", "LogRecord", "NotOw
 
 class RetryLater(BrewError):
     """
-    The handler can't go on just now (a store is down, a lock is held), and has undone what it had begun.
+    The handler can't continue now (a store is down, a lock is held), and has undone what it had begun.
 
     The loop pauses the partitions, stays in the group, and after ``delay_s`` asks `Handler.assigned` again.
     """
@@ -124,7 +124,7 @@ class AssignedPartition:
 @dataclass(frozen=True, slots=True)
 class PartitionBatch:
     """
-    What was read of one partition, in order: all visible records of the offsets `[start, until)`.
+    Records of one partition, in order: all visible records of the offsets `[start, until)`.
 
     ``until`` is the next offset to read; behind the last record it may lie past markers, and ``records`` be empty.
     """
@@ -138,7 +138,7 @@ class PartitionBatch:
 @dataclass(frozen=True, slots=True)
 class HandlerContext:
     """
-    What the handler holds for the time of one call: partitions that are ours until the deadline.
+    Valid during one call of the handler: the partitions that are ours until the deadline.
 
     Past the deadline (`max.poll.interval.ms` after the last poll, less a margin) the group may have given them away.
     """
@@ -158,7 +158,7 @@ class HandlerContext:
 
     def check(self, partition: int) -> None:
         """
-        Go on if the partition is surely ours.
+        Check that the partition is still ours.
 
         Raises:
             NotOwned: it was revoked, or we have taken so long that it may have been.
@@ -174,7 +174,7 @@ class HandlerContext:
 
 class Handler(Protocol):
     """
-    A pattern: where its positions are kept and what happens to records.
+    What a pattern implements: where its positions are kept and what happens to records.
 
     All calls come from the loop's thread. `RetryLater` from `assigned`, `handle` or `tick` pauses and tries again; any
     other error ends the loop. A record is done once the handler has told so by `HandlerContext.report`.
@@ -185,7 +185,7 @@ class Handler(Protocol):
         ...
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
-        """Process what was read, or begin to; report what is durable by `HandlerContext.report`, now or in `tick`."""
+        """Process the batches, or begin to; report durable positions by `HandlerContext.report`, now or in `tick`."""
         ...
 
     def tick(self, context: HandlerContext) -> None:
@@ -193,11 +193,11 @@ class Handler(Protocol):
         ...
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
-        """Partitions go to somebody else, who waits until this returns; also called at the end."""
+        """Partitions move to another member, which waits until this returns; also called at the end."""
         ...
 
     def lost(self, partitions: Collection[int]) -> None:
-        """Partitions are gone already; forget them, write nothing."""
+        """Partitions have already moved to another member: forget them, write nothing."""
         ...
 
     def close(self, deadline: Deadline) -> None:

@@ -51,7 +51,7 @@ class _PartitionProgress:
 
 @dataclass
 class LoopResult:
-    """What the loop has done so far; ``seconds`` from reaching the brokers to having left them."""
+    """Counters of the loop; ``seconds`` from reaching the brokers to leaving the group."""
 
     records: int = 0
     batches: int = 0
@@ -65,7 +65,7 @@ class Loop:
     """
     Drives one handler. Between polls nothing of ours runs, so a batch is never cut by a rebalance.
 
-    The handler says where to read from; the loop never starts at an offset that it made up.
+    The handler decides where to read from; the loop never chooses an offset itself.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Loop:
         self._unreported: dict[int, int] = {}
         self._report_due = Deadline(_REPORT_S)
         self._waiting, self._waiting_again = "", Deadline(_WAITING_AGAIN_S)
-        self.told = LoopResult()
+        self.result = LoopResult()
 
     def run(self) -> LoopResult:
         """
@@ -89,7 +89,7 @@ class Loop:
 
         Raises:
             Unreachable, Refused: there is nothing to read, or it can't be read from there.
-            BrewError: what the handler raised.
+            BrewError: the handler raised it.
         """
         settings, began = self._settings, time.monotonic()
         try:
@@ -105,11 +105,11 @@ class Loop:
                 self._leave()
         finally:
             self._handler.close(Deadline(_LEAVE_S))
-            self.told.seconds = time.monotonic() - began
-        return self.told
+            self.result.seconds = time.monotonic() - began
+        return self.result
 
     def _broker_watch(self) -> AbstractContextManager[None]:
-        """Who follows says when no broker answers, and when one does again."""
+        """A program that follows reports when no broker answers, and when one answers again."""
         settings = self._settings
         if not settings.follow:
             return nullcontext()
@@ -117,7 +117,7 @@ class Loop:
         return broker_watch(settings.connection, settings.topic, waits, None, self._tell)
 
     def _make_member(self) -> Member:
-        """One of a group; or one whose partitions come by claim, and whose handler tells the claims topic."""
+        """A group member, or a member whose partitions come by claim and whose handler reports to the claims topic."""
         settings = self._settings
         asked = MemberSettings(
             settings.connection,
@@ -175,9 +175,9 @@ class Loop:
         for batch in batches:
             place = self._places[batch.partition]
             place.position, place.patience = batch.until, None
-            self.told.positions[batch.partition] = batch.until
-            self.told.records += len(batch.records)
-        self.told.batches += 1
+            self.result.positions[batch.partition] = batch.until
+            self.result.records += len(batch.records)
+        self.result.batches += 1
 
     def _slices(self, polled: Mapping[int, Polled]) -> list[PartitionBatch]:
         """What moves a partition on; what was fetched of one that waits is read again later."""
@@ -195,7 +195,7 @@ class Loop:
     # Rebalances, told by the member from inside its poll.
 
     def assigned(self, partitions: Collection[int]) -> Mapping[int, int]:
-        self.told.rebalances += 1
+        self.result.rebalances += 1
         self._settled = Deadline(self._settings.settle_s)
         return self._seat(partitions, self._sure())
 
@@ -238,7 +238,7 @@ class Loop:
         return positions
 
     def _unseated(self, partitions: Collection[int], error: BrewError) -> Mapping[int, int]:
-        """The brokers do not tell where partitions stand: these wait like those whose store is away."""
+        """Offsets of partitions can't be read: these wait like those whose store is down."""
         places = {p: self._places.get(p) or _PartitionProgress(NOWHERE, NOWHERE) for p in partitions}
         self._places |= places
         self._postpone(partitions, RetryLater(f"the brokers do not tell where they stand: {error}"))
@@ -273,7 +273,7 @@ class Loop:
 
     def _postpone(self, partitions: Collection[int], error: RetryLater | NotOwned) -> None:
         delay_s = error.delay_s if isinstance(error, RetryLater) else 0.5
-        self.told.postponed += 1
+        self.result.postponed += 1
         self._tell_waiting(f"partitions {sorted(partitions)} wait: {error}")
         for partition in partitions:
             place = self._places[partition]
@@ -305,7 +305,7 @@ class Loop:
 
     def _drained(self) -> bool:
         if not self._places:
-            return self.told.rebalances > 0 and self._settled.expired()
+            return self.result.rebalances > 0 and self._settled.expired()
         return all(place.retry_at is None and place.position >= place.goal for place in self._places.values())
 
     def _check_partitions(self) -> None:
@@ -319,12 +319,12 @@ class Loop:
             self._send_report(wait=False)
 
     def _send_report(self, *, wait: bool) -> None:
-        """Tell Kafka at most once per second, and before partitions leave us."""
+        """Commit positions at most once per second, and before partitions are given back."""
         self._member.report(self._unreported, metadata(self._topic.topic_id), wait=wait)
         self._unreported, self._report_due = {}, Deadline(_REPORT_S)
 
     def _leave(self) -> None:
-        """Give the partitions back in good order; nobody waits for our session to run out."""
+        """Give the partitions back, so that no member has to wait for the session time-out."""
         deadline = Deadline(_LEAVE_S)
         ours, self._places = sorted(self._places), {}
         try:

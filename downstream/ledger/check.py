@@ -52,7 +52,7 @@ _NOTHING = _Expected()
 
 
 class Money(NamedTuple):
-    """What a record moves, or a customer's balance in one tier: orders, cents, discount in cents."""
+    """The amounts of a record, or a customer's balance in one tier: orders, cents, discount in cents."""
 
     orders: int = 0
     cents: Decimal = Decimal(0)
@@ -64,7 +64,7 @@ class Money(NamedTuple):
 
 @dataclass
 class CheckResult(Findings):
-    """What the comparison found; ``waiting`` records lie above the ledger's position and are no fault."""
+    """Result of the comparison; ``waiting`` records are above the ledger's position and are no fault."""
 
     records: int = 0
     rows: int = 0
@@ -92,7 +92,7 @@ class CheckResult(Findings):
 
 def check(settings: LoopSettings, database: DatabaseSettings) -> CheckResult:
     """
-    Compare, while nobody books; the record's text is read again, with another parser than the ledger's.
+    Compare while no ledger runs; records are parsed by another parser than the ledger's.
 
     Raises:
         Refused: there is no ledger, or no topic.
@@ -177,7 +177,7 @@ def _compare_balances(checked: CheckResult, balances: dict[tuple[str, str], Mone
 
 
 def _expected(record: LogRecord) -> _Expected:
-    """What the record says, by another parser and with the limits that the documents name."""
+    """The expected row, by another parser and with the documented limits."""
     try:
         text = (record.value() or b"").decode()
         order = json.loads(text, parse_float=_decimal, parse_int=Decimal, parse_constant=_refuse)

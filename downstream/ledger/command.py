@@ -42,7 +42,7 @@ class OffsetRow:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The offset to read from, always the database's; ``alarm`` says what was odd, None if nothing."""
+    """The offset to read from, always the database's; ``alarm`` is a sentence when Kafka's offset is ahead of it."""
 
     offset: int
     alarm: str | None = None
@@ -177,16 +177,16 @@ class Ledger:
         connection.execute(_MAKE, [*self._names, *columns])
 
     def lock(self, connection: Connection, partitions: Sequence[int]) -> dict[int, OffsetRow]:
-        """Take the rows; until the transaction ends nobody else moves these positions."""
+        """Lock the rows; until the transaction ends no other process moves these positions."""
         rows = connection.execute(_LOCK, [*self._names, list(partitions)])
         return {row[0]: OffsetRow(*row) for row in rows}
 
     def require(self, rows: Mapping[int, OffsetRow], batches: Sequence[PartitionBatch]) -> None:
         """
-        Go on if the database still stands where these batches begin.
+        Check that the database's positions are where these batches begin.
 
         Raises:
-            Later: somebody else has moved a position; read from there.
+            RetryLater: another process has moved a position; read from there.
         """
         for batch in batches:
             row = rows.get(batch.partition)
@@ -206,7 +206,7 @@ class Ledger:
         Move the positions, each from exactly where its batch began.
 
         Raises:
-            Later: one of them was not there; nothing of this transaction may stay.
+            RetryLater: one of them was missing; the transaction has to be rolled back.
         """
         columns = ([s.partition for s in batches], [s.start for s in batches], [s.until for s in batches])
         moved = connection.execute(_ADVANCE, [*columns, *self._names]).rowcount
@@ -216,7 +216,7 @@ class Ledger:
 
 @dataclass
 class LedgerResult:
-    """What this process has booked, and the alarms it has raised."""
+    """Entries booked by this process, and the alarms it has raised."""
 
     entries: int = 0
     problems: int = 0
@@ -227,7 +227,7 @@ class LedgerHandler:
     """
     Book a batch: 1. lock the positions, 2. compare, 3. insert and add up, 4. move the positions, 5. commit.
 
-    The database is the only authority. Kafka hears of the new offset after the commit, and only lag tools read it.
+    The database is the only authority. The offset is stored in Kafka after the commit, for lag tools only.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class LedgerHandler:
         """Nothing is held between two batches."""
 
     def lost(self, partitions: Collection[int]) -> None:
-        """The next owner locks the rows; what we had begun is committed or gone."""
+        """Nothing to do: the next owner locks the rows; our transaction is committed or rolled back."""
 
     def close(self, deadline: Deadline) -> None:  # noqa: ARG002 - the handler's shape
         self._database.close()

@@ -1,4 +1,4 @@
-"""An enriched order in, a ledger entry out; pure; what can't be booked is an entry that says why, never an error."""
+"""An enriched order in, a ledger entry out; pure. An order that can't be booked gives an entry with the reason."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Problem(enum.StrEnum):
 
 
 class Entry(NamedTuple):
-    """One row: where it stands in the output topic, where the order came from, and what it moves, in exact cents."""
+    """One row: its position in the output topic, the order's source, and its amounts in exact cents."""
 
     partition: int
     offset: int

@@ -1,1 +1,1 @@
-"""Idempotent receivers: what was processed once is known, and a redelivered message does nothing."""
+"""Idempotent receivers: processed messages are remembered, and a redelivered message has no effect."""

@@ -26,7 +26,7 @@ _REJECTIONS = 5
 
 
 class Effects(Protocol):
-    """What a store knows of effects."""
+    """Effects as a store has them."""
 
     def counts(self, names: Sequence[str]) -> list[int]:
         """How often the effect of each message id took place."""
@@ -40,7 +40,7 @@ class Effects(Protocol):
 @dataclass
 class CheckResult(Findings):
     """
-    What the comparison found; ``waiting`` messages lie above the group's position and may be done or not.
+    Result of the comparison; ``waiting`` messages are above the group's position and may be done or not.
 
     ``rejected`` messages give no points, since their quantity is none (`rejections` names the first ones).
     ``duplicates`` are effects beyond each message's first, as far as the store still counts them.
@@ -54,7 +54,7 @@ class CheckResult(Findings):
     rejections: list[str] = field(default_factory=list)
 
     def reject(self, name: str, why: str) -> None:
-        """A message whose effect is none; no broken promise, and yet somebody wants to know."""
+        """Count a message without an effect; not a violation, but reported."""
         self.rejected += 1
         if len(self.rejections) < _REJECTIONS:
             self.rejections.append(f"{BAD_QUANTITY}: message {name} gives no points: {why}")
@@ -78,7 +78,7 @@ class CheckResult(Findings):
 
 
 def check(settings: LoopSettings, identify: Identify, effects: Effects) -> CheckResult:
-    """Compare while nobody receives; two records with one id are one message."""
+    """Compare while no receiver runs; records with the same id are one message."""
     topic = topic_snapshot(settings)
     positions = {p: topic.logs[p].first if at is None else at.offset for p, at in topic.committed.items()}
     checked = CheckResult()
@@ -105,7 +105,7 @@ def check(settings: LoopSettings, identify: Identify, effects: Effects) -> Check
 
 
 def _compare_points(checked: CheckResult, gifts: Iterable[tuple[str, int]], points: dict[str, int]) -> None:
-    """A store that forgets how often an effect took place may still remember what came of it."""
+    """Compare the points: they remain where a store has forgotten the effects."""
     expected: Counter[str] = Counter()
     for customer, given in gifts:
         expected[customer] += given
@@ -165,10 +165,10 @@ class RedisEffects:
 
     def points(self) -> dict[str, int] | None:
         with self._mapped():
-            found = self._client.hgetall(self._keys.points)
+            by_customer = self._client.hgetall(self._keys.points)
         return {
             customer.decode() if isinstance(customer, bytes) else customer: int(points)
-            for customer, points in found.items()
+            for customer, points in by_customer.items()
         }
 
     @contextlib.contextmanager

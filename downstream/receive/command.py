@@ -40,9 +40,9 @@ _OK, _UNAVAILABLE = 200, 503
 
 class DemoServer(ThreadingHTTPServer):
     """
-    POST has its effect once per key; a known key is answered alike and does nothing. GET tells the counts.
+    POST has its effect once per key; a known key gets the same answer and no effect. GET returns the counts.
 
-    Every ``fail_every``-th request is answered 503, half of them behind the effect: the sender can't tell which.
+    Every ``fail_every``-th request is answered 503, half of them after the effect: the sender can't know which.
     """
 
     daemon_threads = True
@@ -105,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
-        """Quiet: the counts tell all."""
+        """Log nothing."""
 
 
 GROUP = "brew-receive"

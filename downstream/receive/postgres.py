@@ -1,7 +1,7 @@
 """
 The receiver in PostgreSQL: claim and effect in one transaction; exactly once for effects in this database.
 
-Also its threads: one cleans up old claims, one sends what the outbox holds.
+Also its background threads: one deletes old claims, one sends requests from the outbox.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class TopicRetention:
 
     @property
     def way_out(self) -> str:
-        """What to set so that claims outlive records."""
+        """The settings to change so that claims outlive records."""
         forever = "give 0 to keep claims for ever"
         if self.longest_s is None:
             return forever
@@ -183,7 +183,7 @@ _OPEN = "SELECT count(*) FROM outbox WHERE consumer_group = %s AND sent_at IS NU
 
 
 class _RequestOutcome(enum.Enum):
-    """What became of one request."""
+    """Outcome of one request."""
 
     SENT = enum.auto()
     REFUSED = enum.auto()
@@ -203,7 +203,7 @@ class CallSettings:
 
 class Deliverer(BackgroundThread):
     """
-    Sends what the outbox holds: at least once, each with its message id as `Idempotency-Key`.
+    Send the outbox's requests at least once, each with its message id as `Idempotency-Key`.
 
     A crash between the answer and the commit sends again; a receiver that knows the key does nothing then. Failing
     rows are tried later and let others pass, so the order of messages is not kept.
@@ -287,7 +287,7 @@ class PostgresReceiver(Receiver):
     """
     Claim and effect of a batch in one transaction, or claim and outbox rows with ``outbox``.
 
-    A redelivered message is not inserted, has no effect, and stops nobody.
+    A redelivered message is not inserted and has no effect.
     """
 
     def __init__(

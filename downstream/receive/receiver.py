@@ -1,4 +1,4 @@
-"""What all receivers do alike: identify a message, apply its effect, store the position behind it."""
+"""Common part of all receivers: identify a message, apply its effect, store the position behind it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Message(NamedTuple):
     """
     An id that every redelivery carries too, who gets how many points, and the value for effects elsewhere.
 
-    ``refused`` is why it gives no points: its effect is none, once, and it is counted and told.
+    ``refused`` is the reason why it gives no points; such a message is counted and reported.
     """
 
     message_id: str
@@ -40,7 +40,7 @@ class Message(NamedTuple):
 
 
 class PointsGrant(NamedTuple):
-    """Who gets how many points; ``refused`` is why there are none."""
+    """Customer and points; ``refused`` is the reason why there are none."""
 
     customer: str
     points: int
@@ -86,10 +86,10 @@ def _source_id(topic: str, record: LogRecord) -> str:
 
 
 def _field_id(topic: str, record: LogRecord, name: str) -> str:
-    found = _order(record.value() or b"").get(name)
-    if found is None or found == "":
+    field = _order(record.value() or b"").get(name)
+    if field is None or field == "":
         return _own_id(topic, record)
-    text = found if isinstance(found, str) else orjson.dumps(found, option=orjson.OPT_SORT_KEYS).decode()
+    text = field if isinstance(field, str) else orjson.dumps(field, option=orjson.OPT_SORT_KEYS).decode()
     return _short(f"{name}:{text}")
 
 
@@ -136,7 +136,7 @@ _PAUSE_S = 1.0
 @dataclass
 class ReceiverResult:
     """
-    What this process has been given and what it has done: ``repeated`` messages were known already.
+    Counters of this process; ``repeated`` messages were known already.
 
     ``rejected`` ones give no points; one that is delivered again counts again.
     """
@@ -150,9 +150,9 @@ class ReceiverResult:
 @dataclass(frozen=True)
 class ReceiverSettings:
     """
-    What a receiver is told: who it is, what makes an id, whether to read all again, and whether to die.
+    Settings of a receiver: group, topic, how ids are made, whether to read all again, where to crash on purpose.
 
-    ``tell`` hears what weakens the promise.
+    ``tell`` is called with a sentence when a setting weakens the guarantee.
     """
 
     group: str
@@ -164,7 +164,7 @@ class ReceiverSettings:
 
 
 class BackgroundThread:
-    """A thread that works in rounds until stopped; what it can't get over leaves from `check`."""
+    """A thread that works in rounds until stopped; `check` raises the error that ended it."""
 
     def __init__(self, name: str, every_s: float) -> None:
         self._every_s = every_s
@@ -173,14 +173,14 @@ class BackgroundThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def round(self) -> bool:
-        """Do some work; True when there is more at once. `RetryLater` is passed over."""
+        """Do some work; True when there is more to do at once. `RetryLater` is tried again."""
         raise NotImplementedError
 
     def start(self) -> None:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise what has ended the thread, if anything has."""
+        """Raise the error that ended the thread, if there is one."""
         if self._error is not None:
             raise self._error
 
@@ -219,7 +219,7 @@ class Receiver:
         """Hears how many records were refused, and why in a word."""
 
     def prepare(self) -> None:
-        """Look at the store, and make what is missing there. Raises `RetryLater` to be asked again: it is away."""
+        """Prepare the store, making what is missing. Raises `RetryLater` when the store is unavailable."""
 
     def claim(self, messages: Sequence[Message], context: HandlerContext) -> int:
         """Apply each new message; return how many were new. Raises `RetryLater` to be called again."""
@@ -248,17 +248,17 @@ class Receiver:
         for batch in batches:
             context.check(batch.partition)
         records = [record for batch in batches for record in batch.records]
-        found = messages(self.settings.topic, records, self.settings.identify)
-        effects = self.claim(found, context)
+        batch_messages = messages(self.settings.topic, records, self.settings.identify)
+        effects = self.claim(batch_messages, context)
         self.received.messages += len(records)
         self.received.effects += effects
         self.received.repeated += len(records) - effects
         self.skipped(len(records) - effects)
-        self._refuse(found)
+        self._refuse(batch_messages)
         context.report({batch.partition: batch.until for batch in batches})
 
     def _refuse(self, messages: Sequence[Message]) -> None:
-        """Count the messages that give no points, and tell the first ones."""
+        """Count the messages that give no points, and report the first ones."""
         refused = [message for message in messages if message.refused]
         for message in refused[: max(0, _TOLD - self.received.rejected)]:
             self.settings.tell(f"message {message.message_id} gives no points: {message.refused}")
@@ -275,7 +275,7 @@ class Receiver:
         """Nothing is held between two batches."""
 
     def lost(self, partitions: Collection[int]) -> None:
-        """The next owner is given again what we had not stored; the claims tell it what is done."""
+        """Nothing to do: the next owner reads from the stored position, and the claims show what is done."""
 
     def close(self, deadline: Deadline) -> None:
         """Give the store's connection back."""

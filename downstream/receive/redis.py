@@ -76,7 +76,7 @@ class Keys:
         return f"receive:{self.group}:points"
 
     def claim(self, message_id: str) -> str:
-        """`done`, or the token of whoever works on it; runs out."""
+        """Value of a claim: `done`, or the token of the process that works on it; expires."""
         return f"receive:{self.group}:claim:{message_id}"
 
     def effect(self, message_id: str) -> str:
@@ -85,7 +85,7 @@ class Keys:
 
 
 class _Session:
-    """A client whose failures leave as `RetryLater`, and what both receivers do with it."""
+    """A Redis client that turns failures into `RetryLater`, shared by both receivers."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self.client = settings.client()
@@ -100,7 +100,7 @@ class _Session:
             raise Refused(f"redis refused, and would again: {error}") from error
 
     def unsafe(self) -> list[str]:
-        """The settings under which Redis forgets claims, each with what it should be; a server may not tell."""
+        """The settings under which Redis can lose claims, each with the value that it should have."""
         try:
             settings = {name: str(self.client.config_get(name).get(name)) for name in _SAFE}
         except redis.ResponseError:
@@ -199,10 +199,10 @@ class RedisScriptReceiver(Receiver):
 
     def prepare(self) -> None:
         """
-        Tell what weakens the promise.
+        Report what weakens the guarantee.
 
         Raises:
-            Refused: something does, and nobody has accepted that.
+            Refused: a setting does, and --accept-weaker was not given.
         """
         with self._session.mapped():
             unsafe = self._session.unsafe()

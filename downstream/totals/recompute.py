@@ -40,7 +40,7 @@ class Difference:
 
 @dataclass
 class Comparison:
-    """What was compared, and the first differences of each kind; amounts as `orders sum discount unpriced`."""
+    """Result of the comparison, with the first differences of each kind; amounts as `orders sum discount unpriced`."""
 
     orders: int = 0
     totals: int = 0
@@ -81,7 +81,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _StageOffsets:
-    """Where one stage stands: committed positions and logs, by partition."""
+    """Committed positions and end offsets of one stage, by partition."""
 
     positions: Mapping[int, Position]
     logs: Mapping[int, LogOffsets]
@@ -222,7 +222,7 @@ def _compare_states(
     standings: Mapping[int, int],
     comparison: Comparison,
 ) -> None:
-    """The states that were closed in good order and stand where the changelog does; of others, say why not."""
+    """Compare the states that were closed cleanly at the changelog's position; note why others are left out."""
     for p, wanted in changelog.items():
         place = home / str(p)
         if not RocksStore.trusted(place, topics.changelog.topic_id):

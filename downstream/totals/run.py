@@ -44,7 +44,7 @@ StoreOf = Callable[[int, Topic], Store]
 
 @dataclass
 class RunResult:
-    """What a run has done so far."""
+    """Counters of a run."""
 
     orders: int = 0
     deltas: int = 0
@@ -88,7 +88,7 @@ class Run:
     ) -> None:
         self._recorder = recorder or Recorder.unheard()
         self._settings, self._store_of, self._stop, self._tell, self._crash = settings, store_of, stop, tell, crash
-        self.told = RunResult()
+        self.result = RunResult()
         self._stores: dict[int, Store] = {}
         self._readers: list[RangeReader] = []
         self._give_up: dict[str, Deadline] = {}  # by partition, or topic: from the first failure in a row
@@ -120,7 +120,7 @@ class Run:
             for reader in self._readers:
                 reader.close()
             self.close_stores()
-        return self.told
+        return self.result
 
     def _open_clients(self) -> None:
         self._admin = admin(self._settings.connection)
@@ -134,14 +134,14 @@ class Run:
             self._open_clients()
 
     def _broker_watch(self, *, follow: bool) -> AbstractContextManager[None]:
-        """Who follows says when no broker answers, and when one does again."""
+        """A program that follows reports when no broker answers, and when one answers again."""
         if not follow:
             return nullcontext()
         waits = "totals wait, and go on where the group stands"
         return broker_watch(self._settings.connection, self._settings.input, waits, self.patience_s, self._tell)
 
     def close_stores(self) -> None:
-        """In good order: what is in them may be trusted by the next process."""
+        """Close the stores cleanly, so that the next process can trust them."""
         for store in self._stores.values():
             store.close()
 
@@ -154,9 +154,9 @@ class Run:
         return _Stage(topics.input, split), _Stage(topics.deltas, aggregate)
 
     def _restored(self, partition: int, records: int, seconds: float) -> None:
-        with self.told.lock:
-            self.told.restored += records
-            self.told.restore_s += seconds
+        with self.result.lock:
+            self.result.restored += records
+            self.result.restore_s += seconds
         self._tell(f"restored partition {partition}: {quantity(records, 'record')} of the changelog in {seconds:.1f} s")
 
     def _rounds(self, first: _Stage, second: _Stage, pool: ThreadPoolExecutor, *, follow: bool) -> None:
@@ -213,7 +213,7 @@ class Run:
         return len(attempts)
 
     def _attempt(self, stage: _Stage, source: Source, until: int) -> None:
-        """One transaction; what a next attempt can mend is counted and left to it."""
+        """One transaction; errors that a next attempt can recover from are counted."""
         partition, work = source.partition, stage.tasks[source.partition]
         transaction = TransactionSettings(self._settings.connection, self._settings.group, self._settings.timeout_s)
         kafka = KafkaTransaction(transaction, source.topic, partition)
@@ -245,25 +245,25 @@ class Run:
         return reader.read(start, until, Deadline(self._settings.timeout_s), self._stop)
 
     def _succeeded(self, source: Source, work: StageTask, done: AttemptResult) -> None:
-        with self.told.lock:
+        with self.result.lock:
             self._give_up.pop(str(source), None)
-            self.told.transactions += done.until > done.start
+            self.result.transactions += done.until > done.start
             if isinstance(work, Split):
-                self.told.orders += done.records
+                self.result.orders += done.records
             else:
-                self.told.deltas += done.records
+                self.result.deltas += done.records
 
     def _failed(self, how: str, what: object, why: str) -> None:
         """
         Count it, and leave it to the next attempt.
 
         Raises:
-            Refused: nothing but failures there for too long, whatever becomes of other partitions.
+            Refused: every attempt at this partition failed for too long.
         """
         if self._stop.is_set():
             return
-        with self.told.lock:
-            setattr(self.told, how, getattr(self.told, how) + 1)
+        with self.result.lock:
+            setattr(self.result, how, getattr(self.result, how) + 1)
             patience = self._give_up.setdefault(
                 str(what), Deadline(_PATIENCE_S if denial_in(why) is None else _DENIED_S)
             )

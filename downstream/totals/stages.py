@@ -43,7 +43,7 @@ class StageTask(Protocol):
         """
         After fence and locate: stand where the committed offset is; ``fresh`` if there was none.
 
-        Where that can't be, the sentence that tells what contradicts what.
+        Returns a sentence that describes the contradiction where that is impossible.
         """
         ...
 
@@ -54,11 +54,11 @@ class StageTask(Protocol):
         ...
 
     def committed(self) -> None:
-        """The transaction is committed: keep what it changed."""
+        """The transaction is committed: keep its changes."""
         ...
 
     def dropped(self) -> None:
-        """It is not, or nobody knows: forget what it would have changed."""
+        """The transaction failed or its outcome is unknown: drop its changes."""
         ...
 
 
@@ -181,8 +181,8 @@ class Aggregate:
     def committed(self) -> None:
         """Only now the store changes: before, an abort would have left changes in it that are in no log."""
         checkpoint = self.store.checkpoint
-        at = 0 if checkpoint is None else checkpoint.changelog
-        self.store.write(self._changes, StoreCheckpoint(self._until, at, self._keys))
+        changelog_offset = 0 if checkpoint is None else checkpoint.changelog
+        self.store.write(self._changes, StoreCheckpoint(self._until, changelog_offset, self._keys))
         self.dropped()
 
     def dropped(self) -> None:
@@ -205,7 +205,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The partition that is read, and what its log held when this attempt was planned."""
+    """The partition to read, and its log's offsets when this attempt was planned."""
 
     topic: str
     topic_id: str
@@ -218,7 +218,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """What an attempt did: `[start, until)` is committed; empty when somebody had been there before."""
+    """Result of an attempt: `[start, until)` is committed; empty when another process was ahead."""
 
     start: int
     until: int

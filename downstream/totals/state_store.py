@@ -48,7 +48,7 @@ class StoreCheckpoint:
 
 
 class Store(Protocol):
-    """One partition's totals; only what is committed in Kafka ever gets in."""
+    """One partition's totals; only committed changes are written to it."""
 
     @property
     def checkpoint(self) -> StoreCheckpoint | None:
@@ -68,12 +68,12 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """End in good order: what is in it may be trusted by the next process."""
+        """Close cleanly, so that the next process can trust the store."""
         ...
 
 
 class MemoryStore:
-    """A dict; gone with the process, and then read back from the changelog."""
+    """A dict; lost with the process, and restored from the changelog."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
@@ -111,7 +111,7 @@ _MARK = "clean"
 
 class RocksStore:
     """
-    A directory with a database, a lock, and a mark that is there only after a clean end.
+    A directory with a RocksDB database, a lock, and a marker file that exists only after a clean end.
 
     Without the mark (a kill, a power cut), or with another one's (another changelog), the database is wiped: its writes
     skip the write-ahead log and nothing promises what a kill leaves. The changelog holds it all.
@@ -143,7 +143,7 @@ class RocksStore:
 
     @staticmethod
     def trusted(home: Path, identity: str) -> bool:
-        """Whether the state there was closed in good order, and is of that changelog."""
+        """Whether the state there was closed cleanly, and belongs to that changelog."""
         mark = home / _MARK
         return mark.exists() and mark.read_text() == identity
 
@@ -253,7 +253,7 @@ def restore(
     deadline: Deadline,
 ) -> int:
     """
-    Read what the store has not seen of its changelog; the number of records read.
+    Read the changelog behind the store's checkpoint; returns the number of records read.
 
     Only for whoever has fenced the partition's transactional id: nobody else can be writing then. ``group`` is his own,
     since brokers with ACLs want to know one even where nothing is committed.

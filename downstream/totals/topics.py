@@ -1,4 +1,4 @@
-"""The topics of one group's totals, and what its committed offsets say."""
+"""The topics of one group's totals, and the metadata of its committed offsets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMPACTED = {"cleanup.policy": "compact"}
 @dataclass(frozen=True, slots=True)
 class TotalsSettings:
     """
-    Who counts what.
+    Settings of one group's totals.
 
     ``timeout_s``: the brokers' patience with one open transaction; ``restore_s``: ours with a restore.
     ``max_offsets``: of one transaction.
@@ -40,13 +40,13 @@ class TotalsSettings:
 
     @property
     def changelog(self) -> str:
-        """What the state holds, key by key, compacted."""
+        """The state's values by key, compacted."""
         return f"{self.group}.changelog"
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What is there, described."""
+    """Descriptions of the topics."""
 
     input: Topic
     deltas: Topic
@@ -109,10 +109,10 @@ class Position:
 
 def position(place: str, topic_id: str, committed: Committed | None, log: LogOffsets) -> Position:
     """
-    Where to go on; the log's first offset where nothing was counted yet.
+    The position to continue at; the log's first offset where nothing was counted yet.
 
     Raises:
-        Refused: somebody else moved the offset, the topic is another one, or retention took what was not counted.
+        Refused: the offset was moved, the topic was recreated, or retention deleted records that were not counted.
     """
     if committed is None:
         return Position(log.first, log.first)

@@ -81,7 +81,7 @@ def _plain(number: Decimal) -> str:
 
 
 def deltas(values: Iterable[bytes | None]) -> dict[bytes, Total]:
-    """What these records add to totals: one delta for each customer and tier among them."""
+    """Deltas of these records: one for each customer and tier among them."""
     totals: dict[bytes, Total] = {}
     for value in values:
         keys, total = of_order(value)

@@ -1,4 +1,4 @@
-"""`downstream call`: one HTTP request per record, and dead letters for those that nobody takes."""
+"""`downstream call`: one HTTP request per record, and dead letters for those that fail for good."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CallSettings:
 
 
 def message_id(topic: str, record: LogRecord) -> SourcePosition:
-    """What stays the same however often a record is sent: its source position, or its own where it has none."""
+    """The id of a record across redeliveries: its source position, or its own position where it has none."""
     return SourcePosition.of(record.headers()) or SourcePosition(topic, record.partition(), record.offset())
 
 
@@ -201,9 +201,9 @@ def call_command(url: str, group: str, *, dead_letter: str, as_json: bool, **giv
     finally:
         caller.close()
     summary = {
-        "calls": virtual.told.effects,
-        "retries": virtual.told.retries,
-        "dead_letters": virtual.told.given_up,
+        "calls": virtual.result.effects,
+        "retries": virtual.result.retries,
+        "dead_letters": virtual.result.given_up,
         "seconds": round(time.monotonic() - began, 3),
     }
     click.echo(json.dumps(summary) if as_json else _text(summary))

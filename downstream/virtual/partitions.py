@@ -28,7 +28,7 @@ class HandlerFailedError(BrewError):
 
 
 class NonRetriableError(BrewError):
-    """A handler's word for a record that will never succeed: it is not tried again."""
+    """Raised by a handler for a record that will never succeed: it is not tried again."""
 
 
 class Effect(Protocol):
@@ -70,7 +70,7 @@ class VirtualSettings:
 
 @dataclass
 class WorkerResult:
-    """What the workers have done so far."""
+    """Counters of the workers."""
 
     effects: int = 0
     retries: int = 0
@@ -108,7 +108,7 @@ class VirtualPartitions:
         self._settings, self._effect = settings, effect
         self._held: dict[TopicPartition, _AssignedPartition] = {}
         self._changed = threading.Condition()
-        self.told = WorkerResult()
+        self.result = WorkerResult()
         self._workers: Workers[_RecordTask] = Workers(settings.count, self._work)
 
     def assigned(self, place: TopicPartition, start: int) -> None:
@@ -147,7 +147,7 @@ class VirtualPartitions:
 
     def positions(self) -> Mapping[TopicPartition, int]:
         """
-        What may be stored now, by partition.
+        Positions that can be stored now, by partition.
 
         Raises:
             HandlerFailedError: a record failed as often as it may; nothing behind it is begun any more.
@@ -166,14 +166,14 @@ class VirtualPartitions:
             return all(held.tracker.unfinished == 0 for held in self._held.values())
 
     def hold(self, places: Iterable[TopicPartition]) -> None:
-        """Begin nothing behind what is begun: these are about to be revoked, one after another."""
+        """Begin no further records of these partitions: they are about to be revoked."""
         with self._changed:
             for place in places:
                 self._held[place].limit = self._held[place].begun
 
     def revoked(self, place: TopicPartition, deadline: Deadline) -> int:
         """
-        Let a partition go: finish what lies below the last record begun, and tell the last position to store.
+        Release a partition: finish the records below the last one begun, and return the last position to store.
 
         So nothing that is done is done again by the next holder, unless a handler outlasts the deadline: its record
         and all above it are repeated.
@@ -190,13 +190,13 @@ class VirtualPartitions:
             return held.tracker.position
 
     def lost(self, place: TopicPartition) -> None:
-        """Somebody else has the partition already: begin nothing more there, store nothing."""
+        """Another member has the partition already: begin no more records of it, store nothing."""
         held = self._held.pop(place)
         with self._changed:
             held.limit = -1
 
     def close(self, deadline: Deadline) -> Mapping[TopicPartition, int]:
-        """Begin nothing more, wait for what is running, and tell the last positions that could be stored."""
+        """Begin no more records, wait for running ones, and return the last positions that can be stored."""
         self._workers.stop(deadline)
         return self._now()
 
@@ -225,7 +225,7 @@ class VirtualPartitions:
             again_s = self._settings.retries.after(piece.failures)
             if again_s is not None and not isinstance(error, NonRetriableError):
                 with self._changed:
-                    self.told.retries += 1
+                    self.result.retries += 1
                 return again_s
             if self._settings.on_failure is OnFailure.STOP:
                 raise HandlerFailedError(
@@ -235,10 +235,10 @@ class VirtualPartitions:
                 ) from error
             self._effect.give_up(record, error, piece.failures)
             with self._changed:
-                self.told.given_up += 1
+                self.result.given_up += 1
             return None
         with self._changed:
-            self.told.effects += 1
+            self.result.effects += 1
         return None
 
 
@@ -272,7 +272,7 @@ class VirtualPartitionsHandler:
         self._store_at = 0.0
 
     def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
-        """Begin at the group's committed offset, or at the first one; what is held already goes on where it was."""
+        """Begin at the committed offset, or at the first one; partitions held already continue where they were."""
         for assignment in assignments:
             if assignment.partition in self._read:
                 continue
@@ -320,7 +320,7 @@ class VirtualPartitionsHandler:
             self._stored |= moved
 
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
-        """Fill the holes below what was begun, as far as there is time, and store how far that came."""
+        """Finish records below the last one begun, as far as there is time, and store the position reached."""
         places = [self._forget(partition) for partition in partitions if partition in self._read]
         self._virtual.hold(places)
         self._store({place: self._virtual.revoked(place, deadline) for place in places})

@@ -98,7 +98,7 @@ class OffsetTracker:
 
     @property
     def unfinished(self) -> int:
-        """Records that somebody is still to finish."""
+        """Number of unfinished records."""
         return len(self._unfinished)
 
     def take(self, offset: int) -> None:
@@ -172,7 +172,7 @@ class Workers(Generic[T]):
     """
     ``count`` threads on one `KeyedQueue`; `put` never blocks, so whoever feeds them keeps an eye on how much is out.
 
-    The first exception of ``work`` is kept, no further piece is begun, and `check` raises it where the feeder looks.
+    The first exception of ``work`` stops all workers, and `check` raises it in the feeding thread.
     """
 
     def __init__(self, count: int, work: Work[T], now: Callable[[], float] = time.monotonic) -> None:
@@ -207,12 +207,12 @@ class Workers(Generic[T]):
         return self._failure is not None
 
     def check(self) -> None:
-        """Raise what a worker could not handle."""
+        """Raise the exception that stopped the workers."""
         if self._failure is not None:
             raise self._failure
 
     def stop(self, deadline: Deadline) -> bool:
-        """Begin nothing more and wait for what is running; False when a handler was still running at the deadline."""
+        """Begin nothing more and wait for running handlers; False when one still runs at the deadline."""
         with self._lock:
             self._stopped = True
             self._work_came.notify_all()

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -135,7 +136,7 @@ def letter_table(document: dict[str, Any]) -> Group:
 
 
 def report_document(report: ReplayReport, dead_letter: str, target: str, *, dry_run: bool) -> dict[str, Any]:
-    """What a replay did; with ``dry_run`` what it would do."""
+    """Result of a replay; with ``dry_run`` what it would do."""
     return {
         "dead_letter": dead_letter,
         "input": target,
@@ -149,12 +150,12 @@ def report_document(report: ReplayReport, dead_letter: str, target: str, *, dry_
         ],
         "stayed": [
             {
-                "partition": one.letter.partition,
-                "offset": one.letter.offset,
-                "why": one.why.value,
-                "message": one.message,
+                "partition": kept.letter.partition,
+                "offset": kept.letter.offset,
+                "why": kept.why.value,
+                "message": kept.message,
             }
-            for one in report.skipped
+            for kept in report.skipped
         ],
     }
 
@@ -360,11 +361,8 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
     settings = _settings(place, target, choice, edit, option)
     report, console = ReplayReport(), Console(stderr=True)
 
-    def told(done: Sequence[ReplayRecord | SkippedDeadLetter]) -> None:
-        print_skipped(console, done)
-
     with console.status("replaying") if console.is_terminal else contextlib.nullcontext():
-        replay(place, settings, report, told)
+        replay(place, settings, report, partial(print_skipped, console))
     document = report_document(report, dead_letter, target, dry_run=settings.dry_run)
     if as_json:
         print_json(document)

@@ -47,7 +47,7 @@ class DeadLetter:
 
     @property
     def source(self) -> SourcePosition | None:
-        """Where the record stood on the input; None where it is not a pipeline's dead letter."""
+        """The record's position on the input; None where no pipeline wrote this dead letter."""
         return SourcePosition.of(self.headers) if self._last(ERROR_REASON) is not None else None
 
     @property
@@ -58,7 +58,7 @@ class DeadLetter:
 
     @property
     def omitted(self) -> bool:
-        """True where the value did not fit, and stands on the input only."""
+        """True where the value was too large for a dead letter, and is on the input only."""
         block = self.headers[len(self.own_headers) :]
         return any(name == ERROR_OMITTED for name, _ in block)
 
@@ -117,18 +117,18 @@ _SETTLED_S = 10.0
 
 
 def replay_log_key(topic_id: str, offset: int) -> bytes:
-    """The topic's id is part of it: offsets of a topic that was made again are other dead letters."""
+    """The topic's id is part of the key: offsets of a recreated topic are other dead letters."""
     return f"{topic_id}/{offset}".encode()
 
 
 def replay_log_value(group: str, source: str, partition: int, count: int) -> bytes:
-    """For people: who wrote it back, where to (partition -1: by key), and for which time."""
+    """For people: which group wrote it back, to which partition (-1: by key), and how many times."""
     return orjson.dumps({"group": group, "to": source, "partition": partition, "count": count})
 
 
 @dataclass
 class ReplayLog:
-    """The marks of one dead-letter partition, as far as read; ``group`` is who set them."""
+    """The replay log of one dead-letter partition, as far as read; ``group`` is the group that wrote it."""
 
     connection: Connection
     topic: str
@@ -139,16 +139,16 @@ class ReplayLog:
     _next: int = 0
 
     def follow(self, client: AdminClient, deadline: Deadline) -> None:
-        """Read what is visible and new."""
+        """Read new visible entries."""
         log = log_offsets(client, self.topic, [self.partition], deadline)[self.partition]
         self._read(max(self._next, log.first), log.last_stable)
 
     def settle(self, client: AdminClient, deadline: Deadline) -> None:
         """
-        Read all there is; behind a fence nothing of this replay's own id can be open any more.
+        Read up to the log's end; behind a fence no transaction of this replay's id can be open any more.
 
         Raises:
-            Refused: somebody else's transaction is open on the marks.
+            Refused: a transaction of another group is open on the replay log.
         """
 
         def ask() -> tuple[int, int]:
@@ -266,7 +266,7 @@ class DeadLetterTopics:
 
 def open_dead_letter_topics(connection: Connection, dead_letter: str) -> DeadLetterTopics:
     """
-    Look at the cluster.
+    Read the topics' descriptions from the cluster.
 
     Raises:
         Refused: there is no such topic, or no broker.

@@ -50,7 +50,7 @@ class SkipReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SkippedDeadLetter:
-    """A dead letter that is not written back, and one sentence that says why."""
+    """A dead letter that is not written back, and the reason in one sentence."""
 
     letter: DeadLetter
     why: SkipReason
@@ -81,7 +81,7 @@ class ReplayRules:
     by_key: bool = False
 
     def skipped(self, letter: DeadLetter) -> SkippedDeadLetter | None:
-        """Why it is not written back, as far as can be said without its value."""
+        """The reason to skip a dead letter, as far as it can be decided without its value."""
         source = letter.source
         if source is None:
             return SkippedDeadLetter(
@@ -196,7 +196,7 @@ _MOST_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """What one replay is told; ``transaction`` carries the replay group."""
+    """Settings of one replay; ``transaction`` has the replay group."""
 
     group: str
     transaction: TransactionSettings
@@ -209,7 +209,7 @@ class ReplaySettings:
 
 @dataclass
 class ReplayReport:
-    """What was written back (or would be), and what stays."""
+    """Dead letters that were (or would be) written back, and those that were skipped."""
 
     replayed: list[ReplayRecord] = field(default_factory=list)
     skipped: list[SkippedDeadLetter] = field(default_factory=list)
@@ -222,11 +222,11 @@ def replay(
     tell: Callable[[Sequence[ReplayRecord | SkippedDeadLetter]], None],
 ) -> None:
     """
-    Write back all that is meant, partition by partition; ``told`` hears of each transaction once it is committed.
+    Write back the selected dead letters by partition; ``tell`` is called with each committed transaction's.
 
     Raises:
-        Refused: going on would guess; what was committed by then is marked.
-        BrewError: a step failed; run it again, Kafka knows what is out.
+        Refused: it is not safe to continue; what was committed by then is in the replay log.
+        BrewError: a step failed; run it again, the replay log has what was committed.
     """
     for partition in place.partitions(settings.choice.partitions):
         worker = _Partition(place, settings, partition)
@@ -262,7 +262,7 @@ class _Partition:
         self._check_group()
 
     def work(self, letters: list[DeadLetter]) -> list[ReplayRecord | SkippedDeadLetter]:
-        """One transaction, or none where nothing of ``letters`` is to be written."""
+        """One transaction, or none where no dead letter of ``letters`` is to be written."""
         choice = self._settings.choice
         wanted = [letter for letter in letters if choice.matches(letter)]
         if self._settings.dry_run or not any(self._goes(letter) for letter in wanted):
@@ -284,7 +284,7 @@ class _Partition:
         self, letters: list[DeadLetter], wanted: list[DeadLetter], kafka: KafkaTransaction
     ) -> list[ReplayRecord | SkippedDeadLetter]:
         """
-        Write back what is wanted, and a mark beside each record, in one transaction.
+        Write the selected records, and an entry of the replay log for each, in one transaction.
 
         *locate* reads the marks, too, to the end of their log: a letter with a mark is out already. The offset that is
         sent is that of the first letter that still waits, for lag tools; the marks are the truth.
@@ -372,7 +372,7 @@ class _Partition:
         return f"topic-id={self._marks.dead_letter_id} marks-id={marks.topic_id}"
 
     def _check_marks(self, committed: Committed | None) -> None:
-        """The replay group's offset remembers which topic held the marks, and that there were some."""
+        """Compare the replay log's topic id with the one in the replay group's offset metadata."""
         ours = f"topic-id={self._marks.dead_letter_id} marks-id="
         if committed is not None and committed.metadata.startswith(ours) and committed.metadata != self._metadata():
             raise Refused(

@@ -81,13 +81,13 @@ def _copy(copy: Copy) -> dict[str, Any]:
 
 
 def verdict_document(histories: Sequence[OrderHistory]) -> dict[str, str] | None:
-    """What the records are to each other, as JSON; None where one stands for itself."""
+    """How the records relate, as JSON; None where there is nothing to compare."""
     found_verdict = verdict(histories)
     return None if found_verdict is None else {"verdict": found_verdict[0].value, "why": found_verdict[1]}
 
 
 def remarks(summary: Mapping[str, Any]) -> list[Text]:
-    """The verdict, and what the brokers did not tell, for people."""
+    """The verdict, and what could not be read, as text."""
     lines = [Text(f"unavailable: {note}", "cyan") for note in summary["unavailable"]]
     if summary["verdict"] is not None:
         style = "bold red" if summary["verdict"]["verdict"] == Verdict.DELIVERED_TWICE else "bold"

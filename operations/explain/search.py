@@ -17,7 +17,7 @@ from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import committed_by, log_offsets, offsets_at
 from brew.kafka.raw_log import offset_batches, offsets_partition
 from brew.kafka.transactions_admin import TransactionsAdmin
-from brew.names import READ_UNCOMMITTED
+from brew.names import READ_UNCOMMITTED, SINK_BATCH, SINK_NAME
 from brew.offsets import LogOffsets, SourcePosition
 from operations.dlq.dead_letter import DeadLetter
 from operations.explain.verdict import Copy, Order, OrderHistory, link_replays
@@ -55,14 +55,14 @@ class OrderSearch:
     def __init__(
         self, connection: Connection, places: OrderTopics, transactions: TransactionsAdmin, report: Report
     ) -> None:
-        self._connection, self.places, self._told, self._report = connection, places, transactions, report
+        self._connection, self.places, self._transactions, self._report = connection, places, transactions, report
         self._admin = admin(connection)
         self._logs: dict[str, dict[int, LogOffsets]] = {}
         self._sources: dict[SourcePosition, LogRecord | None] = {}
         self.unavailable: list[str] = []
 
     def logs(self, topic: str) -> dict[int, LogOffsets]:
-        """The topic's bounds when this investigation began; empty where there is no such topic."""
+        """The topic's offsets when this search began; empty where there is no such topic."""
         if topic not in self._logs:
             deadline = Deadline(_ASK_S)
             described = topics.describe(self._admin, [topic], deadline).get(topic)
@@ -95,12 +95,12 @@ class OrderSearch:
             return SourcePosition(topic, partition, offset)
         source = None if record is None else SourcePosition.of(record.headers())
         if source is None:
-            what = "no record is there (a marker, or gone)" if record is None else "it carries no source headers"
+            what = "no record is there (a marker, or gone)" if record is None else _unsourced(record)
             raise Refused(f"{topic}/{partition}/{offset}: {what}; name a place on {self.places.input}, or a key")
         return source
 
     def source(self, position: SourcePosition) -> LogRecord | None:
-        """The input record there; None where it is gone."""
+        """The input record at this position; None where retention deleted it."""
         if position not in self._sources:
             self._sources[position] = self._at(position.topic, position.partition, position.offset)
         return self._sources[position]
@@ -108,7 +108,7 @@ class OrderSearch:
     def matching(
         self, fits: Callable[[LogRecord], bool], since_ms: int | None, most: int | None = None
     ) -> tuple[list[SourcePosition], int]:
-        """The last ``most`` places of the input whose record fits, and how many there are in all."""
+        """The last ``most`` positions of matching input records, and how many match in all."""
         positions: deque[SourcePosition] = deque(maxlen=most)
         count = 0
         for record in self._records(self.places.input, since_ms):
@@ -118,7 +118,7 @@ class OrderSearch:
         return list(positions), count
 
     def histories(self, wanted: Iterable[SourcePosition]) -> list[OrderHistory]:
-        """What became of each of these."""
+        """The history of each of these input records."""
         asked = list(dict.fromkeys(wanted))
         sources = {position: self.source(position) for position in asked}
         copies: defaultdict[SourcePosition, list[Copy]] = defaultdict(list)
@@ -189,14 +189,14 @@ class OrderSearch:
 
     def _copy(self, role: str, topic: str, partition: int, offset: int) -> Copy:
         log, finder = self.logs(topic)[partition], RecordStateFinder(offset)
-        for batch, _ in self._told.raw.batches(topic, partition, offset, log.end, Deadline(_ASK_S)):
+        for batch, _ in self._transactions.raw.batches(topic, partition, offset, log.end, Deadline(_ASK_S)):
             if finder.add(batch):
                 break
         written = finder.written()
         return Copy(role, topic, partition, offset, written, visibility(offset, written, log))
 
     def _named(self, copies: Mapping[SourcePosition, list[Copy]]) -> Callable[[SourcePosition, Copy], Copy]:
-        """Adds what the coordinator and the group's offset log tell of a copy's transaction."""
+        """Add transactional id and input range, from the coordinator and the group's offset log."""
         producers = {
             copy.written.producer_id for some in copies.values() for copy in some if copy.written.producer_id >= 0
         }
@@ -204,7 +204,7 @@ class OrderSearch:
         try:
             names = {
                 of_producer.producer_id: of_producer.transactional_id
-                for of_producer in self._told.of_producers(producers)
+                for of_producer in self._transactions.of_producers(producers)
             }
         except BrewError as error:
             self.unavailable.append(str(error))
@@ -224,8 +224,8 @@ class OrderSearch:
             partition = offsets_partition(group, topics.describe_one(self._admin, OFFSETS_TOPIC, deadline).partitions)
             log = log_offsets(self._admin, OFFSETS_TOPIC, [partition], deadline)[partition]
             start = max(log.first, log.end - _MOST_OFFSET_LOG)
-            batches = offset_batches(self._told.raw, group, self.places.input, partition, start, log.end)
-            return spans(batches, {p: one.first for p, one in self.logs(self.places.input).items()})
+            batches = offset_batches(self._transactions.raw, group, self.places.input, partition, start, log.end)
+            return spans(batches, {p: bounds.first for p, bounds in self.logs(self.places.input).items()})
         except BrewError as error:
             self.unavailable.append(str(error))
             return {}
@@ -250,7 +250,7 @@ def _rejected(copy: Copy, record: LogRecord) -> Copy:
 
 
 def related_records(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> list[OrderHistory]:
-    """What became of each of these, and of the records that they were, or have become, by a replay; by place."""
+    """Histories of these records and of all that replays connect with them, by position."""
     histories = tracer.histories(_with_originals(tracer, asked))
     looked: set[str] = set()
     while letters := {letter.place for history in histories for letter in history.letters} - looked:
@@ -271,8 +271,19 @@ def _with_originals(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> lis
     return list(positions)
 
 
+def _unsourced(record: LogRecord) -> str:
+    """Who wrote a record that names no source: a sink names its batch."""
+    headers = {name: printable((value or b"").decode("utf-8", "replace")) for name, value in record.headers() or ()}
+    if SINK_NAME not in headers or SINK_BATCH not in headers:
+        return "it carries no source headers"
+    return (
+        f"it was written by batch {headers[SINK_BATCH]} of sink {headers[SINK_NAME]}, by a query that may have made it "
+        "of any number of records"
+    )
+
+
 def _original(tracer: OrderSearch, record: LogRecord | None) -> SourcePosition | None:
-    """The input record whose dead letter this one was."""
+    """The input record whose dead letter was replayed as this one."""
     letter = None if record is None else Order.of(None, record.headers()).replay_of
     if letter is None or letter.topic != tracer.places.dead_letter:
         return None

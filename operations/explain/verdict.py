@@ -1,4 +1,4 @@
-"""What became of one order, told from what was found of it; pure."""
+"""The delivery status of one order, derived from its copies in the logs; pure."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Order:
 
     @property
     def identity(self) -> str | bytes:
-        """Equal for one order: its id, and its bytes where they tell none."""
+        """Equal for the same order: its id, or its bytes where it has none."""
         return self.digest if self.order_id is None else self.order_id
 
 
 def order_id(value: bytes | None) -> str | None:
-    """The order's id as its value tells it; None where it is no such value."""
+    """The order's id from its value; None where the value has none."""
     if value is None or len(value) > _MOST_BYTES:
         return None
     try:
@@ -96,7 +96,7 @@ class Copy:
 @dataclass(frozen=True, slots=True)
 class OrderHistory:
     """
-    An input record and all that came of it; ``complete``: no part of the output logs was left out.
+    An input record and all copies of it; ``complete``: no part of the output logs was left out.
 
     ``position`` is the group's committed offset in that partition; ``source`` and ``order`` are None where retention
     took the record. ``replays``: the input records that its dead letters were written back as.
@@ -116,17 +116,17 @@ class OrderHistory:
 
     @property
     def seen(self) -> bool:
-        """True when the input record is there and nobody aborted it."""
+        """True when the input record exists and was not aborted."""
         return self.source is not None and self.source.written.state is not RecordState.ABORTED
 
     @property
     def letters(self) -> list[Copy]:
-        """The dead letters of it that stand."""
+        """Its committed dead letters."""
         return [copy for copy in self.copies if copy.reason is not None and copy.written.state in _STANDING]
 
     @property
     def done(self) -> bool:
-        """True when the group stands behind the order."""
+        """True when the group's position is past the order."""
         return self.position is not None and self.position > self.at.offset
 
     def group_view(self) -> str:
@@ -148,7 +148,7 @@ def link_replays(histories: Iterable[OrderHistory]) -> list[OrderHistory]:
         if history.seen and history.order is not None and history.order.replay_of is not None:
             back[str(history.order.replay_of)].append(history.place)
     return [
-        replace(history, replays=tuple(at for letter in history.letters for at in back[letter.place]))
+        replace(history, replays=tuple(replayed_at for letter in history.letters for replayed_at in back[letter.place]))
         for history in ordered
     ]
 
@@ -169,7 +169,7 @@ def delivery_status(history: OrderHistory) -> tuple[DeliveryStatus, str]:
 
 
 def _why_twice(standing: list[Copy]) -> str:
-    """How many copies stand, what wrote them, and what that points to."""
+    """The number of committed copies, their writers, and the likely cause."""
     plain = [copy for copy in standing if copy.written.state is RecordState.PLAIN]
     within = [copy for copy in standing if copy.written.state is RecordState.COMMITTED]
     places = " and ".join(copy.place for copy in standing)
@@ -236,7 +236,7 @@ def _not_found(history: OrderHistory, aborted: int) -> tuple[DeliveryStatus, str
 
 
 class Verdict(enum.StrEnum):
-    """What several records are to each other; the first breaks the promise."""
+    """How several records relate; the first breaks the guarantee."""
 
     DELIVERED_TWICE = "delivered-twice"
     WRITTEN_TWICE = "written-twice"
@@ -245,7 +245,7 @@ class Verdict(enum.StrEnum):
 
 
 def verdict(histories: Sequence[OrderHistory]) -> tuple[Verdict, str] | None:
-    """The first rule that fits, and a sentence; None where one record stands for itself."""
+    """The first rule that matches, and a sentence; None where there is nothing to compare."""
     if twice := [history for history in histories if delivery_status(history)[0] is DeliveryStatus.TWICE]:
         rest = f", and so on for {len(twice) - 1} more" if len(twice) > 1 else ""
         return (

@@ -37,7 +37,7 @@ _UNPROVEN = "not verified yet: brew verify (make verify)"
 
 @dataclass(frozen=True, slots=True)
 class PollResults:
-    """What each source told last; None where it was not asked for."""
+    """The last answer of each source; None where it is not polled."""
 
     flow: PollResult[InputSnapshot]
     tail: PollResult[OutputTail]
@@ -47,7 +47,7 @@ class PollResults:
 
 
 class ViewHistory:
-    """What needs more than the latest answers; fed by `gather`, one flow after the other."""
+    """State that is kept between views: rates, and durations of transactions."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -146,7 +146,7 @@ def _rows(
     now_ms = answers.flow.value.now_ms if answers.flow.value else 0
     for partition in sorted({*snapshots, *reported, *strips}):
         snapshot, status = snapshots.get(partition), reported.get(partition)
-        kafka = history.told(partition) if snapshot is not None else ("unknown", "Kafka has not told yet")
+        kafka = history.state(partition) if snapshot is not None else ("unknown", "Kafka has not answered yet")
         state, why = _state(kafka, status, fresh=fresh)
         row = Row(partition, state, why, strip=strips.get(partition), last=latest.get(partition))
         if snapshot is not None:
@@ -211,8 +211,8 @@ def _totals(
         counted = "since the start of what runs"
         still = outcomes["open"]
         outcomes = Counter({"open": still})
-        for one in (partition for status in known for partition in status.partitions):
-            made = one.transactions
+        for made_by in (partition for status in known for partition in status.partitions):
+            made = made_by.transactions
             outcomes += Counter(
                 committed=made.committed, aborted=made.aborted, fenced=made.fenced, indefinite=made.indefinite
             )
@@ -233,40 +233,40 @@ def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[st
     """A lamp per source, in the order in which people read them."""
     flow, tail = answers.flow, answers.tail
     snapshots = len(flow.value.snapshots) if flow.value else 0
-    found = {"flow": _source_status(flow, "Kafka", quantity(snapshots, "partition"), now_s)}
+    lamps = {"flow": _source_status(flow, "Kafka", quantity(snapshots, "partition"), now_s)}
     strips = len(tail.value.strips) if tail.value else 0
     missing = tail.value is not None and tail.value.missing
-    found["tail"] = _source_status(
+    lamps["tail"] = _source_status(
         tail, "log tails", "there is no output topic yet" if missing else quantity(strips, "log"), now_s
     )
     for index, answer in enumerate(answers.statuses):
         status = answer.value
         said = "" if status is None else f"{status.application} {status.state.value}"
-        found[f"status-{index}"] = _source_status(answer, urlsplit(answer.name).netloc or answer.name, said, now_s)
+        lamps[f"status-{index}"] = _source_status(answer, urlsplit(answer.name).netloc or answer.name, said, now_s)
     if not answers.statuses:
-        found["status"] = SourceStatus(
+        lamps["status"] = SourceStatus(
             "status",
             "running program",
             "none answers on this machine (--status-url): phases and seconds are Kafka's",
             off=True,
         )
     if answers.proof is None or (answers.proof.value is None and answers.proof.failed is None):
-        found["proof"] = SourceStatus("proof", "proof", _UNPROVEN, off=True)
+        lamps["proof"] = SourceStatus("proof", "proof", _UNPROVEN, off=True)
     else:
         proof = answers.proof.value
         source = _source_status(answers.proof, "proof", "" if proof is None else proof.mark, now_s)
         old_s = None if proof is None else max(0.0, now_ms / 1000 - proof.written_s)
-        found["proof"] = source if source.stale else replace(source, age_s=old_s)
+        lamps["proof"] = source if source.stale else replace(source, age_s=old_s)
     if answers.preflight is None:
-        found["preflight"] = SourceStatus("preflight", "preflight", "not asked for", off=True)
+        lamps["preflight"] = SourceStatus("preflight", "preflight", "not asked for", off=True)
     else:
         checks = answers.preflight.value or []
         counts = Counter(check.severity for check in checks)
         said = ", ".join(
             labels.checks(severity, counts[severity]) for severity in reversed(Severity) if counts[severity]
         )
-        found["preflight"] = _source_status(answers.preflight, "preflight", said, now_s)
-    return found
+        lamps["preflight"] = _source_status(answers.preflight, "preflight", said, now_s)
+    return lamps
 
 
 def _source_status(answer: PollResult[Any], title: str, said: str, now_s: float) -> SourceStatus:
@@ -280,7 +280,7 @@ def _source_status(answer: PollResult[Any], title: str, said: str, now_s: float)
 
 
 def document(view: View) -> dict[str, Any]:
-    """All that page and terminal show; null is what nobody told."""
+    """The view as JSON; null is what no source reported."""
     totals = view.totals
     return {
         "names": asdict(view.names),

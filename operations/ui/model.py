@@ -1,4 +1,4 @@
-"""What the live view shows, as values; pure."""
+"""The live view as values; pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STALE_AFTER_POLLS = 3
 @dataclass(frozen=True, slots=True)
 class PollResult(Generic[_T]):
     """
-    What a source told last; ``at_s`` and ``since_s`` are monotonic seconds, of that answer and of the first question.
+    A source's last answer; ``at_s`` and ``since_s`` are monotonic seconds, of that answer and of the first poll.
 
     ``failed`` is why the latest question had no answer. ``every_s`` is the pause between two, ``patience_s`` the time
     that one may take.
@@ -37,7 +37,7 @@ class PollResult(Generic[_T]):
     failed: str | None = None
 
     def age_s(self, now_s: float) -> float | None:
-        """How old the answer is; None where there was none yet."""
+        """Age of the answer; None where there was none yet."""
         return None if self.at_s is None else max(0.0, now_s - self.at_s)
 
     def stale(self, now_s: float) -> bool:
@@ -51,7 +51,7 @@ class PollResult(Generic[_T]):
 
 @dataclass(frozen=True, slots=True)
 class InputSnapshot:
-    """One look at all input partitions; ``unavailable`` is what the brokers did not tell."""
+    """All input partitions at one moment; ``unavailable`` is what could not be read."""
 
     now_ms: int
     snapshots: tuple[PartitionSnapshot, ...]
@@ -70,7 +70,7 @@ class OutputTail:
 @dataclass(frozen=True, slots=True)
 class Proof:
     """
-    What a file of `proof` says: of one run, or of a campaign.
+    A result file of `proof`: of one run, or of a campaign.
 
     ``mark`` is proven, violated or inconclusive; ``lines`` are the numbers, ``wrong`` what was found, in sentences.
     """
@@ -91,7 +91,7 @@ _MOMENTS = {State.STUCK, State.FENCED}
 
 class History:
     """
-    The latest looks, for what needs more than one: rates in offsets per second, and what a partition is doing.
+    The latest snapshots: rates in offsets per second, and the state of each partition.
 
     ``total`` is the rate of all partitions over time, the newest last.
     """
@@ -103,12 +103,12 @@ class History:
         self._began_s: float | None = None
 
     def add(self, at_s: float, flow: InputSnapshot) -> None:
-        """One look more; one that is known already changes nothing."""
+        """Add a snapshot; one that is known already changes nothing."""
         if self._flows and self._flows[-1][0] >= at_s:
             return
         self._began_s = at_s if self._began_s is None else self._began_s
         before = self._flows[-1] if self._flows else None
-        self._flows.append((at_s, flow, {look.partition: look for look in flow.snapshots}))
+        self._flows.append((at_s, flow, {snapshot.partition: snapshot for snapshot in flow.snapshots}))
         while len(self._flows) > 2 and at_s - self._flows[0][0] > _RATE_S:  # noqa: PLR2004 - two looks make a rate
             self._flows.popleft()
         if before is not None:
@@ -126,7 +126,7 @@ class History:
         self.total.append(whole)
 
     def rate(self, partition: int) -> float | None:
-        """Offsets per second over the last ten seconds; None before the second look."""
+        """Offsets per second over the last ten seconds; None before the second snapshot."""
         positions = [
             (moment, snapshots[partition].position) for moment, _, snapshots in self._flows if partition in snapshots
         ]
@@ -135,8 +135,8 @@ class History:
         (first_s, first), (last_s, last) = positions[0], positions[-1]
         return max(0, last - first) / (last_s - first_s)
 
-    def told(self, partition: int) -> tuple[str, str]:
-        """State and reason, against a look of some seconds ago, so that a pause between two commits is none."""
+    def state(self, partition: int) -> tuple[str, str]:
+        """State and reason, compared with some seconds ago, so that a pause between two commits does not count."""
         if not self._flows or self._began_s is None:
             return LOOKING, "not looked at yet"
         at_s, flow, snapshots = self._flows[-1]
@@ -186,7 +186,7 @@ class Transaction:
 
 
 class TransactionDurations:
-    """How long transactions took: as their own program said, else since their coordinator saw them begin."""
+    """Durations of transactions: as their program reports them, else since their coordinator saw them begin."""
 
     def __init__(self) -> None:
         self._own: dict[Writer, CoordinatorTransaction] = {}
@@ -194,7 +194,7 @@ class TransactionDurations:
         self._took_s: OrderedDict[tuple[str, int, int], float] = OrderedDict()
 
     def add(self, flow: InputSnapshot) -> None:
-        open_now = [look.own for look in flow.snapshots if look.own is not None and look.own.open]
+        open_now = [snapshot.own for snapshot in flow.snapshots if snapshot.own is not None and snapshot.own.open]
         self._own = {(own.producer_id, own.producer_epoch): own for own in open_now}
         self._began_ms |= {writer: own.began_ms for writer, own in self._own.items() if own.began_ms is not None}
         _drop_oldest(self._began_ms)
@@ -207,10 +207,10 @@ class TransactionDurations:
 
     def say(self, status: Status) -> None:
         """A program knows no producer ids; its position is where the last one that committed ended."""
-        for one in status.partitions:
-            last = one.last_transaction
-            if last is not None and last.seconds is not None and one.position is not None:
-                self._took_s.setdefault((one.topic, one.partition, one.position), last.seconds)
+        for reported in status.partitions:
+            last = reported.last_transaction
+            if last is not None and last.seconds is not None and reported.position is not None:
+                self._took_s.setdefault((reported.topic, reported.partition, reported.position), last.seconds)
         _drop_oldest(self._took_s)
 
     def seconds(self, transaction: Transaction, topic: str, now_ms: int) -> float | None:
@@ -227,7 +227,7 @@ class TransactionDurations:
 
 
 def _drop_oldest(known: OrderedDict[Any, Any]) -> None:
-    """The oldest, so that what was seen once does not pile up."""
+    """Bound the memory: drop the oldest entries."""
     while len(known) > _KEPT:
         known.popitem(last=False)
 
@@ -262,7 +262,7 @@ def _of(strip: Strip, group: str, topic: str) -> Iterator[Transaction]:
                 exact=exact,
             )
             yield _named(ended, own or [run], group, topic)
-    for runs in (some for some in wrote.values() if some[0].kind is Kind.OPEN):
+    for runs in (own_runs for own_runs in wrote.values() if own_runs[0].kind is Kind.OPEN):
         records, exact = _counted(runs)
         writer = (runs[0].producer_id, runs[0].epoch)
         yield _named(
@@ -278,7 +278,7 @@ def _counted(runs: Sequence[Run]) -> tuple[int | None, bool]:
 
 
 def _named(transaction: Transaction, runs: Sequence[Run], group: str, topic: str) -> Transaction:
-    """Whose it is follows from where its records came from."""
+    """Add the transactional id and input range, from the source positions of its records."""
     firsts = [
         source
         for run in runs
@@ -299,7 +299,7 @@ def _named(transaction: Transaction, runs: Sequence[Run], group: str, topic: str
 
 
 UNHEALTHY = ("unrecoverable", "stuck", "fenced", "blocked")
-"""States that want somebody to look, the worst first."""
+"""States that need attention, the worst first."""
 STATES = (*UNHEALTHY, "working", "looking", "idle", "unknown")
 
 
@@ -366,7 +366,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What is looked at."""
+    """Names of the group, its topics and the cluster."""
 
     group: str
     input: str
@@ -390,10 +390,10 @@ class View:
     tail: int
 
     def unhealthy(self) -> list[Row]:
-        """The partitions that want somebody to look, the worst first."""
+        """The partitions that need attention, the worst first."""
         return sorted((row for row in self.rows if row.state in UNHEALTHY), key=lambda row: UNHEALTHY.index(row.state))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """What a page that is open can't change by itself: which partitions there are."""
+        """The partitions; an open page has to reload when they change."""
         return tuple(row.partition for row in self.rows)

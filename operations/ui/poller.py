@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 @dataclass(frozen=True, slots=True)
 class LiveSettings:
     """
-    What to look at, and how often.
+    What to poll, and how often.
 
     ``run`` names cluster, topics and group; ``statuses`` are addresses of running programs' `/status`; ``tail`` is how
     many offsets of each output partition are drawn; ``patience_s`` is what one question may take.
@@ -188,7 +188,7 @@ class PollGroup:
         proofs = ProofSource(settings.proof or last, optional=settings.proof is None)
         self._proof: Poller[Proof | None] = Poller("proof", proofs.ask, _PROOF_EVERY_S, patience_s)
         self._preflight: Poller[list[Finding]] = Poller(
-            "preflight", lambda _deadline: preflight.look(run), _PREFLIGHT_EVERY_S, _PREFLIGHT_PATIENCE_S
+            "preflight", lambda _deadline: preflight.all_findings(run), _PREFLIGHT_EVERY_S, _PREFLIGHT_PATIENCE_S
         )
         self._memory = ViewHistory()
 
@@ -196,7 +196,7 @@ class PollGroup:
         pollers: list[Poller[Any]] = [self._flow, self._tail, self._preflight, *self._statuses, self._proof]
         return pollers if self._own is None else [*pollers, self._own]
 
-    def _told(self) -> tuple[PollResult[Status], ...]:
+    def _status_answers(self) -> tuple[PollResult[Status], ...]:
         """What running programs told; the one on this machine only where there is one."""
         if self._own is None:
             return tuple(status.answer for status in self._statuses)
@@ -208,7 +208,7 @@ class PollGroup:
         answers = PollResults(
             self._flow.answer,
             self._tail.answer,
-            self._told(),
+            self._status_answers(),
             self._proof.answer,
             self._preflight.answer,
         )

@@ -150,7 +150,7 @@ class InputSource:
         if self._observer is None:
             run = self._run
             self._observer = Observer(run.connection, run.input, run.group, _EXACT, ages=self._ages)
-        snapshots = tuple(self._observer.look(deadline))
+        snapshots = tuple(self._observer.snapshot(deadline))
         return InputSnapshot(int(time.time() * 1000), snapshots, self._observer.unavailable)
 
     def close(self) -> None:
@@ -231,7 +231,9 @@ def _missing(strip: Strip, last: int, batches: list[tuple[RawBatch, memoryview]]
         if batch.producer_id in cut and batch.transactional:
             first.setdefault(batch.producer_id, batch)
     # A marker alone tells nothing of how much it ends; other writers' records may lie in between.
-    return max((last if one.control else 2 * one.base_sequence for one in first.values()), default=0)
+    return max(
+        (last if first_batch.control else 2 * first_batch.base_sequence for first_batch in first.values()), default=0
+    )
 
 
 class StatusSource:

@@ -108,9 +108,9 @@ class _Below:
     records: int = 0
     sources: Callable[[], Sources | None] | None = None
 
-    def told(self) -> BeforeWindow:
-        found = self.sources() if self.sources is not None else None
-        return BeforeWindow(self.records, self.whole, None if found is None else found[0])
+    def result(self) -> BeforeWindow:
+        read = self.sources() if self.sources is not None else None
+        return BeforeWindow(self.records, self.whole, None if read is None else read[0])
 
 
 class RunBuilder:
@@ -178,7 +178,7 @@ class RunBuilder:
         self.runs.append(run)
         if batch.transactional:
             if batch.producer_id not in self._open:
-                run.earlier = self._below.pop(batch.producer_id).told()
+                run.earlier = self._below.pop(batch.producer_id).result()
             self._open.setdefault(batch.producer_id, []).append(run)
             ends = sources()
             run.first, run.last = ends or (None, None)
@@ -199,7 +199,7 @@ class RunBuilder:
             writer = (batch.producer_id, batch.producer_epoch)
             run = Run(batch.base_offset, batch.last_offset + 1, marker, *writer, 1, batch.max_timestamp)
             if not ended:
-                run.earlier = BeforeWindow(whole=known) if below is None else below.told()
+                run.earlier = BeforeWindow(whole=known) if below is None else below.result()
             self.runs.append(run)
 
     def _close(self, run: Run) -> None:
@@ -210,8 +210,8 @@ class RunBuilder:
 
     def finish(self) -> list[Run]:
         """The runs in offset order, those of transactions without an end included."""
-        for some in self._open.values():
-            for run in some:
+        for open_runs in self._open.values():
+            for run in open_runs:
                 self._close(run)
         return self.runs
 

@@ -86,7 +86,7 @@ def document(xray: Xray) -> dict[str, Any]:
         "taken": labels.date(xray.taken_ms),
         "group": xray.group,
         "strips": [{"role": xray.role(strip), **_strip(strip)} for strip in xray.strips],
-        "steps": [{"at_ms": event.at_ms, "step": event.name, "partition": event.partition} for event in xray.told],
+        "steps": [{"at_ms": event.at_ms, "step": event.name, "partition": event.partition} for event in xray.events],
         "unavailable": list(xray.unavailable),
     }
 
@@ -121,7 +121,7 @@ def _bin(column: Column) -> dict[str, Any]:
         "producer_id": writers.producer_id,
         "epochs": writers.epochs,
         "source_partitions": writers.partitions,
-        "source": writers.source and [_place(at) for at in writers.source],
+        "source": writers.source and [_place(end) for end in writers.source],
     }
 
 

@@ -112,7 +112,7 @@ def assign_write_times(runs: Sequence[Run], now_ms: int, attempts: Iterable[Atte
     a batch is not older than the marker before it nor younger than the one behind it; a journal's flush says it best.
     """
     by_source: defaultdict[tuple[str, int], list[Attempt]] = defaultdict(list)
-    for attempt in sorted(attempts, key=lambda one: one.began_ms):
+    for attempt in sorted(attempts, key=lambda attempt: attempt.began_ms):
         by_source[attempt.topic, attempt.partition].append(attempt)
     lowest = 0
     for run in runs:
@@ -229,7 +229,7 @@ class Xray:
     group: str
     bootstrap: str
     taken_ms: int
-    told: tuple[TimelineEvent, ...] = ()
+    events: tuple[TimelineEvent, ...] = ()
     unavailable: tuple[str, ...] = ()
 
     def role(self, strip: Strip) -> str:

@@ -1,4 +1,4 @@
-"""Many cells, on one cluster after another or on several at once; results as they come, taken up after a break."""
+"""Run many cells, one after another or on several clusters at once; results are kept, and a campaign can be resumed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Plan:
 
     cells: Sequence[Cell]
     seeds: Sequence[int]
-    terms: RunSettings
+    settings: RunSettings
     command: str
     bootstrap: str | None = None
     resume: bool = False
@@ -55,8 +55,8 @@ class Plan:
 
 
 def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable[[Result], None]) -> list[Result]:
-    """Run what is not finished yet; the whole is written at the end, also at an early one."""
-    folder = plan.terms.folder
+    """Run the cells that are not finished yet; write the results file at the end, also when the campaign is stopped."""
+    folder = plan.settings.folder
     folder.mkdir(parents=True, exist_ok=True)
     if not plan.resume:
         (folder / results.LINES).unlink(missing_ok=True)
@@ -78,7 +78,7 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
     finally:
         todo.left.clear()
         for lane in lanes:
-            lane.stand.close()
+            lane.clusters.close()
         results.write_whole(folder, _campaign_metadata(plan, began, time.monotonic() - clock), done)
     for lane in lanes:
         if lane.error is not None:
@@ -87,7 +87,7 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
 
 
 class _CellQueue:
-    """What is left, taken from both ends; what is done, and who is told."""
+    """The cells left to run, taken from both ends, and the results; thread-safe."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class _CellQueue:
 
     def finish(self, result: Result) -> None:
         with self._lock:
-            results.append(self.plan.terms.folder, result)
+            results.append(self.plan.settings.folder, result)
             self.done.append(result)
             self._ends(result)
 
@@ -127,7 +127,7 @@ class _Lane(threading.Thread):
 
     def __init__(self, todo: _CellQueue, number: int) -> None:
         super().__init__(name=f"lane {number}", daemon=True)
-        self.stand = _LaneCluster(todo.plan.bootstrap)
+        self.clusters = _LaneCluster(todo.plan.bootstrap)
         self.error: BaseException | None = None
         self._todo, self._from_the_end = todo, number % 2 == 1
 
@@ -135,19 +135,21 @@ class _Lane(threading.Thread):
         try:
             while (taken := self._todo.take(last=self._from_the_end)) is not None:
                 cell, seed = taken
-                cluster = ExternalCluster("") if cell.not_applicable else self.stand.cluster()
-                result = replace(run(cell, seed, cluster, self._todo.plan.terms), **asdict(_made_with(self._todo.plan)))
-                self.stand.after(result)
+                cluster = ExternalCluster("") if cell.not_applicable else self.clusters.cluster()
+                result = replace(
+                    run(cell, seed, cluster, self._todo.plan.settings), **asdict(_made_with(self._todo.plan))
+                )
+                self.clusters.after(result)
                 self._todo.finish(result)
         except BaseException as error:  # noqa: BLE001 - raised again where the campaign is waited for
             self.error = error
             self._todo.left.clear()
         finally:
-            self.stand.close()
+            self.clusters.close()
 
 
 class _LaneCluster:
-    """The cluster that a lane's cells share; a new one when the last cell left doubts about it."""
+    """The cluster that a lane's cells share; a new one after a cell that did not end as expected."""
 
     def __init__(self, bootstrap: str | None) -> None:
         self._foreign = None if bootstrap is None else ExternalCluster(bootstrap)
@@ -163,12 +165,12 @@ class _LaneCluster:
         return self._own
 
     def after(self, result: Result) -> None:
-        """Cells that ended otherwise than they should may have left the brokers in any state."""
+        """Drop the cluster after a cell that did not end as expected: its brokers may be in any state."""
         if not result.as_expected:
             self.close()
 
     def close(self) -> None:
-        """Also from another thread, while a cell is at work there."""
+        """End the cluster; may be called from another thread while a cell uses it."""
         own, self._own = self._own, None
         home, self._home = self._home, None
         if own is not None:
@@ -184,7 +186,7 @@ def _campaign_metadata(plan: Plan, began: datetime, seconds: float) -> dict[str,
 def campaign_metadata(
     command: str, began: datetime, seconds: float, seeds: Sequence[int], made_with: MadeWith
 ) -> dict[str, object]:
-    """What stands around results: how they were made, where, and with what."""
+    """Metadata of a results file: command, time, machine, versions."""
     return {
         "command": command,
         "began": began.isoformat(timespec="seconds"),
@@ -200,4 +202,4 @@ def _memory_gib() -> int:
 
 
 def _made_with(plan: Plan) -> MadeWith:
-    return MadeWith.now(our_program=plan.terms.program == WRITER, our_brokers=plan.bootstrap is None)
+    return MadeWith.now(our_program=plan.settings.program == WRITER, our_brokers=plan.bootstrap is None)

@@ -69,7 +69,12 @@ class CellTable(list[Cell]):
     """
     The cells of one module, in order; called, it is the decorator that adds a cell for a play.
 
-    ``defaults`` are fields that all of them have unless a call says otherwise.
+    ``defaults`` are fields that all of them have unless a call says otherwise::
+
+        CELLS = CellTable(path="spark", needs={Need.SPARK}, limit_s=1500.0)
+
+        @CELLS("F06-executor", "SIGKILL", "executor JVM", needed={"kills": 1}, bound_s=30.0)
+        def executor_killed(stage: CellEnvironment) -> None: ...
     """
 
     def __init__(self, **defaults: Any) -> None:

@@ -1,4 +1,4 @@
-"""The brokers that a campaign breaks: a sandbox, worked by its commands; or somebody else's, which stay whole."""
+"""The brokers of a campaign: a sandbox, broken by its own commands, or an external cluster, which is never broken."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _INTERNAL = (cluster_admin.OFFSETS, cluster_admin.TRANSACTIONS)
 
 
 class ExternalCluster:
-    """A cluster that is not ours to break; cells that would are inconclusive there."""
+    """A cluster that is never broken; cells that need to break brokers are inconclusive there."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -53,10 +53,10 @@ class ExternalCluster:
         return admin(self.connection)
 
     def make_whole(self, deadline: Deadline, topics: Sequence[str] = ()) -> None:
-        """Nothing was broken."""
+        """Do nothing: an external cluster is never broken."""
 
     def close(self) -> None:
-        """It is not ours to end."""
+        """Do nothing: an external cluster keeps running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Sandbox(ExternalCluster):
 
     @property
     def connection(self) -> Connection:
-        """As one who may do everything."""
+        """A connection with all rights."""
         if self._secure is None:
             return Connection(self.bootstrap)
         config = load(self.client_config("admin"))
@@ -110,11 +110,11 @@ class Sandbox(ExternalCluster):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What programs beside the one under test are told, so that they are let in."""
+        """Environment of the programs beside the one under test: their credentials."""
         return {} if self._secure is None else {CLIENT_CONFIG: str(self.client_config("admin"))}
 
     def client_config(self, user: str) -> Path:
-        """Who ``user`` is to a secure cluster: a file for `--client-config`."""
+        """The `--client-config` file of ``user`` of a secure cluster."""
         if self._secure is None:
             raise Refused("this sandbox asks nobody who is there")
         return Path(self._secure["client_configs"][user])
@@ -187,7 +187,7 @@ class Sandbox(ExternalCluster):
 
     def make_whole(self, deadline: Deadline, topics: Sequence[str] = ()) -> None:
         """
-        Mend everything, whatever was broken, and wait until each replica of ``topics`` and Kafka's own is in sync.
+        Heal everything, and wait until each replica of ``topics`` and of Kafka's own topics is in sync.
 
         Raises:
             DeadlineExceeded: it did not become whole.

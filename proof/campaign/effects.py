@@ -1,4 +1,4 @@
-"""What a fault did, as brokers and journals tell it: a cell that counted the blow alone would show nothing."""
+"""The effects of a fault, from brokers and journals: a cell that counted only its own action would show nothing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def caught_open(
 
 
 def signal_all(processes: Iterable[psutil.Process], *, stop: bool) -> None:
-    """SIGSTOP or SIGCONT; to whoever is gone it is nothing."""
+    """SIGSTOP or SIGCONT to processes; those that have ended are passed over."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             if stop:
@@ -77,7 +77,7 @@ def tree(*roots: psutil.Process) -> list[psutil.Process]:
 
 
 def _open_of(stage: CellEnvironment, pids: Collection[int]) -> set[int]:
-    """The brokers are asked only when the journals say that it is worth it."""
+    """Ask the brokers for open transactions, if the journals know of any."""
     stage.journals.look()
     begun = {p for pid in pids for p in open_ranges(stage.journals.entries, Kill(time.time(), pid))}
     if not begun:
@@ -174,7 +174,7 @@ def _connections(process: psutil.Process, ports: set[int]) -> set[tuple[int, int
 
 
 class LeaseObserver(threading.Thread):
-    """Looks at the writers that run, time after time; ``seen`` are those that were caught with a holder."""
+    """Polls the running writers; ``seen`` are those that had a lease holder."""
 
     def __init__(self, writers: Callable[[], Sequence[Program]]) -> None:
         super().__init__(name="witness", daemon=True)

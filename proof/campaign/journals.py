@@ -1,4 +1,4 @@
-"""What programs wrote down, and the times worked out from it."""
+"""The journals of a cell's programs, and recovery and stall times computed from them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Journals:
         return entries(self.folder)
 
     def look(self) -> list[Entry]:
-        """The whole lines that are new, each file in its order."""
+        """Read the complete lines that are new, file by file."""
         fresh: list[Entry] = []
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             begin = self._read.get(path, 0)
@@ -47,7 +47,7 @@ class Journals:
         return fresh
 
     def forget(self) -> None:
-        """Keep none of the lines so far: an hour of mixtures writes half a gigabyte of them."""
+        """Drop the lines read so far: an hour of mixtures writes half a gigabyte of them."""
         self.look()
         self.entries.clear()
 
@@ -120,7 +120,7 @@ def stalls(entries: Iterable[Entry], kills: Collection[Kill]) -> list[float]:
                 held[place] = entry.at
     seconds = []
     for kill in kills:
-        last = max((at for (held_by, *_), at in held.items() if held_by == kill and at < math.inf), default=None)
+        last = max((read for (by, *_), read in held.items() if by == kill and read < math.inf), default=None)
         if last is not None and not any(kill.at < moment < last for moment in moments):
             seconds.append(last - kill.at)
     return seconds

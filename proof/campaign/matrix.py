@@ -26,6 +26,7 @@ from proof.campaign.cells import (
     payload,
     receiver,
     spark,
+    standalone,
     totals,
     wire,
     writer,
@@ -33,7 +34,7 @@ from proof.campaign.cells import (
 from proof.campaign.effects import HOLDERS
 
 THEMES: Sequence[ModuleType] = (
-    *(writer, wire, broker, kafka, payload, spark, ledger, receiver, totals, claims, access, mixture),
+    *(writer, wire, broker, kafka, payload, spark, standalone, ledger, receiver, totals, claims, access, mixture),
 )
 SPARK = "-spark"
 ONE_READER = {

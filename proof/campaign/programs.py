@@ -1,4 +1,4 @@
-"""The programs that a campaign starts and watches."""
+"""Processes that a campaign starts, and what they parse."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.S
 
 
 class ProgramFailedError(BrewError):
-    """A program of the campaign ended otherwise than it should; tells nothing about the promise."""
+    """A program of the campaign itself failed; says nothing about the pipeline."""
 
 
 class Program:
-    """A running program; its words go to files, and it ends when the campaign does."""
+    """A running process; its output goes to files, and it ends with the campaign."""
 
     def __init__(
         self, command: Sequence[str], name: str, folder: Path, environment: Mapping[str, str] | None = None
@@ -74,7 +74,7 @@ class Program:
 
     @property
     def crash(self) -> str | None:
-        """The signal that a fault of its own ended it with, if one did: nobody here sends those."""
+        """The signal of a crash of its own (SIGSEGV and the like, which the campaign never sends); None without one."""
         code = self.code() or 0
         if -code not in _FAULTS or (self._aborted and -code == signal.SIGABRT):
             return None
@@ -107,7 +107,7 @@ class Program:
         return self._out.read_text(errors="replace")
 
     def said(self) -> str:
-        """All that it wrote, to either stream."""
+        """Its output on both streams."""
         return self.printed() + self._err.read_text(errors="replace")
 
     def last_words(self) -> str:
@@ -161,7 +161,7 @@ class Programs:
         return [program for program in self._started if program.code() is None]
 
     def python(self, name: str, *words: str) -> Program:
-        """`python -m words...` of this house."""
+        """Start `python -m words...`."""
         return self.start(name, sys.executable, "-m", *words)
 
     def __enter__(self) -> Self:
@@ -186,7 +186,7 @@ _SUFFIX = ".parsed"
 
 
 def digest(document: bytes) -> bytes:
-    """What is kept of a document: 16 bytes."""
+    """A 16-byte hash of a document."""
     return hashlib.blake2b(document, digest_size=_SIZE).digest()
 
 
@@ -221,11 +221,11 @@ def watch(folder: str) -> None:
         return os.open(Path(folder) / f"{pid}{_SUFFIX}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def watched(loads: Callable[..., Any]) -> Callable[..., Any]:
-        def told(document: Any, **options: Any) -> Any:
+        def recorded(document: Any, **options: Any) -> Any:
             text = document.encode("utf-8", "surrogatepass") if isinstance(document, str) else bytes(document)
             os.write(file(os.getpid()), digest(text))
             return loads(document, **options)
 
-        return told
+        return recorded
 
     orjson.loads, json.loads = watched(orjson.loads), watched(json.loads)

@@ -54,7 +54,7 @@ class Result:
 
 
 def p95(values: Sequence[float]) -> float:
-    """The smallest value that 95 of 100 do not exceed."""
+    """The 95th percentile, nearest rank."""
     return sorted(values)[math.ceil(_PERCENTILE * len(values)) - 1]
 
 
@@ -122,6 +122,6 @@ class Names:
         return [self.input, self.output, self.dead_letter]
 
     def options(self) -> list[str]:
-        """The same words for the pipeline and for the checker."""
+        """Options that name them, the same for the pipeline and the checker."""
         named = [("--input", self.input), ("--output", self.output), ("--dead-letter", self.dead_letter)]
         return [word for pair in [*named, ("--group", self.group)] for word in pair]

@@ -53,18 +53,20 @@ class RunSettings:
     slack: float = 1.0
 
 
-def run(cell: Cell, seed: int, cluster: ExternalCluster, terms: RunSettings) -> Result:
+def run(cell: Cell, seed: int, cluster: ExternalCluster, settings: RunSettings) -> Result:
     """Run a cell; artefacts stay in the folder of the cell unless it is proven."""
-    began, clock = datetime.now(UTC), Deadline(cell.limit_s * terms.slack)
+    began, clock = datetime.now(UTC), Deadline(cell.limit_s * settings.slack)
     if cell.experiment is not None:
         cluster.make_whole(Deadline(_WHOLE_S))
-        return Result(**{**cell.experiment(cluster.bootstrap, seed, terms.kills), "cell": cell.name})
-    folder = terms.folder / f"{cell.name}-{seed}"
+        return Result(**{**cell.experiment(cluster.bootstrap, seed, settings.kills), "cell": cell.name})
+    folder = settings.folder / f"{cell.name}-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with Programs(folder) as programs:
-        stage = CellEnvironment(cell, seed, cluster, folder, programs, clock, kills=terms.kills, program=terms.program)
-        stage.minutes, stage.slack = terms.minutes, terms.slack
+        stage = CellEnvironment(
+            cell, seed, cluster, folder, programs, clock, kills=settings.kills, program=settings.program
+        )
+        stage.minutes, stage.slack = settings.minutes, settings.slack
         judged = Judgement()
         lacking = [need.value for need in sorted(cell.needs) if cluster.lacks(need)]
         if cell.not_applicable:
@@ -73,10 +75,10 @@ def run(cell: Cell, seed: int, cluster: ExternalCluster, terms: RunSettings) -> 
         elif lacking:
             judged.doubts.append(f"not run here: it needs {', '.join(lacking)}")
         else:
-            with _Watchdog(cell.limit_s * terms.slack + 2 * _WHOLE_S, programs), _own_cluster(cell, stage):
+            with _Watchdog(cell.limit_s * settings.slack + 2 * _WHOLE_S, programs), _own_cluster(cell, stage):
                 _play(stage, judged)
     result = _result(stage, judged, began)
-    if result.verdict == PROVEN and not terms.keep:
+    if result.verdict == PROVEN and not settings.keep:
         shutil.rmtree(folder, ignore_errors=True)
     return result
 
@@ -98,7 +100,7 @@ def _own_cluster(cell: Cell, stage: CellEnvironment) -> Iterator[None]:
 
 
 def _play(stage: CellEnvironment, judged: Judgement) -> None:
-    """The acts of a cell; each later one is tried whatever became of the earlier ones."""
+    """Run the phases of a cell; later ones run even if earlier ones failed."""
     opened = _run_phase(lambda: _open(stage), judged)
     played = opened and _run_phase(lambda: break_it(stage), judged)
     if opened and not played:
@@ -129,7 +131,7 @@ def _open(stage: CellEnvironment) -> None:
 
 
 def break_it(stage: CellEnvironment) -> None:
-    """The cell's play; over the direct reader it counts the writers that were seen with what only that one has."""
+    """Run the cell's play; over the direct reader, count the writers that were seen with a lease holder."""
     if stage.cell.reader != DIRECT:
         stage.cell.play(stage)
         return
@@ -149,7 +151,7 @@ def _close(stage: CellEnvironment) -> None:
 
 
 def _run_phase(call: Callable[[], None], judged: Judgement) -> bool:
-    """One act; a stall is the program's fault, anything else foreseen is the campaign's and leaves a doubt."""
+    """Run one phase; a stall is an anomaly of the program under test, any other error leaves a doubt."""
     try:
         call()
     except StalledError as error:
@@ -209,7 +211,7 @@ _VERDICTS = (ExitCode.DONE, ExitCode.VIOLATION, ExitCode.REFUSED)
 
 @dataclass
 class Judgement:
-    """What is known of a cell so far; anomalies outweigh doubts."""
+    """Anomalies, doubts and counts of a cell; anomalies outweigh doubts."""
 
     anomalies: list[Mapping[str, Any]] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
@@ -220,7 +222,7 @@ class Judgement:
         return VIOLATED if self.anomalies else INCONCLUSIVE if self.doubts else PROVEN
 
     def stalled(self, evidence: str) -> None:
-        """Something that had to go on did not, or too late."""
+        """Add a stall: something did not continue, or too late."""
         self.anomalies.append({"name": "stall", "evidence": evidence})
 
 
@@ -250,7 +252,7 @@ def check(stage: CellEnvironment, judged: Judgement, *, settled: bool) -> None:
 
 
 def count(stage: CellEnvironment, judged: Judgement) -> None:
-    """What the journals and the logs' markers tell; `fired` gets what happened without anybody's hand."""
+    """Add counts from journals and logs; `fired` gets fences and aborted records."""
     seen = Counter(kind for entry in stage.journals for kind in kinds(entry))
     aborted = 0
     try:
@@ -292,7 +294,7 @@ def needed_of(stage: CellEnvironment) -> dict[str, int]:
 
 
 def kinds(entry: Entry) -> Iterator[str]:
-    """What a journal's line counts as."""
+    """What a journal entry counts as."""
     if is_commit(entry):
         yield "committed"
     if entry.step is Step.BEGIN and entry.phase is Phase.DONE:

@@ -1,4 +1,4 @@
-"""What a cell acts on: fresh topics and group, writers and readers as processes, their journals, the cluster."""
+"""The environment of a cell: fresh topics and group, writers and readers as processes, their journals, the cluster."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TIMEOUT_S = 120.0
 
 
 class StalledError(BrewError):
-    """What had to go on did not, within the cell's time: a finding about the program under test."""
+    """The program under test did not continue in time: a finding."""
 
 
 class Feeder(threading.Thread):
@@ -138,7 +138,7 @@ class CellEnvironment:
 
     @property
     def bound_s(self) -> float | None:
-        """The cell's bound on recoveries, as this machine is given it."""
+        """The cell's bound on recoveries, times the slack."""
         return None if self.cell.bound_s is None else self.cell.bound_s * self.slack
 
     @property
@@ -246,7 +246,7 @@ class CellEnvironment:
         return self._writers
 
     def crashes(self) -> list[str]:
-        """Writers that a fault of their own ended, and how."""
+        """Writers that crashed by themselves, and how."""
         return [crash for program in self._writers if (crash := program.crash) is not None]
 
     def stop_writers(self) -> None:
@@ -269,7 +269,7 @@ class CellEnvironment:
                 self.stop(program)
 
     def drain(self, *options: str) -> None:
-        """Let one more writer do what is left; it ends by itself, with 0."""
+        """Run one more writer until the input is drained; it has to exit with 0."""
         program = self.writer("--patience", "60", *options, name="drain")
         if (code := program.wait(self.deadline)) != 0:
             raise StalledError(f"the last writer could not drain the input (exit {code}): {program.last_words()}")
@@ -323,7 +323,7 @@ class CellEnvironment:
             time.sleep(_POLL_S)
 
     def pause(self, seconds: float) -> None:
-        """Let the fault work for a while; the cell's time bounds it."""
+        """Wait while the fault lasts, within the cell's time."""
         time.sleep(min(seconds, self.deadline.remaining_s()))
 
     def commits(self) -> int:
@@ -365,7 +365,7 @@ class CellEnvironment:
         return cluster_admin.leaders(client, topic, deadline)[self.partition]
 
     def forget(self) -> None:
-        """Remove the cell's topics and group, so that the next cells find their brokers as these did."""
+        """Delete the cell's topics and group."""
         with contextlib.suppress(BrewError):
             cluster_admin.delete_topics(self.cluster.admin, self.names.topics(), Deadline(_ASK_S))
             cluster_admin.delete_group(self.cluster.connection, self.names.group, Deadline(_ASK_S))

@@ -1,1 +1,1 @@
-"""The rooms of the checker: pure folds over logs, the group's commits, and what processes wrote down."""
+"""The checker: pure folds over logs, the group's commits, and journals."""

@@ -18,6 +18,7 @@ from proof.checking.input_partition import BrokerFacts, InputPartition, Layout, 
 from proof.checking.journals import Acknowledged
 from proof.checking.positions import OffsetLog, Positions
 from proof.checking.transactions import Attempt, Endings, RawLog
+from proof.checking.transformed import Oracle, TransformComparison
 from proof.findings import Findings, Name, Report, Tally, own_doubts
 
 __all__ = ["BrokerFacts", "Checker", "Record"]
@@ -28,24 +29,28 @@ _partition = itemgetter(0)
 class Checker:
     """A fold over three logs; ask for the report once all of them have ended."""
 
-    def __init__(self, facts: BrokerFacts, acknowledged: Acknowledged | None = None) -> None:
+    def __init__(
+        self, facts: BrokerFacts, acknowledged: Acknowledged | None = None, oracle: Oracle | None = None
+    ) -> None:
+        """``oracle``: the function that made the outputs; None where orders were enriched."""
         self._facts = facts
         self._acknowledged = acknowledged or Acknowledged((), facts.input)
         self.found = Findings()
         self.endings = Endings(self.found, facts.healed_ms)
-        self._downstream = {facts.output: 0, facts.dead_letter: 0}
+        self._downstream = dict.fromkeys((*facts.outputs, facts.dead_letter), 0)
         self._lanes = {p: InputPartition(log.first) for p, log in facts.logs.items()}
         self._positions = {
             p: Positions(facts.input, p, lane, self.found, self.endings.both) for p, lane in self._lanes.items()
         }
         self.offsets = OffsetLog(self._positions, self.found, self.endings, strict=facts.strict)
         self._streams: dict[tuple[str, int], Stream] = {}
-        self._compared = Comparison(facts, self.found, self._lanes)
+        self._transformed = None if oracle is None else TransformComparison(facts, self.found, self._lanes, oracle)
+        self._compared = self._transformed or Comparison(facts, self.found, self._lanes)
         self._offsets_ahead()
 
     @property
     def in_flight(self) -> int:
-        """Records that wait for their other half."""
+        """Number of records that wait for their counterpart."""
         return sum(map(len, self._lanes.values()))
 
     @property
@@ -86,9 +91,9 @@ class Checker:
         """Take in visible records of the input."""
         self._compared.take_inputs(records)
 
-    def output(self, records: Iterable[Row]) -> None:
-        """Take in visible records of the output."""
-        self._take(self._facts.output, records)
+    def output(self, records: Iterable[Row], topic: str | None = None) -> None:
+        """Take in visible records of the output, or of ``topic``, another output."""
+        self._take(topic or self._facts.output, records)
 
     def dead_letters(self, records: Iterable[Row]) -> None:
         """Take in visible records of the dead-letter topic."""
@@ -109,7 +114,7 @@ class Checker:
         self._compared.downstream_ended()
 
     def _transactions_ended(self) -> None:
-        """What only the whole of the logs can tell."""
+        """Judge what needs the whole logs: open transactions, torn ranges."""
         for stream in self._streams.values():
             for attempt in stream.ended():
                 self._open(attempt)
@@ -126,7 +131,7 @@ class Checker:
             self.found.say(Name.HANGING, attempt.place, evidence, attempt.key)
 
     def _stuck(self) -> None:
-        """After a run has settled nothing may hold back a last stable offset."""
+        """Report transactions that hold back a last stable offset after the run has settled."""
         told = {(one.topic, one.partition) for one in self.found.first() if one.name is Name.HANGING}
         logs = {**(self._facts.downstream or {}), self._facts.input: self._facts.logs}
         for topic, partitions in logs.items():
@@ -136,7 +141,7 @@ class Checker:
                     self.found.say(Name.HANGING, (topic, partition, log.last_stable), evidence)
 
     def _lost_commits(self) -> None:
-        """What a writer was told is committed, and is not there."""
+        """Report records whose commit was acknowledged and that are missing."""
         told = set()
         for partition, lost in self._compared.lost.items():
             for offset in lost:
@@ -160,11 +165,17 @@ class Checker:
         self.offsets.compare(self._facts.committed)
 
     @property
+    def _outputs(self) -> int:
+        return sum(self._downstream[topic] for topic in self._facts.outputs)
+
+    @property
     def counts(self) -> dict[str, int]:
         """What a campaign holds its demands against."""
         told = ("committed_transactions", "aborted_transactions", "aborted_records", "fences", "open_transactions")
-        counts = {"inputs": self._compared.inputs, "outputs": self._downstream[self._facts.output]}
+        counts = {"inputs": self._compared.inputs, "outputs": self._outputs}
         counts["dead_letters"] = self._downstream[self._facts.dead_letter]
+        if self._transformed is not None:
+            counts |= self._transformed.counts
         if self._facts.profiles is not None:
             counts |= self._facts.profiles.counts
         return counts | {name: self.endings.counts[name] for name in told}
@@ -175,13 +186,16 @@ class Checker:
         findings = self.found.first()
         tally = Tally(compared.inputs, compared.backlog, compared.unverifiable)
         doubts = own_doubts(self._facts.input, self._facts.logs, self._facts.committed, tally)
+        if self._transformed is not None:
+            doubts += self._transformed.doubts
+            notes = [*notes, *self._transformed.notes]
         if self._facts.doubts and Name.LOST in totals:
             lost = totals.pop(Name.LOST)
             findings = [finding for finding in findings if finding.name is not Name.LOST]
             doubts.append(f"{lost} inputs have not come out, which the following may explain")
         return Report(
             inputs=compared.inputs,
-            outputs=self._downstream[self._facts.output],
+            outputs=self._outputs,
             dead_letters=self._downstream[self._facts.dead_letter],
             backlog=compared.backlog,
             unverifiable=compared.unverifiable,

@@ -1,4 +1,4 @@
-"""Compare each input record with what came of it; pure."""
+"""Compare each input record with its output or dead letter; pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Expected:
         self._source: Headers = [*source[:-1]]
 
     def is_exact_match(self, came: Row, out: Row) -> bool:
-        """True when ``out`` is surely right; False says nothing yet."""
+        """True when ``out`` is certainly right; False means that it needs a full comparison."""
         _, offset, key, value, headers, created = came
         _, _, out_key, out_value, out_headers, out_created = out
         return (
@@ -71,8 +71,8 @@ def wrong_output(came: Side, out: Side, source: SourcePosition, profiles: ByProf
     return wrong_enrichment(came.key, came.value, out.value)
 
 
-def wrong_dead_letter(came: Side, out: Side, source: SourcePosition) -> str | None:
-    """What is wrong with a rejected record; None when nothing is."""
+def wrong_letter_frame(came: Side, out: Side, source: SourcePosition) -> str | None:
+    """What is wrong with a rejected record apart from its reason; None when nothing is."""
     added = out.headers[len(came.headers) :]
     if out.headers[: len(came.headers)] != came.headers:
         return "the input's headers are not in front, unchanged"
@@ -80,12 +80,20 @@ def wrong_dead_letter(came: Side, out: Side, source: SourcePosition) -> str | No
         return "the source headers do not follow the input's"
     if out.key != came.key:
         return f"key is {out.key!r}, should be {came.key!r}"
-    found = dict(added)
+    if out.value != came.value and not _omitted(came, out, dict(added).get(ERROR_OMITTED)):
+        return "the value's bytes are not the input's"
+    return None
+
+
+def wrong_dead_letter(came: Side, out: Side, source: SourcePosition) -> str | None:
+    """What is wrong with a rejected order; None when nothing is."""
+    wrong = wrong_letter_frame(came, out, source)
+    if wrong is not None:
+        return wrong
+    found = dict(out.headers[len(came.headers) :])
     reason = (found.get(ERROR_REASON) or b"").decode("utf-8", "replace")
     if reason not in set(Reason):
         return f"reason {reason!r} is none of {', '.join(Reason)}"
-    if out.value != came.value and not _omitted(came, out, found.get(ERROR_OMITTED)):
-        return "the value's bytes are not the input's"
     return unjustified(Reason(reason), came.value)
 
 
@@ -98,7 +106,7 @@ _partition = itemgetter(0)
 
 
 class Comparison:
-    """Takes both sides in, in any interleaving; what was lost is known when all of both is in."""
+    """Compares inputs and outputs in any interleaving; lost inputs are known once both have ended."""
 
     def __init__(self, facts: BrokerFacts, found: Findings, lanes: dict[int, InputPartition]) -> None:
         self._facts, self._found, self._lanes = facts, found, lanes

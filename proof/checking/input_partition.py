@@ -56,7 +56,7 @@ class BrokerFacts:
     every transaction has had the time to end, ``strict`` that a producer epoch is good for one transaction.
     ``journals`` keeps what readers' journals are compared with: some bytes per run of visible records.
     ``healed_ms`` are the moments at which faults ended, as the brokers' clocks show them. ``profiles`` are asked for
-    tiers instead of the records' keys.
+    tiers instead of the records' keys. ``also_output`` are further output topics.
     """
 
     input: str
@@ -72,6 +72,12 @@ class BrokerFacts:
     journals: bool = False
     healed_ms: tuple[int, ...] = ()
     profiles: ByProfile | None = None
+    also_output: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """All topics that transformed records may be in."""
+        return (self.output, *self.also_output)
 
     def position(self, partition: int) -> int:
         """The committed offset, -1 without one."""

@@ -172,7 +172,7 @@ _RUN = "run"
 
 
 def check_fired(needed: Mapping[str, int], fired: Mapping[str, int], found: Findings) -> None:
-    """Each demanded count is reached, or the run shows nothing."""
+    """Report demanded counts that were not reached: such a run shows nothing."""
     for what, least in sorted(needed.items()):
         count = fired.get(what, 0)
         if count < least:
@@ -181,7 +181,7 @@ def check_fired(needed: Mapping[str, int], fired: Mapping[str, int], found: Find
 
 
 def check_stalls(first_commit_ms: Mapping[int, int | None], bound_s: float | None, found: Findings) -> None:
-    """The first commit after each heal came within the bound."""
+    """Report a first commit after a heal that came later than the bound."""
     if bound_s is None:
         return
     for healed, first in sorted(first_commit_ms.items()):
@@ -191,7 +191,7 @@ def check_stalls(first_commit_ms: Mapping[int, int | None], bound_s: float | Non
 
 
 def check_secrets(name: str, chunks: Iterable[bytes], canaries: Iterable[str], found: Findings) -> None:
-    """No canary stands in a file, given in chunks; the finding tells where, never the canary."""
+    """Report each canary in a file, given in chunks; the finding names the place, never the canary."""
     wanted = [canary.encode() for canary in canaries if canary]
     longest = max(map(len, wanted), default=0)
     tail, base = b"", 0

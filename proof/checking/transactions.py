@@ -62,7 +62,7 @@ class _Bits:
         return at < len(self._bits) and bool(self._bits[at] & 1 << bit)
 
     def add(self, epoch: int) -> bool:
-        """Put it in; False when it was there."""
+        """Add an epoch; False when it was known."""
         at, bit = divmod(epoch, 8)
         if at >= len(self._bits):
             self._bits.extend(bytes(at + 1 - len(self._bits)))
@@ -107,7 +107,7 @@ class Endings:
         return self._ended.setdefault((status, producer_id), _Bits())
 
     def both(self, key: Key) -> bool:
-        """It committed and aborted."""
+        """Whether this producer epoch both committed and aborted."""
         return all(key[1] in self._bits(status, key[0]) for status in (COMMIT, ABORT))
 
     def report(self) -> None:
@@ -195,5 +195,5 @@ class RawLog:
         self._found.say(Name.ABORTED_READ, (self.topic, self.partition, offset), evidence, attempt.key)
 
     def open(self) -> Iterable[Attempt]:
-        """What has not ended."""
+        """Transactions that have not ended."""
         return [attempt for some in self._open.values() for attempt in some]

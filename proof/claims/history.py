@@ -1,4 +1,4 @@
-"""A history of claims, and whether two owned a partition at once; pure."""
+"""The history of a claims log, and whether two members owned a partition at once; pure."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ class History:
 
     counts: Counter[str] = field(default_factory=Counter)
     next: int = 0
+    granted: dict[tuple[int, int], str] = field(default_factory=dict)
+    """(partition, token) -> client of every claim that was granted."""
+    seen: set[int] = field(default_factory=set)
     _clock: int = 0
     _now: dict[int, _Owner] = field(default_factory=dict)
     _changes: dict[int, list[tuple[int, str | None, int]]] = field(default_factory=dict)
@@ -56,6 +59,7 @@ class History:
         self.counts["snapshots"] += kind == "Snapshot"
         if partition is None:
             return
+        self.seen.add(partition)
         owner = self._now.get(partition)
         if kind == "ClaimingPartition":
             self._claim(partition, owner, message, offset, time_ms)
@@ -74,6 +78,7 @@ class History:
             return
         self.counts["grants"] += 1
         self.counts["takeovers"] += owner is not None and owner.client != message["client_id"]
+        self.granted[partition, offset] = message["client_id"]
         self._now[partition] = _Owner(message["client_id"], offset, time_ms, message["interval_ms"])
         self._changes.setdefault(partition, []).append((offset, message["client_id"], offset))
 
@@ -131,24 +136,15 @@ def owners(lines: Iterable[ClaimsRecord]) -> tuple[dict[tuple[int, int], str], d
 
     For logs in which nobody was silent for two intervals: an owner stays one until it releases with its own token.
     """
-    granted: dict[tuple[int, int], str] = {}
-    now: dict[int, tuple[str, int]] = {}
-    last: dict[int, str | None] = {}
+    history = History()
     for line in lines:
-        message = json.loads(line.value or b"{}")
-        partition, client = message.get("partition"), message.get("client_id")
-        if message.get("type") == "ClaimingPartition" and partition not in now:
-            now[partition] = (client, line.offset)
-            granted[partition, line.offset] = client
-        elif message.get("type") == "ReleasingPartition" and now.get(partition) == (client, message.get("token")):
-            del now[partition]
-        if partition is not None:
-            last[partition] = now[partition][0] if partition in now else None
-    return granted, last
+        history.add(line.offset, 0, line.value)
+    now = history.owners()
+    return history.granted, {partition: now.get(partition) for partition in history.seen}
 
 
 def broken(beliefs: Iterable[Belief], granted: dict[tuple[int, int], str]) -> list[str]:
-    """Beliefs that the log does not bear out: somebody else's, nobody's, or held twice."""
+    """Beliefs that contradict the log: claims granted to another member, to none, or twice."""
     found: list[str] = []
     seen: set[tuple[int, int]] = set()
     for belief in beliefs:

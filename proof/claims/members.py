@@ -30,7 +30,7 @@ _AGAIN_S = 0.2
 
 
 class _SkewedWriter:
-    """A producer whose records carry a time that is wrong by so much; the brokers are to take no notice."""
+    """A producer whose records carry a wrong time; the brokers must ignore it."""
 
     def __init__(self, inner: Any, skew_s: float) -> None:
         self._inner, self._skew_s = inner, skew_s
@@ -170,7 +170,7 @@ _INTERVAL_S = 60.0  # nobody gets stale while it waits for the others
 
 @dataclass
 class Races:
-    """What came of it: findings of the judge, and how long a round took until every partition was owned."""
+    """Results of the races: findings, and how long each round took until every partition was owned."""
 
     rounds: int
     claimants: int

@@ -1,4 +1,4 @@
-"""The commands that break things on purpose, and tell what came of it."""
+"""The commands that run the fault campaign, or one cell of it again."""
 
 from __future__ import annotations
 
@@ -97,9 +97,11 @@ def campaign(
     if as_list:
         _show(cells, as_json=as_json)
         return ExitCode.DONE
-    terms = RunSettings(out.resolve(), kills, _program(writer), keep=keep, minutes=minutes, slack=slack)
+    settings = RunSettings(out.resolve(), kills, _program(writer), keep=keep, minutes=minutes, slack=slack)
     command = shlex.join(["proof", *sys.argv[1:]])
-    plan = Plan(cells, seeds, terms, command, bootstrap, resume=resume, at_once=at_once, begin_within_s=begin_within_s)
+    plan = Plan(
+        cells, seeds, settings, command, bootstrap, resume=resume, at_once=at_once, begin_within_s=begin_within_s
+    )
     done = _run_campaign(plan, as_json=as_json)
     if left_out := plan.missing_in(done):
         click.echo(f"left out: {', '.join(left_out)}; --resume goes on with them", err=True)
@@ -127,8 +129,8 @@ def replay(
     """  # noqa: D301 - click's own mark
     chosen = matrix.named(cell)
     folder = out.resolve() / "replay"
-    terms = RunSettings(folder, kills, _program(writer), keep=True)
-    plan = Plan([chosen], [seed], terms, shlex.join(["proof", *sys.argv[1:]]), bootstrap)
+    settings = RunSettings(folder, kills, _program(writer), keep=True)
+    plan = Plan([chosen], [seed], settings, shlex.join(["proof", *sys.argv[1:]]), bootstrap)
     done = _run_campaign(plan, as_json=as_json)
     click.echo(f"logs and journals: {folder / f'{chosen.name}-{seed}'}", err=as_json)
     return _code(done)

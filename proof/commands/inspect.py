@@ -1,4 +1,4 @@
-"""Commands that look, read along and verify."""
+"""Commands that describe groups and logs, read topics, and verify."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _WIDE = 160
 
 
 def show(table: Table) -> None:
-    """On a terminal as wide as that; elsewhere wide enough to cut nothing off."""
+    """Print a table as wide as the terminal; elsewhere wide enough to cut nothing off."""
     Console(width=None if sys.stdout.isatty() else _WIDE).print(table)
 
 
@@ -209,6 +209,11 @@ _file = click.Path(path_type=Path, exists=True)
 @group_option
 @tiers_option
 @profiles_option
+@click.option(
+    "--transform", metavar="MODULE:FUNCTION", help="The run's own function, which is called again  [default: orders]"
+)
+@click.option("--also-output", multiple=True, metavar="TOPIC", help="A further output topic of it; repeatable.")
+@click.option("--py-files", multiple=True, metavar="FILE", help="A module, archive or wheel it is in; repeatable.")
 @click.option("--journals", type=_folder, metavar="DIR", help="What processes wrote down (--journal of each).")
 @click.option("--settled", is_flag=True, help="The run is over: a transaction that is still open is a violation.")
 @click.option("--strict/--no-strict", default=True, help="One transaction per producer epoch, as our pipeline does.")
@@ -225,20 +230,25 @@ _file = click.Path(path_type=Path, exists=True)
 @json_option
 def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
     """
-    Prove that every visible order came out exactly once, enriched, or on the dead-letter topic.
+    Prove that every visible record came out exactly once, transformed, or on the dead-letter topic.
 
-    Compares input, output and dead letters record by record below the group's committed offset, works the enrichment
-    out again, and follows every transaction through the raw logs. docs/PROTOCOL.md lists what it can find.
+    Compares input, output and dead letters record by record below the group's committed offset, calls --transform (or
+    works the enrichment of orders out) again, and follows every transaction through the raw logs. docs/PROTOCOL.md
+    lists what it can find.
     Exit codes: 0 proven, 1 violated, 3 could not tell.
 
     \b
     Examples:
       python -m proof verify
       python -m proof verify --input my.orders --output my.enriched --dead-letter my.dlq --group my-group --json
+      python -m proof verify --transform clicks:add_domain --input clicks --output clicks.enriched --group clicks
       python -m proof verify --tiers profiles --profiles-topic my.customers
       python -m proof verify --settled --journals journals/ --need aborted_records=1 --fired kills=10 --need kills=10
     """  # noqa: D301 - click's own mark
-    claim = PipelineUnderTest(*(options[name] for name in ("input", "output", "dead_letter", "group")))
+    places = [options[name] for name in ("input", "output", "dead_letter", "group", "also_output")]
+    claim = PipelineUnderTest(*places)
+    if options["transform"] is not None and options["tiers"] == Tiers.PROFILES:
+        raise UsageError("--transform and --tiers profiles are both set: only orders have tiers; unset one of them")
     asked = VerifyOptions(
         settled=options["settled"],
         strict=options["strict"],
@@ -250,6 +260,8 @@ def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
         canaries=options["canary"],
         artefacts=options["artefacts"],
         profiles=options["profiles_topic"] if options["tiers"] == Tiers.PROFILES else None,
+        transform=options["transform"],
+        py_files=options["py_files"],
     )
     began = time.monotonic()
     report = judge(connected(bootstrap), claim, Deadline(_VERIFY_ASK_S), asked)
@@ -274,8 +286,17 @@ def _counts(option: str, given: Iterable[str]) -> dict[str, int]:
 
 
 def _lines(report: Report, seconds: float) -> list[str]:
-    balance = "=" if report.inputs == report.outputs + report.dead_letters else "≠"
-    lines = [f"{report.inputs} inputs {balance} {report.outputs} outputs + {report.dead_letters} dead letters"]
+    counts = report.counts
+    if "transformed" in counts:
+        balanced = report.inputs == counts["transformed"] + report.dead_letters + counts["dropped"]
+        outputs = f"{counts['transformed']} transformed (into {report.outputs} outputs)"
+        dropped = f" + {counts['dropped']} dropped"
+    else:
+        balanced = report.inputs == report.outputs + report.dead_letters
+        outputs, dropped = f"{report.outputs} outputs", ""
+    lines = [
+        f"{report.inputs} inputs {'=' if balanced else '≠'} {outputs} + {report.dead_letters} dead letters{dropped}"
+    ]
     lines += [str(finding) for finding in report.findings]
     shown, total = len(report.findings), sum(report.totals.values())
     if shown < total:

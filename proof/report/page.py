@@ -12,7 +12,6 @@ from importlib.resources import files
 from typing import Any, ClassVar
 
 import jinja2
-import markupsafe
 
 from brew import html
 from proof.report.results import MATRIX, TITLES, Provenance, Result, Row, Section, Standing
@@ -111,10 +110,20 @@ class Axis:
 
 
 @cache
-def _template() -> jinja2.Template:
-    """Everything in the template is escaped, with hidden characters spelt out."""
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, finalize=_visible, keep_trailing_newline=True
+def _templates() -> jinja2.Environment:
+    environment = html.templates(
+        __package__,
+        axis_over=Axis.over,
+        titles=TITLES,
+        recoveries=Times.recoveries,
+        stalls=Times.stalls,
+        fired=_fired,
+        counted=_counted,
+        facts=_facts,
+        kept=_KEPT,
+        listed=_LISTED,
+        standings=tuple(Standing),
+        filters=[(value, _LABELS.get(value, value)) for value in ("all", *Standing, "not-run")],
     )
     environment.filters |= {
         "seconds": say_seconds,
@@ -122,26 +131,7 @@ def _template() -> jinja2.Template:
         "plain": lambda number: f"{number:g}",
         "suffixed": lambda text, suffix: text + suffix,
     }
-    environment.globals |= {
-        "axis_over": Axis.over,
-        "titles": TITLES,
-        "recoveries": Times.recoveries,
-        "stalls": Times.stalls,
-        "fired": _fired,
-        "counted": _counted,
-        "facts": _facts,
-        "kept": _KEPT,
-        "listed": _LISTED,
-        "standings": tuple(Standing),
-        "filters": [(value, _LABELS.get(value, value)) for value in ("all", *Standing, "not-run")],
-    }
-    return environment.from_string(_file("page.html"))
-
-
-def _visible(value: object) -> object:
-    if value is None or isinstance(value, markupsafe.Markup):
-        return value or ""
-    return html.visible(str(value))
+    return environment
 
 
 def _file(name: str) -> str:
@@ -155,26 +145,30 @@ def page(summary: Summary) -> str:
     counts = summary.cell_standings
     results = [result for cell in summary.cells for result in cell.results]
     by_standing = {standing: [cell for cell in summary.cells if cell.standing is standing] for standing in Standing}
-    body = _template().render(
-        summary=summary,
-        where=addresses(summary.cells),
-        lead=lead,
-        rest=rest[:1].upper() + rest[1:],
-        eyebrow=" · ".join(filter(None, ("Proof of exactly once", began[:16].replace("T", " ")))),
-        scope=_scope(summary),
-        seeds=", ".join(map(str, summary.seeds)) or "none",
-        tiles=[
-            *((str(standing), standing.label, counts[standing]) for standing in Standing),
-            ("idle", "rows not run", len(summary.rows_not_run)),
-        ],
-        to_look_at=[
-            (cell, _to_look_at(cell))
-            for standing in (Standing.VIOLATED, Standing.INCONCLUSIVE)
-            for cell in by_standing[standing]
-        ],
-        over_readers=any(result.path.startswith(("direct ", "connector ")) for result in results),
-        matrix=_matrix(summary),
-        parts=[(name, title, text, cells) for name, title, of, text in _PARTS if (cells := by_standing[of])],
+    body = (
+        _templates()
+        .get_template("page.html")
+        .render(
+            summary=summary,
+            where=addresses(summary.cells),
+            lead=lead,
+            rest=rest[:1].upper() + rest[1:],
+            eyebrow=" · ".join(filter(None, ("Proof of exactly once", began[:16].replace("T", " ")))),
+            scope=_scope(summary),
+            seeds=", ".join(map(str, summary.seeds)) or "none",
+            tiles=[
+                *((str(standing), standing.label, counts[standing]) for standing in Standing),
+                ("idle", "rows not run", len(summary.rows_not_run)),
+            ],
+            to_look_at=[
+                (cell, _to_look_at(cell))
+                for standing in (Standing.VIOLATED, Standing.INCONCLUSIVE)
+                for cell in by_standing[standing]
+            ],
+            over_readers=any(result.path.startswith(("direct ", "connector ")) for result in results),
+            matrix=_matrix(summary),
+            parts=[(name, title, text, cells) for name, title, of, text in _PARTS if (cells := by_standing[of])],
+        )
     )
     title = f"{summary.verdict.capitalize()} - proof of exactly once"
     return html.document(title, html.Markup(_file("page.css")), html.Markup(_file("page.js")), html.Markup(body))

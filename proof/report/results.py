@@ -104,7 +104,7 @@ UNKNOWN = "unknown"
 
 
 class Standing(enum.StrEnum):
-    """What a result shows, seen from what was expected of it."""
+    """The state of a result, in view of what was expected."""
 
     PROVEN = "proven"
     VIOLATED = "violated"
@@ -136,7 +136,7 @@ _RANK = (
 
 
 def worst(standings: list[Standing]) -> Standing:
-    """The one that decides for all; nothing at all shows nothing."""
+    """The worst standing, which decides for all; inconclusive without any."""
     return min(standings, key=_RANK.index, default=Standing.INCONCLUSIVE)
 
 
@@ -223,7 +223,7 @@ class Result:
 
     @property
     def verdict(self) -> Verdict:
-        """The runner's verdict, or a worse one: what the result itself holds against it is never talked away."""
+        """The runner's verdict, or a worse one if the result's own anomalies or doubts say so."""
         if self.violations or self.said is Verdict.VIOLATED:
             return Verdict.VIOLATED
         return Verdict.INCONCLUSIVE if self.doubts or self.short or self.anomalies else self.said
@@ -282,7 +282,7 @@ _REPAIR = "run the cell again, or take it out of the file"
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """One JSON object and where it stands; each getter checks what it hands out."""
+    """One JSON object and its place in the file; each getter checks the value's type."""
 
     values: dict[str, Any]
     place: str

@@ -1,4 +1,4 @@
-"""All results counted once, times as percentiles, and the bars they have to clear; pure."""
+"""The summary of all results: counts, times as percentiles, acceptance criteria; pure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _SPARK_S = {"connector": 10.0, "direct": 6.0}
 
 
 class CriterionResult(enum.StrEnum):
-    """Whether a bar was cleared; a sample that is smaller than wanted shows nothing, whatever it holds."""
+    """Whether a criterion was met; a sample smaller than wanted shows nothing."""
 
     YES = "met"
     NO = "missed"
@@ -92,7 +92,7 @@ class CriterionResult(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceCriterion:
-    """One line of the issue's bars."""
+    """One acceptance criterion with what was wanted and measured."""
 
     title: str
     wanted: str
@@ -150,7 +150,7 @@ _STRUCK = {"Driver and executor killed together": "killed_together", "Two driver
 
 
 def _of(reader: str, path: str) -> set[str]:
-    """What a result's path is called; cells of the connector had no reader in it once."""
+    """The names of a result's path; older results of the connector have no reader in it."""
     return {f"{reader} {path}", *([path] if reader == "connector" else [])}
 
 
@@ -182,7 +182,7 @@ def _spark_restarted(reader: str, results: Sequence[Result]) -> AcceptanceCriter
 
 
 def _late_end_txn(results: Sequence[Result]) -> list[AcceptanceCriterion]:
-    """F11 is believed only while the control breaks; and then ours may not, a thousand times over."""
+    """F11 counts only if the control breaks; then ours may not break in a thousand tries."""
     tried = [result for result in results if result.row == "F11" and "broken" in result.fired]
     control = [result for result in tried if result.expected is Verdict.VIOLATED]
     strict = [result for result in tried if result.expected is not Verdict.VIOLATED]
@@ -227,7 +227,7 @@ def _within(title: str, limit_s: float, times: Times, least: int) -> AcceptanceC
 
 
 def _often(title: str, kind: str, least: int, results: Iterable[Result]) -> AcceptanceCriterion:
-    """A fault that happened so often, in runs that show something, and broke nothing."""
+    """A fault that fired at least so often in conclusive runs, without an anomaly."""
     wanted = f"{least:,}, 0 anomalies"
     conclusive = [result for result in results if kind in result.fired and result.standing is not Standing.INCONCLUSIVE]
     if not conclusive:

@@ -110,7 +110,7 @@ def markdown(summary: Summary) -> str:
 
 
 def plain(text: str) -> str:
-    """The text in one line, with everything that Markdown or HTML would read as a mark taken for itself."""
+    """The text in one line, with Markdown and HTML characters escaped."""
     line = " ".join(visible(text).split())
     return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", html.escape(line, quote=False))
 

@@ -1,1 +1,1 @@
-"""A proxy that knows Kafka's frames, and the experiments that hold one back until it is too late."""
+"""A proxy that reads Kafka's frames, and experiments that deliver a frame too late."""

@@ -47,7 +47,7 @@ class Attempt:
 
 @dataclass
 class Try:
-    """One go: ``late`` is the error code that answered the late frame, None when nothing did."""
+    """One run of a script: ``late`` is the error code that answered the late frame, None without an answer."""
 
     number: int
     script: str
@@ -165,7 +165,7 @@ class ProxiedWriter:
 
 
 class _TryRun:
-    """One try in the making."""
+    """One try while it runs."""
 
     def __init__(self, scene: ProxiedWriter, number: int, script: str) -> None:
         self.writer, self._scene = scene.writer, scene
@@ -224,71 +224,71 @@ class _TryRun:
         self.result.late, self.result.late_epoch = answer.error, answer.epoch
 
 
-def late_commit(act: _TryRun, trap: Trap) -> None:
+def late_commit(run: _TryRun, trap: Trap) -> None:
     """F11: the commit of the first transaction arrives inside the second one, which is then given up and done again."""
-    first = act.begin("first")
-    act.write(first, 2)
-    act.send_offsets(first, 1)
-    act.commit(first)
+    first = run.begin("first")
+    run.write(first, 2)
+    run.send_offsets(first, 1)
+    run.commit(first)
     trap.caught(_soon())
-    second = act.begin("second")
-    act.write(second, 1)
-    act.too_late(trap)
-    act.give_up(second)
-    act.finish(act.begin("third"), trap, 2, 2)
+    second = run.begin("second")
+    run.write(second, 1)
+    run.too_late(trap)
+    run.give_up(second)
+    run.finish(run.begin("third"), trap, 2, 2)
 
 
-def late_abort(act: _TryRun, trap: Trap) -> None:
+def late_abort(run: _TryRun, trap: Trap) -> None:
     """F11: the abort of the first transaction arrives inside the second one, which goes on and commits."""
-    first = act.begin("first")
-    act.write(first, 1)
-    act.give_up(first)
+    first = run.begin("first")
+    run.write(first, 1)
+    run.give_up(first)
     trap.caught(_soon())
-    second = act.begin("second")
-    act.write(second, 2)
-    act.too_late(trap)
-    act.finish(second, trap, 0, 1)
+    second = run.begin("second")
+    run.write(second, 2)
+    run.too_late(trap)
+    run.finish(second, trap, 0, 1)
 
 
-def late_offsets(act: _TryRun, trap: Trap) -> None:
+def late_offsets(run: _TryRun, trap: Trap) -> None:
     """F12: the first transaction's offset arrives in the second one, behind the second one's own."""
-    first = act.begin("first")
-    act.write(first, 1)
-    act.send_offsets(first, 1)
+    first = run.begin("first")
+    run.write(first, 1)
+    run.send_offsets(first, 1)
     trap.caught(_soon())
-    act.commit(first)
-    second = act.begin("second")
-    act.write(second, 1)
-    act.send_offsets(second, 2)
-    act.too_late(trap)
+    run.commit(first)
+    second = run.begin("second")
+    run.write(second, 1)
+    run.send_offsets(second, 2)
+    run.too_late(trap)
     try:
-        act.commit(second)
+        run.commit(second)
     except BrewError as error:
         second.error = str(error)
-        act.writer.recover()
+        run.writer.recover()
 
 
-def late_records(act: _TryRun, trap: Trap) -> None:
+def late_records(run: _TryRun, trap: Trap) -> None:
     """F12: the first transaction's record batch arrives in the second one, behind a batch of the second one."""
-    first = act.begin("first")
-    act.write(first, 1)
+    first = run.begin("first")
+    run.write(first, 1)
     trap.caught(_soon())
-    act.send_offsets(first, 1)
-    act.commit(first)
-    second = act.begin("second")
-    act.write(second, 1)
-    act.too_late(trap)
-    act.finish(second, trap, 1, 2)
+    run.send_offsets(first, 1)
+    run.commit(first)
+    second = run.begin("second")
+    run.write(second, 1)
+    run.too_late(trap)
+    run.finish(second, trap, 1, 2)
 
 
-def lost_records_reply(act: _TryRun, trap: Trap) -> None:
+def lost_records_reply(run: _TryRun, trap: Trap) -> None:
     """F13: the broker has written the batch, and its reply is lost; the client sends the batch again."""
-    first = act.begin("first")
-    act.write(first, 2)
+    first = run.begin("first")
+    run.write(first, 2)
     trap.caught(_soon())
-    act.result.late = 0  # it was answered, and nobody heard it
-    act.send_offsets(first, 1)
-    act.commit(first)
+    run.result.late = 0  # it was answered, and nobody heard it
+    run.send_offsets(first, 1)
+    run.commit(first)
 
 
 Script = Callable[[_TryRun, Trap], None]
@@ -304,18 +304,18 @@ SCRIPTS: dict[str, tuple[Script, Rule]] = {
 def run_script(scene: ProxiedWriter, number: int, script: str) -> Try:
     """One try; what goes wrong on the way is told in it, and the writer starts anew."""
     steps, rule = SCRIPTS[script]
-    act = _TryRun(scene, number, script)
+    run = _TryRun(scene, number, script)
     trap = scene.proxy.add(rule)
     try:
-        steps(act, trap)
+        steps(run, trap)
     except BrewError as error:
-        act.result.trouble = str(error)
+        run.result.trouble = str(error)
         with suppress(BrewError):
             scene.writer.recover()
     finally:
         scene.proxy.remove(trap)
-    act.result.position = scene.positions.position()
-    return act.result
+    run.result.position = scene.positions.position()
+    return run.result
 
 
 def _soon() -> Deadline:

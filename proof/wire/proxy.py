@@ -30,7 +30,7 @@ _CLOSING_TURNS = 8
 
 
 class Proxy:
-    """Lives in the loop that started it; `proof.wire.proxy` runs one in a thread."""
+    """The proxy in the event loop that started it; `WireProxy` runs one in a thread."""
 
     def __init__(self, host: str = HOST, shape: NetworkConditions = NO_DELAY, seed: int = 0) -> None:
         self.timeline = Timeline()
@@ -48,7 +48,7 @@ class Proxy:
 
     @property
     def bootstrap(self) -> str:
-        """Where clients begin."""
+        """The bootstrap servers of clients."""
         return ",".join(f"{host}:{port}" for host, port in self._stands_for.values())
 
     async def start(self, bootstrap: str, deadline: Deadline, ports: tuple[int, ...] = ()) -> None:
@@ -221,7 +221,7 @@ class WireProxy:
 
     @property
     def bootstrap(self) -> str:
-        """Where clients begin, instead of at the brokers."""
+        """The bootstrap servers of clients, instead of the brokers."""
         return self._now.bootstrap
 
     @property
@@ -263,7 +263,7 @@ class WireProxy:
         return proxy
 
     async def _settled(self) -> None:
-        """Transports that were closed or aborted give their sockets back in the loop's next turns."""
+        """Wait until closed transports have released their sockets, in the loop's next turns."""
         await self._loop.shutdown_asyncgens()
         await self._loop.shutdown_default_executor()
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Which frame a rule is about and what happens to it; how slow a network is."""
+"""Rules: which frames they match and what happens to them; network conditions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Rule:
             raise UsageError("one rule holds one frame: give times=1, and a rule for each frame to hold")
 
     def fits(self, side: Side, head: Head, asked: Details) -> bool:
-        """Whether a frame is meant; a reply is chosen by what its request said."""
+        """Whether a frame matches; a reply is matched by its request."""
         return (
             head.api == self.api
             and side is self.side
@@ -161,7 +161,7 @@ class Trap:
         self._decide(forward=True)
 
     def drop(self) -> None:
-        """Lose the held frame."""
+        """Drop the held frame."""
         self._decide(forward=False)
 
     def _decide(self, *, forward: bool) -> None:
@@ -237,7 +237,7 @@ class NetworkConditions:
         return not (self.latency_s or self.jitter_s or self.rate or self.loss)
 
     def delay_s(self, chance: random.Random) -> float:
-        """One frame's way, without the time that its bytes take."""
+        """The delay of one frame, without the time that its bytes take."""
         stalled = self.retransmit_s if self.loss and chance.random() < self.loss else 0.0
         return max(0.0, self.latency_s + chance.uniform(-1, 1) * self.jitter_s) + stalled
 
@@ -287,13 +287,13 @@ class DelayedChannel:
             await self._writer.drain()
 
     def stop(self) -> None:
-        """Lose what is on its way."""
+        """Drop frames that are still queued."""
         if self._sender is not None:
             self._sender.cancel()
             self._sender = None
 
     async def close(self) -> None:
-        """Let what is on its way arrive, then close."""
+        """Deliver queued frames, then close."""
         if self._sender is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._queue.join(), _LEAVE_S)

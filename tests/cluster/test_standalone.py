@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from harness.pipeline import DIRECT, READERS, Ran, Stage, until
 
+from brew.jvm import dependencies
 from brew.names import READ_UNCOMMITTED
 from sandbox.spark import MASTER, SparkCluster
 
@@ -16,6 +17,7 @@ _CONF = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.network.timeout": "20s",
+    "spark.network.timeoutInterval": "5s",
     "spark.executor.heartbeatInterval": "2s",
 }
 
@@ -34,11 +36,11 @@ def test_the_crash_story_on_a_cluster(stage: Stage, cluster: SparkCluster, reade
     """
     stage.create()
     stage.seed(300)
-    crashed = stage.pipeline(*options(cluster, reader, "--crash-prob", "1"))
+    crashed = stage.pipeline(*options(cluster, reader, "--crash-prob", "1"), seconds=300)
     assert crashed.code == 2, crashed.text
     assert stage.outputs() == 0
     assert stage.records(stage.names.output, READ_UNCOMMITTED), "what the dead attempt wrote is in the log"
-    healed = stage.pipeline(*options(cluster, reader))
+    healed = stage.pipeline(*options(cluster, reader), seconds=300)
     assert healed.code == 0, healed.text
     stage.proven(inputs=300, outputs=300)
 
@@ -48,11 +50,11 @@ def test_a_run_goes_on_while_workers_die_freeze_and_come_and_the_master_restarts
     stage: Stage, cluster: SparkCluster, reader: str
 ) -> None:
     """Each time orders that come afterwards come out, each once; nothing is left open."""
-    stage.create()
+    stage.create(output=4)
     stage.seed(2000)
     total = 2000
 
-    def more(what: str, seconds: float = 120) -> None:
+    def more(what: str, seconds: float = 240) -> None:
         nonlocal total
         stage.seed(400, "--seed", str(total))
         total += 400
@@ -60,7 +62,7 @@ def test_a_run_goes_on_while_workers_die_freeze_and_come_and_the_master_restarts
 
     small = ("--max-records-per-transaction", "100", "--follow", "--patience", "300")
     with stage.follow(*options(cluster, reader, *small)) as program:
-        until(lambda: stage.outputs() > 0, "the first orders", 120)
+        until(lambda: stage.outputs() > 0, "the first orders", 300)
         first, second, *_ = [name for name in cluster.workers if cluster.alive(name)]
         cluster.kill(first)
         more(f"after worker {first} was killed")
@@ -75,7 +77,7 @@ def test_a_run_goes_on_while_workers_die_freeze_and_come_and_the_master_restarts
             cluster.resume(second)
         more(f"after worker {second} went on")
         program.terminate()
-        ran = program.wait(30)
+        ran = program.wait(60)
     assert ran.code == 0, ran.text
     stage.proven(inputs=total, outputs=total)
 
@@ -91,5 +93,6 @@ def test_a_wheel_that_pip_installed_submits_a_run(stage: Stage, cluster: SparkCl
 
 def submitted(stage: Stage, program: Path, *more: str) -> Ran:
     """What the installed `brew-pipeline` made of it, without a trace of the repository in its environment."""
-    words = ["env", "-u", "PYTHONPATH", "-C", str(program.parent), str(program), "submit", *stage.options(), *more]
-    return stage.run(words, seconds=180)
+    words = ["env", "-u", "PYTHONPATH", "-C", str(program.parent), f"BREW_JVM_DIR={dependencies.home()}", str(program)]
+    words += ["submit", *stage.options(), *more]
+    return stage.run(words, seconds=300)

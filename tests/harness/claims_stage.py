@@ -113,7 +113,7 @@ class Watching:
     watcher: Watcher
 
     def rows(self) -> list[Row]:
-        self.watcher.look()
+        self.watcher.read_new()
         return self.watcher.view(Filter()).rows
 
     def owners(self) -> set[str | None]:

@@ -52,7 +52,7 @@ class Running:
         assert not self.thread.is_alive(), "the loop did not end"
         if self.error is not None:
             raise self.error
-        return self.loop.told
+        return self.loop.result
 
 
 def settings(bootstrap: str, group: str, topic: str, **more: Any) -> LoopSettings:

@@ -33,12 +33,13 @@ from brew.kafka.offsets import committed_by, log_offsets
 from brew.kafka.transaction import connect_early
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import LogOffsets
-from brew.options import settings_of
 from brew.outcome import Outcome, Status
 from brew.readers.connector import SparkEngine
 from brew.settings import PipelineSettings
 from brew.spark import session
-from pipeline.__main__ import run_command
+from brew.spark.shipping import pickled
+from brew.transformation import for_executors, transformation
+from pipeline.__main__ import run_command, settings_of
 from proof.__main__ import proof
 from sandbox.jvm import Jvm
 
@@ -191,9 +192,9 @@ class Stage:
         ground = running.check(self.settings("--reader", CONNECTOR, *options))
         engine = SparkEngine(spark_here(), ground.settings.spark)
         shared = running.create_context(ground, stop, here.board, here)
-        running.run_loops(
-            shared, engine, [MicroBatchLane(shared, engine, index) for index in range(ground.settings.lanes)]
-        )
+        made = for_executors(transformation(ground.settings), pickled)
+        lanes = [MicroBatchLane(shared, engine, index, made) for index in range(ground.settings.lanes)]
+        running.run_loops(shared, engine, lanes)
         return here
 
     # Topics and records.

@@ -34,17 +34,17 @@ def by_claim(stage: LedgerStage, names: Names, client: str, *, follow: bool = Tr
 def test_two_ledgers_share_a_topic_by_claim_and_each_order_is_booked_once(stage: LedgerStage, names: Names) -> None:
     """One begins, the other gets its share, one leaves; more orders come all the while."""
     with following(by_claim(stage, names, "a"), stage.handler()) as a:
-        until(lambda: a.loop.told.records >= ORDERS, "the first one books all")
+        until(lambda: a.loop.result.records >= ORDERS, "the first one books all")
         watcher = Watcher(Connection(stage.bootstrap), names.topic("claims"))
 
         def owners() -> list[str | None]:
-            watcher.look()
+            watcher.read_new()
             return [row.owner for row in watcher.view(Filter()).rows]
 
         with following(by_claim(stage, names, "b"), stage.handler()) as b:
             until(lambda: sorted(map(str, owners())) == ["a", "a", "b", "b"], "both have their share")
             enriched.write(stage.bootstrap, stage.topic, ORDERS, first=ORDERS)
-            until(lambda: a.loop.told.records + b.loop.told.records >= 2 * ORDERS, "both book")
+            until(lambda: a.loop.result.records + b.loop.result.records >= 2 * ORDERS, "both book")
             a.stop.set()
             a.done()
             until(lambda: owners() == ["b"] * 4, "the other one has all")
@@ -55,7 +55,7 @@ def test_two_ledgers_share_a_topic_by_claim_and_each_order_is_booked_once(stage:
 def test_a_draining_member_ends_also_where_others_hold_everything(stage: LedgerStage, names: Names) -> None:
     """It waits until what a dead member held would be stale, and then as long as any member of a group."""
     with following(by_claim(stage, names, "a"), stage.handler()) as a:
-        until(lambda: a.loop.told.records >= ORDERS, "the first one books all")
+        until(lambda: a.loop.result.records >= ORDERS, "the first one books all")
         idle = drain(
             stage.loop(partitions=(0,), settle_s=0.2, claims=ClaimsSettings(names.topic("claims"), "a2", 0.15)),
             stage.handler(),

@@ -147,7 +147,7 @@ def test_a_newcomer_after_retention_gets_the_same_world(
         waiting = patience()
         while first.world.ends() != newcomer.world.ends():
             waiting.check("both have read the same")
-            first.look(patience())
+            first.read_new(patience())
         now, then = snapshot_of(newcomer.world.tables[0], "x"), snapshot_of(first.world.tables[0], "x")
         assert now == then
         assert not newcomer.world.partial

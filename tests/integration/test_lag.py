@@ -119,15 +119,15 @@ def test_a_look_asks_for_the_first_record_once_as_long_as_the_position_stands_st
 
     monkeypatch.setattr(RawLogs, "visible", counted)
     with Observer(stage.connection, stage.names.input, stage.names.group, exact=100) as observer:
-        ages = [observer.look(Deadline(20))[0].oldest_ms for _ in range(3)]
+        ages = [observer.snapshot(Deadline(20))[0].oldest_ms for _ in range(3)]
         assert (len(set(ages)), asked_at) == (1, [(0, 0)])
         stage.drain_alone()
-        observer.look(Deadline(20))
+        observer.snapshot(Deadline(20))
         stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id":"c-1"}'))
-        assert observer.look(Deadline(20))[0].oldest_ms >= ages[0]
+        assert observer.snapshot(Deadline(20))[0].oldest_ms >= ages[0]
     assert asked_at == [(0, 0), (0, 1)]
     with Observer(stage.connection, stage.names.input, stage.names.group, exact=100, ages=False) as observer:
-        assert observer.look(Deadline(20))[0].oldest_ms is None
+        assert observer.snapshot(Deadline(20))[0].oldest_ms is None
     assert len(asked_at) == 2
 
 
@@ -138,9 +138,9 @@ def test_a_partition_whose_attempts_end_each_other_is_fenced(stage: Stage) -> No
     own = str(TransactionalId(stage.names.group, stage.names.input, 0))
     fence(stage.connection, own, Deadline(20))
     with Observer(stage.connection, stage.names.input, stage.names.group, exact=100) as observer:
-        (before,), (still,) = observer.look(Deadline(20)), observer.look(Deadline(20))
+        (before,), (still,) = observer.snapshot(Deadline(20)), observer.snapshot(Deadline(20))
         fence(stage.connection, own, Deadline(20))
-        (after,) = observer.look(Deadline(20))
+        (after,) = observer.snapshot(Deadline(20))
     now_ms = int(time.time() * 1000)
     assert classify(before, still, now_ms).state is State.STUCK
     told = classify(still, after, now_ms)

@@ -92,7 +92,7 @@ def test_the_larger_of_both_offsets_loses_rows(stage: LedgerStage, monkeypatch: 
     """The published pattern, in place of ours: after a restore it goes on where Kafka stands, and the check sees it."""
     _book_more_and_restore(stage)
 
-    def larger(row: OffsetRow, assignment: ledger_handler.Seat) -> Start:
+    def larger(row: OffsetRow, assignment: ledger_handler.AssignedPartition) -> Start:
         return Start(max(row.next_offset, assignment.committed or 0))
 
     monkeypatch.setattr(ledger_handler, "start", larger)
@@ -141,7 +141,9 @@ def test_without_lock_and_guard_two_members_book_twice(stage: LedgerStage, monke
     both = threading.Barrier(2, timeout=20)
     assigned = LedgerHandler.assigned
 
-    def together(handler: LedgerHandler, assignments: list[ledger_handler.Seat], deadline: Deadline) -> dict[int, int]:
+    def together(
+        handler: LedgerHandler, assignments: list[ledger_handler.AssignedPartition], deadline: Deadline
+    ) -> dict[int, int]:
         found = dict(assigned(handler, assignments, deadline))
         both.wait()
         return found
@@ -158,10 +160,10 @@ def test_members_that_come_and_go_while_working_leave_no_double_row(stage: Ledge
 
     class Member(LedgerHandler):
         def __init__(self) -> None:
-            super().__init__(stage.database, stage.group, stage.topic, lambda _: None, ledger_handler.Crash())
+            super().__init__(stage.database, stage.group, stage.topic, lambda _: None, ledger_handler.StoreCrash())
             self.seated = threading.Event()
 
-        def assigned(self, assignments: list[ledger_handler.Seat], deadline: Deadline) -> dict[int, int]:
+        def assigned(self, assignments: list[ledger_handler.AssignedPartition], deadline: Deadline) -> dict[int, int]:
             self.seated.set()
             return dict(super().assigned(assignments, deadline))
 
@@ -194,12 +196,12 @@ def test_a_stopped_member_holds_its_lock_for_a_while_and_overlaps_with_nobody(st
     class Next(LedgerHandler):
         """Has joined before the other one sleeps, so that it comes while the lock is held, however slow its start."""
 
-        def assigned(self, assignments: list[ledger_handler.Seat], deadline: Deadline) -> dict[int, int]:
+        def assigned(self, assignments: list[ledger_handler.AssignedPartition], deadline: Deadline) -> dict[int, int]:
             assert asleep.wait(60)
             return dict(super().assigned(assignments, deadline))
 
     database = dataclasses.replace(stage.database, lock_s=0.5)
-    handler = Next(database, stage.group, stage.topic, lambda _: None, ledger_handler.Crash())
+    handler = Next(database, stage.group, stage.topic, lambda _: None, ledger_handler.StoreCrash())
     with (
         following(stage.loop(), handler) as running,
         subprocess.Popen(stage.command(*times, *dying), cwd=ROOT, stdout=subprocess.PIPE, text=True) as stopped,
@@ -229,7 +231,7 @@ def test_a_server_that_dies_and_comes_back_is_waited_for(stage: LedgerStage, pos
                 os.kill(connection.info.backend_pid, signal.SIGKILL)  # the server restarts all of its backends
                 connection.execute("SELECT 1")
 
-    handler = Killer(stage.database, stage.group, stage.topic, lambda _: None, ledger_handler.Crash())
+    handler = Killer(stage.database, stage.group, stage.topic, lambda _: None, ledger_handler.StoreCrash())
     with following(stage.loop(batch=50), handler) as running:
         assert done.wait(20)
         postgres.kill()

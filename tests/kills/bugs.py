@@ -74,7 +74,7 @@ def _larger_of_both() -> None:
     _positions(lambda row, assignment: Start(max(row.next_offset, assignment.committed or 0)))
 
 
-def _positions(start: Callable[[OffsetRow, ledger_handler.Seat], Start]) -> None:
+def _positions(start: Callable[[OffsetRow, ledger_handler.AssignedPartition], Start]) -> None:
     """Begin where ``start`` says, and write positions as if nobody else were there."""
 
     def unguarded(self: ledger_handler.Ledger, connection: Any, slices: Sequence[PartitionBatch]) -> None:

@@ -85,7 +85,7 @@ _ROUNDS = "tests/unit/downstream/test_totals_rounds.py::"
 _MEMBER = "tests/unit/claims/test_claims_member.py::"
 _FOLD = "tests/unit/claims/test_claims_fold.py::"
 _VIRTUAL = "tests/unit/downstream/test_virtual_workers.py::"
-_REPLAY = "tests/unit/pipeline/test_dlq_replay.py::"
+_REPLAY = "tests/unit/operations/test_dlq_replay.py::"
 
 _COMPARISON = "proof/checking/comparison.py"
 _CHAIN = "proof/checking/positions.py"
@@ -299,16 +299,16 @@ HARMLESS_IN_LAYERS: list[LayerBug] = [
         "taken-kept-after-a-commit",
         "What was committed is not dropped with the commit: the next round's beginning does it.",
         _WORK,
-        "StoreCheckpoint(self._until, at, self._keys))\n        self.dropped()",
-        "StoreCheckpoint(self._until, at, self._keys))",
+        "StoreCheckpoint(self._until, changelog_offset, self._keys))\n        self.dropped()",
+        "StoreCheckpoint(self._until, changelog_offset, self._keys))",
         _ROUNDS + "test_a_second_transaction_begins_where_the_first_one_ended",
     ),
     LayerBug(
         "stale-partitions-resumed",
         "A restart asks for partitions back that are stale: the fold calls its heartbeats late.",
         _HOLDER,
-        "if one.owner == self.who.client_id and not one.free}",
-        "if one.owner == self.who.client_id}",
+        "if owned.owner == self.who.client_id and not owned.free}",
+        "if owned.owner == self.who.client_id}",
         _MEMBER + "test_a_restart_after_two_intervals_claims_like_everybody",
     ),
     LayerBug(

@@ -41,7 +41,7 @@ def test_brokers_that_are_silent_while_partitions_are_taken_over_again_are_waite
         until(lambda: handler.booked.entries == ORDERS, "all are booked")
         postgres.kill()
         enriched.write(alone.bootstrap, names.output, ORDERS, seed=2, first=1000)
-        until(lambda: running.loop.told.postponed > 0, "the ledger waits for its database")
+        until(lambda: running.loop.result.postponed > 0, "the ledger waits for its database")
         alone.cluster.pause(1)
         until(lambda: any("brokers do not tell where they stand" in note for note in notes), "and for its brokers")
         alone.cluster.resume(1)

@@ -23,9 +23,9 @@ from brew.cli import exit_code_of
 from brew.errors import Refused
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part, fetch, java
-from brew.options import settings_of
 from brew.settings import SparkSettings
 from brew.spark import session
+from pipeline.__main__ import settings_of
 from pipeline.submit import spark_submit
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -216,7 +216,7 @@ def test_the_file_that_spark_submit_runs_starts(tmp_path: Path, *, shipped: bool
     environment = {name: value for name, value in os.environ.items() if name != dependencies.VARIABLE}
     if shipped:
         script = Path(shutil.copy(script, tmp_path / "submitted.py"))
-        environment["PYTHONPATH"] = session.package_archive()
+        environment["PYTHONPATH"] = session.package_archive(("brew", "pipeline"))
     words = [sys.executable, str(script), "run", "--master", "yarn", "--lanes", "0"]
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     if shipped:

@@ -140,7 +140,7 @@ def test_without_an_engine_it_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_answers_builds_and_tries_the_image(tmp_path: Path) -> None:
-    """Tagged with the version, then asked for it; Podman keeps the health check in Docker's format alone."""
+    """Tagged with the version, then asked for it; in the format of Docker, which keeps the health check."""
     calls = tmp_path / "calls"
     engine = f"""#!{sys.executable}
 import json, os, sys
@@ -151,8 +151,9 @@ open({str(calls)!r}, "a").write(json.dumps(told) + "\\n")
     (tmp_path / "engine").chmod(0o755)
     ran = _image(tmp_path, ENGINE="engine")
     assert ran.returncode == 0, ran.stderr
-    (*asked, _), (*built, form), (*tried, _) = map(json.loads, calls.read_text().splitlines())
+    *before, (*built, form), (*tried, _) = map(json.loads, calls.read_text().splitlines())
     name = f"brew:{PROJECT['version']}"
-    assert asked == ["info"]
+    base = dict(stages(TEXT)[0])["FROM"].partition(" ")[0]
+    assert [words[:-1] for words in before] == [["info"], ["info"], ["image", "inspect", base]]
     assert (built[:3], built[-1], form) == (["build", "--tag", name], ".", "docker")
     assert tried == ["run", "--rm", name, "--version"]

@@ -61,7 +61,7 @@ def _as_user(stage: CellEnvironment) -> tuple[str, ...]:
 
 def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callable[[], object] | None = None) -> None:
     """
-    The writer ends by itself, soon, with words that name what is missing; and nothing of it stays open.
+    Check that the writer ends by itself with a message that names what is missing, and leaves no transaction open.
 
     ``heal``: called before the look at what stays open, where nobody can look until then.
     """
@@ -70,6 +70,8 @@ def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callabl
     except DeadlineExceeded:
         _find(stage, "access-unnoticed", f"{writer.name} works on, or waits, {_BOUND_S:g} s after {words[-1]}")
         writer.abort()
+        if heal is not None:
+            heal()  # or the next run could not go on, either
         return
     message = writer.last_words()
     missing = [word for word in words if word not in message]
@@ -177,7 +179,7 @@ def expired(stage: CellEnvironment) -> None:
 
 
 def _resume(stage: CellEnvironment, *options: str) -> None:
-    """Access is back: a new run goes on where the old one stood."""
+    """Start a new run once access is back; it continues from the committed offset."""
     back = time.time()
     writer = _writer(stage, *options)
     stage.recovered(back)

@@ -33,7 +33,7 @@ _ASK_S = 20.0
 
 @contextlib.contextmanager
 def running(stage: CellEnvironment) -> Iterator[Program]:
-    """A writer in the middle of its work, orders transactional and aborted behind it."""
+    """A block in which a writer works off orders, some of them in aborted transactions."""
     with stage.at_work("--max-records-per-transaction", "100", feed=300, orders=2000, commits=10) as writer:
         yield writer
 
@@ -61,7 +61,7 @@ def moved(stage: CellEnvironment, role: str, victim: int) -> None:
 
 
 def whole(stage: CellEnvironment) -> None:
-    """All brokers back, all replicas in sync."""
+    """Wait until all brokers are back and all replicas in sync."""
     stage.cluster.make_whole(Deadline(_WHOLE_S), stage.names.topics())
 
 

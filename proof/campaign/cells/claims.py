@@ -1,4 +1,4 @@
-"""Cells of claims and of those who hold them."""
+"""Claims: members and drivers are killed, paused, given wrong clocks, and lose the log's past."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Claimants:
         return self.watching.history
 
     def start(self, *options: str) -> str:
-        """One more member; its name."""
+        """Start one more member; return its name."""
         name = f"member-{len(self._all)}"
         words = ["--bootstrap", self.stage.cluster.bootstrap, "--claims", self.topic, "--client-id", name]
         words += ["--partitions", str(PARTITIONS), "--interval-s", str(INTERVAL_S)]
@@ -55,7 +55,7 @@ class Claimants:
         return name
 
     def has(self, name: str) -> set[int]:
-        """What the log gives to a member now."""
+        """The partitions that a member owns according to the log."""
         return {partition for partition, owner in self.history.owners().items() if owner == name}
 
     def settle(self, among: Collection[str] | None = None) -> None:
@@ -73,7 +73,7 @@ class Claimants:
         return self.stage.random.choice(sorted(name for name in self.programs if self.has(name)))
 
     def await_rest(self, name: str) -> None:
-        """Wait until a member has told once more what it holds: it does so at the end of a turn, and rests then."""
+        """Wait until a member prints what it holds: it does so at the end of a turn, and sleeps then."""
         program, printed = self.programs[name], len(self.programs[name].printed())
         self.stage.until(lambda: len(program.printed()) > printed, f"a word of {name}", _SPREAD_S)
 
@@ -94,7 +94,7 @@ class Claimants:
         self.taken_over(name, *self.kill(name))
 
     def end(self) -> None:
-        """SIGTERM to all that run: each has to end well."""
+        """SIGTERM to all running members: each has to exit with 0."""
         for name, program in self.programs.items():
             program.terminate()
             program.signal(signal.SIGCONT)
@@ -103,7 +103,7 @@ class Claimants:
                 self.stage.notes.append(f"{name} ended with {code}")
 
     def judge(self) -> None:
-        """Whatever a member held that was not its own is a finding, and two of one position are among them."""
+        """Report every partition that a member held although the log gave it to another member or to none."""
         views = [view for program in self._all.values() for view in _views(program)]
         wrong = self.history.misled(views)
         self.stage.findings += [{"name": "two-owners", "evidence": text} for text in wrong[:_SHOWN]]
@@ -118,7 +118,7 @@ class Claimants:
 
 @contextlib.contextmanager
 def claimants(stage: CellEnvironment, *options: str) -> Iterator[Claimants]:
-    """Eight members at work; behind the block they are ended, and what they held is judged."""
+    """A block with eight members at work; behind it they are ended, and what they held is checked."""
     members = Claimants(stage, *options)
     try:
         with members.watching:
@@ -135,7 +135,7 @@ def claimants(stage: CellEnvironment, *options: str) -> Iterator[Claimants]:
 
 
 def _views(program: Program) -> Iterator[MemberView]:
-    """What it printed; a line that a kill cut off is left out."""
+    """What a member printed; a line cut off by a kill is left out."""
     for line in program.printed().splitlines(keepends=True):
         if line.endswith("\n") and line.startswith("["):
             client, position, held = json.loads(line)
@@ -152,7 +152,7 @@ _KEPT = 100
 
 
 def _times(stage: CellEnvironment) -> int:
-    """How often a cell breaks what it breaks: twice in a short round, up to eight times in a long one."""
+    """How often the fault is repeated: twice in a short round, up to eight times in a long one."""
     return max(min(stage.kills, _SHORT), min(_LONG, stage.kills // _LONG))
 
 
@@ -240,7 +240,7 @@ def broker_restarts(stage: CellEnvironment) -> None:
     needed={"pasts_deleted": 1, "snapshots_gone": 1, "kills": 1, "takeovers": 1, "views": 8},
 )
 def short_memory(stage: CellEnvironment) -> None:
-    """The log's past goes, as retention takes it, snapshots and claims included; members die, and newcomers join."""
+    """Old records of the log are deleted, snapshots and claims included; members die, and others join."""
     with claimants(stage, "--snapshot-records", str(_SNAPSHOT_RECORDS)) as members:
         for _ in range(_times(stage)):
             members.die(members.any_owner())
@@ -305,13 +305,13 @@ def _at_work(stage: CellEnvironment, running: list[Program]) -> list[Program]:
 
 
 def _require_running(running: list[Program]) -> None:
-    """A driver that ended by itself is a finding, and nobody would take over."""
+    """Raise `StalledError` when a driver has ended by itself: nobody would take over."""
     for program in running:
         if program.code() is not None:
             raise StalledError(f"{program.name} ended with {program.code()}: {program.last_words()}")
 
 
 def _lately(stage: CellEnvironment, program: Program) -> set[int]:
-    """Where its last commits were: what nobody works on once it is gone."""
+    """The partitions of its last commits: nobody works on them once it is gone."""
     mine = [e for e in stage.journals.entries if is_commit(e) and e.pid in program.family()]
     return {e.fields["partition"] for e in mine if e.at > mine[-1].at - _DRIVER_S}

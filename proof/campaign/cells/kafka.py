@@ -1,4 +1,4 @@
-"""What an operator, or Kafka, does to topics and groups; most of it must be refused rather than guessed about."""
+"""Changes of topics and groups by an operator or by Kafka; the pipeline must refuse most of them rather than guess."""
 
 from __future__ import annotations
 

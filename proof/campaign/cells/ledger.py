@@ -1,4 +1,4 @@
-"""Cells of the ledger, of members that come and go, and of replies that are lost."""
+"""The ledger: consumers, PostgreSQL and replies are lost around a commit; members come and go; a restore."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ _HOST = "127.0.0.1"
 
 class ReplyDroppingProxy:
     """
-    Passes bytes on, and at some replies to a COMMIT, chosen by ``dice``, cuts both connections instead.
+    Passes bytes on, and at some replies to a COMMIT, chosen by ``rng``, cuts both connections instead.
 
     ``recovery_s``: the seconds from each lost reply to the next one that was passed on.
     """
 
-    def __init__(self, url: str, probability: float, dice: random.Random) -> None:
+    def __init__(self, url: str, probability: float, rng: random.Random) -> None:
         target = urlsplit(url)
         self._target = (target.hostname or _HOST, target.port or 5432)
-        self._probability, self._dice = probability, dice
+        self._probability, self._rng = probability, rng
         self._listening = socket.create_server((_HOST, 0))
         self.url = target._replace(netloc=f"{target.username}@{_HOST}:{self._listening.getsockname()[1]}").geturl()
         self.lost = 0
@@ -93,7 +93,7 @@ class ReplyDroppingProxy:
     def _loses(self) -> bool:
         """Whether this reply is lost; the server answers a COMMIT in one piece, being asked nothing else."""
         with self._lock:
-            if self._dice.random() < self._probability:
+            if self._rng.random() < self._probability:
                 self.lost += 1
                 self._lost_at = self._lost_at or time.time()
                 return True
@@ -225,7 +225,7 @@ def _database_killed(stage: CellEnvironment, kill: Callable[[Ledger], float]) ->
 
 @CELLS(*("F29-reply", "the COMMIT's reply lost", "ledger"), moment=AROUND, bound_s=BACK_S, needed={"lost_replies": 3})
 def reply_lost(stage: CellEnvironment) -> None:
-    """The COMMIT took place and nobody told the ledger: it looks, and never guesses."""
+    """The COMMIT took place and its reply is lost: the ledger reads its position back."""
     with ledger_on(stage) as ledger:
         produce_orders(stage, 2 * ORDERS)
         with ReplyDroppingProxy(ledger.url, DIES / 2, stage.random) as proxy:
@@ -289,7 +289,7 @@ def row_locked(stage: CellEnvironment) -> None:
     needed={"pauses": 1},
 )
 def row_unguarded(stage: CellEnvironment) -> None:
-    """The control: positions that are written as if nobody else were there, taken from Kafka's offset."""
+    """The control: positions are taken from Kafka's offset and written without checking for another writer."""
     with ledger_on(stage, bug="position-of-kafka") as ledger, require_progress():
         produce_orders(stage, ORDERS)
         alone = ledger.consumer.all_partitions
@@ -308,7 +308,7 @@ def row_unguarded(stage: CellEnvironment) -> None:
     needed={"joins": 3, "kills": 1, "pauses": 1},
 )
 def rebalance(stage: CellEnvironment) -> None:
-    """Members of a group join, leave, hang and die while orders come in; partitions move under their hands."""
+    """Members of a group join, leave, hang and die while orders come in; partitions move between them."""
     with ledger_on(stage) as ledger:
         with stage.feeding():
             stage.writer("--follow")

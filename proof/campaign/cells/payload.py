@@ -1,4 +1,4 @@
-"""Records that nobody should have written: garbage, giants, bottomless JSON."""
+"""Invalid records: garbage, very large values, deeply nested JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_MEMBERS = 5
 _GIANTS = (1, 10)
 
 Payload = tuple[bytes | None, bytes | None]
-Dice = random.Random
+Random = random.Random
 
 _TEXTS = (
     "", "c-1", "gold", "\u2028", "\U0001f9a7", "\x00", "\ud800", "\udc00\ud800", '"', "\\", "[" * 40, "}" * 40, "é" * 9,
@@ -53,7 +53,7 @@ _KEYS = (None, b"", b"gold", b"-", b"gold-", b"\xff\xfe-key", b"GOLD-1", b"silve
 
 
 def payloads(count: int, seed: int) -> Iterator[Payload]:
-    """So many keys and values, and two giants of 1 and 10 MB behind them."""
+    """``count`` keys and values, and then two values of 1 and 10 MB."""
     for number in range(count):
         yield payload(seed, number)
     for size in _GIANTS:
@@ -62,117 +62,117 @@ def payloads(count: int, seed: int) -> Iterator[Payload]:
 
 def payload(seed: int, number: int) -> Payload:
     """The payload of that number: the same for the same seed, whatever else is made; every kind in turn."""
-    dice = random.Random(f"{seed}/{number}")  # noqa: S311 - dice, no secret
-    key = dice.choice(_KEYS) if _once_in(5, dice) else b"%s-%d" % (dice.choice((b"gold", b"tin", b"silver")), number)
-    return key, KINDS[number % len(KINDS)](dice)
+    rng = random.Random(f"{seed}/{number}")  # noqa: S311 - no secret
+    key = rng.choice(_KEYS) if _once_in(5, rng) else b"%s-%d" % (rng.choice((b"gold", b"tin", b"silver")), number)
+    return key, KINDS[number % len(KINDS)](rng)
 
 
 # Trees.
 
 
-def tree(dice: Dice, nested: int = 0) -> Any:
+def tree(rng: Random, nested: int = 0) -> Any:
     """Any JSON value, nested a few levels deep."""
-    match dice.randrange(4 if nested < _MOST_NESTED else 2):
+    match rng.randrange(4 if nested < _MOST_NESTED else 2):
         case 0:
-            return dice.choice((None, True, False, dice.random(), dice.randrange(-(2**70), 2**70), dice.randrange(100)))
+            return rng.choice((None, True, False, rng.random(), rng.randrange(-(2**70), 2**70), rng.randrange(100)))
         case 1:
-            return dice.choice(_TEXTS)
+            return rng.choice(_TEXTS)
         case 2:
-            return [tree(dice, nested + 1) for _ in range(dice.randrange(_MOST_MEMBERS))]
+            return [tree(rng, nested + 1) for _ in range(rng.randrange(_MOST_MEMBERS))]
         case _:
-            return {_name(dice): tree(dice, nested + 1) for _ in range(dice.randrange(_MOST_MEMBERS))}
+            return {_name(rng): tree(rng, nested + 1) for _ in range(rng.randrange(_MOST_MEMBERS))}
 
 
-def order(dice: Dice) -> bytes:
-    """An order, as some program of another house would write it: a customer, anything else, any spacing."""
-    members = {_name(dice): tree(dice, 1) for _ in range(dice.randrange(_MOST_MEMBERS))}
-    if not _once_in(10, dice):
-        members["customer_id"] = f"c-{dice.randrange(1000)}"
+def order(rng: Random) -> bytes:
+    """An order as any producer may write it: a customer, any other fields, any spacing."""
+    members = {_name(rng): tree(rng, 1) for _ in range(rng.randrange(_MOST_MEMBERS))}
+    if not _once_in(10, rng):
+        members["customer_id"] = f"c-{rng.randrange(1000)}"
     pairs = list(members.items())
-    dice.shuffle(pairs)
-    spacing = dice.choice(((",", ":"), (", ", ": "), (" ,\n", "\t:\r ")))
-    text = json.dumps(dict(pairs), ensure_ascii=not _once_in(3, dice), separators=spacing)
+    rng.shuffle(pairs)
+    spacing = rng.choice(((",", ":"), (", ", ": "), (" ,\n", "\t:\r ")))
+    text = json.dumps(dict(pairs), ensure_ascii=not _once_in(3, rng), separators=spacing)
     return text.encode("utf-8", "surrogatepass")
 
 
-def _once_in(times: int, dice: Dice) -> bool:
-    return dice.randrange(times) == 0
+def _once_in(times: int, rng: Random) -> bool:
+    return rng.randrange(times) == 0
 
 
-def _name(dice: Dice) -> str:
-    return dice.choice(_NAMES) if _once_in(2, dice) else f"n{dice.randrange(10**6)}"
+def _name(rng: Random) -> str:
+    return rng.choice(_NAMES) if _once_in(2, rng) else f"n{rng.randrange(10**6)}"
 
 
 # What is done to them.
 
 
-def _inserted(text: bytes, what: bytes, dice: Dice) -> bytes:
-    position = dice.randrange(len(text) + 1)
+def _inserted(text: bytes, what: bytes, rng: Random) -> bytes:
+    position = rng.randrange(len(text) + 1)
     return text[:position] + what + text[position:]
 
 
-def _member(text: bytes, name: bytes, value: bytes, dice: Dice) -> bytes:
+def _member(text: bytes, name: bytes, value: bytes, rng: Random) -> bytes:
     """One more member, in front or at the end, whether there is one of that name or not."""
     member = b'"' + name + b'":' + value
-    if _once_in(2, dice):
+    if _once_in(2, rng):
         return b"{" + member + b"," + text.lstrip()[1:]
     return text.rstrip()[:-1] + b"," + member + b"}"
 
 
-def cut(dice: Dice) -> bytes:
-    text = order(dice)
-    begin = dice.randrange(len(text)) if _once_in(5, dice) else 0
-    return text[begin : dice.randrange(begin, len(text) + 1)]
+def cut(rng: Random) -> bytes:
+    text = order(rng)
+    begin = rng.randrange(len(text)) if _once_in(5, rng) else 0
+    return text[begin : rng.randrange(begin, len(text) + 1)]
 
 
-def flipped(dice: Dice) -> bytes:
-    text = bytearray(order(dice))
-    for _ in range(dice.randrange(1, 4)):
-        text[dice.randrange(len(text))] = dice.randrange(256)
+def flipped(rng: Random) -> bytes:
+    text = bytearray(order(rng))
+    for _ in range(rng.randrange(1, 4)):
+        text[rng.randrange(len(text))] = rng.randrange(256)
     return bytes(text)
 
 
-def spliced(dice: Dice) -> bytes:
+def spliced(rng: Random) -> bytes:
     """The head of one order, the tail of another; or a stretch of one that comes again and again."""
-    first, second = order(dice), order(dice)
-    begin, end = sorted(dice.randrange(len(first) + 1) for _ in range(2))
-    if _once_in(2, dice):
-        return first[:begin] + first[begin:end] * dice.randrange(2, 30) + first[end:]
-    return first[:end] + second[dice.randrange(len(second)) :]
+    first, second = order(rng), order(rng)
+    begin, end = sorted(rng.randrange(len(first) + 1) for _ in range(2))
+    if _once_in(2, rng):
+        return first[:begin] + first[begin:end] * rng.randrange(2, 30) + first[end:]
+    return first[:end] + second[rng.randrange(len(second)) :]
 
 
-def nested(dice: Dice) -> bytes:
+def nested(rng: Random) -> bytes:
     """Around the limit of depth, far beyond it, and with brackets that a string holds: those nest nothing."""
-    levels = MAX_DEPTH + dice.randrange(-2, 3) if not _once_in(4, dice) else dice.choice((1022, 1025, 3000))
-    opened = [dice.choice((b"[", b'{"a":')) for _ in range(levels - 1)]
+    levels = MAX_DEPTH + rng.randrange(-2, 3) if not _once_in(4, rng) else rng.choice((1022, 1025, 3000))
+    opened = [rng.choice((b"[", b'{"a":')) for _ in range(levels - 1)]
     closed = b"".join(b"]" if bracket == b"[" else b"}" for bracket in reversed(opened))
-    text = b"".join(opened) + b'"' + dice.choice((b"", b"[" * 50, b'\\"' + b"{" * 50)) + b'"'
-    text += closed if not _once_in(5, dice) else closed[: dice.randrange(levels)]
-    return _member(order(dice), b"deep", text, dice) if not _once_in(5, dice) else text
+    text = b"".join(opened) + b'"' + rng.choice((b"", b"[" * 50, b'\\"' + b"{" * 50)) + b'"'
+    text += closed if not _once_in(5, rng) else closed[: rng.randrange(levels)]
+    return _member(order(rng), b"deep", text, rng) if not _once_in(5, rng) else text
 
 
-def sized(dice: Dice) -> bytes:
+def sized(rng: Random) -> bytes:
     """Around the limit of bytes and beyond it, the room filled by a string, by spaces, or by what is no JSON."""
-    text, size = order(dice), dice.choice((MAX_BYTES - 1, MAX_BYTES, MAX_BYTES + 1, 2 * MAX_BYTES, 5 * MAX_BYTES))
+    text, size = order(rng), rng.choice((MAX_BYTES - 1, MAX_BYTES, MAX_BYTES + 1, 2 * MAX_BYTES, 5 * MAX_BYTES))
     room = max(0, size - len(text))
-    match dice.randrange(4):
+    match rng.randrange(4):
         case 0:
             return text + b" " * room
         case 1:
             return text + b"}" * room
         case 2:
-            return _member(text, b"fill", b'"' + b"x" * max(0, room - 10) + b'"', dice)
+            return _member(text, b"fill", b'"' + b"x" * max(0, room - 10) + b'"', rng)
         case _:
             return b"[" * MAX_DEPTH + text + b"," * max(0, room - MAX_DEPTH)
 
 
-def unending(dice: Dice) -> bytes:
+def unending(rng: Random) -> bytes:
     """A string without an end, quadratic for a careless scanner; sometimes behind a number that no double holds."""
-    head = dice.choice((b"[" * (MAX_DEPTH + 1), order(dice)[:-1] + b",", b'{"customer_id":"c","n":' + b"9" * 30 + b","))
-    return head + b'"' + b'\\"' * dice.randrange(MAX_BYTES // 2)
+    head = rng.choice((b"[" * (MAX_DEPTH + 1), order(rng)[:-1] + b",", b'{"customer_id":"c","n":' + b"9" * 30 + b","))
+    return head + b'"' + b'\\"' * rng.randrange(MAX_BYTES // 2)
 
 
-KINDS: tuple[Callable[[Dice], bytes | None], ...] = (
+KINDS: tuple[Callable[[Random], bytes | None], ...] = (
     order,
     cut,
     nested,
@@ -180,20 +180,20 @@ KINDS: tuple[Callable[[Dice], bytes | None], ...] = (
     flipped,
     spliced,
     unending,
-    lambda dice: _member(order(dice), b"customer_id", dice.choice(_CUSTOMERS), dice),
-    lambda dice: _member(order(dice), b"customer_id", b'"twice"', dice),
-    lambda dice: _member(_member(order(dice), b"n", b"1", dice), b"n", b'{"n":2,"n":3}', dice),
-    lambda dice: _member(order(dice), b"loyalty_tier", dice.choice((b'"gold"', b"null", b'"gold"}')), dice),
-    lambda dice: _member(order(dice), b"n", dice.choice(_NUMBERS), dice),
-    lambda dice: _member(order(dice), b"n", b"%d" % dice.randrange(10 ** dice.randrange(1, 60)), dice),
-    lambda dice: _inserted(order(dice), dice.choice(_BAD_UTF8), dice),
-    lambda dice: _inserted(order(dice), dice.choice(_STRAYS), dice),
-    lambda dice: dice.choice((b"\xef\xbb\xbf", b"\xff\xfe", b"\x00", b"//\n", b"\x1e")) + order(dice),
-    lambda dice: order(dice) + dice.choice((b"\n", b"", b",", b"\x00")) + order(dice),
-    lambda dice: order(dice).decode("utf-8", "replace").encode(dice.choice(("utf-16", "utf-32", "utf-8-sig"))),
-    lambda dice: json.dumps(tree(dice)).encode(),
-    lambda dice: dice.randbytes(dice.randrange(200)),
-    lambda dice: dice.choice((None, b"", b" ", b"{", b"}", b"[]", b"{}", b'"', b"nul", b"NaN", b"\xef\xbb\xbf")),
+    lambda rng: _member(order(rng), b"customer_id", rng.choice(_CUSTOMERS), rng),
+    lambda rng: _member(order(rng), b"customer_id", b'"twice"', rng),
+    lambda rng: _member(_member(order(rng), b"n", b"1", rng), b"n", b'{"n":2,"n":3}', rng),
+    lambda rng: _member(order(rng), b"loyalty_tier", rng.choice((b'"gold"', b"null", b'"gold"}')), rng),
+    lambda rng: _member(order(rng), b"n", rng.choice(_NUMBERS), rng),
+    lambda rng: _member(order(rng), b"n", b"%d" % rng.randrange(10 ** rng.randrange(1, 60)), rng),
+    lambda rng: _inserted(order(rng), rng.choice(_BAD_UTF8), rng),
+    lambda rng: _inserted(order(rng), rng.choice(_STRAYS), rng),
+    lambda rng: rng.choice((b"\xef\xbb\xbf", b"\xff\xfe", b"\x00", b"//\n", b"\x1e")) + order(rng),
+    lambda rng: order(rng) + rng.choice((b"\n", b"", b",", b"\x00")) + order(rng),
+    lambda rng: order(rng).decode("utf-8", "replace").encode(rng.choice(("utf-16", "utf-32", "utf-8-sig"))),
+    lambda rng: json.dumps(tree(rng)).encode(),
+    lambda rng: rng.randbytes(rng.randrange(200)),
+    lambda rng: rng.choice((None, b"", b" ", b"{", b"}", b"[]", b"{}", b'"', b"nul", b"NaN", b"\xef\xbb\xbf")),
 )
 """What is made in turn, so that each kind is among the first few dozen."""
 
@@ -244,7 +244,7 @@ for _cell, _count, _marks in (("F35-poison", 100_000, ""), ("F35-poison-short", 
 
 
 def _compare(stage: CellEnvironment, seen: set[bytes]) -> None:
-    """The group has committed the end; limits were held, by their names, and before anything was parsed."""
+    """Check that the group has committed the end, and that values over a limit were rejected without being parsed."""
     connection, name, deadline = stage.cluster.connection, stage.names.input, Deadline(_ASK_S)
     group = log_summary.group_position(connection, stage.names.group, name, deadline)
     for position in group.partitions:

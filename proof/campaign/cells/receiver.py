@@ -175,7 +175,7 @@ def _lost_then_read_again(stage: CellEnvironment, consumer: Consumer) -> None:
     *("F32-forgetting", "eviction, short claims", _TARGET), moment="start", needed={"refusals": 2, "redeliveries": 1}
 )
 def forgetful(stage: CellEnvironment) -> None:
-    """What would let Redis forget claims before their messages is refused: eviction, a log that lags, a short time."""
+    """Settings that let Redis forget claims too early are refused: eviction, a log that lags, a short retention."""
     with Servers() as servers:
         url = servers.up(REDIS, **{"maxmemory-policy": "allkeys-lru", "appendfsync": "everysec"})
         with _receiver(stage, url, "redis-script") as consumer:
@@ -204,7 +204,7 @@ def run_out(stage: CellEnvironment) -> None:
 
 def _refused(stage: CellEnvironment, program: Program, *words: str) -> None:
     """
-    It ends with 3 and says the words.
+    Check that the program ends with 3 and names the settings.
 
     Raises:
         StalledError: it ran.

@@ -215,7 +215,7 @@ def orphan(stage: CellEnvironment) -> None:
 
 
 def _met(stage: CellEnvironment) -> int:
-    """How often one of them found what the other one did: fenced by it, or its range done already."""
+    """How often a driver met the other one: it was fenced, or its range was done already."""
     stage.journals.look()
     return sum(e.fields.get("status") in _MEETINGS for e in stage.journals.entries if e.step is Step.OUTCOME)
 
@@ -330,7 +330,7 @@ _LEASE: dict[str, Any] = {"moment": "open transaction", "bound_s": 20.0, "limit_
 
 
 def _workers(stage: CellEnvironment, writer: Program) -> list[psutil.Process]:
-    """The lease holders, all of them, at work; the driver is none."""
+    """All lease holders at work; the driver is not one of them."""
 
     def others() -> list[psutil.Process]:
         return [process for process in holders(writer) if process.pid != writer.pid]

@@ -1,4 +1,4 @@
-"""What the cells of stores share: programs, servers and sums."""
+"""What cells with a database share: servers, downstream programs, and sums of what they wrote."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Servers:
         return copy
 
     def restore(self, name: str, copy: Path) -> None:
-        """Put an older copy in place of what the server knows now."""
+        """Replace the server's data by an older copy."""
         self._stores("down", name)
         shutil.rmtree(self.folder / name)
         _copy(copy, self.folder / name)
@@ -99,7 +99,7 @@ class Servers:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """With owners and rights, which PostgreSQL insists on."""
+    """Copy a directory with owners and permissions, which PostgreSQL checks."""
     subprocess.run(["cp", "-a", str(source), str(target)], check=True, timeout=_COMMAND_S)  # noqa: S607 - coreutils
 
 
@@ -182,7 +182,7 @@ class Consumer:
 
 
 def produce_orders(stage: CellEnvironment, count: int) -> None:
-    """So many more orders go through the pipeline, aborted ones between them."""
+    """Run ``count`` more orders through the pipeline, with aborted transactions between them."""
     stage.orders(count, "--transactional")
     stage.drain()
 
@@ -282,7 +282,7 @@ def forgetting(consumer_of: Consumer) -> Iterator[Consumer]:
 
 @contextlib.contextmanager
 def require_progress() -> Iterator[None]:
-    """For controls: what does not work at all shows nothing, and must not pass for the violation that is wanted."""
+    """For controls: a program that gets stuck is inconclusive, and must not count as the violation."""
     try:
         yield
     except StalledError as error:
@@ -291,7 +291,7 @@ def require_progress() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """So many orders, with so many cents and cups in them."""
+    """Number of orders, and the cents and cups in them."""
 
     orders: int
     cents: int

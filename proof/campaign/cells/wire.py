@@ -164,7 +164,7 @@ def killed_in_commit(released: bool, stage: CellEnvironment) -> None:
 
 
 def slow(shape: NetworkConditions, stage: CellEnvironment) -> None:
-    """Everything takes longer, and comes out all the same."""
+    """A slow network delays every step, and all orders still come out once."""
     with between(stage, shape), stage.feeding(100):
         stage.orders(500, "--transactional")
         stage.writer("--follow")

@@ -23,7 +23,8 @@ from contenders import CONTENDERS, RunTopics, Setup, require_built  # noqa: E402
 from environment import program  # noqa: E402
 
 from brew.errors import Refused  # noqa: E402
-from brew.records import Reason, Rejected  # noqa: E402
+from brew.record import Reject  # noqa: E402
+from brew.records import Reason  # noqa: E402
 from brew.settings import Limits  # noqa: E402
 from pipeline.orders import enricher  # noqa: E402
 
@@ -116,7 +117,7 @@ def test_what_is_not_built_is_named_with_the_way_to_build_it(monkeypatch: pytest
 def test_the_loop_enriches_as_the_pipeline_does(key: bytes | None, value: bytes | None) -> None:
     """Value for value, and reason for reason."""
     ours = enricher(Limits())(key, value)
-    assert loop.enrich(key, value) == (ours.reason if isinstance(ours, Rejected) else ours)
+    assert loop.enrich(key, value) == (ours.reason if isinstance(ours, Reject) else ours)
 
 
 def test_the_loop_has_one_transactional_producer_and_reads_committed() -> None:

@@ -1,13 +1,28 @@
-"""Fair shares of partitions, and the corners of the fold that only one comparison decides."""
+"""How partitions are shared out among members, by group or by claim."""
 
 from __future__ import annotations
 
-import pytest
-from harness.claims import GROUP, INTERVAL, START_MS, TOPIC, beat, claim, fold, release, seat
+from dataclasses import replace
 
-from brew.claims.member import Plan, fair_counts, plan_claims
-from brew.claims.messages import MAX_INTERVAL_MS, ReleaseGroup
-from brew.claims.state import PARTIAL_MS, SNAPSHOT_MS, OwnedPartition, RecordEffect, Status, Table
+import pytest
+from harness.claims import GROUP, INTERVAL, START_MS, TOPIC, MemoryLog, Shared, beat, claim, fold, release, seat
+
+from brew.claims import member as claims_member
+from brew.claims.log import Item
+from brew.claims.member import Member, Membership, Plan, fair_counts, plan_claims, read_to_end
+from brew.claims.messages import MAX_INTERVAL_MS, WHOLE_TOPIC, ReleaseGroup, encode
+from brew.claims.state import (
+    PARTIAL_MS,
+    SNAPSHOT_MS,
+    ClaimsView,
+    OwnedPartition,
+    RecordEffect,
+    Status,
+    Table,
+    snapshot_of,
+)
+from brew.deadline import Deadline
+from brew.errors import Refused
 
 
 def world(**owners: str | None) -> dict[int, OwnedPartition]:
@@ -152,3 +167,113 @@ def test_a_granted_claim_keeps_the_position_of_the_owner_before() -> None:
     table = Table()
     fold(table, (0, claim("a")), (1, beat("a", 0, 12)), (2, release("a", 0, 12)), (3, claim("b")))
     assert (seat(table).owner, seat(table).token, seat(table).position) == ("b", 3, 12)
+
+
+INTERVAL_S = 1.0
+
+
+def member(shared: Shared, client: str, partitions: tuple[int, ...] = (0, 1)) -> Member:
+    made = Member(MemoryLog(shared), Membership(client, GROUP, "orders", partitions, INTERVAL_S), shared.now)
+    made.join(Deadline(5))
+    return made
+
+
+def pass_by(shared: Shared, seconds: float, *turning: Member) -> None:
+    for _ in range(round(seconds * 10)):
+        shared.now_ms += 100
+        for one in turning:
+            one.turn(Deadline(5))
+            one.release_partitions({p: one.holdings[p] for p in one.give_back_wanted}, Deadline(5))
+
+
+def test_partitions_that_come_to_the_topic_are_shared_too() -> None:
+    shared = Shared()
+    a, b = member(shared, "a"), member(shared, "b")
+    pass_by(shared, 1.0, a, b)
+    for one in (a, b):
+        one.who = replace(one.who, partitions=(0, 1, 2, 3))
+    pass_by(shared, 1.0, a, b)
+    assert [len(one.held()) for one in (a, b)] == [2, 2]
+
+
+def test_members_that_share_and_members_that_take_all_refuse_each_other() -> None:
+    """Neither sees the other's claims; once those are stale or given back, either way is open."""
+    shared = Shared()
+    whole = member(shared, "a", (WHOLE_TOPIC,))
+    pass_by(shared, 0.2, whole)
+    with pytest.raises(Refused, match=r"'a' of group .* as a whole, and 'b' would take it divided"):
+        member(shared, "b")
+    whole.leave(Deadline(5))
+    part = member(shared, "b")
+    pass_by(shared, 0.2, part)
+    with pytest.raises(Refused, match="divided, and 'c' would take it as a whole"):
+        member(shared, "c", (WHOLE_TOPIC,))
+    pass_by(shared, 2 * INTERVAL_S + 0.5)
+    member(shared, "c", (WHOLE_TOPIC,))
+
+
+def folded(shared: Shared, until: int | None = None) -> Table:
+    """All records applied one after another."""
+    world = ClaimsView([Table()])
+    for entry in shared.entries[0]:
+        if until is None or entry.offset < until:
+            world.apply(entry)
+    return world.tables[0]
+
+
+def snapshot(shared: Shared, until: int, told: int | None = None) -> None:
+    """A snapshot of the records below ``until``; ``told`` says that it holds another end."""
+    made = snapshot_of(folded(shared, until), "x")
+    shared.append(Item(0, *encode(made if told is None else made._replace(until=told))))
+
+
+def arrived(shared: Shared) -> Table:
+    return read_to_end(MemoryLog(shared), Deadline(5)).tables[0]
+
+
+def test_records_between_a_snapshots_end_and_the_window_are_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wrote while it was taken; two of them lie before the last three records."""
+    monkeypatch.setattr(claims_member, "WINDOW", 3)
+    shared = Shared()
+    shared.write(claim("a", 0))
+    shared.write(claim("a", 1))
+    shared.write(claim("b", 2))
+    snapshot(shared, until=1)
+    shared.write(beat("a", 0, 5))
+    shared.write(beat("a", 1, 6, partition=1))
+    assert arrived(shared).seats == folded(shared).seats
+    assert len(arrived(shared).seats) == 3
+
+
+def test_what_a_snapshot_holds_is_not_applied_again() -> None:
+    """The clock would go back with it, and owners would be stale before their time."""
+    shared = Shared()
+    for at, message in enumerate((claim("a"), release("a", 0), claim("b"))):
+        shared.now_ms += 100 * at
+        shared.write(message)
+    snapshot(shared, until=3)
+    table = arrived(shared)
+    assert (table.seats, table.clock) == (folded(shared).seats, folded(shared).clock)
+
+
+@pytest.mark.parametrize("beyond", [0, 2])
+def test_a_snapshot_that_tells_of_records_behind_itself_is_none(beyond: int) -> None:
+    """Its own offset is the last end that it can hold; with a later one records would be passed over."""
+    shared = Shared()
+    shared.write(claim("a"))
+    snapshot(shared, until=1, told=1 + beyond)
+    shared.write(claim("b", 1))
+    assert arrived(shared).seats == folded(shared).seats
+    assert len(arrived(shared).seats) == 2
+
+
+def test_reading_goes_on_at_the_logs_end_although_no_record_stands_before_it() -> None:
+    """Compaction and markers leave gaps: a table that stood lower would call what is written next a shrunk log."""
+
+    class Gapped(MemoryLog):
+        def bounds(self, deadline: Deadline) -> dict[int, tuple[int, int]]:
+            return {p: (first, end + 5) for p, (first, end) in super().bounds(deadline).items()}
+
+    shared = Shared()
+    shared.write(claim("a"))
+    assert read_to_end(Gapped(shared), Deadline(5)).ends() == {0: 6}

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from brew.driver.limits import _ORDER, FIRST, SOME, WINDOW, CircuitBreaker, FirstRecordsCheck
+from brew.driver.limits import FIRST, SOME, WINDOW, CircuitBreaker, FirstRecordsCheck
 from brew.errors import Refused
 from brew.outcome import Outcome, Status
 from brew.records import Reason
 from brew.settings import Limits
+from pipeline.enrichment import EXAMPLE, OrderEnrichment
 from pipeline.orders import enricher
 
 
@@ -75,15 +76,15 @@ def bad(count: int, partition: int = 0, reason: Reason = Reason.NO_CUSTOMER_ID, 
 
 def test_a_run_whose_first_hundred_records_are_all_rejected_is_stopped_once() -> None:
     """Over all partitions; the sentence names the most frequent reason, an example, an order, and how to go on."""
-    first = FirstRecordsCheck(None)
+    first = FirstRecordsCheck(None, OrderEnrichment(Limits()).advice)
     first.apply_outcome(bad(9, 3, Reason.NOT_JSON))
     first.apply_outcome(bad(FIRST - 10))
     with pytest.raises(Refused) as refused:
         first.apply_outcome(bad(1, 1, offset=40))
     for words in (
         "all-rejected: the first 100 records were all rejected, 91 of them as no-customer-id",
-        "they have no customer_id, the first one at partition 0, offset 7",
-        _ORDER,
+        "the first one at partition 0, offset 7: they have no customer_id; an order looks like",
+        EXAMPLE,
         "--max-rejected 1",
     ):
         assert words in str(refused.value)
@@ -92,7 +93,7 @@ def test_a_run_whose_first_hundred_records_are_all_rejected_is_stopped_once() ->
 
 
 def test_the_order_that_the_refusal_shows_is_enriched() -> None:
-    assert isinstance(enricher(Limits())(b"gold-000017", _ORDER.encode()), bytes)
+    assert isinstance(enricher(Limits())(b"gold-000017", EXAMPLE.encode()), bytes)
 
 
 def test_one_enriched_record_settles_it_for_the_run() -> None:

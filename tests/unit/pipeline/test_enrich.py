@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from brew.records import DISCOUNTS, Reason, Rejected
+from brew.record import Reject
+from brew.records import DISCOUNTS, Reason
 from brew.settings import Limits
 from pipeline.orders import depth, enricher
 
@@ -73,7 +74,7 @@ def test_a_record_that_is_no_order_is_rejected_with_its_reason(value: bytes | No
     """The reason is a code; the message names value and limit."""
     rejected = ENRICH(b"gold-1", value)
 
-    assert isinstance(rejected, Rejected)
+    assert isinstance(rejected, Reject)
     assert rejected.reason is reason
     assert rejected.message
 
@@ -182,7 +183,7 @@ def test_however_an_order_is_written_its_values_stay_and_no_name_stands_twice(
     enriched = enricher(Limits())(b"silver-7", value)
 
     if expected["customer_id"] in {None, ""}:
-        assert isinstance(enriched, Rejected)
+        assert isinstance(enriched, Reject)
         return
     assert json.loads(enriched, parse_float=Decimal, parse_int=Decimal, object_pairs_hook=unique) == expected
 
@@ -220,5 +221,5 @@ def test_the_usual_order_keeps_its_very_text() -> None:
 def test_a_value_that_is_not_utf_8_is_called_that() -> None:
     """With the byte and its place, and not "surrogates not allowed", which is the parser's own business."""
     found = ENRICH(b"gold-1", b'{"customer_id":"c-\xff"}')
-    assert isinstance(found, Rejected)
+    assert isinstance(found, Reject)
     assert found.message.startswith("not UTF-8: byte 0xff at 18 of 21")

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from brew.records import Reason, Rejected
+from brew.record import Reject
+from brew.records import Reason
 from brew.settings import Limits
 from pipeline.orders import NumberPlaceholders, depth, enricher, may_round
 
@@ -53,12 +54,12 @@ def test_depth_is_held_before_the_parser_sees_it(levels: int, opener: bytes, clo
     inner = levels - 1
     value = b'{"customer_id":"c","x":' + opener * inner + b"1" + closer * inner + b"}"
     found = enricher(Limits(max_depth=100))(b"gold-1", value)
-    assert (isinstance(found, Rejected) and found.reason is Reason.TOO_DEEP) is (levels > 100)
+    assert (isinstance(found, Reject) and found.reason is Reason.TOO_DEEP) is (levels > 100)
 
 
 def test_bytes_are_held_before_anything_else() -> None:
     found = enricher(Limits(max_bytes=10))(None, b"[" * 11)
-    assert isinstance(found, Rejected)
+    assert isinstance(found, Reject)
     assert found.reason is Reason.TOO_LARGE
 
 

@@ -26,7 +26,8 @@ from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
 from brew.range_transaction import Targets
-from brew.settings import CrashSettings, PipelineSettings
+from brew.settings import CrashSettings, Limits, PipelineSettings
+from pipeline.enrichment import OrderEnrichment
 
 END = 100
 
@@ -120,7 +121,7 @@ class Run:
             CrashInjector(self.settings.crash),
         )
         self.shared = RunContext(self.settings, {}, threading.Event(), *parts)
-        self.lane = MicroBatchLane(self.shared, self.engine, index)
+        self.lane = MicroBatchLane(self.shared, self.engine, index, OrderEnrichment(Limits()))
 
     def _scan(
         self, _connection: object, _topic: str, span: dict[int, tuple[int, int]], isolation: str, **_: object

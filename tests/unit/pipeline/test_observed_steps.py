@@ -14,7 +14,8 @@ from brew.names import STEPS
 from brew.offsets import OffsetRange
 from brew.outcome import Status
 from brew.range_transaction import Rows, Targets, transact_range
-from brew.records import Reason, Rejected
+from brew.record import Reject
+from brew.records import Reason
 
 RANGE = OffsetRange("in", 0, 0, 3)
 TARGETS = Targets("out", "dlq", 0, 0)
@@ -66,7 +67,7 @@ def test_rejected_records_are_counted_by_reason() -> None:
     """Reasons are plain words, which JSON takes as names."""
     kafka = timed(FakeTransaction(Broker()))
     outcome = transact_range(
-        [ROWS], RANGE, TARGETS, lambda _key, _value: Rejected(Reason.NOT_JSON, "x"), kafka, Deadline(5), first_time=True
+        [ROWS], RANGE, TARGETS, lambda _key, _value: Reject(Reason.NOT_JSON, "x"), kafka, Deadline(5), first_time=True
     )
     assert (outcome.status, outcome.reasons) == (Status.COMMITTED, {"not-json": 3})
     assert [type(name) for name in outcome.reasons] == [str]

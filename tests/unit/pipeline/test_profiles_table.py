@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from brew.deadline import Deadline
 from brew.offsets import OffsetRange, SourcePosition
 from brew.range_transaction import Rows, Targets, transact_range
-from brew.records import DISCOUNTS, Rejected, profile
+from brew.record import Reject
+from brew.records import DISCOUNTS, profile
 from brew.settings import Limits
 from pipeline.orders import enricher
 from pipeline.profiles import Table, lookup
@@ -32,7 +33,7 @@ def enriched(made: Table, order: bytes = ORDER, key: bytes | None = b"gold-1") -
     """The order, enriched, and its header's value."""
     resolve, evidence = lookup(made)
     out = enricher(Limits(), resolve)(key, order)
-    assert not isinstance(out, Rejected)
+    assert not isinstance(out, Reject)
     name, value = evidence()
     assert name == "profile.offset"
     return json.loads(out), value

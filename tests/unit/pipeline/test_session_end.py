@@ -74,6 +74,6 @@ def test_a_submit_leaves_nothing_in_the_temporary_folder(tmp_path: Path, monkeyp
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    paths = {submit._kept_archive() for _ in range(2)}
+    paths = {submit._kept_archive(("brew",)) for _ in range(2)}
     assert list(temporary.iterdir()) == []
     assert [str(one) for one in cache.rglob("*") if one.is_file()] == sorted(paths)

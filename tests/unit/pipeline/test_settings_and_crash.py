@@ -9,11 +9,10 @@ from brew.errors import UsageError
 from brew.fault_injection import CrashInjector, message
 from brew.names import CrashMode, CrashPoint
 from brew.offsets import OffsetRange
-from brew.options import settings_of
 from brew.outcome import Outcome, Status
 from brew.settings import CrashSettings, Limits, PipelineSettings, Reader, SparkSettings
 from brew.transaction_sizing import TransactionSize, TransactionSizes
-from pipeline.__main__ import run_command
+from pipeline.__main__ import run_command, settings_of
 
 
 def settings(**more: object) -> PipelineSettings:

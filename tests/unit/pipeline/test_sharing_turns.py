@@ -18,10 +18,9 @@ from brew.driver.run import PreflightResult
 from brew.errors import Fatal, Refused, UsageError
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
-from brew.options import settings_of
 from brew.planner import Plan
 from brew.settings import PipelineSettings
-from pipeline.__main__ import run_command
+from pipeline.__main__ import run_command, settings_of
 from pipeline.submit import same_options
 
 

@@ -20,10 +20,9 @@ from brew.errors import DeadlineExceeded, Refused, UsageError
 from brew.kafka.transaction import TransactionSettings
 from brew.names import ExitCode
 from brew.offsets import OffsetRange
-from brew.options import settings_of
 from brew.outcome import Outcome, Status
 from brew.settings import PipelineSettings
-from pipeline.__main__ import cli, run_command
+from pipeline.__main__ import cli, run_command, settings_of
 from pipeline.submit import same_options
 
 

@@ -15,6 +15,7 @@ from brew.names import CrashMode, CrashPoint
 from brew.offsets import Committed, OffsetRange, SourcePosition
 from brew.outcome import Outcome, Status
 from brew.range_transaction import CrashedOnPurposeError, Rows, Targets, transact_range
+from brew.record import Reject
 from brew.records import (
     ERROR_EXCEPTION,
     ERROR_MESSAGE,
@@ -24,7 +25,6 @@ from brew.records import (
     ERROR_REASON,
     ERROR_TOPIC,
     Reason,
-    Rejected,
 )
 from brew.transaction import abort_at_once, queue
 
@@ -77,10 +77,10 @@ class Watched(FakeTransaction):
         super().abort(deadline)
 
 
-def upper(key: bytes | None, value: bytes | None) -> bytes | Rejected:
+def upper(key: bytes | None, value: bytes | None) -> bytes | Reject:
     """Key and value both count; `bad` is rejected."""
     if value is not None and value.startswith(b"bad"):
-        return Rejected(Reason.NOT_JSON, "no sense")
+        return Reject(Reason.NOT_JSON, "no sense")
     return (key or b"") + b":" + (value or b"").upper()
 
 
@@ -199,7 +199,7 @@ def test_a_dead_letter_says_why_and_where_from() -> None:
     assert (first.topic, first.partition, first.key, first.value, first.timestamp) == ("dead", 3, b"k", b"bad", 300)
     assert first.headers == [
         (ERROR_REASON, b"not-json"),
-        (ERROR_EXCEPTION, b"Rejected"),
+        (ERROR_EXCEPTION, b"Reject"),
         (ERROR_MESSAGE, b"no sense"),
         (ERROR_TOPIC, b"in"),
         (ERROR_PARTITION, b"5"),

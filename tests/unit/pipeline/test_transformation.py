@@ -14,9 +14,11 @@ from brew.connection import Connection
 from brew.errors import UsageError
 from brew.settings import Limits, PipelineSettings, ProfilesSettings
 from brew.transformation import transformation
-from pipeline.enrichment import OrderEnrichment
+from pipeline.enrichment import ORDERS, OrderEnrichment
 
-SETTINGS = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group", limits=Limits(max_bytes=70))
+SETTINGS = PipelineSettings(
+    Connection("nowhere:1"), "in", "out", "dead", "group", limits=Limits(max_bytes=70), transform=ORDERS
+)
 
 
 def test_orders_are_a_transformation_with_the_limits_of_the_run() -> None:
@@ -39,7 +41,7 @@ def test_without_profiles_an_order_needs_nothing_of_the_cluster() -> None:
 @pytest.mark.parametrize("named", ["no_such_module:name", "pipeline.enrichment:Nothing", "pipeline.enrichment", ""])
 def test_a_transformation_that_is_not_there_is_refused_by_its_name(named: str) -> None:
     """Before Spark starts: the settings are enough to know."""
-    with pytest.raises(UsageError, match="transform is") as refused:
+    with pytest.raises(UsageError, match=r"TRANSFORM \(--transform\) is") as refused:
         transformation(replace(SETTINGS, transform=named))
     assert repr(named) in str(refused.value)
 

@@ -15,10 +15,9 @@ from pyspark.errors import PySparkRuntimeError
 from brew.driver import warm_up
 from brew.driver.warm_up import WarmSpark
 from brew.errors import DeadlineExceeded
-from brew.options import settings_of
 from brew.settings import Compilers
 from brew.spark import session
-from pipeline.__main__ import run_command
+from pipeline.__main__ import run_command, settings_of
 
 Work = Callable[[], None]
 

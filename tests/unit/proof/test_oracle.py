@@ -1,11 +1,26 @@
-"""The second opinion about enrichment."""
+"""The second opinion about enrichment, and about tiers that come from the log of profiles."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Sequence
+from typing import Any
 
-from brew.records import Reason
-from proof.oracle import unjustified, wrong_enrichment
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brew.errors import UsageError
+from brew.offsets import LogOffsets, SourcePosition
+from brew.record import Reject
+from brew.records import DISCOUNTS, PROFILE_OFFSET, Reason, profile
+from brew.settings import Limits
+from pipeline.orders import enricher
+from pipeline.profiles import Table, lookup
+from proof.checking.checker import Checker
+from proof.checking.input_partition import BrokerFacts, Record
+from proof.findings import Name, Verdict
+from proof.oracle import Profiles, unjustified, wrong_enrichment
+from proof.topics import Customers, chunks
 
 ORDER = b'{"order_id":"gold-1","customer_id":"c","total_cents":5}'
 GOLD = b',"loyalty_tier":"gold","loyalty_discount":0.15}'
@@ -117,3 +132,164 @@ def test_rejecting_a_good_order_is_found(reason: Reason) -> None:
     assert unjustified(reason, ORDER) is not None
     assert unjustified(reason, b'{"customer_id":"c","n":1E+400,"pair":"\\ud83e\\udda7"}') is not None
     assert reason is Reason.NO_VALUE or unjustified(reason, None) is not None
+
+
+CUSTOMER_1 = b'{"customer_id":"c-1"}'
+Log = Sequence[tuple[int, int, bytes, bytes | None]]
+GOLD_PROFILE = (0, 4, b"c-1", profile("c-1", "gold"))
+
+
+def read(log: Log, ends: dict[int, int] | None = None) -> Profiles:
+    ends = ends or {0: 10}
+    made = Profiles("profiles", {p: LogOffsets(0, end, end) for p, end in ends.items()})
+    made.take((*one, [], 0) for one in log)
+    return made
+
+
+def out(tier: str) -> bytes:
+    return b'{"customer_id":"c-1","loyalty_tier":"%b","loyalty_discount":%b}' % (
+        tier.encode(),
+        str(DISCOUNTS[tier]).encode(),
+    )
+
+
+def wrong(profiles: Profiles, tier: str, header: bytes | None) -> str | None:
+    return profiles.wrong(CUSTOMER_1, out(tier), None if header is None else (PROFILE_OFFSET, header))
+
+
+def test_the_profile_that_the_header_names_gives_the_tier() -> None:
+    profiles = read([GOLD_PROFILE, (0, 7, b"c-1", profile("c-1", "silver"))])
+    assert wrong(profiles, "gold", b"0/4") is None
+    assert wrong(profiles, "silver", b"0/7") is None
+    assert "loyalty_discount' is 0.15, should be 0.1" in (wrong(profiles, "gold", b"0/7") or "")
+    assert profiles.doubts == []
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        (None, "no profile.offset header"),
+        (b"0/5", "is none (a tombstone"),
+        (b"0/6", "another customer's"),
+        (b"0/10", "not visible"),
+        (b"1/4", "no such place"),
+        (b"0", "no such place"),
+        (b"x/y", "no such place"),
+        (b"none 9", "though customer 'c-1' had one at 0/8"),
+        (b"none", "an offset for each of 1 partitions"),
+        (b"none 1,2", "an offset for each of 1 partitions"),
+        (b"none -1", "an offset for each of 1 partitions"),
+    ],
+)
+def test_a_header_that_can_not_be_is_wrong(header: bytes | None, says: str) -> None:
+    other = (0, 6, b"c-2", profile("c-2", "gold"))
+    log = [GOLD_PROFILE, (0, 5, b"c-1", None), other, (0, 8, b"c-1", profile("c-1", "gold"))]
+    assert says in (wrong(read(log), "gold" if header != b"none 9" else "standard", header) or "")
+
+
+def test_without_a_profile_only_standard_is_right() -> None:
+    profiles = read([GOLD_PROFILE, (0, 5, b"c-1", None)])
+    assert wrong(profiles, "standard", b"none 6") is None
+    assert "should be 0.0" in (wrong(profiles, "gold", b"none 6") or "")
+    assert "had one at 0/4" in (wrong(profiles, "standard", b"none 5") or "")
+    assert profiles.doubts == []
+
+
+def test_a_profile_that_compaction_took_leaves_a_doubt_and_no_finding() -> None:
+    """The rest of the output is looked at all the same."""
+    profiles = read([(0, 7, b"c-1", profile("c-1", "silver"))])
+    assert wrong(profiles, "gold", b"0/4") is None
+    assert wrong(profiles, "standard", b"none 5") is None
+    assert profiles.doubts[0].startswith("the profiles of 2 outputs are not in profiles any more (compacted)")
+    mixed = b'{"customer_id":"c-1","loyalty_tier":"gold","loyalty_discount":0.1}'
+    assert "loyalty_discount" in (profiles.wrong(CUSTOMER_1, mixed, (PROFILE_OFFSET, b"0/4")) or "")
+    bad = b'{"customer_id":"c-1","loyalty_tier":"diamond","loyalty_discount":0.1}'
+    assert "diamond" in (profiles.wrong(CUSTOMER_1, bad, (PROFILE_OFFSET, b"0/4")) or "")
+
+
+KINDS = st.sampled_from([*DISCOUNTS, None, "malformed"])
+WRITTEN = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), KINDS), max_size=25)
+
+
+def compact(log: Log, until: int) -> Log:
+    """As Kafka does it: of all below a place in the log only the last of each key, and no tombstone for ever."""
+    newest = {key: at for at, (_, _, key, _) in enumerate(log[:until])}
+    kept = [one for at, one in enumerate(log[:until]) if newest[one[2]] == at and (one[3] is not None or at % 2)]
+    return [*kept, *log[until:]]
+
+
+@given(WRITTEN, st.integers(0, 25), st.integers(0, 25))
+def test_what_the_pipeline_makes_of_any_log_is_right_and_no_other_tier_is(
+    written: list[tuple[int, int, str | None]],
+    count: int,
+    compacted: int,
+) -> None:
+    """The pipeline has read a part of the log; the checker sees all of it, or what compaction left."""
+    log, ends = [], {0: 0, 1: 0}
+    for partition, number, kind in written:
+        customer = f"c-{partition}-{number}"
+        value = None if kind is None else b"{}" if kind == "malformed" else profile(customer, kind)
+        log.append((partition, ends[partition], customer.encode(), value))
+        ends[partition] += 1
+    table, positions = Table(), {0: 0, 1: 0}
+    for partition, offset, key, value in log[:count]:
+        table.take("profiles", partition, offset, key, value)
+        positions[partition] = offset + 1
+    table.read_to(positions)
+    profiles = read(compact(log, compacted), ends)
+    resolve, evidence = lookup(table)
+    enrich = enricher(Limits(), resolve)
+    for customer in sorted({*(key for _, _, key, _ in log), b"nobody"}):
+        order = b'{"customer_id":"%b"}' % customer
+        made = enrich(None, order)
+        assert not isinstance(made, Reject)
+        assert profiles.wrong(order, made, evidence()) is None
+        if not compacted:
+            assert profiles.untold == 0
+            for tier in DISCOUNTS:
+                other = enricher(Limits(), lambda _k, _o, tier=tier: tier)(None, order)
+                assert not isinstance(other, Reject)
+                assert (profiles.wrong(order, other, evidence()) is None) == (other == made)
+
+
+def verdict(tier: str, header: bytes | None, log: Log = (GOLD_PROFILE,)) -> Any:
+    """One order and its output, through the checker."""
+    profiles = read(log)
+    checker = Checker(BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 1, 1)}, {0: 1}, 1, profiles=profiles))
+    source = SourcePosition("in", 0, 0).headers()
+    added = [] if header is None else [(PROFILE_OFFSET, header)]
+    checker.input([Record(0, 0, b"gold-1", CUSTOMER_1, [("trace", b"1")], 5)])
+    checker.output([Record(0, 0, b"gold-1", out(tier), [("trace", b"1"), *added, *source], 5)])
+    checker.input_ended()
+    checker.downstream_ended()
+    return checker.report(unseen=profiles.doubts)
+
+
+def test_the_checker_sees_a_wrong_tier() -> None:
+    """And what the record's key says is no excuse."""
+    assert verdict("gold", b"0/4").verdict is Verdict.PROVEN
+    for told in (verdict("silver", b"0/4"), verdict("gold", None), verdict("gold", b"none 3")):
+        assert (told.verdict, told.totals) == (Verdict.VIOLATED, {Name.CORRUPT: 1})
+    gone = verdict("gold", b"0/3", [(0, 5, b"c-1", None)])
+    assert (gone.verdict, gone.counts["profiled"], gone.counts["unprofiled"]) == (Verdict.INCONCLUSIVE, 1, 0)
+
+
+# The seeder's plan.
+
+
+def test_equal_seeds_give_equal_profiles_updates_and_tombstones_among_them() -> None:
+    plan = Customers("t", 50, seed=7, updates=20, tombstones=5)
+    records = [one for some in chunks(plan) for one in some]
+    assert records == [one for some in chunks(plan) for one in some]
+    assert len(records) == plan.records == 75
+    assert [key for key, _ in records[:2]] == [b"c-00001", b"c-00002"]
+    assert sum(value is None for _, value in records) == 5
+    profiles = read([(0, at, key, value) for at, (key, value) in enumerate(records)], {0: 75})
+    assert profiles.malformed == 0
+    assert records != [one for some in chunks(Customers("t", 50, seed=8, updates=20, tombstones=5)) for one in some]
+
+
+@pytest.mark.parametrize(("fields", "says"), [((5, 0, 0, 6), "--tombstones is 6"), ((0, 0, 1, 0), "--updates is 1")])
+def test_a_plan_that_can_not_be_is_refused(fields: tuple[int, ...], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        Customers("t", *fields)

@@ -9,8 +9,9 @@ from html.parser import HTMLParser
 
 import pytest
 from harness.campaigns import CELLS, HOSTILE, campaign
+from jinja2 import UndefinedError
 
-from brew.html import Markup, tag, visible
+from brew.html import Markup, templates, visible
 from proof.report.page import page
 from proof.report.results import TITLES, Standing, read
 from proof.report.summary import Summary
@@ -181,8 +182,9 @@ def test_cells_whose_names_look_alike_keep_apart() -> None:
 
 
 def test_text_becomes_markup_only_through_the_door() -> None:
-    """Children and attributes are escaped; markup is not escaped twice."""
-    assert tag("b", "<&", tag("i", '"'), class_='"x') == '<b class="&quot;x">&lt;&amp;<i>&quot;</i></b>'
-    assert tag("p", None, 7, hidden=True, open=False) == "<p hidden>7</p>\n"
-    assert isinstance(tag("p"), Markup)
+    """Text and attributes are escaped, markup is not escaped twice, and what nobody gave is an error."""
+    template = templates("proof.report").from_string('<b class="{{ x }}">{{ x }}{{ y }}</b>')
+    assert template.render(x='"<', y=Markup("<i>")) == '<b class="&#34;&lt;">&#34;&lt;<i></b>'
+    with pytest.raises(UndefinedError, match="'y' is undefined"):
+        template.render(x=None)
     assert visible("a\tb\n\u200b\U000e0001") == "a\tb\n\\u200b\\U000e0001"

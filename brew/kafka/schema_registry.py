@@ -1,0 +1,200 @@
+"""
+Values in the formats of a Schema Registry: Confluent's serializers, and what their errors mean for a record.
+
+A `Codec` reads and writes one format against one registry. Its errors are of three kinds: the record is at fault
+(`Reject`), the registry does not answer (`RegistryUnreachable`, the transaction is tried again), or the settings are
+wrong (the serializer's own exception, which ends a run).
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka.schema_registry import (
+    SchemaRegistryClient,
+    SchemaRegistryError,
+    topic_subject_name_strategy,
+)
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from brew.errors import RegistryUnreachable
+from brew.record import Record, Reject
+
+AVRO, JSON_SCHEMA, PROTOBUF = "avro", "json_schema", "protobuf"
+SCHEMA_ID_HEADER = "__value_schema_id"
+"""Where a producer may put the schema's id instead of the value's first bytes."""
+
+NO_SCHEMA_ID = "no-schema-id"
+UNKNOWN_SCHEMA = "unknown-schema"
+SCHEMA_MISMATCH = "schema-mismatch"
+OUTPUT_SCHEMA_MISMATCH = "output-schema-mismatch"
+
+_MAGIC, _PREFIX_BYTES = 0, 5
+_SAYS_NO, _FAILS = 400, 500
+_NOT_ABOUT_SCHEMAS = {401, 403, 407, 408, 429}
+"""Refusals that say who we are, or how often we ask."""
+_TIMEOUT_S = 10.0
+_LONGEST = 500
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSettings:
+    """
+    One format against one registry; hashable, since a process keeps one codec for each.
+
+    ``registry``: settings of Confluent's client, as sorted pairs; ``url`` is one of them. ``schema``: what values are
+    written with; None: the subject's latest one. ``reader_schema``: what values are read as; None: as they were
+    written. ``message``, ``output_message``: classes of Protobuf. ``register``: give the registry a schema that it does
+    not have.
+    """
+
+    kind: str
+    registry: tuple[tuple[str, Any], ...]
+    schema: str | None = None
+    reader_schema: str | None = None
+    message: type | None = None
+    output_message: type | None = None
+    register: bool = True
+
+    @property
+    def url(self) -> str:
+        return str(dict(self.registry)["url"])
+
+
+_making = threading.Lock()
+
+
+def codec(settings: SchemaSettings) -> Codec:
+    """The process's codec of ``settings``: schemas are fetched once, and connections shared."""
+    with _making:
+        return _codec(settings)
+
+
+@functools.lru_cache(maxsize=64)
+def _codec(settings: SchemaSettings) -> Codec:
+    return Codec(settings)
+
+
+@functools.lru_cache(maxsize=64)
+def _client(registry: tuple[tuple[str, Any], ...]) -> SchemaRegistryClient:
+    return SchemaRegistryClient.new_client({"timeout": _TIMEOUT_S, **dict(registry)})
+
+
+class Codec:
+    """Reads and writes values; several threads may use it at once. Made by `codec`."""
+
+    def __init__(self, settings: SchemaSettings) -> None:
+        self._settings = settings
+        self._client = _client(settings.registry)
+        self._read: Callable[..., Any] | None = None
+        self._write: Callable[..., Any] | None = None
+
+    def read(self, record: Record) -> Any:
+        """
+        The value that the record holds: a dict (Avro, JSON Schema) or a message (Protobuf).
+
+        Raises:
+            Reject: `no-schema-id`, `unknown-schema` or `schema-mismatch`.
+            RegistryUnreachable: the schema can't be fetched now.
+        """
+        value = record.value or b""
+        framed = len(value) > _PREFIX_BYTES and value[0] == _MAGIC
+        if not framed and record.header(SCHEMA_ID_HEADER) is None:
+            raise Reject(
+                NO_SCHEMA_ID, f"the value ({len(value)} bytes) does not begin with a schema's id (0 and four bytes)"
+            )
+        if self._read is None:
+            self._read = _deserializer(self._settings, self._client)
+        context = SerializationContext(record.topic, MessageField.VALUE, list(record.headers))
+        try:
+            with self._reachable():
+                return self._read(value, context)
+        except SchemaRegistryError as error:
+            raise Reject(UNKNOWN_SCHEMA, f"{self._settings.url} does not know its schema: {error}") from error
+        except RegistryUnreachable:
+            raise
+        # What a decoder raises on foreign bytes is not a type of its own: EOFError, IndexError, UnicodeDecodeError.
+        except Exception as error:
+            raise Reject(SCHEMA_MISMATCH, f"the value does not fit its schema: {_told(error)}") from error
+
+    def write(self, value: object, topic: str) -> bytes:
+        """
+        The bytes of ``value`` as a record of ``topic``, with the schema's id in front.
+
+        Raises:
+            Reject: `output-schema-mismatch`.
+            RegistryUnreachable: the schema can't be looked up or registered now.
+            ValueError: the registry has no such schema, or does not take it.
+        """
+        if self._write is None:
+            self._write = _serializer(self._settings, self._client)
+        try:
+            with self._reachable():
+                written = self._write(value, SerializationContext(topic, MessageField.VALUE))
+        except SchemaRegistryError as error:
+            raise ValueError(f"{self._settings.url} refuses the schema of {topic}-value: {error}") from error
+        except RegistryUnreachable:
+            raise
+        except Exception as error:
+            raise Reject(OUTPUT_SCHEMA_MISMATCH, f"the output does not fit its schema: {_told(error)}") from error
+        return bytes(written)
+
+    @contextmanager
+    def _reachable(self) -> Iterator[None]:
+        """Tell a registry that fails from one that says no."""
+        try:
+            yield
+        except SchemaRegistryError as error:
+            if _SAYS_NO <= error.http_status_code < _FAILS and error.http_status_code not in _NOT_ABOUT_SCHEMAS:
+                raise
+            raise self._unreachable(error) from error
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] in {"httpx", "httpx2", "httpcore", "httpcore2"}:
+                raise self._unreachable(error) from error
+            raise
+
+    def _unreachable(self, error: Exception) -> RegistryUnreachable:
+        return RegistryUnreachable(
+            f"the Schema Registry at {self._settings.url} does not answer: {_told(error)}; start it, or correct its "
+            "address (a run tries again until --patience ends)"
+        )
+
+
+def _deserializer(settings: SchemaSettings, client: SchemaRegistryClient) -> Callable[..., Any]:
+    conf = {"subject.name.strategy": topic_subject_name_strategy}
+    if settings.kind == AVRO:
+        return AvroDeserializer(client, settings.reader_schema, conf=conf)  # type: ignore[no-any-return]
+    if settings.kind == JSON_SCHEMA:
+        return JSONDeserializer(settings.reader_schema, schema_registry_client=client, conf=conf)  # type: ignore[no-any-return]
+    if settings.message is None:
+        raise TypeError("formats.protobuf reads no values without a message class; give it one")
+    return ProtobufDeserializer(settings.message, conf, client)  # type: ignore[no-any-return]
+
+
+def _serializer(settings: SchemaSettings, client: SchemaRegistryClient) -> Callable[..., Any]:
+    conf: dict[str, Any] = {
+        "subject.name.strategy": topic_subject_name_strategy,
+        "auto.register.schemas": settings.register,
+    }
+    if settings.kind == PROTOBUF:
+        message = settings.output_message or settings.message
+        if message is None:
+            raise TypeError("formats.protobuf writes no values without a message class; give it one")
+        return ProtobufSerializer(message, client, conf)  # type: ignore[no-any-return]
+    if settings.schema is None:
+        conf |= {"auto.register.schemas": False, "use.latest.version": True}
+    if settings.kind == AVRO:
+        return AvroSerializer(client, settings.schema, conf=conf)  # type: ignore[no-any-return]
+    return JSONSerializer(settings.schema, client, conf=conf)  # type: ignore[no-any-return]
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:_LONGEST]}"

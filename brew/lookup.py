@@ -1,0 +1,114 @@
+"""
+A topic as a table that a transformation looks up in: the row of a key that was in force at a record's time.
+
+::
+
+    RATES = Table("rates", bootstrap="kafka1:9092")
+
+    def in_euros(record):
+        rate = RATES.at(b"USD", record.timestamp)
+
+A row is in force from its own timestamp on, until the next row of its key; a tombstone ends it. That makes a
+transformation deterministic, whenever it is called, as long as nobody writes rows with timestamps of the past and
+nothing removes rows that older records still need (`retention.ms=-1` and `cleanup.policy=delete`, not `compact`).
+
+Each process reads the topic once, and again up to its end when it is asked about a time after that.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from brew import names
+from brew.client_config import ClientConfig, load
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka.topic_reader import FullTopicReader
+
+_GROUP = "brew-lookup"
+_AGAIN_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """
+    A table in ``topic``; values only, so that it travels to executors.
+
+    ``client_config``: user, password and certificates, as `--client-config`. ``timeout_s``: how long one reading of the
+    topic may take.
+    """
+
+    topic: str
+    bootstrap: str = names.BOOTSTRAP
+    client_config: str | None = None
+    timeout_s: float = 60.0
+
+    def at(self, key: bytes, timestamp: int) -> bytes | None:
+        """
+        The value of the row of ``key`` in force at ``timestamp`` (milliseconds since the epoch); None without one.
+
+        Raises:
+            BrewError: the topic can't be read; the transaction is tried again.
+        """
+        return _rows_of(self).at(key, timestamp)
+
+
+class Rows:
+    """The rows that one process holds; several threads may ask at once."""
+
+    def __init__(self, refresh: Callable[[Rows], None], now_ms: Callable[[], int]) -> None:
+        self._refresh, self._now_ms = refresh, now_ms
+        self._lock = threading.Lock()
+        self._read_at: int | None = None
+        self._rows: dict[bytes, tuple[list[int], list[bytes | None]]] = {}
+
+    def add(self, key: bytes, timestamp: int, value: bytes | None) -> None:
+        """A row of the topic; of two with one timestamp the one that was added last counts."""
+        times, values = self._rows.setdefault(key, ([], []))
+        place = bisect_right(times, timestamp)
+        times.insert(place, timestamp)
+        values.insert(place, value)
+
+    def at(self, key: bytes, timestamp: int) -> bytes | None:
+        """As `Table.at`."""
+        with self._lock:
+            now = self._now_ms()
+            # A record that claims to come from the future is no reason to read for each of its kind.
+            if self._read_at is None or (timestamp >= self._read_at and now - self._read_at >= _AGAIN_MS):
+                self._refresh(self)
+                self._read_at = now
+            times, values = self._rows.get(key, ((), ()))
+            place = bisect_right(times, timestamp)
+            return values[place - 1] if place else None
+
+
+_making = threading.Lock()
+
+
+def _rows_of(table: Table) -> Rows:
+    with _making:
+        return _made(table)
+
+
+@functools.cache
+def _made(table: Table) -> Rows:
+    known = ClientConfig() if table.client_config is None else load(Path(table.client_config))
+    connection = Connection(table.bootstrap, known.properties, known.secrets, known.source)
+    source: FullTopicReader | None = None
+
+    def refresh(rows: Rows) -> None:
+        nonlocal source
+        deadline = Deadline(table.timeout_s)
+        if source is None:
+            source = FullTopicReader(connection, table.topic, _GROUP, deadline)
+        for batch in source.read(source.ends(deadline), deadline, threading.Event()):
+            for record in batch:
+                rows.add(record.key() or b"", record.timestamp()[1], record.value())
+
+    return Rows(refresh, lambda: int(time.time() * 1000))

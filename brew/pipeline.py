@@ -1,0 +1,273 @@
+"""
+A pipeline from a script or a notebook: `brew.Pipeline(input=..., output=..., transform=...).run()`.
+
+It is the same run as on the command line, with the same checks, on the Spark session of this process if there is one.
+The function may be a lambda or one that was written in a cell: Spark's tasks get it by value.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from brew import names
+from brew.client_config import ClientConfig, load
+from brew.connection import Connection
+from brew.driver.progress import ProgressView, RunProgress
+from brew.driver.run import run
+from brew.errors import DeadlineExceeded, UsageError
+from brew.jvm import dependencies
+from brew.names import ExitCode
+from brew.observability.status import Phase
+from brew.record import Record
+from brew.settings import OnError, PipelineSettings, Reader, SparkSettings
+from brew.transformation import transformation
+
+_log = logging.getLogger("brew")
+_STOP_S = 30.0
+
+Transform = Callable[[Record], Any] | str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """
+    What a run has done: input records by what became of them, and the records that it wrote to its output topics.
+
+    ``reasons``: why records were rejected -> how many. ``failed``: transactions that were tried again.
+    """
+
+    transformed: int
+    rejected: int
+    dropped: int
+    written: int
+    transactions: int
+    failed: int
+    seconds: float
+    reasons: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def records(self) -> int:
+        """Input records that are done."""
+        return self.transformed + self.rejected + self.dropped
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """``state``: starting, standing-by, working, stopping, stopped or failed; ``lag``: records left to read."""
+
+    state: str
+    lag: int
+    result: Result
+
+
+class Pipeline:
+    """One input topic, a function, and where its results go."""
+
+    def __init__(
+        self,
+        *,
+        input: str,  # noqa: A002 - the command line's word
+        output: str,
+        transform: Transform,
+        bootstrap: str = names.BOOTSTRAP,
+        group: str | None = None,
+        dead_letter: str | None = None,
+        also_output: Sequence[str] = (),
+        on_error: str = OnError.END.value,
+        reader: str = Reader.DIRECT.value,
+        master: str = "local[*]",
+        client_config: str | Path | None = None,
+        py_files: Sequence[str] = (),
+        conf: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        """
+        Check the settings; no broker is asked yet.
+
+        ``group`` is `brew-<output>` unless it is given, ``dead_letter`` is `<output>.dlq`. ``master``: where Spark
+        runs, unless there is a session; `none` runs without Spark. ``conf``: Spark's own settings. ``more``: fields of
+        `brew.settings.PipelineSettings`, such as `max_records_per_transaction=10_000`.
+
+        Raises:
+            UsageError: a setting that can't be, or a function that can't be loaded.
+        """
+        _check_names(more)
+        known = ClientConfig() if client_config is None else load(Path(client_config))
+        jvm_dir = str(dependencies.home(None))
+        self.settings = PipelineSettings(
+            Connection(bootstrap, known.properties, known.secrets, known.source),
+            input,
+            output,
+            dead_letter or f"{output}.dlq",
+            group or f"brew-{output}",
+            SparkSettings(master, jvm_dir, conf or {}, py_files=tuple(py_files)),
+            reader=_one_of(Reader, "reader", reader),
+            transform=transform,
+            on_error=_one_of(OnError, "on_error", on_error),
+            also_output=tuple(also_output),
+            **more,
+        )
+        transformation(self.settings)
+
+    def run(self) -> Result:
+        """
+        Work on all that is there now; return when it is done.
+
+        Raises:
+            BrewError: refused, unreachable, or the function raised; what was committed before counts.
+        """
+        board = _Board()
+        _work(self.settings, threading.Event(), board)
+        return board.result()
+
+    def start(self) -> PipelineRun:
+        """Follow the input in the background, until `stop` is called."""
+        return PipelineRun(replace(self.settings, follow=True))
+
+
+class PipelineRun:
+    """A run in the background; as a context manager it is stopped at the block's end."""
+
+    def __init__(self, settings: PipelineSettings) -> None:
+        self._board, self._stop = _Board(), threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=[settings], name="brew-pipeline", daemon=True)
+        self._thread.start()
+
+    def _run(self, settings: PipelineSettings) -> None:
+        try:
+            _work(settings, self._stop, self._board)
+        except BaseException as error:  # noqa: BLE001 - `wait` raises it where somebody listens
+            self._error = error
+            _log.error("the pipeline ended: %s", error)
+        finally:
+            self._board.phase(Phase.STOPPED)
+
+    @property
+    def status(self) -> RunStatus:
+        """What it is at, now."""
+        state = "failed" if self._error is not None else self._board.state.value
+        return RunStatus(state, self._board.lag(), self._board.result())
+
+    def stop(self, timeout_s: float = _STOP_S) -> Result:
+        """
+        Finish the transactions that run, and end.
+
+        Raises:
+            BrewError: as `wait`.
+        """
+        self._stop.set()
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s: float | None = None) -> Result:
+        """
+        Wait for the end.
+
+        Raises:
+            DeadlineExceeded: it still runs after ``timeout_s``.
+            BrewError: why it ended by itself.
+        """
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            raise DeadlineExceeded(f"the pipeline still runs after {timeout_s:g} s; call stop(), or wait longer")
+        if self._error is not None:
+            raise self._error
+        return self._board.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.stop()
+        else:
+            self._stop.set()
+            self._thread.join(_STOP_S)
+
+
+def work(settings: PipelineSettings, stop: threading.Event, board: RunProgress, view: ProgressView) -> ExitCode:
+    """Run alone, or as one of several drivers, as the settings say; as `brew.driver.run.run`."""
+    if settings.stand_by is not None:
+        from brew.driver import coordination  # noqa: PLC0415 - what a run does not use is not imported
+
+        return coordination.run(settings, stop, board, view)
+    if settings.share is not None:
+        from brew.driver import coordination  # noqa: PLC0415 - the same
+
+        return coordination.run_sharing(settings, stop, board, view)
+    return run(settings, stop, board, view)
+
+
+def _work(settings: PipelineSettings, stop: threading.Event, board: _Board) -> None:
+    began = time.monotonic()
+    try:
+        work(settings, stop, board, _Notes())
+    finally:
+        board.seconds = time.monotonic() - began
+
+
+class _Board(RunProgress):
+    """The run's counters, and what it is at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state, self.seconds = Phase.STARTING, 0.0
+
+    def phase(self, phase: Phase, detail: str = "") -> None:  # noqa: ARG002 - for who watches from outside
+        self.state = phase
+
+    def lag(self) -> int:
+        return sum(one.lag for one in list(self.partitions.values()))
+
+    def result(self) -> Result:
+        totals = self.totals
+        return Result(
+            totals.enriched,
+            totals.rejected,
+            totals.dropped,
+            totals.written,
+            totals.transactions,
+            totals.failed + totals.fenced,
+            round(self.seconds or time.monotonic() - self.started, 3),
+            dict(self.reasons),
+        )
+
+
+class _Notes(ProgressView):
+    """What a run tells goes to the log."""
+
+    def tell(self, note: str) -> None:
+        _log.info("%s", note)
+
+
+_OWN = {"connection", "input", "output", "dead_letter", "group", "spark", "follow"}
+
+
+def _check_names(more: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        UsageError: a setting that there is not; names the nearest one.
+    """
+    known = [one.name for one in fields(PipelineSettings) if one.name not in _OWN]
+    for name in more:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            told = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise UsageError(f"brew.Pipeline has no setting {name!r}; {told}")
+
+
+def _one_of(kind: Any, name: str, value: str) -> Any:
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise UsageError(f"{name} is {value!r}; it is one of {', '.join(kind)}") from error

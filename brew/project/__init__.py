@@ -1,0 +1,1 @@
+"""`brew init`: a small project from a template."""

@@ -1,0 +1,208 @@
+"""
+One record as a transformation sees it, and what a transformation may answer.
+
+A transformation is a function of one `Record`: it returns a record, a list of them (fan-out) or None (dropped), or
+raises `Reject` for the dead-letter topic. `apply` calls it and turns every answer into one form, which the runs, the
+checker and `brew.testing` share. Pure: no Kafka, no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import GeneratorType
+from typing import Any, TypeVar
+
+import orjson
+
+from brew.offsets import Headers
+
+NO_VALUE = "no-value"
+NOT_JSON = "not-json"
+TOO_LARGE = "too-large"
+TRANSFORM_ERROR = "transform-error"
+"""Reasons that the library itself gives; all others are the transformation's own."""
+OTHER_REASONS = "other"
+"""What dead letters count as where there are more reasons than are counted apart: each is a label of metrics."""
+
+_OF_BATCHES = "__brew_batches__"
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Reject(Exception):
+    """
+    Raised by a transformation: the record goes to the dead-letter topic, its bytes unchanged.
+
+    ``reason`` is a short code that dead letters and metrics are counted by, such as `no-url`; ``message`` is a sentence
+    for people and may hold values of the record.
+    """
+
+    def __init__(self, reason: str, message: str = "") -> None:
+        super().__init__(reason, message)
+        self.reason, self.message = reason, message
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}" if self.message else self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """
+    A record of Kafka; ``timestamp`` in milliseconds since the epoch.
+
+    ``topic``, ``partition`` and ``offset`` tell where an input record stands; outputs that are made of it with the
+    methods below keep them. ``destination`` is the topic that an output goes to (None: the run's `--output`).
+    """
+
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Headers = ()
+    timestamp: int = 0
+    destination: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+    def json(self) -> Any:
+        """
+        Parse the value as JSON.
+
+        Raises:
+            Reject: there is no value (`no-value`), or it is not JSON (`not-json`).
+        """
+        if self.value is None:
+            raise Reject(NO_VALUE, "the record has no value (a tombstone)")
+        try:
+            return orjson.loads(self.value)
+        except orjson.JSONDecodeError as error:
+            raise Reject(NOT_JSON, f"not JSON: {error}") from error
+
+    def header(self, name: str) -> bytes | None:
+        """The value of the last header of that name; None where there is none."""
+        return next((value for known, value in reversed(self.headers) if known == name), None)
+
+    def with_json(self, value: object) -> Record:
+        """The same record with ``value``, written as JSON."""
+        return self.with_value(orjson.dumps(value))
+
+    def with_value(self, value: bytes | None) -> Record:
+        """The same record with other bytes; None is a tombstone."""
+        # Not `dataclasses.replace`, here and below: that takes three times as long.
+        return Record(
+            self.topic,
+            self.partition,
+            self.offset,
+            self.key,
+            value,
+            self.headers,
+            self.timestamp,
+            self.destination,
+        )
+
+    def with_key(self, key: bytes | None) -> Record:
+        """The same record with another key; its output partition then follows from the key."""
+        return Record(
+            self.topic,
+            self.partition,
+            self.offset,
+            key,
+            self.value,
+            self.headers,
+            self.timestamp,
+            self.destination,
+        )
+
+    def with_headers(self, headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]) -> Record:
+        """The same record with these headers instead of its own."""
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        return Record(
+            self.topic,
+            self.partition,
+            self.offset,
+            self.key,
+            self.value,
+            tuple(pairs),
+            self.timestamp,
+            self.destination,
+        )
+
+    def to(self, topic: str) -> Record:
+        """The same record for another output topic, one of the run's `--also-output`."""
+        return Record(
+            self.topic,
+            self.partition,
+            self.offset,
+            self.key,
+            self.value,
+            self.headers,
+            self.timestamp,
+            topic,
+        )
+
+
+Answer = Record | Sequence[Record] | None
+Function = Callable[[Record], Answer]
+"""What users write."""
+
+
+def batches(function: _F) -> _F:
+    """
+    Mark a transformation that takes and returns a `pyarrow.RecordBatch` instead of one record.
+
+    `brew.record_batches` describes the columns of both.
+    """
+    setattr(function, _OF_BATCHES, True)
+    return function
+
+
+def takes_batches(function: object) -> bool:
+    """Whether ``function`` is marked so."""
+    return getattr(function, _OF_BATCHES, False) is True
+
+
+def apply(function: Function, record: Record) -> tuple[Record, ...] | Reject:
+    """
+    Call a transformation: its outputs in order (none: the record is dropped), or why it rejects the record.
+
+    A function that yields its outputs works like one that returns a list of them; one of batches is given a batch of
+    this record alone.
+
+    Raises:
+        TypeError: the answer is none of these, or an output holds something else than bytes.
+        Exception: whatever the function raises but `Reject`.
+    """
+    if takes_batches(function):
+        from brew.record_batches import apply_batch  # noqa: PLC0415 - pyarrow, for who uses it
+
+        return apply_batch(function, [record])[0]
+    try:
+        answer: object = function(record)
+        if answer is None:
+            return ()
+        if type(answer) is Record:
+            return (_checked(answer),)
+        if isinstance(answer, list | tuple | GeneratorType):
+            return tuple(_checked(output) for output in answer)
+    except Reject as reject:
+        return reject
+    raise TypeError(f"it returned {_kind(answer)}; return a brew.Record, a list of them, or None to drop the record")
+
+
+def _checked(output: object) -> Record:
+    """The record itself, if Kafka can hold it as it is: others would be encoded by the client, unseen."""
+    if type(output) is not Record:
+        raise TypeError(f"a list that it returned holds {_kind(output)}; each output has to be a brew.Record")
+    if not isinstance(output.value, bytes | None) or not isinstance(output.key, bytes | None):
+        wrong = "key" if isinstance(output.value, bytes | None) else "value"
+        raise TypeError(f"it returned a {wrong} of type {_kind(getattr(output, wrong))}; bytes or None are needed")
+    for pair in output.headers:
+        if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], bytes | None):  # noqa: PLR2004 - name and value
+            raise TypeError(f"it returned the header {pair!r}; each is a pair of a str and bytes (or None)")
+    return output
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else type(value).__name__

@@ -1,0 +1,70 @@
+"""How a function reaches Spark's tasks: by value if its module is only here, by name if it is installed or shipped."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkContext, cloudpickle
+
+from brew.errors import UsageError
+
+_ARCHIVES = (".zip", ".egg", ".whl")
+
+
+def pickled(function: Callable[..., Any]) -> bytes:
+    """
+    A function as bytes. What stands in its own package or file goes along, unless executors have that as a package.
+
+    Raises:
+        UsageError: it refers to something that can't travel, such as a lock or an open connection.
+    """
+    package = sys.modules.get((getattr(function, "__module__", None) or "").partition(".")[0])
+    by_value = package is not None and package.__name__ != "__main__" and not _known_to_executors(package)
+    if by_value:
+        cloudpickle.register_pickle_by_value(package)
+    try:
+        payload: bytes = cloudpickle.dumps(function)
+    except Exception as error:
+        raise UsageError(
+            f"{function.__module__}:{getattr(function, '__qualname__', function)} can't be sent to Spark's tasks "
+            f"({type(error).__name__}: {error}); make what can't travel inside of the function, at its first call, or "
+            "give its module to --py-files"
+        ) from error
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(package)
+    return payload
+
+
+def _known_to_executors(package: Any) -> bool:
+    """Installed packages are everybody's to have, as Spark's own documentation asks; archives are given to tasks."""
+    if package.__name__ == __name__.partition(".")[0]:
+        return True
+    file = getattr(package, "__file__", None)
+    if file is None:
+        paths = list(getattr(package, "__path__", ()))
+        file = paths[0] if paths else None
+    if file is None:  # built in
+        return True
+    installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    path = Path(file).resolve()
+    in_archive = any(part.endswith(_ARCHIVES) for part in path.parts)
+    return in_archive or any(path.is_relative_to(Path(folder).resolve()) for folder in installed)
+
+
+def add_py_files(context: SparkContext, paths: Iterable[str]) -> None:
+    """Give modules, archives and wheels to all tasks; a wheel of pure Python is an archive by another name."""
+    for path in paths:
+        given = Path(path).resolve()
+        if given.suffix == ".whl":
+            folder = tempfile.mkdtemp(prefix="brew-wheel-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)  # served from there while Spark runs
+            given = Path(shutil.copyfile(given, Path(folder, f"{given.name}.zip")))
+        context.addPyFile(str(given))

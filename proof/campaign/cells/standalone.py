@@ -1,0 +1,130 @@
+"""Spark's own cluster, a master and three workers: a worker dies or freezes, the master restarts, a worker is added."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import psutil
+
+from proof.campaign.cell import CellTable, Need
+from proof.campaign.effects import OPEN, caught_open, fenced_since, signal_all, tree
+from proof.campaign.stage import CellEnvironment, StalledError
+
+CELLS = CellTable(path="spark", moment="mid batch", needs={Need.SPARK}, limit_s=1500.0, bound_s=60.0)
+
+_WORKERS = 3
+_START_S, _COMMAND_S = 240.0, 240.0
+# An executor that says nothing for 20 s is lost to its driver: the default is two minutes.
+_CONF = {
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.network.timeout": "20s",
+    "spark.network.timeoutInterval": "5s",
+    "spark.executor.heartbeatInterval": "2s",
+}
+
+
+class _Cluster:
+    """The sandbox's cluster, worked by its commands."""
+
+    def __init__(self, stage: CellEnvironment) -> None:
+        self._directory = str(stage.folder / "cluster")
+
+    def command(self, *words: str) -> str:
+        line = [sys.executable, "-m", "sandbox", "spark", *words, "--dir", self._directory]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
+        if done.returncode and words[0] != "status":  # it fails when something is down, as it has to be here
+            raise StalledError(f"`sandbox spark {' '.join(words)}` failed: {done.stderr.strip()}")
+        return done.stdout
+
+    def workers(self) -> list[psutil.Process]:
+        """Those that run."""
+        found = json.loads(self.command("status", "--json"))["processes"]
+        return [psutil.Process(pid) for name, pid in found.items() if name != "master" and pid]
+
+    @property
+    def url(self) -> str:
+        return str(json.loads(self.command("status", "--json"))["url"])
+
+
+@contextlib.contextmanager
+def _at_work(stage: CellEnvironment) -> Iterator[_Cluster]:
+    """A cluster on which a run follows while orders trickle in; everything is down at the end."""
+    cluster = _Cluster(stage)
+    try:
+        cluster.command("up", "--port", "0", "--workers", str(_WORKERS), "--cores", "1")
+        conf = [word for name, value in _CONF.items() for word in ("--conf", f"{name}={value}")]
+        with stage.feeding():
+            stage.orders(2000, "--transactional")
+            small = ("--max-records-per-transaction", "200")
+            stage.writer("--master", cluster.url, "--follow", "--patience", "300", *small, *conf)
+            stage.await_commits(4, _START_S * stage.slack)
+            yield cluster
+        stage.stop_writers()
+    finally:
+        cluster.command("down", "--wipe")
+
+
+def _stopped_at_work(stage: CellEnvironment, cluster: _Cluster) -> list[psutil.Process]:
+    """A worker with its executor, stopped while the brokers hold a transaction of theirs open; empty if never."""
+    for worker in stage.random.sample(found := cluster.workers(), len(found)):
+        if caught_open(stage, victims := tree(worker)):
+            return victims
+    stage.doubts.append("no worker was caught with a transaction that the brokers know as open")
+    return []
+
+
+@CELLS("F06-cluster-worker", "SIGKILL", "worker and its executor", needed={"kills": 1, OPEN: 1})
+def worker_killed(stage: CellEnvironment) -> None:
+    """A worker dies with its executor in mid transaction, as when its machine loses power; the others do its work."""
+    with _at_work(stage) as cluster:
+        if not (victims := _stopped_at_work(stage, cluster)):
+            return
+        killed = time.time()
+        for process in victims:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        stage.fire("kills")
+        stage.recovered(killed)
+        stage.await_commits(8)
+
+
+@CELLS("F07-cluster-worker", "SIGSTOP, then SIGCONT", "worker and its executor", needed={"pauses": 1, OPEN: 1})
+def worker_frozen(stage: CellEnvironment) -> None:
+    """A worker stands still in mid transaction until others have done its part; then it wakes up, and is fenced."""
+    with _at_work(stage) as cluster:
+        if not (victims := _stopped_at_work(stage, cluster)):
+            return
+        pids, asleep = {process.pid for process in victims}, time.time()
+        try:
+            stage.fire("pauses")
+            stage.recovered(asleep, without=pids)
+            stage.await_commits(8)
+        finally:
+            woken = time.time()
+            signal_all(victims, stop=False)
+        stage.await_commits(8)
+        stage.fire("woken_fenced", int(fenced_since(stage, pids, woken)))
+
+
+@CELLS("F06-cluster-master", "restarted, a worker added", "master", needed={"restarts": 1, "added": 1})
+def master_restarted(stage: CellEnvironment) -> None:
+    """The master dies and comes back under a run, a worker is added, another one dies: the run goes on throughout."""
+    with _at_work(stage) as cluster:
+        cluster.command("kill", "master")
+        killed = time.time()
+        stage.await_commits(4)
+        cluster.command("restart", "master")
+        stage.fire("restarts")
+        stage.recovered(killed)
+        cluster.command("add")
+        stage.fire("added")
+        stage.await_commits(8)
+        cluster.command("kill", "1")
+        stage.recovered(time.time())
+        stage.await_commits(8)

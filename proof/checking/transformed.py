@@ -1,0 +1,351 @@
+"""
+Compare each input record with what a transformation makes of it: the checker calls the same function again; pure.
+
+That shows nothing unless the function is deterministic. Some records are given to it twice, and every record whose
+output is not as expected; answers that differ are told, and nothing is said of such outputs.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+
+from brew.errors import BrewError
+from brew.offsets import SourcePosition
+from brew.record import TOO_LARGE, TRANSFORM_ERROR, Function, Reject, apply, takes_batches
+from brew.record import Record as Given
+from brew.records import ERROR_REASON
+from proof.checking.comparison import Comparison, wrong_letter_frame
+from proof.checking.input_partition import BrokerFacts, InputPartition, Record, Row, Stream, at
+from proof.findings import Findings, Name
+
+Answer = tuple[Given, ...] | Reject
+
+_TWICE_FIRST, _TWICE_EVERY = 1000, 100
+_partition = itemgetter(0)
+
+
+class Oracle:
+    """Asks the function; ``differs`` is the first proof that it is not deterministic, empty without one."""
+
+    def __init__(self, name: str, function: Function) -> None:
+        self.name, self._function = name, function
+        self._asked = 0
+        self.differs = ""
+
+    def answers(self, records: list[Given]) -> list[Answer]:
+        """
+        What it makes of each; an exception is a rejection, as `--on-error dead-letter` writes it.
+
+        Raises:
+            BrewError: what the function needs does not answer now.
+        """
+        found = self._batch(records) if takes_batches(self._function) else None
+        answers = [self._alone(record) for record in records] if found is None else found
+        for record, answer in zip(records, answers, strict=True):
+            self._asked += 1
+            if self._asked <= _TWICE_FIRST or self._asked % _TWICE_EVERY == 0:
+                self.same_again(record, answer)
+        return answers
+
+    def same_again(self, record: Given, answer: Answer) -> bool:
+        """Whether it gives the same answer once more."""
+        again = self._alone(record)
+        if _comparable(again) == _comparable(answer):
+            return True
+        if not self.differs:
+            where = f"{record.topic}[{record.partition}] offset {record.offset}"
+            how = " alone and in a batch" if takes_batches(self._function) else " twice"
+            self.differs = f"asked{how} for {where} it gave {_brief(answer)} and {_brief(again)}"
+        return False
+
+    def _alone(self, record: Given) -> Answer:
+        try:
+            return apply(self._function, record)
+        except BrewError:
+            raise  # what it needs does not answer, such as a Schema Registry: nothing can be said of the record
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the pipeline takes it the same way
+            return Reject(TRANSFORM_ERROR, f"{type(error).__name__}: {error}")
+
+    def _batch(self, records: list[Given]) -> list[Answer] | None:
+        from brew.record_batches import apply_batch  # noqa: PLC0415 - pyarrow, for who uses it
+
+        try:
+            return apply_batch(self._function, records)
+        except Exception:  # noqa: BLE001 - one of them; each is asked for alone, as the pipeline does
+            return None
+
+
+def _comparable(answer: Answer) -> object:
+    """Messages may hold what differs; reasons and records may not."""
+    return answer.reason if isinstance(answer, Reject) else answer
+
+
+def _brief(answer: Answer) -> str:
+    if isinstance(answer, Reject):
+        return f"a rejection ({answer.reason})"
+    if not answer:
+        return "nothing"
+    value = answer[0].value
+    text = "no value" if value is None else repr(value[:60])
+    return text if len(answer) == 1 else f"{len(answer)} records, the first with {text}"
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An input whose outputs have not all come; ``left`` are the indices that are due."""
+
+    came: Record
+    given: Given
+    answer: Answer
+    left: set[int]
+
+
+class _Dropped:
+    """Offsets of which nothing may come out: 16 bytes a run of them."""
+
+    def __init__(self) -> None:
+        self._starts, self._ends = array("q"), array("q")
+
+    def add(self, offset: int) -> None:
+        if self._ends and self._ends[-1] == offset:
+            self._ends[-1] = offset + 1
+        else:
+            self._starts.append(offset)
+            self._ends.append(offset + 1)
+
+    def __contains__(self, offset: int) -> bool:
+        place = bisect_right(self._starts, offset) - 1
+        return place >= 0 and offset < self._ends[place]
+
+
+class TransformComparison(Comparison):
+    """
+    As `Comparison`, for a function: an input has any number of outputs, in any of the output topics.
+
+    ``transformed`` and ``dropped`` count inputs; ``untellable`` are outputs that nobody can judge, since the function
+    gives different answers.
+    """
+
+    def __init__(self, facts: BrokerFacts, found: Findings, lanes: dict[int, InputPartition], oracle: Oracle) -> None:
+        super().__init__(facts, found, lanes)
+        self.oracle = oracle
+        self._pending: dict[int, dict[int, _Pending]] = {p: {} for p in lanes}
+        self._early: dict[int, dict[tuple[int, int], tuple[Stream, Record]]] = {p: {} for p in lanes}
+        self._ahead: set[SourcePosition] = set()
+        self._dropped: dict[int, _Dropped] = defaultdict(_Dropped)
+        self._last: dict[tuple[str, int, int], tuple[int, int]] = {}
+        self.transformed = self.dropped = self.untellable = self.oversized = 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"transformed": self.transformed, "dropped": self.dropped}
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why outputs could not be compared."""
+        if not self.oracle.differs:
+            return []
+        why = (
+            f"{self.oracle.name} is not deterministic: {self.oracle.differs}; {self.untellable} records can't be "
+            "judged; leave clocks, random numbers, outside state and the ends of batches out of it"
+        )
+        return [why]
+
+    @property
+    def notes(self) -> list[str]:
+        if not self.oversized:
+            return []
+        return [f"{self.oversized} inputs are dead letters because an output was too large, which only the run knew"]
+
+    # Inputs.
+
+    def _take_inputs(self, partition: int, rows: Iterable[Row]) -> None:
+        lane, position = self._lanes[partition], self._facts.position(partition)
+        taken: list[Record] = []
+        for row in rows:
+            record = Record(*row)
+            if record.offset != lane.read:
+                lane.skip_to(record.offset)
+            lane.read = record.offset + 1
+            if record.offset < position:
+                taken.append(record)
+            else:
+                self.backlog += 1
+        self.inputs += len(taken)
+        topic = self._facts.input
+        given = [Given(topic, partition, r.offset, r.key, r.value, tuple(r.headers), r.created or 0) for r in taken]
+        for came, one, answer in zip(taken, given, self.oracle.answers(given), strict=True):
+            if answer == ():
+                self.dropped += 1
+                self._dropped[partition].add(came.offset)
+                continue
+            self.transformed += not isinstance(answer, Reject)
+            left = {0} if isinstance(answer, Reject) else set(range(len(answer)))
+            self._pending[partition][came.offset] = _Pending(came, one, answer, left)
+            lane.passed[came.offset] = came
+        self._take_early(partition)
+
+    def _take_early(self, partition: int) -> None:
+        lane, early = self._lanes[partition], self._early[partition]
+        for key in [key for key in early if key[0] < lane.read]:
+            stream, record = early.pop(key)
+            self._compare_output(stream, record, SourcePosition(self._facts.input, partition, *key))
+
+    # Outputs.
+
+    def take_rows(self, stream: Stream, rows: Iterable[Row]) -> int:
+        """Find the input of each by its source headers, and say what is wrong."""
+        count = 0
+        for row in rows:
+            count += 1
+            if row[1] > stream.upto:
+                stream.move_to(row[1])
+            self._slowly(stream, row)
+        return count
+
+    def _place(self, stream: Stream, record: Record, source: SourcePosition) -> None:
+        log, lane = self._facts.logs[source.partition], self._lanes[source.partition]
+        if source.offset < log.first:
+            self.unverifiable += 1
+        elif source.offset >= log.last_stable:
+            evidence = f"its source {at(source)} is not visible (LSO {log.last_stable})"
+            self._say(Name.PHANTOM, stream, record, evidence)
+        elif source.offset >= self._facts.position(source.partition):
+            told = self._facts.committed.get(source.partition)
+            name = Name.DUPLICATE if source in self._ahead else Name.OFFSET_BEHIND
+            self._ahead.add(source)
+            self._say(name, stream, record, f"its source {at(source)} is out, the committed offset is {told}")
+            stream.note(source.partition, source.offset, source.offset, 1)
+        elif source.offset >= lane.read and self._input_open:
+            key = source.offset, source.index
+            if key in self._early[source.partition]:
+                self._duplicate(stream, record, source)
+            else:
+                self._in_order(stream, record, source)
+                self._early[source.partition][key] = stream, record
+        else:
+            self._in_order(stream, record, source)
+            self._compare_output(stream, record, source)
+
+    def _in_order(self, stream: Stream, record: Record, source: SourcePosition) -> None:
+        """Sources of one input partition rise in each partition that they come out in."""
+        stream.note(source.partition, source.offset, source.offset, 1)
+        place, here = (stream.topic, stream.partition, source.partition), (source.offset, source.index)
+        before = self._last.get(place, (-1, -1))
+        if here < before:
+            self._say(Name.NONMONOTONIC, stream, record, f"its source {source} follows {before[0]}#{before[1]}")
+        self._last[place] = max(here, before)
+
+    def _compare_output(self, stream: Stream, record: Record, source: SourcePosition) -> None:
+        lane, pending = self._lanes[source.partition], self._pending[source.partition]
+        one = pending.get(source.offset)
+        if one is None or source.index not in one.left:
+            self._unexpected(stream, record, source, one)
+            return
+        wrong = self._wrong(stream, one, record, source)
+        if wrong is not None and not self.oracle.same_again(one.given, one.answer):
+            self.untellable += 1
+        elif wrong is not None:
+            self._say(Name.CORRUPT, stream, record, f"source {at(source)}: {wrong}")
+        one.left.discard(source.index)
+        if not one.left or stream.topic == self._facts.dead_letter:
+            del pending[source.offset], lane.passed[source.offset]
+
+    def _unexpected(self, stream: Stream, record: Record, source: SourcePosition, one: _Pending | None) -> None:
+        """A record that the function does not make, or one that came before."""
+        lane, dropped = self._lanes[source.partition], source.offset in self._dropped[source.partition]
+        if self.oracle.differs and (dropped or source.index):
+            self.untellable += 1  # a different answer explains it
+        elif dropped:
+            self._say(Name.CORRUPT, stream, record, f"source {at(source)}: the function drops it")
+        elif one is not None and isinstance(one.answer, tuple) and source.index >= len(one.answer):
+            evidence = f"source {source}: the function makes {len(one.answer)} records of it"
+            self._say(Name.CORRUPT, stream, record, evidence)
+        elif source.offset < lane.read and lane.visible(source.offset):
+            more = ", or the function makes fewer of it" if source.index else ""
+            self._say(Name.DUPLICATE, stream, record, f"its source {source} came out before{more}")
+        else:
+            self._phantom(stream.topic, record, source.partition, source.offset)
+
+    def _wrong(self, stream: Stream, one: _Pending, out: Record, source: SourcePosition) -> str | None:
+        """What is wrong with a record that was expected; None when nothing is."""
+        if stream.topic == self._facts.dead_letter:
+            return self._wrong_letter(one, out, source)
+        if isinstance(one.answer, Reject):
+            return f"the function rejects it ({one.answer})"
+        wanted = one.answer[source.index]
+        topic = wanted.destination or self._facts.output
+        if stream.topic != topic:
+            return f"it belongs into {topic}"
+        if out.value != wanted.value:
+            return f"value is {_shown(out.value)}, should be {_shown(wanted.value)}"
+        if out.key != wanted.key:
+            return f"key is {out.key!r}, should be {wanted.key!r}"
+        if out.headers != [*wanted.headers, *source.headers()]:
+            return f"headers are {[name for name, _ in out.headers]}, should be the function's and then the source's"
+        created = wanted.timestamp or one.came.created
+        if out.created is not None and created is not None and out.created != created:
+            return f"timestamp is {out.created}, should be {created}"
+        same_shape = len((self._facts.downstream or {}).get(topic, ())) == len(self._lanes)
+        if same_shape and wanted.key == one.came.key and out.partition != source.partition:
+            return f"it belongs into partition {source.partition}, or keys lose their order"
+        return None
+
+    def _wrong_letter(self, one: _Pending, out: Record, source: SourcePosition) -> str | None:
+        reason = (dict(out.headers).get(ERROR_REASON) or b"").decode("utf-8", "replace")
+        if not isinstance(one.answer, Reject):
+            if reason == TOO_LARGE:
+                self.oversized += 1
+                self.transformed -= 1
+            else:
+                return f"rejected as {reason}, but the function makes {_brief(one.answer)} of it"
+        elif reason != one.answer.reason:
+            return f"rejected as {reason}, but the function rejects it as {one.answer.reason}"
+        return wrong_letter_frame(one.came, out, source)
+
+    # The ends of the logs.
+
+    def input_ended(self) -> None:
+        self._input_open = False
+        for partition, lane in self._lanes.items():
+            lane.skip_to(max(lane.read, self._facts.logs[partition].last_stable))
+            self._take_early(partition)
+
+    def downstream_ended(self) -> None:
+        """What is pending is lost, unless inputs are still to come."""
+        self._downstream_open = False
+        self._lost()
+
+    def _lost(self) -> None:
+        for partition, pending in self._pending.items():
+            for offset, one in pending.items():
+                if not self.oracle.same_again(one.given, one.answer):
+                    self.untellable += 1
+                    continue
+                self.lost[partition].append(offset)
+                topics = f"{', '.join(self._facts.outputs)} nor {self._facts.dead_letter}"
+                wanted = 1 if isinstance(one.answer, Reject) else len(one.answer)
+                some = "" if wanted == 1 else f"{len(one.left)} of its {wanted} outputs are "
+                evidence = f"{some}neither on {topics}"
+                self._found.say(Name.LOST, (self._facts.input, partition, offset), evidence)
+            pending.clear()
+            self._lanes[partition].forget()
+
+    def take_inputs(self, records: Iterable[Row]) -> None:
+        for partition, rows in groupby(records, _partition):
+            self._take_inputs(partition, rows)
+        if not self._downstream_open:
+            self._lost()
+
+
+def _shown(value: bytes | None) -> str:
+    """Where two long values differ at their ends, their lengths tell."""
+    if value is None:
+        return "none"
+    return repr(value) if len(value) <= 80 else f"{value[:77]!r}... ({len(value)} bytes)"  # noqa: PLR2004 - a line's worth

@@ -1,0 +1,153 @@
+"""A sink's queries on real Spark and a real broker: what goes in, one run of a query, what readers see."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import NewPartitions
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+import brew
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka import topics
+from brew.kafka.committed_offset import locator
+from brew.names import SINK_BATCH, SINK_NAME
+from brew.offsets import Committed
+
+from .pipeline import Stage, spark_here
+from .transactions import STEP_S
+from .waiting import until
+
+WORDS = ("ale", "bock", "porter", "stout")
+
+
+def session() -> SparkSession:
+    """Of its own, on the test process's Spark; two shuffle partitions, as many as there are processors."""
+    spark = spark_here().newSession()
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    return spark
+
+
+@dataclass
+class SinkStage:
+    """One test's input and output, and its queries; ``writers`` as the sink has it."""
+
+    stage: Stage
+    folder: Path
+    writers: Any = 1
+    spark: SparkSession = field(default_factory=session)
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    @property
+    def name(self) -> str:
+        return self.stage.names.group
+
+    def create(self, partitions: int = 3) -> None:
+        names = self.stage.names
+        wanted = [topics.TopicSpec(name, partitions, {}) for name in (names.input, names.output, names.dead_letter)]
+        topics.create(self.stage.admin, wanted, Deadline(STEP_S))
+        topics.describe_all(self.stage.admin, [one.name for one in wanted], Deadline(STEP_S))
+
+    def feed(self, count: int, start: int = 0) -> None:
+        """Words by turns, the number as value, over the partitions."""
+        rows = ((n % 3, WORDS[n % len(WORDS)].encode(), b"%d" % n) for n in range(start, start + count))
+        self.stage.produce(self.stage.names.input, *rows)
+
+    def sink(self, **settings: Any) -> brew.ExactlyOnceSink:
+        chosen = {"name": self.name, "topic": self.stage.names.output, "writers": self.writers, **settings}
+        return brew.ExactlyOnceSink(self.stage.broker.bootstrap, **chosen)
+
+    def source(self, most: int | None = None) -> DataFrame:
+        options = {
+            "kafka.bootstrap.servers": self.stage.broker.bootstrap,
+            "subscribe": self.stage.names.input,
+            "startingOffsets": "earliest",
+            **({} if most is None else {"maxOffsetsPerTrigger": str(most)}),
+        }
+        return self.spark.readStream.format("kafka").options(**options).load()
+
+    def run(self, frame: DataFrame, sink: Any, mode: str = "append", checkpoint: Path | None = None) -> None:
+        """
+        Drain the input through ``sink``.
+
+        Raises:
+            Refused: the sink refused; the error's text as the query tells it.
+        """
+        writer = frame.writeStream.outputMode(mode).foreachBatch(sink).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(checkpoint or self.checkpoint)).start()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            raise Refused(str(error)) from error
+
+    def copied(self, most: int | None = None) -> DataFrame:
+        return self.source(most).select("key", "value")
+
+    def counted(self, most: int | None = None) -> DataFrame:
+        """Stateful, for update mode: a new total for each word that came."""
+        totals = self.source(most).groupBy("key").count()
+        return totals.select("key", sf.col("count").cast("string").alias("value"))
+
+    def values(self) -> Counter[bytes | None]:
+        """How often each value is visible."""
+        return Counter(one.value() for one in self.stage.records(self.stage.names.output))
+
+    def totals(self) -> list[tuple[bytes | None, int]]:
+        """Word and total of each visible record."""
+        records = self.stage.records(self.stage.names.output)
+        return sorted(((one.key(), int(one.value() or b"")) for one in records), key=str)
+
+    def batches(self) -> Counter[int]:
+        """Visible records of this sink by batch, as their headers say."""
+        found: Counter[int] = Counter()
+        for one in self.stage.records(self.stage.names.output):
+            headers = dict(one.headers() or ())
+            assert headers[SINK_NAME] == self.name.encode()
+            found[int(headers[SINK_BATCH] or b"")] += 1
+        return found
+
+    def position(self, group: str | None = None, topic: str | None = None) -> Committed | None:
+        asking = locator(self.stage.connection, group or self.name)
+        return asking.committed(topic or self.stage.names.output, 0, Deadline(STEP_S))
+
+    def forget_last_commit(self) -> int:
+        """Remove the last entry of Spark's commit log, as a driver killed behind its sink leaves it; its batch."""
+        commits = self.checkpoint / "commits"
+        last = max(int(one.name) for one in commits.iterdir() if one.name.isdigit())
+        for name in (f"{last}", f".{last}.crc"):
+            (commits / name).unlink(missing_ok=True)
+        return last
+
+    def offsets_of(self, batch: int) -> Any:
+        return json.loads((self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1])
+
+    def copy_checkpoint(self) -> Path:
+        return Path(shutil.copytree(self.checkpoint, self.folder / "copy"))
+
+    def restore_checkpoint(self, copy: Path) -> None:
+        shutil.rmtree(self.checkpoint)
+        shutil.copytree(copy, self.checkpoint)
+
+    def more_partitions(self, topic: str, count: int) -> None:
+        self.stage.admin.create_partitions([NewPartitions(topic, count)])[topic].result(20)
+
+    def recreate(self, topic: str, partitions: int = 3) -> None:
+        self.stage.admin.delete_topics([topic])[topic].result(20)
+        until(lambda: topic not in topics.describe(self.stage.admin, [topic], Deadline(STEP_S)), "the topic's end")
+
+        def made() -> bool:
+            topics.create(self.stage.admin, [topics.TopicSpec(topic, partitions, {})], Deadline(STEP_S))
+            return topic in topics.describe(self.stage.admin, [topic], Deadline(STEP_S))
+
+        until(made, "the new topic")

@@ -1,0 +1,296 @@
+"""The exactly-once sink on real Spark and a real broker: any query, both ways to write, and the position it keeps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.partitioner import murmur2
+from harness.brokers import Broker
+from harness.names import Names
+from harness.operate import asked, pipeline
+from harness.pipeline import Stage
+from harness.sinks import WORDS, SinkStage
+from pyspark.sql import functions as sf
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+
+import brew
+from brew.errors import Refused, UsageError
+from brew.names import ExitCode
+from brew.sink.position import Mark
+
+BOTH = pytest.mark.parametrize("writers", [1, "tasks"], ids=["one", "tasks"])
+
+
+@pytest.fixture
+def make(broker: Broker, names: Names, tmp_path: Path) -> Any:
+    def made(writers: Any = 1) -> SinkStage:
+        stage = SinkStage(Stage(broker, names), tmp_path, writers)
+        stage.create()
+        return stage
+
+    return made
+
+
+def each(count: int, start: int = 0) -> Counter[bytes | None]:
+    return Counter(b"%d" % n for n in range(start, start + count))
+
+
+@BOTH
+def test_a_copy_in_batches_is_whole_and_each_record_tells_its_batch(make: Any, writers: Any) -> None:
+    """AvailableNow cuts the input; the position is the next batch, its metadata the query and its source offsets."""
+    it = make(writers)
+    it.feed(100)
+    it.run(it.copied(most=40), it.sink())
+    assert it.values() == each(100)
+    assert sum(it.batches().values()) == 100
+    last = max(it.batches())
+    assert last >= 2
+    position = it.position()
+    assert position is not None
+    assert position.offset == last + 1
+    mark = Mark.parse(position.metadata)
+    assert mark is not None
+    assert mark.query
+    it.stage.nothing_open(it.stage.names.output)
+
+
+@BOTH
+def test_keys_stay_together_where_other_producers_put_them(make: Any, writers: Any) -> None:
+    """By murmur2, as Java's producer; both ways to write agree."""
+    it = make(writers)
+    it.feed(100)
+    it.run(it.copied(), it.sink())
+    places = {(one.key(), one.partition()) for one in it.stage.records(it.stage.names.output)}
+    assert {key for key, _ in places} == {word.encode() for word in WORDS}
+    assert places == {(word.encode(), (murmur2(word.encode()) & 0x7FFFFFFF) % 3) for word in WORDS}
+
+
+@BOTH
+def test_rows_may_name_partition_topic_and_headers(make: Any, writers: Any) -> None:
+    it = make(writers)
+    it.feed(30)
+    headers = sf.array(sf.struct(sf.lit("h").alias("key"), sf.lit(b"1").alias("value")))
+    rows = it.source().select(
+        "key",
+        sf.col("value").cast("string"),
+        "partition",
+        sf.lit(it.stage.names.dead_letter).alias("topic"),
+        headers.alias("headers"),
+    )
+    it.run(rows, it.sink(topic=None, position_topic=it.stage.names.output))
+    records = it.stage.records(it.stage.names.dead_letter)
+    assert Counter(one.value() for one in records) == each(30)
+    assert {one.partition() == int(one.value() or b"") % 3 for one in records} == {True}
+    assert {tuple(name for name, _ in one.headers() or ()) for one in records} == {
+        ("h", "brew.sink.name", "brew.sink.batch")
+    }
+
+
+@BOTH
+def test_a_stateful_query_in_update_mode_goes_on_where_its_state_stands(make: Any, writers: Any) -> None:
+    it = make(writers)
+    it.feed(40)
+    it.run(it.counted(), it.sink(), "update")
+    it.feed(40, start=40)
+    it.run(it.counted(), it.sink(), "update")
+    assert it.totals() == sorted(((word.encode(), n) for word in WORDS for n in (10, 20)), key=str)
+
+
+@BOTH
+def test_a_batch_that_is_out_already_runs_its_plan_and_drops_its_rows(make: Any, writers: Any) -> None:
+    """As after a kill between commit and Spark's commit log; without the plan the state stores fail the query."""
+    it = make(writers)
+    it.feed(40)
+    it.run(it.counted(), it.sink(), "update")
+    it.forget_last_commit()
+    it.feed(40, start=40)
+    it.run(it.counted(), it.sink(), "update")
+    assert it.totals() == sorted(((word.encode(), n) for word in WORDS for n in (10, 20)), key=str)
+
+
+def test_sparks_own_sink_writes_such_a_batch_twice(make: Any) -> None:
+    """The control of the test before: what makes the difference is the sink."""
+    it = make()
+    it.feed(40)
+
+    def run() -> None:
+        options = {"kafka.bootstrap.servers": it.stage.broker.bootstrap, "topic": it.stage.names.output}
+        writer = it.counted().writeStream.format("kafka").options(**options).outputMode("update")
+        query = writer.option("checkpointLocation", str(it.checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    run()
+    it.forget_last_commit()
+    run()
+    assert Counter(it.totals()) == Counter({(word.encode(), 10): 2 for word in WORDS})
+
+
+@BOTH
+def test_a_batch_that_came_to_nothing_is_written_by_the_next_attempt(make: Any, writers: Any) -> None:
+    """A function of the query fails half way: what was written is aborted, and another attempt may follow at once."""
+    it = make(writers)
+    it.feed(30)
+    sink, failed = it.sink(), []
+    poison = sf.when(sf.col("value") == b"25", sf.raise_error(sf.lit("boom")).cast("binary")).otherwise(sf.col("value"))
+
+    def twice(df: Any, batch_id: int) -> None:
+        if not failed:
+            with pytest.raises(Exception, match="boom"):
+                sink(df.withColumn("value", poison), batch_id)
+            failed.append(batch_id)
+        sink(df, batch_id)
+
+    it.run(it.copied(), twice)
+    assert (it.values(), failed) == (each(30), [0])
+    it.stage.nothing_open(it.stage.names.output)
+
+
+@pytest.fixture
+def shuffles(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tasks each shuffle of a sink had."""
+    found, whole = list[int](), ClassicFrame.repartitionById
+
+    def noted(self: Any, count: int, column: Any) -> Any:
+        found.append(count)
+        return whole(self, count, column)
+
+    monkeypatch.setattr(ClassicFrame, "repartitionById", noted)
+    return found
+
+
+def test_a_copy_that_keeps_its_partitions_is_not_shuffled(make: Any, shuffles: list[int]) -> None:
+    it = make("tasks")
+    it.feed(90)
+    it.run(it.source().select("key", "value", "partition"), it.sink())
+    assert it.values() == each(90)
+    assert shuffles == []
+    records = it.stage.records(it.stage.names.output)
+    assert {one.partition() == int(one.value() or b"") % 3 for one in records} == {True}
+
+
+def test_rows_of_one_partition_in_two_tasks_end_the_batch_which_is_shuffled_then(
+    make: Any, shuffles: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Brokers take the second task's first records for duplicates of the first one's, and say nothing."""
+    it = make("tasks")
+    it.feed(90)
+    with caplog.at_level("INFO", "brew.sink"):
+        it.run(it.source().select("key", "value", sf.lit(1).alias("partition")), it.sink())
+    assert it.values() == each(90)
+    assert len(shuffles) == 1
+    assert "two tasks wrote to" in caplog.text
+    assert {one.partition() for one in it.stage.records(it.stage.names.output)} == {1}
+
+
+@BOTH
+def test_a_batch_job_is_written_once_for_its_id(make: Any, writers: Any) -> None:
+    it = make(writers)
+    rows = it.spark.range(1000, numPartitions=4).select(sf.col("id").cast("string").alias("value"))
+    sink = it.sink()
+    assert sink.write(rows, 20261123)
+    assert not sink.write(rows, 20261123)
+    with pytest.raises(Refused, match="ids have to grow"):
+        sink.write(rows, 20261121)
+    assert sink.write(rows, 20261124)
+    assert it.values() == each(1000) + each(1000)
+
+
+@BOTH
+def test_an_empty_batch_moves_the_position(make: Any, writers: Any) -> None:
+    it = make(writers)
+    assert it.sink().write(it.spark.createDataFrame([], "value string"), 4)
+    position = it.position()
+    assert position is not None
+    assert position.offset == 5
+
+
+@BOTH
+def test_the_sources_offsets_are_committed_with_the_batch_so_that_lag_tools_see_the_query(
+    make: Any, writers: Any
+) -> None:
+    """Nobody reads them for the promise."""
+    it = make(writers)
+    it.feed(90)
+    it.run(it.copied(), it.sink(name=f"{it.name}.sink", source_group=it.name))
+    assert it.stage.committed() == {p: log.end for p, log in it.stage.logs(it.stage.names.input).items()}
+    it.feed(6, start=90)
+    told = asked(it.stage, "lag", "--interval", "0.1")
+    assert [row["remaining"] for row in told["partitions"]] == [2, 2, 2]
+
+
+def test_explain_tells_which_batch_wrote_a_record(make: Any) -> None:
+    it = make()
+    it.feed(3)
+    it.run(it.copied(), it.sink())
+    record = it.stage.records(it.stage.names.output)[0]
+    place = f"{it.stage.names.output}/{record.partition()}/{record.offset()}"
+    code, text = pipeline(it.stage, "explain", place)
+    assert code == ExitCode.REFUSED
+    assert f"it was written by batch 0 of sink {it.name}" in " ".join(text.split())
+
+
+@BOTH
+def test_a_partition_may_be_added_while_the_query_runs(make: Any, writers: Any) -> None:
+    it = make(writers)
+    it.feed(30)
+    sink = it.sink()
+    it.run(it.copied(), sink)
+    it.more_partitions(it.stage.names.output, 5)
+    it.feed(30, start=30)
+    it.run(it.copied(), sink)
+    assert it.values() == each(60)
+
+
+@BOTH
+def test_ways_to_write_may_change_between_runs(make: Any, writers: Any) -> None:
+    it = make(writers)
+    it.feed(30)
+    it.run(it.copied(), it.sink())
+    it.forget_last_commit()
+    it.feed(30, start=30)
+    it.run(it.copied(), it.sink(writers="tasks" if writers == 1 else 1))
+    assert it.values() == each(60)
+
+
+def test_rows_that_can_not_be_written_are_refused_before_anything_is(make: Any) -> None:
+    it = make()
+    it.feed(3)
+    with pytest.raises(Refused, match="columns found: key binary; columns wanted: value binary or string"):
+        it.run(it.source().select("key"), it.sink())
+    assert it.position() is None
+
+
+def test_a_sink_called_by_hand_says_what_to_call_instead(make: Any) -> None:
+    it = make()
+    with pytest.raises(UsageError, match=r"use sink\.write"):
+        it.sink()(it.spark.createDataFrame([("a",)], "value string"), 0)
+
+
+def test_a_topic_that_is_not_there_is_refused(make: Any) -> None:
+    it = make()
+    sink = it.sink(topic=f"{it.name}.nowhere")
+    with pytest.raises(Refused, match="does not exist; create it"):
+        sink.write(it.spark.createDataFrame([("a",)], "value string"), 0)
+
+
+def test_two_sinks_in_one_function_keep_positions_of_their_own(make: Any) -> None:
+    it = make()
+    it.feed(30)
+    first, second = it.sink(), it.sink(name=f"{it.name}.b", topic=it.stage.names.dead_letter, writers="tasks")
+
+    def both(df: Any, batch_id: int) -> None:
+        first(df, batch_id)
+        second(df, batch_id)
+
+    it.run(it.copied(), both)
+    it.forget_last_commit()
+    it.run(it.copied(), both)
+    copy = Counter(one.value() for one in it.stage.records(it.stage.names.dead_letter))
+    assert (it.values(), copy) == (each(30), each(30))
+
+
+def test_it_is_part_of_the_librarys_public_face() -> None:
+    assert brew.ExactlyOnceSink.__module__ == "brew.sink.sink"

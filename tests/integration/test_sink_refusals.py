@@ -1,0 +1,136 @@
+"""The sink refuses rather than guesses: each case on real Spark and a real broker, and the way out that it names."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pipeline import Stage
+from harness.sinks import SinkStage
+from harness.transactions import STEP_S
+
+from brew.deadline import Deadline
+from brew.errors import BrewError, Refused
+from brew.kafka import sink_transaction
+from brew.kafka.group_requests import delete_group
+
+
+@pytest.fixture(params=[1, "tasks"], ids=["one", "tasks"])
+def it(request: pytest.FixtureRequest, broker: Broker, names: Names, tmp_path: Path) -> SinkStage:
+    """30 records are in, and out as batch 0."""
+    stage = SinkStage(Stage(broker, names), tmp_path, request.param)
+    stage.create()
+    stage.feed(30)
+    stage.run(stage.copied(), stage.sink())
+    return stage
+
+
+def each(count: int, start: int = 0) -> Counter[bytes | None]:
+    return Counter(b"%d" % n for n in range(start, start + count))
+
+
+def refusal(it: SinkStage, **run: Any) -> str:
+    """What the next run of the copy is told; nothing more is visible behind it."""
+    it.feed(30, start=30)
+    before = it.values()
+    with pytest.raises(Refused) as refused:
+        it.run(it.copied(), run.pop("sink", None) or it.sink(), **run)
+    assert it.values() == before
+    it.stage.nothing_open(it.stage.names.output)
+    return str(refused.value)
+
+
+def test_a_checkpoint_that_was_deleted(it: SinkStage) -> None:
+    text = refusal(it, checkpoint=it.folder / "new")
+    assert "is at batch 0, Kafka's position (batch 1, " in text
+    assert "two queries have one name, or the checkpoint was deleted" in text
+
+
+def test_a_checkpoint_that_was_restored_from_an_old_copy(it: SinkStage) -> None:
+    copy = it.copy_checkpoint()
+    for start in (30, 60):
+        it.feed(30, start=start)
+        it.run(it.copied(), it.sink())
+    it.restore_checkpoint(copy)
+    with pytest.raises(Refused, match=r"is at batch 1, Kafka's position is batch 3 .*an older copy of the checkpoint"):
+        it.run(it.copied(), it.sink())
+    assert it.values() == each(90)
+
+
+def test_a_checkpoint_that_was_rolled_back_by_one_batch_and_planned_it_anew(it: SinkStage) -> None:
+    """The numbers agree, the source offsets do not: to drop the rows would lose those of the new records."""
+    copy = it.copy_checkpoint()
+    it.feed(30, start=30)
+    it.run(it.copied(), it.sink())
+    it.restore_checkpoint(copy)
+    it.feed(30, start=60)
+    with pytest.raises(Refused, match="batch 1 that is out covered other source offsets than the checkpoint says"):
+        it.run(it.copied(), it.sink())
+    assert it.values() == each(60)
+
+
+def test_a_sink_that_was_renamed_over_an_old_checkpoint(it: SinkStage) -> None:
+    text = refusal(it, sink=it.sink(name=f"{it.name}.new"))
+    assert "is at batch 1, Kafka has no position of it" in text
+    assert "the sink was renamed" in text
+
+
+def test_a_topic_that_was_created_again(it: SinkStage) -> None:
+    it.recreate(it.stage.names.output)
+    text = refusal(it)
+    assert "is at batch 1" in text
+    assert "its topic was deleted and created again" in text or "it was deleted and created again" in text
+
+
+def test_a_position_that_expired_and_the_way_out(it: SinkStage) -> None:
+    """Records' headers are the evidence; who knows better sets the position by hand."""
+    it.stage.nothing_open(it.stage.names.output)
+    delete_group(it.stage.connection, it.name, Deadline(STEP_S))
+    text = refusal(it)
+    assert "is at batch 1, Kafka has no position of it" in text
+    assert "the topic holds its records up to batch 0: the position expired" in text
+    it.sink().start_at(1)
+    it.run(it.copied(), it.sink())
+    assert it.values() == each(60)
+
+
+def test_a_checkpoint_and_a_position_that_are_both_gone(it: SinkStage) -> None:
+    """Nothing but the records tells that this is no new sink."""
+    delete_group(it.stage.connection, it.name, Deadline(STEP_S))
+    text = refusal(it, checkpoint=it.folder / "new")
+    assert "is at batch 0, Kafka has no position of it" in text
+    assert "the topic holds its records up to batch 0" in text
+
+
+def test_brokers_that_do_not_verify_partitions_of_transactions(it: SinkStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_transaction, "OLDEST", (99, 0))
+    text = refusal(it)
+    assert "the sink needs 3.6 or later" in text
+    assert "allow_old_brokers=True" in text
+    it.run(it.copied(), it.sink(allow_old_brokers=True))
+    assert it.values() == each(60)
+
+
+def test_two_queries_of_one_name_at_once(it: SinkStage) -> None:
+    """They fence each other until one has committed; the other one is refused then."""
+    name, told = f"{it.name}.both", list[str]()
+
+    def run(number: int) -> None:
+        try:
+            it.run(it.copied(), it.sink(name=name, attempts=8), checkpoint=it.folder / f"both-{number}")
+        except BrewError as error:
+            told.append(str(error))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(120)
+    assert len(told) == 1
+    assert "two queries have one name" in told[0]
+    assert it.values() == each(30) + each(30)

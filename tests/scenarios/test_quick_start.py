@@ -1,0 +1,113 @@
+"""The page "Quick start", as a stranger takes it: its commands, from the wheel, in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from harness.pages import ROOT
+
+from brew.jvm import dependencies
+from sandbox.process import free
+
+PAGE = (ROOT / "docs/guide/quick-start.md").read_text()
+PROMISED_S = 180
+COMMANDS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+SAID = "".join(re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)).splitlines()
+
+
+def borrowed(folder: Path) -> Path:
+    """Links to the packages that the tests' own environment has, without brew itself."""
+    folder.mkdir()
+    for path in map(Path, sys.path):
+        if path.name in {"site-packages", "dist-packages"} and path.is_dir():
+            for one in path.iterdir():
+                if (
+                    not re.match(r"(brew|__editable__|_*editable).*|.*\.pth", one.name)
+                    and not (folder / one.name).exists()
+                ):
+                    (folder / one.name).symlink_to(one)
+    return folder
+
+
+def cached_jars(home: Path) -> None:
+    """The jars that `make setup` fetched, where the two set-up commands look for them; they compare the checksums."""
+    place = home / ".cache/brew" / dependencies.VERSIONS
+    place.mkdir(parents=True)
+    for part in (dependencies.Part.SPARK, dependencies.Part.KAFKA):
+        (place / part).symlink_to((dependencies.home() / part).resolve())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An empty one, but for the wheel."""
+    made = tmp_path / "empty"
+    made.mkdir()
+    built = [str(ROOT / "scripts/wheel.sh"), str(tmp_path / "dist")]
+    wheel = Path(subprocess.run(built, capture_output=True, text=True, check=True).stdout.strip())
+    wheel.rename(made / wheel.name)
+    assert wheel.name in PAGE
+    cached_jars(tmp_path)
+    return made
+
+
+def test_the_pages_commands_work_one_after_another_in_three_minutes(folder: Path, tmp_path: Path) -> None:
+    """
+    Everything that the page shows is printed, in that order.
+
+    What a download takes is not in the time: packages and jars are those that this machine has already. The port is a
+    free one, as the page says for machines on which 9092 is taken. The time is that of the processor: other tests run
+    beside this one, and on a core of its own all of it would take no longer.
+    """
+    (port,) = free(1)
+    packages = borrowed(tmp_path / "borrowed")
+    script = "set -eu\n" + "".join(COMMANDS)
+    ready = f"echo {packages} > $(echo venv/lib/python3.*/site-packages)/borrowed.pth\n"
+    for line, replaced in {
+        ". venv/bin/activate\n": f". venv/bin/activate\n{ready}",
+        "brew sandbox up\n": f"brew sandbox up --port {port}\n",
+    }.items():
+        assert script.count(line) == 1
+        script = script.replace(line, replaced)
+    python = tmp_path / "bin"
+    python.mkdir()
+    (python / "python3").symlink_to(Path(getattr(sys, "_base_executable", sys.executable)).resolve())
+    environment = {
+        "PATH": f"{python}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "BOOTSTRAP": f"localhost:{port}",
+        "PIP_NO_INDEX": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        **{name: os.environ[name] for name in ("JAVA_HOME", "TMPDIR") if name in os.environ},
+    }
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    try:
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    finally:
+        down = [str(folder / "venv/bin/brew"), "sandbox", "down", "--wipe"]
+        if Path(down[0]).exists():
+            subprocess.run(down, cwd=folder, env=environment, capture_output=True, check=False, timeout=60)
+    took = time.monotonic() - began
+    busy = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    shown = [line.replace("9092", str(port)) for line in SAID]
+    assert [line for line in shown if line not in said] == [], said
+    assert str(ROOT) not in said
+    print(f"quick start: {took:.0f} s, {busy:.0f} s of them on a processor")
+    assert busy < PROMISED_S, f"{busy:.0f} s of processor time, {took:.0f} s in all\n{said}"

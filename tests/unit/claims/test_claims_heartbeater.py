@@ -1,0 +1,252 @@
+"""Handlers on claims, heartbeats, and how a newcomer reads the log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from harness.claims import GROUP, MemoryLog, Shared
+from harness.programs import until
+
+from brew.claims.heartbeater import Heartbeater
+from brew.claims.log import Entry
+from brew.claims.member import Holding, Membership
+from brew.claims.state import ClaimsView, Table
+from brew.deadline import Deadline
+from brew.errors import Refused
+from downstream.claims.ownership import AtLeastOnce, AtMostOnce
+from downstream.consume.handler import AssignedPartition, HandlerContext, NotOwned, PartitionBatch, RetryLater
+
+
+class Recorder:
+    """Notes all calls, in order."""
+
+    def __init__(self, calls: list[tuple[str, Any]]) -> None:
+        self.calls = calls
+
+    def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002
+        self.calls.append(("assigned", [assignment.committed for assignment in assignments]))
+        return {assignment.partition: assignment.committed or assignment.first for assignment in assignments}
+
+    def handle(self, slices: Sequence[PartitionBatch], context: HandlerContext) -> None:
+        self.calls.append(("handle", [(one.partition, one.until) for one in slices]))
+        context.report({one.partition: one.until for one in slices})
+
+    def tick(self, context: HandlerContext) -> None: ...
+
+    def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:  # noqa: ARG002
+        self.calls.append(("revoked", list(partitions)))
+
+    def lost(self, partitions: Collection[int]) -> None:
+        self.calls.append(("lost", list(partitions)))
+
+    def close(self, deadline: Deadline) -> None: ...
+
+
+class StubKeeper:
+    """Holds what it is told, grants what it is told, and notes what it hears."""
+
+    def __init__(self, calls: list[tuple[str, Any]], *, grants: bool = True) -> None:
+        self.calls, self.grants = calls, grants
+        self.holdings = {0: Holding(7, 100, 1e9), 1: Holding(8, -1, 1e9)}
+
+    def held(self) -> dict[int, Holding]:
+        return dict(self.holdings)
+
+    def progress(self, done: Mapping[int, Holding]) -> None:
+        self.calls.append(("progress", {p: (one.token, one.position) for p, one in done.items()}))
+
+    def claim_messages(self, partition: int, holding: Holding, proposed: int) -> bool:
+        self.calls.append(("claim", (partition, holding.token, proposed)))
+        return self.grants
+
+    def release_partitions(self, done: Mapping[int, Holding]) -> None:
+        self.calls.append(("give back", {p: (one.token, one.position) for p, one in done.items()}))
+
+
+class Behind(Recorder):
+    """Takes what it is given, and is done with it later."""
+
+    done: Mapping[int, int] = {}
+
+    def handle(self, slices: Sequence[PartitionBatch], context: HandlerContext) -> None:
+        self.calls.append(("handle", [(one.partition, one.until) for one in slices]))
+        self.report = context.report
+
+    def tick(self, context: HandlerContext) -> None:
+        context.report(self.done)
+
+    def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:  # noqa: ARG002
+        self.report({0: 115})
+
+
+def context(heard: list[Mapping[int, int]]) -> HandlerContext:
+    return HandlerContext(Deadline(20), frozenset({0, 1}), lambda _: None, lambda _: None, heard.append)
+
+
+LEASE = context([])
+
+
+def assignments() -> list[AssignedPartition]:
+    return [AssignedPartition("t", "id", p, committed=50, first=0, last_stable=500) for p in (0, 1)]
+
+
+def test_at_least_once_works_first_and_tells_then() -> None:
+    """From the log's position where it has one, else from the committed offset; handed over where it ended."""
+    calls: list[tuple[str, Any]] = []
+    flow = AtLeastOnce(Recorder(calls), cast("Heartbeater", StubKeeper(calls)))
+    flow.assigned(assignments(), Deadline(5))
+    flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
+    flow.revoked([0, 1], Deadline(5))
+    assert calls == [
+        ("assigned", [100, 50]),
+        ("handle", [(0, 120)]),
+        ("progress", {0: (7, 120)}),
+        ("revoked", [0, 1]),
+        ("give back", {0: (7, 120), 1: (8, -1)}),
+    ]
+
+
+def test_what_was_only_begun_is_not_told() -> None:
+    """A pattern that works behind the loop's back: the log hears what it reports, or a crash would skip the rest."""
+    calls: list[tuple[str, Any]] = []
+    heard: list[Mapping[int, int]] = []
+    inner = Behind(calls)
+    flow = AtLeastOnce(inner, cast("Heartbeater", StubKeeper(calls)))
+    flow.assigned(assignments(), Deadline(5))
+    flow.handle([PartitionBatch(0, 100, 120, [])], context(heard))
+    assert calls[1:] == [("handle", [(0, 120)])]
+    inner.done = {0: 110}
+    flow.tick(context(heard))
+    flow.revoked([0], Deadline(5))
+    assert heard == [{0: 110}, {0: 115}]
+    assert calls[2:] == [("progress", {0: (7, 110)}), ("progress", {0: (7, 115)}), ("give back", {0: (7, 115)})]
+
+
+def test_at_most_once_never_goes_back_behind_what_it_claimed() -> None:
+    """What is done lies below what was claimed, and what was claimed is never worked on again."""
+    calls: list[tuple[str, Any]] = []
+    inner = Behind(calls)
+    flow = AtMostOnce(inner, cast("Heartbeater", StubKeeper(calls)))
+    flow.assigned(assignments(), Deadline(5))
+    flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
+    inner.done = {0: 110}
+    flow.tick(LEASE)
+    flow.assigned(assignments(), Deadline(5))
+    assert calls[-1] == ("assigned", [120, 50])
+
+
+def test_at_most_once_claims_before_it_works() -> None:
+    """Slice by slice, so that a crash drops no more than it must."""
+    calls: list[tuple[str, Any]] = []
+    flow = AtMostOnce(Recorder(calls), cast("Heartbeater", StubKeeper(calls)))
+    flow.assigned(assignments(), Deadline(5))
+    flow.handle([PartitionBatch(0, 100, 120, []), PartitionBatch(1, 50, 60, [])], LEASE)
+    assert calls[1:] == [("claim", (0, 7, 120)), ("handle", [(0, 120)]), ("claim", (1, 8, 60)), ("handle", [(1, 60)])]
+
+
+def test_what_could_not_be_claimed_is_not_worked_on() -> None:
+    """Not even once."""
+    calls: list[tuple[str, Any]] = []
+    flow = AtMostOnce(Recorder(calls), cast("Heartbeater", StubKeeper(calls, grants=False)))
+    flow.assigned(assignments(), Deadline(5))
+    with pytest.raises(NotOwned, match="could not be claimed"):
+        flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
+    assert [name for name, _ in calls] == ["assigned", "claim"]
+
+
+def test_a_partition_that_is_not_surely_ours_is_not_worked_on() -> None:
+    """Silent for two intervals, or claimed again since under another token."""
+    calls: list[tuple[str, Any]] = []
+    keeper = StubKeeper(calls)
+    flow = AtLeastOnce(Recorder(calls), cast("Heartbeater", keeper))
+    flow.assigned(assignments(), Deadline(5))
+    keeper.holdings[0] = Holding(9, 100, 1e9)
+    with pytest.raises(NotOwned):
+        flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
+    del keeper.holdings[0]
+    with pytest.raises(NotOwned):
+        flow.handle([PartitionBatch(0, 100, 120, [])], LEASE)
+    with pytest.raises(RetryLater):
+        flow.assigned(assignments(), Deadline(5))
+    assert [name for name, _ in calls] == ["assigned"]
+
+
+def test_a_partition_that_was_lost_is_forgotten_and_not_given_back() -> None:
+    """Its position is the next owner's business."""
+    calls: list[tuple[str, Any]] = []
+    flow = AtLeastOnce(Recorder(calls), cast("Heartbeater", StubKeeper(calls)))
+    flow.assigned(assignments(), Deadline(5))
+    flow.lost([0])
+    flow.revoked([1], Deadline(5))
+    assert calls[1:] == [("lost", [0]), ("revoked", [1]), ("give back", {1: (8, -1)})]
+
+
+@contextmanager
+def keeping(shared: Shared, *, healthy: list[bool] | None = None) -> Iterator[Heartbeater]:
+    """Partitions 0 and 1, kept with intervals of a second of the test's clock."""
+    says = healthy or [True]
+    membership = Membership("a", GROUP, "orders", (0, 1), 1.0)
+    with Heartbeater(lambda: MemoryLog(shared), membership, healthy=lambda: says[0], now=shared.now) as keeper:
+        until(lambda: len(keeper.held()) == 2, "both partitions")
+        yield keeper
+
+
+def told(shared: Shared) -> dict[int, tuple[str | None, int]]:
+    """Owner and position of each partition, as the log has them."""
+    world = ClaimsView([Table()])
+    for entry in shared.entries[0]:
+        world.apply(entry)
+    return {place[2]: (seat.owner, seat.position) for place, seat in world.tables[0].seats.items()}
+
+
+def test_a_keeper_whose_work_hangs_falls_silent_and_is_sure_of_nothing_two_intervals_later() -> None:
+    """The last sure millisecond and the first that is none; no record is written meanwhile."""
+    shared, healthy = Shared(), [True]
+    with keeping(shared, healthy=healthy) as keeper:
+        healthy[0] = False
+        until(lambda: keeper.trouble == "the work hangs", "its silence")
+        written, sure = len(shared.entries[0]), min(one.confirmed_until for one in keeper.held().values())
+        shared.now_ms = round(sure * 1000) - 1
+        assert sorted(keeper.held()) == [0, 1]
+        shared.now_ms += 1
+        assert keeper.held() == {}
+        assert len(shared.entries[0]) == written
+
+
+def test_what_is_left_is_released_at_the_position_that_was_told_last() -> None:
+    """Whoever comes next goes on there, at once."""
+    shared = Shared()
+    with keeping(shared) as keeper:
+        held = keeper.held()
+        keeper.progress({0: replace(held[0], position=70)})
+        keeper.progress({1: replace(held[1], position=71), 0: replace(held[0], position=75)})
+    assert told(shared) == {0: (None, 75), 1: (None, 71)}
+    assert keeper.held() == {}
+
+
+def test_a_position_told_under_an_earlier_claim_is_not_told_again() -> None:
+    """The partition was given back and claimed anew: its next owner's work is not set back, nor ahead."""
+    shared = Shared()
+    with keeping(shared) as keeper:
+        old = keeper.held()[0]
+        keeper.progress({0: replace(old, position=99)})
+        keeper.release_partitions({0: replace(old, position=40)})
+        until(lambda: 0 in keeper.held() and keeper.held()[0].token != old.token, "another claim")
+        assert keeper.held()[0].position == 40
+    assert told(shared)[0] == (None, 40)
+
+
+def test_a_log_that_was_made_again_ends_the_keeper_where_the_work_asks() -> None:
+    """Nothing is held any more, and nobody goes on as if it were."""
+    shared = Shared()
+    with keeping(shared) as keeper:
+        shared.entries[0] = list[Entry]()
+        shared.now_ms += 600
+        with pytest.raises(Refused, match="made again"):
+            until(lambda: keeper.held() is None, "the failure")
+        keeper.release_partitions({})
+    assert told(shared) == {}, "what came too late counts for nothing"

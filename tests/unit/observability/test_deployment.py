@@ -1,0 +1,312 @@
+"""Manifests, dashboard and alerts hold what the programs answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import jsonschema
+import kubernetes_validate
+import promql_parser
+import pytest
+import yaml
+from harness.pages import ROOT, tables
+
+from brew.observability.counters import Ending
+from brew.observability.metrics import METRICS, stored_names
+from brew.observability.settings import PORT, probe_options
+from brew.observability.status import PartitionState
+from downstream.ledger.command import ledger_command
+from pipeline.__main__ import run_command
+
+DEPLOY, RUNBOOKS = ROOT / "deploy", ROOT / "docs/runbooks"
+PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
+SCRAPED = {"job", "instance"}
+"""Labels that Prometheus itself puts on every series."""
+VALUES = {
+    "state": {one.value for one in PartitionState},
+    "outcome": {one.value for one in Ending},
+    "phase": {"fence", "locate", "begin", "produce", "send-offsets", "commit"},
+    "application": {"pipeline", "downstream ledger", "downstream receive", "downstream call", "downstream totals"},
+}
+
+RULES = [
+    rule
+    for group in yaml.safe_load((DEPLOY / "alerts/brew.rules.yaml").read_text())["groups"]
+    for rule in group["rules"]
+]
+DASHBOARD = json.loads((DEPLOY / "grafana/brew.json").read_text())
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """(where, expression) of all alerts and panels; Grafana's variables as what they stand for."""
+    for rule in RULES:
+        yield rule["alert"], rule["expr"]
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", []):
+            yield panel["title"], target["expr"].replace("$job", ".+")
+    for note in DASHBOARD["annotations"]["list"]:
+        yield note["name"], note["expr"].replace("$job", ".+")
+
+
+def selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
+    """All series that an expression asks for."""
+    match node:
+        case promql_parser.VectorSelector():
+            yield node
+        case promql_parser.MatrixSelector():
+            yield node.vector_selector
+        case promql_parser.AggregateExpr() | promql_parser.ParenExpr() | promql_parser.UnaryExpr():
+            yield from selectors(node.expr)
+        case promql_parser.SubqueryExpr():
+            yield from selectors(node.expr)
+        case promql_parser.BinaryExpr():
+            yield from selectors(node.lhs)
+            yield from selectors(node.rhs)
+        case promql_parser.Call():
+            for argument in node.args:
+                yield from selectors(argument)
+
+
+def wrong_in(expression: str) -> list[str]:
+    """What an expression asks for that no program tells."""
+    known = stored_names() | dict.fromkeys(PROCESS, ())
+    asked = list(selectors(promql_parser.parse(expression)))
+    wrong = [] if asked else ["it asks for nothing"]
+    labels: set[str] = set()
+    for one in asked:
+        if one.name not in known:
+            wrong.append(f"no metric {one.name}")
+            continue
+        labels |= {*known[one.name], *SCRAPED}
+        for matcher in one.matchers.matchers:
+            if matcher.name not in {*known[one.name], *SCRAPED}:
+                wrong.append(f"{one.name} has no label {matcher.name}")
+            named = set(matcher.value.split("|")) if matcher.name in VALUES else set()
+            wrong += [f"{matcher.name} is never {value}" for value in sorted(named - VALUES.get(matcher.name, named))]
+    grouped = re.findall(r"\b(?:by|without|on|ignoring) \(([^)]*)\)", expression)
+    for label in {word.strip() for words in grouped for word in words.split(",")} - labels:
+        wrong.append(f"nothing to group by {label}")
+    return wrong
+
+
+@pytest.mark.parametrize(("where", "expression"), list(queries()))
+def test_every_query_parses_and_asks_for_what_is_told(where: str, expression: str) -> None:
+    """A metric that was renamed leaves an alert that never fires, and a panel that is empty."""
+    assert wrong_in(expression) == [], where
+
+
+@pytest.mark.parametrize(
+    ("expression", "wrong"),
+    [
+        ("brew_lag > 0", ["no metric brew_lag"]),
+        ('brew_txn_total{result="committed"}', ["brew_txn_total has no label result"]),
+        ('brew_txn_total{outcome="comitted"}', ["outcome is never comitted"]),
+        ("sum by (topic) (brew_fenced_total)", ["nothing to group by topic"]),
+        ("sum(rate(brew_txn_seconds[5m]))", ["no metric brew_txn_seconds"]),
+        ("vector(1)", ["it asks for nothing"]),
+    ],
+)
+def test_a_query_that_asks_for_something_else_is_caught(expression: str, wrong: list[str]) -> None:
+    assert wrong_in(expression) == wrong
+
+
+def test_a_query_without_form_is_caught() -> None:
+    with pytest.raises(ValueError, match="unclosed left parenthesis"):
+        wrong_in("sum by (job (brew_live)")
+
+
+def test_the_page_of_operations_lists_every_metric_and_every_option() -> None:
+    """With the labels that each has."""
+    operations = (ROOT / "docs/OPERATIONS.md").read_text()
+    described = {f"{name}_info" if name == "brew" else name: one.labels for name, one in METRICS.items()}
+    listed = {row[0]: tuple(re.findall(r"\w+", row[1])) for row in tables(operations, "Metrics")[0]}
+    assert listed == described
+    options = [row[0] for row in tables(operations, "Probes and metrics")[1]]
+    assert sorted(options) == sorted(one.opts[0] for one in probe_options(click.Command("x")).params)
+
+
+# Alerts and their pages.
+
+
+def test_every_alert_has_its_page_and_every_page_its_alert() -> None:
+    """Who is woken up finds what to do; a page without an alert is never opened."""
+    alerts = [rule["alert"] for rule in RULES]
+    assert sorted(alerts) == sorted({*alerts})
+    assert sorted(alerts) == sorted(page.stem for page in RUNBOOKS.glob("*.md"))
+    for rule in RULES:
+        assert rule["annotations"]["runbook"] == f"docs/runbooks/{rule['alert']}.md"
+
+
+@pytest.mark.parametrize("page", sorted(RUNBOOKS.glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_says_what_it_means_how_to_look_and_what_to_do(page: Path) -> None:
+    """The three questions of the one who was woken up, and at least one command to look with."""
+    text = page.read_text()
+    assert text.startswith(f"# {page.stem}\n")
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["What it means", "How to look", "What to do"]
+    commands = re.findall(r"python -m (\w+) (\w+)", text)
+    assert commands
+    for program, verb in commands:
+        group = __import__(f"{program}.__main__", fromlist=["cli"])
+        known = getattr(group, "cli", None) or group.downstream
+        assert verb in known.list_commands(click.Context(known)), (program, verb)
+
+
+def test_every_alert_says_how_bad_it_is_and_names_what_it_has() -> None:
+    """The rest of their form, and when they fire, Prometheus itself says: `test_prometheus.py`."""
+    for rule in RULES:
+        assert rule["labels"]["severity"] in {"critical", "warning"}
+        used = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+        assert used <= set(re.findall(r"\w+", rule["expr"])), rule["alert"]
+
+
+# The dashboard.
+
+
+def test_the_dashboard_has_a_place_for_each_panel() -> None:
+    """Panels do not lie on each other, and each says what it shows."""
+    taken: set[tuple[int, int]] = set()
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        assert panel["type"] == "row" or panel["description"]
+
+
+def test_every_metric_is_on_the_dashboard_or_in_an_alert() -> None:
+    """What nobody looks at need not be told."""
+    asked = {one.name for _, expression in queries() for one in selectors(promql_parser.parse(expression))}
+    left = {re.sub(r"_(bucket|sum|count)$", "", name) for name in stored_names()} - {
+        re.sub(r"_(bucket|sum|count)$", "", name) for name in asked
+    }
+    assert left == {"brew_started", "brew_consumer_position"}
+
+
+DEPLOY = ROOT / "deploy"
+KUBERNETES = "1.31"
+MANIFESTS = [
+    pytest.param(document, id=f"{file.name}-{document['kind']}")
+    for file in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    for document in yaml.safe_load_all(file.read_text())
+]
+
+
+def _only(required: Sequence[str] = (), **properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "required": [*required], "properties": properties}
+
+
+TEXT, NUMBER, LIST, MAP = {"type": "string"}, {"type": "integer", "minimum": 1}, {"type": "array"}, {"type": "object"}
+_POD = {
+    **dict.fromkeys(("memory", "memoryOverhead", "serviceAccount"), TEXT),
+    **dict.fromkeys(("cores", "terminationGracePeriodSeconds"), NUMBER),
+    "annotations": MAP,
+    "env": LIST,
+    "envFrom": LIST,
+    "template": MAP,
+}
+# What we use of it.
+SPARK_APPLICATION = _only(
+    ("type", "sparkVersion", "mainApplicationFile", "driver", "executor"),
+    type={"enum": ["Java", "Python", "Scala", "R"]},
+    pythonVersion={"enum": ["2", "3"]},
+    mode={"enum": ["cluster", "client"]},
+    sparkVersion=TEXT,
+    image=TEXT,
+    mainApplicationFile=TEXT,
+    arguments={"type": "array", "items": TEXT},
+    restartPolicy=_only(type={"enum": ["Never", "Always", "OnFailure"]}),
+    driver=_only(**_POD),
+    executor=_only(instances=NUMBER, **_POD),
+)
+
+
+def pods_of(document: dict[str, Any]) -> dict[str, Any] | None:
+    """The pod template in a manifest."""
+    spec = document.get("spec", {})
+    found: dict[str, Any] | None = spec.get("driver", {}).get("template") or spec.get("template")
+    return found
+
+
+@pytest.mark.parametrize("document", MANIFESTS)
+def test_manifests_hold_their_schemas(document: dict[str, Any]) -> None:
+    """
+    Strictly: a field that Kubernetes does not know is a mistake.
+
+    The operator's own schema is in no package registry that can be asked from here: of a SparkApplication the pod
+    template is checked as Kubernetes takes it (the operator's schema leaves it open), and the rest against names, kinds
+    and bounds as in the operator's types (kubeflow/spark-operator 07f3cec, api/v1beta2/sparkapplication_types.go).
+    """
+    if document["kind"] != "SparkApplication":
+        kubernetes_validate.validate(document, KUBERNETES, strict=True)
+        return
+    template = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "driver"}}
+    kubernetes_validate.validate({**template, "template": pods_of(document)}, KUBERNETES, strict=True)
+    spec = document["spec"]
+    assert document["apiVersion"] == "sparkoperator.k8s.io/v1beta2"
+    jsonschema.validate(spec, SPARK_APPLICATION)
+
+
+def test_the_file_that_the_operator_runs_is_in_the_wheel() -> None:
+    """It has to name a module of ours, below the folder that pip installs to."""
+    (document,) = [one.values[0] for one in MANIFESTS if one.values[0]["kind"] == "SparkApplication"]
+    file = document["spec"]["mainApplicationFile"].partition("-packages/")[2]
+    assert file
+    assert (ROOT / file).is_file()
+
+
+def test_a_spark_application_with_a_wrong_field_is_caught() -> None:
+    """A misspelt name, and a number where the operator takes text."""
+    (document,) = [one.values[0] for one in MANIFESTS if one.values[0]["kind"] == "SparkApplication"]
+    for wrong in ({"sparkversion": "4.2.0"}, {"sparkVersion": 4.2}, {"mode": "local"}, {"driver": {"cores": "1"}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**document["spec"], **wrong}, SPARK_APPLICATION)
+
+
+def test_a_manifest_with_a_wrong_field_is_caught() -> None:
+    """The validator validates."""
+    document = next(one.values[0] for one in MANIFESTS if one.values[0]["kind"] == "Deployment")
+    broken = json.loads(json.dumps(document))
+    broken["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]["httpGett"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize("document", [one for one in MANIFESTS if pods_of(one.values[0])])
+def test_each_pod_is_probed_where_the_program_answers(document: dict[str, Any]) -> None:
+    """Paths, port and address, and a start that is given its time before liveness counts."""
+    template = pods_of(document)
+    assert template is not None
+    (container,) = template["spec"]["containers"]
+    (port,) = container["ports"]
+    assert port == {"name": "probes", "containerPort": PORT}
+    paths = {"startupProbe": "/startupz", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
+    for probe, path in paths.items():
+        assert container[probe]["httpGet"] == {"path": path, "port": "probes"}
+    told = yaml.safe_load((DEPLOY / "kubernetes/settings.yaml").read_text())["data"]
+    assert (told["PROBE_HOST"], told["PROBE_PORT"]) == ("0.0.0.0", str(PORT))
+
+
+@pytest.mark.parametrize("document", [one for one in MANIFESTS if pods_of(one.values[0])])
+def test_each_command_line_is_one_that_the_program_takes(document: dict[str, Any]) -> None:
+    """Read by the program's own options; `$(NAME)` is what Kubernetes puts in."""
+    spec = document["spec"]
+    container = spec["template"]["spec"]["containers"][0] if "template" in spec else {}
+    verb, *words = spec.get("arguments") or container["args"]
+    command = {"run": run_command, "ledger": ledger_command}[verb]
+    context = command.make_context(verb, [re.sub(r"\$\((\w+)\)", r"\1", word) for word in words])
+    assert context.params["follow"] is True
+
+
+def test_environment_names_are_those_of_the_options() -> None:
+    """A name that no program reads sets nothing."""
+    told = yaml.safe_load((DEPLOY / "kubernetes/settings.yaml").read_text())["data"]
+    read = {one.envvar for one in run_command.params}
+    assert set(told) <= read

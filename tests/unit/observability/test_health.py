@@ -1,0 +1,194 @@
+"""Liveness, readiness and lag of partitions."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from harness.recorded import PLACE, Scene
+
+from brew.observability.counters import Ending
+from brew.observability.health import Bounds, PartitionTimes, Program, live, ready, started, state_and_reason, state_of
+from brew.observability.status import ILL, PartitionState, PartitionStatus, Phase, State
+
+BOUNDS = Bounds(polling_ttl_s=300, consuming_ttl_s=200, away_s=180)
+WELL = PartitionTimes(polled_at=1000)
+
+
+def state(now: float, **vitals: object) -> PartitionState:
+    return state_and_reason(dataclasses.replace(WELL, **vitals), BOUNDS, now).state
+
+
+@pytest.mark.parametrize(
+    ("now", "vitals", "expected"),
+    [
+        (1300, {}, PartitionState.IDLE),
+        (1300.001, {}, PartitionState.STUCK),
+        (1200, {"waiting_since": 1000}, PartitionState.WORKING),
+        (1200.001, {"waiting_since": 1000}, PartitionState.STUCK),
+        (1200, {"waiting_since": 1000, "fenced": True}, PartitionState.FENCED),
+        (1200.001, {"waiting_since": 1000, "fenced": True}, PartitionState.STUCK),
+        (1180, {"away_since": 1000, "waiting_since": 900}, PartitionState.BLOCKED),
+        (1180.001, {"away_since": 1000}, PartitionState.STUCK),
+        (1300, {"blocked_since": 0, "held_back": 3}, PartitionState.BLOCKED),
+        (1300.001, {"blocked_since": 0, "held_back": 3}, PartitionState.STUCK),
+        (1000, {"fatal": "gone"}, PartitionState.UNRECOVERABLE),
+    ],
+)
+def test_each_state_holds_to_its_very_edge(now: float, vitals: dict[str, object], expected: PartitionState) -> None:
+    """The last good second, and the first bad one; blocked is only ill when nobody looks any more."""
+    assert state(now, **vitals) is expected
+
+
+def test_idle_and_blocked_last_for_ever_while_somebody_looks() -> None:
+    """A quiet night, and an upstream that sleeps over its open transaction, are no reasons to restart anything."""
+    for vitals in ({}, {"blocked_since": 0.0}, {"blocked_since": 0.0, "held_back": 9}):
+        assert state(10_000_000, polled_at=10_000_000 - 300, **vitals) not in ILL
+
+
+def test_a_partition_that_nobody_looks_at_is_stuck_whatever_else_is_known() -> None:
+    """A thread that hangs leaves the rest of what is known as it was, so that comes first."""
+    for vitals in ({"away_since": 1290.0}, {"blocked_since": 1290.0}, {"waiting_since": 1290.0, "fenced": True}):
+        assert state(1301, **vitals) is PartitionState.STUCK
+
+
+def test_the_reason_names_number_limit_and_what_went_wrong() -> None:
+    """Whoever is woken up at night reads one line."""
+    found = state_and_reason(
+        dataclasses.replace(WELL, waiting_since=1000, lag=20, trouble="fenced: epoch 3"), BOUNDS, 1201
+    )
+    assert found.reason == "20 offsets to read, nothing moved for 201 s (--consuming-ttl 200): fenced: epoch 3"
+
+
+# The program as a whole.
+
+
+def partition(number: int, of: PartitionState) -> PartitionStatus:
+    return PartitionStatus("orders", number, of, f"reason {number}")
+
+
+@pytest.mark.parametrize("of", list(PartitionState))
+def test_one_ill_partition_among_many_is_enough_and_is_named(of: PartitionState) -> None:
+    """A check of the process as a whole misses the one partition that is stuck."""
+    many = [*(partition(n, PartitionState.IDLE) for n in range(7)), partition(7, of)]
+    found = live(Program(Phase.WORKING, 1000), many, BOUNDS, 1000)
+    assert found.ok is (of not in ILL)
+    if not found.ok:
+        assert found.reason == f"orders[7] is {of}: reason 7"
+
+
+def test_many_ill_partitions_are_told_in_a_line() -> None:
+    """Three by name, the rest by number."""
+    found = live(Program(Phase.WORKING, 0), [partition(n, PartitionState.STUCK) for n in range(64)], BOUNDS, 0)
+    assert found.reason.count("is stuck") == 3
+    assert found.reason.endswith("and 61 more")
+
+
+@pytest.mark.parametrize("phase", [Phase.WORKING, Phase.STANDING_BY])
+def test_a_program_without_partitions_lives_as_long_as_its_heart_beats(phase: Phase) -> None:
+    """Who stands by, and who was given nothing, has nothing to be stuck at."""
+    assert live(Program(phase, 1000), [], BOUNDS, 1300).ok
+    assert not live(Program(phase, 1000), [], BOUNDS, 1300.001).ok
+
+
+def test_a_start_takes_as_long_as_the_startup_probe_allows() -> None:
+    """Liveness would kill a slow start again and again."""
+    slow = Program(Phase.STARTING, 0)
+    assert live(slow, [], BOUNDS, 100_000).ok
+    assert not started(slow).ok
+    assert not ready(slow, live(slow, [], BOUNDS, 100_000)).ok
+
+
+@pytest.mark.parametrize(
+    ("phase", "begun", "able"),
+    [
+        (Phase.STARTING, False, False),
+        (Phase.STANDING_BY, True, True),
+        (Phase.WORKING, True, True),
+        (Phase.STOPPING, True, False),
+        (Phase.STOPPED, True, False),
+    ],
+)
+def test_ready_is_who_works_or_could_at_once(phase: Phase, begun: bool, able: bool) -> None:
+    """A driver that stands by is ready to take over, so a rollout may go on."""
+    program = Program(phase, 0)
+    assert (started(program).ok, ready(program, live(program, [], BOUNDS, 0)).ok) == (begun, able)
+
+
+def test_brokers_that_are_away_make_a_program_unready_and_leave_it_alive() -> None:
+    """A restart brings no broker back."""
+    program = Program(Phase.WORKING, 1000, away_since=900, away_why="no answer")
+    alive = live(program, [partition(0, PartitionState.BLOCKED)], BOUNDS, 1000)
+    assert alive.ok
+    assert ready(program, alive).reason == "the brokers do not answer: no answer"
+
+
+def test_a_store_that_is_away_makes_a_program_unready_and_leaves_it_alive() -> None:
+    """A rollout whose new pods can't reach the database must stop; killing them brings no database back."""
+    program = Program(Phase.WORKING, 1000)
+    alive = live(program, [partition(0, PartitionState.BLOCKED)], BOUNDS, 1000)
+    assert alive.ok
+    assert ready(program, alive, "no route").reason == "every partition waits: no route"
+    ill = live(program, [partition(0, PartitionState.STUCK)], BOUNDS, 1000)
+    assert ready(program, ill, "no route").reason == ill.reason
+
+
+def test_what_is_fatal_is_told_in_every_phase() -> None:
+    """It ends by itself, or hangs while it ends."""
+    for phase in Phase:
+        program = Program(phase, 0, fatal="input-lost")
+        alive = live(program, [], BOUNDS, 0)
+        assert (alive.ok, alive.reason) == (False, "unrecoverable: input-lost")
+        assert not ready(program, alive).ok
+
+
+def test_a_program_whose_partitions_are_all_idle_is_idle() -> None:
+    idle, busy = partition(0, PartitionState.IDLE), partition(1, PartitionState.FENCED)
+    assert state_of(Program(Phase.WORKING, 0), [idle]) is State.IDLE
+    assert state_of(Program(Phase.WORKING, 0), [idle, busy]) is State.WORKING
+    assert state_of(Program(Phase.STANDING_BY, 0), []) is State.IDLE
+    assert state_of(Program(Phase.STOPPING, 0), [busy]) is State.STOPPING
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_the_lag_in_seconds_is_0_where_nothing_is_left_and_else_as_old_as_the_last_one_done(scene: Scene) -> None:
+    """The scene's clock is the wall's, too: at 1000 s a record of 900,000 ms is 100 s old."""
+
+    def lag_s() -> float | None:
+        return scene.partition().lag_s
+
+    scene.recorder.polled([PLACE])
+    assert lag_s() is None
+    scene.recorder.surveyed(PLACE, 0, 10, 10)
+    scene.after(7)
+    assert lag_s() == 7, "at the start nobody knows more: it has been there since then at least"
+    scene.end(Ending.ABORTED, newest_ms=1_000_000)
+    assert lag_s() == 7, "what was not committed is not done"
+    scene.end(Ending.COMMITTED, 0, 5, newest_ms=907_000)
+    assert lag_s() == 100
+    scene.after(5).surveyed(PLACE, 5, 10, 10)
+    assert lag_s() == 105
+    scene.end(Ending.COMMITTED, 5, 10, newest_ms=950_000)
+    assert lag_s() == 0
+    scene.after(50).surveyed(PLACE, 10, 12, 12)
+    scene.after(2)
+    assert lag_s() == 2, "what came after a pause is not as old as the last one before it"
+    scene.end(Ending.COMMITTED, 10, 11, newest_ms=9_999_000)
+    assert lag_s() == 0, "from a clock that is ahead of ours"
+
+
+def test_who_does_not_know_its_records_times_tells_no_age_of_what_is_left(scene: Scene) -> None:
+    """A small number would be a lie: a position that moves may be hours behind."""
+    scene.recorder.surveyed(PLACE, 0, 10, 10)
+    scene.after(3).moved(PLACE, 5)
+    assert scene.partition().lag_s is None
+    scene.recorder.moved(PLACE, 6, 1_000_000)
+    assert scene.partition().lag_s == 3
+    scene.recorder.moved(PLACE, 7, -1)
+    assert scene.partition().lag_s is None
+    scene.recorder.moved(PLACE, 10)
+    assert scene.partition().lag_s == 0

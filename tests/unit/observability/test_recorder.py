@@ -1,0 +1,248 @@
+"""The memory of a running program, on a clock that the tests move."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from harness.recorded import PLACE, Scene
+
+from brew.observability.counters import Ended, Ending, Histogram, Rate
+from brew.observability.status import PartitionState, Phase, Status, from_json
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_a_partition_that_stands_still_with_work_is_stuck_and_heals_with_a_commit(scene: Scene) -> None:
+    """The promise of /livez, on both edges, with somebody looking all the time."""
+    scene.recorder.surveyed(PLACE, 0, 10, 10)
+    for _ in range(10):
+        scene.after(20).surveyed(PLACE, 0, 10, 10)
+    assert scene.state() is PartitionState.WORKING
+    assert scene.recorder.status().live.ok
+    scene.after(1).surveyed(PLACE, 0, 10, 10)
+    assert scene.state() is PartitionState.STUCK
+    assert not scene.recorder.status().live.ok
+    scene.end(Ending.COMMITTED)
+    assert scene.state() is PartitionState.IDLE
+
+
+def test_commits_that_keep_coming_keep_a_partition_with_endless_work_healthy(scene: Scene) -> None:
+    """A lag that never ends is no illness."""
+    for number in range(100):
+        scene.after(150).surveyed(PLACE, number, 1_000_000, 1_000_000)
+        scene.end(Ending.COMMITTED, number, number + 1)
+        assert scene.state() is PartitionState.WORKING
+
+
+def test_attempts_that_fail_do_not_count_as_progress() -> None:
+    """Who is fenced, aborts or is refused for ever is stuck in the end."""
+    for ending in (Ending.ABORTED, Ending.FENCED, Ending.INDEFINITE, Ending.REFUSED):
+        fresh = Scene()
+        fresh.recorder.surveyed(PLACE, 0, 10, 10)
+        for _ in range(11):
+            fresh.after(20).surveyed(PLACE, 0, 10, 10)
+            fresh.end(ending)
+        assert fresh.state() is PartitionState.STUCK, ending
+
+
+def test_fenced_is_told_until_something_is_committed(scene: Scene) -> None:
+    scene.recorder.surveyed(PLACE, 0, 20, 20)
+    scene.end(Ending.FENCED, detail="a newer attempt")
+    assert (scene.state(), scene.partition().transactions.fenced) == (PartitionState.FENCED, 1)
+    assert "a newer attempt" in scene.partition().reason
+    scene.end(Ending.COMMITTED)
+    assert scene.state() is PartitionState.WORKING
+
+
+def test_work_behind_somebodys_open_transaction_is_blocked_and_its_time_does_not_count(scene: Scene) -> None:
+    """When the transaction ends, the partition has its whole time again."""
+    scene.recorder.surveyed(PLACE, 10, 10, 15)
+    for _ in range(100):
+        scene.after(100).surveyed(PLACE, 10, 10, 15)
+    assert (scene.state(), scene.partition().held_back, scene.partition().lag) == (PartitionState.BLOCKED, 5, 0)
+    scene.after(1).surveyed(PLACE, 10, 15, 15)
+    assert scene.state() is PartitionState.WORKING
+    scene.after(200).surveyed(PLACE, 10, 15, 15)
+    assert scene.state() is PartitionState.WORKING
+
+
+def test_brokers_that_are_away_are_waited_for_as_long_as_the_program_does(scene: Scene) -> None:
+    """Then it should have ended by itself; when they are back, time starts anew."""
+    scene.recorder.surveyed(PLACE, 0, 10, 10)
+    for _ in range(18):
+        scene.after(10).unanswered("no broker")
+    assert scene.state() is PartitionState.BLOCKED
+    assert scene.recorder.status().live.ok
+    assert not scene.recorder.status().ready.ok
+    scene.after(11).unanswered("no broker")
+    assert scene.state() is PartitionState.STUCK
+    scene.recorder.surveyed(PLACE, 0, 10, 10)
+    assert scene.state() is PartitionState.WORKING
+    assert scene.recorder.status().ready.ok
+    scene.after(200).surveyed(PLACE, 0, 10, 10)
+    assert scene.state() is PartitionState.WORKING
+
+
+def test_a_loop_that_hangs_while_brokers_are_away_is_found(scene: Scene) -> None:
+    """Each look that goes unanswered is a sign of life; no look is none."""
+    scene.recorder.surveyed(PLACE, 10, 10, 10)
+    scene.after(301)
+    assert scene.state() is PartitionState.STUCK
+    assert not scene.recorder.status().live.ok
+
+
+def test_each_ending_is_told_as_itself(scene: Scene) -> None:
+    """A commit without an answer may have been applied: who calls it aborted looks for an abort that never was."""
+    scene.recorder.surveyed(PLACE, 0, 10, 10)
+    for times, ending in enumerate(Ending, 1):
+        for _ in range(times):
+            scene.end(ending)
+    told = scene.partition().transactions
+    assert {ending: getattr(told, ending) for ending in Ending} == {one: n for n, one in enumerate(Ending, 1)}
+
+
+def test_an_open_transaction_has_an_age(scene: Scene) -> None:
+    scene.recorder.begun(PLACE)
+    scene.recorder.surveyed(PLACE, 0, 10, 10)
+    assert scene.partition().open_s is None, "nobody has the partition then"
+    scene.recorder.begun(PLACE)
+    scene.after(2.5)
+    assert scene.partition().open_s == 2.5
+    scene.end(Ending.INDEFINITE)
+    assert scene.partition().open_s is None
+
+
+def test_recovery_is_from_the_first_failure_in_a_row_to_the_commit(scene: Scene) -> None:
+    scene.recorder.surveyed(PLACE, 0, 0, 0)
+    scene.after(5)
+    scene.end(Ending.FENCED)
+    scene.after(2)
+    scene.end(Ending.INDEFINITE)
+    assert scene.recorder.status().totals.recovery_s is None
+    scene.after(1.5)
+    scene.end(Ending.COMMITTED)
+    assert scene.recorder.status().totals.recovery_s == 3.5
+    scene.after(50)
+    scene.end(Ending.COMMITTED)
+    assert scene.recorder.snapshot()[1].recoveries == 1
+
+
+def test_what_was_left_over_at_the_start_is_recovered_with_the_first_commit(scene: Scene) -> None:
+    """After a crash that is the time in which nobody worked, as far as this process can know it."""
+    scene.after(4).surveyed(PLACE, 0, 10, 10)
+    scene.after(1)
+    scene.end(Ending.COMMITTED)
+    assert scene.recorder.status().totals.recovery_s == 5
+
+
+def test_counters_outlive_partitions_that_go_and_come_back(scene: Scene) -> None:
+    """Prometheus takes a counter that falls for a restart."""
+    scene.end(Ending.COMMITTED, records=10, dead_letters={"not-json": 2})
+    scene.recorder.released([PLACE])
+    status, counts = scene.recorder.snapshot()
+    assert status.partitions == ()
+    assert (status.totals.records, status.totals.dead_letters, status.totals.transactions) == (10, 2, 1)
+    scene.end(Ending.COMMITTED, records=5)
+    assert counts.records[PLACE] == 10, "a copy does not change"
+    assert scene.recorder.snapshot()[1].records[PLACE] == 15
+
+
+def test_who_looks_from_beside_is_no_sign_that_the_loop_lives(scene: Scene) -> None:
+    """A consumer's log ends are asked for by another thread; that one must not hide a loop that hangs."""
+    scene.recorder.polled([PLACE])
+    scene.recorder.moved(PLACE, 0)
+    for _ in range(100):
+        scene.after(3).end_offsets(PLACE, 10, 10)
+    assert scene.partition().lag == 10
+    scene.after(1).end_offsets(PLACE, 10, 10)
+    scene.recorder.unanswered("no broker", refresh=False)
+    assert (scene.state(), scene.partition().polled_age_s) == (PartitionState.STUCK, 301)
+    assert not scene.recorder.status().live.ok
+
+
+def test_a_store_that_is_away_is_waited_for_although_brokers_answer(scene: Scene) -> None:
+    """Each server is counted by itself; both have to be back."""
+    scene.recorder.surveyed(PLACE, 0, 10, 10)
+    for _ in range(18):
+        scene.after(10).waits([PLACE], "the database is away")
+        scene.recorder.end_offsets(PLACE, 10, 10)
+    assert scene.state() is PartitionState.BLOCKED
+    assert (scene.recorder.status().live.ok, scene.recorder.status().ready.ok) == (True, False)
+    scene.after(11).end_offsets(PLACE, 10, 10)
+    assert scene.state() is PartitionState.STUCK
+    scene.recorder.read(PLACE, 10)
+    assert scene.state() is PartitionState.WORKING
+    scene.recorder.moved(PLACE, 10)
+    assert scene.state() is PartitionState.IDLE
+    assert scene.recorder.status().totals.recovery_s == 191
+
+
+def test_what_a_released_partition_reports_late_brings_it_not_back(scene: Scene) -> None:
+    """Work behind the loop's back may end after the partition has left."""
+    scene.recorder.polled([PLACE])
+    scene.recorder.released()
+    scene.recorder.moved(PLACE, 10)
+    assert scene.recorder.places() == []
+
+
+def test_a_driver_that_lost_its_seat_over_an_error_is_well_again_when_it_stands_by(scene: Scene) -> None:
+    scene.recorder.fatal("fenced")
+    scene.recorder.fatal("a second one")
+    assert scene.recorder.status().live.reason == "unrecoverable: fenced"
+    scene.recorder.phase(Phase.STANDING_BY, "the other works")
+    assert scene.recorder.status().live.reason == "standing by: the other works"
+
+
+def test_the_document_is_read_back_as_it_was(scene: Scene) -> None:
+    """What `brew top` reads is what the program wrote; and a newer program's fields do no harm."""
+    scene.recorder.surveyed(PLACE, 0, 10, 12)
+    scene.end(Ending.COMMITTED, records=10, seconds=0.5, steps={"fence": 0.1, "commit": 0.2}, transactional_id="g:o:3")
+    status = scene.recorder.status()
+    assert from_json(status.to_json()) == status
+    assert from_json(status.to_json().replace(b'"pid"', b'"news": 1, "pid"', 1)) == status
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"partitions": [1]}'])
+def test_what_is_no_document_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no status document"):
+        from_json(text)
+
+
+def test_many_threads_lose_no_count(scene: Scene) -> None:
+    """Lanes and holders report at once, and probes look meanwhile."""
+    seen: list[Status] = []
+
+    def work(partition: int) -> None:
+        for number in range(300):
+            scene.recorder.ended(Ended("orders", partition, Ending.COMMITTED, number, number + 1, 1))
+
+    threads = [threading.Thread(target=work, args=[p]) for p in range(8)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        seen.append(scene.recorder.status())
+    totals = scene.recorder.status().totals
+    assert (totals.records, totals.transactions) == (2400, 2400)
+    assert [one.totals.records for one in seen] == sorted(one.totals.records for one in seen)
+
+
+def test_the_rate_forgets_what_is_older_than_ten_seconds() -> None:
+    rate = Rate(0.0)
+    for tenth in range(200):
+        rate.add(10, tenth / 10)
+    assert rate.per_s(19.9) == pytest.approx(100, rel=0.05)
+    assert rate.per_s(25.0) == pytest.approx(50, rel=0.1)
+    assert rate.per_s(40.0) == 0
+    assert len(rate._grains) < 60
+
+
+def test_a_histogram_counts_the_bound_itself_below_it() -> None:
+    """Prometheus: `le` is less than or equal."""
+    one = Histogram()
+    for seconds in (0.001, 0.0011, 60.0, 61.0):
+        one.add(seconds)
+    assert (one.counts[0], one.counts[1], one.counts[-2], one.counts[-1]) == (1, 1, 1, 1)

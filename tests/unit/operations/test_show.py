@@ -1,0 +1,77 @@
+"""What `brew show` says of records: fates, bytes that are no text, and their order."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from xray_logs import batch, marker
+
+from brew.cluster import RawBatch
+from operations.show import RecordStates, _merged, content_document, lines
+
+
+def states(*batches: RawBatch) -> list[str]:
+    found = RecordStates()
+    for one in batches:
+        found.add(one)
+    return [state for _, state in found.batches()]
+
+
+def test_the_next_marker_of_its_producer_decides_what_became_of_a_batch() -> None:
+    """Another producer's marker says nothing, a fence's marker carries the next epoch, and what has none is open."""
+    told = states(
+        batch(0, 5, 7, 3),
+        batch(5, 5, 8),
+        marker(10, 8, "commit"),
+        batch(11, 1, -1, tx=False),
+        marker(12, 7, "abort", 4),
+        batch(13, 2, 7, 4),
+    )
+    assert told == ["aborted", "committed", "commit-marker", "plain", "abort-marker", "open"]
+
+
+def test_a_window_is_undecided_until_the_marker_of_what_began_in_it() -> None:
+    """What begins behind the window need not be followed."""
+    found = RecordStates()
+    found.add(batch(0, 5, 7))
+    found.add(batch(5, 5, 8))
+    assert (found.undecided(5), found.undecided(0)) == (True, False)
+    found.add(marker(10, 7, "commit"))
+    assert (found.undecided(5), found.undecided(6)) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"gold-1", {"text": "gold-1"}),
+        ("Café".encode(), {"text": "Café"}),
+        (b"", {"text": ""}),
+        (None, {"null": True}),
+        (b"\xff\xfe", {"base64": "//4="}),
+        (b"\xed\xa0\x80", {"base64": "7aCA"}),
+    ],
+)
+def test_bytes_say_whether_they_are_text(content: bytes | None, told: dict[str, object]) -> None:
+    """Invalid UTF-8, lone surrogates among it, is base64 and not a replaced character."""
+    assert content_document(content) == told
+
+
+def test_nothing_that_a_terminal_could_take_for_a_command_is_printed() -> None:
+    """Neither escape sequences nor rich's own markup."""
+    console = Console(file=io.StringIO(), width=200)
+    one = {"partition": 0, "offset": 1, "timestamp_ms": 2**62, "fate": "plain", "key": {"text": "[red]k[/red]"}}
+    console.print(lines([{**one, "value": {"text": "\x1b[2Jx"}, "headers": [["h\x07", {"null": True}]]}]))
+    told = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b" not in told
+    assert "\x07" not in told
+    assert "[red]k[/red]" in told
+    assert "(null)" in told
+
+
+def test_records_of_several_partitions_are_merged_by_time_and_keep_each_partitions_order() -> None:
+    """Timestamps of a partition may run backwards; its offsets never do."""
+    given = [(0, 0, 50), (0, 1, 10), (1, 0, 20), (1, 1, 60)]
+    found = _merged({"partition": p, "offset": offset, "timestamp_ms": ms} for p, offset, ms in given)
+    assert [(one["partition"], one["offset"]) for one in found] == [(1, 0), (0, 0), (0, 1), (1, 1)]

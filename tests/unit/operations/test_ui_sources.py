@@ -1,0 +1,230 @@
+"""Where the live view's numbers come from: transactions in the tails, running programs, files of proofs."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.pages import ROOT
+from ui_views import running, status
+from xray_logs import T0, batch, marker
+
+from brew.cluster import RawBatch
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.observability.status import Status
+from brew.offsets import LogOffsets, SourcePosition
+from brew.settings import PipelineSettings
+from operations import labels
+from operations.ui import sources
+from operations.ui.model import Transaction, transactions
+from operations.ui.sources import LocalStatusSource, ProofSource
+from operations.xray.model import RunBuilder, Strip
+from proof.findings import Report
+
+WRITER = 7
+
+
+def cut(batches: list[RawBatch], *, tail: int = 400, origin: bool = False) -> Transaction:
+    """The latest transaction as the last ``tail`` offsets tell of it, and whatever batches lie before them."""
+    end = batches[-1].last_offset + 1
+    start = max(0, end - tail)
+    fold = RunBuilder(start, end, origin=origin)
+    for one in batches:
+        fold.add(one, lambda one=one: (source(one.base_offset), source(one.last_offset)))  # type: ignore[misc]
+    strip = Strip("out", 0, LogOffsets(0, end, end), start, end, fold.finish())
+    return transactions({0: strip}, "g", "in")[0]
+
+
+def source(offset: int) -> SourcePosition:
+    return SourcePosition("in", 0, offset)
+
+
+def long(records: int, base: int = 0, *, each: int = 50, sequence: int = 0, end: bool = True) -> list[RawBatch]:
+    """One transaction of so many records in batches of fifty, with its marker."""
+    found = [
+        batch(base + at, min(each, records - at), WRITER, 3, sequence=sequence + at) for at in range(0, records, each)
+    ]
+    return [*found, marker(base + records, WRITER, "commit", 3, at=T0)] if end else found
+
+
+@pytest.mark.parametrize("records", [399, 400, 750, 1460])
+@pytest.mark.parametrize("end", [True, False])
+def test_a_transaction_larger_than_the_tail_is_counted_whole_once_it_was_read_back(records: int, end: bool) -> None:
+    """Ended or open; the first batch of a producer's epoch begins at sequence number 0."""
+    told = cut(long(records, end=end))
+    assert (told.records, told.exact, told.first) == (records, True, 0)
+    assert labels.records(told) == f"{records:,}"
+
+
+@pytest.mark.parametrize("records", [750, 1460])
+def test_a_transaction_whose_beginning_was_not_read_is_told_as_a_least_number(records: int) -> None:
+    """Neither 399 records nor the offsets where the tail begins are told as facts."""
+    batches = [one for one in long(records) if one.last_offset >= records + 1 - 400]
+    told = cut(batches)
+    assert (told.exact, told.first, told.last) == (False, None, records - 1)
+    assert told.records is not None
+    assert 399 <= told.records < records
+    assert labels.records(told) == f"≥ {told.records:,}"
+    assert f"at least {told.records:,} records" in labels.of_transaction(told)
+    assert f"up to offset {records - 1:,}" in labels.of_transaction(told)
+
+
+def test_a_marker_before_it_shows_where_a_transaction_of_a_kept_producer_begins() -> None:
+    """Sequence numbers go on through an epoch that holds several transactions."""
+    first, second = long(100, sequence=500), long(750, 101, sequence=600)
+    assert (cut([*first, *second]).records, cut([*first, *second]).exact) == (750, True)
+    assert (cut(second).records, cut(second).exact) == (750, False)
+
+
+def test_a_marker_whose_records_were_not_read_tells_no_number() -> None:
+    """The tail begins at the marker itself; once the records before it are read, they are counted."""
+    batches = long(20)
+    assert cut(batches[-1:], tail=1).records is None
+    assert labels.of_transaction(cut(batches[-1:], tail=1)).count("records not counted") == 1
+    assert (cut(batches, tail=1).records, cut(batches, tail=1).exact) == (20, True)
+
+
+def test_another_writers_records_in_between_do_not_count() -> None:
+    """Producer id and epoch say whose a batch is."""
+    own = [batch(at, 50, WRITER, 3, sequence=at // 2) for at in range(0, 800, 100)]
+    others = [batch(at + 50, 50, 9, 0, sequence=at // 2) for at in range(0, 800, 100)]
+    mixed = sorted([*own, *others], key=lambda one: one.base_offset)
+    told = cut([*mixed, marker(800, WRITER, "commit", 3, at=T0)], tail=101)
+    assert told.outcome == "open"
+    assert (told.producer_id, told.records, told.exact) == (9, 400, True)
+
+
+def test_one_record_is_one_record() -> None:
+    """Not `1 records`."""
+    told = replace(cut(long(20)), records=1)
+    assert "1 record in output" in labels.of_transaction(told)
+
+
+RUN = PipelineSettings(Connection("127.0.0.1:9092"), "in", "out", "dlq", "g")
+OURS = replace(status(running(0)), bootstrap="localhost:9092")
+
+
+@contextmanager
+def answering(told: Status) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = told.to_json()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/status"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_run_on_the_same_group_topic_and_cluster_is_taken() -> None:
+    """However the cluster's own machine is written."""
+    with answering(OURS) as url:
+        found = LocalStatusSource(url, RUN).ask(Deadline(5))
+    assert found is not None
+    assert [one.partition for one in found.partitions] == [0]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(OURS, group="another"),
+        replace(OURS, bootstrap="elsewhere:9092"),
+        replace(OURS, topics=replace(OURS.topics, input="another")),
+    ],
+)
+def test_a_program_that_works_on_something_else_is_not(other: Status) -> None:
+    """Nor is it a source that is stale: nobody asked for it."""
+    with answering(other) as url:
+        assert LocalStatusSource(url, RUN).ask(Deadline(5)) is None
+
+
+def test_where_nothing_answers_nothing_is_told() -> None:
+    """A port that was just closed."""
+    with answering(OURS) as url:
+        pass
+    assert LocalStatusSource(url, RUN).ask(Deadline(2)) is None
+
+
+def report(**more: Any) -> dict[str, Any]:
+    given = {"inputs": 30, "outputs": 28, "dead_letters": 2, "backlog": 0, "unverifiable": 0, "totals": {}}
+    rest = {"findings": [], "doubts": [], "counts": {"committed_transactions": 4}}
+    return Report(**(given | rest | more)).document()
+
+
+def read(document: object) -> Any:
+    return sources.read(json.dumps(document).encode(), 5.0)
+
+
+def cell(verdict: str, expected: str = "proven", **more: Any) -> dict[str, Any]:
+    return {"cell": f"F-{verdict}-{expected}", "seed": 1, "verdict": verdict, "expected": expected, **more}
+
+
+def test_a_verified_run_tells_its_balance() -> None:
+    """The checker's own document."""
+    found = read(report())
+    assert (found.mark, found.lines[0], found.wrong) == ("proven", "30 inputs = 28 outputs + 2 dead letters", ())
+    assert "4 transactions committed" in found.lines[1]
+    lost = read(report(outputs=27, totals={"lost-output": 1}))
+    assert (lost.mark, lost.lines[0].split()[2], lost.wrong) == ("violated", "≠", ("lost-output: 1",))
+    assert read(report(doubts=["retention"])).wrong == ("could not tell: retention",)
+
+
+def test_the_campaign_of_the_documents_is_read() -> None:
+    """Controls and what is not applicable count as their runner said beforehand."""
+    document = (ROOT / "docs/proof/results.json").read_bytes()
+    controls = sum(one["expected"] == "violated" for one in json.loads(document)["cells"])
+    found = sources.read(document, 5.0)
+    assert (found.mark, found.wrong) == ("proven", ())
+    assert controls > 1
+    assert f"{controls} controls broke on purpose and were seen" in found.lines
+
+
+@pytest.mark.parametrize(
+    ("cells", "mark"),
+    [
+        ([cell("proven"), cell("violated")], "violated"),
+        ([cell("proven"), cell("inconclusive")], "inconclusive"),
+        ([cell("proven", anomalies=[{}])], "violated"),
+        ([cell("proven", doubts=["?"])], "inconclusive"),
+        ([cell("proven", "violated")], "inconclusive"),
+        ([cell("violated", "violated"), cell("proven")], "proven"),
+        ([cell("violated", "violated")], "inconclusive"),
+    ],
+)
+def test_a_campaign_is_as_good_as_its_worst_cell(cells: list[dict[str, Any]], mark: str) -> None:
+    """A result is never better than what stands beside it; a control alone proves nothing."""
+    assert read({"cells": cells}).mark == mark
+    lines = "".join(json.dumps(one) + "\n" for one in cells) + '{"cell": "cut o'
+    assert sources.read(lines.encode(), 5.0).mark == mark
+
+
+def test_what_is_no_proof_is_refused_with_the_way_to_one(tmp_path: Path) -> None:
+    """It may be written later: then it is read."""
+    path = tmp_path / "proof.json"
+    source = ProofSource(path)
+    with pytest.raises(Refused, match=r"proof\.json: No such file.*proof verify --json > FILE"):
+        source.ask(Deadline(1))
+    path.write_text('{"a": 1}')
+    with pytest.raises(Refused, match="neither a document of `proof verify --json` nor results"):
+        source.ask(Deadline(1))
+    path.write_text(json.dumps(report()))
+    assert source.ask(Deadline(1)).mark == "proven"

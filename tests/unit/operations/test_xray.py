@@ -1,0 +1,418 @@
+"""The X-ray: runs and columns from raw batches, moments, and what its renderers write."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from harness.browser import seen
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xray_logs import T0, batch, crashed_and_healed, marker, strip
+
+from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
+from brew.errors import UsageError
+from brew.journal import Entry, Phase, Step
+from brew.offsets import LogOffsets, SourcePosition
+from operations import labels
+from operations.xray import html as xray_html
+from operations.xray import text
+from operations.xray.command import Window, window_of
+from operations.xray.model import Column, Kind, RunBuilder, Strip, Writers, binned, columns
+from operations.xray.text import document
+from operations.xray.timeline import Bounds, Timeline, Xray, assign_write_times, effective_commits, read, timeline
+
+_MOVES = st.lists(
+    st.tuples(st.sampled_from(["write", "plain", "commit", "abort", "gap"]), st.integers(0, 3), st.integers(1, 9)),
+    min_size=1,
+    max_size=60,
+)
+
+
+def history(moves: list[tuple[str, int, int]]) -> tuple[list[RawBatch], list[Kind | None]]:
+    """Batches of up to four producers, and what lies at each offset; None where nothing does."""
+    batches: list[RawBatch] = []
+    kinds: list[Kind | None] = []
+    held: dict[int, list[int]] = {}
+    for what, pid, size in moves:
+        here = len(kinds)
+        if what == "gap":
+            kinds += [None] * size
+        elif what in {"write", "plain"}:
+            batches.append(batch(here, size, pid, tx=what == "write", at=here))
+            kinds += [Kind.OPEN if what == "write" else Kind.PLAIN] * size
+            if what == "write":
+                held.setdefault(pid, []).extend(range(here, here + size))
+        else:
+            batches.append(marker(here, pid, what, at=here))
+            for at in held.pop(pid, []):
+                kinds[at] = Kind.COMMITTED if what == "commit" else Kind.ABORTED
+            kinds.append(Kind.COMMIT_MARKER if what == "commit" else Kind.ABORT_MARKER)
+    return batches, kinds
+
+
+def folded(batches: list[RawBatch], start: int, until: int, grain: int = 1) -> Strip:
+    fold = RunBuilder(start, until, grain)
+    for one in batches:
+        fold.add(one)
+    return Strip("t", 0, LogOffsets(0, until, until), start, until, fold.finish())
+
+
+def shown(found: list[Column]) -> Counter[Kind]:
+    return sum((one.offsets for one in found), Counter())
+
+
+@settings(max_examples=60, deadline=None)
+@given(_MOVES, st.integers(1, 30), st.integers(1, 40), st.data())
+def test_counts_in_are_counts_shown(
+    moves: list[tuple[str, int, int]], grain: int, most: int, data: st.DataObject
+) -> None:
+    """Whatever the history and the window: each offset has its fate in one run, and no bin loses or doubles one."""
+    batches, kinds = history(moves)
+    start = data.draw(st.integers(0, len(kinds)))
+    until = data.draw(st.integers(start, len(kinds)))
+    found = folded(batches, start, until, grain)
+    told: list[Kind | None] = [None] * (until - start)
+    for run in found.runs:
+        for at in range(run.start, run.end):
+            assert told[at - start] is None
+            told[at - start] = run.kind
+    assert told == kinds[start:until]
+    assert found.counts() == {kind: told.count(kind) for kind in Kind}
+    assert found.gaps() == told.count(None)
+    for drawn in (columns(found, most), binned(found, most)):
+        assert shown(drawn) == Counter(kind for kind in told if kind is not None)
+        assert len(drawn) <= max(most, 1)
+    if found.runs:
+        found.runs.pop()
+        assert shown(binned(found, most)) != Counter(kind for kind in told if kind is not None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_MOVES)
+def test_bounds_at_every_moment_are_those_that_readers_had(moves: list[tuple[str, int, int]]) -> None:
+    """LSO: the first offset whose transaction had not ended; high watermark: behind what was written."""
+    batches, kinds = history(moves)
+    found = folded(batches, 0, len(kinds))
+    assign_write_times(found.runs, len(kinds) + 1)
+    line = timeline([found], {}, [], "in", len(kinds) + 1, most=10_000)
+    for moment, bounds in zip(line.moments[:-1], line.bounds[0], strict=False):
+        there = [run for run in found.runs if run.written_ms <= moment]
+        end = max((run.end for run in there), default=0)
+        held = [run.start for run in there if run.kind is Kind.OPEN or (run.ended_ms or 0) > moment]
+        assert (bounds.end, bounds.stable) == (end, min([end, *held]))
+
+
+def test_a_fences_marker_ends_what_an_older_epoch_wrote() -> None:
+    """It carries the next epoch; the run names it and the writer's own epoch."""
+    found = strip("out", [batch(0, 8, 7, 4), marker(8, 7, "abort", 5, at=T0)])
+    aborted, end = found.runs
+    assert (aborted.kind, aborted.epoch, aborted.marker) == (Kind.ABORTED, 4, 8)
+    assert (end.kind, end.epoch, end.offsets) == (Kind.ABORT_MARKER, 5, 1)
+
+
+def test_a_bin_tells_its_writer_where_it_is_one_and_how_many_where_they_are_more() -> None:
+    """Epochs and sources from the first to the last; a marker has written nothing."""
+    given = [batch(0, 8, 7, 4), marker(8, 7, "abort", 5, at=T0), batch(9, 8, 7, 6), marker(17, 7, "commit", 6, at=T0)]
+    (alone,) = binned(strip("out", given), 1)
+    source = (SourcePosition("in", 0, 0), SourcePosition("in", 0, 7))
+    assert alone.writers == Writers(1, 7, (4, 6), 1, source)
+    assert labels.of_column(alone).endswith("; producer 7 epochs 4 to 6; source in[0] 0 to 7")
+    aborted, _, _ = binned(strip("out", given[:3]), 3)[:3]
+    assert aborted.writers.epochs == (4, 4)
+    (marked,) = [one for one in binned(strip("out", given[:2]), 9) if Kind.ABORT_MARKER in one.offsets]
+    assert marked.writers == Writers(1, 7, (5, 5))
+
+    found = strip("out", [*given, batch(18, 2, 8), batch(20, 1, -1, tx=False)])
+    found.runs[0].first = found.runs[0].last = SourcePosition("in", 1, 3)
+    (mixed,) = binned(found, 1)
+    assert mixed.writers == Writers(2, None, None, 2, None)
+    assert labels.of_column(mixed).endswith("; 2 producers; from 2 source partitions")
+    (plain,) = binned(strip("in", [batch(0, 1, -1, tx=False), batch(1, 1, -1, tx=False)]), 1)
+    assert labels.of_column(plain) == "offsets 0 to 1: 2 plain; no producer id"
+
+
+def test_a_transactions_batches_are_one_run_and_another_producers_between_them_cut_it() -> None:
+    """The run's source goes from its first batch's first record to its last batch's last one."""
+    found = strip("out", [batch(0, 2, 1), batch(2, 2, 1), batch(4, 1, 2), batch(5, 1, 1), marker(6, 1, "commit")])
+    assert [(one.start, one.end, one.kind, one.records) for one in found.runs[:3]] == [
+        (0, 4, Kind.COMMITTED, 4),
+        (4, 5, Kind.OPEN, 1),
+        (5, 6, Kind.COMMITTED, 1),
+    ]
+    first = found.runs[0]
+    assert first.first is not None
+    assert first.last is not None
+    assert (first.first.offset, first.last.offset) == (0, 7)
+
+
+def test_times_follow_the_log_not_the_producers_clock() -> None:
+    """A copy carries its source's time: written after the marker before it and before its own."""
+    out = crashed_and_healed().strips[1]
+    assert [run.written_ms - T0 for run in out.runs] == [-50, 20, 20, 40, 40]
+
+
+def test_a_journals_flush_says_when_a_run_was_written() -> None:
+    """The last attempt over its source that began before it ended."""
+    out = crashed_and_healed().strips[1]
+    lines = [
+        *(entry(Step.FENCE, at, Phase.INTENT) for at in (1,)),
+        entry(Step.FLUSH, 4),
+        entry(Step.OUTCOME, 5, status="crashed"),
+        entry(Step.FENCE, 22, Phase.INTENT),
+        entry(Step.FLUSH, 30),
+    ]
+    assign_write_times(out.runs, T0 + 100, read(lines)[0])
+    assert [run.written_ms - T0 for run in out.runs] == [4, 20, 30, 40, 40]
+
+
+def entry(step: Step, at: int, phase: Phase = Phase.DONE, pid: int = 1, **more: str) -> Entry:
+    return Entry(
+        (T0 + at) / 1000, "w", pid, step, phase, {"topic": "in", "partition": 0, "start": 0, "until": 8, **more}
+    )
+
+
+def test_a_journal_tells_steps_and_who_fell_silent() -> None:
+    """A crash on purpose says so; a kill leaves an attempt without an outcome."""
+    lines = [
+        entry(Step.FENCE, 1, Phase.INTENT),
+        entry(Step.FENCE, 2),
+        entry(Step.LOCATE, 3),
+        entry(Step.COMMIT, 4, Phase.FAILED),
+        entry(Step.OUTCOME, 5, status="crashed"),
+        entry(Step.FENCE, 6, Phase.INTENT, pid=2),
+        entry(Step.BEGIN, 7, pid=2),
+    ]
+    attempts, told = read(lines)
+    assert [(one.pid, one.began_ms - T0, one.flushed) for one in attempts] == [(1, 1, False), (2, 6, False)]
+    assert [(one.at_ms - T0, one.name, one.crash) for one in told] == [
+        (2, "fence", False),
+        (4, "commit failed", False),
+        (5, "crashed", True),
+        (7, "begin", False),
+        (7, "no sign of life after begin (done)", True),
+    ]
+
+
+def test_many_times_are_thinned_and_crashes_stay() -> None:
+    """At most so many moments, the last of them what the brokers said; a crash is always one."""
+    runs = [piece for at in range(500) for piece in (batch(2 * at, 1, 1, at=T0 + 4 * at),)]
+    found = strip("out", [*runs, marker(1000, 1, "commit", at=T0 + 9_000)])
+    for at, run in enumerate(found.runs[:-1]):
+        run.written_ms = T0 + 4 * at
+    told = read([entry(Step.FENCE, 7, Phase.INTENT)])[1]
+    line = timeline([found], {}, told, "in", T0 + 10_000, most=50)
+    assert len(line.moments) <= 51
+    assert {T0 + 7, T0 + 10_000} <= set(line.moments)
+    assert line.bounds[0][-1] == Bounds(1001, 1001, None)
+
+
+def test_a_groups_commit_counts_from_its_marker_on() -> None:
+    """An aborted one never did; one outside of transactions does at once."""
+    log = [
+        OffsetBatch(batch(0, 1, 7, at=1), (OffsetCommit(0, 5),)),
+        OffsetBatch(marker(1, 7, "abort", at=2)),
+        OffsetBatch(batch(2, 1, 7, at=3), (OffsetCommit(0, 5), OffsetCommit(1, 6))),
+        OffsetBatch(marker(3, 8, "commit", at=4)),
+        OffsetBatch(marker(4, 7, "commit", at=9)),
+        OffsetBatch(batch(5, 1, -1, tx=False, at=10), (OffsetCommit(0, 2), OffsetCommit(1, None))),
+    ]
+    assert effective_commits(log) == {0: [(9, 5), (10, 2)], 1: [(9, 6)]}
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        (Window(), (10, 100)),
+        (Window(last=30), (70, 100)),
+        (Window(20, 40), (20, 40)),
+        (Window(0, 40), (10, 40)),
+        (Window(500), (100, 100)),
+        (Window(None, 5), (5, 5)),
+        (Window(None, 40, 10), (30, 40)),
+    ],
+)
+def test_a_window_is_cut_to_the_log(window: Window, expected: tuple[int, int]) -> None:
+    """Of a log from 10 to 100."""
+    assert window.of(LogOffsets(10, 100, 100)) == expected
+
+
+def test_windows_that_make_no_sense_are_refused() -> None:
+    """With both values and what to do."""
+    with pytest.raises(UsageError, match="--from is 9 and --to is 9: nothing lies between"):
+        window_of(9, 9, None)
+    with pytest.raises(UsageError, match="--last is 3 and --from is 1: choose one"):
+        window_of(1, None, 3)
+
+
+NS = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(xray: Xray) -> ET.Element:
+    return ET.fromstring(xray_html.svg_document(xray))
+
+
+def kinds(root: ET.Element, strip_name: str) -> list[str]:
+    """The classes of the pieces of one strip, from left to right."""
+    (found,) = [one for one in root.iter(f"{NS}g") if (one.get("aria-label") or "").startswith(strip_name)]
+    return [one.get("class", "").split()[0] for one in found.iter(f"{NS}rect") if one.get("class") != "bed"]
+
+
+def test_a_strip_shows_each_fate_in_offset_order_and_says_so_in_words() -> None:
+    """Aborted, its marker, committed, its marker, open; the input's are plain."""
+    root = drawn(crashed_and_healed())
+    assert kinds(root, "in partition 0") == ["plain", "position"]
+    assert kinds(root, "out partition 0") == ["aborted", "abort-marker", "committed", "commit-marker", "open"]
+    words = [one.text or "" for one in root.iter(f"{NS}title")]
+    told = "offsets 0 to 7: aborted; 8 records; producer 7 epoch 0; source in[0] 0 to 7; ended by the marker at 8"
+    assert told in words
+    labels = {one.text for one in root.iter(f"{NS}text")}
+    assert {"LSO 18", "HW 20", "group 8", "partition 0", "log start 0"} <= labels
+    assert {kind.words for kind in Kind} <= labels
+
+
+def test_where_readers_wait_is_where_the_line_stands() -> None:
+    """The last stable offset at the open records' left edge, the high watermark at their right."""
+    root = drawn(crashed_and_healed())
+    found = {one.get("id"): one.get("transform", "") for one in root.iter(f"{NS}g")}
+    at = {name: float(found[name][len("translate(") : -1]) for name in ("lso-1", "hw-1", "group-0")}
+    assert at["lso-1"] == pytest.approx(xray_html.LEFT + xray_html.PLOT * 18 / 20, abs=0.1)
+    assert at["hw-1"] == pytest.approx(xray_html.LEFT + xray_html.PLOT, abs=0.1)
+    assert at["group-0"] == pytest.approx(xray_html.LEFT + xray_html.PLOT * 8 / 10, abs=0.1)
+
+
+def test_what_the_group_has_committed_is_a_strip_between_input_and_output() -> None:
+    """A piece for each moment that moved it, at the input's scale; a position that went back and came again, twice."""
+    xray = crashed_and_healed()
+    orders, copies = xray.strips
+    moves = {0: [(T0 + 5, 2), (T0 + 20, 1), (T0 + 40, 8)]}
+    line = timeline([orders, copies], moves, xray.events, "in", T0 + 100)
+    root = ET.fromstring(xray_html.drawing(replace(xray, line=line), moving=True))
+    found = {}
+    for group in root.iter(f"{NS}g"):
+        piece = group.find(f"{NS}rect[@class='position']")
+        if piece is not None and (title := group.find(f"{NS}title")) is not None:
+            found[title.text] = [piece.get(name) for name in ("x", "width", "y", "data-t")]
+    each, y = xray_html.PLOT / 10, xray_html.layout(xray).rows[0].top + xray_html.HIGH + 2
+    assert found == {
+        "offsets 0 to 1: committed by g by 20:26:40.005": [f"{xray_html.LEFT:.1f}", f"{2 * each:.1f}", f"{y:g}", "1 1"],
+        "offsets 1 to 7: committed by g by 20:26:40.040": [
+            f"{xray_html.LEFT + each:.1f}",
+            f"{7 * each:.1f}",
+            f"{y:g}",
+            "3 3",
+        ],
+    }
+    assert xray_html.layout(xray).rows[1].top - y > xray_html.HIGH
+
+
+def test_more_runs_than_pixels_become_bins_and_one_open_record_is_still_seen() -> None:
+    """A picture of 3,000 transactions stays small."""
+    log = [one for at in range(3000) for one in (batch(3 * at, 2, 1), marker(3 * at + 2, 1, "commit", at=T0))]
+    found = strip("out", [*log, batch(9000, 1, 2)], stable=9000)
+    line = timeline([found], {}, [], "in", T0 + 1)
+    xray = Xray((found,), line, {"out": "output"}, "g", "k:1", T0)
+    text = xray_html.svg_document(xray)
+    assert len(text) < 120_000
+    root = ET.fromstring(text)
+    pieces = kinds(root, "out partition 0")
+    assert pieces.count("open") == 1
+    assert len(pieces) < 4 * xray_html.MOST_COLUMNS
+    told = "16 committed, 8 commit marker; producer 1 epoch 0; source in[0] 0 to 7"
+    assert [one for one in root.iter(f"{NS}title") if (one.text or "").endswith(told)]
+    first, *_, last = document(xray)["strips"][0]["bins"]
+    assert (first["producer_id"], first["epochs"], first["source"]) == (1, (0, 0), ["in/0/0", "in/0/7"])
+    assert (last["producers"], last["producer_id"], last["epochs"]) == (1, 2, (0, 0))
+
+
+def test_the_page_fetches_nothing_and_runs_only_its_own_script() -> None:
+    """Its policy names style and script by their hashes."""
+    text = xray_html.page(crashed_and_healed())
+    assert not re.findall(r"(?:src|href)=", text)
+    assert re.findall(r"https?://\S+?\"", text) == ['http://www.w3.org/2000/svg"']
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
+    assert policy is not None
+    for element in ("style", "script"):
+        (inner,) = re.findall(rf"<{element}>(.*?)</{element}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
+        assert f"sha256-{digest}" in policy[1]
+
+
+def test_names_are_text_on_the_page_whatever_they_hold() -> None:
+    """A group is any string; it ends neither an element nor the script's data."""
+    xray = replace(crashed_and_healed(), group="</script><b>", unavailable=("<i>",))
+    text = xray_html.page(xray)
+    assert "<b>" not in text.replace("&lt;b&gt;", "")
+    assert text.count("</script>") == 2
+    assert "&lt;i&gt;" in text
+
+
+def test_the_pages_data_tells_the_bounds_of_every_moment() -> None:
+    """Before the abort everything of the output waits; the group moves with the commit."""
+    text = xray_html.page(crashed_and_healed())
+    (inner,) = re.findall(r'type="application/json">(.*?)</script>', text, re.DOTALL)
+    told = json.loads(inner)
+    at = {moment - T0: index for index, moment in enumerate(told["moments"])}
+    assert sorted(at) == [-50, 5, 20, 40, 100]
+    output, orders = told["strips"][1]["bounds"], told["strips"][0]["bounds"]
+    assert output[at[5]] == [0, 8, None]
+    assert output[at[40]] == [18, 20, None]
+    assert [orders[at[moment]][2] for moment in (20, 40, 100)] == [None, 8, 8]
+    assert re.search(r'<tr class="crash" data-ms="\d+" data-told="crashed: input partition 0', text)
+
+
+def test_the_terminals_strip_is_as_wide_as_there_is_room() -> None:
+    """One sign or several per offset, or a cell for several offsets where open ones come first."""
+    xray = crashed_and_healed()
+    output = xray.strips[1]
+    wide = "".join(sign for sign, _ in text.cells(output, 45))
+    assert wide == "░" * 16 + "┆" * 2 + "█" * 16 + "│" * 2 + "?" * 4
+    narrow = "".join(sign for sign, _ in text.cells(output, 5))
+    assert narrow == "░░██?"
+    for width in (40, 80, 200):
+        found = [line.plain for line in text.lines(xray, width)]
+        assert [len(one) <= width for one in found if one.startswith(("input", "output"))] == [True, True]
+    told = [line.plain for line in text.lines(xray, 80)]
+    assert "            8 committed · 8 aborted · 2 open · log start 0 · LSO 18 · HW 20" in told
+
+
+def test_the_json_twin_tells_runs_with_writer_and_source() -> None:
+    """What the picture shows, as numbers."""
+    told = document(crashed_and_healed())
+    output = told["strips"][1]
+    assert (output["role"], output["last_stable"], output["high_watermark"]) == ("output", 18, 20)
+    assert output["records"] == {
+        "committed": 8,
+        "plain": 0,
+        "aborted": 8,
+        "open": 2,
+        "commit-marker": 1,
+        "abort-marker": 1,
+    }
+    assert output["runs"][0]["source"] == ["in/0/0", "in/0/7"]
+    assert (output["runs"][0]["producer_id"], output["runs"][0]["epoch"], output["runs"][0]["marker"]) == (7, 0, 8)
+    assert told["strips"][0]["group"] == 8
+
+
+def test_without_a_browser_the_test_of_the_page_says_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails; it does not skip."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match="apt-get install chromium"):
+        seen(tmp_path / "page.html")
+
+
+def test_an_empty_partition_is_a_strip_of_nothing() -> None:
+    """No division by its length."""
+    empty = replace(strip("out", [batch(0, 1, 1)]), runs=[], until=0)
+    xray = Xray((empty,), Timeline((T0,), ((),)), {"out": "out"}, "g", "k:1", T0)
+    assert kinds(drawn(xray), "out partition 0") == []
+    assert text.cells(empty, 80) == []

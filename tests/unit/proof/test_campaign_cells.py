@@ -1,0 +1,309 @@
+"""The fault matrix as a list, over both readers, how a cell is judged, and the file of its results."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from dataclasses import asdict, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from brew.deadline import Deadline
+from brew.errors import UsageError
+from brew.journal import Journal, Step
+from brew.names import CrashPoint
+from proof.campaign import matrix, result, runner
+from proof.campaign.cell import Cell, Need
+from proof.campaign.cluster import ExternalCluster
+from proof.campaign.effects import HOLDERS, holders
+from proof.campaign.journals import Journals
+from proof.campaign.programs import Program, Programs
+from proof.campaign.result import Result
+from proof.campaign.stage import CellEnvironment, StalledError
+
+QUIET = Cell("T-quiet", "T", "nothing", "nobody", "never", lambda _stage: None)
+ROWS = {f"F{n:02d}" for n in (*range(1, 6), 8, 10, *range(14, 20), *range(21, 34), 35, 38)}
+
+
+def _stage(folder: Path, cell: Cell, program: tuple[str, ...] = ()) -> CellEnvironment:
+    return CellEnvironment(
+        *(cell, 1, ExternalCluster("nowhere:1"), folder, Programs(folder), Deadline(20)), kills=3, program=program
+    )
+
+
+def _result(cell: str, seed: int = 1, verdict: str = "proven") -> Result:
+    return Result(cell, "F01", "SIGKILL", "writer", "here", "writer", seed, verdict, "2026-01-01", 1.0, None)
+
+
+def test_a_wait_for_a_writer_that_has_crashed_ends_at_once(tmp_path: Path) -> None:
+    """It will never commit again; a writer that is gone some other way may have been meant to be."""
+    stage = replace(_stage(tmp_path, QUIET), program=("sh", "-c", "kill -SEGV $$"))
+    gone = replace(_stage(tmp_path, QUIET), program=("sh", "-c", "exit 3"), deadline=Deadline(0.2))
+    for one in (stage, gone):
+        one.writer().wait(Deadline(10))
+    with pytest.raises(StalledError, match=r"a commit: writer-1 ended with SIGSEGV"):
+        stage.until(lambda: False, "a commit")
+    with pytest.raises(StalledError, match=r"a commit: not within"):
+        gone.until(lambda: False, "a commit")
+
+
+def test_every_row_has_cells_and_no_name_is_given_twice() -> None:
+    """A result is known by its cell's name."""
+    cells = matrix.cells()
+    assert [name for name, count in Counter(cell.name for cell in cells).items() if count > 1] == []
+    assert {cell.row for cell in cells} >= ROWS
+    assert {cell.moment for cell in cells} >= set(CrashPoint)
+
+
+def test_cells_are_chosen_by_name_row_or_mark() -> None:
+    """In the order of the matrix, each once."""
+    assert [cell.name for cell in matrix.chosen(["F01-after-flush-w*", "F01-after-f*-writer-connector"])] == [
+        "F01-after-fence-writer-connector",
+        "F01-after-flush-writer-connector",
+        "F01-after-flush-writer-direct",
+    ]
+    assert {cell.row for cell in matrix.chosen(["F14"])} == {"F14"}
+    assert all("prove" in cell.marks for cell in matrix.chosen(["prove"]))
+    assert matrix.chosen([]) == matrix.cells()
+
+
+def test_a_pattern_without_a_cell_is_a_mistake() -> None:
+    """A typing error must not look like a campaign without violations."""
+    with pytest.raises(UsageError, match="F77"):
+        matrix.chosen(["F01*", "F77*"])
+
+
+def test_a_cell_whose_fault_did_not_happen_shows_nothing(tmp_path: Path) -> None:
+    """Too few kills are a doubt; as many as needed are none, and 0 stands for as many as were asked for."""
+    stage = _stage(tmp_path, replace(QUIET, needed={"kills": 0, "cuts": 1}))
+    stage.fire("kills", 2)
+    stage.fire("cuts")
+    judged = runner.Judgement()
+    runner.guard(stage, judged)
+    assert judged.verdict == "inconclusive"
+    assert [doubt for doubt in judged.doubts if "silent-fault: kills 2 of 3" in doubt]
+
+    stage.fire("kills")
+    enough = runner.Judgement()
+    runner.guard(stage, enough)
+    assert enough.verdict == "proven"
+
+
+def test_recoveries_over_the_bound_are_a_stall(tmp_path: Path) -> None:
+    """The last good and the first bad second; slack moves the bound, and the result says so."""
+    stage = _stage(tmp_path, replace(QUIET, bound_s=2.0))
+    stage.recovery_s = [0.1, 2.0]
+    good = runner.Judgement()
+    runner.guard(stage, good)
+    assert good.verdict == "proven"
+
+    stage.recovery_s = [0.1, 2.1]
+    bad = runner.Judgement()
+    runner.guard(stage, bad)
+    assert [anomaly["name"] for anomaly in bad.anomalies] == ["stall"]
+
+    stage.slack = 2.0
+    slow = runner.Judgement()
+    runner.guard(stage, slow)
+    assert (slow.verdict, stage.bound_s) == ("proven", 4.0)
+
+
+def test_an_anomaly_outweighs_a_doubt() -> None:
+    """What was seen wrong stays wrong, whatever else could not be told."""
+    judged = runner.Judgement(doubts=["who knows"])
+    judged.stalled("nothing moved")
+    assert judged.verdict == "violated"
+
+
+def test_results_are_read_back_without_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    """`--resume` runs that cell again."""
+    result.append(tmp_path, _result("a"))
+    result.append(tmp_path, _result("b", verdict="violated"))
+    with (tmp_path / result.LINES).open("a") as file:
+        file.write('{"cell": "c", "ro')
+    found = result.finished(tmp_path)
+    assert [(one.cell, one.verdict, one.as_expected) for one in found] == [
+        ("a", "proven", True),
+        ("b", "violated", False),
+    ]
+    assert set(asdict(found[0])) >= {"recovery_s", "stall_s", "fired", "needed", "counts", "anomalies", "doubts"}
+
+
+def test_journals_are_followed_line_by_line(tmp_path: Path) -> None:
+    """A line that is being written is taken once it is whole."""
+    followed = Journals(tmp_path)
+    journal = Journal(tmp_path, "writer")
+    journal.write(Step.COMMIT, partition=1)
+    assert [entry.step for entry in followed.look()] == [Step.COMMIT]
+    assert followed.look() == []
+    path = next(tmp_path.glob("*.jsonl"))
+    whole = path.read_bytes()
+    with path.open("ab") as file:
+        file.write(whole[:20])
+    assert followed.look() == []
+    with path.open("ab") as file:
+        file.write(whole[20:])
+    assert len(followed.look()) == 1
+    assert len(followed.entries) == 2
+    journal.close()
+
+
+def test_a_control_shows_something_only_by_the_anomaly_that_its_bug_stands_for() -> None:
+    """One that merely gets stuck is inconclusive: the check beside it may be blind."""
+    cell = matrix.named("F02-commit-released-control-connector")
+    assert (cell.expected, cell.breaks) == ("violated", "duplicate-output")
+    stuck = runner.Judgement()
+    stuck.stalled("nothing moved")
+    runner.as_a_control(cell, stuck)
+    assert stuck.verdict == "inconclusive"
+    broken = runner.Judgement(anomalies=[{"name": "duplicate-output"}])
+    runner.as_a_control(cell, broken)
+    assert broken.verdict == "violated"
+
+
+def test_each_strict_experiment_has_a_control_that_has_to_break() -> None:
+    """Beside a control that breaks nothing a clean twin shows nothing: rows F02, F11, F12 and F13 have one each."""
+    by_name = {cell.name: cell for cell in matrix.cells()}
+    strict = [name for name in by_name if name.endswith("-strict")]
+    assert len(strict) == 4
+    assert {by_name[name.replace("-strict", "-control")].expected for name in strict} == {"violated"}
+    controls = {cell.row for cell in by_name.values() if cell.expected == "violated"}
+    assert controls >= {"F02", "F11", "F12", "F13", "F29", "F30", "F31", "F32", "F33", "F34"}
+
+
+# A driver with a holder in the same process, as `--master none --reader direct` has it; and one without.
+LISTENS = """
+import socket, sys, time
+office = socket.create_server(("127.0.0.1", 0))
+if sys.argv[1] == "held":
+    line = socket.create_connection(office.getsockname())
+    there, _ = office.accept()
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def _up(program: Program) -> Program:
+    deadline = Deadline(20)
+    while "up" not in program.printed():
+        deadline.check("the program being up")
+    return program
+
+
+TWINLESS = {
+    "F09-split-range": "not applicable to either",
+    "F10-old-checkpoint": "not applicable to either",
+    "F11-end-txn-control": "the writers are the wire's own, which read no input",
+    "F11-end-txn-strict": "the writers are the wire's own, which read no input",
+    "F12-offsets-control": "the writers are the wire's own, which read no input",
+    "F12-offsets-strict": "the writers are the wire's own, which read no input",
+    "F12-records-control": "the writers are the wire's own, which read no input",
+    "F13-records-control": "the writers are the wire's own, which read no input",
+    "F13-records-strict": "the writers are the wire's own, which read no input",
+    "F12-records-strict": "the writers are the wire's own, which read no input",
+    "F29-*": "the program under test reads the pipeline's output",
+    "F30-*": "the program under test reads the pipeline's output",
+    "F31-*": "the program under test reads the pipeline's output",
+    "F32-*": "the program under test reads the pipeline's output",
+    "F33-*": "the program under test reads the pipeline's output",
+    "F34-*": "claimants read no input",
+    "F09-speculation-connector-spark": "each job of the direct reader is of one task, and Spark copies none of those",
+    "F0?-lease-*": "only the direct reader holds partitions by a lease",
+    "F36-acl-connector-spark": "it is about Spark's own consumer, in Java, which only the connector has",
+    "F37-no-local-disk-connector-spark": "it ends before anything is read",
+    "soak-F38-both": "both readers take turns in it",
+}
+"""Every cell without a twin over the other reader, and why; nothing else may be without one."""
+
+NAME = re.compile(r"-(connector|direct)(-spark)?$")
+
+
+def _twin(name: str) -> str:
+    """The same cell's name over the other reader."""
+    other = {"connector": "direct", "direct": "connector"}
+    return NAME.sub(lambda found: f"-{other[found.group(1)]}{found.group(2) or ''}", name)
+
+
+def test_cells_without_a_twin_are_these_and_each_has_a_reason() -> None:
+    """A new cell is run over both readers, or stands here with a sentence; a line that fits nothing is out of date."""
+    names = {cell.name for cell in matrix.cells()}
+    alone = {name for name in names if not NAME.search(name) or _twin(name) not in names}
+    fits = {name: [pattern for pattern in TWINLESS if fnmatchcase(name, pattern)] for name in alone}
+    assert {name for name, patterns in fits.items() if len(patterns) != 1} == set()
+    assert {pattern for pattern in TWINLESS if not any(pattern in patterns for patterns in fits.values())} == set()
+    told = {**matrix.NO_READER, **{name: why for name, (_, why) in matrix.ONE_READER.items()}}
+    assert set(TWINLESS.values()) == set(told.values())
+
+
+def test_twins_differ_in_the_reader_alone() -> None:
+    """Same fault, same moment, same play, same bounds; over the direct reader more has to be seen."""
+    by_name = {cell.name: cell for cell in matrix.cells()}
+    pairs = [
+        (cell, by_name[_twin(cell.name)])
+        for cell in by_name.values()
+        if cell.reader == "connector" and _twin(cell.name) in by_name
+    ]
+    assert len(pairs) > 60
+    for cell, twin in pairs:
+        assert twin.needed.items() > cell.needed.items()
+        assert twin.path == cell.path.replace("connector ", "direct ")
+        same = {"name": cell.name, "path": cell.path, "reader": cell.reader, "needed": cell.needed, "marks": cell.marks}
+        assert replace(twin, **same) == cell
+
+
+def test_reader_and_spark_can_be_read_from_a_cells_name() -> None:
+    """The name says what the program under test is told: which reader, and whether Spark runs it."""
+    for cell in matrix.cells():
+        found = NAME.search(cell.name)
+        assert cell.reader in {found.group(1) if found else "", "both"}, cell.name
+        through_spark = cell.path.endswith("spark") and not cell.not_applicable
+        assert through_spark is cell.name.endswith("-spark"), cell.name
+        assert through_spark is (Need.SPARK in cell.needs), cell.name
+
+
+def test_the_program_under_test_is_told_the_reader(tmp_path: Path) -> None:
+    """And nothing where the cell leaves it to the program."""
+    for cell, told in ((QUIET, ""), (replace(QUIET, reader="direct"), "--reader direct")):
+        program = _stage(tmp_path, cell, ("echo",)).writer("--follow", name=f"told-{told[9:]}")
+        assert program.wait(Deadline(10)) == 0
+        assert told in program.printed()
+        assert ("--reader" in program.printed()) is bool(told)
+
+
+def test_both_readers_take_turns(tmp_path: Path) -> None:
+    """Each writer reads the way that the one before it did not, and a soak counts both."""
+    stage = _stage(tmp_path, replace(QUIET, reader="both"), ("echo",))
+    programs = [stage.writer() for _ in range(4)]
+    assert [program.done(Deadline(10)).split("--reader ")[1].split()[0] for program in programs] == [
+        *("connector", "direct") * 2
+    ]
+    assert stage.fired == {"connector_writers": 2, "direct_writers": 2}
+
+
+def test_a_holder_is_seen_by_its_line_and_a_driver_without_one_is_none(tmp_path: Path) -> None:
+    """From outside: what the program says about itself shows nothing."""
+    with Programs(tmp_path) as programs:
+        held, alone = (_up(programs.start(how, sys.executable, "-c", LISTENS, how)) for how in ("held", "alone"))
+        assert [one.pid for one in holders(held)] == [held.pid]
+        assert holders(alone) == []
+    assert holders(held) == []
+
+
+@pytest.mark.parametrize(("how", "verdict"), [("held", "proven"), ("alone", "inconclusive")])
+def test_a_twin_whose_writers_hold_nothing_shows_nothing(tmp_path: Path, how: str, verdict: str) -> None:
+    """A program that passes over `--reader direct` must not look as if the direct reader had been broken."""
+
+    def play(stage: CellEnvironment) -> None:
+        _up(stage.writer())
+        stage.until(lambda: how == "alone" or bool(holders(stage.writers[0])), "a holder")
+
+    cell = replace(matrix.over("direct", QUIET), play=play)
+    stage = _stage(tmp_path, cell, (sys.executable, "-c", LISTENS, how))
+    judged = runner.Judgement()
+    with stage.programs:
+        runner.break_it(stage)
+        runner.guard(stage, judged)
+    assert (judged.verdict, stage.fired[HOLDERS]) == (verdict, int(how == "held"))

@@ -1,0 +1,320 @@
+"""What journals and brokers tell of a fault: its effect, recoveries, stalls, and what is kept of an hour of it."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import psutil
+import pytest
+
+from brew.deadline import Deadline
+from brew.journal import Entry, Journal, Phase, Step
+from brew.kafka.cluster_admin import home_of
+from proof.campaign import matrix, runner
+from proof.campaign.cells import mixture
+from proof.campaign.cells.wire import slowed
+from proof.campaign.cluster import ExternalCluster
+from proof.campaign.effects import COPIES, OPEN, copies, cut, held_open
+from proof.campaign.journals import Journals, Kill, first_commit, open_ranges, recoveries, stalls
+from proof.campaign.programs import Programs
+from proof.campaign.result import p95
+from proof.campaign.stage import CellEnvironment
+from proof.wire.rules import NetworkConditions
+
+
+def _line(
+    at: float, step: Step, phase: Phase = Phase.DONE, *, pid: int = 1, partition: int = 0, start: int = 0
+) -> Entry:
+    return Entry(at, "writer", pid, step, phase, {"partition": partition, "start": start, "until": start + 10})
+
+
+def _read(at: float, source_partition: int, source_offset: int, count: int) -> Entry:
+    run = [100 + source_offset, source_partition, source_offset, count]
+    return Entry(at, "reader", 9, Step.READ, Phase.DONE, {"topic": "out", "partition": 0, "runs": [run]})
+
+
+def test_a_recovery_ends_with_the_first_commit_that_was_acknowledged_after_the_kill() -> None:
+    """An announced commit is none, and one from before the kill does not count."""
+    lines = [
+        _line(1.0, Step.COMMIT),
+        _line(2.1, Step.COMMIT, Phase.INTENT, pid=2),
+        _line(2.5, Step.COMMIT, pid=2),
+        _line(2.6, Step.COMMIT, pid=2),
+    ]
+    assert recoveries(lines, [Kill(2.0, 1)]) == [0.5]
+
+
+def test_a_kill_that_another_one_followed_before_a_commit_is_not_measured() -> None:
+    """The second death is no fault of the first recovery."""
+    kills = [Kill(1.0, 1), Kill(2.0, 2)]
+    assert recoveries([_line(2.5, Step.COMMIT, pid=3)], kills) == [0.5]
+
+
+def test_a_commit_elsewhere_does_not_end_a_partitions_recovery() -> None:
+    """A fault goes for one partition's brokers; the others go on all the time."""
+    lines = [_line(1.1, Step.COMMIT, partition=3), _line(4.0, Step.COMMIT, partition=2)]
+    assert first_commit(lines, 1.0) == 1.1
+    assert first_commit(lines, 1.0, [2]) == 4.0
+    assert first_commit(lines, 1.0, [1]) is None
+
+
+def test_open_are_the_ranges_begun_and_not_ended_by_the_process_that_died() -> None:
+    """Another process's transactions are its own, and what it did after the kill can't be."""
+    lines = [
+        _line(1.0, Step.BEGIN, partition=0, start=0),
+        _line(1.1, Step.COMMIT, partition=0),
+        _line(1.2, Step.BEGIN, partition=1, start=40),
+        _line(1.3, Step.COMMIT, Phase.INTENT, partition=1),
+        _line(1.2, Step.BEGIN, pid=2, partition=2),
+    ]
+    assert open_ranges(lines, Kill(1.5, 1)) == {1: 40}
+
+
+def test_readers_are_held_back_until_they_are_given_a_record_of_the_open_range() -> None:
+    """What a reader gets from before the range was there already, however late it comes."""
+    lines = [
+        _line(1.0, Step.BEGIN, partition=1, start=40),
+        _read(2.2, 1, 30, 10),
+        _read(2.4, 0, 40, 10),
+        _read(3.5, 1, 38, 5),
+    ]
+    assert stalls(lines, [Kill(2.0, 1)]) == [1.5]
+
+
+def test_a_kill_between_transactions_holds_nobody_back() -> None:
+    """No open transaction, no figure."""
+    lines = [_line(1.0, Step.BEGIN), _line(1.1, Step.COMMIT), _read(3.0, 0, 0, 5)]
+    assert stalls(lines, [Kill(2.0, 1)]) == []
+
+
+def test_the_percentile_is_a_value_that_was_measured() -> None:
+    """Of twenty the nineteenth, of three the last."""
+    assert p95([float(n) for n in range(1, 21)]) == 19.0
+    assert p95([3.0, 1.0, 2.0]) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("name", "home"),
+    [
+        ("a", 97 % 50),
+        ("hello", 99162322 % 50),
+        ("polygenelubricants", 0),
+        ("brew-enricher", 17),
+        ("", 0),
+        ("ä", 228 % 50),
+    ],
+)
+def test_a_name_is_kept_where_javas_hash_says(name: str, home: int) -> None:
+    """The coordinator is the leader of that partition; the smallest integer has no positive twin."""
+    assert home_of(name, 50) == home
+
+
+# Acts alone: whoever counts one of these as enough has counted the blow and not what it did.
+ACTS = {"speculative_runs", "slow_seconds", "storms", "cuts", "pauses", "broker_pauses", "rivals"}
+
+WAITS = """
+import socket, sys
+line = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+print("up", flush=True)
+print("closed" if line.recv(1) == b"" else "word", flush=True)
+"""
+
+
+def _entry(at: float, pid: int, step: Step, *, start: int = 0, partition: int = 1) -> Entry:
+    return Entry(at, "writer", pid, step, Phase.DONE, {"partition": partition, "start": start, "until": start + 10})
+
+
+def test_a_transaction_counts_as_open_when_both_sides_say_so() -> None:
+    """Begun by its journal and known to the brokers: either alone may be over, or somebody else's."""
+    begun = {0: "g:in:0", 1: "g:in:1"}
+    assert held_open(begun, {"g:in:1", "g:in:2"}) == {1}
+    assert held_open(begun, set()) == held_open({}, {"g:in:1"}) == set()
+
+
+def test_a_copy_is_a_second_process_at_the_same_range_at_the_same_time() -> None:
+    """One after another is a repetition, of another range another task; neither is speculation."""
+    first = [_entry(1.0, 10, Step.FENCE), _entry(5.0, 10, Step.OUTCOME)]
+    assert copies([*first, _entry(2.0, 11, Step.FENCE), _entry(3.0, 11, Step.OUTCOME)]) == 1
+    assert copies([*first, _entry(6.0, 11, Step.FENCE), _entry(7.0, 11, Step.OUTCOME)]) == 0
+    assert copies([*first, _entry(2.0, 11, Step.FENCE, start=10)]) == 0
+    assert copies([*first, _entry(2.0, 10, Step.BEGIN)]) == 0
+
+
+def test_what_survived_its_driver_has_recovered_nothing() -> None:
+    """An executor that goes on for a moment is no new run; its commits are not the first ones after the kill."""
+    commits = [_entry(1.5, 10, Step.COMMIT), _entry(9.0, 20, Step.COMMIT)]
+    assert first_commit(commits, 1.0) == 1.5
+    assert first_commit(commits, 1.0, without={10}) == 9.0
+    assert first_commit(commits, 1.0, without={10, 20}) is None
+
+
+def test_a_slow_network_counts_by_the_steps_that_it_slowed() -> None:
+    """Twice the least latency, from the announcement to the answer; the last good and the first bad millisecond."""
+
+    def step(took: float) -> list[Entry]:
+        return [_entry(1.0, 1, Step.FENCE)._replace(phase=Phase.INTENT), _entry(1.0 + took, 1, Step.FENCE)]
+
+    shape = NetworkConditions(latency_s=0.3, jitter_s=0.1)
+    assert [slowed(step(took), shape) for took in (0.39, 0.41)] == [0, 1]
+    assert slowed(step(0.03), NetworkConditions(rate=125_000.0)) == 1
+    assert slowed([_entry(9.0, 1, Step.FENCE)], shape) == 0
+
+
+def test_switching_speculation_on_shows_nothing_without_a_copy(tmp_path: Path) -> None:
+    """16 commits, no abort and no fence were once called proven."""
+    cell = matrix.named("F09-speculation-connector-spark")
+    stage = CellEnvironment(cell, 1, ExternalCluster("nowhere:1"), tmp_path, Programs(tmp_path), Deadline(5))
+    judged = runner.Judgement()
+    runner.guard(stage, judged)
+    assert judged.verdict == "inconclusive"
+    assert [doubt for doubt in judged.doubts if f"{COPIES} 0 of 1" in doubt]
+
+
+def test_no_cell_is_content_with_its_act() -> None:
+    """Beside each act stands what it did; what a control did is that it broke."""
+    for cell in [one for one in matrix.cells() if one.expected == "proven"]:
+        asked = set(cell.needed) - {"holders"}
+        assert not asked or asked - ACTS, f"{cell.name} counts {sorted(asked)} only"
+
+
+@pytest.mark.parametrize("name", ["F06-driver", "F06-executor", "F06-driver-and-executor", "F07-orphan"])
+def test_what_kills_spark_strikes_an_open_transaction(name: str) -> None:
+    """A process that is killed between two transactions leaves nothing to recover."""
+    for reader in ("connector", "direct"):
+        assert matrix.named(f"{name}-{reader}-spark").needed[OPEN] == 1
+
+
+@pytest.fixture
+def waiting() -> Iterator[tuple[subprocess.Popen[str], socket.socket]]:
+    """A process that waits for a word, and our end of its connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        with subprocess.Popen([sys.executable, "-c", WAITS, port], stdout=subprocess.PIPE, text=True) as process:
+            there, _ = server.accept()
+            try:
+                yield process, there
+            finally:
+                there.close()
+                process.kill()
+
+
+def test_a_connection_of_another_process_is_cut_from_outside(
+    waiting: tuple[subprocess.Popen[str], socket.socket],
+) -> None:
+    """Both ends see the end of it, as when a network breaks; the process itself is not touched."""
+    process, there = waiting
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    (found,) = [one.fd for one in psutil.Process(process.pid).net_connections("tcp")]
+    cut(psutil.Process(process.pid), found)
+    assert process.stdout.readline() == "closed\n"
+    there.settimeout(10)
+    assert there.recv(1) == b""
+    assert process.wait(10) == 0
+
+
+TRANSACTIONS = 50
+RUN = [[0, 0, 0, 1]]
+
+
+def _transactions(journal: Journal, count: int = TRANSACTIONS) -> None:
+    for number in range(count):
+        place = {"topic": "in", "partition": number % 4, "start": number, "until": number + 1}
+        for step, phase in ((Step.BEGIN, Phase.DONE), (Step.COMMIT, Phase.INTENT), (Step.COMMIT, Phase.DONE)):
+            journal.write(step, phase, **place)
+        journal.write(Step.READ, topic="out", partition=0, runs=RUN)
+
+
+class _MadeUp:
+    """What a mixture asks of its stage: every round writes its lines and looks at them, nothing is broken."""
+
+    def __init__(self, folder: Path, rounds: int) -> None:
+        self.journals, self._journal = Journals(folder), Journal(folder, "writer")
+        self.random, self.minutes, self.cell = Random(1), 60.0, SimpleNamespace(partitions=4, reader="connector")
+        self.names = SimpleNamespace(topics=lambda: ["in", "out"])
+        self.sandbox = SimpleNamespace(heal=lambda: None)
+        self.cluster = SimpleNamespace(make_whole=lambda *_: None)
+        self.rounds, self.rounds_left, self.held = rounds, rounds, list[int]()
+
+    @contextmanager
+    def feeding(self) -> Iterator[None]:
+        yield
+
+    def orders(self, *_: object) -> None: ...
+
+    def writer(self, *_: object, **__: object) -> Any:
+        return SimpleNamespace(code=lambda: None)
+
+    def recovered(self, _since: float) -> None:
+        _transactions(self._journal)
+        self.journals.look()
+        self.held.append(len(self.journals.entries))
+
+    def fire(self, _what: str) -> None:
+        self.rounds_left -= 1
+
+
+def _mixture(folder: Path, rounds: int, monkeypatch: pytest.MonkeyPatch) -> tuple[_MadeUp, int]:
+    """Play so many rounds; the stage, and how many bytes were in use beyond the start at the end of them."""
+    stage = _MadeUp(folder, rounds)
+    clock = SimpleNamespace(monotonic=lambda: 0.0 if stage.rounds_left else 1e9, time=lambda: 0.0)
+    monkeypatch.setattr(mixture, "time", clock)
+    monkeypatch.setattr(mixture, "_round", lambda *_: None)
+    gc.collect()
+    tracemalloc.start()
+    mixture.mixture(60.0, cast("CellEnvironment", stage))
+    gc.collect()
+    used, _peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return stage, used
+
+
+def test_what_a_mixture_keeps_does_not_grow_with_its_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour once took 830 MB; each round's lines go when it has been judged, and every commit still counts."""
+    short, few = _mixture(tmp_path / "few", 3, monkeypatch)
+    long, many = _mixture(tmp_path / "many", 60, monkeypatch)
+    assert set(long.held) == set(short.held) == {TRANSACTIONS * 4}
+    assert long.journals.entries == []
+    assert many < few + 20_000, f"{many} bytes after 60 rounds, {few} after 3"
+    assert long.journals.commits == 60 * TRANSACTIONS
+
+
+def test_a_mixture_that_forgets_nothing_is_seen_to_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the test above would not notice."""
+    monkeypatch.setattr(Journals, "forget", lambda _self: None)
+    stage, _used = _mixture(tmp_path, 5, monkeypatch)
+    assert stage.held == [TRANSACTIONS * 4 * rounds for rounds in range(1, 6)]
+
+
+def test_what_was_forgotten_is_read_from_disk_for_the_verdict(tmp_path: Path) -> None:
+    """Counts, recoveries and stalls are those of the whole run, whatever is in memory."""
+    journals, journal = Journals(tmp_path), Journal(tmp_path, "writer")
+    for _ in range(3):
+        _transactions(journal)
+        journals.forget()
+    journal.write(Step.FENCE, Phase.FAILED, partition=1, detail="Fenced: by a newer one")
+    lines = list(journals)
+    assert journals.entries == []
+    assert sum(kind == "committed" for line in lines for kind in runner.kinds(line)) == journals.commits == 150
+    assert [kind for line in lines for kind in runner.kinds(line) if kind == "fenced"] == ["fenced"]
+    middle = [line.at for line in lines][300]
+    assert recoveries(journals, [Kill(middle, 1)]) == recoveries(lines, [Kill(middle, 1)]) != []
+    pid = lines[0].pid
+    begun = next(line for line in lines[300:] if line.step is Step.BEGIN and line.fields["start"] == 0)
+    assert stalls(journals, [Kill(begun.at, pid)]) == stalls(lines, [Kill(begun.at, pid)])
+    assert len(stalls(journals, [Kill(begun.at, pid)])) == 1
+
+
+def test_without_kills_nothing_recovers(tmp_path: Path) -> None:
+    _transactions(Journal(tmp_path, "writer"), 2)
+    assert (recoveries(Journals(tmp_path), []), stalls(Journals(tmp_path), [])) == ([], [])

@@ -1,0 +1,158 @@
+"""Programs of a campaign, and lanes of cells at the same time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from harness.waiting import await_ends, has_ended, until
+
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded
+from proof.campaign import campaign, result
+from proof.campaign.campaign import Plan, run_campaign
+from proof.campaign.cell import Cell
+from proof.campaign.programs import ProgramFailedError, Programs
+from proof.campaign.result import Result
+from proof.campaign.runner import RunSettings
+
+ROOT = Path(__file__).resolve().parents[3]
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from proof.campaign import cluster
+folder, mark = Path(sys.argv[1]), sys.argv[2]
+cluster.guard(folder, ["touch", mark])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def _until_there(path: Path) -> str:
+    return until(lambda: path.exists() and path.read_text().strip(), f"{path}", 10)
+
+
+def test_a_program_and_its_children_end_with_the_block(tmp_path: Path) -> None:
+    """A writer may have workers; SIGKILL goes to all of them."""
+    with Programs(tmp_path) as programs:
+        program = programs.start("family", "sh", "-c", "sleep 600 & echo $!; wait")
+        child = int(_until_there(tmp_path / "family.out"))
+        assert psutil.pid_exists(child)
+    assert program.code() == -9
+    await_ends([child], Deadline(10))
+    assert has_ended(child)
+
+
+def test_a_program_that_ends_badly_is_told_with_its_last_words(tmp_path: Path) -> None:
+    """The checker may fail, too, and that is no violation."""
+    with Programs(tmp_path) as programs:
+        with pytest.raises(ProgramFailedError, match="ended with 7: nothing works"):
+            programs.start("bad", "sh", "-c", "echo nothing works >&2; exit 7").done(Deadline(10))
+        good = programs.start("good", "echo", "fine")
+        assert good.done(Deadline(10)) == "fine\n"
+        assert good.ended_at is not None
+        with pytest.raises(DeadlineExceeded, match="slow"):
+            programs.start("slow", "sleep", "600").wait(Deadline(0.05))
+
+
+def test_an_aborted_program_tells_where_its_threads_stand(tmp_path: Path) -> None:
+    """A stall without a stack can't be explained afterwards; a program that was stopped wakes up for it."""
+    with Programs(tmp_path) as programs:
+        words = "import signal; print('up', flush=True); signal.alarm(600); signal.pause()"
+        program = programs.start("stuck", sys.executable, "-c", words)
+        _until_there(tmp_path / "stuck.out")
+        program.abort()
+        assert program.code() == -6
+    assert "Current thread" in (tmp_path / "stuck.err").read_text()
+
+
+@pytest.mark.parametrize("number", ["SEGV", "ABRT"])
+def test_a_program_that_crashes_by_itself_is_told_by_its_signal(tmp_path: Path, number: str) -> None:
+    """Not one that we killed or aborted: that is what campaigns do."""
+    with Programs(tmp_path) as programs:
+        crashed = programs.start("crashed", "sh", "-c", f"echo so far; kill -{number} $$")
+        crashed.wait(Deadline(10))
+        assert crashed.crash == f"crashed ended with SIG{number}: so far"
+        killed, aborted = (programs.start(name, "sleep", "600") for name in ("killed", "aborted"))
+        assert killed.crash is None
+        killed.kill()
+        aborted.abort()
+        assert (killed.crash, aborted.crash) == (None, None)
+
+
+def test_a_killed_campaign_takes_its_brokers_down(tmp_path: Path) -> None:
+    """The guard runs its command and removes the directory once the pipe's other end is gone."""
+    folder, mark = tmp_path / "brokers", tmp_path / "was-called"
+    folder.mkdir()
+    done = subprocess.run([sys.executable, "-c", KILLED, str(folder), str(mark)], cwd=ROOT, check=False, timeout=30)
+    assert done.returncode == -9
+    until(lambda: not folder.exists(), "the directory being removed", 10)
+    assert mark.exists()
+
+
+MEET_S = 20.0
+
+
+def _cell(name: str, meet: Callable[[], object]) -> Cell:
+    def experiment(_bootstrap: str, seed: int, _kills: int) -> dict[str, Any]:
+        meet()
+        about = dict.fromkeys(("row", "fault", "target", "moment", "path", "began"), "")
+        return {**about, "seed": seed, "verdict": "proven", "seconds": 0.0, "bound_s": None}
+
+    return Cell(name, "T", "nothing", "nobody", "never", lambda _stage: None, experiment=experiment)
+
+
+def _plan(folder: Path, cells: list[Cell], at_once: int) -> Plan:
+    return Plan(cells, [1], RunSettings(folder), "test", bootstrap="nowhere:1", at_once=at_once)
+
+
+def test_two_lanes_work_at_the_same_time_from_both_ends(tmp_path: Path) -> None:
+    """The first two meet, or neither goes on; every cell is told once, and stands in the file once."""
+    both = threading.Barrier(2)
+    cells = [_cell(name, lambda: both.wait(MEET_S)) for name in "abcd"]
+    began: list[str] = []
+    told: list[Result] = []
+    done = run_campaign(_plan(tmp_path, cells, 2), lambda cell, _seed: began.append(cell.name), told.append)
+    assert set(began[:2]) == {"a", "d"}
+    assert sorted(one.cell for one in told) == list("abcd")
+    assert [one.cell for one in result.finished(tmp_path)] == [one.cell for one in done] == [one.cell for one in told]
+
+
+def test_one_lane_keeps_the_order(tmp_path: Path) -> None:
+    cells = [_cell(name, bool) for name in "abc"]
+    done = run_campaign(_plan(tmp_path, cells, 1), lambda _cell, _seed: None, lambda _result: None)
+    assert [one.cell for one in done] == list("abc")
+
+
+def test_no_cell_begins_when_time_is_up_and_those_left_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has begun is finished, and counts."""
+    up = threading.Event()
+    monkeypatch.setattr(campaign, "Deadline", lambda _seconds: SimpleNamespace(expired=up.is_set))
+    cells = [_cell("a", up.set), _cell("b", bool)]
+    plan = replace(_plan(tmp_path, cells, 1), begin_within_s=60.0)
+    done = run_campaign(plan, lambda _cell, _seed: None, lambda _result: None)
+    assert ([one.cell for one in done], plan.missing_in(done)) == (["a"], ["b with seed 1"])
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_an_error_in_a_lane_ends_the_campaign_and_is_raised(tmp_path: Path, at_once: int) -> None:
+    """What was done before it is written down."""
+
+    def fail() -> None:
+        raise OSError("no brokers here")
+
+    cells = [_cell("a", bool), _cell("b", bool), _cell("c", fail), *(_cell(f"d{n}", fail) for n in range(3))]
+    with pytest.raises(OSError, match="no brokers here"):
+        run_campaign(_plan(tmp_path, cells, at_once), lambda _cell, _seed: None, lambda _result: None)
+    assert (tmp_path / result.WHOLE).exists()
+    assert {one.cell for one in result.finished(tmp_path)} <= {"a", "b"}

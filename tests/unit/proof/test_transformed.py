@@ -1,0 +1,314 @@
+"""The checker with a function: it calls the same one, and every way of being wrong is told."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+import brew
+from brew.offsets import LogOffsets, SourcePosition
+from brew.record import Function
+from brew.record import Record as Given
+from brew.records import ERROR_REASON
+from proof.checking.checker import Checker
+from proof.checking.input_partition import BrokerFacts, Record
+from proof.checking.transformed import Oracle
+from proof.findings import Name, Report, Verdict
+
+IN, OUT, ALSO, DEAD = "in", "out", "late", "dlq"
+
+
+def function(record: brew.Record) -> brew.Record | list[brew.Record] | None:
+    """By the number in the value: 0 drops, 1 to 3 are that many outputs, 4 routes, 5 rejects, 6 raises."""
+    number = record.json()["n"]
+    if number == 0:
+        return None
+    if number == 4:
+        return record.with_json({"late": number}).to(ALSO)
+    if number == 5:
+        raise brew.Reject("five")
+    if number == 6:
+        raise ZeroDivisionError
+    return [record.with_json({"copy": i}) for i in range(number)]
+
+
+def inputs(*numbers: int, partition: int = 0) -> list[Record]:
+    return [Record(partition, i, b"k", orjson.dumps({"n": n}), [("h", b"1")], 100 + i) for i, n in enumerate(numbers)]
+
+
+@dataclass
+class Logs:
+    """What a right run leaves; tests spoil it."""
+
+    came: list[Record]
+    committed: int | None = None
+    rows: dict[str, list[Record]] = field(default_factory=lambda: {OUT: [], ALSO: [], DEAD: []})
+
+    def add(self, topic: str, source: Record, value: bytes | None, index: int = 0, reason: str = "") -> None:
+        error = [(ERROR_REASON, reason.encode())] if reason else []
+        headers = [*source.headers, *error, *SourcePosition(IN, source.partition, source.offset, index).headers()]
+        rows = self.rows[topic]
+        rows.append(Record(source.partition, len(rows), source.key, value, headers, source.created))
+
+    def renumber(self) -> None:
+        for rows in self.rows.values():
+            rows[:] = [row._replace(offset=i) for i, row in enumerate(rows)]
+
+
+def right(came: list[Record], made: Function = function) -> Logs:
+    logs = Logs(came)
+    for one in came:
+        given = Given(IN, one.partition, one.offset, one.key, one.value, tuple(one.headers), one.created or 0)
+        try:
+            answer = brew.record.apply(made, given)
+        except ZeroDivisionError:
+            answer = brew.Reject("transform-error")
+        if isinstance(answer, brew.Reject):
+            logs.add(DEAD, one, one.value, reason=answer.reason)
+            continue
+        for index, output in enumerate(answer):
+            logs.add(output.destination or OUT, one, output.value, index)
+    return logs
+
+
+def judged(logs: Logs, made: Function = function, *, late: bool = False) -> Report:
+    """``late``: outputs are read before their inputs."""
+    logs.renumber()
+    end = len(logs.came)
+    facts = BrokerFacts(
+        IN,
+        OUT,
+        DEAD,
+        {0: LogOffsets(0, end, end)},
+        {0: end if logs.committed is None else logs.committed},
+        1,
+        downstream={name: {0: LogOffsets(0, len(rows), len(rows))} for name, rows in logs.rows.items()},
+        also_output=(ALSO,),
+    )
+    checker = Checker(facts, None, Oracle("clicks:f", made))
+    steps: list[Callable[[], None]] = [
+        lambda: (checker.input(logs.came), checker.input_ended())[1],
+        lambda: (
+            checker.output(logs.rows[OUT]),
+            checker.output(logs.rows[ALSO], ALSO),
+            checker.dead_letters(logs.rows[DEAD]),
+            checker.downstream_ended(),
+        )[-1],
+    ]
+    for step in reversed(steps) if late else steps:
+        step()
+    checker.finish()
+    return checker.report()
+
+
+NUMBERS = (1, 0, 2, 4, 5, 6, 3, 0, 1)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_right_run_is_proven_and_everything_is_counted(late: bool) -> None:
+    """Inputs = transformed + dead letters + dropped, whichever log is read first."""
+    report = judged(right(inputs(*NUMBERS)), late=late)
+    assert (report.verdict, report.findings, report.doubts) == (Verdict.PROVEN, [], [])
+    assert (report.inputs, report.outputs, report.dead_letters) == (9, 8, 2)
+    assert (report.counts["transformed"], report.counts["dropped"]) == (5, 2)
+
+
+def _spoil_value(logs: Logs) -> None:
+    logs.rows[OUT][1] = logs.rows[OUT][1]._replace(value=b'{"copy":9}')
+
+
+def _double(logs: Logs) -> None:
+    logs.rows[OUT].insert(2, logs.rows[OUT][1])
+
+
+def _lose(logs: Logs) -> None:
+    del logs.rows[OUT][0]
+
+
+def _lose_one_of_several(logs: Logs) -> None:
+    del logs.rows[OUT][2]
+
+
+def _lose_a_dead_letter(logs: Logs) -> None:
+    del logs.rows[DEAD][0]
+
+
+def _one_too_many(logs: Logs) -> None:
+    logs.add(OUT, logs.came[2], b"{}", index=7)
+
+
+def _one_between(logs: Logs) -> None:
+    logs.add(OUT, logs.came[2], b"{}", index=7)
+    logs.rows[OUT].insert(2, logs.rows[OUT].pop())
+
+
+def _not_dropped(logs: Logs) -> None:
+    logs.add(OUT, logs.came[7], b"{}")
+
+
+def _wrong_topic(logs: Logs) -> None:
+    logs.rows[OUT].insert(3, logs.rows[ALSO].pop())
+
+
+def _wrong_reason(logs: Logs) -> None:
+    headers = [(name, b"six" if name == ERROR_REASON else value) for name, value in logs.rows[DEAD][0].headers]
+    logs.rows[DEAD][0] = logs.rows[DEAD][0]._replace(headers=headers)
+
+
+def _wrong_key(logs: Logs) -> None:
+    logs.rows[OUT][0] = logs.rows[OUT][0]._replace(key=b"other")
+
+
+def _wrong_headers(logs: Logs) -> None:
+    logs.rows[OUT][0] = logs.rows[OUT][0]._replace(headers=logs.rows[OUT][0].headers[1:])
+
+
+def _wrong_time(logs: Logs) -> None:
+    logs.rows[OUT][0] = logs.rows[OUT][0]._replace(created=1)
+
+
+def _out_of_order(logs: Logs) -> None:
+    logs.rows[OUT][1:3] = reversed(logs.rows[OUT][1:3])
+
+
+def _of_nothing(logs: Logs) -> None:
+    logs.add(OUT, logs.came[0]._replace(offset=99), b"{}")
+
+
+def _letter_of_a_good_one(logs: Logs) -> None:
+    del logs.rows[OUT][0]
+    logs.add(DEAD, logs.came[0], logs.came[0].value, reason="five")
+
+
+def _bytes_of_a_letter(logs: Logs) -> None:
+    logs.rows[DEAD][0] = logs.rows[DEAD][0]._replace(value=b"{}")
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("spoil", "name", "said"),
+    [
+        (_spoil_value, Name.CORRUPT, "value is b'{\"copy\":9}', should be b'{\"copy\":0}'"),
+        (_double, Name.DUPLICATE, "came out before"),
+        (_lose, Name.LOST, "neither on out, late nor dlq"),
+        (_lose_one_of_several, Name.LOST, "1 of its 2 outputs are neither on"),
+        (_lose_a_dead_letter, Name.LOST, "neither on out, late nor dlq"),
+        (_one_too_many, Name.DUPLICATE, "in/0/2#7 came out before, or the function makes fewer of it"),
+        (_one_between, Name.CORRUPT, "the function makes 2 records of it"),
+        (_not_dropped, Name.CORRUPT, "the function drops it"),
+        (_wrong_topic, Name.CORRUPT, "it belongs into late"),
+        (_wrong_reason, Name.CORRUPT, "rejected as six, but the function rejects it as five"),
+        (_wrong_key, Name.CORRUPT, "key is b'other', should be b'k'"),
+        (_wrong_headers, Name.CORRUPT, "should be the function's and then the source's"),
+        (_wrong_time, Name.CORRUPT, "timestamp is 1, should be 100"),
+        (_out_of_order, Name.NONMONOTONIC, "follows 2#1"),
+        (_of_nothing, Name.PHANTOM, "is not visible"),
+        (_letter_of_a_good_one, Name.CORRUPT, "rejected as five, but the function makes"),
+        (_bytes_of_a_letter, Name.CORRUPT, "the value's bytes are not the input's"),
+    ],
+)
+def test_whatever_is_wrong_is_a_violation_of_its_name(
+    spoil: Callable[[Logs], None], name: Name, said: str, late: bool
+) -> None:
+    logs = right(inputs(*NUMBERS))
+    spoil(logs)
+    report = judged(logs, late=late)
+    found = [one for one in report.findings if one.name is name]
+    assert report.verdict is Verdict.VIOLATED
+    assert any(said in one.evidence for one in found), report.findings
+
+
+def test_what_is_out_above_the_committed_offset_is_told() -> None:
+    logs = right(inputs(1, 2))
+    logs.committed = 1
+    report = judged(logs)
+    assert report.totals == {"offset-behind": 2}
+    assert (report.inputs, report.backlog) == (1, 1)
+
+
+def test_a_dead_letter_for_its_size_is_noted_since_only_the_run_knew_its_limits() -> None:
+    logs = right(inputs(1, 1))
+    del logs.rows[OUT][0]
+    logs.add(DEAD, logs.came[0], logs.came[0].value, reason="too-large")
+    report = judged(logs)
+    assert report.verdict is Verdict.PROVEN
+    assert report.notes == ["1 inputs are dead letters because an output was too large, which only the run knew"]
+    assert report.counts["transformed"] == 1
+
+
+# What is not deterministic.
+
+
+def test_a_function_that_gives_another_answer_each_time_is_noticed_and_nothing_is_claimed() -> None:
+    """Outputs that differ for that reason are no violation; the verdict is that nobody can tell."""
+    counting = itertools.count()
+
+    def random_like(record: brew.Record) -> brew.Record:
+        return record.with_json(next(counting))
+
+    report = judged(right(inputs(1, 1, 1), random_like), random_like)
+    assert (report.verdict, report.totals) == (Verdict.INCONCLUSIVE, {})
+    (doubt,) = report.doubts
+    assert "clicks:f is not deterministic: asked twice for in[0] offset 0 it gave b'" in doubt
+    assert "3 records can't be judged" in doubt
+
+
+def test_one_that_drops_by_chance_is_noticed_too() -> None:
+    """Records seem lost, and others seem to come from nowhere."""
+    dice = itertools.cycle([True, False, False])
+
+    def dropping(record: brew.Record) -> brew.Record | None:
+        return record if next(dice) else None
+
+    logs = right(inputs(*[1] * 20), lambda record: record)
+    report = judged(logs, dropping)
+    assert (report.verdict, report.totals) == (Verdict.INCONCLUSIVE, {})
+
+
+def test_a_doubled_output_is_a_violation_whatever_the_function_does() -> None:
+    counting = itertools.count()
+
+    def random_like(record: brew.Record) -> brew.Record:
+        return record.with_json(next(counting))
+
+    logs = right(inputs(1, 1, 1), random_like)
+    logs.rows[OUT].insert(1, logs.rows[OUT][0])
+    report = judged(logs, random_like)
+    assert (report.verdict, report.totals) == (Verdict.VIOLATED, {"duplicate-output": 1})
+
+
+def test_one_that_depends_on_where_batches_end_is_noticed() -> None:
+    """A running number over the rows of a batch is another one in the next attempt."""
+
+    @brew.batches
+    def numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
+        values = [str(i).encode() for i in range(batch.num_rows)]
+        return pa.RecordBatch.from_pydict({"offset": batch["offset"], "value": values})
+
+    report = judged(right(inputs(1, 1, 1), numbered), numbered)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "asked alone and in a batch for in[0] offset 1" in report.doubts[0]
+
+
+def test_a_function_of_batches_that_is_right_is_proven() -> None:
+    @brew.batches
+    def same(batch: Any) -> Any:
+        return batch.slice(0)
+
+    assert judged(right(inputs(1, 2, 3), same), same).verdict is Verdict.PROVEN
+
+
+def test_what_a_function_needs_and_does_not_get_is_no_answer() -> None:
+    """Else a Schema Registry that is away would make a violation of every record."""
+
+    def needs_registry(_record: brew.Record) -> None:
+        raise brew.Refused("the registry does not answer")
+
+    with pytest.raises(brew.Refused, match="does not answer"):
+        Oracle("f", needs_registry).answers([Given(value=b"1")])

@@ -1,0 +1,149 @@
+"""What a batch may do, from the checkpoint's side and Kafka's: written, out already, or refused with both named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brew.errors import Refused
+from brew.offsets import Committed
+from brew.sink.position import Batch, Mark, fingerprint, is_new
+
+QUERY, OTHER = "06bb0441-3498-4f6f-9b79-0f2cdb9bce3a", "73cff32c-a5e0-4566-9e0d-caac10aadf12"
+TOPIC_ID = "vJ3bWcVYQbeYtDcy9mXq1A"
+OFFSETS = ['[{"in":{"0":10}}]', '[{"in":{"0":20}}]', '[{"in":{"0":30}}]']
+
+
+def mark(batch: int, query: str | None = QUERY, topic_id: str = TOPIC_ID) -> Mark:
+    return Mark(query, fingerprint(OFFSETS[batch]), topic_id)
+
+
+def batch(number: int, query: str | None = QUERY, topic_id: str = TOPIC_ID) -> Batch:
+    previous = fingerprint(OFFSETS[number - 1]) if number else None
+    return Batch("revenue", "out", number, mark(number, query, topic_id), previous)
+
+
+def position(next_batch: int, query: str | None = QUERY, topic_id: str = TOPIC_ID) -> Committed:
+    """As the batch before ``next_batch`` committed it."""
+    return Committed(next_batch, str(mark(next_batch - 1, query, topic_id)))
+
+
+def none() -> int | None:
+    return None
+
+
+def refusal(given: Batch, committed: Committed | None, evidence: Callable[[], int | None] = none) -> str:
+    with pytest.raises(Refused) as refused:
+        is_new(given, committed, evidence)
+    return str(refused.value)
+
+
+def test_the_first_batch_of_a_new_sink_is_written() -> None:
+    assert is_new(batch(0), None, none)
+
+
+def test_the_next_batch_is_written_and_the_one_before_is_out_already() -> None:
+    assert is_new(batch(1), position(1), none)
+    assert not is_new(batch(0), position(1), none)
+
+
+def test_evidence_is_looked_for_only_where_there_is_no_position() -> None:
+    def never() -> int | None:
+        raise AssertionError
+
+    assert is_new(batch(1), position(1), never)
+
+
+def test_an_expired_position_is_refused_with_the_last_batch_that_the_topic_shows() -> None:
+    for number in (0, 2):
+        text = refusal(batch(number), None, lambda: 17)
+        assert f"is at batch {number}" in text
+        assert "up to batch 17: the position expired" in text
+        assert f"start_at({number})" in text
+        assert "use a new name and a new checkpoint" in text
+
+
+def test_an_old_checkpoint_under_a_sink_that_kafka_does_not_know_is_refused() -> None:
+    """Renamed, or its topic was made again: brokers drop the offsets of a topic with it."""
+    text = refusal(batch(2), None)
+    assert "is at batch 2, Kafka has no position of it (group 'revenue', topic 'out', partition 0)" in text
+    assert "the sink was renamed, its topic was deleted and created again" in text
+
+
+def test_a_deleted_checkpoint_is_refused_and_so_are_two_queries_of_one_name() -> None:
+    """Both show as another query's id; the numbers of their batches may even match."""
+    for number in (0, 1, 2):
+        text = refusal(batch(number, query=OTHER), position(2))
+        assert f"the checkpoint of query {OTHER} is at batch {number}" in text
+        assert f"was written by query {QUERY}" in text
+        assert "two queries have one name, or the checkpoint was deleted" in text
+
+
+def test_a_topic_that_was_created_again_is_refused_by_its_id() -> None:
+    text = refusal(batch(1, topic_id="new"), position(1))
+    assert f"the topic with id {TOPIC_ID}, and the topic has id new now" in text
+
+
+def test_a_checkpoint_restored_from_an_old_copy_is_refused() -> None:
+    text = refusal(batch(0), position(3))
+    assert "is at batch 0, Kafka's position is batch 3" in text
+    assert "an older copy of the checkpoint was restored; restore the checkpoint that belongs to batch 3" in text
+
+
+def test_a_position_that_was_moved_back_is_refused() -> None:
+    text = refusal(batch(2), position(1))
+    assert "Kafka's position is batch 1" in text
+    assert "the position was moved back" in text
+
+
+def test_a_batch_that_is_out_but_covered_other_offsets_is_refused() -> None:
+    """The checkpoint was rolled back and planned the batch anew: dropping its rows would lose some of them."""
+    again = Batch("revenue", "out", 0, Mark(QUERY, fingerprint('[{"in":{"0":11}}]'), TOPIC_ID))
+    text = refusal(again, position(1))
+    assert "batch 0 that is out covered other source offsets than the checkpoint says" in text
+
+
+def test_a_next_batch_behind_other_offsets_than_those_that_are_out_is_refused() -> None:
+    """Otherwise what lies between would be written twice, or never."""
+    rolled = Batch("revenue", "out", 1, mark(1), fingerprint('[{"in":{"0":11}}]'))
+    assert "batch 0 that is out covered other source offsets" in refusal(rolled, position(1))
+
+
+def test_a_checkpoint_that_has_dropped_the_batch_before_is_believed() -> None:
+    assert is_new(Batch("revenue", "out", 1, mark(1), None), position(1), none)
+
+
+def test_a_position_set_by_hand_is_believed() -> None:
+    assert is_new(batch(2), Committed(2, ""), none)
+    assert not is_new(batch(1), Committed(2, ""), none)
+    assert "Kafka's position is batch 2" in refusal(batch(0), Committed(2, ""))
+
+
+@pytest.mark.parametrize("metadata", ["x", "{}", "[]", '{"query":"a"}', "null", "7"])
+def test_an_offset_of_another_program_is_refused(metadata: str) -> None:
+    assert "was committed by another program" in refusal(batch(2), Committed(2, metadata))
+
+
+def test_batch_jobs_write_growing_ids_once() -> None:
+    job = Batch("revenue", "out", 20261123, Mark(None, "", TOPIC_ID))
+    done = Committed(20261124, str(job.mark))
+    assert is_new(job, None, none)
+    assert not is_new(job, done, none)
+    assert is_new(job, Committed(20260101, str(job.mark)), none)
+    text = refusal(Batch("revenue", "out", 20261122, job.mark), done)
+    assert "write() was called with batch 20261122, Kafka's position is batch 20261124" in text
+
+
+def test_a_batch_job_under_the_name_of_a_query_is_refused_and_the_other_way_round() -> None:
+    job = Batch("revenue", "out", 1, Mark(None, "", TOPIC_ID))
+    assert f"was written by query {QUERY}" in refusal(job, position(1))
+    assert "was written by write()" in refusal(batch(1), Committed(1, str(job.mark)))
+
+
+@given(st.none() | st.text(), st.text(), st.text())
+def test_metadata_is_read_back_as_it_was_written(query: str | None, offsets: str, topic_id: str) -> None:
+    written = Mark(query, offsets, topic_id)
+    assert Mark.parse(str(written)) == written

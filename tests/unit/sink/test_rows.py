@@ -1,0 +1,89 @@
+"""The columns that a sink takes, Kafka's default partitioner on Arrow columns, and rows from Arrow batches."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from aiokafka.partitioner import murmur2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brew.errors import Refused, UsageError
+from brew.sink.rows import Row, checked_columns, partitions_of, rows_of
+
+HEADERS = "array<struct<key:string,value:binary>>"
+
+
+def test_the_columns_of_sparks_own_sink_are_taken_and_others_left_out() -> None:
+    found = {"key": "binary", "offset": "bigint", "value": "string", "partition": "int", "headers": HEADERS}
+    assert checked_columns(found, "out") == ["value", "key", "partition", "headers"]
+    assert checked_columns({"value": "binary", "topic": "string"}, None) == ["value", "topic"]
+
+
+def test_the_sinks_topic_goes_before_the_column() -> None:
+    assert checked_columns({"value": "binary", "topic": "string"}, "out") == ["value"]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"key": "binary"}, "missing: value"),
+        ({"value": "struct<a:int>"}, "wrong type: value struct<a:int>"),
+        ({"value": "binary", "key": "int", "partition": "bigint"}, "wrong type: key int, partition bigint"),
+        ({"value": "binary", "headers": "array<string>"}, "wrong type: headers array<string>"),
+        ({}, "columns found: none"),
+    ],
+)
+def test_other_columns_are_refused_with_those_found_and_those_wanted(found: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        checked_columns(found, "out")
+    assert said in str(refused.value)
+    assert "columns wanted: value binary or string, key binary or string, topic string, partition int" in str(
+        refused.value
+    )
+
+
+def test_rows_without_a_topic_need_one_from_the_sink() -> None:
+    with pytest.raises(UsageError, match="missing: topic"):
+        checked_columns({"value": "binary"}, None)
+
+
+@given(st.lists(st.none() | st.binary(max_size=70)), st.integers(1, 50), st.integers(0, 3))
+def test_keys_go_where_kafkas_default_partitioner_puts_them(
+    keys: list[bytes | None], partitions: int, skipped: int
+) -> None:
+    """Also in a slice of a longer column, as Arrow hands out."""
+    column = pa.array([b"x"] * skipped + keys, pa.binary()).slice(skipped)
+    found = partitions_of(column, partitions).tolist()
+    with_key = [(place, key) for place, key in zip(found, keys, strict=True) if key is not None]
+    assert [place for place, _ in with_key] == [(murmur2(key) & 0x7FFFFFFF) % partitions for _, key in with_key]
+    assert all(0 <= place < partitions for place in found)
+
+
+def test_text_keys_go_where_their_utf_8_goes() -> None:
+    words = ["gold-1", "straße", "", "🜁"]
+    text, data = pa.array(words), pa.array([word.encode() for word in words])
+    assert partitions_of(text, 7).tolist() == partitions_of(data, 7).tolist()
+
+
+def test_rows_without_a_key_take_turns() -> None:
+    assert partitions_of(pa.array([None] * 5, pa.binary()), 2).tolist() == [0, 1, 0, 1, 0]
+
+
+def test_rows_are_read_from_text_and_bytes_with_headers_as_pairs() -> None:
+    batch = pa.RecordBatch.from_pydict({
+        "value": pa.array(["ä", None]),
+        "key": pa.array([b"k", None], pa.binary()),
+        "partition": pa.array([1, None], pa.int32()),
+        "headers": pa.array([[{"key": "h", "value": b"1"}, {"key": "n", "value": None}], None]),
+    })  # fmt: skip
+    assert list(rows_of(batch, "out")) == [
+        Row("ä".encode(), b"k", "out", 1, [("h", b"1"), ("n", None)]),
+        Row(None, None, "out", None, None),
+    ]
+
+
+def test_a_row_without_a_topic_is_refused() -> None:
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(["a", "b"]), "topic": pa.array(["out", None])})
+    with pytest.raises(Refused, match="a row whose topic is null"):
+        list(rows_of(batch, None))

@@ -1,0 +1,65 @@
+"""What a sink is told, refused together with the value, the limit and what to do; and what importing it loads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import brew
+from brew.errors import UsageError
+
+
+def sink(**settings: Any) -> brew.ExactlyOnceSink:
+    return brew.ExactlyOnceSink("nowhere:1", **{"name": "revenue", "topic": "out", **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"name": " "}, "name is ' '"),
+        ({"topic": "a b"}, "topic is 'a b'"),
+        ({"topic": None}, "set position_topic"),
+        ({"transaction_timeout_s": 901}, "transaction_timeout_s is 901: it has to be between 1 and 900"),
+        ({"transaction_timeout_s": 0}, "transaction_timeout_s is 0"),
+        ({"writers": 2}, 'writers is 2: it has to be 1 or "tasks"'),
+        ({"attempts": 0}, "attempts is 0"),
+        ({"source_group": "revenue"}, "the sink's own group"),
+        ({"client_config": "/nowhere/at/all"}, "can't be read"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_anything_is_asked(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        sink(**settings)
+    assert said in str(refused.value)
+
+
+def test_a_sink_shows_no_secret() -> None:
+    assert repr(sink()) == "ExactlyOnceSink('nowhere:1', name='revenue', topic='out')"
+
+
+def test_rows_may_name_their_topics_if_the_position_has_one() -> None:
+    assert sink(topic=None, position_topic="positions").position_topic == "positions"
+
+
+def test_a_frame_of_spark_connect_is_refused() -> None:
+    class Remote:
+        """As `pyspark.sql.connect.dataframe.DataFrame` looks from outside."""
+
+    Remote.__module__ = "pyspark.sql.connect.dataframe"
+    for call in (sink(), sink().write):
+        with pytest.raises(UsageError, match="can't work through Spark Connect"):
+            call(Remote(), 0)  # type: ignore[arg-type]
+
+
+def test_importing_brew_loads_neither_spark_nor_a_client() -> None:
+    """The sink is loaded at its first use, aiokafka and kafka-python where they write."""
+    program = (
+        "import sys, brew; heavy = ['pyspark', 'confluent_kafka', 'kafka', 'aiokafka', 'pyarrow', 'psycopg', 'redis'];"
+        "print([one for one in heavy if one in sys.modules]); brew.ExactlyOnceSink;"
+        "print([one for one in heavy if one in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.splitlines() == ["[]", "['confluent_kafka']"]

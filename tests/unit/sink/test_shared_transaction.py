@@ -1,0 +1,94 @@
+"""The driver's side of a shared transaction: which answers are asked again, and what the others mean."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Abortable, BrewError, DeadlineExceeded, Denied, Fatal, Fenced, Retriable
+from brew.kafka import shared_transaction
+from brew.kafka.shared_transaction import SharedTransaction
+from brew.kafka.transaction import TransactionSettings
+
+NOT_COORDINATOR, CONCURRENT, EPOCH, FENCED, STATE, ID_DENIED, INVALID = 16, 51, 47, 90, 48, 53, 42
+
+
+class Coordinator:
+    """Answers with these error codes, one after another, the last one for ever; an exception is raised."""
+
+    def __init__(self, *answers: int | BrewError) -> None:
+        self.answers, self.asked, self.forgotten = list(answers), 0, 0
+        self.standing = self
+
+    def client(self, _deadline: Deadline) -> Coordinator:
+        return self
+
+    def forget(self, _client: Coordinator) -> None:
+        self.forgotten += 1
+
+    def ask(self, _step: str, _call: Any, _deadline: Deadline) -> Any:
+        self.asked += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, BrewError):
+            raise answer
+        return SimpleNamespace(error_code=answer, producer_id=4711, producer_epoch=7)
+
+
+def driver(monkeypatch: pytest.MonkeyPatch, *answers: int | BrewError) -> tuple[SharedTransaction, Coordinator]:
+    coordinator = Coordinator(*answers)
+    monkeypatch.setattr(shared_transaction, "locator", lambda *_: coordinator)
+    return SharedTransaction(TransactionSettings(Connection("nowhere:1"), "revenue", 60.0), "out"), coordinator
+
+
+def test_tasks_get_the_id_and_epoch_of_the_last_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka, _ = driver(monkeypatch, 0)
+    kafka.fence(Deadline(5))
+    epoch = kafka.epoch
+    assert (epoch.transactional_id, epoch.producer_id, epoch.epoch, epoch.timeout_s) == ("revenue:out:0", 4711, 7, 60.0)
+
+
+def test_a_transaction_that_is_being_ended_is_waited_for_on_the_same_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kafka, coordinator = driver(monkeypatch, CONCURRENT, CONCURRENT, 0)
+    kafka.fence(Deadline(5))
+    assert (coordinator.asked, coordinator.forgotten) == (3, 0)
+
+
+@pytest.mark.parametrize("answer", [NOT_COORDINATOR, Retriable("cut off"), DeadlineExceeded("no answer")])
+def test_a_coordinator_that_is_none_any_more_is_looked_for_anew(
+    monkeypatch: pytest.MonkeyPatch, answer: int | BrewError
+) -> None:
+    kafka, coordinator = driver(monkeypatch, answer, 0)
+    kafka.fence(Deadline(5))
+    assert (coordinator.asked, coordinator.forgotten) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "leaf"),
+    [(EPOCH, Fenced), (FENCED, Fenced), (STATE, Abortable), (ID_DENIED, Denied), (INVALID, Fatal)],
+)
+def test_other_answers_end_the_attempt(monkeypatch: pytest.MonkeyPatch, code: int, leaf: type[BrewError]) -> None:
+    kafka, coordinator = driver(monkeypatch, code)
+    with pytest.raises(leaf, match="transactional id revenue:out:0"):
+        kafka.commit(Deadline(5))
+    assert coordinator.asked == 1
+
+
+def test_a_commit_without_an_answer_is_an_open_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next attempt's locate answers it."""
+    kafka, _ = driver(monkeypatch, Retriable("cut off"))
+    with pytest.raises(DeadlineExceeded, match="commit: still failing"):
+        kafka.commit(Deadline(0.1))
+
+
+def test_the_driver_itself_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka, _ = driver(monkeypatch, 0)
+    with pytest.raises(Fatal):
+        kafka.produce("out", b"value")
+    with pytest.raises(Fatal):
+        kafka.make_room(Deadline(1))

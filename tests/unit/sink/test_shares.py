@@ -1,0 +1,97 @@
+"""What the driver makes of its tasks' reports, and what a task needs from aiokafka."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brew.connection import Connection
+from brew.errors import Abortable, Denied, Fenced, Refused
+from brew.kafka.shared_writer import adopted
+from brew.kafka.sink_transaction import SharedEpoch
+from brew.sink.batch import Result, Status
+from brew.sink.query import kafka_offsets
+from brew.sink.shared import Overlap, checked
+
+WORDS = st.text(st.characters(exclude_categories=["Cs"]))
+EPOCH = SharedEpoch(Connection("nowhere:1"), "revenue:out:0", 4711, 7, 60.0)
+
+
+def test_an_adopted_producer_writes_under_the_drivers_id_and_epoch_and_asks_for_none() -> None:
+    """
+    The one place that leans on a private attribute of aiokafka: `_txn_manager.set_pid_and_epoch`.
+
+    When this is red after an upgrade, pin the version before, and look how its producer gets its id now.
+    """
+
+    async def look() -> tuple[AIOKafkaProducer, bool, int, int, bool]:
+        producer = adopted(EPOCH)
+        await producer._sender._maybe_wait_for_pid()  # would ask the coordinator without the id
+        await producer.begin_transaction()
+        manager = producer._txn_manager
+        return producer, manager.has_pid(), manager.producer_id, manager.producer_epoch, manager.is_in_transaction()
+
+    producer, has_id, producer_id, epoch, begun = asyncio.run(look())
+    assert (has_id, producer_id, epoch, begun) == (True, 4711, 7, True)
+    assert producer._txn_manager.transactional_id == "revenue:out:0"
+    producer._closed = True  # it was never started, and would say so
+
+
+def test_all_tasks_through_and_no_partition_twice_is_right() -> None:
+    two, none, one = ["out/0", "out/1"], list[str](), ["out/2"]
+    checked([Result(Status.WRITTEN, len(places), places=places) for places in (two, none, one)])
+
+
+def test_two_tasks_in_one_partition_end_the_batch() -> None:
+    """Their sequence numbers began at 0 both, so brokers took the second one's records for duplicates."""
+    with pytest.raises(Overlap, match="two tasks wrote to out/1"):
+        checked([Result(Status.WRITTEN, 1, places=["out/0", "out/1"]), Result(Status.WRITTEN, 1, places=["out/1"])])
+
+
+def test_one_failed_task_ends_the_batch_with_its_reason() -> None:
+    with pytest.raises(Abortable, match=r"Fenced: produce: gone \(1 of 2 tasks\)"):
+        checked([Result(Status.WRITTEN, 1), Result.of(Fenced("produce: gone"))])
+
+
+def test_a_refusal_goes_before_a_failure() -> None:
+    with pytest.raises(Refused, match=r"^no such topic$"):
+        checked([Result.of(Fenced("x")), Result.of(Refused("no such topic"))])
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (Refused("a"), Status.REFUSED),
+        (Denied("b"), Status.REFUSED),
+        (Fenced("c"), Status.FAILED),
+        (Abortable("d"), Status.FAILED),
+    ],
+)
+def test_refusals_end_the_query_and_other_errors_the_attempt(error: Exception, status: Status) -> None:
+    assert Result.of(error).status is status  # type: ignore[arg-type]
+
+
+@given(st.sampled_from(Status), st.integers(0, 2**53), WORDS, st.lists(WORDS), st.integers(-1, 2**31))
+def test_a_result_is_read_back_as_it_was_written(
+    status: Status, rows: int, detail: str, places: list[str], stage: int
+) -> None:
+    result = Result(status, rows, detail, places, stage)
+    assert Result.decoded(result.encoded()) == result
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"in":{"0":10,"1":20}}', {"in": {0: 10, 1: 20}}),
+        ('{"offset":4,"timestamp":1000}', {}),
+        ('{"logOffset":3}', {}),
+        ("17", {}),
+        ('"x"', {}),
+    ],
+)
+def test_only_kafkas_source_offsets_are_read(text: str, found: dict[str, dict[int, int]]) -> None:
+    assert kafka_offsets(text) == found

@@ -1,0 +1,168 @@
+"""Decorators of formats without Kafka; schemas lie in the mock registry of Confluent's client."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import json
+import pickle
+import sys
+from typing import Any
+
+import pytest
+
+from brew import Record, Reject, formats
+from brew.errors import RegistryUnreachable, UsageError
+from brew.offsets import Headers
+from brew.record import apply
+from brew.settings import OnError
+from brew.transformation import FunctionTransformation
+
+MOCK = "mock://unit"
+CLICK = json.dumps({"type": "record", "name": "Click", "fields": [{"name": "url", "type": "string"}]})
+AVRO = formats.avro(registry=MOCK, output="clicks.enriched", schema=CLICK)
+
+
+def record(value: bytes | None, headers: Headers = ()) -> Record:
+    return Record("clicks", 0, 7, b"k", value, headers, 1)
+
+
+def test_a_function_takes_and_returns_objects_and_keeps_key_headers_and_time() -> None:
+    @formats.json()
+    def upper(click: dict[str, str]) -> dict[str, str]:
+        return {"url": click["url"].upper()}
+
+    (out,) = upper(record(b'{"url":"a"}', (("h", b"1"),)))
+    assert out == Record("clicks", 0, 7, b"k", b'{"url":"A"}', (("h", b"1"),), 1)
+
+
+def test_answers_are_none_lists_generators_outputs_and_records() -> None:
+    """Each as of a function of records; the second parameter is the record."""
+
+    @formats.json()
+    def answer(value: Any, source: Record) -> Any:
+        return {
+            0: None,
+            1: [1, 2],
+            2: (number for number in (3,)),
+            3: formats.Output({"a": 1}, to="other", key=b"new", headers=(("x", None),)),
+            4: source.to("raw"),
+            5: formats.Output(None),
+        }[value]
+
+    def answers(number: int) -> list[tuple[bytes | None, str | None]]:
+        return [(one.value, one.destination) for one in answer(record(b"%d" % number))]
+
+    assert answers(0) == []
+    assert answers(1) == [(b"1", None), (b"2", None)]
+    assert answers(2) == [(b"3", None)]
+    assert answer(record(b"3")) == [Record("clicks", 0, 7, b"new", b'{"a":1}', (("x", None),), 1, "other")]
+    assert answers(4) == [(b"4", "raw")]
+    assert answers(5) == [(None, None)]
+
+
+def test_a_decorated_function_looks_like_one_of_a_record() -> None:
+    """A run refuses functions that can't be called with one argument."""
+
+    @formats.json()
+    def both(value: Any, source: Record) -> Any:  # noqa: ARG001
+        """Its text."""
+        return value
+
+    assert len(inspect.signature(both).parameters) == 1
+    assert (both.__name__, both.__doc__) == ("both", "Its text.")
+
+
+def test_one_format_in_and_another_one_out() -> None:
+    @formats.using(input=AVRO, output=formats.json())
+    def as_json(click: dict[str, str]) -> dict[str, str]:
+        return click
+
+    (out,) = as_json(record(AVRO.write({"url": "a"}, None)))
+    assert out.value == b'{"url":"a"}'
+
+
+def test_what_does_not_fit_is_rejected_with_a_reason() -> None:
+    @AVRO
+    def same(click: dict[str, Any]) -> Any:
+        return {"link": 1} if click["url"] == "bad" else click
+
+    good = AVRO.write({"url": "abc"}, None)
+    told = {
+        "no-value": None,
+        "no-schema-id": b'{"url":"a"}',
+        "unknown-schema": b"\0\0\0\3\xe7abc",
+        "schema-mismatch": good[:-1],
+        "output-schema-mismatch": AVRO.write({"url": "bad"}, None),
+    }
+    for reason, value in told.items():
+        answer = apply(same, record(value))
+        assert isinstance(answer, Reject), reason
+        assert answer.reason == reason
+    assert apply(same, record(good)) == (record(good),)
+
+
+def test_json_that_is_none_is_rejected_on_both_sides() -> None:
+    @formats.json()
+    def bad(value: Any) -> Any:
+        return {value}
+
+    assert isinstance(answer := apply(bad, record(b"{")), Reject)
+    assert answer.reason == "not-json"
+    assert isinstance(answer := apply(bad, record(b"1")), Reject)
+    assert answer.reason == "output-not-json"
+
+
+def test_the_id_of_the_inputs_schema_does_not_travel_with_the_output() -> None:
+    """A reader of the output would look for its schema there first."""
+
+    @formats.json()
+    def same(value: Any) -> Any:
+        return value
+
+    (out,) = same(record(b"1", (("a", b"1"), ("__value_schema_id", b"\1" + bytes(16)))))
+    assert out.headers == (("a", b"1"),)
+
+
+def test_a_registry_that_does_not_answer_is_no_records_fault() -> None:
+    """Also where exceptions become dead letters: else an hour without registry would be an hour of them."""
+    away = formats.avro(registry={"url": "http://127.0.0.1:9", "max.retries": 0}, output="o", schema=CLICK)
+    transformation = FunctionTransformation("f", frozenset({"o"}), 1000, OnError.DEAD_LETTER)
+
+    @formats.using(input=formats.json(), output=away)
+    def written(value: Any) -> Any:
+        return value
+
+    with pytest.raises(RegistryUnreachable, match=r"127\.0\.0\.1:9 does not answer"):
+        transformation._answer(written, record(b"{}"))
+
+
+def test_a_subject_without_a_schema_ends_the_run() -> None:
+    """It is a setting that is wrong, and no record."""
+    with pytest.raises(ValueError, match="refuses the schema of nothing-value"):
+        formats.avro(registry=MOCK, output="nothing").write({}, None)
+
+
+def test_what_is_missing_is_said_when_the_module_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"registry is ''"):
+        formats.avro(registry="")
+    with pytest.raises(TypeError, match=r"give it output=\.\.\."):
+        formats.avro(registry=MOCK, schema=CLICK).write({"url": "a"}, None)
+    monkeypatch.delitem(sys.modules, "brew.kafka.schema_registry")
+    real = builtins.__import__
+
+    def without(name: str, *more: Any, **named: Any) -> Any:
+        if name.startswith("confluent_kafka.schema_registry"):
+            raise ModuleNotFoundError("gone", name="fastavro")
+        return real(name, *more, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UsageError, match=r"fastavro.*pip install 'brew\[schema-registry\]'"):
+        formats.avro(registry=MOCK)
+
+
+def test_a_format_travels_to_executors() -> None:
+    """It holds values only; each process makes a codec of its own."""
+    value = AVRO.write({"url": "a"}, None)
+    copy = pickle.loads(pickle.dumps(AVRO))
+    assert copy.read(record(value)) == {"url": "a"}

@@ -1,0 +1,122 @@
+"""Finding a transformation by its name, and what a typo is told."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from brew.errors import UsageError
+from brew.load import load
+from brew.record import Record, apply
+from brew.spark.shipping import pickled
+
+HERE = Path(__file__).parent
+SOURCE = """
+import re
+_WORD = re.compile("o+")
+def shout(record):
+    return record.with_value(_WORD.sub(_longer, record.value.decode()).encode())
+def _longer(match):
+    return match[0] * 2
+"""
+
+
+def test_a_function_is_found_in_a_module_and_in_a_file_and_loaded_once() -> None:
+    """Twice would run the module's top level twice."""
+    by_module, by_file = load("clicks_example:add_domain"), load(f"{HERE}/clicks_example.py:add_domain")
+    assert by_module.target is by_file.target is load("clicks_example:add_domain").target
+    assert by_module.name == "clicks_example:add_domain"
+
+
+def test_a_function_itself_is_taken_as_it_is() -> None:
+    assert load(load).target is load
+    assert load(lambda record: record).name.endswith("<lambda>")
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("clicks_exmple:add_domain", "there is no module 'clicks_exmple' in .*; did you mean 'clicks_example'"),
+        ("clicks_example:add_domian", "clicks_example has no 'add_domian'; did you mean 'add_domain'"),
+        (f"{HERE}/clicks_exampel.py:f", "there is no file .*clicks_exampel.py; did you mean 'clicks_example.py'"),
+        ("clicks_example", "write module:function or file.py:function"),
+        (":add_domain", "write module:function"),
+        ("clicks_example:A_NUMBER", "that is int, a function is needed"),
+        ("clicks_example:two_arguments", "can't be called with one argument, the record: missing a required"),
+        ("clicks_example:asynchronous", "is an async function; write it with def"),
+        ("/no/such/folder/f.py:f", "there is no file /no/such/folder/f.py"),
+    ],
+)
+def test_a_typo_is_refused_with_what_was_looked_for_and_the_nearest_name(named: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        load(named)
+
+
+@pytest.mark.parametrize("source", ["import no_such_thing_at_all", "1 / 0", "def f(:"])
+def test_a_module_that_fails_at_its_import_is_refused_with_the_reason(tmp_path: Path, source: str) -> None:
+    """Not as a module that is missing: that would send people looking in the wrong place."""
+    (tmp_path / "broken.py").write_text(source)
+    with pytest.raises(UsageError, match=r"importing .*broken\.py failed: \w+Error: "):
+        load(f"{tmp_path}/broken.py:f")
+
+
+def test_a_file_called_like_a_loaded_module_is_loaded_all_the_same(tmp_path: Path) -> None:
+    import json  # noqa: PLC0415 - it must stay what it is
+
+    (tmp_path / "json.py").write_text("def f(record):\n    return record\n")
+    assert load(f"{tmp_path}/json.py:f").target.__module__ == "brew_transform_json"
+    assert sys.modules["json"] is json
+
+
+_EXECUTOR = """
+import pickle, sys
+from brew.record import Record
+function = pickle.loads(sys.stdin.buffer.read())
+print(function(Record(value=b"moo")).value)
+"""
+
+
+def _elsewhere(payload: bytes, cwd: Path) -> str:
+    """In a process that knows neither our folders nor the tests', as an executor."""
+    done = subprocess.run(
+        [sys.executable, "-c", _EXECUTOR], input=payload, capture_output=True, cwd=cwd, timeout=60, check=False
+    )
+    return (done.stdout or done.stderr).decode()
+
+
+def test_a_file_travels_by_value_with_all_that_it_uses(tmp_path: Path) -> None:
+    """Executors have no such file."""
+    (tmp_path / "shouting.py").write_text(SOURCE)
+    payload = pickled(load(f"{tmp_path}/shouting.py:shout").target)
+    (tmp_path / "shouting.py").unlink()
+    assert _elsewhere(payload, tmp_path).strip() == "b'moooo'"
+
+
+def test_a_closure_travels_by_value() -> None:
+    suffix = b"!"
+    assert pickle.loads(pickled(lambda record: record.with_value(suffix)))(Record()).value == b"!"
+
+
+def test_what_is_in_a_wheel_travels_by_name_and_the_wheel_with_it(tmp_path: Path) -> None:
+    """By value it would be sent twice."""
+    wheel = tmp_path / "shouting_wheel-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("in_a_wheel.py", SOURCE)
+    found = load("in_a_wheel:shout", (str(wheel),))
+    assert apply(found.target, Record(value=b"o")) == (Record(value=b"oo"),)
+    assert b"in_a_wheel" in (payload := pickled(found.target))
+    assert "No module named 'in_a_wheel'" in _elsewhere(payload, tmp_path)
+    with pytest.raises(UsageError, match=r"--py-files is '/no/wheel\.whl'"):
+        load("in_a_wheel:other", ("/no/wheel.whl",))
+
+
+def test_what_can_not_travel_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    source = "import threading\nL = threading.Lock()\ndef f(record):\n    return L and record\n"
+    (tmp_path / "locked.py").write_text(source)
+    with pytest.raises(UsageError, match=r"locked:f can't be sent to Spark's tasks .*lock.*at its first call"):
+        pickled(load(f"{tmp_path}/locked.py:f").target)

@@ -1,0 +1,54 @@
+"""The row in force at a time, whenever it is asked for."""
+
+from __future__ import annotations
+
+import pickle
+
+from brew.lookup import Rows, Table
+
+
+class Topic:
+    """Rows appear at a time of their own; counts how often it is read."""
+
+    def __init__(self) -> None:
+        self.now, self.reads = 0, 0
+        self.log: list[tuple[bytes, int, bytes | None]] = []
+        self.read = 0
+
+    def refresh(self, rows: Rows) -> None:
+        self.reads += 1
+        for row in self.log[self.read :]:
+            rows.add(*row)
+        self.read = len(self.log)
+
+
+def test_a_row_counts_from_its_own_time_until_the_next_one() -> None:
+    topic = Topic()
+    topic.now = 10_000
+    topic.log = [(b"USD", 100, b"1"), (b"USD", 300, None), (b"USD", 200, b"2"), (b"USD", 200, b"3")]
+    rows = Rows(topic.refresh, lambda: topic.now)
+    asked = {99: None, 100: b"1", 199: b"1", 200: b"3", 299: b"3", 300: None}
+    assert {time: rows.at(b"USD", time) for time in asked} == asked
+    assert rows.at(b"EUR", 500) is None
+    assert topic.reads == 1
+
+
+def test_a_record_newer_than_what_was_read_sees_rows_written_before_it() -> None:
+    """And one whose clock is ahead does not read the topic for each record."""
+    topic = Topic()
+    topic.now = 1000
+    rows = Rows(topic.refresh, lambda: topic.now)
+    assert rows.at(b"USD", 900) is None
+    topic.log.append((b"USD", 1500, b"1"))
+    topic.now = 2600
+    assert rows.at(b"USD", 900) is None
+    assert topic.reads == 1
+    assert rows.at(b"USD", 2500) == b"1"
+    for _ in range(5):
+        rows.at(b"USD", 99_999)
+    assert topic.reads == 2
+
+
+def test_a_table_travels_as_values() -> None:
+    table = Table("rates", bootstrap="k:1")
+    assert pickle.loads(pickle.dumps(table)) == table

@@ -1,0 +1,104 @@
+"""A record, what a transformation answers, and how `apply` reads the answer."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import brew
+from brew.record import Record, Reject, apply
+
+CLICK = Record("clicks", 3, 17, b"k", b'{"url":"http://a.example/x"}', (("h", b"1"),), 1_700_000_000_000)
+
+
+def test_the_public_names_are_the_records_own() -> None:
+    assert brew.Record is Record
+    assert brew.Reject is Reject
+
+
+def test_each_method_changes_one_thing() -> None:
+    """All else stays, the source position above all: outputs are proven by it."""
+    assert CLICK.with_value(b"v") == Record("clicks", 3, 17, b"k", b"v", CLICK.headers, CLICK.timestamp)
+    assert CLICK.with_json({"a": 1}).value == b'{"a":1}'
+    assert CLICK.with_key(None) == Record("clicks", 3, 17, None, CLICK.value, CLICK.headers, CLICK.timestamp)
+    assert CLICK.with_headers({"a": b"b"}).headers == (("a", b"b"),)
+    assert CLICK.with_headers([("a", None), ("a", b"2")]).headers == (("a", None), ("a", b"2"))
+    routed = CLICK.to("clicks.late")
+    assert (routed.topic, routed.destination) == ("clicks", "clicks.late")
+    assert routed.with_key(b"x").with_value(b"y").with_headers(()).destination == "clicks.late"
+
+
+def test_the_last_header_of_a_name_counts() -> None:
+    record = CLICK.with_headers([("a", b"1"), ("a", b"2")])
+    assert record.header("a") == b"2"
+    assert record.header("b") is None
+
+
+def test_a_record_can_not_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        CLICK.value = b""  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("value", "reason"), [(None, "no-value"), (b"{", "not-json"), (b"\xff", "not-json")])
+def test_a_value_that_is_no_json_is_rejected_and_does_not_end_a_run(value: bytes | None, reason: str) -> None:
+    rejected = apply(lambda record: record.with_json(record.json()), CLICK.with_value(value))
+    assert isinstance(rejected, Reject)
+    assert rejected.reason == reason
+    assert rejected.message
+
+
+def test_a_rejection_survives_the_way_from_a_worker() -> None:
+    """Executors pickle what they raise."""
+    again = pickle.loads(pickle.dumps(Reject("no-url", "no url in it")))
+    assert (again.reason, again.message, str(again)) == ("no-url", "no url in it", "no-url: no url in it")
+    assert str(Reject("no-url")) == "no-url"
+    assert pickle.loads(pickle.dumps(CLICK)) == CLICK
+
+
+def _twice(record: Record) -> Iterator[Record]:
+    yield record
+    yield record.to("b")
+
+
+def _rejecting_late(record: Record) -> Iterator[Record]:
+    yield record
+    raise Reject("late")
+
+
+def test_every_answer_becomes_a_tuple_or_a_rejection() -> None:
+    def raising(_record: Record) -> None:
+        raise Reject("no-url")
+
+    assert apply(lambda record: record, CLICK) == (CLICK,)
+    assert apply(lambda _record: None, CLICK) == ()
+    assert apply(lambda _record: [], CLICK) == ()
+    assert apply(lambda record: [record, record.to("b")], CLICK) == (CLICK, CLICK.to("b"))
+    assert apply(_twice, CLICK) == (CLICK, CLICK.to("b"))
+    assert str(apply(raising, CLICK)) == "no-url"
+    assert str(apply(_rejecting_late, CLICK)) == "late", "an output before the rejection is not written"
+
+
+def test_other_exceptions_pass_through() -> None:
+    with pytest.raises(ZeroDivisionError):
+        apply(lambda _record: 1 / 0, CLICK)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"bytes", "returned bytes"),
+        ({"a": 1}, "returned dict"),
+        ([CLICK, None], "holds None"),
+        (Record(value="text"), "a value of type str"),  # type: ignore[arg-type]
+        (Record(key=7), "a key of type int"),  # type: ignore[arg-type]
+        (CLICK.with_headers([("a", "text")]), "header"),  # type: ignore[list-item]
+        (CLICK.with_headers([("a",)]), "header"),  # type: ignore[list-item]
+    ],
+)
+def test_an_answer_that_kafka_can_not_hold_is_a_type_error_that_says_what_came(answer: Any, said: str) -> None:
+    """confluent-kafka would encode a str by itself: the checker then compares other bytes than were written."""
+    with pytest.raises(TypeError, match=said):
+        apply(lambda _record: answer, CLICK)

@@ -1,0 +1,54 @@
+"""`brew.testing`: what a user's test sees is what a run does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import brew
+from brew import testing
+
+
+def function(record: brew.Record) -> Any:
+    value = record.json()
+    if value == "wrong":
+        return value
+    if value == "drop":
+        return None
+    return [record.with_json(value), record.to("late")] if value == "two" else record
+
+
+def test_outputs_drops_and_rejects_are_told_apart() -> None:
+    given = [testing.record(value, key=str(n)) for n, value in enumerate(["one", "drop", "two", b"{"])]
+    result = testing.transform(function, given)
+    assert [one.json() for one in result.outputs] == ["one", "two", "two"]
+    assert {topic: len(records) for topic, records in result.by_topic.items()} == {"output": 2, "late": 1}
+    assert result.dropped == [given[1]]
+    assert [(one.record, one.reason) for one in result.rejected] == [(given[3], "not-json")]
+
+
+def test_an_answer_that_a_run_refuses_fails_the_test() -> None:
+    with pytest.raises(TypeError, match="it returned str"):
+        testing.transform(function, [testing.record("wrong")])
+    with pytest.raises(TypeError, match="goes to 'late'"):
+        testing.transform(function, [testing.record("two")], also_output=["other"])
+    assert testing.transform(function, [testing.record("two")], also_output=["late"]).outputs
+
+
+def test_a_record_takes_bytes_texts_and_objects() -> None:
+    made = testing.record({"a": 1}, key="k", headers={"h": "1", "none": None}, topic="t", offset=5)
+    assert made == brew.Record("t", 0, 5, b"k", b'{"a":1}', (("h", b"1"), ("none", None)), 0)
+    assert (testing.record(b"raw").value, testing.record().value) == (b"raw", None)
+
+
+def test_a_function_of_batches_is_called_as_a_run_calls_it() -> None:
+    """One batch in, one batch out."""
+
+    @brew.batches
+    def even(batch: Any) -> Any:
+        return batch.filter([number % 2 == 0 for number in range(batch.num_rows)])
+
+    result = testing.transform(even, [testing.record(n, offset=n) for n in range(4)])
+    assert [one.json() for one in result.outputs] == [0, 2]
+    assert [one.offset for one in result.dropped] == [1, 3]
