@@ -184,7 +184,7 @@ class SparkCluster:
 
     def _tree(self, name: str) -> list[Identity]:
         identity = self.state.processes.get(name)
-        process = identity and identity.process()
+        process = None if identity is None else identity.process()
         if identity is None or process is None:
             raise Refused(f"{_title(name)} does not run; `python -m sandbox spark status` tells what does")
         return [identity, *(Identity(one.pid, one.create_time()) for one in process.children(recursive=True))]

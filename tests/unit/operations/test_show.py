@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 
 import pytest
+from harness.xray_logs import batch, marker
 from rich.console import Console
-from xray_logs import batch, marker
 
 from brew.cluster import RawBatch
 from operations.show import RecordStates, _merged, content_document, lines

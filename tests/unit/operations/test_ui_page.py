@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 from harness.browser import Page
-from ui_views import (
+from harness.ui_views import (
     TAIL,
     PollResults,
     failed,

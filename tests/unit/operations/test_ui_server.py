@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from harness.browser import Page
 from harness.live import Stream, get, served
-from ui_views import NAMES, T0, moving, seen
+from harness.ui_views import NAMES, T0, moving, seen
 
 from brew.connection import Connection
 from brew.errors import UsageError

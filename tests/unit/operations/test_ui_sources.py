@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from harness.pages import ROOT
-from ui_views import running, status
-from xray_logs import T0, batch, marker
+from harness.ui_views import running, status
+from harness.xray_logs import T0, batch, marker
 
 from brew.cluster import RawBatch
 from brew.connection import Connection

@@ -15,8 +15,21 @@ from typing import Any
 
 import orjson
 import pytest
+from harness.ui_views import (
+    PollResults,
+    failed,
+    flow,
+    holder,
+    look,
+    moving,
+    running,
+    seen,
+    status,
+    statuses,
+    strip,
+    tails,
+)
 from rich.console import Console
-from ui_views import PollResults, failed, flow, holder, look, moving, running, seen, status, statuses, strip, tails
 
 from operations.ui import terminal
 from operations.ui.build import document

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from harness.programs import until
-from ui_views import (
+from harness.ui_views import (
     NAMES,
     T0,
     failed,

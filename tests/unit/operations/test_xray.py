@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from harness.browser import seen
+from harness.xray_logs import T0, batch, crashed_and_healed, marker, strip
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xray_logs import T0, batch, crashed_and_healed, marker, strip
 
 from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
 from brew.errors import UsageError

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from harness.lease_play import Cluster, Mine, Play, both, grants, heard
 from harness.waiting import until
-from test_direct_director import Cluster, Mine, Play, both, grants, heard
 
 from brew.driver import leases as directing
 from brew.driver.progress import RunProgress

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_direct_director import Play, both, grants
+from harness.lease_play import Play, both, grants
 
 from brew.driver.leases import Assignments
 from brew.driver.progress import ProgressView, RunProgress

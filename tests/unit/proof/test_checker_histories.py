@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from aftermaths import AFTERMATHS, Aftermath
-from histories import OUT, History, World, happened, plan
+from harness.aftermaths import AFTERMATHS, Aftermath
+from harness.histories import OUT, History, World, happened, plan
+from harness.mutations import PLANS, Plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mutations import PLANS, Plan
 
 from brew.cluster import RawBatch
 from brew.offsets import LogOffsets, SourcePosition

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from histories import OUT, History, World
-from reader_lines import read_line
-
 from brew.cluster import OffsetBatch, OffsetCommit
 from brew.journal import Entry, Run, Step
 from brew.offsets import LogOffsets, SourcePosition
+from harness.histories import OUT, History, World
+from harness.reader_lines import read_line
 from proof.findings import Name
 
 Aftermath = Callable[[World, History], None]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from histories import DEAD, OUT, Txn, World
-
 from brew.offsets import SourcePosition
+from harness.histories import DEAD, OUT, Txn, World
 from proof.findings import Name
 
 Plan = Callable[[World], None]

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from reader_lines import read_by
-
 from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
 from brew.journal import Entry, Phase, Step
 from brew.offsets import LogOffsets, SourcePosition
 from brew.records import DISCOUNTS, ERROR_REASON, tier_of_key
+from harness.reader_lines import read_by
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts, Record
 from proof.checking.journals import Acknowledged, check_fired, check_readers, check_secrets, check_stalls

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from xray_logs import T0, batch, marker
-
 from brew.cluster import CoordinatorTransaction, OpenTransaction
 from brew.observability import status as told
 from brew.offsets import Committed, LogOffsets, SourcePosition
+from harness.xray_logs import T0, batch, marker
 from operations.partition_state import PartitionSnapshot, Remaining
 from operations.ui.build import PollResults, ViewHistory, build_view
 from operations.ui.model import InputSnapshot, Names, OutputTail, PollResult, View

@@ -1,0 +1,202 @@
+"""The lease coordinator's surroundings, played: brokers, workers and their sessions."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Container
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from brew.connection import Connection
+from brew.driver import work_planner
+from brew.driver.leases import LeaseCoordinator
+from brew.driver.ownership import ALL_PARTITIONS
+from brew.driver.partitions import PartitionSurvey
+from brew.driver.progress import ProgressView, RunProgress
+from brew.driver.run_context import RunContext
+from brew.errors import KafkaFailure, Refused
+from brew.fault_injection import CrashInjector
+from brew.kafka.transaction import TransactionSettings
+from brew.offsets import Committed, LogOffsets
+from brew.outcome import Outcome, Status
+from brew.planner import PartitionFacts
+from brew.range_transaction import Targets
+from brew.readers.direct.messages import outcome_message, parse_grant, released_message
+from brew.readers.direct.server import ReceivedMessage, WorkerSession
+from brew.settings import PipelineSettings
+
+Message = dict[str, Any]
+
+
+class Cluster:
+    """Four partitions of 100 offsets, and what the group has committed of each."""
+
+    def __init__(self) -> None:
+        self.committed: dict[int, int | None] = dict.fromkeys(range(4), 0)
+        self.known: dict[int, int] = {}
+        self._may_start: set[int] = set()
+        self.stable = 100
+        self.complete = True
+        self.withheld: set[int] = set()
+        self.down: KafkaFailure | None = None
+        self.looks, self.closed = list[float](), False
+        self.blocked: object = ()
+        self.ours: Container[int] = ALL_PARTITIONS
+
+    def renew_clients(self) -> None: ...
+
+    def look(self, _mine: Callable[..., Any]) -> tuple[list[PartitionFacts], bool]:
+        self.looks.append(time.monotonic())
+        if self.down is not None:
+            raise self.down
+        log = LogOffsets(0, self.stable, 100)
+        found = {p: None if at is None else Committed(at, "") for p, at in self.committed.items()}
+        facts = [PartitionFacts("in", p, "id", at, log) for p, at in found.items() if p not in self.withheld]
+        return facts, self.complete
+
+    apply_outcome, _gap = PartitionSurvey.apply_outcome, lambda self, partition, *_: self.known.pop(partition, None)
+
+    def first_attempt(self, fact: PartitionFacts) -> bool:
+        return fact.committed is None
+
+    def targets(self, _fact: PartitionFacts) -> Targets:
+        return Targets("out", "dead", -1, -1)
+
+    def report_blocking_transactions(self, partitions: object) -> None:
+        self.blocked = partitions
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Line:
+    """The driver's end of a connection; the test reads what was said on it."""
+
+    def __init__(self) -> None:
+        self.heard: queue.Queue[Message] = queue.Queue()
+
+    def send(self, message: Message) -> bool:
+        self.heard.put(message)
+        return True
+
+
+class Crew:
+    """Two slots, on which nobody works but the test."""
+
+    def __init__(self) -> None:
+        self.server: Any = self
+        self.received: queue.Queue[ReceivedMessage] = queue.Queue()
+        self.closed = False
+        self.opened = 0
+        self.broken: Refused | None = None
+        self.most_slots, self.dismissed = 2, False
+
+    def slots(self) -> int:
+        return self.most_slots
+
+    def open(self, count: int) -> None:
+        self.opened = max(self.opened, count)
+
+    def check(self) -> None:
+        if self.broken is not None:
+            raise self.broken
+
+    def stop_restarts(self) -> None:
+        self.dismissed = True
+
+    def interrupt(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Mine:
+    """Claims of the driver under test; remembers which partitions it was told are idle."""
+
+    def __init__(self, *partitions: int) -> None:
+        self.partitions = set(partitions)
+        self.idle: dict[int, bool] = {}
+
+    def turn(self, idle: Callable[[int], bool]) -> Container[int]:
+        self.idle = {p: idle(p) for p in range(4)}
+        return frozenset(self.partitions)
+
+
+class Play:
+    """One director in a thread, and workers that say what the test has them say."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        cluster: Cluster | None = None,
+        *,
+        goals: dict[int, int] | None = None,
+        follow: bool = False,
+        ownership: Any = None,
+        **settings: Any,
+    ) -> None:
+        self.cluster, self.workers, self.stop = cluster or Cluster(), Crew(), threading.Event()
+        monkeypatch.setattr(work_planner, "PartitionSurvey", lambda _shared: self.cluster)
+        plain = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
+        given = replace(plain, **settings)
+        transaction = TransactionSettings(given.connection, given.group, 60.0)
+        ends = None if follow else goals or dict.fromkeys(range(4), 100)
+        self.shared = RunContext(
+            given,
+            {},
+            self.stop,
+            RunProgress(),
+            ProgressView(),
+            ends,
+            1_000_000,
+            transaction,
+            CrashInjector(given.crash),
+        )
+        self.shared.ownership = ownership or self.shared.ownership
+        self.errors: list[Exception] = []
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            LeaseCoordinator(self.shared, self.workers).run()
+        except Refused as error:
+            self.errors.append(error)
+
+    def worker(self, slot: int) -> WorkerSession:
+        connection: Any = Line()
+        session = WorkerSession(slot, connection)
+        self.says(session, {"hello": {}})
+        return session
+
+    def says(self, session: WorkerSession, message: Message | None) -> None:
+        self.workers.received.put(ReceivedMessage(session, message))
+
+    def finishes(self, session: WorkerSession, partition: int) -> None:
+        self.cluster.committed[partition] = 100
+        self.says(session, outcome_message(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100, 0, 0.1)))
+        self.says(session, released_message(partition, 100))
+
+    def ended(self) -> bool:
+        self.thread.join(10)
+        return not self.thread.is_alive()
+
+
+def heard(session: WorkerSession, name: str, seconds: float = 5.0) -> Message:
+    """The next message with this word in it."""
+    connection: Any = session.connection
+    while True:
+        message: Message = connection.heard.get(timeout=seconds)
+        if name in message:
+            return message
+
+
+def grants(session: WorkerSession, count: int) -> dict[int, Any]:
+    found = [parse_grant(heard(session, "grant")) for _ in range(count)]
+    return {one.partition: one for one in found if one is not None}
+
+
+def both(play: Play) -> tuple[WorkerSession, WorkerSession]:
+    return play.worker(0), play.worker(1)
