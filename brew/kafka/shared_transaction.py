@@ -119,7 +119,7 @@ class SharedTransaction:
                 group, {name: {p: (at, "") for p, at in ps.items()} for name, ps in offsets.items()}, left
             )
         self._send_offsets(self._settings.group, {self._topic: {0: (until, metadata)}}, left)
-        self._locator.standing.confirm(self._topic, 0, self._located, left)
+        self._locator.confirmation.confirm(self._topic, 0, self._located, left)
 
     def commit(self, deadline: Deadline) -> None:
         self._end(deadline.part(_END_S), committed=True)
@@ -186,7 +186,7 @@ class SharedTransaction:
         standing = self._locator.standing
 
         async def call(admin: Any) -> Any:
-            node = await admin._find_coordinator_id(key, kind)  # noqa: SLF001 - as `offset_fetch` does
+            node = await admin._find_coordinator_id(key, kind)  # noqa: SLF001 - as `group_requests` does
             return await admin._manager.send(request, node_id=node)  # noqa: SLF001 - as above
 
         def once() -> Any:

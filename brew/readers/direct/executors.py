@@ -97,7 +97,7 @@ class SparkWorkers:
 
 def import_worker(_rows: Iterable[int]) -> Iterator[int]:
     """Unpickling it makes a Python worker import what a lease worker needs, up to the end of its first transaction."""
-    import brew.kafka.offset_fetch  # noqa: F401, PLC0415 - 0.15 s, which a driver has no use for
+    import brew.kafka.group_requests  # noqa: F401, PLC0415 - 0.15 s, which a driver has no use for
 
     return iter(())
 
