@@ -36,7 +36,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], tuple[WarmSpark, l
     def keep(work: Work) -> tuple[WarmSpark, list[str], threading.Thread]:
         told: list[str] = []
         warmth = WarmSpark(settings, Compilers.FIRST, told.append)
-        monkeypatch.setattr(warmth, "_work_a_little", work)
+        monkeypatch.setattr(warmth, "_run_small_job", work)
         warmth.keep()
         thread = warmth._thread
         assert thread is not None
