@@ -68,23 +68,23 @@ def test_drop_fan_out_route_and_reject_come_out_exactly_once_and_are_proven(stag
     stage.create(3)
     clicks(stage, *KINDS * 20)
     here = stage.drain(*options(stage), "--max-records-per-transaction", "15")
-    totals = here.board.totals
+    totals = here.progress.totals
     assert (totals.enriched, totals.rejected, totals.dropped, totals.written) == (80, 20, 20, 120)
-    assert here.board.reasons == {"no-url": 20}
+    assert here.progress.reasons == {"no-url": 20}
     proven(stage, inputs=120, transformed=80, dropped=20, dead_letters=20, outputs=120)
     assert len(stage.records(also(stage))) == 20
     sources = Counter(str(SourcePosition.of(one.headers())) for one in stage.records(stage.names.output))
     assert (len(sources), set(sources.values())) == (100, {1})
 
     clicks(stage, *KINDS)
-    assert stage.drain(*options(stage)).board.totals.records == 6
+    assert stage.drain(*options(stage)).progress.totals.records == 6
     proven(stage, inputs=126)
 
 
 def test_a_function_of_batches_does_the_same(stage: Stage) -> None:
     stage.create(3)
     clicks(stage, *(PLAIN, DROP, FAN_OUT, NO_URL) * 25)
-    totals = stage.drain(*options(stage, IN_BATCHES)).board.totals
+    totals = stage.drain(*options(stage, IN_BATCHES)).progress.totals
     assert (totals.enriched, totals.rejected, totals.dropped, totals.written) == (50, 25, 25, 100)
     proven(stage, IN_BATCHES, inputs=100, transformed=50, dropped=25, dead_letters=25, outputs=100)
 
@@ -104,7 +104,7 @@ def test_an_exception_ends_the_run_by_its_record_and_nothing_of_the_range_is_vis
     assert stage.records(stage.names.output) == []
     stage.nothing_open()
 
-    totals = stage.drain(*options(stage, function), "--on-error", "dead-letter").board.totals
+    totals = stage.drain(*options(stage, function), "--on-error", "dead-letter").progress.totals
     assert (totals.enriched, totals.rejected) == (3, 1)
     (dead,) = stage.records(stage.names.dead_letter)
     told = dict(dead.headers() or ())
