@@ -220,8 +220,8 @@ def test_a_file_of_the_current_folder_runs_on_executors_that_have_no_such_file(
     clicks(stage, *KINDS * 5, partitions=2)
     shutil.copy(EXAMPLE, tmp_path / "my_clicks.py")
     line = [sys.executable, "-m", "pipeline", "run", *stage.options(), "--transform", "my_clicks:add_domain"]
-    line += ["--also-output", also(stage), "--master", "local-cluster[2,1,1024]"]
-    ran = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
+    line += ["--also-output", also(stage), "--master", "local-cluster[2,1,1024]", "--patience", "300"]
+    ran = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "20 enriched into 30, 5 rejected, 5 dropped" in ran.stdout
     proven(stage, inputs=30, transformed=20)

@@ -50,7 +50,7 @@ def run(broker: Broker, batch: Rows, transformation: FunctionTransformation, **m
     offered = OffsetRange("in", 2, 0, len(batch.offsets) + 1)
     kafka = more.pop("kafka", None) or FakeTransaction(broker)
     return transact_range(
-        [batch], offered, TARGETS, None, kafka, Deadline(5), transform=prepared.transform, first_time=True, **more
+        [batch], offered, TARGETS, None, kafka, Deadline(60), transform=prepared.transform, first_time=True, **more
     )
 
 
