@@ -162,7 +162,9 @@ def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRS
     """
     _check_jars(settings)
     _check_master(settings.master)
-    if settings.master.startswith("local"):
+    if python := settings.conf.get("spark.pyspark.python"):
+        os.environ["PYSPARK_PYTHON"] = python  # spark-submit reads the setting; in a driver without it nobody does
+    elif settings.master.startswith("local"):
         # Otherwise workers on this machine run the first `python3` of PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings, compilers).items()))
