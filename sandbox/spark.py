@@ -228,7 +228,7 @@ class SparkCluster:
             words += [f"{_DEPLOY}.worker.Worker", "--host", host, "--port", "0", "--webui-port", "0", *offer]
             words += ["--work-dir", str(self.directory / f"work-{name}"), self.url]
         # Executors take the first python3 of their worker's PATH, and nothing of what we import by PYTHONPATH.
-        path = f"{Path(self.state.python).parent}{os.pathsep}{os.environ['PATH']}"
+        path = os.pathsep.join([str(Path(self.state.python).parent), *os.get_exec_path()])
         variables = [f"SPARK_HOME={root}", f"SPARK_SCALA_VERSION={_SCALA}", f"PATH={path}"]
         self.log(name).write_bytes(b"")
         command = ["env", "-u", "PYTHONPATH", *variables, *words]
