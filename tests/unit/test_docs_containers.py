@@ -9,7 +9,7 @@ import re
 import pytest
 from harness.pages import ROOT
 
-RESULTS = {"containers": "docs/proof/containers.json"}
+RESULTS = {"containers": "docs/proof/containers.json", "cluster": "docs/proof/cluster.json"}
 PAGE = ROOT / "docs/guide/containers.md"
 
 
