@@ -194,6 +194,7 @@ cluster-up: setup ## Spark, a master and three workers            make cluster-u
 cluster-down: setup ## stop it; WIPE=1 removes its logs, too      make cluster-down WIPE=1
 	@exec $(PY) -m sandbox spark down $(call flag,--wipe,WIPE)
 test-cluster: setup ## Spark's own cluster and YARN, broken        make test-cluster
+	@$(PY) -m sandbox setup-yarn
 	@exec $(PY) -m pytest --results docs/proof/cluster.json $(or $(TESTS),tests/cluster)
 
 ## Release

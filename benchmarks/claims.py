@@ -74,7 +74,7 @@ def newcomer(connection: Connection, count: int) -> dict[str, float]:
         log.append(batch, Deadline(_PATIENCE_S))
     log.close()
 
-    reader = ClaimsLog(connection, topic, make=False)
+    reader = ClaimsLog(connection, topic, create=False)
     began = time.perf_counter()
     world = read_to_end(reader, Deadline(_PATIENCE_S))
     with_snapshot = time.perf_counter() - began
@@ -110,7 +110,7 @@ def take_overs(connection: Connection, interval_s: float, times: int) -> dict[st
             owner = stack.enter_context(keeper(number + 1))
             _until_all(owner)
             took.append(time.monotonic() - began)
-        log = ClaimsLog(connection, topic, make=False)
+        log = ClaimsLog(connection, topic, create=False)
         start, began = log.bounds(Deadline(_PATIENCE_S))[0][1], time.monotonic()
         while time.monotonic() - began < 2 * interval_s:
             owner.wait(interval_s)

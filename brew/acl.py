@@ -1,11 +1,11 @@
 """
-The least rights of each program, and which right is missing when a broker refuses; pure.
+The minimal ACLs of each program, and which ACL is missing when a broker refuses; pure.
 
-docs/SECURITY.md has the same rows, and a test reads both. Each was found by taking it away: ``seen`` is what the
-program then says (tests/integration/test_acls.py, `proof campaign --cells F36*`).
+docs/SECURITY.md has the same rows, and a test compares both. Each row was found by removing it: ``seen`` is what the
+program then reports (tests/integration/test_acls.py, `proof campaign --cells F36*`).
 
-Errors are text by the time people see them: they come from two client libraries and from Java, and travel from Spark's
-workers as JSON.
+Refusals are recognized in the text of errors: they come from two client libraries and from Java, and Spark's workers
+send them as JSON.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from brew import names
 from brew.cluster import OFFSETS_TOPIC
 
 SCAN_GROUP = "brew-scan"
-"""Under this name logs are read; nothing is committed, but librdkafka asks who coordinates it."""
+"""The group of readers of whole logs; nothing is committed, but librdkafka looks up its coordinator."""
 CLAIMS_GROUP = "brew-claims"
 """The same for claims topics."""
 
 
 class Purpose(enum.StrEnum):
-    """What needs more rights than `RIGHTS`; the words of docs/SECURITY.md."""
+    """Features that need more rights than `RIGHTS`; worded as in docs/SECURITY.md."""
 
     MAKE = "missing topics made by the run itself"
     PROFILES = "`TIERS=profiles`"
@@ -45,7 +45,7 @@ class Purpose(enum.StrEnum):
 
 
 class Kind(enum.StrEnum):
-    """What a right is about; Kafka's own words."""
+    """The type of a resource, as Kafka names it."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -54,7 +54,7 @@ class Kind(enum.StrEnum):
 
 
 class Operation(enum.StrEnum):
-    """What may be done; Kafka's own words. Read and Write bring Describe with them."""
+    """An operation, as Kafka names it. Read and Write imply Describe."""
 
     READ = "Read"
     WRITE = "Write"
@@ -66,10 +66,10 @@ class Operation(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Right:
     """
-    One row: ``name`` is what `Place` fills in; ``prefix`` says that it begins the names meant.
+    One ACL: ``name`` is filled in from `ResourceNames`; with ``prefix`` it is a prefix of resource names.
 
-    ``seen``: words of the message when it is missing; empty where nothing is missed but an answer. ``purpose``: what
-    needs it; None where every run of the program does.
+    ``seen``: a part of the error message when the ACL is missing; empty if only an answer is missing. ``purpose``: the
+    feature that needs it; None if every run of the program does.
     """
 
     user: str
@@ -81,16 +81,16 @@ class Right:
     prefix: bool = False
     purpose: Purpose | None = None
 
-    def at(self, place: ResourceNames) -> Right:
-        """The row with the place's own names."""
-        filled = self.name.format_map(place.fields())
+    def for_resources(self, resources: ResourceNames) -> Right:
+        """The row with the actual resource names."""
+        filled = self.name.format_map(resources.fields())
         return replace(self, name=filled)
 
     def command(self, principal: str) -> str:
-        """The words of Kafka's own tool that grant it."""
-        words = ["kafka-acls", "--add", "--allow-principal", principal, "--operation", self.operation.value]
-        words += ["--resource-pattern-type", "prefixed"] if self.prefix else []
-        return shlex.join([*words, f"--{self.kind.value}", *([] if self.kind is Kind.CLUSTER else [self.name])])
+        """The `kafka-acls` command that grants it."""
+        arguments = ["kafka-acls", "--add", "--allow-principal", principal, "--operation", self.operation.value]
+        arguments += ["--resource-pattern-type", "prefixed"] if self.prefix else []
+        return shlex.join([*arguments, f"--{self.kind.value}", *([] if self.kind is Kind.CLUSTER else [self.name])])
 
     def __str__(self) -> str:
         star = "*" if self.prefix else ""
@@ -99,7 +99,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class ResourceNames:
-    """The names that one pipeline and its readers use; ``downstream`` and ``upstream`` are what theirs begin with."""
+    """The resources of one pipeline and its readers; ``downstream`` and ``upstream`` are prefixes of names."""
 
     input: str = names.INPUT_TOPIC
     output: str = names.OUTPUT_TOPIC
@@ -163,7 +163,7 @@ RIGHTS = (
 """Every right, in the order of docs/SECURITY.md."""
 
 
-def _more(purpose: Purpose, user: str, *rows: tuple[Kind, str, str, str]) -> Iterator[Right]:
+def _extra(purpose: Purpose, user: str, *rows: tuple[Kind, str, str, str]) -> Iterator[Right]:
     """Rows of (kind, name, operations with commas, why); a star behind the name makes it a prefix."""
     for kind, name, operations, why in rows:
         for operation in operations.split(","):
@@ -188,23 +188,23 @@ COMMITS_READ = Right(
 )
 
 EXTRA_RIGHTS = (
-    *_more(
+    *_extra(
         Purpose.MAKE,
         _PIPELINE,
         (Kind.TOPIC, "{output}", "Create", "makes it"),
         (Kind.TOPIC, "{dead_letter}", "Create", "makes it"),
         (Kind.TOPIC, "{input}", "DescribeConfigs", "with room for what the input takes"),
     ),
-    *_more(
+    *_extra(
         Purpose.PROFILES,
         _PIPELINE,
         (Kind.TOPIC, "{profiles}", "Read", "reads the profiles"),
         (Kind.TOPIC, "{profiles}", "DescribeConfigs", "whether old ones are kept"),
     ),
-    *_more(Purpose.SHARE, _PIPELINE, *_CLAIMS),
-    *_more(Purpose.OWNERSHIP, _DOWNSTREAM, *_CLAIMS),
-    *_more(Purpose.OTHER_GROUP, _DOWNSTREAM, (Kind.GROUP, SCAN_GROUP, "Describe", "looks at whole logs; no commits")),
-    *_more(
+    *_extra(Purpose.SHARE, _PIPELINE, *_CLAIMS),
+    *_extra(Purpose.OWNERSHIP, _DOWNSTREAM, *_CLAIMS),
+    *_extra(Purpose.OTHER_GROUP, _DOWNSTREAM, (Kind.GROUP, SCAN_GROUP, "Describe", "looks at whole logs; no commits")),
+    *_extra(
         Purpose.TOTALS,
         _DOWNSTREAM,
         (Kind.TOPIC, "{totals}", "Read,Write", "results, and their comparison"),
@@ -213,24 +213,24 @@ EXTRA_RIGHTS = (
         (Kind.TOPIC, "{downstream}*", "Create", _MADE),
         (Kind.TRANSACTIONAL_ID, "{downstream}*", "Write", "one transaction per range"),
     ),
-    *_more(
+    *_extra(
         Purpose.CALL,
         _DOWNSTREAM,
         (Kind.TOPIC, "{dead_letter}", "Write", "writes what nobody takes"),
         (Kind.TOPIC, "{dead_letter}", "Create", _MADE),
         (Kind.TOPIC, "{output}", "DescribeConfigs", "how large a record may be"),
     ),
-    *_more(Purpose.RECEIVE, _DOWNSTREAM, (Kind.TOPIC, "{output}", "DescribeConfigs", "how long ids have to be kept")),
-    *_more(
+    *_extra(Purpose.RECEIVE, _DOWNSTREAM, (Kind.TOPIC, "{output}", "DescribeConfigs", "how long ids have to be kept")),
+    *_extra(
         Purpose.UPSTREAM,
         _PIPELINE,
         (Kind.TRANSACTIONAL_ID, "{upstream}*", "Describe", "its id; without it an open transaction has a number only"),
     ),
     COMMITS_READ,
-    *_more(Purpose.NAMES, _OPERATOR, (Kind.TRANSACTIONAL_ID, "{group}:*", "Describe", "its id, age and time-out")),
-    *_more(Purpose.OFFSETS, _OPERATOR, (Kind.TOPIC, OFFSETS_TOPIC, "Read", "each commit of the group")),
-    *_more(Purpose.ABORT, _OPERATOR, (Kind.TRANSACTIONAL_ID, "{group}:*", "Write", "fences the id")),
-    *_more(
+    *_extra(Purpose.NAMES, _OPERATOR, (Kind.TRANSACTIONAL_ID, "{group}:*", "Describe", "its id, age and time-out")),
+    *_extra(Purpose.OFFSETS, _OPERATOR, (Kind.TOPIC, OFFSETS_TOPIC, "Read", "each commit of the group")),
+    *_extra(Purpose.ABORT, _OPERATOR, (Kind.TRANSACTIONAL_ID, "{group}:*", "Write", "fences the id")),
+    *_extra(
         Purpose.REPLAY,
         _OPERATOR,
         (Kind.TOPIC, "{input}", "Write,DescribeConfigs", "records are written back, if they fit"),
@@ -240,32 +240,34 @@ EXTRA_RIGHTS = (
         (Kind.TRANSACTIONAL_ID, "{group}.dlq-replay:*", "Write", "one transaction per letter"),
     ),
 )
-"""What `Purpose` needs on top."""
+"""The rights that each `Purpose` needs in addition."""
 
 USERS = tuple(dict.fromkeys(right.user for right in RIGHTS))
 
 
-def rights_of(user: str, place: ResourceNames | None = None) -> list[Right]:
-    """The rights of one user at ``place``; with the names that programs have by themselves where none is given."""
-    return [right.at(place or ResourceNames()) for right in RIGHTS if right.user == user]
+def rights_of(user: str, resources: ResourceNames | None = None) -> list[Right]:
+    """The rights of one user; for the default resource names if ``resources`` is None."""
+    return [right.for_resources(resources or ResourceNames()) for right in RIGHTS if right.user == user]
 
 
-def extra_rights(user: str, purposes: Iterable[Purpose], place: ResourceNames | None = None) -> list[Right]:
-    """What one user needs on top for ``purposes``."""
+def extra_rights(user: str, purposes: Iterable[Purpose], resources: ResourceNames | None = None) -> list[Right]:
+    """The rights that one user needs in addition for ``purposes``."""
     wanted = frozenset(purposes)
     return [
-        right.at(place or ResourceNames()) for right in EXTRA_RIGHTS if right.user == user and right.purpose in wanted
+        right.for_resources(resources or ResourceNames())
+        for right in EXTRA_RIGHTS
+        if right.user == user and right.purpose in wanted
     ]
 
 
 def _rows(rights: Iterable[Right]) -> Iterator[str]:
     for right in rights:
-        seen = f"`{right.seen}`" if right.seen else "-"
-        yield f"| `{right.user}` | {_resource(right)} | {right.operation} | {right.why} | {seen} |"
+        error = f"`{right.seen}`" if right.seen else "-"
+        yield f"| `{right.user}` | {_resource(right)} | {right.operation} | {right.why} | {error} |"
 
 
 def _resource(right: Right) -> str:
-    name = re.sub(r"\{(\w+)\}", lambda found: f"<{found[1].replace('_', '-')}>", right.name)
+    name = re.sub(r"\{(\w+)\}", lambda match: f"<{match[1].replace('_', '-')}>", right.name)
     return f"{right.kind} `{name}{'*' if right.prefix else ''}`"
 
 
@@ -275,19 +277,21 @@ def rights_table() -> str:
 
 
 def extra_rights_table() -> str:
-    """The rows of `EXTRA_RIGHTS` as docs/SECURITY.md has them, those of one name together."""
-    found: dict[tuple[Purpose | None, str, str, str], list[str]] = {}
+    """The rows of `EXTRA_RIGHTS` as docs/SECURITY.md has them: one row for all operations on a resource."""
+    operations_of: dict[tuple[Purpose | None, str, str, str], list[str]] = {}
     for right in EXTRA_RIGHTS:
-        found.setdefault((right.purpose, right.user, _resource(right), right.why), []).append(right.operation)
-    rows = ((purpose, user, what, ", ".join(each), why) for (purpose, user, what, why), each in found.items())
-    return "\n".join(f"| {purpose} | `{user}` | {what} | {told} | {why} |" for purpose, user, what, told, why in rows)
+        operations_of.setdefault((right.purpose, right.user, _resource(right), right.why), []).append(right.operation)
+    return "\n".join(
+        f"| {purpose} | `{user}` | {resource} | {', '.join(operations)} | {why} |"
+        for (purpose, user, resource, why), operations in operations_of.items()
+    )
 
 
 _TOPIC = re.compile(r"\bTOPIC_AUTHORIZATION_FAILED|\bTopicAuthorization|Not authorized to access topics")
 _GROUP = re.compile(r"GROUP_AUTHORIZATION_FAILED|GroupAuthorization")
 _TRANSACTION = re.compile(r"TRANSACTIONAL_ID_AUTHORIZATION_FAILED|TransactionalIdAuthorization")
 _CLUSTER = re.compile(r"CLUSTER_AUTHORIZATION_FAILED|ClusterAuthorization")
-# Who may write to some topic needs no IdempotentWrite (KIP-679): without any, this is the first no.
+# A client that may write to any topic needs no IdempotentWrite (KIP-679); one that may not gets this error first.
 _NO_WRITE = re.compile(r"idempotence PID\b.*CLUSTER_AUTHORIZATION_FAILED")
 _LOGIN = re.compile(r"_AUTHENTICATION\b|SaslAuthenticationException|SASL authentication error|SaslAuthenticationFailed")
 _TLS = re.compile(r"\b_SSL\b|SslAuthenticationException|SSL handshake failed|CERTIFICATE_VERIFY_FAILED")
@@ -302,12 +306,12 @@ _AS = re.compile(r"\bas ([\w.-]*[\w-]): ")
 # As `brew.preflight.checks` says it.
 _PREFLIGHT = re.compile(r"this principal on (topic|group) (\S+) \(kafka-acls\.sh\)\): ([A-Z_, ]+) is not granted")
 WRITTEN = "written"
-"""What the roles of topics begin with that a command writes and does not read, as `advice` is told names."""
-_OPERATIONS = {one.replace("Configs", "_Configs").upper(): one for one in Operation}
+"""Prefix of the roles of topics that a command writes and does not read, in the ``names`` of `advice`."""
+_OPERATION_NAMES = {one.replace("Configs", "_Configs").upper(): one for one in Operation}
 
 
 class Denial(enum.StrEnum):
-    """Which no it is."""
+    """The kind of a refusal."""
 
     LOGIN = "login"
     TLS = "tls"
@@ -315,8 +319,8 @@ class Denial(enum.StrEnum):
 
 
 def denial_in(text: str) -> Denial | None:
-    """What kind of refusal an error's words tell of; None for all other errors."""
-    if any(one.search(text) for one in (_TOPIC, _GROUP, _TRANSACTION, _CLUSTER, _PREFLIGHT)):
+    """The kind of refusal that an error's text reports; None for all other errors."""
+    if any(pattern.search(text) for pattern in (_TOPIC, _GROUP, _TRANSACTION, _CLUSTER, _PREFLIGHT)):
         return Denial.RIGHT
     if _LOGIN.search(text):
         return Denial.LOGIN
@@ -324,66 +328,68 @@ def denial_in(text: str) -> Denial | None:
 
 
 def advice(
-    text: str, user: str, names: Mapping[str, str], source: str | None, *, looks_only: bool = False
+    text: str, user: str, names: Mapping[str, str], source: str | None, *, read_only: bool = False
 ) -> str | None:
     """
-    What to do about a refusal, as one clause; None where there was none.
+    What to do about a refusal, as one clause; None if ``text`` reports none.
 
     ``names`` are a program's own: topics by their roles (`input`, `output`, ..., see `WRITTEN`) and `group`.
-    ``source`` is the file of `--client-config`. ``looks_only``: the program never moves a position.
+    ``source`` is the file of `--client-config`. ``read_only``: the program never moves a position.
     """
     kind, file = denial_in(text), source or "the file of --client-config (there is none)"
     if kind is None:
         return None
     if kind is Denial.LOGIN:
-        return f"the brokers do not take {user} with this password; look at sasl.* in {file}"
+        return f"the brokers do not accept {user} with this password; check sasl.* in {file}"
     if kind is Denial.TLS:
         return (
-            f"no trust between this client and a broker; look at ssl.* in {file}: who signed the broker's certificate, "
-            "whether one has expired, and whether the broker's name is in it"
+            f"this client and a broker do not trust each other; check ssl.* in {file}: who signed the broker's "
+            "certificate, whether a certificate has expired, and whether it has the broker's name"
         )
     principal = user if user.startswith("User:") else "User:NAME"
-    told = " and ".join(f"{one}: `{one.command(principal)}`" for one in _missing(text, names, looks_only=looks_only))
-    return f"{user} lacks {told or 'a right'}; docs/SECURITY.md has all that are needed"
+    missing = " and ".join(
+        f"{right}: `{right.command(principal)}`" for right in _missing(text, names, read_only=read_only)
+    )
+    return f"{user} lacks {missing or 'a right'}; docs/SECURITY.md lists all that are needed"
 
 
-def _missing(text: str, names: Mapping[str, str], *, looks_only: bool) -> list[Right]:
-    """The rights that the words speak of, as far as they tell."""
+def _missing(text: str, names: Mapping[str, str], *, read_only: bool) -> list[Right]:
+    """The missing rights, as far as the error's text names them."""
     group = names.get("group", "")
-    if _TRANSACTION.search(text) and (found := _FENCE.search(text)) is not None:
-        return [Right("", Kind.TRANSACTIONAL_ID, found[1], Operation.WRITE, "")]
+    if _TRANSACTION.search(text) and (match := _FENCE.search(text)) is not None:
+        return [Right("", Kind.TRANSACTIONAL_ID, match[1], Operation.WRITE, "")]
     if _TRANSACTION.search(text):
         return [Right("", Kind.TRANSACTIONAL_ID, f"{group}:", Operation.WRITE, "", prefix=True)]
-    if found := _PREFLIGHT.search(text):
-        kind, name = Kind(found[1]), found[2]
-        return [Right("", kind, name, _OPERATIONS[one.strip()], "") for one in found[3].split(",")]
+    if match := _PREFLIGHT.search(text):
+        kind, name = Kind(match[1]), match[2]
+        return [Right("", kind, name, _OPERATION_NAMES[one.strip()], "") for one in match[3].split(",")]
     if _GROUP.search(text) and "scan of" in text:
         return [Right("", Kind.GROUP, SCAN_GROUP, Operation.DESCRIBE, "")]
     if _GROUP.search(text):
-        if (found := _AS.search(text)) is not None and found[1] != group:
-            group, looks_only = found[1], True  # the group of a reader that commits nothing
-        return [Right("", Kind.GROUP, group, Operation.DESCRIBE if looks_only else Operation.READ, "")] if group else []
+        if (match := _AS.search(text)) is not None and match[1] != group:
+            group, read_only = match[1], True  # a reader's group, which commits nothing
+        return [Right("", Kind.GROUP, group, Operation.DESCRIBE if read_only else Operation.READ, "")] if group else []
     if not _TOPIC.search(text) and not _NO_WRITE.search(text):
         return [Right("", Kind.CLUSTER, "kafka-cluster", Operation.CREATE, "")]
-    if found := _NO_TOPIC.search(text):
-        return [Right("", Kind.TOPIC, found[1], Operation.CREATE, "")]
+    if match := _NO_TOPIC.search(text):
+        return [Right("", Kind.TOPIC, match[1], Operation.CREATE, "")]
     return [Right("", Kind.TOPIC, name, operation, "") for name, operation in _topics(text, names)]
 
 
 def _topics(text: str, names: Mapping[str, str]) -> list[tuple[str, Operation]]:
-    """The topics that the words speak of, and what is missing there; what a command writes, where they name none."""
-    if found := _REFUSED.search(text):
-        return [(name, Operation.WRITE) for name in found[1].split(", ")]
+    """The topics that the text names, with the missing operation; if it names none, the topics that are written."""
+    if match := _REFUSED.search(text):
+        return [(name, Operation.WRITE) for name in match[1].split(", ")]
     topics = {role: name for role, name in names.items() if role != "group"}
     written = {name for role, name in topics.items() if role.startswith(WRITTEN)}
     named = {name for name in topics.values() if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", text)}
-    if not named and (found := _CONFIG.search(text) or _OTHER.search(text)):
-        named = {found[1]}  # no option names it, such as the marks beside dead letters
+    if not named and (match := _CONFIG.search(text) or _OTHER.search(text)):
+        named = {match[1]}  # no option names it, as the replay log of dead letters
     if _CONFIG.search(text):
         return [(name, Operation.DESCRIBE_CONFIGS) for name in sorted(named or set(topics.values()))]
     if not _WRITES.search(text):
-        told = sorted(named) or list(dict.fromkeys(topics.values()))
-        meant = set() if _READS.search(text) else written
-        return [(one, Operation.WRITE if one in meant else Operation.READ) for one in told]
-    ours = written or {name for role, name in topics.items() if role.startswith(("output", "also", "dead_letter"))}
-    return [(name, Operation.WRITE) for name in sorted(named or ours or set(topics.values()))]
+        readable = sorted(named) or list(dict.fromkeys(topics.values()))
+        to_write = set() if _READS.search(text) else written
+        return [(topic, Operation.WRITE if topic in to_write else Operation.READ) for topic in readable]
+    outputs = written or {name for role, name in topics.items() if role.startswith(("output", "also", "dead_letter"))}
+    return [(name, Operation.WRITE) for name in sorted(named or outputs or set(topics.values()))]

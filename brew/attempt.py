@@ -1,4 +1,4 @@
-"""One attempt at one range: a transaction with its reader's rows, whatever becomes of it; free of Spark."""
+"""One attempt to transact one range, with timings, trace links and a journal; its result is always an `Outcome`."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from brew.range_transaction import (
 )
 from brew.transaction import Transaction
 from brew.transformation import Prepared, Transformation
-from brew.watchdog import PATIENCE, watched
+from brew.watchdog import MAX_TIMEOUTS, watched
 
 MAX_LINKS = 32
-"""Distinct ones of one transaction, the first; a span with a link for each of 250,000 records would help nobody."""
+"""The maximum of distinct links of one transaction; a span with a link for each of 250,000 records is of no use."""
 _HEADER = "traceparent"
-_FORM = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class TraceLinks:
-    """``found`` in the order of the records; nothing more is looked at once it is full."""
+    """The distinct `traceparent` headers of the first records in ``found``, in order, at most `MAX_LINKS`."""
 
     def __init__(self) -> None:
         self.found: dict[str, None] = {}
 
-    def heard(self, batches: Iterable[Rows]) -> Iterator[Rows]:
-        """The same batches; what each belongs to is noted before it goes on."""
+    def collecting(self, batches: Iterable[Rows]) -> Iterator[Rows]:
+        """The same batches; collects the headers of each before it is passed on."""
         for rows in batches:
             self._note(rows.headers)
             yield rows
@@ -56,7 +56,7 @@ class TraceLinks:
             if len(self.found) >= MAX_LINKS:
                 return
             for name, value in headers or ():
-                if name == _HEADER and value is not None and (form := _FORM.match(value)):
+                if name == _HEADER and value is not None and (form := _TRACEPARENT.match(value)):
                     self.found.setdefault(form[0].decode())
 
 
@@ -72,7 +72,7 @@ FENCE, LOCATE, BEGIN, PRODUCE, SEND_OFFSETS, COMMIT, ABORT = (
 
 
 class TimedTransaction:
-    """The kernel's port; ``steps`` is step -> seconds in the order of the steps, the one that failed last."""
+    """Times a transaction; ``steps`` is step -> seconds in the order of the steps, a failed step last."""
 
     def __init__(self, kafka: Transaction, clock: Callable[[], float] = time.perf_counter) -> None:
         self._kafka, self._clock = kafka, clock
@@ -142,18 +142,20 @@ class TimedTransaction:
 def journaled(kafka: Transaction, folder: str | None, offered: OffsetRange, group: str) -> Transaction:
     """``kafka`` itself, or the same with a journal in ``folder``."""
     return (
-        kafka if folder is None else _JournaledTransaction(kafka, _journal(folder, os.getpid()), _place(offered, group))
+        kafka
+        if folder is None
+        else _JournaledTransaction(kafka, _journal(folder, os.getpid()), _range_fields(offered, group))
     )
 
 
 def journal_outcome(folder: str | None, offered: OffsetRange, group: str, outcome: Outcome) -> None:
-    """Close an attempt's lines with what became of it."""
+    """Write an attempt's outcome to its journal."""
     if folder is not None:
-        said = {"status": outcome.status, "position": outcome.position, "detail": outcome.detail}
+        result = {"status": outcome.status, "position": outcome.position, "detail": outcome.detail}
         fields = {
-            **_place(offered, group),
+            **_range_fields(offered, group),
             "until": outcome.until,
-            **said,
+            **result,
             "enriched": outcome.enriched,
             "rejected": outcome.rejected,
         }
@@ -162,11 +164,11 @@ def journal_outcome(folder: str | None, offered: OffsetRange, group: str, outcom
 
 @functools.cache
 def _journal(folder: str, _pid: int) -> Journal:
-    """The journal of one process; Spark forks its workers, so the process is part of the key."""
+    """The journal of one process; the pid is part of the key because Spark forks its workers."""
     return Journal(Path(folder), "writer")
 
 
-def _place(offered: OffsetRange, group: str) -> dict[str, Any]:
+def _range_fields(offered: OffsetRange, group: str) -> dict[str, Any]:
     return {
         "topic": offered.topic,
         "partition": offered.partition,
@@ -178,22 +180,22 @@ def _place(offered: OffsetRange, group: str) -> dict[str, Any]:
 
 
 class _JournaledTransaction:
-    """The kernel's port, every step announced and answered; `produce` goes by unseen, its flush tells."""
+    """Journals a transaction: every step before it begins and after it ended; `produce` by its flush only."""
 
-    def __init__(self, kafka: Transaction, journal: Journal, place: dict[str, Any]) -> None:
-        self._kafka, self._journal, self._place = kafka, journal, place
+    def __init__(self, kafka: Transaction, journal: Journal, range_fields: dict[str, Any]) -> None:
+        self._kafka, self._journal, self._range_fields = kafka, journal, range_fields
         self.produce: Callable[..., None] = kafka.produce
 
     @contextmanager
     def _step(self, step: Step, **fields: Any) -> Iterator[dict[str, Any]]:
-        self._journal.write(step, Phase.INTENT, **self._place, **fields)
+        self._journal.write(step, Phase.INTENT, **self._range_fields, **fields)
         try:
             yield fields
         except BrewError as error:
             detail = f"{type(error).__name__}: {error}"
-            self._journal.write(step, Phase.FAILED, **self._place, **fields, detail=detail)
+            self._journal.write(step, Phase.FAILED, **self._range_fields, **fields, detail=detail)
             raise
-        self._journal.write(step, Phase.DONE, **self._place, **fields)
+        self._journal.write(step, Phase.DONE, **self._range_fields, **fields)
 
     def mapped(self, step: str) -> AbstractContextManager[None]:
         return self._kafka.mapped(step)
@@ -204,9 +206,9 @@ class _JournaledTransaction:
 
     def locate(self, deadline: Deadline) -> Committed | None:
         with self._step(Step.LOCATE) as fields:
-            found = self._kafka.locate(deadline)
-            fields["position"] = -1 if found is None else found.offset
-        return found
+            committed = self._kafka.locate(deadline)
+            fields["position"] = -1 if committed is None else committed.offset
+        return committed
 
     def begin(self) -> None:
         with self._step(Step.BEGIN):
@@ -223,7 +225,7 @@ class _JournaledTransaction:
             self._kafka.flush(deadline)
 
     def send_offsets(self, until: int, metadata: str, deadline: Deadline) -> None:
-        self._place["until"] = until  # a range that was read on while it was written ends here
+        self._range_fields["until"] = until  # the end of a range that was read while it was written
         with self._step(Step.SEND_OFFSETS, offset=until):
             self._kafka.send_offsets(until, metadata, deadline)
 
@@ -260,9 +262,9 @@ class AttemptSpec:
 @dataclass(frozen=True)
 class Job:
     """
-    All that the tasks of one cycle need; travels to the executors, so it holds values only.
+    Everything that the tasks of one cycle need; serialized to the executors, so it holds values only.
 
-    ``traced``: spans are made, so outcomes tell which traces the records belong to.
+    ``traced``: spans are exported, so outcomes carry the trace links of their records.
     """
 
     offers: Mapping[int, AttemptSpec]
@@ -279,16 +281,16 @@ def attempt(offer: AttemptSpec, batches: Iterable[Rows], job: Job) -> Outcome:
         transaction = job.transaction
         prepared = job.transformation.ready(transaction.connection, transaction.group, transaction.timeout_s)
     except TransformFailed as error:
-        return _not_begun(job, offered, str(error), Status.TRANSFORM_FAILED)
+        return _failed_before_start(job, offered, str(error), Status.TRANSFORM_FAILED)
     except BrewError as error:
-        return _not_begun(job, offered, f"{type(error).__name__}: {error}")
+        return _failed_before_start(job, offered, f"{type(error).__name__}: {error}")
     except Exception:  # noqa: BLE001 - as below
-        return _not_begun(job, offered, traceback.format_exc(limit=-4))
-    with watched(str(offered), PATIENCE * job.transaction.timeout_s):
+        return _failed_before_start(job, offered, traceback.format_exc(limit=-4))
+    with watched(str(offered), MAX_TIMEOUTS * job.transaction.timeout_s):
         return _attempt(offer, batches, job, prepared)
 
 
-def _not_begun(job: Job, offered: OffsetRange, detail: str, status: Status = Status.FAILED) -> Outcome:
+def _failed_before_start(job: Job, offered: OffsetRange, detail: str, status: Status = Status.FAILED) -> Outcome:
     outcome = Outcome(offered.partition, offered.start, offered.until, status, detail=detail)
     journal_outcome(job.journal, offered, job.transaction.group, outcome)
     return outcome
@@ -313,7 +315,7 @@ def _attempt(
     kafka = timed = None
     traces = TraceLinks()
     if job.traced:
-        batches = traces.heard(batches)
+        batches = traces.collecting(batches)
     try:
         kafka = KafkaTransaction(job.transaction, offered.topic, offered.partition)
         timed = TimedTransaction(journaled(kafka, job.journal, offered, job.transaction.group))

@@ -224,8 +224,8 @@ def client_config_option(command: _F) -> _F:
         except BrewError as error:
             context = click.get_current_context(silent=True)
             given_names = _asks_for(context) if context else {}
-            looks_only = context is not None and _is_read_only(context)
-            told = advice(str(error), connection("").user, given_names, client_config().source, looks_only=looks_only)
+            read_only = context is not None and _is_read_only(context)
+            told = advice(str(error), connection("").user, given_names, client_config().source, read_only=read_only)
             if told is None:
                 raise
             raise Denied(f"{error}; {told}") from error

@@ -1,4 +1,4 @@
-"""A cluster, its transactions and its record batches as values."""
+"""Values that describe a cluster, its transactions and its record batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The brokers did not answer that question; ``reason`` in their words."""
+    """The brokers did not answer this request; ``reason`` is their error."""
 
     reason: str
 
@@ -18,9 +18,9 @@ class Unknown:
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
     """
-    One topic: the least of its partitions' replicas, and of those in sync now.
+    One topic: the minimum over its partitions of the replicas, and of the replicas in sync.
 
-    ``operations``: what this client may do there, in Kafka's words (`READ`); None where the brokers do not tell.
+    ``operations``: this client's authorized operations by Kafka's names (`READ`); None if the brokers do not say.
     """
 
     name: str
@@ -32,17 +32,17 @@ class TopicFacts:
     operations: frozenset[str] | None = None
 
     def number(self, setting: str) -> int | None:
-        """A numeric setting; None where it is not told."""
+        """A numeric setting; None if it is unknown."""
         return _number(self.config, setting)
 
     def text(self, setting: str) -> str | None:
-        """A setting as text; None where it is not told."""
+        """A setting as text; None if it is unknown."""
         return None if isinstance(self.config, Unknown) else self.config.get(setting)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """A consumer group: its state in the broker's words, and `client-id@host` of each member."""
+    """A consumer group: its state as the broker names it, and `client-id@host` of each member."""
 
     state: str
     members: tuple[str, ...]
@@ -52,9 +52,9 @@ class GroupFacts:
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
     """
-    ``topics``: None where there is no topic of that name.
+    ``topics``: None for a topic that does not exist.
 
-    ``config``: broker id -> its settings, of all brokers that told.
+    ``config``: broker id -> its settings, of all brokers that answered.
     """
 
     brokers: int | Unknown
@@ -63,19 +63,19 @@ class ClusterFacts:
     topics: Mapping[str, TopicFacts | Unknown | None] = field(default_factory=dict)
 
     def number(self, setting: str) -> int | None:
-        """The least that a broker has of a numeric setting; None where it is not told."""
-        told = () if isinstance(self.config, Unknown) else self.config.values()
-        return min((number for one in told if (number := _number(one, setting)) is not None), default=None)
+        """The minimum of a numeric setting over all brokers; None if it is unknown."""
+        configs = () if isinstance(self.config, Unknown) else self.config.values()
+        return min((number for config in configs if (number := _number(config, setting)) is not None), default=None)
 
     def texts(self, setting: str) -> frozenset[str]:
-        """What the brokers have of a setting; empty where it is not told."""
-        told = () if isinstance(self.config, Unknown) else self.config.values()
-        return frozenset(one[setting] for one in told if setting in one)
+        """The distinct values of a setting over all brokers; empty if it is unknown."""
+        configs = () if isinstance(self.config, Unknown) else self.config.values()
+        return frozenset(config[setting] for config in configs if setting in config)
 
     def number_of(self, topic: str, setting: str) -> int | None:
-        """A topic's numeric setting; None where it, or the topic, is not told."""
-        found = self.topics.get(topic)
-        return found.number(setting) if isinstance(found, TopicFacts) else None
+        """A topic's numeric setting; None if it, or the topic, is unknown."""
+        facts = self.topics.get(topic)
+        return facts.number(setting) if isinstance(facts, TopicFacts) else None
 
 
 def _number(config: Mapping[str, str] | Unknown, setting: str) -> int | None:
@@ -94,7 +94,7 @@ ONGOING = "Ongoing"
 @dataclass(frozen=True, slots=True, order=True)
 class PartitionTransaction:
     """
-    A transaction that a partition's leader holds open.
+    An open transaction in a partition, as its leader reports it.
 
     ``last_ms`` is its last record's timestamp, ``coordinator_epoch`` that of the last marker (-1: there was none).
     """
@@ -114,7 +114,7 @@ class PartitionTransaction:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTransaction:
-    """A transactional id as its coordinator knows it (KIP-664); ``began_ms`` is None while nothing is open."""
+    """A transactional id as its coordinator reports it (KIP-664); ``began_ms`` is None without an open transaction."""
 
     transactional_id: str
     state: str
@@ -129,13 +129,13 @@ class CoordinatorTransaction:
         return self.state == ONGOING or self.state in ENDING
 
     def age_s(self, now_ms: int) -> float | None:
-        """How long it has been open, by this machine's clock."""
+        """The age of its open transaction, by this machine's clock."""
         return None if self.began_ms is None else max(0.0, (now_ms - self.began_ms) / 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBounds:
-    """A partition whose readers wait: last stable offset and end; equal when nobody waits."""
+    """A partition's last stable offset and end; a transaction holds back readers while they differ."""
 
     last_stable: int
     end: int
@@ -160,14 +160,14 @@ class OpenTransaction:
     age_s: float | None
 
     def __str__(self) -> str:
-        who = f"{self.transactional_id!r}" if self.transactional_id else "an unknown transactional id"
+        owner = f"{self.transactional_id!r}" if self.transactional_id else "an unknown transactional id"
         age = f", open for {self.age_s:.0f} s" if self.age_s is not None else ""
-        return f"partition {self.partition} from offset {self.first_offset}: {who} (producer {self.producer_id}{age})"
+        return f"partition {self.partition} from offset {self.first_offset}: {owner} (producer {self.producer_id}{age})"
 
 
 @dataclass(frozen=True, slots=True)
 class RawBatch:
-    """What the header of one record batch says; ``marker`` is `commit` or `abort` where a transaction ends."""
+    """The header of one record batch; ``marker`` is `commit` or `abort` for the marker that ends a transaction."""
 
     base_offset: int
     last_offset: int
@@ -183,7 +183,7 @@ class RawBatch:
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommit:
-    """A group's commit for one partition of the topic asked about; ``until`` is None where it was deleted."""
+    """A group's committed offset ``until`` for one partition of the requested topic; None if it was deleted."""
 
     partition: int
     until: int | None
@@ -191,7 +191,7 @@ class OffsetCommit:
 
 @dataclass(frozen=True, slots=True)
 class OffsetBatch:
-    """A batch of Kafka's offset log with the commits of the group and topic asked about."""
+    """A batch of `__consumer_offsets` with the commits of the requested group and topic."""
 
     raw: RawBatch
     commits: tuple[OffsetCommit, ...] = ()

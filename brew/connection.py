@@ -1,11 +1,9 @@
 """
-Where a cluster is and how clients log in.
+The connection to a cluster: bootstrap servers, the allowed client settings, the same for Java, and masked secrets.
 
-The settings a client may have, the same in Java's words, and secrets that print as `***`.
-
-The file is librdkafka's: `name=value` lines, `#` or `!` begins a comment, and blanks around name and value do not
-count. Nothing else is special in a value: no escapes, no continued lines. Only what is on the list is let through
-(librdkafka's CONFIGURATION.md has settings that load code, that print passwords, and that undo the promise).
+The configuration file has librdkafka's format: `name=value` lines, `#` or `!` begins a comment, and blanks around name
+and value are ignored. A value has no escapes and no continuation lines. Only listed settings are allowed: librdkafka
+has others that load code, print passwords, or break exactly-once (its CONFIGURATION.md).
 """
 
 from __future__ import annotations
@@ -22,12 +20,12 @@ MASK = "***"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Secret:
-    """Carried in settings, pickled to Spark's workers, compared; `repr`, `str` and formats give the mask."""
+    """A value that can be pickled and compared; `repr`, `str` and formats print the mask."""
 
     _value: str
 
     def reveal(self) -> str:
-        """The value itself; called only where a client library is handed it."""
+        """The value itself; called only to pass it to a client library."""
         return self._value
 
     def __repr__(self) -> str:
@@ -49,7 +47,7 @@ SCRAM = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 _BY_PASSWORD = (*SCRAM, "PLAIN")
 MECHANISMS = (*_BY_PASSWORD, sasl.OAUTHBEARER, sasl.GSSAPI)
 
-# Name -> the only values that are let through; None: any.
+# Name -> its allowed values; None: any.
 ALLOWED: Mapping[str, tuple[str, ...] | None] = {
     PROTOCOL: ("SASL_SSL", "SSL", "PLAINTEXT"),
     MECHANISM: MECHANISMS,
@@ -68,16 +66,18 @@ ALLOWED: Mapping[str, tuple[str, ...] | None] = {
     **sasl.ALLOWED,
 }
 
-_OPTION = "it belongs to a program's own options (--help)"
-_PROMISE = "the promise rests on it; leave it out, the programs set what they need"
-_TRANSACTIONS = f"it decides about transactions: {_PROMISE}"
-_POSITION = f"it decides about the position: {_PROMISE}"
-_CODE = "it loads or runs code of others; leave it out"
-_JAVA = "it is Java's name; this file has librdkafka's, and Spark's Java consumer is told the same in its own words:"
+_OPTION = "it is set by a program's own options (--help)"
+_PROMISE = "exactly-once depends on it; leave it out, the programs set what they need"
+_TRANSACTIONS = f"it controls transactions: {_PROMISE}"
+_POSITION = f"it controls the position: {_PROMISE}"
+_CODE = "it loads or runs foreign code; leave it out"
+_JAVA = (
+    "it is a name of the Java client; this file uses librdkafka's names, and Spark's consumer gets the same settings:"
+)
 REFUSED: Mapping[str, str] = {
     "isolation.level": f"at read_uncommitted aborted records would count: {_PROMISE}",
     "transactional.id": _TRANSACTIONS,
-    "transaction.timeout.ms": "say it with --transaction-timeout, which sets all time-outs that hang on it",
+    "transaction.timeout.ms": "set it with --transaction-timeout, which sets all dependent time-outs, too",
     "acks": _PROMISE,
     "request.required.acks": _PROMISE,
     "enable.idempotence": _PROMISE,
@@ -89,19 +89,19 @@ REFUSED: Mapping[str, str] = {
     "message.timeout.ms": _PROMISE,
     "delivery.timeout.ms": _PROMISE,
     "request.timeout.ms": _PROMISE,
-    "partitioner": f"it decides where records go: {_PROMISE}",
+    "partitioner": f"it selects the output partition: {_PROMISE}",
     "enable.auto.commit": _POSITION,
     "auto.commit.enable": _POSITION,
     "auto.commit.interval.ms": _POSITION,
     "enable.auto.offset.store": _POSITION,
-    "auto.offset.reset": f"a gap must be an error and never a jump: {_PROMISE}",
+    "auto.offset.reset": f"a gap must be an error, never a reset: {_PROMISE}",
     "enable.partition.eof": _POSITION,
     "check.crcs": f"broken records would pass: {_PROMISE}",
-    "allow.auto.create.topics": "a mistyped name would make a topic; leave it out",
-    "group.id": "say it with --group (GROUP_ID)",
-    "group.instance.id": "say it with --group (GROUP_ID)",
-    "bootstrap.servers": "say it with --bootstrap (BOOTSTRAP)",
-    "metadata.broker.list": "say it with --bootstrap (BOOTSTRAP)",
+    "allow.auto.create.topics": "a mistyped name would create a topic; leave it out",
+    "group.id": "set it with --group (GROUP_ID)",
+    "group.instance.id": "set it with --group (GROUP_ID)",
+    "bootstrap.servers": "set it with --bootstrap (BOOTSTRAP)",
+    "metadata.broker.list": "set it with --bootstrap (BOOTSTRAP)",
     "plugin.library.paths": _CODE,
     "ssl.engine.location": _CODE,
     "ssl.providers": _CODE,
@@ -114,107 +114,109 @@ REFUSED: Mapping[str, str] = {
     "ssl.keystore.location": f"{_JAVA} write {CERTIFICATE} and {KEY} (PEM)",
     "ssl.keystore.password": f"{_JAVA} write {CERTIFICATE} and {KEY} (PEM)",
 }
-# What a listed setting's other values would do.
+# Why the other values of a listed setting are refused.
 _WEAKER: Mapping[str, str] = {
-    PROTOCOL: "SASL_PLAINTEXT would send the password for everyone on the way to read",
-    "ssl.endpoint.identification.algorithm": "whoever holds any certificate of that authority could pose as a broker",
+    PROTOCOL: "SASL_PLAINTEXT would send the password in clear text",
+    "ssl.endpoint.identification.algorithm": "the owner of any certificate of that authority could pose as a broker",
     "enable.ssl.certificate.verification": "anybody could pose as a broker",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigLine:
-    """One setting as it stands in the file."""
+    """One setting of the file, with its line number."""
 
     number: int
     value: str
 
 
-def parse(text: str, where: str) -> dict[str, ConfigLine]:
+def parse(text: str, file: str) -> dict[str, ConfigLine]:
     """
-    The settings of a file, each let through by name and value; ``where`` is what messages call the file.
+    Parse the settings of a file and check their names and values; ``file`` is its name in messages.
 
     Raises:
-        UsageError: a line that is none, a setting twice, off the list, or with a value off its list; with its line.
+        UsageError: a malformed line, a duplicate setting, or a name or value that is not allowed; with its line.
     """
-    found: dict[str, ConfigLine] = {}
+    settings: dict[str, ConfigLine] = {}
     for number, raw in enumerate(text.split("\n"), 1):
         line = raw.strip()
         if not line or line[0] in "#!":
             continue
         name, equals, value = (part.strip() for part in line.partition("="))
-        at = f"{where}:{number}"
+        location = f"{file}:{number}"
         if not equals or not name:
-            raise UsageError(f"{at}: this is no setting; write name=value, and begin a comment with #")
-        _check_name(at, name)
-        if name in found:
-            raise UsageError(f"{at}: {name} stands in line {found[name].number}, too; leave one of them")
-        found[name] = ConfigLine(number, _checked_value(at, name, value))
-    return found
+            raise UsageError(f"{location}: this is not a setting; write name=value, and begin a comment with #")
+        _check_name(location, name)
+        if name in settings:
+            raise UsageError(f"{location}: {name} stands in line {settings[name].number}, too; leave one of them")
+        settings[name] = ConfigLine(number, _checked_value(location, name, value))
+    return settings
 
 
-def _check_name(at: str, name: str) -> None:
+def _check_name(location: str, name: str) -> None:
     if name in REFUSED:
-        raise UsageError(f"{at}: {name}={MASK} is refused: {REFUSED[name]}")
+        raise UsageError(f"{location}: {name}={MASK} is refused: {REFUSED[name]}")
     if name not in ALLOWED:
-        known = name if name.isprintable() and len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]!r}..."
-        raise UsageError(f"{at}: {known}={MASK} is not on the list of settings that are let through: {_list()}")
+        shown = name if name.isprintable() and len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]!r}..."
+        raise UsageError(
+            f"{location}: {shown}={MASK} is not on the list of settings that are let through: {_allowed_names()}"
+        )
 
 
-_LONGEST_NAME = 60
+_MAX_NAME = 60
 
 
-def _list() -> str:
+def _allowed_names() -> str:
     return ", ".join(ALLOWED)
 
 
-def _checked_value(at: str, name: str, value: str) -> str:
+def _checked_value(location: str, name: str, value: str) -> str:
     if not value:
-        raise UsageError(f"{at}: {name} has no value; write one, or leave the line out")
+        raise UsageError(f"{location}: {name} has no value; write one, or leave the line out")
     if not value.isprintable():
-        raise UsageError(f"{at}: {name}={MASK} holds a control character; take it out")
+        raise UsageError(f"{location}: {name}={MASK} holds a control character; take it out")
     choices = ALLOWED[name]
     if value.startswith("${"):
         return value
     if (wrong := sasl.wrong_value(name, value)) is not None:
-        raise UsageError(f"{at}: {name}={MASK} is refused: {wrong}")
+        raise UsageError(f"{location}: {name}={MASK} is refused: {wrong}")
     if choices is None:
         return value
     for choice in choices:
         if value.casefold() == choice.casefold():
             return choice
-    why = _WEAKER.get(name)
+    risk = _WEAKER.get(name)
     needed = choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
-    raise UsageError(f"{at}: {name}={MASK} is refused: it has to be {needed}" + (f"; {why}" if why else ""))
+    raise UsageError(f"{location}: {name}={MASK} is refused: it has to be {needed}" + (f"; {risk}" if risk else ""))
 
 
-def check_together(found: Mapping[str, ConfigLine], where: str) -> None:
+def check_together(settings: Mapping[str, ConfigLine], file: str) -> None:
     """
-    Whether the settings make sense beside each other.
+    Check that the settings fit together.
 
     Raises:
-        UsageError: something is missing, or would be without effect; the file, the setting and what to do.
+        UsageError: a setting is missing, or would have no effect; names the file, the setting and what to do.
     """
-    protocol = found[PROTOCOL].value if PROTOCOL in found else "PLAINTEXT"
-    mechanism = next((name for name in (MECHANISM, "sasl.mechanisms") if name in found), None)
-    login = sorted(name for name in found if name.startswith("sasl."))
-    ssl = sorted(name for name in found if name.startswith("ssl."))
+    protocol = settings[PROTOCOL].value if PROTOCOL in settings else "PLAINTEXT"
+    mechanism = next((name for name in (MECHANISM, "sasl.mechanisms") if name in settings), None)
+    login = sorted(name for name in settings if name.startswith("sasl."))
+    ssl = sorted(name for name in settings if name.startswith("ssl."))
     if protocol == "SASL_SSL":
-        missing = _missing(found, None if mechanism is None else found[mechanism].value)
+        missing = _missing(settings, None if mechanism is None else settings[mechanism].value)
         if missing:
-            raise UsageError(f"{where}: {PROTOCOL}=SASL_SSL needs {', '.join(missing)}, too")
+            raise UsageError(f"{file}: {PROTOCOL}=SASL_SSL needs {', '.join(missing)}, too")
     elif login:
         raise UsageError(
-            f"{where}:{found[login[0]].number}: {login[0]} has no effect with {PROTOCOL}={protocol}; set SASL_SSL"
+            f"{file}:{settings[login[0]].number}: {login[0]} has no effect with {PROTOCOL}={protocol}; set SASL_SSL"
         )
     if protocol == "PLAINTEXT" and ssl:
         raise UsageError(
-            f"{where}:{found[ssl[0]].number}: {ssl[0]} has no effect with {PROTOCOL}=PLAINTEXT; set SSL or SASL_SSL"
+            f"{file}:{settings[ssl[0]].number}: {ssl[0]} has no effect with {PROTOCOL}=PLAINTEXT; set SSL or SASL_SSL"
         )
-    pair = {name for name in (CERTIFICATE, KEY) if name in found}
+    pair = {name for name in (CERTIFICATE, KEY) if name in settings}
     if len(pair) == 1:
-        have, lack = pair.pop(), ({CERTIFICATE, KEY} - set(found)).pop()
-        raise UsageError(f"{where}:{found[have].number}: {have} needs {lack}, too")
+        have, lack = pair.pop(), ({CERTIFICATE, KEY} - set(settings)).pop()
+        raise UsageError(f"{file}:{settings[have].number}: {have} needs {lack}, too")
 
 
 def _missing(found: Mapping[str, ConfigLine], mechanism: str | None) -> list[str]:
@@ -231,9 +233,9 @@ CLIENT_CONFIG = "BREW_CLIENT_CONFIG"
 @dataclass(frozen=True)
 class Connection:
     """
-    The bootstrap servers, and librdkafka settings (its own dotted names) that every client gets on top.
+    The bootstrap servers, and librdkafka settings (by their dotted names) for every client.
 
-    ``secrets``: settings that are never shown. ``source``: the file of `--client-config` that settings came from.
+    ``secrets``: settings that are never printed. ``source``: the file of `--client-config` that has the settings.
     """
 
     bootstrap: str
@@ -242,12 +244,12 @@ class Connection:
     source: str | None = None
 
     def settings(self) -> dict[str, str | int | bool]:
-        """All settings as the client library takes them, secrets in clear: for the client's constructor alone."""
+        """All settings for a client's constructor, secrets in clear text."""
         return {**self.properties, **{name: secret.reveal() for name, secret in self.secrets.items()}}
 
     @property
     def user(self) -> str:
-        """Who the brokers are told is asking, as people write it in ACLs."""
+        """The client's principal, as ACLs name it."""
         named = self.properties.get("sasl.username")
         if named is not None:
             return f"User:{named}"
@@ -262,68 +264,68 @@ _MODULES = {
     **dict.fromkeys(SCRAM, "org.apache.kafka.common.security.scram.ScramLoginModule"),
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
 }
-_SAME = {"client.id": "client.id", PROTOCOL: "security.protocol"}
+_JAVA_NAMES = {"client.id": "client.id", PROTOCOL: "security.protocol"}
 _PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
 
 
 def java_settings(connection: Connection) -> dict[str, str]:
     """
-    What a Java client is told beside its bootstrap servers; secrets are in clear, so hand it over and forget it.
+    The same settings for a Java client, without its bootstrap servers; secrets are in clear text, so do not keep it.
 
-    Certificates go as PEM (KIP-651): the authority's as a file, which every machine has for librdkafka, too; ours as
-    text, since a Java client wants certificate and key in one place.
+    Certificates are passed as PEM (KIP-651): the authority's as a file, which librdkafka needs on every machine, too;
+    the client's as text, since a Java client takes certificate and key together.
 
     Raises:
-        Refused: the key is in a form that Java can't read.
+        Refused: the key has a format that Java can't read.
     """
-    ours = connection.settings()
-    settings = {java: str(ours[name]) for name, java in _SAME.items() if name in ours}
-    mechanism = ours.get(MECHANISM) or ours.get("sasl.mechanisms")
+    properties = connection.settings()
+    settings = {java: str(properties[name]) for name, java in _JAVA_NAMES.items() if name in properties}
+    mechanism = properties.get(MECHANISM) or properties.get("sasl.mechanisms")
     if mechanism is not None:
         if mechanism in _BY_PASSWORD:
             settings["sasl.mechanism"] = str(mechanism)
-            settings["sasl.jaas.config"] = jaas(str(mechanism), str(ours[USERNAME]), str(ours[PASSWORD]))
+            settings["sasl.jaas.config"] = jaas(str(mechanism), str(properties[USERNAME]), str(properties[PASSWORD]))
         else:
-            settings |= sasl.java_settings(str(mechanism), ours)
-    if CA in ours:
-        settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(ours[CA])}
-    if CERTIFICATE in ours:
+            settings |= sasl.java_settings(str(mechanism), properties)
+    if CA in properties:
+        settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(properties[CA])}
+    if CERTIFICATE in properties:
         settings |= {
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.certificate.chain": _text(str(ours[CERTIFICATE])),
-            "ssl.keystore.key": _key(str(ours[KEY])),
+            "ssl.keystore.certificate.chain": _text(str(properties[CERTIFICATE])),
+            "ssl.keystore.key": _key(str(properties[KEY])),
         }
-        if KEY_PASSWORD in ours:
-            settings["ssl.key.password"] = str(ours[KEY_PASSWORD])
+        if KEY_PASSWORD in properties:
+            settings["ssl.key.password"] = str(properties[KEY_PASSWORD])
     return settings
 
 
 def jaas(mechanism: str, user: str, password: str) -> str:
-    """One login of JAAS, by password."""
+    """A JAAS login entry, by password."""
     return f"{_MODULES[mechanism]} required username={sasl.quoted(user)} password={sasl.quoted(password)};"
 
 
 def java_properties(settings: Mapping[str, str]) -> str:
-    """A file that Java's `Properties` reads back as these settings, whatever characters they hold."""
+    """The settings as a file for Java's `Properties`, with any characters escaped."""
     return "".join(f"{_escaped(name, ':= #!')}={_escaped(value, '')}\n" for name, value in settings.items())
 
 
 def _escaped(text: str, special: str) -> str:
-    whole = []
-    for index, one in enumerate(text):
-        if one in "\\" + special or (one == " " and index == 0):
-            whole.append("\\" + one)
-        elif one in _NAMED:
-            whole.append(_NAMED[one])
-        elif " " <= one <= "~":
-            whole.append(one)
+    escaped = []
+    for index, character in enumerate(text):
+        if character in "\\" + special or (character == " " and index == 0):
+            escaped.append("\\" + character)
+        elif character in _ESCAPES:
+            escaped.append(_ESCAPES[character])
+        elif " " <= character <= "~":
+            escaped.append(character)
         else:
-            units = one.encode("utf-16-be")
-            whole += [f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2)]
-    return "".join(whole)
+            units = character.encode("utf-16-be")
+            escaped += [f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2)]
+    return "".join(escaped)
 
 
-_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 
 
 def _text(path: str) -> str:

@@ -1,4 +1,4 @@
-"""A budget of time that is passed down, and calls that are repeated within it while the error is retriable."""
+"""A time budget that is passed down, and calls that are retried within it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _DELIVERY = 0.9
 
 
 def delivery_ms(transaction_s: float) -> int:
-    """How long a record of a transaction may be on its way: less than brokers wait for the transaction's end."""
+    """The delivery time-out for the records of a transaction, below the transaction time-out."""
     return int(transaction_s * 1000 * _DELIVERY)
 
 
 class Deadline:
-    """A point in monotonic time; `remaining_s()` never goes below zero, since negative time-outs block for ever."""
+    """A point in monotonic time; `remaining_s()` is never negative, since negative time-outs block for ever."""
 
     def __init__(self, budget_s: float, now: Callable[[], float] = time.monotonic) -> None:
         if not budget_s > 0:
@@ -35,12 +35,12 @@ class Deadline:
         return self.remaining_s() == 0.0
 
     def part(self, seconds: float) -> Deadline:
-        """So much of what is left, and a moment where nothing is: whoever asks then runs out of time, and says so."""
+        """A deadline of ``seconds``, or of what is left if that is less; at least a millisecond."""
         return Deadline(max(_MOMENT_S, min(seconds, self.remaining_s())), self._now)
 
     def check(self, step: str) -> None:
         """
-        Go on while there is time left.
+        Return if there is time left.
 
         Raises:
             DeadlineExceeded: the budget is used up; the text names ``step``.
@@ -56,10 +56,10 @@ PAUSE_S = 0.02
 
 def retry_until(call: Callable[[], _T], step: str, deadline: Deadline, pause_s: float = PAUSE_S) -> _T:
     """
-    Call until it returns, or raises something that is not `Retriable`; ``pause_s`` lies between two calls.
+    Call repeatedly, ``pause_s`` apart, until it returns or raises an error that is not `Retriable`.
 
     Raises:
-        DeadlineExceeded: it was still retriable when time ran out.
+        DeadlineExceeded: the error was still retriable at the deadline.
     """
     while True:
         try:

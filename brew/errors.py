@@ -1,9 +1,9 @@
 """
-Everything that can go wrong, drawn once.
+The tree of all errors.
 
 BrewError
-├── UsageError            the caller asked for something that can't be (exit 64)
-├── Refused               going on would guess; one sentence with value, need and setting (exit 3)
+├── UsageError            an invalid argument or setting (exit 64)
+├── Refused               going on could lose or double records; names the value, the need and the setting (exit 3)
 │   ├── Unreachable       no broker answered in time
 │   ├── RegistryUnreachable   the Schema Registry did not answer
 │   └── Denied            the brokers, or who poses as one, do not get or give trust; who asked, and what is missing
@@ -22,15 +22,15 @@ from typing import Protocol
 
 
 class BrewError(Exception):
-    """Root of all errors that the house raises on purpose."""
+    """Root of all errors that this library raises on purpose."""
 
 
 class UsageError(BrewError):
-    """The caller asked for something that can't be."""
+    """An invalid argument or setting."""
 
 
 class Refused(BrewError):
-    """Going on would mean guessing; the text says what was found, what is needed and what to do."""
+    """Going on could lose or double records; the text says what was found, what is needed and what to do."""
 
 
 class Unreachable(Refused):
@@ -42,7 +42,7 @@ class RegistryUnreachable(Refused):
 
 
 class Denied(Refused):
-    """The brokers said no, or are not trusted; the text says who asked, and what is missing."""
+    """The brokers refused this client, or are not trusted; the text names the principal and what is missing."""
 
 
 class TransformFailed(BrewError):
@@ -54,7 +54,7 @@ class DeadlineExceeded(BrewError):
 
 
 class KafkaFailure(BrewError):
-    """What the client library reported, classified by its own three questions."""
+    """An error of the client library, classified by its own three flags."""
 
 
 class Retriable(KafkaFailure):
@@ -66,15 +66,15 @@ class Abortable(KafkaFailure):
 
 
 class Fenced(KafkaFailure):
-    """A newer holder of the transactional id owns the partition."""
+    """A newer producer with the same transactional id owns the partition."""
 
 
 class Fatal(KafkaFailure):
-    """The producer is of no more use."""
+    """The producer can't be used any more."""
 
 
 class ClientError(Protocol):
-    """The three questions that librdkafka's error object answers (its manual, 'Transactional Producer')."""
+    """The three flags of librdkafka's error object (its manual, 'Transactional Producer')."""
 
     def retriable(self) -> bool: ...
     def txn_requires_abort(self) -> bool: ...
@@ -105,7 +105,7 @@ _FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}
 
 
 def classify(error: ClientError, step: str) -> KafkaFailure:
-    """Turn a client error into one leaf of the tree; whatever none of the three questions covers is `Fatal`."""
+    """Turn a client error into one of the tree's; an error with none of the three flags is `Fatal`."""
     text = f"{step}: {error.str()} ({error.name()})"
     if error.name() in _FENCED:
         return Fenced(text)

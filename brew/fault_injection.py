@@ -32,16 +32,16 @@ class CrashInjector:
     def __init__(self, settings: CrashSettings) -> None:
         self._settings = settings
         self._random = random.Random(settings.seed)  # noqa: S311 - dice, no secret
-        self._struck: set[tuple[int, int]] = set()
+        self._crashed: set[tuple[int, int]] = set()
 
     def next_crash(self, offered: OffsetRange) -> PlannedCrash | None:
         settings = self._settings
         if settings.probability == 0.0 or self._random.random() >= settings.probability:
             return None
-        place = (offered.partition, offered.start)
-        if settings.mode is CrashMode.WORKER and place in self._struck:
+        range_start = (offered.partition, offered.start)
+        if settings.mode is CrashMode.WORKER and range_start in self._crashed:
             return None
-        self._struck.add(place)
+        self._crashed.add(range_start)
         return PlannedCrash(settings.point, settings.mode)
 
 
@@ -157,10 +157,10 @@ class StoreCrash:
 
 def message(point: CrashPoint, enriched: int, rejected: int) -> str:
     """The one line that tells what a crash left behind."""
-    also = f" (and {rejected} in the dead-letter log)" if rejected else ""
+    dead_letters = f" (and {rejected} in the dead-letter log)" if rejected else ""
     if point in _COMMITTED:
-        return f"💥 crash after commit: {quantity(enriched, 'record')} committed{also}, not reported"
+        return f"💥 crash after commit: {quantity(enriched, 'record')} committed{dead_letters}, not reported"
     if point is CrashPoint.COMMIT_IN_FLIGHT:
         records = quantity(enriched, "record")
-        return f"💥 crash with the commit in flight: {records} in output log{also}, outcome unknown"
-    return f"💥 crash before commit: {quantity(enriched, 'record')} already in output log{also}"
+        return f"💥 crash with the commit in flight: {records} in output log{dead_letters}, outcome unknown"
+    return f"💥 crash before commit: {quantity(enriched, 'record')} already in output log{dead_letters}"

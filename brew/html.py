@@ -32,13 +32,13 @@ script-src '{{ hash(script) }}'; base-uri 'none'; form-action 'none'"/>\
 
 
 def visible(text: str) -> str:
-    """The text with hidden characters spelt out by their codes; line ends and tabs stay."""
+    """The text with invisible characters replaced by their codes; line ends and tabs stay."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(c if c in "\n\t" or unicodedata.category(c) not in _HIDDEN else _spelt(c) for c in text)
+    return "".join(c if c in "\n\t" or unicodedata.category(c) not in _HIDDEN else _escape_code(c) for c in text)
 
 
-def _spelt(character: str) -> str:
+def _escape_code(character: str) -> str:
     code = ord(character)
     return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"  # noqa: PLR2004
 

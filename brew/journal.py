@@ -1,9 +1,9 @@
 """
-The journal of one process: what it was about to do, and what came of it, for the checker to hold against the logs.
+The journal of one process: each step before and after it happens, for the checker to compare with the logs.
 
-One JSON object a line, each written by one `write` call: a SIGKILL loses at most the line being written. Lines of a
-writer carry ``step`` (see `Step`) and ``phase`` (see `Phase`) with the range; lines of a reader carry the records that
-it was given, as runs.
+One JSON object per line, each written by one `write` call: a SIGKILL loses at most the line being written. Lines of a
+writer have ``step`` (see `Step`) and ``phase`` (see `Phase`) with the range; lines of a reader have the records that
+it received, as runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUFFIX = ".jsonl"
 
 
 class Step(enum.StrEnum):
-    """What a writer does; `OUTCOME` closes an attempt at one range."""
+    """A step of a writer; `OUTCOME` ends an attempt at one range."""
 
     FENCE = "fence"
     LOCATE = "locate"
@@ -36,7 +36,7 @@ class Step(enum.StrEnum):
 
 
 class Phase(enum.StrEnum):
-    """A step is announced, then it is done or has failed; a kill leaves the announcement alone."""
+    """A step has an intent line first, then done or failed; after a kill only the intent is there."""
 
     INTENT = "intent"
     DONE = "done"
@@ -44,7 +44,7 @@ class Phase(enum.StrEnum):
 
 
 class Entry(NamedTuple):
-    """One line: wall-clock seconds, who wrote it, and its fields."""
+    """One line: wall-clock seconds, the program that wrote it, and its fields."""
 
     at: float
     who: str
@@ -68,7 +68,7 @@ class Run(NamedTuple):
 
 
 class Journal:
-    """Append to this process's file in ``folder``; opened by the process that writes, never carried over a fork."""
+    """Appends to this process's file in ``folder``; for the process that opened it, never used across a fork."""
 
     def __init__(self, folder: Path, who: str) -> None:
         self._who, self._pid = who, os.getpid()
@@ -77,7 +77,7 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def write(self, step: Step, phase: Phase = Phase.DONE, **fields: Any) -> None:
-        """Write one line and hand it to the kernel."""
+        """Write one line to the operating system."""
         line = {"at": time.time(), "who": self._who, "pid": self._pid, "step": step, "phase": phase, **fields}
         os.write(self._file, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
@@ -86,26 +86,26 @@ class Journal:
 
 
 def entries(folder: Path) -> Iterator[Entry]:
-    """All whole lines of all journals in ``folder``, each file in its order; a line cut off by a kill is left out."""
+    """All complete lines of all journals in ``folder``, file by file; a line cut off by a kill is left out."""
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         with path.open("rb") as file:
             for line in file:
                 if not line.endswith(b"\n"):
                     break
-                found = orjson.loads(line)
-                known = (found.pop("at"), found.pop("who"), found.pop("pid"))
-                yield Entry(*known, Step(found.pop("step")), Phase(found.pop("phase")), found)
+                fields = orjson.loads(line)
+                header = (fields.pop("at"), fields.pop("who"), fields.pop("pid"))
+                yield Entry(*header, Step(fields.pop("step")), Phase(fields.pop("phase")), fields)
 
 
-def runs(places: Iterable[tuple[int, int, int]]) -> list[Run]:
+def runs(records: Iterable[tuple[int, int, int]]) -> list[Run]:
     """Fold (offset, source partition, source offset) in reading order into runs."""
-    folded: list[Run] = []
-    for offset, partition, source in places:
-        if folded:
-            last = folded[-1]
+    runs_: list[Run] = []
+    for offset, partition, source in records:
+        if runs_:
+            last = runs_[-1]
             follows = (last.offset + last.length, last.source_partition, last.source_offset + last.length)
             if source >= 0 and (offset, partition, source) == follows:
-                folded[-1] = last._replace(length=last.length + 1)
+                runs_[-1] = last._replace(length=last.length + 1)
                 continue
-        folded.append(Run(offset, partition, source, 1))
-    return folded
+        runs_.append(Run(offset, partition, source, 1))
+    return runs_

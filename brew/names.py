@@ -1,4 +1,4 @@
-"""Names that every program of the house shares: topics, group, transactional ids, steps, exit codes."""
+"""Names that all programs share: topics, group, transactional ids, steps, exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class ExitCode(enum.IntEnum):
-    """What a program of the house tells its caller."""
+    """Exit codes of all programs."""
 
     DONE = 0
     VIOLATION = 1
@@ -41,7 +41,7 @@ class ExitCode(enum.IntEnum):
 
 
 class CrashPoint(enum.StrEnum):
-    """Where a transaction can be made to die, in the order in which the six steps pass them."""
+    """Where a transaction can be crashed on purpose, in the order of the six steps."""
 
     AFTER_FENCE = "after-fence"
     MID_PRODUCE = "mid-produce"
@@ -53,7 +53,7 @@ class CrashPoint(enum.StrEnum):
 
 
 class CrashMode(enum.StrEnum):
-    """Who dies at a crash point: the whole pipeline (exit code 2), or one worker (the run heals itself)."""
+    """What crashes at a crash point: the whole pipeline (exit code 2), or one worker (the run recovers)."""
 
     PIPELINE = "pipeline"
     WORKER = "worker"
@@ -87,16 +87,16 @@ class TransactionalId:
     @classmethod
     def parse(cls, text: str) -> TransactionalId:
         """
-        Read the whole id back; a topic's name holds no colon, so the group may.
+        Parse a whole id; a topic's name has no colon, so the group may have some.
 
         Raises:
-            ValueError: ``text`` is not an id that `str()` of this class writes.
+            ValueError: ``text`` is not an id that `str()` of this class returns.
         """
-        group, _, rest = text.rpartition(":")[0].rpartition(":")
+        group, _, topic = text.rpartition(":")[0].rpartition(":")
         digits = text.rpartition(":")[2]
-        if not group or not _TOPIC.fullmatch(rest) or not digits.isascii() or not digits.isdigit():
+        if not group or not _TOPIC.fullmatch(topic) or not digits.isascii() or not digits.isdigit():
             raise ValueError(f"not a transactional id of this pipeline: {text!r}")
-        parsed = cls(group, rest, int(digits))
+        parsed = cls(group, topic, int(digits))
         if str(parsed) != text:
             raise ValueError(f"not a transactional id of this pipeline: {text!r}")
         return parsed

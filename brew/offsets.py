@@ -1,4 +1,4 @@
-"""Where a record came from: its source position, the headers that carry it, and ranges of offsets."""
+"""Source positions of records and the headers that carry them; ranges of offsets; offsets of a log."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ HEADER_PARTITION = "source.partition"
 HEADER_OFFSET = "source.offset"
 HEADER_INDEX = "source.index"
 """Which of several outputs of one input: the second has 1. The first, and an only one, go without it."""
-_LONGEST_NUMBER = 19  # digits of the largest offset; Python refuses to read some thousands
+_MAX_DIGITS = 19  # digits of the largest offset; Python refuses to read some thousands
 
-_PLACE = re.compile(r"([a-zA-Z0-9._-]{1,249})/(\d{1,9})/(\d{1,18})(?:#(\d{1,9}))?")
+_POSITION = re.compile(r"([a-zA-Z0-9._-]{1,249})/(\d{1,9})/(\d{1,18})(?:#(\d{1,9}))?")
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -34,8 +34,8 @@ class SourcePosition:
     @classmethod
     def parse(cls, text: str) -> SourcePosition | None:
         """Read it as people write it, with slashes between; None where it is no place."""
-        found = _PLACE.fullmatch(text)
-        return cls(found[1], int(found[2]), int(found[3]), int(found[4] or 0)) if found else None
+        match = _POSITION.fullmatch(text)
+        return cls(match[1], int(match[2]), int(match[3]), int(match[4] or 0)) if match else None
 
     def headers(self) -> list[tuple[str, bytes]]:
         """Three headers, and the index where there is one, values as UTF-8 text; they follow the record's own."""
@@ -49,15 +49,15 @@ class SourcePosition:
     @classmethod
     def of(cls, headers: Headers | None) -> SourcePosition | None:
         """
-        Read the position back; None when a header is missing or not readable.
+        Parse the source headers; None if one is missing or malformed.
 
-        The last header of a name counts: an input that came from another pipeline carries older ones before ours.
+        The last header of a name counts: the output of another pipeline carries its source headers before ours.
         """
-        found = dict(headers or ())
-        topic, partition, offset = (found.get(name) for name in (HEADER_TOPIC, HEADER_PARTITION, HEADER_OFFSET))
+        values = dict(headers or ())
+        topic, partition, offset = (values.get(name) for name in (HEADER_TOPIC, HEADER_PARTITION, HEADER_OFFSET))
         if topic is None or not (_is_number(partition) and _is_number(offset)):
             return None
-        index = found.get(HEADER_INDEX)
+        index = values.get(HEADER_INDEX)
         if index is not None and _is_number(index) and headers is not None:
             # One that stands before our three headers came with the input: it tells of the input's own source.
             last = {name: place for place, (name, _) in enumerate(headers)}
@@ -67,7 +67,7 @@ class SourcePosition:
 
 
 def _is_number(text: bytes | None) -> TypeGuard[bytes]:
-    return text is not None and text.isdigit() and len(text) <= _LONGEST_NUMBER
+    return text is not None and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
 @dataclass(frozen=True, slots=True, order=True)

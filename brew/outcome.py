@@ -1,4 +1,4 @@
-"""What a task reports to the driver: a range, and what became of it."""
+"""The result of an attempt at one range, as a task reports it to the driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 class Status(enum.StrEnum):
-    """What became of a range."""
+    """The result of an attempt."""
 
     COMMITTED = "committed"
     ALREADY_DONE = "already-done"
@@ -21,7 +21,7 @@ class Status(enum.StrEnum):
 
 
 GOOD = {Status.COMMITTED, Status.ALREADY_DONE, Status.AHEAD}
-"""The range is behind the committed offset now, whoever moved it."""
+"""The committed offset is past the range now, whoever committed it."""
 
 
 @dataclass(frozen=True, slots=True)

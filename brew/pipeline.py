@@ -124,9 +124,9 @@ class Pipeline:
         Raises:
             BrewError: refused, unreachable, or the function raised; what was committed before counts.
         """
-        board = _Board()
-        _work(self.settings, threading.Event(), board)
-        return board.result()
+        progress = _RunProgress()
+        _work(self.settings, threading.Event(), progress)
+        return progress.result()
 
     def start(self) -> PipelineRun:
         """Follow the input in the background, until `stop` is called."""
@@ -137,7 +137,7 @@ class PipelineRun:
     """A run in the background; as a context manager it is stopped at the block's end."""
 
     def __init__(self, settings: PipelineSettings) -> None:
-        self._board, self._stop = _Board(), threading.Event()
+        self._board, self._stop = _RunProgress(), threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=[settings], name="brew-pipeline", daemon=True)
         self._thread.start()
@@ -195,28 +195,28 @@ class PipelineRun:
             self._thread.join(_STOP_S)
 
 
-def work(settings: PipelineSettings, stop: threading.Event, board: RunProgress, view: ProgressView) -> ExitCode:
+def work(settings: PipelineSettings, stop: threading.Event, progress: RunProgress, view: ProgressView) -> ExitCode:
     """Run alone, or as one of several drivers, as the settings say; as `brew.driver.run.run`."""
     if settings.stand_by is not None:
         from brew.driver import coordination  # noqa: PLC0415 - what a run does not use is not imported
 
-        return coordination.run(settings, stop, board, view)
+        return coordination.run(settings, stop, progress, view)
     if settings.share is not None:
         from brew.driver import coordination  # noqa: PLC0415 - the same
 
-        return coordination.run_sharing(settings, stop, board, view)
-    return run(settings, stop, board, view)
+        return coordination.run_sharing(settings, stop, progress, view)
+    return run(settings, stop, progress, view)
 
 
-def _work(settings: PipelineSettings, stop: threading.Event, board: _Board) -> None:
+def _work(settings: PipelineSettings, stop: threading.Event, progress: _RunProgress) -> None:
     began = time.monotonic()
     try:
-        work(settings, stop, board, _Notes())
+        work(settings, stop, progress, _Notes())
     finally:
-        board.seconds = time.monotonic() - began
+        progress.seconds = time.monotonic() - began
 
 
-class _Board(RunProgress):
+class _RunProgress(RunProgress):
     """The run's counters, and what it is at."""
 
     def __init__(self) -> None:
@@ -244,9 +244,9 @@ class _Board(RunProgress):
 
 
 class _Notes(ProgressView):
-    """What a run tells goes to the log."""
+    """Writes the notes of a run to the log."""
 
-    def tell(self, note: str) -> None:
+    def note(self, note: str) -> None:
         _log.info("%s", note)
 
 

@@ -1,4 +1,4 @@
-"""Decide from the brokers' answers what to do next; pure: facts in, ranges or a refusal out."""
+"""Plan the next ranges from the brokers' answers, or refuse; pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from brew.errors import Refused
 from brew.offsets import Committed, LogOffsets, OffsetRange
 
 _ID_LABEL = "topic-id="
-# A topic id is 16 bytes as base64; librdkafka may hand out a committed text with foreign bytes behind it (issue 4649).
+# A topic id is 16 bytes as base64; librdkafka may return committed metadata with stray bytes appended (issue 4649).
 _ID_LENGTH = 22
 
 
 def position_metadata(topic_id: str) -> str:
-    """The text committed beside each offset: the input topic's identity, so that a recreated topic is seen."""
+    """The metadata committed with each offset: the input topic's id, so that a recreated topic is detected."""
     return f"{_ID_LABEL}{topic_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """One input partition as the brokers tell it; ``committed`` is a hint, never ahead of the truth."""
+    """One input partition as the brokers report it; ``committed`` may be behind the stable offset, never ahead."""
 
     topic: str
     partition: int
@@ -30,21 +30,21 @@ class PartitionFacts:
 
     @property
     def position(self) -> int:
-        """The next offset to read: the committed one, or the first there is."""
+        """The next offset to read: the committed one, or the first of the log."""
         return self.committed.offset if self.committed is not None else self.log.first
 
     @property
     def lag(self) -> int:
-        """Offsets a `read_committed` reader can still be given."""
+        """The number of offsets that a `read_committed` reader can still read."""
         return max(0, self.log.last_stable - self.position)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """
-    What one cycle does: ranges to transact; partitions held back by an upstream transaction; or nothing left.
+    The work of one cycle: ranges to transact, partitions held back by an upstream transaction, or nothing left.
 
-    ``elsewhere``: partition -> position of what is left to other drivers.
+    ``elsewhere``: partition -> position of the partitions that other drivers work on.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -53,21 +53,21 @@ class Plan:
     elsewhere: Mapping[int, int] = field(default_factory=dict)
 
     def split(self, ours: Container[int]) -> Plan:
-        """The same for a driver that may work on ``ours`` alone."""
-        ranges = tuple(one for one in self.ranges if one.partition in ours)
-        elsewhere = {one.partition: one.start for one in self.ranges if one.partition not in ours}
+        """The part of the plan for a driver that owns only ``ours``."""
+        ranges = tuple(range_ for range_ in self.ranges if range_.partition in ours)
+        elsewhere = {range_.partition: range_.start for range_ in self.ranges if range_.partition not in ours}
         return Plan(ranges, tuple(p for p in self.blocked if p in ours), self.drained, elsewhere)
 
 
 def check(fact: PartitionFacts, group: str) -> None:
     """
-    Raise `Refused` where going on would lose records or write them twice.
+    Raise `Refused` if going on would lose or double records.
 
-    A missing committed offset is not checked here: what the output holds decides (`brew.driver.missing_offsets`).
+    A missing committed offset is not checked here: that depends on the output (`brew.driver.missing_offsets`).
     """
     if fact.committed is None:
         return
-    place = f"group {group!r} in {fact.topic}[{fact.partition}]"
+    position = f"group {group!r} in {fact.topic}[{fact.partition}]"
     offset, metadata = fact.committed.offset, fact.committed.metadata
     known_id = metadata.removeprefix(_ID_LABEL)[:_ID_LENGTH] if metadata.startswith(_ID_LABEL) else None
     reset = (
@@ -75,17 +75,17 @@ def check(fact: PartitionFacts, group: str) -> None:
     )
     if known_id is not None and known_id != fact.topic_id:
         raise Refused(
-            f"topic-recreated: {place} stands at {offset} of topic id {known_id}, the topic has id {fact.topic_id}: "
+            f"topic-recreated: {position} stands at {offset} of topic id {known_id}, the topic has id {fact.topic_id}: "
             f"it was deleted and made again, so the offset means nothing; {reset}"
         )
     if offset > fact.log.end:
         raise Refused(
-            f"offset-ahead: {place} stands at {offset}, the log ends at {fact.log.end}: "
+            f"offset-ahead: {position} stands at {offset}, the log ends at {fact.log.end}: "
             f"the log was truncated or made again; {reset}"
         )
     if offset < fact.log.first:
         raise Refused(
-            f"input-lost: {place} stands at {offset}, retention removed everything below {fact.log.first}: "
+            f"input-lost: {position} stands at {offset}, retention removed everything below {fact.log.first}: "
             f"offsets [{offset}, {fact.log.first}) are gone; to go on without them, {reset} --to-earliest, "
             f"and raise retention.ms or retention.bytes of {fact.topic}"
         )
@@ -93,9 +93,9 @@ def check(fact: PartitionFacts, group: str) -> None:
 
 def plan_ranges(facts: Iterable[PartitionFacts], cap: int, goals: Mapping[int, int] | None) -> Plan:
     """
-    Plan one cycle: per partition the range `[position, LSO)`, at most ``cap`` offsets.
+    Plan one cycle: for each partition the range `[position, LSO)`, at most ``cap`` offsets.
 
-    ``goals`` (partition -> offset) is where a draining run ends; None follows for ever.
+    ``goals`` (partition -> offset) are the end offsets of a draining run; None follows for ever.
     """
     ranges, blocked, drained = [], [], goals is not None
     for fact in facts:

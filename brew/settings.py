@@ -1,4 +1,4 @@
-"""What a run is told, as frozen values; refused together at construction, built once in `__main__`."""
+"""Settings of a run: frozen, validated together on construction, built once in `__main__`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from brew.names import CLAIMS_TOPIC, CUSTOMERS_TOPIC, CrashMode, CrashPoint, che
 _MASTER = re.compile(
     r"local(\[(\*|[1-9]\d*)(,\s*[1-9]\d*)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://[^:/,]+:\d+(,[^:/,]+:\d+)*|yarn|k8s://.+|none"
 )
-_LONGEST_GROUP = 200
-_LONGEST_CLIENT = 255
-_SHORTEST_LEASE_S = 1.0
-_DEEPEST = 250  # orjson writes at most 254 levels
+_MAX_GROUP = 200
+_MAX_CLIENT_ID = 255
+_MIN_LEASE_S = 1.0
+_MAX_DEPTH = 250  # orjson writes at most 254 levels
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an input record may be: ``max_bytes`` of its value, ``max_depth`` of nested objects and arrays."""
+    """Limits of an input record: ``max_bytes`` of its value, ``max_depth`` of nested objects and arrays."""
 
     max_bytes: int = 1_000_000
     max_depth: int = 100
@@ -35,7 +35,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class CrashSettings:
-    """How likely a transaction dies (0 to 1), where, and who dies with it; the dice are seeded."""
+    """Crashes on purpose: the probability for each transaction (0 to 1), the point, the mode and the random seed."""
 
     probability: float = 0.0
     point: CrashPoint = CrashPoint.AFTER_FLUSH
@@ -48,7 +48,7 @@ class CrashSettings:
 
 
 class Reader(enum.StrEnum):
-    """Who reads the input: Spark's Kafka source, or the task itself (docs/decisions/0009)."""
+    """What reads the input: Spark's Kafka source, or the task itself (docs/decisions/0009)."""
 
     CONNECTOR = "connector"
     DIRECT = "direct"
@@ -57,8 +57,8 @@ class Reader(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class DirectSettings:
     """
-    The direct reader: ``lease_s`` is how long a task works without a word from the driver, ``transaction_bytes`` how
-    much input one transaction takes, ``read_ahead_bytes`` what one task fetches ahead, over all its partitions.
+    The direct reader: ``lease_s`` is how long a task works without a renewal by the driver, ``transaction_bytes`` the
+    input of one transaction, ``read_ahead_bytes`` what one task prefetches for all its partitions.
     """
 
     lease_s: float = 10.0
@@ -69,9 +69,9 @@ class DirectSettings:
 @dataclass(frozen=True, slots=True)
 class ClaimsSettings:
     """
-    Several drivers settle who works, or on what: they beat every ``interval_s``, in the topic ``claims``.
+    Coordination of several drivers: each sends a heartbeat to the topic ``claims`` every ``interval_s``.
 
-    ``client_id``: who this driver is, the same after a restart if it should go on at once; empty: host and pid.
+    ``client_id``: this driver's id; keep it over a restart to continue at once. Empty: host and pid.
     """
 
     interval_s: float = INTERVAL_S
@@ -80,15 +80,17 @@ class ClaimsSettings:
 
     def __post_init__(self) -> None:
         checked_topic(self.claims, "--claims")
-        least, most = MIN_INTERVAL_MS / 1000, MAX_INTERVAL_MS / 1000
-        if not least <= self.interval_s <= most:
-            raise UsageError(f"--claim-interval is {self.interval_s:g}: it has to be between {least:g} and {most:g}")
-        if len(self.client_id) > _LONGEST_CLIENT:
-            raise UsageError(f"--client-id has {len(self.client_id)} characters, at most {_LONGEST_CLIENT} fit")
+        minimum, maximum = MIN_INTERVAL_MS / 1000, MAX_INTERVAL_MS / 1000
+        if not minimum <= self.interval_s <= maximum:
+            raise UsageError(
+                f"--claim-interval is {self.interval_s:g}: it has to be between {minimum:g} and {maximum:g}"
+            )
+        if len(self.client_id) > _MAX_CLIENT_ID:
+            raise UsageError(f"--client-id has {len(self.client_id)} characters, at most {_MAX_CLIENT_ID} fit")
 
     @property
     def name(self) -> str:
-        """What this driver is called in the claims topic."""
+        """The driver's id in the claims topic."""
         return self.client_id or f"{socket.gethostname()}-{os.getpid()}"
 
 
@@ -111,7 +113,7 @@ class OnError(enum.StrEnum):
 
 
 class OnMissingPosition(enum.StrEnum):
-    """What to do where the group has no committed offset but the output holds records of this input."""
+    """What to do if the group has no committed offset but the output has records of this input."""
 
     REFUSE = "refuse"
     RESTORE = "restore"
@@ -119,7 +121,7 @@ class OnMissingPosition(enum.StrEnum):
 
 
 class Compilers(enum.StrEnum):
-    """Which of Java's compilers a run has: the second one's code is quicker, and costs more than a short run wins."""
+    """The JIT compilers of a run: C2's code is faster, but compiling it costs more than a short run gains."""
 
     FIRST = "first"
     SECOND_LATE = "second-late"
@@ -145,13 +147,13 @@ class SparkSettings:
     def __post_init__(self) -> None:
         if not _MASTER.fullmatch(self.master):
             raise UsageError(
-                f"MASTER (--master) is {self.master!r}: Spark knows local[*], local[4], local-cluster[2,1,1024], "
-                "spark://host:port, yarn and k8s://url; none does without Spark"
+                f"MASTER (--master) is {self.master!r}: use local[*], local[4], local-cluster[2,1,1024], "
+                "spark://host:port, yarn or k8s://url; none runs without Spark"
             )
 
     @property
     def master_with_retries(self) -> str:
-        """The same master; plain `local[...]` never repeats a failed task unless told how often."""
+        """The same master; plain `local[...]` retries no failed task unless it has a number of attempts."""
         slots = re.fullmatch(r"local(?:\[(\*|\d+)\])?", self.master)
         return f"local[{slots[1] or 1},4]" if slots else self.master
 
@@ -226,8 +228,8 @@ class PipelineSettings:
                 f"PROFILES_TOPIC (--profiles-topic) is {self.profiles.topic!r}, which is input, output or dead-letter "
                 "topic, too; profiles need a topic of their own"
             )
-        if not 1 <= len(self.group) <= _LONGEST_GROUP:
-            raise UsageError(f"GROUP_ID (--group) has {len(self.group)} characters, it needs 1 to {_LONGEST_GROUP}")
+        if not 1 <= len(self.group) <= _MAX_GROUP:
+            raise UsageError(f"GROUP_ID (--group) has {len(self.group)} characters, it needs 1 to {_MAX_GROUP}")
         if self.stand_by is not None and self.share is not None:
             raise UsageError(
                 "STAND_BY (--stand-by) and SHARE (--share) are both set: of several drivers either one works, or each "
@@ -241,8 +243,8 @@ class PipelineSettings:
         return (self.output, *self.also_output)
 
     def leased_within(self, claims: ClaimsSettings) -> PipelineSettings:
-        """Tasks of a driver that sleeps stop when another one may work, or the two would fence each other."""
-        lease_s = min(self.direct.lease_s, max(_SHORTEST_LEASE_S, 2 * claims.interval_s))
+        """Shorten the lease, so that the tasks of a suspended driver stop before another driver may work."""
+        lease_s = min(self.direct.lease_s, max(_MIN_LEASE_S, 2 * claims.interval_s))
         return replace(self, direct=replace(self.direct, lease_s=lease_s))
 
     def _check_numbers(self) -> None:
@@ -257,11 +259,11 @@ class PipelineSettings:
             ("--patience", self.patience_s, 1, 86_400),
             ("--blocked-patience", self.blocked_patience_s, 1, 86_400),
             ("--max-record-bytes", self.limits.max_bytes, 1, 50_000_000),
-            ("--max-record-depth", self.limits.max_depth, 1, _DEEPEST),
+            ("--max-record-depth", self.limits.max_depth, 1, _MAX_DEPTH),
             ("--max-rejected", 1 if self.max_rejected is None else self.max_rejected, 0, 1),
         ]
         if self.profiles is not None:
             limits.append(("--profiles-timeout", self.profiles.load_timeout_s, 1, 3600))
-        for setting, value, least, most in limits:
-            if not least <= value <= most:
-                raise UsageError(f"{setting} is {value:.12g}: it has to be between {least:.12g} and {most:.12g}")
+        for setting, value, minimum, maximum in limits:
+            if not minimum <= value <= maximum:
+                raise UsageError(f"{setting} is {value:.12g}: it has to be between {minimum:.12g} and {maximum:.12g}")

@@ -139,6 +139,9 @@ class FunctionTransformation:
                     f"transform-failed: {self.name} can't be loaded where Spark's tasks run: {type(error).__name__}: "
                     f"{error}; ship the module with --py-files (a .py file or a wheel), or install it there"
                 ) from error
+        if takes_batches(function):
+            import brew.record_batches  # noqa: F401, PLC0415 - pyarrow takes its time: not while a transaction is open
+
         return Prepared(transform=functools.partial(self.answers, function))
 
     def check(self, connection: Connection, deadline: Deadline) -> None:

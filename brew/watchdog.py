@@ -1,4 +1,4 @@
-"""The last resort: a client call that outlives every time-out ends its process, and whoever started it goes on anew."""
+"""Watchdog: kills the process when a client call outlives every time-out; its parent process restarts the work."""
 
 from __future__ import annotations
 
@@ -15,68 +15,68 @@ from brew.names import ExitCode
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 2
-"""Transaction time-outs that one may take; all its waits end within the first."""
+MAX_TIMEOUTS = 2
+"""How many transaction time-outs an attempt may take; all its waits end within the first."""
 _TICK_S = 0.25
 
 
 @contextlib.contextmanager
-def watched(what: str, limit_s: float) -> Iterator[None]:
+def watched(task: str, limit_s: float) -> Iterator[None]:
     """
-    End this process if the block takes longer than ``limit_s``; all its waits have deadlines well below.
+    Kill this process if the block takes longer than ``limit_s``; all its waits have deadlines well below.
 
-    A Python worker of Spark is started again with its task, a run without Spark ends with exit code 3. What was open
-    is fenced by the next attempt. The stacks of all threads go to stderr. Time in which this process stood still as a
-    whole (SIGSTOP, a suspended machine) does not count.
+    Spark restarts a Python worker with its task; a run without Spark ends with exit code 3. The next attempt fences
+    an open transaction. The stacks of all threads go to stderr. Time in which the whole process was suspended
+    (SIGSTOP, a sleeping machine) does not count.
     """
-    watch = _watch(os.getpid())
-    number = watch.begin(what, limit_s)
+    watchdog = _watchdog(os.getpid())
+    number = watchdog.begin(task, limit_s)
     try:
         yield
     finally:
-        watch.end(number)
+        watchdog.end(number)
 
 
-class _Watch:
-    """One thread for all blocks of a process; it counts its own ticks, so that a process that slept is not blamed."""
+class _Watchdog:
+    """One thread for all blocks of a process; it counts its own ticks, so that suspended time does not count."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._left: dict[int, tuple[str, float, float]] = {}
+        self._remaining: dict[int, tuple[str, float, float]] = {}
         self._last = 0
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
-    def begin(self, what: str, limit_s: float) -> int:
+    def begin(self, task: str, limit_s: float) -> int:
         with self._lock:
             self._last += 1
-            self._left[self._last] = (what, limit_s, limit_s)
+            self._remaining[self._last] = (task, limit_s, limit_s)
             return self._last
 
     def end(self, number: int) -> None:
         with self._lock:
-            del self._left[number]
+            del self._remaining[number]
 
     def _run(self) -> None:
         while True:
             time.sleep(_TICK_S)
             with self._lock:
-                for number, (what, limit_s, left_s) in self._left.items():
-                    self._left[number] = (what, limit_s, left_s - _TICK_S)
+                for number, (task, limit_s, left_s) in self._remaining.items():
+                    self._remaining[number] = (task, limit_s, left_s - _TICK_S)
                     if left_s <= 0:
-                        _end(what, limit_s)
+                        _kill_process(task, limit_s)
 
 
 @functools.cache
-def _watch(_pid: int) -> _Watch:
-    """The watch of one process; Spark forks its workers, and a fork has no threads."""
-    return _Watch()
+def _watchdog(_pid: int) -> _Watchdog:
+    """The watchdog of one process; Spark forks its workers, and a fork has no threads."""
+    return _Watchdog()
 
 
-def _end(what: str, limit_s: float) -> None:
+def _kill_process(task: str, limit_s: float) -> None:
     logger.critical(
         "pipeline: %s has hung for %g s, twice --transaction-timeout, in a call without a time-out; "
         "ending this process, run again: the run goes on where Kafka says it stands",
-        what,
+        task,
         limit_s,
     )
     faulthandler.dump_traceback(all_threads=True)

@@ -104,20 +104,20 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
     forget_variables()
     stop = threading.Event()
     stop_on_signals(stop, follow=settings.follow)
-    with observed_progress(settings, probes_of(option, settings), spans) as board:
-        view = _view("json" if as_json else progress, board)
+    with observed_progress(settings, probes_of(option, settings), spans) as counters:
+        view = _view("json" if as_json else progress, counters)
         with _broker_watch(settings, view):
-            code = work(settings, stop, board, view)
-    totals = board.totals
+            code = work(settings, stop, counters, view)
+    totals = counters.totals
     if totals.rejected and totals.rejected == totals.records:
-        _warn(f"all {totals.rejected} records were rejected; `brew dlq list` tells why", as_json=as_json)
+        _warn(f"all {totals.rejected} records were rejected; `brew dlq list` shows why", as_json=as_json)
     if as_json:
-        JsonLines().done(board)
+        JsonLines().done(counters)
         return code
     click.echo(
         f"{quantity(totals.records, 'record')}: {_became(totals)}, "
         f"{quantity(totals.transactions, 'transaction')}, {totals.fenced} fenced, {totals.failed} failed, "
-        f"{board.rate():,.0f} records/s"
+        f"{counters.rate():,.0f} records/s"
     )
     return code
 
@@ -131,7 +131,7 @@ def _became(totals: Totals) -> str:
 
 def _warn(text: str, *, as_json: bool) -> None:
     if as_json:
-        JsonLines().tell(as_called(f"warning: {text}"))
+        JsonLines().note(as_called(f"warning: {text}"))
     else:
         click.echo(as_called(f"pipeline: warning: {text}"), err=True)
 
@@ -140,8 +140,8 @@ def _broker_watch(settings: PipelineSettings, view: ProgressView) -> AbstractCon
     """A run that follows says when no broker answers, and when one does again."""
     if not settings.follow:
         return nullcontext()
-    waits = "this run waits, and goes on where the group stands"
-    return broker_watch(settings.connection, settings.input, waits, settings.patience_s, view.tell)
+    consequence = "this run waits, and continues from the committed offsets"
+    return broker_watch(settings.connection, settings.input, consequence, settings.patience_s, view.note)
 
 
 @cli.command("submit", epilog=_SUBMITTED)
@@ -165,10 +165,10 @@ def submit_command(*, dry_run: bool, as_json: bool, spans: str, **option: Any) -
     return ExitCode.DONE
 
 
-def _view(progress: str, board: RunProgress) -> ProgressView:
-    if progress == "auto":
-        progress = "table" if sys.stdout.isatty() else "json"
-    return {"table": lambda: LiveTable(board), "json": JsonLines, "none": ProgressView}[progress]()
+def _view(kind: str, progress: RunProgress) -> ProgressView:
+    if kind == "auto":
+        kind = "table" if sys.stdout.isatty() else "json"
+    return {"table": lambda: LiveTable(progress), "json": JsonLines, "none": ProgressView}[kind]()
 
 
 def main() -> None:

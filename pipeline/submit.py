@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from brew.errors import Refused
+from brew.errors import Refused, UsageError
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
 from brew.records import Tiers
@@ -43,6 +43,8 @@ def spark_submit(settings: PipelineSettings) -> list[str]:
     if isinstance(reference, str) and (file := reference.rpartition(":")[0]).endswith(".py"):
         files.append(file)  # found by its name where the driver will be
         settings = replace(settings, transform=f"{Path(file).stem}:{reference.rpartition(':')[2]}")
+    if wheels := [file for file in files if file.endswith(".whl")]:
+        raise UsageError(f"--py-files is {wheels[0]!r}: spark-submit takes .py, .zip and .egg; copy it to a .zip")
     line += ["--py-files", ",".join(files)]
     for name, value in sorted(spark_conf(settings.spark).items()):
         if name not in local_only and name != "spark.jars.packages":

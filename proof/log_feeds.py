@@ -13,9 +13,9 @@ from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, Refused
 from brew.kafka import offsets, topics
 from brew.kafka.clients import AdminClient, admin
+from brew.kafka.cluster_admin import coordinator_partition
 from brew.kafka.kafka_python import RawLogs
 from brew.kafka.log_reader import scan_rows
-from brew.kafka.raw_log import offsets_partition
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import LogOffsets
 from proof.checking.input_partition import Row
@@ -226,7 +226,7 @@ def snapshot(connection: Connection, claim: PipelineUnderTest, deadline: Deadlin
 def _offset_log(client: AdminClient, group: str, deadline: Deadline) -> tuple[int, LogOffsets] | None:
     """The group's partition of the offset log; None without the right to read it, or before any commit."""
     try:
-        partition = offsets_partition(group, topics.describe_one(client, OFFSETS_TOPIC, deadline).partitions)
+        partition = coordinator_partition(group, topics.describe_one(client, OFFSETS_TOPIC, deadline).partitions)
         return partition, offsets.log_offsets(client, OFFSETS_TOPIC, [partition], deadline)[partition]
     except BrewError:
         return None

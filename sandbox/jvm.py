@@ -45,7 +45,7 @@ class Jvm:
         """Jars in a fixed order: a class-data archive fits one order only."""
         jars = [str(jar) for jar in dependencies.jars(self.part, self.home)]
         if not jars:
-            raise dependencies.absent(self.part, self.home)
+            raise dependencies.missing_jars(self.part, self.home)
         return ":".join(jars)
 
     def command(

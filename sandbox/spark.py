@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Self
 
 import click
-import psutil
 
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
@@ -169,13 +168,6 @@ class SparkCluster:
             shutil.rmtree(self.directory, ignore_errors=True)
         return len(running)
 
-    def executors(self, name: str) -> list[psutil.Process]:
-        """The executors' JVMs on a worker."""
-        identity = self.state.processes.get(name)
-        worker = identity and identity.process()
-        found = worker.children(recursive=True) if worker else []
-        return [one for one in found if any("ExecutorBackend" in word for word in _words(one))]
-
     def __enter__(self) -> Self:
         return self
 
@@ -184,7 +176,7 @@ class SparkCluster:
 
     def _tree(self, name: str) -> list[Identity]:
         identity = self.state.processes.get(name)
-        process = None if identity is None else identity.process()
+        process = identity.process() if identity else None
         if identity is None or process is None:
             raise Refused(f"{_title(name)} does not run; `python -m sandbox spark status` tells what does")
         return [identity, *(Identity(one.pid, one.create_time()) for one in process.children(recursive=True))]
@@ -228,7 +220,7 @@ class SparkCluster:
             words += [f"{_DEPLOY}.worker.Worker", "--host", host, "--port", "0", "--webui-port", "0", *offer]
             words += ["--work-dir", str(self.directory / f"work-{name}"), self.url]
         # Executors take the first python3 of their worker's PATH, and nothing of what we import by PYTHONPATH.
-        path = f"{Path(self.state.python).parent}{os.pathsep}{os.environ['PATH']}"
+        path = os.pathsep.join([str(Path(self.state.python).parent), *os.get_exec_path()])
         variables = [f"SPARK_HOME={root}", f"SPARK_SCALA_VERSION={_SCALA}", f"PATH={path}"]
         self.log(name).write_bytes(b"")
         command = ["env", "-u", "PYTHONPATH", *variables, *words]
@@ -247,13 +239,6 @@ class SparkCluster:
 
 def _title(name: str) -> str:
     return name if name == MASTER else f"worker {name}"
-
-
-def _words(process: psutil.Process) -> list[str]:
-    try:
-        return list(process.cmdline())
-    except psutil.Error:
-        return []
 
 
 def spark_home() -> Path:

@@ -1,56 +1,56 @@
-"""Decide which slot holds which partition; pure."""
+"""Assign partitions to slots, and rebalance them; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 _BETTER = 0.9
-"""A partition is moved when the busiest slot's load falls below this share of what it was."""
+"""A partition is moved if the busiest slot's load then falls below this share of its present load."""
 
 
 def loads(lags: Mapping[int, int]) -> dict[int, int]:
-    """What each partition weighs: its lag, and a share of the mean lag, so that idle partitions are spread, too."""
+    """The load of each partition: its lag plus a share of the mean lag, so that idle partitions are spread, too."""
     base = 1 + sum(lags.values()) // (4 * max(1, len(lags)))
     return {partition: lag + base for partition, lag in lags.items()}
 
 
 def assign(lags: Mapping[int, int], held: Mapping[int, int], slots: Iterable[int]) -> dict[int, int]:
     """
-    Partition -> slot for all of ``lags`` that nobody holds; the heaviest first, each to the slot with the least load.
+    Assign each unassigned partition of ``lags``, the heaviest first, to the slot with the least load.
 
-    ``held`` (partition -> slot) stays as it is. Without a slot nothing is placed.
+    ``held`` (partition -> slot) is not changed. Empty if there is no slot.
     """
     weights = loads(lags)
-    carried = _slot_loads(weights, held, slots)
-    placed: dict[int, int] = {}
-    if not carried:
-        return placed
+    slot_loads = _slot_loads(weights, held, slots)
+    assigned: dict[int, int] = {}
+    if not slot_loads:
+        return assigned
     free = sorted((p for p in lags if p not in held), key=lambda p: (-weights[p], p))
     for partition in free:
-        slot = min(carried, key=lambda one: (carried[one], one))
-        carried[slot] += weights[partition]
-        placed[partition] = slot
-    return placed
+        slot = min(slot_loads, key=lambda candidate: (slot_loads[candidate], candidate))
+        slot_loads[slot] += weights[partition]
+        assigned[partition] = slot
+    return assigned
 
 
 def partition_to_move(lags: Mapping[int, int], held: Mapping[int, int], slots: Iterable[int]) -> int | None:
-    """The partition whose release lets the busiest slot give work to the idlest one; None when all is even enough."""
+    """The partition to move from the busiest slot to the idlest one; None if the load is balanced."""
     weights = loads(lags)
-    carried = _slot_loads(weights, held, slots)
-    if len(carried) < 2:  # noqa: PLR2004 - two slots at least, or there is nowhere to go
+    slot_loads = _slot_loads(weights, held, slots)
+    if len(slot_loads) < 2:  # noqa: PLR2004 - moving takes at least two slots
         return None
-    busiest = max(carried, key=lambda one: (carried[one], -one))
-    idlest = min(carried, key=lambda one: (carried[one], one))
-    most, least = carried[busiest], carried[idlest]
-    fitting = [p for p, slot in held.items() if slot == busiest and p in weights]
-    after = {p: max(most - weights[p], least + weights[p]) for p in fitting}
+    busiest = max(slot_loads, key=lambda candidate: (slot_loads[candidate], -candidate))
+    idlest = min(slot_loads, key=lambda candidate: (slot_loads[candidate], candidate))
+    max_load, min_load = slot_loads[busiest], slot_loads[idlest]
+    movable = [p for p, slot in held.items() if slot == busiest and p in weights]
+    after = {p: max(max_load - weights[p], min_load + weights[p]) for p in movable}
     best = min(after, key=lambda p: (after[p], p), default=None)
-    return best if best is not None and after[best] < most * _BETTER else None
+    return best if best is not None and after[best] < max_load * _BETTER else None
 
 
 def _slot_loads(weights: Mapping[int, int], held: Mapping[int, int], slots: Iterable[int]) -> dict[int, int]:
-    carried = dict.fromkeys(slots, 0)
+    slot_loads = dict.fromkeys(slots, 0)
     for partition, slot in held.items():
-        if slot in carried:
-            carried[slot] += weights.get(partition, 0)
-    return carried
+        if slot in slot_loads:
+            slot_loads[slot] += weights.get(partition, 0)
+    return slot_loads

@@ -1,4 +1,4 @@
-"""Several drivers: one works while the others stand by, or they share the partitions."""
+"""Several drivers: one works while the others stand by, or all share the partitions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _POLL_S = 0.02
 
 
 class Leadership(Protocol):
-    """What `brew.claims.heartbeater.StandBy` offers."""
+    """The leadership of one driver, as `brew.claims.heartbeater.StandBy` implements it."""
 
     @property
     def owner(self) -> str | None: ...
@@ -37,12 +37,12 @@ class Leadership(Protocol):
     def leave(self) -> None: ...
 
 
-def run(settings: PipelineSettings, stop: threading.Event, board: RunProgress, view: ProgressView) -> ExitCode:
+def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress, view: ProgressView) -> ExitCode:
     """
-    As `brew.driver.run.run`, but only while no other driver works; one that was replaced waits again.
+    As `brew.driver.run.run`, but only while this driver is the leader; a replaced driver stands by again.
 
     Raises:
-        BrewError: refused, or nothing moved for too long.
+        BrewError: refused, or there was no progress for too long.
     """
     stand_by = settings.stand_by or ClaimsSettings()
     name, preflight = stand_by.name, check(settings.leased_within(stand_by))
@@ -62,7 +62,7 @@ def run(settings: PipelineSettings, stop: threading.Event, board: RunProgress, v
     try:
         view.start()
         try:
-            driver = Driver(preflight, warm_spark, stop, board, view, name)
+            driver = Driver(preflight, warm_spark, stop, progress, view, name)
             alternate(open_leadership, driver.wait, driver.work, stop, GiveUpPolicy(settings), view)
         finally:
             view.stop()
@@ -73,12 +73,12 @@ def run(settings: PipelineSettings, stop: threading.Event, board: RunProgress, v
 
 
 def _start_spark(preflight: PreflightResult, view: ProgressView) -> WarmSpark | None:
-    """Before the leadership is asked for: who has it can work."""
+    """Start Spark before the leadership is claimed, so that the leader can work at once."""
     if preflight.settings.spark.absent:
         return None
     from brew.driver.warm_up import WarmSpark  # noqa: PLC0415 - a third of a second
 
-    return WarmSpark(preflight.settings, preflight.compilers, view.tell)
+    return WarmSpark(preflight.settings, preflight.compilers, view.note)
 
 
 def alternate(
@@ -90,70 +90,70 @@ def alternate(
     view: ProgressView,
 ) -> None:
     """
-    Wait and work by turns until ``work_on`` says that all is done, or ``stop`` is set.
+    Wait and work alternately until ``work_on`` returns True, or ``stop`` is set.
 
-    The leadership is left after each turn: who still has to clean up must not be given it.
+    The leadership is given up after each turn: a driver that still has to clean up must not get it again.
 
     Raises:
-        BrewError: what the work raised, or the claims topic was out of reach for longer than --patience.
+        BrewError: from the work, or the claims topic was unavailable for longer than --patience.
     """
     while not stop.is_set():
         with ExitStack() as turn:
             try:
                 leadership = turn.enter_context(open_leadership())
             except (DeadlineExceeded, KafkaFailure) as error:
-                view.tell(f"the claims topic is out of reach, trying again: {error}")
+                view.note(f"the claims topic is out of reach, trying again: {error}")
                 stop.wait(give_up.failed("the claims topic is out of reach", str(error)))
                 continue
-            give_up.good()
+            give_up.succeeded()
             if not wait(leadership) or work_on(leadership):
                 return
 
 
 @dataclass
 class Driver:
-    """One driver's turns: ``wait`` for the leadership, then ``work``."""
+    """One driver: ``wait`` for the leadership, then ``work``."""
 
     preflight: PreflightResult
     warm_spark: WarmSpark | None
     stop: threading.Event
-    board: RunProgress
+    progress: RunProgress
     view: ProgressView
     name: str
 
     def wait(self, leadership: Leadership) -> bool:
-        """Tell who works until it is this one; False when it was told to stop."""
-        told: str | None = None
+        """Wait for the leadership, reporting the leader; False if the run was stopped."""
+        announced: str | None = None
         warm = False
 
         def meanwhile() -> None:
-            nonlocal told, warm
+            nonlocal announced, warm
             if self.warm_spark is not None:
                 self.warm_spark.keep()
-                if self.warm_spark.warm and told and not warm:
+                if self.warm_spark.warm and announced and not warm:
                     warm = True
-                    self.view.tell(f"{self.name} is warm")
-            if leadership.owner not in {None, told, self.name}:
-                told = leadership.owner
-                self.view.tell(f"{self.name} stands by, {told} works")
-            self.board.phase(Phase.STANDING_BY, f"{told} works" if told else "")
+                    self.view.note(f"{self.name} is warm")
+            if leadership.owner not in {None, announced, self.name}:
+                announced = leadership.owner
+                self.view.note(f"{self.name} stands by, {announced} works")
+            self.progress.phase(Phase.STANDING_BY, f"{announced} works" if announced else "")
 
         if not leadership.wait(self.stop, meanwhile):
             return False
         if self.warm_spark is not None:
             self.warm_spark.leave()
-        self.view.tell(f"{self.name} works" + (f", after {told}" if told else ""))
+        self.view.note(f"{self.name} works" + (f", after {announced}" if announced else ""))
         return True
 
     def work(self, leadership: Leadership) -> bool:
         """
-        Work while the leadership is ours; True when there is nothing to wait for: drained, or told to stop.
+        Work while this driver is the leader; True if it is drained or stopped, False if it was replaced.
 
         Raises:
-            BrewError: refused, or nothing moved for too long.
+            BrewError: refused, or there was no progress for too long.
         """
-        shared = create_context(self.preflight, threading.Event(), self.board, self.view)
-        carrier, workers = create_workers(
+        shared = create_context(self.preflight, threading.Event(), self.progress, self.view)
+        runner, workers = create_workers(
             self.preflight, shared, None if self.warm_spark is None else self.warm_spark.context
         )
         ended = threading.Event()
@@ -162,7 +162,7 @@ class Driver:
         )
         watcher.start()
         try:
-            run_loops(shared, carrier, workers)
+            run_loops(shared, runner, workers)
             if shared.crashed:
                 self.view.stop()
                 crash_on_purpose(self.preflight.settings, shared.crashed)  # as a kill would: the leadership is not left
@@ -173,17 +173,19 @@ class Driver:
             ended.set()
             watcher.join()
             owner = leadership.owner
-            leadership.leave()  # before the rest, which takes its time: the next one may begin
-            carrier.close()
+            leadership.leave()  # before the slow clean-up, so that the next leader can start
+            runner.close()
         if shared.replaced.is_set() and not self.stop.is_set():
-            why = "was not heard for two heartbeat intervals" if owner in {None, self.name} else f"gave way to {owner}"
-            self.view.tell(f"{self.name} {why}, and stands by")
+            reason = (
+                "was not heard for two heartbeat intervals" if owner in {None, self.name} else f"gave way to {owner}"
+            )
+            self.view.note(f"{self.name} {reason}, and stands by")
             return False
         return True
 
 
 def watch(leadership: Leadership, stop: threading.Event, shared: RunContext, ended: threading.Event) -> None:
-    """Stop the work when everything stops, or when the leadership is lost."""
+    """Stop the work when the run is stopped, or when the leadership is lost."""
     while not ended.wait(_POLL_S):
         if not _is_leader(leadership):
             shared.replaced.set()
@@ -194,16 +196,18 @@ def watch(leadership: Leadership, stop: threading.Event, shared: RunContext, end
 def _is_leader(leadership: Leadership) -> bool:
     try:
         return leadership.holds()
-    except BrewError:  # leaves from the next leadership, or not at all
+    except BrewError:  # the next leadership raises it, if it persists
         return False
 
 
-def run_sharing(settings: PipelineSettings, stop: threading.Event, board: RunProgress, view: ProgressView) -> ExitCode:
+def run_sharing(
+    settings: PipelineSettings, stop: threading.Event, progress: RunProgress, view: ProgressView
+) -> ExitCode:
     """
-    As `brew.driver.run.run`, on a fair share of the partitions; a drain ends when all are drained, whoever did it.
+    As `brew.driver.run.run`, on a share of the partitions; a drain ends when all partitions are drained.
 
     Raises:
-        BrewError: refused, or nothing moved for too long.
+        BrewError: refused, or there was no progress for too long.
     """
     claims = settings.share or ClaimsSettings()
     preflight = check(settings.leased_within(claims))
@@ -214,32 +218,32 @@ def run_sharing(settings: PipelineSettings, stop: threading.Event, board: RunPro
         lambda: ClaimsLog(settings.connection, claims.claims),
         Membership(claims.name, settings.group, settings.input, tuple(partitions), claims.interval_s),
     )
-    shared = create_context(preflight, stop, board, view)
-    shared.ownership = ClaimedOwnership(heartbeater, view.tell)
-    carrier, workers = create_workers(preflight, shared)  # Spark starts before the first claim: who holds can work
+    shared = create_context(preflight, stop, progress, view)
+    shared.ownership = ClaimedOwnership(heartbeater, view.note)
+    runner, workers = create_workers(preflight, shared)  # Spark starts before the first claim: who holds can work
     try:
         view.start()
         try:
             if _joined(heartbeater, shared):
                 with ExitStack() as membership:
                     membership.callback(heartbeater.leave)
-                    run_loops(shared, carrier, workers)
+                    run_loops(shared, runner, workers)
                     _die_if_crashed(shared, view)  # as a kill would: nothing is given back
         finally:
             view.stop()
     finally:
-        carrier.close()
+        runner.close()
     return ExitCode.DONE
 
 
 def _joined(heartbeater: Heartbeater, shared: RunContext) -> bool:
-    """Become a member, trying again while the claims topic is out of reach; False when told to stop before."""
+    """Join, retrying while the claims topic is unavailable; False if the run was stopped before."""
     give_up = GiveUpPolicy(shared.settings)
     while not shared.stop.is_set():
         try:
             heartbeater.__enter__()
         except (DeadlineExceeded, KafkaFailure) as error:
-            shared.view.tell(f"the claims topic is out of reach, trying again: {error}")
+            shared.view.note(f"the claims topic is out of reach, trying again: {error}")
             shared.stop.wait(give_up.failed("the claims topic is out of reach", str(error)))
         else:
             return True

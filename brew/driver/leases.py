@@ -1,4 +1,4 @@
-"""The direct reader's driver: survey, grant leases to workers, plan again from their outcomes."""
+"""The direct reader's driver: survey partitions, grant leases to workers, and plan again from their outcomes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from brew.driver import assignor
 from brew.driver.ownership import ALL_PARTITIONS
-from brew.driver.run_context import Carrier, RunContext
+from brew.driver.run_context import RunContext, Runner
 from brew.driver.work_planner import SurveyFailedError, WorkPlanner
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
@@ -24,10 +24,10 @@ from brew.transformation import Transformation, for_executors, transformation
 
 class Assignments:
     """
-    Which worker holds which partition.
+    The assignment of partitions to workers.
 
     ``sessions``: slot -> its worker's session; ``held``: partition -> slot; ``releasing``: partitions whose worker was
-    asked to release them; ``ours``: the partitions that this driver may grant.
+    asked to release them; ``owned``: the partitions that this driver may grant.
     """
 
     def __init__(self, shared: RunContext) -> None:
@@ -35,44 +35,44 @@ class Assignments:
         self.sessions: dict[int, WorkerSession] = {}
         self.held: dict[int, int] = {}
         self.releasing: set[int] = set()
-        self.ours: Container[int] = ALL_PARTITIONS
+        self.owned: Container[int] = ALL_PARTITIONS
         self._partitions: set[int] = set()
         self._done: set[int] = set()
-        self._rests_until: dict[int, float] = {}
+        self._backoff_until: dict[int, float] = {}
         self._exempt: set[int] = set()
         self._complete = False
         self._unreported: dict[int, list[Outcome]] = {}
-        self._told_at = shared.board.started
+        self._told_at = shared.progress.started
 
     def surveyed(self, facts: Iterable[PartitionFacts], *, all_of_them: bool) -> None:
-        """Take in which partitions there are, and which of them have reached their goal."""
+        """Update which partitions exist, and which of them have reached their goal."""
         goals, self._complete = self._shared.goals, all_of_them
         for fact in facts:
             self._partitions.add(fact.partition)
             if goals is not None and fact.position >= goals.get(fact.partition, fact.log.first):
                 self._done.add(fact.partition)
-            else:  # somebody may have moved it back
+            else:  # the offset may have been reset
                 self._done.discard(fact.partition)
 
     def drained(self) -> bool:
         return self._complete and self._partitions <= self._done and not self.held
 
     def unfinished(self) -> int:
-        """How many of our partitions have not reached their goal."""
-        return sum(p in self.ours for p in self._partitions - self._done)
+        """The number of owned partitions that have not reached their goal."""
+        return sum(p in self.owned for p in self._partitions - self._done)
 
     def free(self, now: float) -> set[int]:
-        """Partitions that wait for a worker."""
+        """Owned partitions without a worker that may be granted now."""
         waiting = self._partitions - self._done - self.held.keys()
-        return {p for p in waiting if p in self.ours and self._rests_until.get(p, 0.0) <= now}
+        return {p for p in waiting if p in self.owned and self._backoff_until.get(p, 0.0) <= now}
 
     def back_off(self, partition: int, until: float) -> None:
-        """After a failure: not before ``until``, by the monotonic clock."""
-        self._rests_until[partition] = until
+        """After a failure: do not grant the partition before ``until`` (monotonic clock)."""
+        self._backoff_until[partition] = until
 
     def assign(self, partition: int, slot: int) -> None:
         self.held[partition] = slot
-        self._rests_until.pop(partition, None)
+        self._backoff_until.pop(partition, None)
 
     def exempt_from_crash(self, partition: int) -> bool:
         """True once after the partition's worker died."""
@@ -88,15 +88,15 @@ class Assignments:
             self._done.add(partition)
 
     def disconnected(self, session: WorkerSession) -> bool:
-        """Free all that the session's worker held; False when another session has the slot already."""
+        """Free the partitions of the session's worker; False if another session has the slot already."""
         if self.sessions.get(session.slot) is not session:
             return False
         del self.sessions[session.slot]
         for partition in [p for p, slot in self.held.items() if slot == session.slot]:
             del self.held[partition]
             self.releasing.discard(partition)
-            if (lost := self._shared.running.pop(partition, None)) is not None:
-                self._shared.lost[partition] = lost
+            if (lost_range := self._shared.running.pop(partition, None)) is not None:
+                self._shared.lost[partition] = lost_range
             self._exempt.add(partition)
         return True
 
@@ -104,7 +104,7 @@ class Assignments:
         self._unreported.setdefault(outcome.partition, []).append(outcome)
 
     def report(self) -> None:
-        """Show what ended since the last report: one range per partition and kind of end."""
+        """Report the outcomes since the last report, with the commits of adjacent ranges merged."""
         if not self._unreported:
             return
         outcomes = [merged for outcomes in self._unreported.values() for merged in _merged(outcomes)]
@@ -113,7 +113,7 @@ class Assignments:
 
 
 def _merged(outcomes: list[Outcome]) -> list[Outcome]:
-    """Commits of adjacent ranges become one."""
+    """Merge commits of adjacent ranges."""
     merged: list[Outcome] = []
     for outcome in outcomes:
         last = merged[-1] if merged else None
@@ -136,29 +136,29 @@ _SURVEY_INTERVAL_S = 1.0
 _POLL_S = 0.02
 _REPORT_INTERVAL_S = 0.25
 _STARTUP_WAIT_S = 1.0
-"""How long the first workers wait for the others, so that the partitions are spread at once."""
+"""How long the first workers wait for the others, so that the partitions are distributed only once."""
 
 
-class LeaseWorkers(Carrier, Protocol):
-    """Runs a lease worker in each slot, and starts it again when it ends before it should."""
+class LeaseWorkers(Runner, Protocol):
+    """Runs a lease worker in each slot, and restarts one that ends prematurely."""
 
     server: LeaseServer
 
     def slots(self) -> int:
-        """Task slots that there are now."""
+        """The current number of task slots."""
 
     def open(self, count: int) -> None:
-        """Have workers in slots 0 to ``count`` - 1; those that run stay."""
+        """Start workers in those of slots 0 to ``count`` - 1 that have none."""
 
     def stop_restarts(self) -> None:
-        """Start no worker again."""
+        """Restart no worker any more."""
 
     def check(self) -> None:
         """
-        Check that workers can still be run.
+        Check that workers can still run.
 
         Raises:
-            BrewError: they can't, and trying again can't help.
+            BrewError: they can't, and no retry can succeed.
         """
 
 
@@ -178,11 +178,11 @@ class LeaseCoordinator:
         Coordinate until drained or stopped.
 
         Raises:
-            Refused: going on would guess, or nothing moved for too long.
+            Refused: going on could lose or double records, or there was no progress for too long.
         """
         try:
             while not self._shared.stop.is_set() and not self._drained():
-                self._follow_claims()
+                self._apply_ownership()
                 self._survey_if_due()
                 self._grant()
                 self._rebalance_if_due()
@@ -193,12 +193,12 @@ class LeaseCoordinator:
 
     # -- survey ----------------------------------------------------------------------------------------------------
 
-    def _follow_claims(self) -> None:
-        """Survey at once what has become ours; have what no longer is released, and hand it over then."""
+    def _apply_ownership(self) -> None:
+        """Apply a change of ownership: survey new partitions at once, and have workers release lost ones."""
         if self._planner.take_ownership(lambda partition: partition not in self._assignments.held):
-            self._assignments.ours = self._planner.ours
+            self._assignments.owned = self._planner.owned
             self._next_survey = 0.0
-            self._release([partition for partition in self._assignments.held if partition not in self._planner.ours])
+            self._release([partition for partition in self._assignments.held if partition not in self._planner.owned])
 
     def _release(self, partitions: Iterable[int]) -> None:
         for partition in set(partitions) - self._assignments.releasing:
@@ -212,23 +212,23 @@ class LeaseCoordinator:
         self._next_survey = now + _SURVEY_INTERVAL_S
         self._workers.check()
         known = self._planner.survey.known
-        before = {p: max(fact.position, known.get(p, 0)) for p, fact in self._facts.items()}
+        positions = {p: max(fact.position, known.get(p, 0)) for p, fact in self._facts.items()}
         try:
-            facts, complete = self._planner.look(lambda source: range(source.partitions))
+            facts, complete = self._planner.survey_partitions(lambda source: range(source.partitions))
         except SurveyFailedError as error:
-            # An older answer may say of a partition that has come back: no position yet, begin at the first record.
+            # An outdated answer may report no position for a partition, which would restart it at the first record.
             self._facts = {}
             self._next_survey = time.monotonic() + error.pause_s
             return
         self._facts = {fact.partition: fact for fact in facts}
-        self._release_moved_back(facts, before)
+        self._release_moved_back(facts, positions)
         self._assignments.surveyed(facts, all_of_them=complete)
         self._workers.open(min(self._assignments.unfinished(), self._workers.slots()))
         self._check_standstill(facts)
 
-    def _release_moved_back(self, facts: Iterable[PartitionFacts], before: Mapping[int, int]) -> None:
-        """Grant anew what an outsider moved back: an idle worker commits nothing, so it never locates."""
-        moved = [f.partition for f in facts if f.committed is not None and f.position < before.get(f.partition, 0)]
+    def _release_moved_back(self, facts: Iterable[PartitionFacts], positions: Mapping[int, int]) -> None:
+        """Have partitions whose offset was reset released and granted again: an idle worker would not notice."""
+        moved = [f.partition for f in facts if f.committed is not None and f.position < positions.get(f.partition, 0)]
         self._release(partition for partition in moved if partition in self._assignments.held)
 
     def _check_standstill(self, facts: list[PartitionFacts]) -> None:
@@ -270,17 +270,17 @@ class LeaseCoordinator:
         self._assignments.sessions[slot].connection.send({**grant_message(grant), "share": share})
 
     def _workers_connected(self) -> bool:
-        """True once every slot's worker is connected, or the first one has waited long enough."""
+        """True once the workers of all needed slots are connected, or the first one has waited long enough."""
         if not self._assignments.sessions:
             return False
         now = time.monotonic()
         if self._first_connected_at is None:
             self._first_connected_at = now
-        wanted = min(self._workers.slots(), self._assignments.unfinished())
-        return len(self._assignments.sessions) >= wanted or now >= self._first_connected_at + _STARTUP_WAIT_S
+        expected = min(self._workers.slots(), self._assignments.unfinished())
+        return len(self._assignments.sessions) >= expected or now >= self._first_connected_at + _STARTUP_WAIT_S
 
     def _rebalance_if_due(self) -> None:
-        """Have one partition released where a slot has much more to do than another."""
+        """Have one partition released if a slot has much more work than another."""
         now = time.monotonic()
         if now < self._next_move:
             return
@@ -294,11 +294,11 @@ class LeaseCoordinator:
 
     def _next_due_s(self) -> float:
         now = time.monotonic()
-        due = min(self._next_survey, self._next_move, now + _REPORT_INTERVAL_S)
-        return max(_POLL_S, due - now)
+        next_due = min(self._next_survey, self._next_move, now + _REPORT_INTERVAL_S)
+        return max(_POLL_S, next_due - now)
 
     def _receive(self, wait_s: float) -> None:
-        """Handle all messages that have come; wait for the first one."""
+        """Wait for a message, then handle all that have arrived."""
         received = self._workers.server.received
         try:
             self._handle(received.get(timeout=wait_s))
@@ -322,7 +322,7 @@ class LeaseCoordinator:
         if self._assignments.sessions.get(session.slot) is not session:
             return  # a later session has the slot
         if "begun" in message:
-            self._shared.board.begun(int(message["begun"]))
+            self._shared.progress.begun(int(message["begun"]))
         outcome = parse_outcome(message)
         if outcome is not None:
             self._outcome(outcome)
@@ -338,7 +338,7 @@ class LeaseCoordinator:
         self._next_survey = 0.0 if self._facts and self._assignments.free(time.monotonic()) else self._next_survey
 
     def _outcome(self, outcome: Outcome) -> None:
-        self._shared.board.outcome(outcome)
+        self._shared.progress.outcome(outcome)
         self._assignments.outcome(outcome)
         if outcome.status is Status.CRASHED:
             self._shared.crashed.append(outcome)
@@ -348,16 +348,20 @@ class LeaseCoordinator:
             self._assignments.back_off(outcome.partition, time.monotonic() + pause_s)
 
     def _released(self, released: Mapping[str, object]) -> None:
-        partition, position, why = int(str(released["partition"])), int(str(released["position"])), str(released["why"])
+        partition, position, reason = (
+            int(str(released["partition"])),
+            int(str(released["position"])),
+            str(released["why"]),
+        )
         self._ended(partition)
         self._assignments.released(partition, position)
         self._next_survey = 0.0
-        if why:
-            pause_s = self._planner.failed(f"partition {partition} was released", why)
+        if reason:
+            pause_s = self._planner.failed(f"partition {partition} was released", reason)
             self._assignments.back_off(partition, time.monotonic() + pause_s)
 
     def _ended(self, partition: int) -> None:
-        """A run that crashes on purpose dies as soon as nothing is running: report what is known before that."""
+        """End a partition's work; report first if the run crashes on purpose, since it dies once nothing is running."""
         if self._shared.crashed:
             self._assignments.report()
         self._shared.running.pop(partition, None)
@@ -365,7 +369,7 @@ class LeaseCoordinator:
     # -- end -------------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """End all workers; return when nobody holds anything any more, or the server was closed meanwhile."""
+        """End all workers; return once all have disconnected, or the server was closed."""
         self._workers.stop_restarts()
         message: Message = {"end": True}
         for session in self._assignments.sessions.values():
@@ -391,7 +395,7 @@ def lease_workers(
     traced: bool = False,
     context: SparkContext | None = None,
 ) -> LeaseWorkers:
-    """The workers of this run; imports Spark only where it is wanted. ``context``, or a borrowed one, is not ended."""
+    """The workers of this run; imports Spark only if it is used. ``context``, or a borrowed one, is not stopped."""
     if settings.spark.absent:
         from brew.readers.direct.executors import LocalWorker  # noqa: PLC0415
 
@@ -404,13 +408,13 @@ def lease_workers(
 
     made = for_executors(transformation(settings), pickled)  # before Spark starts: what can't travel is refused
     borrowed = context or session.borrowed(settings.spark)
-    used = borrowed or session.start_context(settings.spark, compilers)
-    conf = used.getConf()
+    spark_context = borrowed or session.start_context(settings.spark, compilers)
+    conf = spark_context.getConf()
     host = conf.get("spark.driver.host", _LOOPBACK) or _LOOPBACK
     server = LeaseServer(conf.get("spark.driver.bindAddress", host) or host, settings.direct.lease_s)
-    more = {"end_s": _ARCHIVE_S} if settings.spark.make_archive else {}
+    options = {"end_s": _ARCHIVE_S} if settings.spark.make_archive else {}
     worker = replace(_worker_settings(settings, transaction, host, server, made), watched=watched, traced=traced)
-    return SparkWorkers(used, server, worker, **more, kept=borrowed is not None)
+    return SparkWorkers(spark_context, server, worker, **options, borrowed=borrowed is not None)
 
 
 def _worker_settings(

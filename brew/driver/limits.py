@@ -16,16 +16,16 @@ from brew.settings import PipelineSettings
 
 _BACKOFF_S = 0.1
 _DENIED_S = 10.0
-"""Rights that were taken away do not come back by themselves; one that is on its way takes a second or two."""
-_LONGEST_BACKOFF_S = 5.0
+"""A revoked right does not come back by itself; one that was just granted takes effect within seconds."""
+_MAX_BACKOFF_S = 5.0
 
 
-def _why(detail: str) -> str:
-    return "" if denial_in(detail) is None else " at most where the brokers say no"
+def _denied_clause(detail: str) -> str:
+    return "" if denial_in(detail) is None else " at most after an authorization failure"
 
 
 class GiveUpPolicy:
-    """Counts failures in a row, and the time since something moved."""
+    """Decides when to give up: counts consecutive failures, and the time without progress."""
 
     def __init__(self, settings: PipelineSettings) -> None:
         self._settings = settings
@@ -33,52 +33,52 @@ class GiveUpPolicy:
         self._elsewhere: Mapping[int, int] = {}
         self._last_progress = self._failing_since = time.monotonic()
 
-    def moved(self) -> None:
+    def progressed(self) -> None:
         self._last_progress = time.monotonic()
 
-    def good(self) -> None:
-        """The row of failures is over."""
+    def succeeded(self) -> None:
+        """Reset the count of consecutive failures."""
         self.failures = 0
 
-    def failed(self, what: str, detail: str) -> float:
+    def failed(self, problem: str, detail: str) -> float:
         """
-        Count one failure; the seconds to wait now, longer each time and by chance: two pipelines must get out of step.
+        Count one failure; return the seconds to wait: exponential with jitter, so that two pipelines get out of step.
 
         Raises:
-            Refused: nothing moved since the first failure of the row for longer than --patience.
+            Refused: no progress since the first of these failures for longer than --patience.
         """
         now = time.monotonic()
         if self.failures == 0:
-            self._failing_since = now  # time spent blocked by others, before the first failure, does not count
+            self._failing_since = now  # time blocked by upstream transactions before the first failure does not count
         idle = now - max(self._last_progress, self._failing_since)
         patience_s = (
             self._settings.patience_s if denial_in(detail) is None else min(_DENIED_S, self._settings.patience_s)
         )
         if idle > patience_s:
             raise Refused(
-                f"no progress for {idle:.0f} s (--patience is {patience_s:g} s{_why(detail)}); {what}: "
+                f"no progress for {idle:.0f} s (--patience is {patience_s:g} s{_denied_clause(detail)}); {problem}: "
                 f"{detail or 'see the lines above'}"
             )
         self.failures += 1
-        longest = min(_LONGEST_BACKOFF_S, _BACKOFF_S * 2**self.failures)
-        return random.uniform(longest / 4, longest)  # noqa: S311 - a pause, no secret
+        max_pause = min(_MAX_BACKOFF_S, _BACKOFF_S * 2**self.failures)
+        return random.uniform(max_pause / 4, max_pause)  # noqa: S311 - a pause, no secret
 
-    def held_back(self, partitions: Sequence[int], elsewhere: Mapping[int, int] | None = None) -> None:
+    def blocked(self, partitions: Sequence[int], elsewhere: Mapping[int, int] | None = None) -> None:
         """
-        Nothing can move here now, though the run is to drain; ``elsewhere`` is where other drivers stand with the rest.
+        Note that a draining run can't progress now; ``elsewhere``: the positions of partitions of other drivers.
 
         Raises:
-            Refused: that has lasted longer than --blocked-patience, and the others' positions stood still, too.
+            Refused: neither this driver nor the others progressed for longer than --blocked-patience.
         """
         if elsewhere and elsewhere != self._elsewhere:
             self._elsewhere = elsewhere
-            self.moved()
+            self.progressed()
         idle = time.monotonic() - self._last_progress
         if idle > self._settings.blocked_patience_s:
             if not partitions and elsewhere:
                 raise Refused(
-                    f"partitions {sorted(elsewhere)} of {self._settings.input} are other drivers' to drain, and have "
-                    f"stood still for {idle:.0f} s; `python -m downstream claims status` shows whose, or raise "
+                    f"partitions {sorted(elsewhere)} of {self._settings.input} belong to other drivers, which made no "
+                    f"progress for {idle:.0f} s; `python -m downstream claims status` shows which, or raise "
                     "--blocked-patience"
                 )
             raise Refused(
@@ -91,17 +91,17 @@ class GiveUpPolicy:
 WINDOW = 1000
 FIRST = 100
 """So many records of a run, all of them rejected, are not what the transformation is for."""
-SOME = 10
-"""So many are enough where a drain has no more of them."""
+MIN_AT_END = 10
+"""At the end of a drain, which may have fewer records, this many are enough."""
 
 
 @dataclass
 class CircuitBreaker:
     """
-    Counts each partition's last committed transactions, as many as hold ``WINDOW`` records.
+    Counts rejected records in each partition's last committed transactions, about the last ``WINDOW`` records.
 
-    What was committed stays committed, so that stopping loses nothing; the next run goes on behind it and counts anew.
-    ``max_rejected`` is a share from 0 to 1; 1 or None never trips. Used by one thread.
+    Stopping loses nothing: commits stay, and the next run continues after them with a new count. ``max_rejected`` is a
+    share from 0 to 1; 1 or None never trips. For one thread.
     """
 
     max_rejected: float | None
@@ -113,7 +113,7 @@ class CircuitBreaker:
         Count one outcome.
 
         Raises:
-            Refused: too much was rejected; said once, since what still runs reports while the run ends.
+            Refused: too many were rejected; raised once, since other attempts still report while the run ends.
         """
         records = outcome.records
         if (
@@ -168,19 +168,19 @@ class FirstRecordsCheck:
             for reason, offset in outcome.examples.items():
                 self._examples.setdefault(reason, (outcome.partition, offset))
             self._decided = self._decided or outcome.records > outcome.rejected
-            self._judge(FIRST)
+            self._check(FIRST)
 
     def check_at_end(self) -> None:
         """
         Called at the end of a drain, which may have fewer records.
 
         Raises:
-            Refused: all were rejected, and there were `SOME` or more.
+            Refused: all were rejected, and there were `MIN_AT_END` or more.
         """
         with self._lock:
-            self._judge(SOME)
+            self._check(MIN_AT_END)
 
-    def _judge(self, least: int) -> None:
+    def _check(self, least: int) -> None:
         rejected = self._reasons.total()
         if self._decided or rejected < least:
             return

@@ -34,7 +34,7 @@ class MicroBatchLane:
         Cycle until drained or stopped.
 
         Raises:
-            Refused: going on would guess, or nothing moved for too long.
+            Refused: going on could lose or double records, or there was no progress for too long.
         """
         stop = self._shared.stop
         try:
@@ -55,26 +55,26 @@ class MicroBatchLane:
 
     def _plan(self) -> tuple[Plan, list[PartitionFacts]]:
         lanes = self._settings.lanes
-        # Between two cycles nothing is at work here, so partitions that are due to other drivers go now.
+        # Between two cycles nothing is running here, so partitions can be handed over to other drivers.
         self._planner.take_ownership(lambda partition: partition % lanes == self._index)
-        facts, complete = self._planner.look(lambda source: range(self._index, source.partitions, lanes))
+        facts, complete = self._planner.survey_partitions(lambda source: range(self._index, source.partitions, lanes))
         return self._planner.plan(facts, self._size.cap, complete=complete), facts
 
     def _cycle(self, ranges: Sequence[OffsetRange], facts: Mapping[int, PartitionFacts]) -> None:
         began = time.monotonic()
         shared, settings = self._shared, self._settings
         specs = {r.partition: self._spec(r, facts[r.partition]) for r in ranges}
-        job = Job(specs, shared.transaction, self._transformation, settings.journal, traced=shared.board.traced)
+        job = Job(specs, shared.transaction, self._transformation, settings.journal, traced=shared.progress.traced)
         shared.running.update({r.partition: r for r in ranges})
         if shared.stop.is_set():  # checked after the line above: whoever stops the run waits for what is in ``running``
             for offered in ranges:
                 shared.running.pop(offered.partition, None)
             return
         for offered in ranges:
-            shared.board.begun(offered.partition)
+            shared.progress.begun(offered.partition)
         executed = self._engine.execute(ranges, job)
         outcomes = [executed.get(r.partition) or self._advance(r, job) for r in ranges]
-        # Before ``running`` says that they have ended: the number that a crash announces is told right then.
+        # Before they leave ``running``: the run crashes, and reports their counts, once that is empty.
         shared.crashed.extend(outcome for outcome in outcomes if outcome.status is Status.CRASHED)
         for offered, outcome in zip(ranges, outcomes, strict=True):
             if outcome.status is Status.FAILED:
@@ -82,7 +82,7 @@ class MicroBatchLane:
             else:
                 shared.lost.pop(outcome.partition, None)
             shared.running.pop(outcome.partition, None)
-            shared.board.outcome(outcome)
+            shared.progress.outcome(outcome)
         shared.view.cycle(self._index, outcomes, time.monotonic() - began)
         self._reconcile(outcomes)
 
@@ -91,7 +91,7 @@ class MicroBatchLane:
         return AttemptSpec(offered, survey.targets(fact), survey.first_attempt(fact), crash)
 
     def _advance(self, offered: OffsetRange, job: Job) -> Outcome:
-        """Move over a range without visible rows: the six steps minus produce, after a second reader's look."""
+        """Commit past a range without visible rows, after a second reader has confirmed that there are none."""
         span = {offered.partition: (offered.start, offered.until)}
         for batch in scan(self._settings.connection, offered.topic, span, READ_COMMITTED, group=self._settings.group):
             detail = f"Spark reported no row, yet offset {batch[0].offset()} is visible"

@@ -1,4 +1,4 @@
-"""What to do where the group has no committed offset: look into the output before a single record is written."""
+"""Missing offsets: check the output for records of a partition before it starts without a committed offset."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from brew.planner import PartitionFacts, position_metadata
 from brew.settings import OnMissingPosition, PipelineSettings
 from brew.transaction import Write, transact
 
-_ASK_S = 30.0
-_LIVE_S = 1.0
-"""A transaction that hides output for longer than this was left by somebody who died, or hangs."""
+_REQUEST_S = 30.0
+_GRACE_S = 1.0
+"""A transaction that hides output for longer than this was left open by a dead or hanging run."""
 _POLL_S = 0.05
 _CREATE_TIME = 1  # librdkafka's number for a timestamp that the producer set
 
@@ -30,39 +30,39 @@ Logs = dict[str, dict[int, LogOffsets]]
 
 @dataclass(frozen=True, slots=True)
 class LastOutput:
-    """The last record that came out of an input partition; ``created_ms`` is None where the broker set the time."""
+    """The last output record of an input partition; ``created_ms`` is None if the broker set the timestamp."""
 
     offset: int
     key: bytes | None
     created_ms: int | None
 
     def came_from(self, record: LogRecord) -> bool:
-        """True when ``record`` may be its source: same key, and same timestamp where that was kept."""
+        """True if ``record`` may be its source: the same key, and the same timestamp if it was kept."""
         return record.key() == self.key and self.created_ms in {None, record.timestamp()[1]}
 
 
 class HiddenOutputError(BrewError):
-    """An open transaction hides what came out already; it ends, or its partition becomes ours to fence."""
+    """An open transaction hides output; retry until it ends, or until this driver owns its partition and fences it."""
 
 
 @dataclass
 class OutputWait:
     """
-    Up to where the output has to become visible, over several looks: a rival's next transaction hides none of that.
+    The log ends up to which the output has to become visible, kept over retries: later transactions do not matter.
 
-    ``deadline``: then somebody has to end what still hides a part of it.
+    ``deadline``: then an operator has to end the transaction that still hides output.
     """
 
     deadline: Deadline
     _partitions: frozenset[int] = frozenset()
     _logs: Logs = field(default_factory=dict)
 
-    def ends(self, partitions: Iterable[int], ask: Callable[[], Logs]) -> Logs:
-        """The logs as they were when the last of these partitions was fenced."""
-        wanted = frozenset(partitions)
-        if not self._logs or not wanted <= self._partitions:
-            self._logs = ask()
-        self._partitions = wanted  # one that comes back later may have been worked on meanwhile
+    def ends(self, partitions: Iterable[int], read_logs: Callable[[], Logs]) -> Logs:
+        """The log offsets at the time when the last of these partitions was fenced."""
+        requested = frozenset(partitions)
+        if not self._logs or not requested <= self._partitions:
+            self._logs = read_logs()
+        self._partitions = requested  # another driver may work on a partition before it comes back
         return self._logs
 
 
@@ -71,20 +71,20 @@ def resolve(
     facts: Iterable[PartitionFacts],
     targets: Mapping[str, Topic],
     others: Iterable[PartitionFacts],
-    settling: OutputWait,
+    output_wait: OutputWait,
 ) -> set[int]:
     """
     The partitions of ``facts`` that may start without a committed offset.
 
-    ``others`` are partitions of ours that have one, and in which this run is not at work: a fence may end what a dead
-    run left there. ``settling`` is given again until there is an answer.
+    ``others`` are owned partitions with a committed offset in which this run is not working: fencing them may end what
+    a dead run left open. ``output_wait`` is passed again on each retry.
 
-    With `restore`, partitions whose output tells the position get it committed, and are left out of the answer;
-    so are those in which another run has committed meanwhile. The caller asks for both kinds again.
+    With `restore`, the position is committed for partitions whose output shows it, and these are left out; so are
+    partitions in which another run has committed meanwhile. The caller surveys both again.
 
     Raises:
-        Refused: `offsets-vanished`, the output holds records of a partition whose position is gone.
-        HiddenError: not to be told yet.
+        Refused: `offsets-vanished`, the output has records of a partition without a committed offset.
+        HiddenOutputError: an open transaction hides output; retry.
     """
     missing = {fact.partition: fact for fact in facts if fact.committed is None and fact.log.end > fact.log.first}
     if not missing or settings.on_missing_position is OnMissingPosition.START_OVER:
@@ -94,44 +94,44 @@ def resolve(
     if all(log.end == log.first for partitions in logs.values() for log in partitions.values()):
         return set(missing)
     for fact in missing.values():
-        # An older run's transaction ends here, one way or the other: what is visible from now on is all there is.
+        # The fence ends a transaction of an older run: whatever is visible afterwards is complete.
         _fence_and_commit(settings, fact, None)
     restoring = settings.on_missing_position is OnMissingPosition.RESTORE
-    wanted = {name: targets[name] for name in names}
-    settled = _visible_logs(settings, wanted, others, settling.ends(missing, lambda: _logs(settings, wanted)))
-    traces = _last_outputs(settings, set(missing), settled, first_hit=not restoring)
-    # What is visible was committed with its offset: a trace without one now is what another run did not leave.
-    begun = _positioned(settings, missing) if traces else set()
-    traces = {partition: trace for partition, trace in traces.items() if partition not in begun}
-    if traces and not restoring:
-        raise _vanished(settings, traces)
-    for partition, trace in traces.items():
-        _check_same_input(settings, missing[partition], trace)
-    for partition, trace in traces.items():
-        _fence_and_commit(settings, missing[partition], trace.offset + 1)
-    return set() if begun else set(missing) - set(traces)
+    outputs = {name: targets[name] for name in names}
+    visible = _visible_logs(settings, outputs, others, output_wait.ends(missing, lambda: _logs(settings, outputs)))
+    last_outputs = _last_outputs(settings, set(missing), visible, first_hit=not restoring)
+    # Visible output was committed with its offset: another run may have committed meanwhile, so check again.
+    positioned = _positioned(settings, missing) if last_outputs else set()
+    last_outputs = {partition: last for partition, last in last_outputs.items() if partition not in positioned}
+    if last_outputs and not restoring:
+        raise _vanished(settings, last_outputs)
+    for partition, last in last_outputs.items():
+        _check_same_input(settings, missing[partition], last)
+    for partition, last in last_outputs.items():
+        _fence_and_commit(settings, missing[partition], last.offset + 1)
+    return set() if positioned else set(missing) - set(last_outputs)
 
 
-def _vanished(settings: PipelineSettings, traces: Mapping[int, LastOutput]) -> Refused:
-    partition = min(traces)
+def _vanished(settings: PipelineSettings, last_outputs: Mapping[int, LastOutput]) -> Refused:
+    partition = min(last_outputs)
     return Refused(
         f"offsets-vanished: group {settings.group!r} has no committed offset in {settings.input}[{partition}], "
         f"but {', '.join(settings.outputs)} or {settings.dead_letter} holds records from it (up to offset "
-        f"{traces[partition].offset} at least); "
+        f"{last_outputs[partition].offset} at least); "
         "either restore the position from the output's headers (--on-missing-position restore), "
-        "or start over on purpose and double what is out (--on-missing-position start-over)"
+        "or start over on purpose and double these records (--on-missing-position start-over)"
     )
 
 
 def _positioned(settings: PipelineSettings, partitions: Iterable[int]) -> set[int]:
-    """Those in which there is a committed offset by now, pending ones waited for: two runs may begin at once."""
-    whose = (settings.connection, settings.group, settings.input)
-    found = committed_by(*whose, partitions, READ_COMMITTED, Deadline(_ASK_S))
-    return {partition for partition, position in found.items() if position is not None}
+    """The partitions that have a stable committed offset by now: two runs may start at the same time."""
+    source = (settings.connection, settings.group, settings.input)
+    committed = committed_by(*source, partitions, READ_COMMITTED, Deadline(_REQUEST_S))
+    return {partition for partition, position in committed.items() if position is not None}
 
 
 def _logs(settings: PipelineSettings, targets: Mapping[str, Topic]) -> Logs:
-    client, deadline = admin(settings.connection), Deadline(_ASK_S)
+    client, deadline = admin(settings.connection), Deadline(_REQUEST_S)
     return {name: log_offsets(client, name, range(topic.partitions), deadline) for name, topic in targets.items()}
 
 
@@ -139,26 +139,26 @@ def _visible_logs(
     settings: PipelineSettings, targets: Mapping[str, Topic], others: Iterable[PartitionFacts], ends: Logs
 ) -> Logs:
     """
-    The logs up to these ends, once no open transaction hides a part of them.
+    Return ``ends`` once no open transaction hides a part of these logs.
 
-    What a killed run left open in one of ``others`` hides output, too; a fence ends it, as its next attempt would.
+    A transaction that a killed run left open in one of ``others`` hides output, too; fencing ends it.
 
     Raises:
-        HiddenError: one still does; a rival's, until it ends or its partitions are given to us.
+        HiddenOutputError: a transaction of another driver still hides output.
     """
-    patience, left = Deadline(_LIVE_S), list(others)
+    grace, remaining = Deadline(_GRACE_S), list(others)
     while hidden := _hidden(ends, _logs(settings, targets)):
-        if not patience.expired():
+        if not grace.expired():
             time.sleep(_POLL_S)
             continue
-        if not left:
+        if not remaining:
             raise HiddenOutputError(
                 f"group {settings.group!r} has no committed offset in {settings.input}, and an open transaction of "
-                f"somebody else hides what came out already in {hidden}"
+                f"another producer hides output in {hidden}"
             )
-        while left:
-            _fence_and_commit(settings, left.pop(), None)
-        patience = Deadline(_LIVE_S)  # for what these ended to become known
+        while remaining:
+            _fence_and_commit(settings, remaining.pop(), None)
+        grace = Deadline(_GRACE_S)  # until the aborts by these fences are visible
     return ends
 
 
@@ -176,11 +176,11 @@ def _last_outputs(
     """
     The last visible record per input partition, by the headers in output and dead letters.
 
-    ``first_hit`` stops at the first record found: enough to refuse.
+    ``first_hit`` stops at the first record found, which is enough to refuse.
     """
     last: dict[int, LastOutput] = {}
-    for name, found in logs.items():
-        ranges = {p: (log.first, log.end) for p, log in found.items()}
+    for name, partition_logs in logs.items():
+        ranges = {p: (log.first, log.end) for p, log in partition_logs.items()}
         for batch in scan(settings.connection, name, ranges, READ_COMMITTED, group=settings.group):
             for record in batch:
                 source = SourcePosition.of(record.headers())
@@ -198,24 +198,24 @@ def _last_output(source: SourcePosition, record: LogRecord) -> LastOutput:
     return LastOutput(source.offset, record.key(), milliseconds if kind == _CREATE_TIME else None)
 
 
-def _check_same_input(settings: PipelineSettings, fact: PartitionFacts, trace: LastOutput) -> None:
-    """The input of that name may have been deleted and made again: then its offsets mean other records."""
-    span = {fact.partition: (trace.offset, trace.offset + 1)}
-    if fact.log.first <= trace.offset < fact.log.last_stable:
+def _check_same_input(settings: PipelineSettings, fact: PartitionFacts, last: LastOutput) -> None:
+    """Refuse if the input was deleted and recreated, so that its offsets belong to other records."""
+    span = {fact.partition: (last.offset, last.offset + 1)}
+    if fact.log.first <= last.offset < fact.log.last_stable:
         for batch in scan(settings.connection, fact.topic, span, READ_COMMITTED, group=settings.group):
-            if all(trace.came_from(record) for record in batch):
+            if all(last.came_from(record) for record in batch):
                 return
-    elif trace.offset < fact.log.first:
-        return  # retention took it; `input-lost` or the next record tells the rest
+    elif last.offset < fact.log.first:
+        return  # retention deleted it; `input-lost` is checked elsewhere
     raise Refused(
-        f"topic-recreated: the output's last record of {fact.topic}[{fact.partition}] came from offset {trace.offset}, "
-        "where the input now has another record or none: it was deleted and made again, so nothing can be restored; "
+        f"topic-recreated: the output's last record of {fact.topic}[{fact.partition}] came from offset {last.offset}, "
+        "where the input now has another record or none: it was deleted and recreated, so nothing can be restored; "
         "start over on purpose (--on-missing-position start-over), best with a new output topic"
     )
 
 
 def _fence_and_commit(settings: PipelineSettings, fact: PartitionFacts, offset: int | None) -> None:
-    """Fence the partition's id; then commit ``offset``, if one is given and there is still none."""
+    """Fence the partition's id; then commit ``offset``, if it is given and none is committed yet."""
     transaction = TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s)
     deadline = Deadline(settings.transaction_timeout_s)
     kafka = KafkaTransaction(transaction, fact.topic, fact.partition)

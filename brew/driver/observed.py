@@ -1,4 +1,4 @@
-"""A run that can be watched: probes, metrics, /status and spans, where somebody asked for them; else nothing of it."""
+"""Observed runs: probes, metrics, /status and spans, if the options ask for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ spans_option = click.option(
     type=click.Choice(EXPORTERS),
     default=NO_SPANS,
     show_default=True,
-    help="A span per transaction, by OpenTelemetry; otlp goes where OTEL_EXPORTER_OTLP_ENDPOINT says.",
+    help="Export a span per transaction by OpenTelemetry; otlp sends to OTEL_EXPORTER_OTLP_ENDPOINT.",
 )
 
 
@@ -44,10 +44,10 @@ def observed_progress(
     settings: PipelineSettings, probes: ProbeSettings | None, exporter: str = NO_SPANS
 ) -> Iterator[RunProgress]:
     """
-    The board of a run; while the block lasts it is served, and spans go out, where somebody wants to see them.
+    The progress of a run, served by probes and exported as spans during the block if the options ask for it.
 
     Raises:
-        UsageError: the port that was asked for is taken, or spans can't be sent from here.
+        UsageError: the requested port is in use, or spans can't be exported.
     """
     if probes is None and exporter == NO_SPANS:
         yield RunProgress()
@@ -59,19 +59,22 @@ def observed_progress(
     with contextlib.ExitStack() as ending:
         if probes is not None:
             ending.enter_context(serving(probes, recorder, Producers(functools.partial(_holders, settings.connection))))
-        board = ObservedProgress(recorder, settings)
+        progress = ObservedProgress(recorder, settings)
         if exporter != NO_SPANS:
             from brew.observability.tracing import Spans, provider  # noqa: PLC0415 - an extra dependency, and slow to import
 
             spans = Spans(provider(exporter), recorder.subject)
             ending.callback(spans.close)
-            board.spans = spans
-        yield board
+            progress.spans = spans
+        yield progress
 
 
 def _holders(connection: Connection, names: Sequence[str], deadline: Deadline) -> Mapping[str, tuple[int, int]]:
-    """Who holds these transactional ids, by their coordinators."""
+    """Producer id and epoch of these transactional ids, by their coordinators."""
     from brew.kafka.transactions_admin import open_transactions_admin  # noqa: PLC0415 - a second client, for who asks
 
-    with open_transactions_admin(connection, deadline) as told:
-        return {one.transactional_id: (one.producer_id, one.producer_epoch) for one in told.named(names)}
+    with open_transactions_admin(connection, deadline) as admin:
+        return {
+            transaction.transactional_id: (transaction.producer_id, transaction.producer_epoch)
+            for transaction in admin.named(names)
+        }

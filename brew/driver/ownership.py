@@ -1,4 +1,4 @@
-"""Which of the input's partitions this driver works on: all of them, or those that it claimed."""
+"""Ownership of the input's partitions: all of them, or those that this driver has claimed."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from brew.claims.heartbeater import Heartbeater, HeldPartitions
 from brew.errors import BrewError
 
 IsIdle = Callable[[int], bool]
-"""Whether nothing is at work on a partition now, so that it may be handed over."""
+"""Whether a partition has no running work, so that it may be handed over."""
 
 
 class Ownership(Protocol):
-    """Asked before each piece of work; whatever it answers, the fence decides what becomes visible."""
+    """Checked before each range; it only avoids conflicts, the fence decides what becomes visible."""
 
-    def turn(self, idle: IsIdle) -> Container[int]:
+    def refresh(self, idle: IsIdle) -> Container[int]:
         """
-        Hand over what others are due and is idle; what may be worked on from now on.
+        Hand over idle partitions that are due to other drivers; return the partitions that are owned now.
 
         Raises:
-            BrewError: nothing is ours any more, and nothing will be again.
+            BrewError: this driver owns nothing any more, and never will again.
         """
 
     def current_partitions(self) -> Container[int]:
-        """What is ours now, without a look at what others are due; never raises."""
+        """The partitions that are owned now, without handing any over; never raises."""
 
     def set_partitions(self, partitions: Iterable[int]) -> None:
-        """The input has these partitions now."""
+        """Set the partitions that the input has now."""
 
 
 class _AllPartitions(Container[int]):
@@ -40,9 +40,9 @@ ALL_PARTITIONS: Container[int] = _AllPartitions()
 
 
 class FullOwnership:
-    """One driver works on all there is."""
+    """A single driver owns all partitions."""
 
-    def turn(self, _idle: IsIdle) -> Container[int]:
+    def refresh(self, _idle: IsIdle) -> Container[int]:
         return ALL_PARTITIONS
 
     def current_partitions(self) -> Container[int]:
@@ -52,35 +52,36 @@ class FullOwnership:
 
 
 class ClaimedOwnership:
-    """What a keeper holds; used by all lanes at once. ``tell`` hears of each change."""
+    """The partitions that a heartbeater holds; all lanes use it. ``report`` gets a line for each change."""
 
-    def __init__(self, keeper: Heartbeater, tell: Callable[[str], None]) -> None:
-        self._heartbeater, self._held, self._tell = keeper, HeldPartitions(keeper), tell
+    def __init__(self, heartbeater: Heartbeater, report: Callable[[str], None]) -> None:
+        self._heartbeater, self._held, self._report = heartbeater, HeldPartitions(heartbeater), report
         self._lock = threading.Lock()
 
-    def turn(self, idle: IsIdle) -> Container[int]:
-        """As `Ownership.turn`."""
+    def refresh(self, idle: IsIdle) -> Container[int]:
+        """As `Ownership.refresh`."""
         with self._lock:
-            hand = self._held
-            lost, gained, due = hand.lost(), hand.gained(), hand.due()
-            given = [p for p in due if idle(p)]
-            if given:
-                hand.release_partitions(given)
-            if lost or gained or given:
-                self._report_changes(lost, given)
-            return hand.partitions - set(due)
+            held = self._held
+            lost, gained, due = held.lost(), held.gained(), held.due()
+            released = [p for p in due if idle(p)]
+            if released:
+                held.release_partitions(released)
+            if lost or gained or released:
+                self._report_changes(lost, released)
+            return held.partitions - set(due)
 
-    def _report_changes(self, lost: Collection[int], given: Collection[int]) -> None:
-        who, now = self._heartbeater.membership, self._held.partitions
-        lines = [f"{who.client_id} works on {len(now)} of {len(who.partitions)} partitions: {listed(now) or '-'}"]
+    def _report_changes(self, lost: Collection[int], released: Collection[int]) -> None:
+        membership, held = self._heartbeater.membership, self._held.partitions
+        counts = f"{len(held)} of {len(membership.partitions)} partitions"
+        lines = [f"{membership.client_id} works on {counts}: {listed(held) or '-'}"]
         lines += [f"lost {listed(lost)}"] if lost else []
-        lines += [f"gave back {listed(given)}"] if given else []
-        self._tell("; ".join(lines))
+        lines += [f"gave back {listed(released)}"] if released else []
+        self._report("; ".join(lines))
 
     def current_partitions(self) -> Container[int]:
         try:
             return self._heartbeater.held().keys()
-        except BrewError:  # leaves from `turn`
+        except BrewError:  # `refresh` raises it
             return ()
 
     def set_partitions(self, partitions: Iterable[int]) -> None:
@@ -88,7 +89,7 @@ class ClaimedOwnership:
 
 
 def listed(partitions: Iterable[int]) -> str:
-    """Numbers for people, as `0-3, 6`."""
+    """Format partition numbers, as `0-3, 6`."""
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in _runs(partitions))
 
 

@@ -1,4 +1,4 @@
-"""Where the partitions stand, and which of them may be worked on; refuse where going on would guess."""
+"""Partition survey: the offsets of all partitions, and which of them may be processed; refuses unsafe states."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STABLE_S = 2.0
 
 
 class OffsetsClient:
-    """One admin client and one reader of positions, kept for the run; used by one thread."""
+    """An admin client and consumers for offsets, kept for the run; for one thread."""
 
     def __init__(self, settings: PipelineSettings) -> None:
         self._settings = settings
@@ -40,43 +40,43 @@ class OffsetsClient:
 
     def _open(self) -> None:
         connection, group = self._settings.connection, self._settings.group
-        # Not waiting for pending offsets: a hint never runs ahead of the truth, and a dead producer can't block it.
+        # Does not wait for pending offsets: the result is never ahead, and a dead producer can't block it.
         self._reader = consumer(connection, group, READ_UNCOMMITTED)
         self._stable_reader = consumer(connection, group, READ_COMMITTED)
 
     def input_topic(self, deadline: Deadline) -> Topic:
         with mapped("survey"):
-            found = topics.describe(self.admin, [self._settings.input], deadline).get(self._settings.input)
-        if found is None:
+            topic = topics.describe(self.admin, [self._settings.input], deadline).get(self._settings.input)
+        if topic is None:
             raise Refused(
                 f"input topic {self._settings.input!r} is not on {self._settings.connection.bootstrap}; "
-                "make it (`make topic-create-all`), or name another with INPUT_TOPIC (--input)"
+                "create it (`make topic-create-all`), or name another with INPUT_TOPIC (--input)"
             )
-        return found
+        return topic
 
     def output_topics(self, source: Topic, deadline: Deadline) -> dict[str, Topic]:
         """The output topics and the dead-letter topic, made like the input where they are missing."""
-        wanted = [*self._settings.outputs, self._settings.dead_letter]
+        names = [*self._settings.outputs, self._settings.dead_letter]
         with mapped("survey"):
-            found = topics.describe(self.admin, wanted, deadline)
-            if len(found) < len(wanted):
+            existing = topics.describe(self.admin, names, deadline)
+            if len(existing) < len(names):
                 # Enrichment and headers make records larger than their source.
                 limit = topics.max_message_bytes(self.admin, source.name, deadline) + _SLACK_BYTES
                 config = {topics.MAX_MESSAGE_BYTES: str(limit)}
-                missing = [TopicSpec(name, source.partitions, config) for name in wanted if name not in found]
+                missing = [TopicSpec(name, source.partitions, config) for name in names if name not in existing]
                 topics.create(self.admin, missing, deadline)
-                found = topics.describe_all(self.admin, wanted, deadline)
-        return found
+                existing = topics.describe_all(self.admin, names, deadline)
+        return existing
 
     def facts(
         self, source: Topic, partitions: Iterable[int], deadline: Deadline, known: Mapping[int, int]
     ) -> list[PartitionFacts]:
         """
-        The facts of these partitions; the position first, so that it never exceeds the log read after it.
+        The facts of these partitions; positions are read first, so that they never exceed the log's end.
 
-        Where the hint is behind what this driver itself saw committed (``known``), the stable position is asked for:
-        a commit's marker in the offsets topic follows a moment later, and a plan from behind would read rows twice.
-        A position that is behind even so may be told by a coordinator that no longer is one: other clients ask then.
+        If a position is behind what this driver saw committed (``known``), the stable offset is requested: the marker
+        of a commit reaches the offsets topic a moment later, and a stale position would read rows twice. If that is
+        behind, too, a replaced coordinator may have answered, and new clients are used.
         """
         chosen = list(partitions)
         if not chosen:
@@ -84,7 +84,11 @@ class OffsetsClient:
         positions = committed(self._reader, source.name, chosen, deadline)
 
         def behind() -> list[int]:
-            return [p for p in chosen if p in known and ((at := positions[p]) is None or at.offset < known[p])]
+            return [
+                p
+                for p in chosen
+                if p in known and ((committed_offset := positions[p]) is None or committed_offset.offset < known[p])
+            ]
 
         if behind():
             with contextlib.suppress(DeadlineExceeded):
@@ -118,59 +122,67 @@ DescribeGroup = Callable[[], GroupFacts | Unknown]
 
 class GroupMembershipCheck:
     """
-    Members commit positions of their own; the checks before a run see only those who were there first.
+    Refuses members of the group, which would commit their own positions, also when they join during the run.
 
-    The lanes of a run share ``every``: whoever looks first after a few seconds asks, and its refusal ends them all.
+    The lanes of a run share ``interval``: one of them checks every few seconds, and its refusal ends the run.
     """
 
-    def __init__(self, settings: PipelineSettings, every: Interval) -> None:
-        self._settings, self._every = settings, every
+    def __init__(self, settings: PipelineSettings, interval: Interval) -> None:
+        self._settings, self._interval = settings, interval
 
-    def look(self, ask: DescribeGroup) -> None:
+    def check(self, describe: DescribeGroup) -> None:
         """
-        Ask every few seconds; brokers that do not tell are asked again.
+        Check every few seconds; an unanswered check is repeated.
 
         Raises:
-            Refused: there are members, and nobody allowed that.
+            Refused: the group has members, and that is not allowed.
         """
-        if self._every.due():
-            enforce([checks.members(self._settings.group, ask())], self._settings.allow)
+        if self._interval.due():
+            enforce([checks.members(self._settings.group, describe())], self._settings.allow)
 
 
-_ASK_S = 5.0
+_TRANSACTIONS_S = 5.0
 
 
 def report_blocking_transactions(settings: PipelineSettings, partitions: Sequence[int], view: ProgressView) -> None:
-    """One note per open transaction; telling is a courtesy, so a broker that can't answer stops nothing."""
-    # A third of the start of a run without Spark, and hardly ever needed.
+    """Report each open transaction; a failure to find them is only reported."""
+    # Takes a third of the start of a run without Spark, and is rarely needed.
     from brew.kafka import kafka_python  # noqa: PLC0415
 
     try:
-        found = kafka_python.open_transactions(settings.connection, settings.input, partitions, Deadline(_ASK_S))
+        open_transactions = kafka_python.open_transactions(
+            settings.connection, settings.input, partitions, Deadline(_TRANSACTIONS_S)
+        )
     except Exception as error:  # noqa: BLE001 - brokers before 3.0 can't answer; the run goes on
-        view.tell(f"partitions {list(partitions)} are blocked; by whom is not known: {error}")
+        view.note(f"partitions {list(partitions)} are blocked by an unknown transaction: {error}")
         return
-    for transaction in found:
+    for transaction in open_transactions:
         age = "" if transaction.age_s is None else f", open for {transaction.age_s:.0f} s"
-        named = transaction.transactional_id
-        who = f"transactional id {named!r}" if named else "a transaction whose name takes Describe on transactional ids"
-        view.tell(
+        transactional_id = transaction.transactional_id
+        owner = (
+            f"transactional id {transactional_id!r}"
+            if transactional_id
+            else "a transaction whose name takes Describe on transactional ids"
+        )
+        view.note(
             f"{settings.input}[{transaction.partition}] is blocked at offset {transaction.first_offset} by "
-            f"{who} (producer {transaction.producer_id}, "
+            f"{owner} (producer {transaction.producer_id}, "
             f"epoch {transaction.producer_epoch}{age}); going on when it ends"
         )
 
 
 _SURVEY_S = 30.0
-_SETTLE_S = 30.0
-"""Then a transaction that hides output, and is nobody's whose partitions we were given, has to be ended by people."""
+_OUTPUT_WAIT_S = 30.0
+"""Then an operator has to end a transaction that hides output and belongs to none of our partitions."""
 _BLOCKED_NOTE_S = 5.0
 
 
 class PartitionSurvey:
     """
-    The brokers' answers, checked; ``known`` is where this run's transactions saw the group (partition -> offset),
-    ``ours`` which partitions it may touch, other drivers do the rest.
+    Reads and checks the state of the partitions.
+
+    ``known``: partition -> the last position that this run's transactions saw or committed. ``owned``: the partitions
+    that this driver may work on.
     """
 
     def __init__(self, shared: RunContext) -> None:
@@ -179,89 +191,89 @@ class PartitionSurvey:
         self._membership = GroupMembershipCheck(shared.settings, shared.member_check_due)
         self._topics = shared.targets
         self._may_start: set[int] = set()
-        self._settling: missing_offsets.OutputWait | None = None
+        self._output_wait: missing_offsets.OutputWait | None = None
         self._next_note = 0.0
         self.known: dict[int, int] = {}
-        self.ours: Container[int] = ALL_PARTITIONS
+        self.owned: Container[int] = ALL_PARTITIONS
 
-    def look(self, mine: Callable[[Topic], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
+    def read(self, pick: Callable[[Topic], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
         """
-        The facts of the partitions ``mine`` picks, and whether these are all of them: some may have to be asked again.
+        The facts of the partitions that ``pick`` selects, and whether they are complete; held-back ones are left out.
 
         Raises:
-            Refused: going on would lose or double records, or somebody has joined the group.
-            KafkaFailure, DeadlineExceeded: the brokers did not say.
+            Refused: going on would lose or double records, or the group has members.
+            KafkaFailure, DeadlineExceeded: the brokers did not answer.
         """
         settings, deadline = self._settings, Deadline(_SURVEY_S)
-        self._membership.look(lambda: self._offsets.groups.now(settings.group, deadline))
+        self._membership.check(lambda: self._offsets.groups.now(settings.group, deadline))
         source = self._offsets.input_topic(deadline)
         if source.partitions != self._topics[source.name].partitions:
             self._topics = {**self._offsets.output_topics(source, deadline), source.name: source}
             self._shared.ownership.set_partitions(range(source.partitions))
         busy = set(self._shared.running)
-        facts = self._offsets.facts(source, mine(source), deadline, self.known)
-        asked = len(facts)
+        facts = self._offsets.facts(source, pick(source), deadline, self.known)
+        requested = len(facts)
         for fact in facts:
             check(fact, settings.group)
             if fact.committed is not None:
                 self._may_start.discard(fact.partition)
                 self._report_moved_back(fact.partition, fact.committed.offset)
-        # Whoever has a partition meanwhile may commit in it.
-        self._may_start = {p for p in self._may_start if p in self.ours}
-        waiting = [f for f in facts if f.committed is None and f.partition in self.ours]
-        # Where this run works its own attempts fence; a fence from here would end one of them.
+        # Another driver that owned a partition meanwhile may have committed in it.
+        self._may_start = {p for p in self._may_start if p in self.owned}
+        waiting = [f for f in facts if f.committed is None and f.partition in self.owned]
+        # Running attempts fence by themselves; a fence from here would abort one of them.
         unknown = [f for f in waiting if f.partition not in self._may_start | busy]
         if unknown:
-            known = [f for f in facts if f.committed is not None]
-            # Partitions that the output was given since the run began may hold what came out.
+            with_position = [f for f in facts if f.committed is not None]
+            # Partitions that were added to the output during the run may hold output, too.
             self._topics = {**self._offsets.output_topics(source, deadline), source.name: source}
-            self._resolve(unknown, [f for f in known if f.partition in self.ours and f.partition not in busy])
-            hold = {f.partition for f in unknown if f.log.end > f.log.first} - self._may_start
-            facts = [f for f in facts if f.partition not in hold]
+            self._resolve(unknown, [f for f in with_position if f.partition in self.owned and f.partition not in busy])
+            held_back = {f.partition for f in unknown if f.log.end > f.log.first} - self._may_start
+            facts = [f for f in facts if f.partition not in held_back]
         else:
-            self._settling = None
-        self._shared.board.survey(facts, self.ours)
-        return facts, len(facts) == asked
+            self._output_wait = None
+        self._shared.progress.survey(facts, self.owned)
+        return facts, len(facts) == requested
 
     def renew_clients(self) -> None:
         """After a look that failed."""
         self._offsets.replace_if_cut_off()
 
     def _resolve(self, unknown: Iterable[PartitionFacts], idle: Iterable[PartitionFacts]) -> None:
-        """Learn which of ``unknown`` may start; what an open transaction hides is looked for again, for a while."""
-        settling = self._settling or missing_offsets.OutputWait(Deadline(_SETTLE_S))
+        """Find out which of ``unknown`` may start; retry for a while if an open transaction hides output."""
+        output_wait = self._output_wait or missing_offsets.OutputWait(Deadline(_OUTPUT_WAIT_S))
         try:
-            allowed = missing_offsets.resolve(self._settings, unknown, self._topics, idle, settling)
+            allowed = missing_offsets.resolve(self._settings, unknown, self._topics, idle, output_wait)
         except missing_offsets.HiddenOutputError as hidden:
-            if settling.deadline.expired():
+            if output_wait.deadline.expired():
                 raise Refused(f"offsets-vanished: {hidden}; end it, then run again") from hidden
-            self._settling = settling
+            self._output_wait = output_wait
         else:
-            self._settling = None
+            self._output_wait = None
             self._may_start |= allowed
-            for partition in allowed:  # begins anew: the input may be another one by now
+            for partition in allowed:  # starts over: the input may have been recreated
                 self.known.pop(partition, None)
 
     def first_attempt(self, fact: PartitionFacts) -> bool:
         """
-        True where an attempt may begin without a committed offset; asked once for each attempt.
+        True if an attempt may start without a committed offset; called once for each attempt.
 
-        The permission covers this attempt alone: whatever becomes of it, it may have committed, and offsets may vanish.
+        The permission is for this attempt only: it may commit whatever its outcome, and offsets may vanish later.
         """
         self._may_start.discard(fact.partition)
         return fact.committed is None
 
     def _report_moved_back(self, partition: int, offset: int) -> None:
-        """One truth: a position that somebody moved back is where this run goes on, and it says so."""
+        """Report a committed offset that was reset to an earlier one; the run continues from there."""
         if offset < self.known.get(partition, 0):
-            self._shared.view.tell(
+            self._shared.view.note(
                 f"offset-gap: partition {partition} was committed up to {self.known[partition]}, the group now stands "
                 f"at {offset}: an outsider moved the position back; going on from there"
             )
             self.known[partition] = offset
 
     def apply_outcome(self, outcome: Outcome) -> None:
-        """Take in where a transaction found the group, or put it: what a survey tells later may be older than that."""
+        """Record the position that a transaction saw or committed; a later survey may return an older one."""
         if outcome.status is Status.COMMITTED:
             self.known[outcome.partition] = outcome.until
         elif outcome.status in {Status.AHEAD, Status.ALREADY_DONE}:
@@ -270,19 +282,19 @@ class PartitionSurvey:
             self._gap(outcome.partition, outcome.start, outcome.position)
 
     def _gap(self, partition: int, start: int, position: int) -> None:
-        """A transaction found the position below where it was to start: forget what was known, and say so."""
+        """Forget a position that was reset below the start of a range, and report it."""
         self.known.pop(partition, None)
-        self._shared.view.tell(
+        self._shared.view.note(
             f"offset-gap: partition {partition} was planned from {start}, the group stands at {position}: "
             "an outsider moved the position; planning again from there"
         )
 
     def targets(self, fact: PartitionFacts) -> Targets:
-        """Where the records of this partition go."""
+        """The output topics and partitions for the records of this partition."""
         settings = self._settings
 
         def partition_in(name: str) -> int:
-            """The same partition where the counts are equal: order stays, and a crash freezes one LSO only."""
+            """The same partition if the counts are equal: order is kept, and a crash holds back one LSO only."""
             same = self._topics[name].partitions == self._topics[settings.input].partitions
             return fact.partition if same else -1
 
@@ -297,7 +309,7 @@ class PartitionSurvey:
         )
 
     def report_blocking_transactions(self, partitions: Iterable[int]) -> None:
-        """A note every few seconds about the upstream transactions that hold these partitions back."""
+        """Report the upstream transactions that hold back these partitions, every few seconds."""
         now = time.monotonic()
         if now >= self._next_note:
             self._next_note = now + _BLOCKED_NOTE_S

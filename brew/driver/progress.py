@@ -1,4 +1,4 @@
-"""What a run shows while it works: a table on a terminal, a JSON line per cycle anywhere else."""
+"""The counters of a run, and how it shows them: a table on a terminal, or a JSON line per cycle."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class RunProgress:
     reasons: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def survey(self, facts: Iterable[PartitionFacts], ours: Container[int] = ALL_PARTITIONS) -> None:  # noqa: ARG002 - for who watches
+    def survey(self, facts: Iterable[PartitionFacts], owned: Container[int] = ALL_PARTITIONS) -> None:  # noqa: ARG002 - for who watches
         with self._lock:
             for fact in facts:
                 view = self.partitions.setdefault(fact.partition, PartitionView())
@@ -104,27 +104,27 @@ class RunProgress:
         if self.first_commit_s is None:
             self.first_commit_s = self.last_commit_s
 
-    # What only those want to know who watch a run from outside (`brew.driver.observed`).
+    # Events for observed runs only (`brew.driver.observed`).
 
     watched = False
-    """Whether `begun` is worth telling: from a task that is a message for each transaction."""
+    """Whether workers report `begun`, which takes a message for each transaction."""
 
     @property
     def traced(self) -> bool:
-        """Whether spans are made: attempts then tell which traces their records belong to."""
+        """Whether spans are exported: attempts then report the trace links of their records."""
         return False
 
     def begun(self, partition: int) -> None:
-        """A transaction of this partition may be open from now on; `outcome` tells of its end."""
+        """A transaction of this partition may be open from now on, until its `outcome`."""
 
-    def unanswered(self, why: str) -> None:
-        """The brokers did not say where partitions stand."""
+    def unanswered(self, reason: str) -> None:
+        """A survey failed: the brokers did not answer."""
 
     def phase(self, phase: Phase, detail: str = "") -> None:
-        """What the run as a whole is at."""
+        """The run has entered this phase."""
 
-    def fatal(self, why: str) -> None:
-        """The run ends over this."""
+    def fatal(self, reason: str) -> None:
+        """The run ends with this error."""
 
     def rate(self) -> float:
         """Records per second between the first and the last commit (from the start while there is only one)."""
@@ -140,7 +140,7 @@ class ProgressView:
     def start(self) -> None: ...
     def stop(self) -> None: ...
     def cycle(self, lane: int, outcomes: list[Outcome], seconds: float) -> None: ...
-    def tell(self, note: str) -> None: ...
+    def note(self, note: str) -> None: ...
 
 
 class JsonLines(ProgressView):
@@ -157,12 +157,12 @@ class JsonLines(ProgressView):
         ]
         self._write({"event": "cycle", "lane": lane, "seconds": round(seconds, 3), "ranges": ranges})
 
-    def tell(self, note: str) -> None:
+    def note(self, note: str) -> None:
         self._write({"event": "note", "text": note})
 
-    def done(self, board: RunProgress) -> None:
-        """The sum of a run that has ended."""
-        self._write({"event": "done", **asdict(board.totals), "rate": round(board.rate(), 3)})
+    def done(self, progress: RunProgress) -> None:
+        """Write the totals of a run that has ended."""
+        self._write({"event": "done", **asdict(progress.totals), "rate": round(progress.rate(), 3)})
 
     def _write(self, line: dict[str, object]) -> None:
         sys.stdout.write(orjson.dumps(line).decode() + "\n")
@@ -172,8 +172,8 @@ class JsonLines(ProgressView):
 class LiveTable(ProgressView):
     """A table that redraws itself, a row per partition."""
 
-    def __init__(self, board: RunProgress) -> None:
-        self._board = board
+    def __init__(self, progress: RunProgress) -> None:
+        self._board = progress
         self._live = Live(get_renderable=self._table, console=Console(), refresh_per_second=_REFRESH_PER_S)
 
     def start(self) -> None:
@@ -182,17 +182,17 @@ class LiveTable(ProgressView):
     def stop(self) -> None:
         self._live.stop()
 
-    def tell(self, note: str) -> None:
+    def note(self, note: str) -> None:
         self._board.note = note
 
     def _table(self) -> Table:
-        board = self._board
-        elapsed = time.monotonic() - board.started
-        table = Table(caption=board.note or None, title=f"{elapsed:,.0f} s, {board.rate():,.0f} records/s")
+        progress = self._board
+        elapsed = time.monotonic() - progress.started
+        table = Table(caption=progress.note or None, title=f"{elapsed:,.0f} s, {progress.rate():,.0f} records/s")
         table.add_column("partition", justify="right")
         for name in ("position", "lag", "enriched", "rejected", "transactions", "fenced", "failed"):
             table.add_column(name, justify="right")
-        for number, view in sorted(board.partitions.items()):
+        for number, view in sorted(progress.partitions.items()):
             counters = (view.enriched, view.rejected, view.transactions, view.fenced, view.failed)
             table.add_row(str(number), f"{view.position:,}", f"{view.lag:,}", *(f"{c:,}" for c in counters))
         return table

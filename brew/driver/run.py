@@ -1,4 +1,4 @@
-"""One run: checks, who works in it, and the ways it ends."""
+"""One run: preflight checks, its workers and their threads, and how it ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from brew.deadline import Deadline
 from brew.driver.micro_batches import MicroBatchLane
 from brew.driver.partitions import OffsetsClient
 from brew.driver.progress import ProgressView, RunProgress
-from brew.driver.run_context import Carrier, Engine, RunContext
+from brew.driver.run_context import Engine, RunContext, Runner
 from brew.errors import BrewError
 from brew.fault_injection import CrashInjector, message
 from brew.kafka import topics
@@ -33,20 +33,20 @@ from brew.settings import Compilers, PipelineSettings, Reader
 from brew.signals import interruptible
 from brew.transformation import for_executors, transformation
 
-_GRACE_S = 4.0
+_FINISH_S = 4.0
 _FENCE_S = 1.5
 _POLL_S = 0.01
 _WATCH_S = 0.02
 
 
 class WorkLoop(Protocol):
-    """Decides what is transacted next, until the run is drained or stopped."""
+    """Plans and starts transactions, until the run is drained or stopped."""
 
     def run(self) -> None: ...
 
 
-def run_loops(shared: RunContext, carrier: Carrier, workers: Sequence[WorkLoop]) -> None:
-    """Run them in threads; the first error of one stops all, and leaves here."""
+def run_loops(shared: RunContext, runner: Runner, workers: Sequence[WorkLoop]) -> None:
+    """Run each worker in a thread; the first error stops all, and is raised here."""
     errors: list[Exception] = []
 
     def guarded(worker: WorkLoop) -> None:
@@ -55,24 +55,24 @@ def run_loops(shared: RunContext, carrier: Carrier, workers: Sequence[WorkLoop])
         except Exception as error:  # noqa: BLE001 - carried to the main thread
             if not shared.stop.is_set() or isinstance(error, BrewError):
                 errors.append(error)
-                shared.board.fatal(str(error))
+                shared.progress.fatal(str(error))
             shared.stop.set()
 
     threads = [
         threading.Thread(target=guarded, args=[worker], name=f"worker-{i}", daemon=True)
         for i, worker in enumerate(workers)
     ]
-    shared.board.phase(Phase.WORKING)
+    shared.progress.phase(Phase.WORKING)
     for thread in threads:
         thread.start()
     interrupt = _wait_for(shared, threads)
-    shared.board.phase(Phase.STOPPING)
+    shared.progress.phase(Phase.STOPPING)
     if shared.stop.is_set() and not errors and not shared.crashed:
-        shared.view.tell("stopping: finishing the running transactions")
+        shared.view.note("stopping: finishing the running transactions")
     if shared.crashed:
         _wait_for_others(shared)
         return
-    _end(shared, carrier, threads)
+    _end(shared, runner, threads)
     if interrupt is not None:
         raise interrupt
     if errors:
@@ -82,7 +82,7 @@ def run_loops(shared: RunContext, carrier: Carrier, workers: Sequence[WorkLoop])
 
 
 def _wait_for(shared: RunContext, threads: list[threading.Thread]) -> BaseException | None:
-    """Wait until all have ended or the run is stopped; an exception in the main thread (Ctrl-C) stops it, too."""
+    """Wait until all threads have ended or the run is stopped; an exception in the main thread (Ctrl-C) stops it."""
     try:
         while any(thread.is_alive() for thread in threads) and not shared.stop.is_set():
             shared.stop.wait(_WATCH_S)
@@ -92,18 +92,18 @@ def _wait_for(shared: RunContext, threads: list[threading.Thread]) -> BaseExcept
     return None
 
 
-def _end(shared: RunContext, carrier: Carrier, threads: list[threading.Thread]) -> None:
-    """Let the threads finish their transactions; interrupt what takes too long, and fence it."""
-    ended = _joined(threads, Deadline(_GRACE_S))
+def _end(shared: RunContext, runner: Runner, threads: list[threading.Thread]) -> None:
+    """Let the threads finish their transactions; interrupt and fence those that take too long."""
+    ended = _joined(threads, Deadline(_FINISH_S))
     if not ended:
-        carrier.interrupt()
+        runner.interrupt()
     _fence_remaining(shared)
     if not ended:
         _joined(threads, Deadline(_FENCE_S))
 
 
 def _wait_for_others(shared: RunContext) -> None:
-    """Wait for transactions that run, or the number that a crash announces would miss what they leave in the log."""
+    """Wait for running transactions, so that the counts of a crash message include what they leave in the log."""
     deadline = Deadline(shared.settings.transaction_timeout_s)
     while shared.running and not deadline.expired():
         time.sleep(_POLL_S)
@@ -116,16 +116,16 @@ def _joined(threads: list[threading.Thread], deadline: Deadline) -> bool:
 
 
 def _fence_remaining(shared: RunContext) -> None:
-    """Fence the ids of ranges whose workers were interrupted or lost, so that no reader waits for the time-out."""
-    if shared.replaced.is_set():  # a fence now would strike the one who works
+    """Fence the ids of ranges whose workers were interrupted or lost, so that readers do not wait for the time-out."""
+    if shared.replaced.is_set():  # a fence now would hit the new leader
         return
-    deadline, ours = Deadline(_FENCE_S), shared.ownership.current_partitions()
-    for offered in [r for r in {**shared.lost, **shared.running}.values() if r.partition in ours]:
+    deadline, owned = Deadline(_FENCE_S), shared.ownership.current_partitions()
+    for offered in [r for r in {**shared.lost, **shared.running}.values() if r.partition in owned]:
         kafka = KafkaTransaction(shared.transaction, offered.topic, offered.partition)
         try:
             kafka.fence(deadline)
         except BrewError as error:
-            shared.view.tell(f"{offered}: its transaction stays open until the time-out: {error}")
+            shared.view.note(f"{offered}: its transaction stays open until the time-out: {error}")
         finally:
             kafka.close()
 
@@ -155,9 +155,9 @@ _LONG_RUN = 1_500_000
 @dataclass(frozen=True)
 class PreflightResult:
     """
-    What the checks before a run found: the topics by name, where a drain ends, and the limits to hold.
+    The result of the preflight checks: topics by name, the end of a drain, and limits.
 
-    ``notes``: what is unsafe, and was allowed by name.
+    ``notes``: unsafe settings that were allowed explicitly.
     """
 
     topics: dict[str, Topic]
@@ -170,7 +170,7 @@ class PreflightResult:
 
     @property
     def compilers(self) -> Compilers:
-        """What pays for this run's JVM (docs/decisions/0006); under the direct reader it does next to nothing."""
+        """The JIT compilers that pay off for this run (docs/decisions/0006); the direct reader hardly uses the JVM."""
         if self.settings.reader is Reader.DIRECT:
             return Compilers.FIRST
         if self.settings.follow:
@@ -181,10 +181,10 @@ class PreflightResult:
 @interruptible()
 def check(settings: PipelineSettings) -> PreflightResult:
     """
-    Look at the cluster before Spark starts; makes the output topics where they are missing, once a run may go on.
+    Check the cluster before Spark starts, then create missing output topics.
 
     Raises:
-        Unreachable, Refused: there is nothing to run on.
+        Unreachable, Refused: the run can't start.
     """
     reach(settings.connection, Deadline(_REACH_S))
     deadline = Deadline(_CHECK_S)
@@ -197,7 +197,7 @@ def check(settings: PipelineSettings) -> PreflightResult:
         cluster = queries.answers()
         notes = enforce(run_checks(settings, cluster, MESSAGE_MAX_BYTES), settings.allow)
         by_name = {**offsets.output_topics(source, deadline), source.name: source}
-        if any(cluster.topics[name] is None for name in by_name):  # made by now: judged as they are, not as expected
+        if any(cluster.topics[name] is None for name in by_name):  # they exist now: check their actual settings
             cluster = ClusterQueries(
                 offsets.admin, offsets.groups, topics_of(settings), settings.group, deadline
             ).answers()
@@ -222,45 +222,45 @@ def check(settings: PipelineSettings) -> PreflightResult:
     )
 
 
-def run(settings: PipelineSettings, stop: threading.Event, board: RunProgress, view: ProgressView) -> ExitCode:
+def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress, view: ProgressView) -> ExitCode:
     """
     Run until drained, stopped, or crashed on purpose (then this process does not return).
 
     Raises:
-        BrewError: refused, or nothing moved for too long.
+        BrewError: refused, or there was no progress for too long.
     """
     preflight = check(settings)
     if stop.is_set():
         return ExitCode.DONE
-    shared = create_context(preflight, stop, board, view)
-    carrier, workers = create_workers(preflight, shared)
+    shared = create_context(preflight, stop, progress, view)
+    runner, workers = create_workers(preflight, shared)
     try:
         view.start()
         try:
-            run_loops(shared, carrier, workers)
+            run_loops(shared, runner, workers)
         finally:
             view.stop()
         if shared.crashed:
             crash_on_purpose(settings, shared.crashed)
     finally:
-        carrier.close()
+        runner.close()
     return ExitCode.DONE
 
 
 def create_workers(
     preflight: PreflightResult, shared: RunContext, context: SparkContext | None = None
-) -> tuple[Carrier, list[WorkLoop]]:
+) -> tuple[Runner, list[WorkLoop]]:
     """
-    What carries the transactions, and who decides on them; what a run does not use is not imported.
+    The runner of the transactions, and the loops that plan them; modules that a run does not use are not imported.
 
-    ``context``: a Spark context that was started before, and outlives what is made here.
+    ``context``: a running Spark context, which is not stopped at the end.
     """
     settings = preflight.settings
     if settings.reader is Reader.DIRECT:
         from brew.driver import leases  # noqa: PLC0415
 
-        seen = {"watched": shared.board.watched, "traced": shared.board.traced}
-        workers = leases.lease_workers(settings, preflight.transaction, preflight.compilers, **seen, context=context)
+        options = {"watched": shared.progress.watched, "traced": shared.progress.traced}
+        workers = leases.lease_workers(settings, preflight.transaction, preflight.compilers, **options, context=context)
         return workers, [leases.LeaseCoordinator(shared, workers)]
     engine: Engine
     if settings.spark.absent:
@@ -276,26 +276,26 @@ def create_workers(
 
         made = for_executors(transformation(settings), pickled)  # before Spark starts: what can't travel is refused
         if context is not None:
-            started = session.session_of(context)
+            spark = session.session_of(context)
         elif (context := session.borrowed(settings.spark)) is not None:
-            started = session.session_on_borrowed(context)
+            spark = session.session_on_borrowed(context)
         else:
-            started = session.start(settings.spark, preflight.compilers)
-        engine = connector.SparkEngine(started, settings.spark, kept=context is not None)
+            spark = session.start(settings.spark, preflight.compilers)
+        engine = connector.SparkEngine(spark, settings.spark, borrowed=context is not None)
     return engine, [MicroBatchLane(shared, engine, index, made) for index in range(settings.lanes)]
 
 
 def create_context(
-    preflight: PreflightResult, stop: threading.Event, board: RunProgress, view: ProgressView
+    preflight: PreflightResult, stop: threading.Event, progress: RunProgress, view: ProgressView
 ) -> RunContext:
-    """What the workers of this run share; tells what was allowed although it is unsafe."""
+    """The state that the workers of this run share; reports unsafe settings that were allowed."""
     for note in preflight.notes:
-        view.tell(note)
+        view.note(note)
     return RunContext(
         preflight.settings,
         preflight.topics,
         stop,
-        board,
+        progress,
         view,
         preflight.goals,
         preflight.dead_letter_max_bytes,

@@ -1,4 +1,4 @@
-"""What all parts of a run share."""
+"""The state that all parts of a run share, and the protocols of what runs transactions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from brew.transformation import transformation
 
 
 class Interval:
-    """A first time after ``seconds``, too: what begins with it has just been looked at."""
+    """A periodic check, first due after ``seconds``."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._clock = seconds, clock
         self._lock, self._next = threading.Lock(), clock() + seconds
 
     def due(self) -> bool:
-        """Whether it is time; who is told so is the only one until the next time."""
+        """True once per interval, for one caller only."""
         with self._lock:
             if self._clock() < self._next:
                 return False
@@ -43,16 +43,18 @@ _MEMBERS_S = 5.0
 @dataclass
 class RunContext:
     """
-    ``targets`` are input, output and dead-letter topic by name, ``goals`` where a draining run ends (partition ->
-    offset; None follows for ever), ``running`` what may have a transaction open now (partition -> range). ``replaced``:
-    another driver works now, and what is left open is that one's to fence. ``lost``: ranges whose worker is gone: their
-    transactions may be open until the next attempt fences them. ``members_due``: to ask who has joined.
+    Shared state of one run.
+
+    ``targets``: input, output and dead-letter topic by name. ``goals``: partition -> offset where a draining run ends;
+    None follows for ever. ``running``: partition -> range that may have an open transaction now. ``replaced``: another
+    driver works now, and fences what is left open. ``lost``: ranges whose worker is gone; their transactions may be
+    open until the next attempt fences them. ``member_check_due``: when to check the group for members.
     """
 
     settings: PipelineSettings
     targets: Mapping[str, Topic]
     stop: threading.Event
-    board: RunProgress
+    progress: RunProgress
     view: ProgressView
     goals: Mapping[int, int] | None
     dead_letter_max_bytes: int
@@ -71,25 +73,25 @@ class RunContext:
         self.first = FirstRecordsCheck(self.settings.max_rejected, advice)
 
 
-class Carrier(Protocol):
-    """Whatever runs transactions somewhere else than in the thread that decides."""
+class Runner(Protocol):
+    """Runs transactions outside of the thread that plans them."""
 
     def interrupt(self) -> None:
-        """Give up what runs; the caller fences it."""
+        """Interrupt running transactions; the caller fences them."""
 
     def close(self) -> None:
-        """Return once all that was started has ended."""
+        """Return once everything that was started has ended."""
 
 
-class Engine(Carrier, Protocol):
-    """Runs attempts, called by several lanes at once."""
+class Engine(Runner, Protocol):
+    """Runs attempts; several lanes call it at the same time."""
 
     def execute(self, ranges: Sequence[OffsetRange], job: Job) -> Mapping[int, Outcome]:
         """
-        One attempt for each range; partition -> what became of it.
+        Attempt each range once; return partition -> outcome.
 
-        A range may be missing in the answer: the engine saw no visible row in it, and no transaction was tried.
+        A range is missing in the result if the engine saw no visible row in it; no transaction was attempted then.
 
         Raises:
-            BrewError: nothing that is tried again can succeed.
+            BrewError: no retry can succeed.
         """

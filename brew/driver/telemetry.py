@@ -1,4 +1,4 @@
-"""The board of a run that is watched: it tells a recorder, and all answers come from that."""
+"""The progress of an observed run, passed on to a recorder that serves probes, metrics and spans."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from brew.transformation import transformation
 if TYPE_CHECKING:
     from brew.observability.tracing import Spans
 
-_OUT_OF_PATIENCE_S = 60.0
-"""By then a run that lost its patience has ended by itself: a survey, a pause, and the end of what runs."""
+_SHUTDOWN_S = 60.0
+"""Within this time a run that gives up has ended by itself: a survey, a pause, and the running transactions."""
 
 
 def recorder_of(settings: PipelineSettings, probes: ProbeSettings) -> Recorder:
-    """A run's memory."""
+    """The recorder of a run."""
     topics = Topics(settings.input, settings.output, settings.dead_letter)
-    bounds = Bounds(probes.polling_ttl_s, probes.consuming_ttl_s, settings.patience_s + _OUT_OF_PATIENCE_S)
+    bounds = Bounds(probes.polling_ttl_s, probes.consuming_ttl_s, settings.patience_s + _SHUTDOWN_S)
     reader = settings.reader.value
     recorder = Recorder(Subject("pipeline", settings.group, topics, settings.connection.bootstrap, reader), bounds)
     if settings.transform is not None:
@@ -39,7 +39,7 @@ def recorder_of(settings: PipelineSettings, probes: ProbeSettings) -> Recorder:
 
 
 class ObservedProgress(RunProgress):
-    """The run's counters, and a recorder that hears all that they hear."""
+    """The run's counters; passes every event on to a recorder."""
 
     watched = True
 
@@ -52,38 +52,38 @@ class ObservedProgress(RunProgress):
     def traced(self) -> bool:
         return self.spans is not None
 
-    def survey(self, facts: Iterable[PartitionFacts], ours: Container[int] = ALL_PARTITIONS) -> None:
-        told = list(facts)
-        super().survey(told, ours)
-        self.recorder.released((one.topic, one.partition) for one in told if one.partition not in ours)
-        for one in told:
-            if one.partition in ours:
-                self.recorder.surveyed((one.topic, one.partition), one.position, one.log.last_stable, one.log.end)
+    def survey(self, facts: Iterable[PartitionFacts], owned: Container[int] = ALL_PARTITIONS) -> None:
+        surveyed = list(facts)
+        super().survey(surveyed, owned)
+        self.recorder.released((fact.topic, fact.partition) for fact in surveyed if fact.partition not in owned)
+        for fact in surveyed:
+            if fact.partition in owned:
+                self.recorder.surveyed((fact.topic, fact.partition), fact.position, fact.log.last_stable, fact.log.end)
 
     def begun(self, partition: int) -> None:
         self.recorder.begun((self._topic, partition))
 
     def outcome(self, outcome: Outcome) -> None:
         super().outcome(outcome)
-        told = ended_attempt(outcome, self._topic, self._group)
-        self.recorder.ended(told)
+        ended = ended_attempt(outcome, self._topic, self._group)
+        self.recorder.ended(ended)
         if self.spans is not None:
-            self.spans.ended(told)
+            self.spans.ended(ended)
 
-    def unanswered(self, why: str) -> None:
-        self.recorder.unanswered(why)
+    def unanswered(self, reason: str) -> None:
+        self.recorder.unanswered(reason)
 
     def phase(self, phase: Phase, detail: str = "") -> None:
         if phase is Phase.STANDING_BY:
             self.recorder.released()
         self.recorder.phase(phase, detail)
 
-    def fatal(self, why: str) -> None:
-        self.recorder.fatal(why)
+    def fatal(self, reason: str) -> None:
+        self.recorder.fatal(reason)
 
 
 def ended_attempt(outcome: Outcome, topic: str, group: str) -> Ended:
-    """An outcome in the words that every program shares."""
+    """An outcome as the recorder's event."""
     return Ended(
         topic,
         outcome.partition,
@@ -115,5 +115,5 @@ def _ending(outcome: Outcome) -> Ending:
             return Ending.INDEFINITE
         case Status.TRANSFORM_FAILED:
             return Ending.ABORTED
-        case Status.FAILED:  # whether a commit that failed was applied, the next attempt's locate tells
+        case Status.FAILED:  # the next attempt's locate shows whether a failed commit was applied
             return Ending.INDEFINITE if COMMIT in outcome.steps else Ending.ABORTED

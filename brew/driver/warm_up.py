@@ -1,4 +1,4 @@
-"""Spark, started before there is work, and kept warm while its driver waits: classes loaded, Python workers alive."""
+"""Start Spark before there is work, and keep it warm while its driver waits: classes loaded, Python workers alive."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from brew.settings import Compilers, PipelineSettings, Reader
 from brew.spark import session
 
 _INTERVAL_S = 20.0
-"""Spark ends Python workers that were idle for a minute."""
-_WARM_JOBS = 6
-"""So often in a row: the JVM compiles only what it has run a few times."""
-_ASK_S = 10.0
+"""Spark ends Python workers that are idle for a minute."""
+_JOBS_UNTIL_WARM = 6
+"""The JVM compiles only code that has run several times."""
+_SURVEY_S = 10.0
 _PAUSE_S = 0.5
 _JOIN_S = 5.0
-# A cluster without a free slot, a broker that is away, a JVM that ends: nothing that a driver who waits has to tell.
+# A cluster without a free slot, an unavailable broker, a JVM that ends: a waiting driver does not report these.
 _EXPECTED_ERRORS = (BrewError, Py4JError, PySparkException, OSError)
 
 
 class WarmSpark:
     """
-    One Spark for all that a driver does; closed by whoever made it.
+    The Spark context of a driver, kept warm while it waits; the caller closes it.
 
-    ``tell`` hears what must not happen while it is kept warm; the driver waits on, and begins slower.
+    ``report`` gets unexpected errors of the warm-up; the driver then waits on, and starts slower.
 
     Raises:
         Refused: Spark did not start.
     """
 
-    def __init__(self, settings: PipelineSettings, compilers: Compilers, tell: Callable[[str], None]) -> None:
-        self._settings, self._tell = settings, tell
+    def __init__(self, settings: PipelineSettings, compilers: Compilers, report: Callable[[str], None]) -> None:
+        self._settings, self._report = settings, report
         borrowed = session.borrowed(settings.spark)
-        self._kept = borrowed is not None
+        self._borrowed = borrowed is not None
         if borrowed is not None:
             self.context: SparkContext = borrowed
         elif settings.reader is Reader.DIRECT:
@@ -54,16 +54,16 @@ class WarmSpark:
             self.context = session.start(settings.spark, compilers).sparkContext
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
-        self._done = 0
+        self._jobs_done = 0
 
     @property
     def warm(self) -> bool:
-        """Whether enough small jobs have run for a start without delay."""
-        return self._done >= _WARM_JOBS
+        """Whether enough jobs have run for a start without delay."""
+        return self._jobs_done >= _JOBS_UNTIL_WARM
 
     def keep(self) -> None:
         """
-        Have small jobs run in the background from now on, until there is work; called at each look, it does so once.
+        Run small jobs in the background until `leave`; repeated calls only check that the JVM is alive.
 
         Raises:
             Refused: Spark's JVM has ended by itself.
@@ -75,39 +75,39 @@ class WarmSpark:
             self._thread.start()
 
     def leave(self) -> None:
-        """There is work: start no such job any more, and don't wait for the one that runs."""
+        """Start no more jobs, because there is work now; does not wait for a running job."""
         self._end.set()
         self._thread = None
 
     def close(self) -> None:
-        """End Spark; the job that runs first, since py4j prints a trace where a JVM goes away under a call."""
+        """End Spark; cancel a running job first, since py4j prints a stack trace if the JVM ends during a call."""
         thread = self._thread
         self.leave()
         if thread is not None:
             session.cancel_all(self.context)
             thread.join(_JOIN_S)
-        if not self._kept:
+        if not self._borrowed:
             session.end(self.context)
 
     def _run(self) -> None:
-        end, again = self._end, 0
+        end, jobs_tried = self._end, 0
         with contextlib.suppress(*_EXPECTED_ERRORS):
             session.tag_jobs(self.context)
         while not end.is_set():
-            again += 1
+            jobs_tried += 1
             try:
                 with contextlib.suppress(*_EXPECTED_ERRORS):
-                    self._work_a_little()
-                    self._done += 1
-            except Exception:  # noqa: BLE001 - a bug here must not end a driver that waits well
-                if not end.is_set():  # pyspark, too, stumbles over a Spark that is ended under it
+                    self._run_small_job()
+                    self._jobs_done += 1
+            except Exception:  # noqa: BLE001 - a bug here must not end a waiting driver
+                if not end.is_set():  # pyspark raises other errors if Spark ends during a call
                     trace = traceback.format_exc(limit=-4)
-                    self._tell(f"Spark is not kept warm any more, the start will be slower; report this: {trace}")
+                    self._report(f"Spark is not kept warm any more, the start will be slower; report this: {trace}")
                 return
-            end.wait(_INTERVAL_S if again >= _WARM_JOBS else _PAUSE_S)
+            end.wait(_INTERVAL_S if jobs_tried >= _JOBS_UNTIL_WARM else _PAUSE_S)
 
-    def _work_a_little(self) -> None:
-        """A job for each slot; the connector also reads a record of each partition, as a cycle does."""
+    def _run_small_job(self) -> None:
+        """Run a task in each slot; with the connector also read a record of each partition, as a cycle does."""
         slots = max(1, int(self.context.defaultParallelism))
         touch = _touch if self._settings.reader is Reader.CONNECTOR else import_worker
         self.context.parallelize(range(slots), slots).mapPartitions(touch).count()
@@ -120,8 +120,8 @@ class WarmSpark:
             frame.collect()
 
     def _ranges(self) -> list[OffsetRange]:
-        """The newest offset of each partition that holds something."""
-        surveyor, deadline = OffsetsClient(self._settings), Deadline(_ASK_S)
+        """The last offset of each partition that is not empty."""
+        surveyor, deadline = OffsetsClient(self._settings), Deadline(_SURVEY_S)
         try:
             source = surveyor.input_topic(deadline)
             logs = {f.partition: f.log for f in surveyor.facts(source, range(source.partitions), deadline, {})}
@@ -132,7 +132,7 @@ class WarmSpark:
 
 
 def _touch(rows: Iterator[Any]) -> Iterator[Any]:
-    """Takes all and gives nothing; that it is found in this module makes a worker import the kernel."""
+    """Consume all rows; unpickling this function makes a worker import the kernel."""
     for _ in rows:
         pass
     return import_worker(())

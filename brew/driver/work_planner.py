@@ -1,4 +1,4 @@
-"""What a driver's loop decides, whichever reader it runs: what there is to do, and when to pause, stop or give up."""
+"""The decisions of a driver's loop, for both readers: what to do next, and when to pause, stop or give up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from brew.planner import PartitionFacts, Plan, plan_ranges
 
 
 class SurveyFailedError(BrewError):
-    """The brokers did not answer; ask again after ``pause_s`` seconds."""
+    """The brokers did not answer; survey again after ``pause_s`` seconds."""
 
     def __init__(self, pause_s: float, detail: str) -> None:
         super().__init__(detail)
@@ -24,61 +24,61 @@ class SurveyFailedError(BrewError):
 
 class WorkPlanner:
     """
-    Surveys partitions, plans ranges, and draws the conclusions from outcomes; used by one thread.
+    Surveys partitions, plans ranges, and reconciles outcomes; for one thread.
 
-    ``ours``: the partitions that this driver may work on now.
+    ``owned``: the partitions that this driver may work on now.
     """
 
     def __init__(self, shared: RunContext) -> None:
         self._shared = shared
         self.survey = PartitionSurvey(shared)
-        self.ours: Container[int] = ALL_PARTITIONS
+        self.owned: Container[int] = ALL_PARTITIONS
         self._give_up = GiveUpPolicy(shared.settings)
         self._breaker = CircuitBreaker(shared.settings.max_rejected)
 
     def take_ownership(self, idle: Callable[[int], bool]) -> bool:
-        """Hand over what other drivers are due and is ``idle``; True when what is ours has changed."""
-        ours = self._shared.ownership.turn(idle)
-        changed = ours != self.ours
-        self.survey.ours = self.ours = ours
+        """Hand over ``idle`` partitions that are due to other drivers; True if the owned partitions changed."""
+        owned = self._shared.ownership.refresh(idle)
+        changed = owned != self.owned
+        self.survey.owned = self.owned = owned
         return changed
 
-    def look(self, pick: Callable[[Topic], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
+    def survey_partitions(self, pick: Callable[[Topic], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
         """
-        The facts of the partitions that ``pick`` chooses, and whether these are all of them.
+        The facts of the partitions that ``pick`` selects, and whether they are complete.
 
         Raises:
-            SurveyFailedError: the brokers did not say.
-            Refused: going on would lose or double records, or nothing has moved for too long.
+            SurveyFailedError: the brokers did not answer.
+            Refused: going on would lose or double records, or there was no progress for too long.
         """
         try:
-            return self.survey.look(pick)
+            return self.survey.read(pick)
         except (KafkaFailure, DeadlineExceeded) as error:
-            self._shared.board.unanswered(str(error))
+            self._shared.progress.unanswered(str(error))
             self.survey.renew_clients()
             raise SurveyFailedError(self.failed("survey", str(error)), str(error)) from error
 
     def plan(self, facts: Sequence[PartitionFacts], max_records: int, *, complete: bool = True) -> Plan:
-        """The ranges to transact; ``complete``: ``facts`` are of all partitions, so the plan may be drained."""
+        """The ranges to transact; the plan can be drained only if ``facts`` are ``complete``."""
         plan = plan_ranges(facts, max_records, self._shared.goals)
-        return Plan(plan.ranges, plan.blocked, plan.drained and complete).split(self.ours)
+        return Plan(plan.ranges, plan.blocked, plan.drained and complete).split(self.owned)
 
     def idle(self, plan: Plan) -> None:
         """
-        Nothing can be transacted now, though the survey succeeded.
+        Note that nothing can be transacted now, though the survey succeeded.
 
         Raises:
-            Refused: that has lasted for too long, and the run is to drain.
+            Refused: a draining run made no progress for too long.
         """
-        self._give_up.good()
+        self._give_up.succeeded()
         if self._shared.goals is not None:
-            self._give_up.held_back(plan.blocked, plan.elsewhere)
+            self._give_up.blocked(plan.blocked, plan.elsewhere)
         elif not plan.blocked:
-            self._give_up.moved()
+            self._give_up.progressed()
 
     def reconcile(self, outcomes: Sequence[Outcome]) -> float:
         """
-        Learn from outcomes where the group stands; the seconds to pause after a failure, else 0.
+        Update the positions from outcomes; return the seconds to pause after a failure, else 0.
 
         Raises:
             Refused: nothing has moved for too long.
@@ -94,10 +94,10 @@ class WorkPlanner:
             raise TransformFailed(failed.detail)
         bad = [outcome for outcome in outcomes if outcome.status not in GOOD]
         if len(bad) < len(outcomes):
-            self._give_up.moved()
+            self._give_up.progressed()
         if bad:
             return self.failed(f"partition {bad[0].partition} last ended {bad[0].status.value}", bad[0].detail)
-        self._give_up.good()
+        self._give_up.succeeded()
         return 0.0
 
     def check_rejections(self, outcome: Outcome) -> None:
@@ -110,14 +110,14 @@ class WorkPlanner:
         self._breaker.apply_outcome(outcome)
         self._shared.first.apply_outcome(outcome)
 
-    def failed(self, what: str, detail: str) -> float:
+    def failed(self, problem: str, detail: str) -> float:
         """
-        Count a failure; the seconds to pause before the next try.
+        Count a failure; return the seconds to pause before the next attempt.
 
         Raises:
-            Refused: nothing has moved for longer than --patience.
+            Refused: there was no progress for longer than --patience.
         """
-        return self._give_up.failed(what, detail)
+        return self._give_up.failed(problem, detail)
 
     def close(self) -> None:
         self.survey.close()

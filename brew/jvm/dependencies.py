@@ -1,4 +1,4 @@
-"""The jars that pip does not bring: what they are, where they are, and how they are fetched and checked."""
+"""The jars that pip does not install: their checksums, their folders, and the command that fetches them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from brew.errors import Refused
 
 VARIABLE = "BREW_JVM_DIR"
 VERSIONS = "spark-4.2.0-kafka-4.1.1"
-"""The folder's name in a cache: another version of this package may need others beside them."""
+"""The folder's name in the cache; another version of this package may need other jars."""
 
 IVY = Path(__file__).with_name("ivy.xml")
 SUMS = Path(__file__).with_name("sha256sums")
@@ -43,7 +43,7 @@ class Part(enum.StrEnum):
 
 
 KAFKAS: Mapping[str, Part] = {"4.1.1": Part.KAFKA, "3.9.2": Part.KAFKA_3_9, "3.3.2": Part.KAFKA_3_3}
-"""The brokers that there are, by version; the first is the one that everybody gets who names none."""
+"""The available brokers by version; the first is the default."""
 
 COMMANDS: Mapping[Part, str] = {
     Part.SPARK: "brew-pipeline setup",
@@ -53,16 +53,16 @@ COMMANDS: Mapping[Part, str] = {
     Part.YARN: "brew-sandbox setup-yarn",
     Part.REGISTRY: "brew-sandbox stores up registry",
 }
-"""What fetches a part where the package is installed."""
+"""The command that fetches a part in an installed package."""
 
 
-def home(given: str | os.PathLike[str] | None = None) -> Path:
+def home(folder: str | os.PathLike[str] | None = None) -> Path:
     """
-    Where the JVM parts are, or will be put.
+    The folder of the JVM parts, whether it exists or not.
 
-    ``given``, else `BREW_JVM_DIR`, else a checkout's own `.jvm`, else a folder of this version in the user's cache.
+    ``folder``, else `BREW_JVM_DIR`, else a checkout's `.jvm`, else a folder of this version in the user's cache.
     """
-    if chosen := given or os.environ.get(VARIABLE):
+    if chosen := folder or os.environ.get(VARIABLE):
         return Path(chosen)
     if (_CHECKOUT / "pyproject.toml").is_file():
         return _CHECKOUT / ".jvm"
@@ -70,16 +70,16 @@ def home(given: str | os.PathLike[str] | None = None) -> Path:
     return cache / "brew" / VERSIONS
 
 
-def wanted(part: Part) -> dict[str, str]:
+def checksums(part: Part) -> dict[str, str]:
     """File name -> SHA-256 of each jar of ``part``."""
     pairs = (line.split() for line in SUMS.read_text().splitlines())
-    found = {Path(name): digest for digest, name in pairs}
-    return {file.name: digest for file, digest in found.items() if file.parent.name == part}
+    digests = {Path(name): digest for digest, name in pairs}
+    return {file.name: digest for file, digest in digests.items() if file.parent.name == part}
 
 
-def jars(part: Part, place: Path) -> list[Path]:
-    """The jars (the registry: an archive) of ``part`` below ``place``, sorted; empty where they were never fetched."""
-    return _files(place / part)
+def jars(part: Part, folder: Path) -> list[Path]:
+    """The jars (the registry: an archive) of ``part`` below ``folder``, sorted; empty where they were never fetched."""
+    return _files(folder / part)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -91,21 +91,21 @@ def check(part: Part, folder: Path) -> None:
     Compare ``folder`` with the checksums.
 
     Raises:
-        Refused: a jar is missing, too many, or not the one that this version was built and tested with.
+        Refused: a jar is missing, unknown, or not the one that this version was tested with.
     """
-    expected = wanted(part)
-    there = {file.name for file in _files(folder)}
-    if missing := sorted(expected.keys() - there):
+    expected = checksums(part)
+    present = {file.name for file in _files(folder)}
+    if missing := sorted(expected.keys() - present):
         raise Refused(
-            f"{missing[0]} is not in {folder} ({len(missing)} of {len(expected)} jars missing); {_again(part)}"
+            f"{missing[0]} is not in {folder} ({len(missing)} of {len(expected)} jars missing); {_run_again(part)}"
         )
-    if foreign := sorted(there - expected.keys()):
-        raise Refused(f"{folder / foreign[0]} is no jar of this version; remove it, or {_again(part)}")
+    if foreign := sorted(present - expected.keys()):
+        raise Refused(f"{folder / foreign[0]} is not a jar of this version; remove it, or {_run_again(part)}")
     for name, digest in expected.items():
-        if (found := sha256(folder / name)) != digest:
+        if (actual := sha256(folder / name)) != digest:
             raise Refused(
-                f"{folder / name} has the SHA-256 {found[:16]}..., this version needs {digest[:16]}...: "
-                f"it is damaged, or another jar of that name; remove it and {_again(part)}"
+                f"{folder / name} has the SHA-256 {actual[:16]}..., this version needs {digest[:16]}...: "
+                f"it is damaged, or another jar of that name; remove it and {_run_again(part)}"
             )
 
 
@@ -118,20 +118,20 @@ def sha256(file: Path) -> str:
     return digest.hexdigest()
 
 
-def absent(part: Part, place: Path) -> Refused:
-    """The refusal of a program that finds no jars."""
+def missing_jars(part: Part, folder: Path) -> Refused:
+    """The error of a program that finds no jars."""
     return Refused(
-        f"no jars in {place / part}: `{COMMANDS[part]}` (in a checkout `{_in_checkout(part)}`) puts them there, "
+        f"no jars in {folder / part}: `{COMMANDS[part]}` (in a checkout `{_in_checkout(part)}`) puts them there, "
         f"and {VARIABLE} names another place"
     )
 
 
-def _again(part: Part) -> str:
+def _run_again(part: Part) -> str:
     return f"run `{COMMANDS[part]}` (in a checkout `{_in_checkout(part)}`) again"
 
 
 def _in_checkout(part: Part) -> str:
-    """`make setup` fetches what every command needs; a checkout's other brokers come with the sandbox's own command."""
+    """The command in a checkout: `make setup` for the default parts, the sandbox's command for other brokers."""
     return (
         "make setup"
         if part in {Part.SPARK, Part.KAFKA}
@@ -139,63 +139,63 @@ def _in_checkout(part: Part) -> str:
     )
 
 
-_OLDEST_JAVA = 17
+_MIN_JAVA = 17
 _JAVA_S = 20.0
 _FETCH_S = 900.0
-_LAST_LINES = 12
+_LOG_LINES = 12
 
 
-def fetch(part: Part, place: Path, source: Path | None = None) -> bool:
+def fetch(part: Part, jvm_dir: Path, source: Path | None = None) -> bool:
     """
-    Put the jars of ``part`` into a folder of that name in ``place``; True when they were not there yet.
+    Fetch the jars of ``part`` into a folder of that name in ``jvm_dir``; True if they were not there yet.
 
-    ``source``: a folder that holds them, for machines without a network; else Ivy asks its Maven repository.
+    ``source``: a folder that holds them, for machines without a network; otherwise Ivy uses its Maven repository.
 
     Raises:
-        Refused: no Java, no answer, no room, or jars that are not those of this version.
+        Refused: no Java, no network, no space, or jars that are not those of this version.
     """
-    _make(place)
-    with _exclusive_lock(place):
-        if _is_there(part, place / part):
+    _make_folder(jvm_dir)
+    with _exclusive_lock(jvm_dir):
+        if _is_complete(part, jvm_dir / part):
             return False
-        with tempfile.TemporaryDirectory(prefix=f"{part}-", dir=place) as fresh:
+        with tempfile.TemporaryDirectory(prefix=f"{part}-", dir=jvm_dir) as fresh:
             folder = Path(fresh, part)
             folder.mkdir()
             if source is None:
-                _retrieve(part, Path(fresh), place)
+                _retrieve(part, Path(fresh), jvm_dir)
             else:
                 _copy(part, source, folder)
             check(part, folder)
-            shutil.rmtree(place / part, ignore_errors=True)
-            folder.rename(place / part)
+            shutil.rmtree(jvm_dir / part, ignore_errors=True)
+            folder.rename(jvm_dir / part)
     return True
 
 
 def java() -> str:
     """
-    The `java` that our JVMs run on: that of `JAVA_HOME`, else the first of PATH.
+    The `java` executable: that of `JAVA_HOME`, else the first of PATH.
 
     Raises:
         Refused: there is none, or it is older than 17.
     """
-    need = f"Java {_OLDEST_JAVA} or later is needed (a JRE is enough)"
+    need = f"Java {_MIN_JAVA} or later is needed (a JRE is enough)"
     named = os.environ.get("JAVA_HOME")
-    found = str(Path(named, "bin", "java")) if named else shutil.which("java")
-    if found is None:
+    executable = str(Path(named, "bin", "java")) if named else shutil.which("java")
+    if executable is None:
         raise Refused(f"{need}, and no java was found on PATH; install one, or set JAVA_HOME")
     try:
-        told = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=_JAVA_S, check=False)
+        result = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=_JAVA_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Refused(f"{need}; {found} does not run ({error}): install one, or set JAVA_HOME") from error
-    version = re.search(r'version "(?:1\.)?(\d+)', told.stderr)
-    if version is None or int(version[1]) < _OLDEST_JAVA:
+        raise Refused(f"{need}; {executable} does not run ({error}): install one, or set JAVA_HOME") from error
+    version = re.search(r'version "(?:1\.)?(\d+)', result.stderr)
+    if version is None or int(version[1]) < _MIN_JAVA:
         raise Refused(
-            f"{need}; {found} is version {version[1] if version else 'unknown'}: set JAVA_HOME to a newer one"
+            f"{need}; {executable} is version {version[1] if version else 'unknown'}: set JAVA_HOME to a newer one"
         )
-    return found
+    return executable
 
 
-def _is_there(part: Part, folder: Path) -> bool:
+def _is_complete(part: Part, folder: Path) -> bool:
     try:
         check(part, folder)
     except Refused:
@@ -203,51 +203,51 @@ def _is_there(part: Part, folder: Path) -> bool:
     return True
 
 
-def _make(place: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Refused(f"{place} can't be made ({error.strerror}); name another place with --jvm-dir") from error
+        raise Refused(f"{folder} can't be made ({error.strerror}); name another place with --jvm-dir") from error
 
 
 @contextmanager
-def _exclusive_lock(place: Path) -> Iterator[None]:
-    """Two at once: the second waits, and then finds all done."""
-    with (place / ".fetch-lock").open("w") as lock:
+def _exclusive_lock(folder: Path) -> Iterator[None]:
+    """Lock the folder against other fetches; a second one waits, and then finds the jars."""
+    with (folder / ".fetch-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _retrieve(part: Part, fresh: Path, place: Path) -> None:
+def _retrieve(part: Part, fresh: Path, jvm_dir: Path) -> None:
     pyspark = importlib.util.find_spec("pyspark")
     ivy = sorted(Path(pyspark.origin).parent.glob("jars/ivy-*.jar")) if pyspark and pyspark.origin else []
     if not ivy:
         raise Refused("pyspark's Ivy is not here; install pyspark (it is one of this package's requirements)")
     pattern = f"{fresh}/[conf]/[artifact]-[revision].[ext]"
-    command = [java(), "-cp", str(ivy[0]), "org.apache.ivy.Main", "-ivy", str(IVY), "-cache", str(place / "cache")]
+    command = [java(), "-cp", str(ivy[0]), "org.apache.ivy.Main", "-ivy", str(IVY), "-cache", str(jvm_dir / "cache")]
     command += ["-confs", part, "-retrieve", pattern, "-types", "jar", "bundle", "tar.gz"]
-    log = place / f"ivy-{part}.log"
-    with log.open("w") as words:
+    log = jvm_dir / f"ivy-{part}.log"
+    with log.open("w") as output:
         try:
             code = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=words, stderr=words, timeout=_FETCH_S, check=False
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=_FETCH_S, check=False
             ).returncode
         except subprocess.TimeoutExpired as error:
             raise Refused(f"the jars did not come within {_FETCH_S:g} s; Ivy's log is {log}; run it again") from error
     if code == 0:
-        shutil.rmtree(place / "cache", ignore_errors=True)  # only of use to go on after a failure
+        shutil.rmtree(jvm_dir / "cache", ignore_errors=True)  # it is only needed to continue after a failure
     else:
-        said = "\n".join(log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+        last_lines = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
         raise Refused(
             f"the jars could not be fetched (Ivy's whole log is {log}); run it again, or copy them from a machine "
-            f"with a network and give --from\n{said}"
+            f"with a network and give --from\n{last_lines}"
         )
 
 
 def _copy(part: Part, source: Path, folder: Path) -> None:
-    """Of ``source``, or of its folder ``part``, what the list names."""
+    """Copy the listed jars from ``source``, or from its folder ``part``."""
     root = source / part if (source / part).is_dir() else source
-    for name in wanted(part):
+    for name in checksums(part):
         if (root / name).is_file():
             shutil.copyfile(root / name, folder / name)
 
@@ -256,9 +256,9 @@ Afterwards = Callable[[Path], None]
 
 
 def setup_command(
-    usual: Part, text: str, afterwards: Afterwards, versions: Mapping[str, Part] | None = None
+    default_part: Part, text: str, afterwards: Afterwards, versions: Mapping[str, Part] | None = None
 ) -> click.Command:
-    """A command that puts ``usual``, or one of ``versions``, in its place, and then does what else belongs there."""
+    """The `setup` command: fetch ``default_part``, or one of ``versions``, then call ``afterwards`` with the folder."""
 
     @click.command("setup", help=text)
     @click.option(
@@ -275,28 +275,28 @@ def setup_command(
     )
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
     def command(jvm_dir: Path | None, source: Path | None, kafka: str | None = None, *, as_json: bool) -> None:
-        part = versions[kafka] if versions and kafka else usual
-        begun = time.monotonic()
-        place = home(jvm_dir).absolute()
+        part = versions[kafka] if versions and kafka else default_part
+        began = time.monotonic()
+        folder = home(jvm_dir).absolute()
         if not as_json:
-            click.echo(f"jars of {part} into {place / part}", err=True)
-        fetched = fetch(part, place, source)
-        afterwards(place)
-        found = jars(part, place)
-        size = sum(jar.stat().st_size for jar in found)
-        told = {
+            click.echo(f"jars of {part} into {folder / part}", err=True)
+        fetched = fetch(part, folder, source)
+        afterwards(folder)
+        fetched_jars = jars(part, folder)
+        size = sum(jar.stat().st_size for jar in fetched_jars)
+        report = {
             "part": part.value,
-            "directory": str(place),
-            "jars": [jar.name for jar in found],
+            "directory": str(folder),
+            "jars": [jar.name for jar in fetched_jars],
             "bytes": size,
             "fetched": fetched,
-            "seconds": round(time.monotonic() - begun, 1),
+            "seconds": round(time.monotonic() - began, 1),
         }
         if as_json:
-            click.echo(json.dumps(told, indent=2))
+            click.echo(json.dumps(report, indent=2))
             return
-        how = f"fetched and checked in {told['seconds']} s" if fetched else "there already, checked"
-        click.echo(f"{len(found)} jars, {size / 1e6:.1f} MB, {how}; {place / part}")
+        how = f"fetched and checked in {report['seconds']} s" if fetched else "there already, checked"
+        click.echo(f"{len(fetched_jars)} jars, {size / 1e6:.1f} MB, {how}; {folder / part}")
 
     if versions:
         choice = click.option("--kafka", type=click.Choice(list(versions)), help="Version, for `sandbox up --kafka`.")

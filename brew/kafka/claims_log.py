@@ -45,24 +45,24 @@ class ClaimsLog:
     """
     One claims topic. Used by one thread at a time, in the process that opened it.
 
-    ``make``: make the topic if it is missing, and get ready to write.
+    ``create``: create the topic if it is missing, and open a producer.
 
     Raises:
-        Refused: the topic is missing, or can't be made.
+        Refused: the topic is missing, or can't be created.
     """
 
-    def __init__(self, connection: Connection, topic: str, *, make: bool = True) -> None:
+    def __init__(self, connection: Connection, topic: str, *, create: bool = True) -> None:
         deadline = Deadline(_OPEN_S)
         self._connection, self._topic = connection, topic
         self._admin = admin(connection)
-        if make and not topics.describe(self._admin, [topic], deadline):
+        if create and not topics.describe(self._admin, [topic], deadline):
             topics.create(self._admin, [TopicSpec(topic, PARTITIONS, CONFIG)], deadline)
-        # Who else has just made it may have asked another broker: all of them have to know it.
-        known = topics.describe_all(self._admin, [topic], deadline)[topic] if make else None
-        self._partitions = (known or topics.describe_one(self._admin, topic, deadline)).partitions
+        # Another program may have just created it through another broker: wait until all brokers know it.
+        description = topics.describe_all(self._admin, [topic], deadline)[topic] if create else None
+        self._partitions = (description or topics.describe_one(self._admin, topic, deadline)).partitions
         self._producer: Producer | None = None
-        if make:
-            # It needs half a second before its first record (measured), and has it while the log is read.
+        if create:
+            # A producer needs half a second before its first record (measured); it connects while the log is read.
             self._writer()
         self._reader: Consumer | None = None
         self._answered_at = time.monotonic()
@@ -98,38 +98,38 @@ class ClaimsLog:
             self._open_reader()
 
     def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
-        """See `brew.claims.log.Log`; what could not be delivered in time is taken out of the queue again."""
+        """See `brew.claims.log.Log`; records that were not delivered in time are removed from the queue."""
         with self._renewing():
             return self._append(items, deadline)
 
     def _append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
-        told: dict[int, tuple[KafkaError | None, Message]] = {}
+        reports: dict[int, tuple[KafkaError | None, Message]] = {}
 
-        def delivered(at: int) -> Callable[[KafkaError | None, Message], None]:
-            return lambda error, message: told.__setitem__(at, (error, message))
+        def delivered(index: int) -> Callable[[KafkaError | None, Message], None]:
+            return lambda error, message: reports.__setitem__(index, (error, message))
 
-        def queue(writer: Producer, at: int, item: Item) -> None:
-            writer.produce(self._topic, item.value, item.key, item.partition, on_delivery=delivered(at))
+        def queue(writer: Producer, index: int, item: Item) -> None:
+            writer.produce(self._topic, item.value, item.key, item.partition, on_delivery=delivered(index))
 
         writer = self._writer()
         with mapped(f"append to topic {self._topic}"):
-            for at, item in enumerate(items):
+            for index, item in enumerate(items):
                 try:
-                    queue(writer, at, item)
+                    queue(writer, index, item)
                 except KafkaException as error:
-                    if at or error.args[0].code() != _FATAL:
+                    if index or error.args[0].code() != _FATAL:
                         raise
-                    # It had failed before, and says only that; the next one tells of its first record why.
+                    # The producer failed before and gives no reason; a new one reports it with its first record.
                     self._producer = None
                     writer = self._writer()
-                    queue(writer, at, item)
+                    queue(writer, index, item)
             writer.flush(deadline.remaining_s())
-        if len(told) < len(items):
+        if len(reports) < len(items):
             writer.purge()
             writer.flush(0)
             raise DeadlineExceeded(f"append to topic {self._topic}: no answer within {deadline.budget_s:g} s")
-        self._raise_first([error for error, _ in told.values() if error is not None])
-        return [self._appended(told[at][1]) for at in range(len(items))]
+        self._raise_first([error for error, _ in reports.values() if error is not None])
+        return [self._appended(reports[index][1]) for index in range(len(items))]
 
     def _writer(self) -> Producer:
         if self._producer is None:
@@ -146,7 +146,7 @@ class ClaimsLog:
         for error in errors:
             if error.code() in _NOT_DELIVERED:
                 raise DeadlineExceeded(f"append to topic {self._topic}: {error.str()}")
-            # A producer with a fatal error takes nothing any more; the next append gets another one.
+            # A producer with a fatal error accepts no more records; the next append makes a new one.
             self._producer = None
             raise classify(error, f"append to topic {self._topic}")
 
@@ -158,41 +158,41 @@ class ClaimsLog:
     def _check_time(self, kind: int) -> None:
         if kind != TIMESTAMP_LOG_APPEND_TIME:
             raise Refused(
-                f"topic {self._topic!r} takes its time from who writes, and claims need the brokers' time; set "
+                f"topic {self._topic!r} stores the producers' timestamps, and claims need the brokers'; set "
                 "message.timestamp.type=LogAppendTime and start again, or name another claims topic (--claims)"
             )
 
     def bounds(self, deadline: Deadline) -> dict[int, tuple[int, int]]:
         """See `brew.claims.log.Log`."""
-        asked = {TopicPartition(self._topic, p): p for p in range(self._partitions)}
+        partition_of = {TopicPartition(self._topic, p): p for p in range(self._partitions)}
 
-        def ask(spec: OffsetSpec) -> dict[int, int]:
+        def ask_for(spec: OffsetSpec) -> dict[int, int]:
             with mapped_query("bounds of the claims topic"):
                 answers = self._admin.list_offsets(
-                    dict.fromkeys(asked, spec),
+                    dict.fromkeys(partition_of, spec),
                     isolation_level=IsolationLevel.READ_UNCOMMITTED,
                     request_timeout=attempt_s(deadline),
                 )
-                found = {asked[place]: future.result().offset for place, future in answers.items()}
-            if any(offset < 0 for offset in found.values()):
-                raise Retriable("bounds of the claims topic: a leader names none yet")
-            return found
+                offsets = {partition_of[tp]: future.result().offset for tp, future in answers.items()}
+            if any(offset < 0 for offset in offsets.values()):
+                raise Retriable("bounds of the claims topic: a leader has none yet")
+            return offsets
 
-        def both() -> dict[int, tuple[int, int]]:
-            first, end = ask(OffsetSpec.earliest()), ask(OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        def ask() -> dict[int, tuple[int, int]]:
+            first, end = ask_for(OffsetSpec.earliest()), ask_for(OffsetSpec.latest())  # type: ignore[no-untyped-call]
             return {p: (first[p], end[p]) for p in first}
 
         with self._renewing():
-            return retry_until(both, "bounds of the claims topic", deadline)
+            return retry_until(ask, "bounds of the claims topic", deadline)
 
     def history(self, ranges: Mapping[int, tuple[int, int]], deadline: Deadline) -> list[Entry]:
         """See `brew.claims.log.Log`."""
-        found: list[Entry] = []
+        entries: list[Entry] = []
         idle_s = max(0.1, deadline.remaining_s())
         for batch in scan(self._connection, self._topic, ranges, READ_UNCOMMITTED, idle_s=idle_s, group=_GROUP):
-            found += [self._entry(record) for record in batch]
+            entries += [self._entry(record) for record in batch]
             deadline.check("reading the claims topic")
-        return found
+        return entries
 
     def tail(self, starts: Mapping[int, int]) -> None:
         """See `brew.claims.log.Log`."""
@@ -215,18 +215,18 @@ class ClaimsLog:
     def _read(self, until: Mapping[int, int], deadline: Deadline) -> list[Entry]:
         reader, wait_s = self._reader, 0.0
         if reader is None:
-            raise ValueError("`tail` tells where to read from, and comes first")
+            raise ValueError("call `tail` first: it sets where to read from")
         while True:
             with mapped(self._reading):
                 first = reader.poll(wait_s)
                 rest = [] if first is None else reader.consume(_BATCH, timeout=0)
-            for record in cast("list[LogRecord]", [one for one in (first, *rest) if one is not None]):
+            for record in cast("list[LogRecord]", [message for message in (first, *rest) if message is not None]):
                 if self._is_record(record):
                     self._waiting.append(self._entry(record))
                     self._next[record.partition()] = record.offset() + 1
             if all(self._next[partition] >= end for partition, end in until.items()):
-                found, self._waiting = self._waiting, []
-                return found
+                entries, self._waiting = self._waiting, []
+                return entries
             deadline.check("reading the claims topic")
             wait_s = min(_POLL_S, deadline.remaining_s())
 
@@ -236,8 +236,8 @@ class ClaimsLog:
             return True
         if error.code() == _NO_POSITION:
             raise Refused(
-                f"topic {self._topic!r} no longer holds what was to be read next ({error.str()}): it was made again, "
-                "or emptied; start again"
+                f"topic {self._topic!r} no longer holds the next offset to read ({error.str()}): it was recreated or "
+                "emptied; start again"
             )
         with mapped(self._reading):
             ends_partition(error, {KafkaError.UNKNOWN_TOPIC_OR_PART})

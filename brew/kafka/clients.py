@@ -1,4 +1,4 @@
-"""Make clients of the Kafka library; every one is quiet, refuses to create topics, and checks checksums."""
+"""Create the clients of librdkafka: they log nothing to stderr, create no topics, and verify checksums."""
 
 from __future__ import annotations
 
@@ -56,23 +56,23 @@ _QUICK = {
     "reconnect.backoff.ms": 5,
     "reconnect.backoff.max.ms": 1000,  # the default of 10 s outlives a fail-over
 }
-# While a batch waits for room on the wire librdkafka's thread spins (8 million polls for 2.4 million records with
-# half of this); a topic takes 1,048,588 bytes unless told otherwise. `flush` sends what is there, whatever the linger.
+# While a batch waits for room on the wire, librdkafka's thread spins (8 million polls for 2.4 million records with
+# half of this). A topic accepts 1,048,588 bytes by default. `flush` sends what is queued, whatever the linger.
 BATCH_BYTES = 1_000_000
 FULL_MS = 10
-"""A consumer whose queue is full looks so often whether there is room; the default of 1000 halves a loop in Python."""
+"""How often a consumer with a full queue checks for room; the default of 1000 halves the speed of a Python loop."""
 # With re-bootstrapping a cut connection could leave send_offsets_to_transaction waiting past its time-out for good
-# (seen with librdkafka 2.16, docs/decisions/0007); clients made for one transaction have no use for it, and the one
-# that is kept (`locator`) is given up when it fails.
+# (seen with librdkafka 2.16, docs/decisions/0007). Clients made for one transaction do not need it, and the cached
+# one (`locator`) is discarded when it fails.
 ONE_TRANSACTION = {"metadata.recovery.strategy": "none"}
 
 
-# A request is not sent to a partition's new leader while the old one may come back (measured: 30 s of a survey's 30).
+# librdkafka sends no request to a partition's new leader while the old one may come back (measured: 30 s of 30).
 _ATTEMPT_S = 3.0
-_LOOK_S = 0.25
-"""Then somebody looks whether a door was shut, and again after twice as long: the client itself waits on."""
+_FIRST_TIMEOUT_S = 0.25
+"""`reach` checks for a refused login after this, then after twice as long: the client itself would go on waiting."""
 _NO_ANSWER = {KafkaError._TIMED_OUT, KafkaError._TRANSPORT}  # noqa: SLF001 - public names
-_NO_TRUST = re.compile("certificate|alert|wrong version", re.IGNORECASE)
+_TLS_REFUSAL = re.compile("certificate|alert|wrong version", re.IGNORECASE)
 _PAUSE_S = 0.05
 _ACCESS_ERRORS = {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001 - public names
 
@@ -92,8 +92,8 @@ def producer(
     """
     A producer for one transaction, or an idempotent one when ``transactional_id`` is None.
 
-    ``timeout_s`` is the broker's patience with the open transaction; a message's own time-out stays below it. Without
-    one it is the message's.
+    ``timeout_s`` is the transaction time-out, with the delivery time-out below it; without a transactional id it is the
+    delivery time-out.
     """
     settings = {
         **_base(connection),
@@ -118,7 +118,7 @@ def producer(
 
 
 def consumer(connection: Connection, group: str, isolation: str, **more: str | int | bool) -> Consumer:
-    """A consumer that commits nothing by itself and raises rather than resets where an offset is gone."""
+    """A consumer that commits nothing by itself, and raises an error instead of resetting when an offset is gone."""
     return Consumer({
         **_base(connection),
         "group.id": group,
@@ -136,7 +136,7 @@ def consumer(connection: Connection, group: str, isolation: str, **more: str | i
 
 def admin(connection: Connection, **more: object) -> AdminClient:
     settings = {**_base(connection), **more}
-    # Without it the client holds on to a dead controller for half a minute (measured).
+    # Without it the client keeps asking a dead controller for half a minute (measured).
     settings.setdefault("topic.metadata.refresh.interval.ms", 1000)
     return AdminClient(settings)  # type: ignore[arg-type]  # its stub knows no logger
 
@@ -144,15 +144,15 @@ def admin(connection: Connection, **more: object) -> AdminClient:
 @interruptible()
 def reach(connection: Connection, deadline: Deadline, *, explain: bool = True) -> None:
     """
-    Return once a broker answers; without ``explain`` the reason for no answer is not looked for.
+    Return once a broker answers. Without ``explain``, a failure is not diagnosed.
 
     Raises:
-        Unreachable: none did within the deadline.
-        Denied: one is there, and does not let us in, or is not to be trusted.
+        Unreachable: no broker answered within the deadline.
+        Denied: a broker refused the login, or its certificate is not trusted.
     """
-    noes, look_s = ConnectionFailures(), _LOOK_S
+    failures, timeout_s = ConnectionFailures(), _FIRST_TIMEOUT_S
     try:
-        client = admin(connection, error_cb=noes)
+        client = admin(connection, error_cb=failures)
     except KafkaException as error:
         if "No provider for SASL mechanism" not in str(error):
             raise
@@ -163,11 +163,11 @@ def reach(connection: Connection, deadline: Deadline, *, explain: bool = True) -
     try:
         while True:
             try:
-                client.list_topics(timeout=min(look_s, attempt_s(deadline)))
+                client.list_topics(timeout=min(timeout_s, attempt_s(deadline)))
             except KafkaException:
-                look_s *= 2
-                client.poll(0)  # errors of connections are told to the callback, and only here
-                noes.check(connection, f"connect to {connection.bootstrap}")
+                timeout_s *= 2
+                client.poll(0)  # connection errors reach the callback only from here
+                failures.check(connection, f"connect to {connection.bootstrap}")
                 if deadline.expired():
                     raise
                 time.sleep(min(_PAUSE_S, deadline.remaining_s()))
@@ -177,10 +177,10 @@ def reach(connection: Connection, deadline: Deadline, *, explain: bool = True) -
         text = f"no Kafka broker answered at {connection.bootstrap!r} within {deadline.budget_s:g} s"
         if not explain:
             raise Unreachable(text) from error
-        from brew.kafka.unreachable import cause  # noqa: PLC0415 - Python's own TLS, only when it went wrong
+        from brew.kafka.connection_diagnosis import cause  # noqa: PLC0415 - imports Python's TLS, only on a failure
 
-        why = cause(connection)
-        raise Unreachable(f"{text}: {why.found}; {why.next}") from error
+        diagnosis = cause(connection)
+        raise Unreachable(f"{text}: {diagnosis.found}; {diagnosis.next}") from error
 
 
 SILENT_S = 5.0
@@ -208,39 +208,39 @@ def is_cut_off(client: Consumer | AdminClient | Producer, connection: Connection
 
 class ConnectionFailures:
     """
-    An `error_cb` that keeps what the brokers' doors said last: librdkafka takes a wrong password, or a certificate that
-    it does not trust, for something that passes, and tries on until time runs out.
+    An `error_cb` that keeps the last login or TLS error: librdkafka treats a wrong password or an untrusted certificate
+    as temporary, and retries until time runs out.
     """
 
     def __init__(self) -> None:
         self._last: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        # A broker that is killed in the middle of a handshake is an error of TLS, too, and passes.
+        # A broker that is killed during the handshake is a TLS error, too, but a temporary one.
         tls = error.code() == KafkaError._SSL  # noqa: SLF001 - the library's public name
-        if error.code() in _ACCESS_ERRORS and not (tls and not _NO_TRUST.search(error.str())):
+        if error.code() in _ACCESS_ERRORS and not (tls and not _TLS_REFUSAL.search(error.str())):
             self._last = error
 
     def check(self, connection: Connection, step: str) -> None:
         """
         Raises:
-            Denied: a door was shut; the words of the client library, and what to look at.
+            Denied: a login or a TLS handshake was refused; the text has the library's words and what to check.
         """
         if self._last is not None:
-            from brew.kafka.tls_diagnosis import reason  # noqa: PLC0415 - Python's own TLS, only when it went wrong
+            from brew.kafka.connection_diagnosis import tls_failure  # noqa: PLC0415 - as in `reach`
 
-            why = reason(connection) if self._last.code() == KafkaError._SSL else None  # noqa: SLF001 - as above
-            text = f"{step}: {self._last.str()} ({self._last.name()}{f'; {why}' if why else ''})"
+            reason = tls_failure(connection) if self._last.code() == KafkaError._SSL else None  # noqa: SLF001 - as above
+            text = f"{step}: {self._last.str()} ({self._last.name()}{f'; {reason}' if reason else ''})"
             raise Denied(f"{text}; {advice(text, connection.user, {}, connection.source)}")
 
 
 @contextmanager
 def mapped(step: str) -> Iterator[None]:
-    """Let a client error of this step leave as a leaf of the tree in `brew.errors`."""
+    """Raise a client error of this step as one of `brew.errors`."""
     try:
         yield
     except (KafkaException, SystemError) as error:
-        # No local here may hold the exception: it holds this frame, and with it each caller's, a producer among them.
+        # No local variable may hold the exception: its traceback keeps the callers' frames, and a producer, alive.
         cause = _cause(error)
         if cause is None:
             # A signal's handler raised inside the client's call: that is what has happened.
@@ -251,24 +251,24 @@ def mapped(step: str) -> Iterator[None]:
 
 
 def _cause(error: KafkaException | SystemError) -> KafkaError | None:
-    """The client's own error; None where another program's is pending."""
-    # The client runs callbacks (our logger) with its own exception pending; Python then hangs that one on as cause.
-    told = error if isinstance(error, KafkaException) else error.__cause__
-    if not isinstance(told, KafkaException):
+    """The client library's error; None if the exception came from elsewhere."""
+    # The library runs callbacks (our logger) with its own exception pending; Python then attaches it as the cause.
+    client_error = error if isinstance(error, KafkaException) else error.__cause__
+    if not isinstance(client_error, KafkaException):
         return None
-    cause = told.args[0]
+    cause = client_error.args[0]
     # `_FAIL` is the library's name for "local failure".
     return cause if isinstance(cause, KafkaError) else KafkaError(KafkaError._FAIL, str(cause), True)  # noqa: SLF001
 
 
 def attempt_s(deadline: Deadline) -> float:
-    """The time-out of one admin request: the client waits it out where its broker is gone, whoever leads now."""
+    """The time-out of one admin request: if its broker is gone the client waits it out, even with a new leader."""
     return min(_ATTEMPT_S, max(0.001, deadline.remaining_s()))
 
 
 @contextmanager
 def mapped_query(step: str) -> Iterator[None]:
-    """`mapped`, for a question that is asked again: no answer in one attempt's time is retriable."""
+    """`mapped` for a query that is repeated: no answer within one attempt is retriable."""
     with mapped(step):
         try:
             yield

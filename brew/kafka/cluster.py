@@ -1,4 +1,4 @@
-"""Ask a cluster about itself: brokers, features, transactional ids, clocks."""
+"""Query brokers, topics, configurations and a group at once."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from brew.kafka.groups import Groups
 
 _T = TypeVar("_T")
 _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART}
-_LONGEST_REASON = 160
+_MAX_REASON = 160
 
 
 class ClusterQueries:
     """
-    Questions on their way to the brokers, until `answers` is called; whoever asked may do something else meanwhile.
+    Requests that run in the background until `answers` is called.
 
-    What is not allowed (ACLs) or not supported (older brokers) becomes `Unknown`, never an error.
+    A request that is not authorized (ACLs) or not supported (older brokers) becomes `Unknown`, never an error.
     """
 
     def __init__(
@@ -36,18 +36,18 @@ class ClusterQueries:
         self._client, self._groups, self._group, self._deadline = client, groups, group, deadline
         names = sorted(set(topics))
         self._timeout = attempt_s(deadline)
-        more: dict[str, Any] = {"request_timeout": self._timeout, "include_authorized_operations": True}
+        options: dict[str, Any] = {"request_timeout": self._timeout, "include_authorized_operations": True}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         self._cluster = client.describe_cluster(request_timeout=self._timeout)
-        self._topics = client.describe_topics(TopicCollection(names), **more)
-        told = client.describe_configs(resources, request_timeout=self._timeout)
-        self._configs = {resource.name: future for resource, future in told.items()}
+        self._topics = client.describe_topics(TopicCollection(names), **options)
+        answers = client.describe_configs(resources, request_timeout=self._timeout)
+        self._configs = {resource.name: future for resource, future in answers.items()}
 
     def answers(self) -> ClusterFacts:
-        """All that was told by now, or is within the deadline of one request."""
-        group = self._groups.now(self._group, self._deadline)  # the others are answered meanwhile
-        nodes = _result_of(self._cluster, lambda found: list(found.nodes))
-        settings = nodes if isinstance(nodes, Unknown) else _of_brokers(self._client, nodes, self._deadline)
+        """All answers, waiting at most one request's time-out."""
+        group = self._groups.now(self._group, self._deadline)  # the other requests run meanwhile
+        nodes = _result_of(self._cluster, lambda cluster: list(cluster.nodes))
+        settings = nodes if isinstance(nodes, Unknown) else _broker_configs(self._client, nodes, self._deadline)
         return ClusterFacts(
             nodes if isinstance(nodes, Unknown) else len(nodes),
             settings,
@@ -56,56 +56,62 @@ class ClusterQueries:
         )
 
     def _topic(self, name: str, future: Future[Any]) -> TopicFacts | Unknown | None:
-        def of(told: Any) -> TopicFacts:
+        def facts(description: Any) -> TopicFacts:
             return TopicFacts(
                 name,
-                str(told.topic_id),
-                len(told.partitions),
-                min((len(one.replicas) for one in told.partitions), default=0),
-                min((len(one.isr) for one in told.partitions), default=0),
+                str(description.topic_id),
+                len(description.partitions),
+                min((len(partition.replicas) for partition in description.partitions), default=0),
+                min((len(partition.isr) for partition in description.partitions), default=0),
                 _result_of(self._configs[name], _config),
-                _operations(told),
+                _operations(description),
             )
 
-        return _result_of(future, of, dict.fromkeys(_NO_TOPIC))
+        return _result_of(future, facts, dict.fromkeys(_NO_TOPIC))
 
 
 def broker_settings(client: AdminClient, deadline: Deadline) -> Mapping[str, str] | Unknown:
     """The settings of one broker of the cluster."""
-    nodes = _result_of(client.describe_cluster(request_timeout=attempt_s(deadline)), lambda found: list(found.nodes))
-    told = nodes if isinstance(nodes, Unknown) else _of_brokers(client, nodes[:1], deadline)
-    return told if isinstance(told, Unknown) else next(iter(told.values()))
+    nodes = _result_of(
+        client.describe_cluster(request_timeout=attempt_s(deadline)), lambda cluster: list(cluster.nodes)
+    )
+    configs = nodes if isinstance(nodes, Unknown) else _broker_configs(client, nodes[:1], deadline)
+    return configs if isinstance(configs, Unknown) else next(iter(configs.values()))
 
 
-def _of_brokers(client: AdminClient, nodes: list[Any], deadline: Deadline) -> Mapping[int, Mapping[str, str]] | Unknown:
-    """All at once, each asked for its own: dynamic settings may differ. The reason of the first where none told."""
-    resources = {one.id: ConfigResource(ResourceType.BROKER, str(one.id)) for one in nodes}
-    within = attempt_s(deadline)
-    asked = {
-        broker: client.describe_configs([resource], request_timeout=within)[resource]
+def _broker_configs(
+    client: AdminClient, nodes: list[Any], deadline: Deadline
+) -> Mapping[int, Mapping[str, str]] | Unknown:
+    """The settings of each broker, asked in parallel (dynamic settings may differ); `Unknown` if none answered."""
+    resources = {node.id: ConfigResource(ResourceType.BROKER, str(node.id)) for node in nodes}
+    timeout = attempt_s(deadline)
+    futures = {
+        broker: client.describe_configs([resource], request_timeout=timeout)[resource]
         for broker, resource in resources.items()
     }
-    told = {broker: _result_of(future, _config) for broker, future in asked.items()}
-    found = {broker: config for broker, config in told.items() if not isinstance(config, Unknown)}
-    silent = [config for config in told.values() if isinstance(config, Unknown)]
-    return found or (silent[0] if silent else Unknown("no broker is known"))
+    answers = {broker: _result_of(future, _config) for broker, future in futures.items()}
+    configs = {broker: config for broker, config in answers.items() if not isinstance(config, Unknown)}
+    unknown = [config for config in answers.values() if isinstance(config, Unknown)]
+    return configs or (unknown[0] if unknown else Unknown("no broker is known"))
 
 
-def _result_of(future: Future[Any], of: Callable[[Any], _T], else_: Mapping[int, _T] | None = None) -> _T | Unknown:
-    """What a future brings, ``else_`` for codes that are an answer too, `Unknown` for every other failure."""
+def _result_of(
+    future: Future[Any], convert: Callable[[Any], _T], answers_by_code: Mapping[int, _T] | None = None
+) -> _T | Unknown:
+    """The converted result; ``answers_by_code`` for error codes that are answers; `Unknown` for every other failure."""
     try:
-        return of(future.result())
+        return convert(future.result())
     except KafkaException as error:
         cause = error.args[0]
-        if else_ is not None and cause.code() in else_:
-            return else_[cause.code()]
-        return Unknown(f"{cause.str()} ({cause.name()})"[:_LONGEST_REASON])
+        if answers_by_code is not None and cause.code() in answers_by_code:
+            return answers_by_code[cause.code()]
+        return Unknown(f"{cause.str()} ({cause.name()})"[:_MAX_REASON])
 
 
 def _config(entries: Mapping[str, Any]) -> dict[str, str]:
     return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
 
-def _operations(told: Any) -> frozenset[str] | None:
-    found = told.authorized_operations
-    return None if found is None else frozenset(one.name for one in found)
+def _operations(description: Any) -> frozenset[str] | None:
+    operations = description.authorized_operations
+    return None if operations is None else frozenset(operation.name for operation in operations)

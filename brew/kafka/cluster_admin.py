@@ -1,4 +1,4 @@
-"""Administer a cluster: leaders, replicas, deletions, rights and passwords."""
+"""Administer a cluster: leaders, replicas, reassignments, deletions, configurations, ACLs and SCRAM passwords."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ OFFSETS = "__consumer_offsets"
 _INT_BITS, _JAVA_HASH_FACTOR = 32, 31
 
 
-def home_of(name: str, partitions: int) -> int:
-    """The partition of the coordinators' log that keeps ``name``: Java's hash of the text, its sign dropped."""
+def coordinator_partition(name: str, partitions: int) -> int:
+    """The partition of the coordinators' topic that holds ``name``: the absolute value of Java's hash of the text."""
     data = name.encode("utf-16-be")
     value = 0
-    for at in range(0, len(data), 2):
-        value = (value * _JAVA_HASH_FACTOR + (data[at] << 8 | data[at + 1])) % 2**_INT_BITS
+    for index in range(0, len(data), 2):
+        value = (value * _JAVA_HASH_FACTOR + (data[index] << 8 | data[index + 1])) % 2**_INT_BITS
     signed = value - 2**_INT_BITS if value >= 2 ** (_INT_BITS - 1) else value
     return (0 if signed == -(2 ** (_INT_BITS - 1)) else abs(signed)) % partitions
 
@@ -54,12 +54,12 @@ def leaders(client: AdminClient, topic: str, deadline: Deadline) -> dict[int, in
 
 def coordinator(client: AdminClient, log: str, name: str, deadline: Deadline) -> int:
     """The broker that coordinates ``name``: a transactional id in `TRANSACTIONS`, a group in `OFFSETS`."""
-    found = leaders(client, log, deadline)
-    return found[home_of(name, len(found))]
+    leader_by_partition = leaders(client, log, deadline)
+    return leader_by_partition[coordinator_partition(name, len(leader_by_partition))]
 
 
 def out_of_sync(client: AdminClient, names: Iterable[str], deadline: Deadline) -> list[str]:
-    """The partitions without leader or with a replica that is behind, as `topic[partition]`."""
+    """The partitions without a leader or with a replica out of sync, as `topic[partition]`."""
     return [
         f"{name}[{p}]"
         for name in names
@@ -71,61 +71,71 @@ def out_of_sync(client: AdminClient, names: Iterable[str], deadline: Deadline) -
 def _replicas(client: AdminClient, topic: str, deadline: Deadline) -> dict[int, tuple[int, list[int], list[int]]]:
     def ask() -> dict[int, tuple[int, list[int], list[int]]]:
         with mapped_query(f"describe topic {topic}"):
-            asked = client.describe_topics(TopicCollection([topic]), request_timeout=attempt_s(deadline))
-            told = asked[topic].result().partitions
+            futures = client.describe_topics(TopicCollection([topic]), request_timeout=attempt_s(deadline))
+            partitions = futures[topic].result().partitions
         return {
-            one.id: (-1 if one.leader is None else one.leader.id, [n.id for n in one.isr], [n.id for n in one.replicas])
-            for one in told
+            partition.id: (
+                -1 if partition.leader is None else partition.leader.id,
+                [n.id for n in partition.isr],
+                [n.id for n in partition.replicas],
+            )
+            for partition in partitions
         }
 
     return retry_until(ask, f"describe topic {topic}", deadline)
 
 
 def brokers(client: AdminClient, deadline: Deadline) -> list[int]:
-    """The numbers of the brokers that are alive."""
+    """The ids of the live brokers."""
     with mapped("list brokers"):
-        return sorted(client.list_topics(timeout=_left(deadline)).brokers)
+        return sorted(client.list_topics(timeout=_remaining_s(deadline)).brokers)
 
 
 def delete_topics(client: AdminClient, names: list[str], deadline: Deadline) -> None:
-    _all(lambda: client.delete_topics(names, operation_timeout=_left(deadline)), "delete topics", deadline)
+    _await_all(lambda: client.delete_topics(names, operation_timeout=_remaining_s(deadline)), "delete topics", deadline)
 
 
 def delete_group(connection: Connection, group: str, deadline: Deadline) -> None:
-    """Make the brokers forget a group with its offsets."""
-    from brew.kafka import group_requests  # noqa: PLC0415 - with it kafka-python is imported, 0.15 s
+    """Delete a group and its offsets."""
+    from brew.kafka import group_requests  # noqa: PLC0415 - imports kafka-python, 0.15 s
 
     group_requests.delete_group(connection, group, deadline)
 
 
 def delete_records(client: AdminClient, topic: str, before: Mapping[int, int], deadline: Deadline) -> None:
-    """Move the log starts up to ``before`` (partition -> offset), as retention does."""
-    asked = [TopicPartition(topic, p, offset) for p, offset in before.items()]
-    _all(lambda: client.delete_records(asked, request_timeout=_left(deadline)), "delete records", deadline)
+    """Delete the records below ``before`` (partition -> offset), as retention does."""
+    requests = [TopicPartition(topic, p, offset) for p, offset in before.items()]
+    _await_all(
+        lambda: client.delete_records(requests, request_timeout=_remaining_s(deadline)), "delete records", deadline
+    )
 
 
 def set_offsets(connection: Connection, group: str, topic: str, offsets: Mapping[int, int], deadline: Deadline) -> None:
-    """Move a group without members by hand."""
+    """Set the committed offsets of a group without members."""
     from brew.kafka import group_requests  # noqa: PLC0415 - as above
 
     group_requests.set_group_offsets(connection, group, topic, offsets, deadline)
 
 
 def add_partitions(client: AdminClient, topic: str, total: int, deadline: Deadline) -> None:
-    asked = [NewPartitions(topic, total)]
-    _all(lambda: client.create_partitions(asked, operation_timeout=_left(deadline)), "add partitions", deadline)
+    requests = [NewPartitions(topic, total)]
+    _await_all(
+        lambda: client.create_partitions(requests, operation_timeout=_remaining_s(deadline)), "add partitions", deadline
+    )
 
 
 def set_config(client: AdminClient, topic: str, config: Mapping[str, str], deadline: Deadline) -> None:
-    """Change settings of a topic; the others stay."""
+    """Change some settings of a topic."""
     changes = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()]
-    asked = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)]
-    timeout = _left(deadline)
-    _all(lambda: client.incremental_alter_configs(asked, request_timeout=timeout), f"configure {topic}", deadline)
+    resources = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)]
+    timeout = _remaining_s(deadline)
+    _await_all(
+        lambda: client.incremental_alter_configs(resources, request_timeout=timeout), f"configure {topic}", deadline
+    )
 
 
-def _all(call: Callable[[], Mapping[Any, Any]], step: str, deadline: Deadline) -> None:
-    """Make one request and wait for each of its answers; retriable failures are asked again."""
+def _await_all(call: Callable[[], Mapping[Any, Any]], step: str, deadline: Deadline) -> None:
+    """Send one request and wait for all answers; repeat it on retriable failures."""
 
     def ask() -> None:
         with mapped(step):
@@ -135,9 +145,9 @@ def _all(call: Callable[[], Mapping[Any, Any]], step: str, deadline: Deadline) -
     retry_until(ask, step, deadline)
 
 
-def _left(deadline: Deadline) -> float:
+def _remaining_s(deadline: Deadline) -> float:
     if deadline.expired():
-        raise Retriable("no time left")
+        raise Retriable("the deadline has passed")
     return max(0.001, deadline.remaining_s())
 
 
@@ -155,26 +165,26 @@ _OPERATIONS = {
     Operation.DESCRIBE_CONFIGS: AclOperation.DESCRIBE_CONFIGS,
 }
 _MECHANISMS = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
-_ITERATIONS = 4096  # the least that brokers take; each new connection pays for them
+_ITERATIONS = 4096  # the minimum that brokers accept; each new connection pays for them
 
 
 def grant(client: AdminClient, rights: Iterable[Right], principal: str, deadline: Deadline) -> None:
     """
-    Let ``principal`` (`User:name`) do what ``rights`` say.
+    Grant ``rights`` to ``principal`` (`User:name`).
 
-    Raises, as all of these do:
-        Refused: the brokers have no authorizer, or do not let this client.
-        DeadlineExceeded: no broker that answers could see to it in time.
+    Raises, as the functions below do:
+        Refused: the brokers have no authorizer, or this client lacks the right.
+        DeadlineExceeded: no broker completed the request in time.
     """
     bindings = [_acl(AclBinding, right, principal) for right in rights]
-    _done(partial(client.create_acls, bindings), f"granting rights to {principal}", deadline)
+    _answers(partial(client.create_acls, bindings), f"granting rights to {principal}", deadline)
 
 
 def revoke(client: AdminClient, rights: Iterable[Right], principal: str, deadline: Deadline) -> int:
-    """Take rights away; return how many entries the brokers' last answer tells of."""
+    """Revoke rights; return the number of ACL entries in the brokers' last answer."""
     filters = [_acl(AclBindingFilter, right, principal) for right in rights]
-    told = _done(partial(client.delete_acls, filters), f"taking rights from {principal}", deadline)
-    return sum(len(entries) for entries in told)
+    answers = _answers(partial(client.delete_acls, filters), f"taking rights from {principal}", deadline)
+    return sum(len(entries) for entries in answers)
 
 
 def set_passwords(
@@ -182,21 +192,21 @@ def set_passwords(
 ) -> None:
     """Give users their SCRAM passwords, in each of ``mechanisms``."""
     for mechanism in mechanisms:  # a request may name a user once
-        wanted: list[Any] = [
+        credentials: list[Any] = [
             UserScramCredentialUpsertion(
                 user, ScramCredentialInfo(_MECHANISMS[mechanism], _ITERATIONS), password.reveal().encode()
             )
             for user, password in passwords.items()
         ]
-        _done(partial(client.alter_user_scram_credentials, wanted), "setting SCRAM passwords", deadline)
+        _answers(partial(client.alter_user_scram_credentials, credentials), "setting SCRAM passwords", deadline)
 
 
 def set_of_broker(client: AdminClient, broker: int, name: str, value: str | None, deadline: Deadline) -> None:
-    """Change a setting of a running broker; None gives it back to the broker's own file."""
+    """Change a dynamic setting of a broker; None restores the value of the broker's configuration file."""
     kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
     entry = ConfigEntry(name, value, incremental_operation=kind)
     resource = ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=[entry])
-    _done(partial(client.incremental_alter_configs, [resource]), f"setting {name} of broker {broker}", deadline)
+    _answers(partial(client.incremental_alter_configs, [resource]), f"setting {name} of broker {broker}", deadline)
 
 
 def _acl(make: Any, right: Right, principal: str) -> Any:
@@ -207,14 +217,56 @@ def _acl(make: Any, right: Right, principal: str) -> Any:
     return make(_KINDS[right.kind], name, pattern, principal, "*", operation, AclPermissionType.ALLOW)
 
 
-def _done(ask: Callable[..., Mapping[Any, Future[Any]]], what: str, deadline: Deadline) -> list[Any]:
-    """Each answer; a request without one is made again: done twice, these do what they do once."""
+def _answers(request: Callable[..., Mapping[Any, Future[Any]]], step: str, deadline: Deadline) -> list[Any]:
+    """All answers; a request without an answer is repeated, which is safe because these requests are idempotent."""
 
     def attempt() -> list[Any]:
-        with mapped_query(what):
-            return [future.result() for future in ask(request_timeout=attempt_s(deadline)).values()]
+        with mapped_query(step):
+            return [future.result() for future in request(request_timeout=attempt_s(deadline)).values()]
 
     try:
-        return retry_until(attempt, what, deadline)
+        return retry_until(attempt, step, deadline)
     except KafkaFailure as error:
-        raise Refused(f"{error}; an administrator of the cluster may") from error
+        raise Refused(f"{error}; ask an administrator of the cluster to do it") from error
+
+
+_PREFERRED = 0
+
+
+def reassign(connection: Connection, topic: str, replicas: Mapping[int, list[int]], deadline: Deadline) -> None:
+    """
+    Assign partitions to other replicas, or reorder them, and elect the first of each as leader if it is in sync.
+
+    Raises:
+        Retriable: the controller refused, for example because the last reassignment is still in progress.
+    """
+    from brew.kafka import kafka_python  # noqa: PLC0415 - imports kafka-python, 0.15 s; confluent-kafka can't do this
+
+    with kafka_python.kafka_python_admin(connection, deadline) as client:
+        _send_to_controller(client, deadline, "reassign", _alter_request(client, topic, replicas, deadline))
+        _send_to_controller(client, deadline, "elect", _elect_request(topic, list(replicas), deadline))
+
+
+def _alter_request(client: Any, topic: str, replicas: Mapping[int, list[int]], deadline: Deadline) -> Any:
+    from kafka import TopicPartition as AdminPartition  # noqa: PLC0415
+    from kafka.protocol.admin import AlterPartitionReassignmentsRequest as Request  # noqa: PLC0415
+
+    wanted = {AdminPartition(topic, p): brokers for p, brokers in replicas.items()}
+    topics = client._process_alter_partition_reassignments_input(wanted)  # noqa: SLF001 - its own call has no deadline
+    return Request(timeout_ms=int(deadline.remaining_s() * 1000), topics=topics)
+
+
+def _elect_request(topic: str, partitions: list[int], deadline: Deadline) -> Any:
+    from kafka.protocol.admin import ElectLeadersRequest as Request  # noqa: PLC0415
+
+    requested = [Request.TopicPartitions(topic=topic, partitions=partitions)]
+    timeout = int(deadline.remaining_s() * 1000)
+    return Request(election_type=_PREFERRED, topic_partitions=requested, timeout_ms=timeout)
+
+
+def _send_to_controller(client: Any, deadline: Deadline, step: str, request: Any) -> None:
+    from brew.kafka import kafka_python  # noqa: PLC0415 - as above
+
+    answer = kafka_python.ask(client, deadline, step, client._send_request_to_controller, request)  # noqa: SLF001
+    if answer.error_code:
+        raise Retriable(f"{step}: the controller answered with error {answer.error_code}")

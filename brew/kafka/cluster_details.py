@@ -1,4 +1,4 @@
-"""What only kafka-python can ask a cluster about itself: features, transactional ids, the controller's clock."""
+"""Cluster queries that only kafka-python supports: features, transactional ids, the controller's clock."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _now = time.time
 
 
 def level(connection: Connection, feature: str, deadline: Deadline) -> int | Unknown:
-    """The level of a feature; 0 where the brokers know none of that name."""
+    """The finalized level of a feature; 0 if the brokers do not know it."""
     try:
         with kafka_python_admin(connection, deadline) as admin:
-            told = ask(admin, deadline, "describe features", admin._async_describe_features)  # noqa: SLF001
+            features = ask(admin, deadline, "describe features", admin._async_describe_features)  # noqa: SLF001
     except BrewError as error:
         return Unknown(str(error))
-    return int(told.get(feature, {}).get("finalized", (0, 0))[1])
+    return int(features.get(feature, {}).get("finalized", (0, 0))[1])
 
 
 def may_describe(connection: Connection, transactional_id: str, deadline: Deadline) -> bool | Unknown:
     """
-    Ask for the id's state (KIP-664), for which Describe is needed; Write brings that with it.
+    Check for Describe on the id by asking for its state (KIP-664); Write implies Describe.
 
-    So a no means that Write is missing. Nobody can ask for Write itself without fencing whoever holds the id.
+    False means that Write is missing, too. Write itself can't be checked without fencing the id's producer.
     """
     try:
         with kafka_python_admin(connection, deadline) as admin:
@@ -56,10 +56,10 @@ _now = time.time
 
 def controller_ahead_s(connection: Connection, deadline: Deadline) -> float | Unknown:
     """
-    How far the controller's clock is ahead of this machine's, at least; negative where it is behind.
+    A lower bound of how far the controller's clock is ahead of this machine's; negative if it is behind.
 
-    A leader of the metadata log has just "fetched" from itself when it is asked, and says when. 0 where that lies
-    between question and answer.
+    The leader of the metadata log reports the current time as its own last fetch. 0 if that time lies between request
+    and response.
     """
     try:
         with kafka_python_admin(connection, deadline) as admin:
@@ -68,21 +68,27 @@ def controller_ahead_s(connection: Connection, deadline: Deadline) -> float | Un
             after = _now()
     except BrewError as error:
         return Unknown(str(error))
-    times = {one.replica_id: one.last_fetch_timestamp or -1 for one in log.current_voters}
-    there_ms = times.get(log.leader_id, -1)
-    return ahead_s(there_ms, before, after) if there_ms > 0 else Unknown("this controller does not say when it answers")
+    times = {voter.replica_id: voter.last_fetch_timestamp or -1 for voter in log.current_voters}
+    controller_ms = times.get(log.leader_id, -1)
+    return (
+        ahead_s(controller_ms, before, after)
+        if controller_ms > 0
+        else Unknown("this controller does not say when it answers")
+    )
 
 
-def ahead_s(there_ms: int, before: float, after: float) -> float:
-    """``there_ms`` was the time there at some moment between two times here (seconds since the epoch)."""
-    there = there_ms / 1000
-    return round(there - after if there > after else min(0.0, there + 0.001 - before), 3)
+def ahead_s(controller_ms: int, before: float, after: float) -> float:
+    """The clock's lead, from a controller time taken between two local times (seconds since the epoch)."""
+    controller = controller_ms / 1000
+    return round(controller - after if controller > after else min(0.0, controller + 0.001 - before), 3)
 
 
 async def _metadata_log(admin: KafkaAdminClient) -> Any:
-    """The library's own call fails over answers of brokers before 3.9, which hold no texts of errors."""
-    place = DescribeQuorumRequest.TopicData.PartitionData(partition_index=0)
-    request = DescribeQuorumRequest(topics=[DescribeQuorumRequest.TopicData(topic_name=_METADATA, partitions=[place])])
+    """The library's own call fails on answers of brokers before 3.9, which have no error messages."""
+    partition = DescribeQuorumRequest.TopicData.PartitionData(partition_index=0)
+    request = DescribeQuorumRequest(
+        topics=[DescribeQuorumRequest.TopicData(topic_name=_METADATA, partitions=[partition])]
+    )
     response = await admin._manager.send(request)  # noqa: SLF001
     log = None if response.error_code else response.topics[0].partitions[0]
     if log is None or log.error_code:

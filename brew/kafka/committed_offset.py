@@ -1,9 +1,9 @@
 """
-Locate a group's stable committed offset, and confirm it behind send-offsets.
+Locate a group's stable committed offset, and confirm it after send-offsets.
 
-A coordinator that is cut off from the other brokers does not know that it no longer is one, and tells its clients of
-positions that are past (docs/decisions/0012). It can't know of offsets that its successor took: whoever answers that
-the offset just sent is pending has seen all that was committed before it, too.
+A coordinator that is partitioned from the other brokers does not know that it was replaced, and returns stale offsets
+(docs/decisions/0012). It does not know the offsets that its successor accepted: a coordinator that reports our offset
+as pending has also seen everything committed before it.
 """
 
 from __future__ import annotations
@@ -25,172 +25,176 @@ from brew.names import READ_COMMITTED
 from brew.offsets import Committed
 
 if TYPE_CHECKING:
-    from brew.kafka.offset_fetch import OffsetFetchClient
+    from brew.kafka.group_requests import OffsetFetchClient
 
 STEP = "send-offsets"
 _CONFIRM_S, _ATTEMPT_S = 5.0, 3.0
 _OPEN_S = 2.0
-"""The client tries one bootstrap server, for all of that time if nothing comes back; then another attempt is made."""
-STRANGERS = 6
-"""So many answers of coordinators that know of nothing pending; each comes through a client of its own."""
+"""The client may spend all of it on one bootstrap server that does not respond; then another attempt is made."""
+MAX_UNAWARE_ANSWERS = 6
+"""How many answers without a pending offset are accepted before giving up; each comes through a new client."""
 
 
 class PositionConfirmation:
-    """One group's position as its coordinator knows it. Safe for threads; used in the process that made it."""
+    """Confirms one group's position with its coordinator. Thread-safe; for the process that made it only."""
 
     def __init__(self, connection: Connection, group: str) -> None:
         self._connection, self._group = connection, group
         self._lock = threading.Lock()
-        self._asker: OffsetFetchClient | None = None
+        self._client: OffsetFetchClient | None = None
 
     def confirm(self, topic: str, partition: int, located: Committed | None, deadline: Deadline) -> None:
         """
-        Return once a coordinator that knows of this transaction's pending offset says that the group stands there.
+        Return once a coordinator that knows this transaction's pending offset reports ``located`` as committed.
 
         Raises:
-            Abortable: it stands elsewhere; or no coordinator was found that knows of the pending offset.
+            Abortable: the committed offset differs, or no coordinator knows the pending offset.
         """
         expected = None if located is None else located.offset
-        patience, strangers = deadline.part(_CONFIRM_S), 0
-        why = "no coordinator answered"
-        while strangers < STRANGERS and not patience.expired():
-            asker: OffsetFetchClient | None = None
+        wait, unaware = deadline.part(_CONFIRM_S), 0
+        reason = "no coordinator answered"
+        while unaware < MAX_UNAWARE_ANSWERS and not wait.expired():
+            client: OffsetFetchClient | None = None
             try:
-                asker = self.client(patience.part(_OPEN_S))
-                answer = asker.look(STEP, (topic, partition), patience.part(_ATTEMPT_S))
+                client = self.client(wait.part(_OPEN_S))
+                answer = client.fetch(STEP, (topic, partition), wait.part(_ATTEMPT_S))
             except (DeadlineExceeded, Retriable) as error:
-                why = str(error)
-                time.sleep(min(PAUSE_S, patience.remaining_s()))
+                reason = str(error)
+                time.sleep(min(PAUSE_S, wait.remaining_s()))
             else:
                 if answer.aware and answer.offset == expected:
                     return
                 if answer.aware:
                     self.forget()
-                    raise Abortable(_moved(self._group, f"{topic}[{partition}]", expected, answer.offset))
-                strangers += 1
-                why = "who answered for it knows nothing of the offset just sent: it is cut off from the other brokers"
-                why += ", or this transaction has ended"
-            if asker is not None:
-                self.forget(asker)
+                    raise Abortable(_moved_message(self._group, f"{topic}[{partition}]", expected, answer.offset))
+                unaware += 1
+                reason = "the coordinator does not know the offset just sent: it may be partitioned from the other "
+                reason += "brokers, or this transaction has ended"
+            if client is not None:
+                self.forget(client)
         place = f"{topic}[{partition}]"
-        raise Abortable(f"{STEP}: where group {self._group} stands in {place} can't be confirmed: {why}; planned again")
+        raise Abortable(
+            f"{STEP}: the position of group {self._group} in {place} can't be confirmed: {reason}; "
+            "the range is planned again"
+        )
 
-    def forget(self, asker: OffsetFetchClient | None = None) -> None:
-        """Ask through a new one from now on, unless that was done since ``asker`` was used."""
+    def forget(self, client: OffsetFetchClient | None = None) -> None:
+        """Discard the cached client, unless another one has replaced ``client`` already."""
         with self._lock:
-            kept = self._asker
-            if kept is None or (asker is not None and asker is not kept):
+            current = self._client
+            if current is None or (client is not None and client is not current):
                 return
-            self._asker = None
-        kept.end()
+            self._client = None
+        current.end()
 
     def client(self, deadline: Deadline) -> OffsetFetchClient:
-        """The one that is kept; several threads may make one at first, the first one stays."""
-        kept = self._asker
-        if kept is not None:
-            return kept
-        # With it kafka-python is imported: 0.15 s, which a driver on Spark has no use for.
-        from brew.kafka.offset_fetch import OffsetFetchClient  # noqa: PLC0415
+        """The cached client; if several threads create one at the same time, the first one is kept."""
+        cached = self._client
+        if cached is not None:
+            return cached
+        # Imports kafka-python, which takes 0.15 s: a driver on Spark does not need it.
+        from brew.kafka.group_requests import OffsetFetchClient  # noqa: PLC0415
 
-        made = OffsetFetchClient(self._connection, self._group, deadline, _ATTEMPT_S)
+        client = OffsetFetchClient(self._connection, self._group, deadline, _ATTEMPT_S)
         with self._lock:
-            first = self._asker = self._asker or made
-        if first is not made:
-            made.end()
-        return first
+            winner = self._client = self._client or client
+        if winner is not client:
+            client.end()
+        return winner
 
 
-def _moved(group: str, place: str, expected: int | None, found: int | None) -> str:
-    stood, stands = ("nowhere" if at is None else str(at) for at in (expected, found))
+def _moved_message(group: str, place: str, expected: int | None, committed_now: int | None) -> str:
+    stood, stands = ("nowhere" if offset is None else str(offset) for offset in (expected, committed_now))
     return (
         f"{STEP}: group {group} stood at {stood} in {place} when this transaction began, and stands at {stands}: a "
-        "coordinator that no longer is one told that, or somebody moved it; nothing was committed, planned again"
+        "replaced coordinator reported a stale offset, or the offset was reset; nothing was committed, the range is "
+        "planned again"
     )
 
 
-_KEPT_S = 1.0
-"""Patience with a client that was kept; a new one knows nothing, so it is not wrong about where the coordinator is."""
-_NEW_S = 5.0
-"""Then another one is made: threads share one, and a missing right was told to the first that asked it only."""
-_MOST = 8
+_CACHED_CLIENT_S = 1.0
+"""Time for a cached client, which may ask the wrong coordinator; a new client looks the coordinator up."""
+_NEW_CLIENT_S = 5.0
+"""Then another client is made: threads share one, and it reports a missing right only to the first that asks."""
+_MAX_LOCATORS = 8
 
 
 class Locator:
     """
-    One group's committed offsets. Safe for threads; used in the process that made it (`locator`).
+    One group's committed offsets. Thread-safe; for the process that made it only (`locator`).
 
-    With one made for each transaction two tasks committed 120 transactions a second, with one that is kept 163 (1,000
-    records/s over four partitions, 2 cores).
+    The client is cached: two tasks commit 163 transactions per second with it, and 120 with a client for each
+    transaction (1,000 records/s over four partitions, 2 cores).
     """
 
     def __init__(self, connection: Connection, group: str) -> None:
         self.connection, self.group, self.process = connection, group, os.getpid()
         self._lock = threading.Lock()
         self._client: Consumer | None = None
-        self.standing = PositionConfirmation(connection, group)
+        self.confirmation = PositionConfirmation(connection, group)
 
     def committed(self, topic: str, partition: int, deadline: Deadline) -> Committed | None:
         """
-        The group's stable committed offset; None when there is none. A client that failed is not asked again.
+        The group's stable committed offset; None if there is none. A client that failed is not used again.
 
         Raises:
             DeadlineExceeded: a pending transaction did not end, or the coordinator did not answer, in time.
         """
-        kept = self._client
-        if kept is not None:
+        cached = self._client
+        if cached is not None:
             try:
-                patience = deadline.part(_KEPT_S)
-                return committed(kept, topic, [partition], patience)[partition]
+                attempt = deadline.part(_CACHED_CLIENT_S)
+                return committed(cached, topic, [partition], attempt)[partition]
             except BrewError as error:
-                self._give_up(kept)
+                self._discard(cached)
                 if not isinstance(error, DeadlineExceeded | Retriable):
                     raise
                 deadline.check("locate")
         while True:
-            client, patience = self.client(), deadline.part(_NEW_S)
+            client, attempt = self.client(), deadline.part(_NEW_CLIENT_S)
             try:
-                return committed(client, topic, [partition], patience)[partition]
+                return committed(client, topic, [partition], attempt)[partition]
             except DeadlineExceeded:
-                self._give_up(client)
+                self._discard(client)
                 if deadline.expired():
                     raise
             except BrewError:
-                self._give_up(client)
+                self._discard(client)
                 raise
 
     def client(self) -> Consumer:
-        """The client; it never joins the group, and says so where a transaction takes offsets along."""
+        """The consumer that never joins the group; its group metadata goes with send-offsets."""
         with self._lock:
             if self._client is None:
-                # Stable offsets are only waited for at read_committed.
+                # The client waits for stable offsets only with read_committed.
                 self._client = consumer(self.connection, self.group, READ_COMMITTED, **ONE_TRANSACTION)
             return self._client
 
     def invalidate(self) -> None:
-        """Ask through new clients from now on: a transaction on what these said has come to nothing."""
+        """Use new clients from now on: a transaction based on the answers of these has failed."""
         with self._lock:
             self._client = None
-        self.standing.forget()
+        self.confirmation.forget()
 
-    def _give_up(self, client: Consumer) -> None:
-        """Threads that still wait for its answer hold on to it; it ends with the last of them."""
+    def _discard(self, client: Consumer) -> None:
+        """Drop the reference; threads that still wait for its answer keep the client alive until they are done."""
         with self._lock:
             if self._client is client:
                 self._client = None
 
 
 _locators: deque[Locator] = deque()
-_knowing = threading.Lock()
+_locators_lock = threading.Lock()
 
 
 def locator(connection: Connection, group: str) -> Locator:
-    """The one of this process for this group; a forked process makes its own."""
-    with _knowing:
-        for one in _locators:
-            if (one.process, one.group, one.connection) == (os.getpid(), group, connection):
-                return one
-        if len(_locators) == _MOST:
+    """The locator of the group in this process; a forked process makes its own."""
+    with _locators_lock:
+        for candidate in _locators:
+            if (candidate.process, candidate.group, candidate.connection) == (os.getpid(), group, connection):
+                return candidate
+        if len(_locators) == _MAX_LOCATORS:
             _locators.popleft().invalidate()
-        made = Locator(connection, group)
-        _locators.append(made)
-        return made
+        created = Locator(connection, group)
+        _locators.append(created)
+        return created

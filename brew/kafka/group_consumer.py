@@ -1,4 +1,4 @@
-"""A consumer that owns partitions, through its group or by name; the one door for programs that keep consuming."""
+"""A consumer that owns partitions, assigned by its group or by the caller; for programs that keep consuming."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ from brew.names import READ_COMMITTED
 __all__ = ["NOWHERE", "Listener", "LogRecord", "Member", "MemberSettings", "Polled"]
 
 NOWHERE: int = OFFSET_END
-"""Behind all that is there: for an owned partition that nobody can tell the position of yet, until it is sought."""
+"""The log's end: where an owned partition starts while its position is unknown, until `Member.seek`."""
 
 _NO_POSITION = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the library's public name
-# The library repairs these by itself; a member that polled too late hears of it through `lost`.
-_PASSED_OVER = {KafkaError._MAX_POLL_EXCEEDED, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
+# The library recovers from these by itself; a member that polled too late is informed through `lost`.
+_IGNORED = {KafkaError._MAX_POLL_EXCEEDED, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
 
 _METADATA_S = 10.0
-_HEARTBEAT_S = 1.0  # members hear of a rebalance in the answer to a heartbeat, so this is how long one takes
+_HEARTBEAT_S = 1.0  # members learn of a rebalance from the response to a heartbeat
 
 
 class Listener(Protocol):
-    """Who is told which partitions come and go, from inside `Member.poll` and on its thread."""
+    """Callbacks for assigned and revoked partitions, called within `Member.poll` on its thread."""
 
     def assigned(self, partitions: Collection[int]) -> Mapping[int, int]:
-        """Take partitions over; return the offset to read each from."""
+        """Start working on these partitions; return the offset to read each one from."""
         ...
 
     def revoked(self, partitions: Collection[int]) -> None:
-        """Give partitions back; nobody else has them before this returns."""
+        """Stop working on these partitions; no other member gets them before this returns."""
         ...
 
     def lost(self, partitions: Collection[int]) -> None:
-        """Partitions are gone; somebody else may have them already."""
+        """These partitions are lost; another member may own them already."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
     """
-    One member's place in its group.
+    Settings of one member.
 
-    ``max_poll_interval_s``: between two polls; a member that takes longer loses its partitions.
-    ``session_timeout_s``: without a heartbeat; the time until others get a dead member's partitions.
+    ``max_poll_interval_s``: the longest time between two polls; a slower member loses its partitions.
+    ``session_timeout_s``: the longest time without a heartbeat; then other members get the partitions.
     """
 
     connection: Connection
@@ -68,7 +68,7 @@ class MemberSettings:
 
 @dataclass(slots=True)
 class Polled:
-    """One partition's share of a poll: its records in order, and the offset to read next."""
+    """One partition's records of a poll in order, and the next offset to read."""
 
     records: list[LogRecord] = field(default_factory=list)
     until: int = -1
@@ -76,9 +76,9 @@ class Polled:
 
 class Member:
     """
-    A consumer of one topic that commits nothing by itself and never starts where nobody told it to.
+    A consumer of one topic that commits nothing by itself and starts only at the offsets it is given.
 
-    Used by one thread. Rebalances are cooperative: partitions that stay are worked on while others move.
+    For one thread. Rebalances are cooperative: partitions that stay are processed while others move.
     """
 
     def __init__(self, settings: MemberSettings) -> None:
@@ -86,7 +86,7 @@ class Member:
         self._owned: set[int] = set()
         self._listener: Listener | None = None
         self._failure: BaseException | None = None
-        more: dict[str, str | int | bool] = {
+        options: dict[str, str | int | bool] = {
             "partition.assignment.strategy": "cooperative-sticky",
             "max.poll.interval.ms": int(settings.max_poll_interval_s * 1000),
             "session.timeout.ms": int(settings.session_timeout_s * 1000),
@@ -95,7 +95,7 @@ class Member:
             "queued.max.messages.kbytes": 65_536,
         }
         self._connection = settings.connection
-        self._made = partial(consumer, settings.connection, settings.group, settings.isolation, **more)
+        self._made = partial(consumer, settings.connection, settings.group, settings.isolation, **options)
         self._consumer: Consumer = self._made()
         self._by_group = False
         self._heard_at = time.monotonic()
@@ -109,17 +109,17 @@ class Member:
         with mapped("subscribe"):
             self._consumer.subscribe(
                 [self._topic],
-                on_assign=lambda _, given: self._guarded(self._assigned, given),
-                on_revoke=lambda _, taken: self._guarded(self._revoked, taken),
-                on_lost=lambda _, taken: self._guarded(self._lost, taken),
+                on_assign=lambda _, partitions: self._run_callback(self._assigned, partitions),
+                on_revoke=lambda _, taken: self._run_callback(self._revoked, taken),
+                on_lost=lambda _, taken: self._run_callback(self._lost, taken),
             )
 
     def take(self, partitions: Collection[int], listener: Listener) -> None:
-        """Own exactly these partitions without asking the group; who else reads them is the caller's business."""
+        """Own exactly these partitions, without the group; the caller makes sure that no one else reads them."""
         self._listener = listener
         positions = listener.assigned(partitions)
         with mapped("assign"):
-            # A topic that this client has not heard of is only asked for by a timer, a second later (measured).
+            # Without this the client requests a new topic's metadata a second later, on a timer (measured).
             self._consumer.list_topics(self._topic, timeout=_METADATA_S)
         self._add(positions)
 
@@ -131,41 +131,41 @@ class Member:
         """
         Up to ``limit`` records of owned partitions, as partition -> records and next offset.
 
-        A partition whose end was reached is there too, perhaps without records: its next offset lies behind the
-        markers and aborted records that no reader sees.
+        A partition whose end was reached is included, possibly without records: its next offset is past markers and
+        aborted records.
 
         Raises:
             Refused: a position is not in the log (any more).
-            KafkaFailure: what the library can't repair by itself.
+            KafkaFailure: an error from which the library does not recover by itself.
         """
         with mapped("poll"):
-            got = self._consumer.consume(limit, timeout=max(0.0, timeout_s))
+            messages = self._consumer.consume(limit, timeout=max(0.0, timeout_s))
         self._raise_failure()
-        if got:
+        if messages:
             self._heard_at = time.monotonic()
         else:
             self._replace_if_cut_off()
-        found: dict[int, Polled] = defaultdict(Polled)
-        for message in cast("list[LogRecord]", got):
+        polled: dict[int, Polled] = defaultdict(Polled)
+        for message in cast("list[LogRecord]", messages):
             partition, error = message.partition(), message.error()
             if error is None:
                 if partition in self._owned:
-                    share = found[partition]
-                    share.records.append(message)
-                    share.until = message.offset() + 1
+                    batch = polled[partition]
+                    batch.records.append(message)
+                    batch.until = message.offset() + 1
             elif self._ends(error, partition) and partition in self._owned:
-                found[partition].until = max(found[partition].until, message.offset())
-        return dict(found)
+                polled[partition].until = max(polled[partition].until, message.offset())
+        return dict(polled)
 
     def seek(self, positions: Mapping[int, int]) -> None:
-        """Read owned partitions from other offsets; records fetched from the old ones are never handed out."""
-        asked = {p: offset for p, offset in positions.items() if p in self._owned}
+        """Read owned partitions from other offsets; records already fetched are dropped."""
+        wanted = {p: offset for p, offset in positions.items() if p in self._owned}
         with mapped("seek"):
-            self._consumer.incremental_unassign([TopicPartition(self._topic, p) for p in asked])
-        self._add(asked)
+            self._consumer.incremental_unassign([TopicPartition(self._topic, p) for p in wanted])
+        self._add(wanted)
 
     def pause(self, partitions: Iterable[int]) -> None:
-        """Hand out nothing of these partitions until `resume`, and stay in the group."""
+        """Return no records of these partitions until `resume`, and stay in the group."""
         with mapped("pause"):
             self._consumer.pause([TopicPartition(self._topic, p) for p in partitions if p in self._owned])
 
@@ -175,9 +175,9 @@ class Member:
 
     def report(self, positions: Mapping[int, int], metadata: str, *, wait: bool = False) -> None:
         """
-        Tell Kafka the group's position; a failure is passed over: who depends on it reads some records again.
+        Commit the group's position; a failure is ignored, since records are then only read again.
 
-        ``wait``: until the broker has answered (at most the library's own request time-out).
+        ``wait``: until the broker has answered (at most the library's request time-out).
         """
         offsets = [TopicPartition(self._topic, p, offset, metadata) for p, offset in positions.items()]
         if offsets:
@@ -188,12 +188,12 @@ class Member:
                     self._consumer.commit(offsets=offsets, asynchronous=True)
 
     def group_metadata(self) -> Any:
-        """What a transactional producer sends with offsets: the coordinator refuses an older generation."""
+        """The metadata that a transactional producer sends with offsets; the coordinator fences older generations."""
         return self._consumer.consumer_group_metadata()
 
     def close(self, deadline: Deadline) -> bool:
-        """Leave the group; False when the brokers took longer than the deadline, which does no harm."""
-        self._listener = None  # whoever closes has said good-bye to the partitions before
+        """Leave the group; False if that took longer than the deadline, which does no harm."""
+        self._listener = None  # the caller has stopped working on its partitions before
         leaving = threading.Thread(target=self._leave, name="leave-group", daemon=True)
         leaving.start()
         leaving.join(deadline.remaining_s())
@@ -222,12 +222,12 @@ class Member:
         elif gone:
             self._add(self._listener.assigned(gone))
 
-    # Called by the library inside consume() and close(); what they raise would get lost in there.
+    # The library calls these within consume() and close(), and would swallow their exceptions.
 
-    def _guarded(self, what: Any, partitions: list[TopicPartition]) -> None:
+    def _run_callback(self, callback: Any, partitions: list[TopicPartition]) -> None:
         try:
-            what([one.partition for one in partitions if one.topic == self._topic])
-        except BaseException as error:  # noqa: BLE001 - leaves from `poll`, where it can be handled
+            callback([tp.partition for tp in partitions if tp.topic == self._topic])
+        except BaseException as error:  # noqa: BLE001 - `poll` raises it
             self._failure = self._failure or error
 
     def _assigned(self, partitions: list[int]) -> None:
@@ -255,10 +255,10 @@ class Member:
         self._owned |= positions.keys()
 
     def _drop(self, partitions: list[int]) -> None:
-        gone = [TopicPartition(self._topic, p) for p in partitions if p in self._owned]
+        dropped = [TopicPartition(self._topic, p) for p in partitions if p in self._owned]
         self._owned -= set(partitions)
         with mapped("unassign"):
-            self._consumer.incremental_unassign(gone)
+            self._consumer.incremental_unassign(dropped)
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
@@ -268,11 +268,11 @@ class Member:
     def _ends(self, error: KafkaError, partition: int) -> bool:
         if error.code() == _NO_POSITION:
             raise Refused(
-                f"{self._topic}[{partition}] can't be read from where it was left: {error.str()}; retention or a "
-                "recreated topic took those records. Set the position by hand if that is accepted, then start again"
+                f"{self._topic}[{partition}] can't be read from its position: {error.str()}; retention deleted those "
+                "records, or the topic was recreated. Reset the offset if that loss is acceptable, then start again"
             )
         with mapped(f"poll of {self._topic}[{partition}]"):
-            return ends_partition(error, _PASSED_OVER)
+            return ends_partition(error, _IGNORED)
 
 
 def _close(client: Consumer) -> None:

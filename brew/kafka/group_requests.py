@@ -1,20 +1,26 @@
 """
-Requests to the coordinator of a consumer group: describe it, delete it, move its offsets.
+Requests to the coordinator of a consumer group: describe it, delete it, set its offsets, fetch its offsets.
 
-All of them are kafka-python's. librdkafka's admin client can end the whole process over a question to a coordinator:
-with SIGSEGV when the coordinator has moved, and with SIGABRT when its broker restarts (docs/decisions/0012).
+All requests are kafka-python's. librdkafka's admin client can crash the process on such a request: with SIGSEGV when
+the coordinator has moved, and with SIGABRT when its broker restarts (its issue 5040, docs/decisions/0012). Its consumer
+does not report that another offset is pending, which `OffsetFetchClient` has to know.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 import warnings
-from collections.abc import Mapping
-from typing import Any
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
-from brew.cluster import GroupFacts
+from brew.cluster import GroupFacts, Place
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
+from brew.errors import Retriable
 from brew.kafka.kafka_python import AdminPartition, KafkaAdminClient, ask, kafka_python_admin, open_admin
 
 with warnings.catch_warnings():
@@ -22,13 +28,14 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import errors
     from kafka.admin import ACLOperation
-    from kafka.errors import GroupIdNotFoundError, IncompatibleBrokerVersion, for_code
+    from kafka.errors import GroupIdNotFoundError, IncompatibleBrokerVersion, KafkaError, RetriableError, for_code
     from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest
     from kafka.protocol.api_message import ApiMessage
+    from kafka.protocol.consumer import OffsetFetchRequest
     from kafka.structs import OffsetAndMetadata
 
-_UNTOLD = 31
-"""The bit that stands for "not asked for, or too old a broker" in a bit field of operations."""
+_OPERATIONS_UNKNOWN = 31
+"""The bit that means "not requested, or the broker is too old" in a bit field of operations."""
 _MEMBER = [
     {"name": "MemberId", "type": "string", "versions": "0+"},
     {"name": "InstanceId", "type": "string", "versions": "0+", "nullableVersions": "0+", "default": "null"},
@@ -70,7 +77,7 @@ _GROUP = [
 _KIP_848 = {"apiKey": 69, "validVersions": "0", "flexibleVersions": "0+"}
 
 
-# kafka-python 3.0 has no schema of this request; a message's class finds its schema by its own name.
+# kafka-python 3.0 has no schema for this request; a message class finds its schema by its own name.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # as above
 
@@ -100,84 +107,253 @@ with warnings.catch_warnings():
 
 def describe_group(admin: KafkaAdminClient, group: str, deadline: Deadline) -> GroupFacts:
     """
-    A group's state, members and what this client may do with it; `dead` where there is none of that name.
+    A group's state, its members and this client's operations on it; state `dead` if there is no such group.
 
     Raises:
-        KafkaFailure, DeadlineExceeded: its coordinator did not say.
+        KafkaFailure, DeadlineExceeded: its coordinator did not answer.
     """
-    facts: GroupFacts = ask(admin, deadline, f"describe group {group}", _described, admin, group)
+    facts: GroupFacts = ask(admin, deadline, f"describe group {group}", _describe_group, admin, group)
     return facts
 
 
-async def _described(admin: KafkaAdminClient, group: str) -> GroupFacts:
-    """As members join with the classic protocol, and where there is no such group, with that of KIP-848."""
-    found = await _asked(admin, group, DescribeGroupsRequest)
-    if found is None or found.group_state == "Dead":
+async def _describe_group(admin: KafkaAdminClient, group: str) -> GroupFacts:
+    """Describe it by the classic protocol, then by that of KIP-848 if there is no such classic group."""
+    description = await _describe(admin, group, DescribeGroupsRequest)
+    if description is None or description.group_state == "Dead":
         try:
-            newer = await _asked(admin, group, _ConsumerGroups.DescribeGroupsRequest, ids="group_ids")
+            newer = await _describe(admin, group, _ConsumerGroups.DescribeGroupsRequest, ids="group_ids")
         except IncompatibleBrokerVersion:
             newer = None  # before Kafka 4.0
-        found = newer or found
-    return GroupFacts("dead", ()) if found is None else _facts(found)
+        description = newer or description
+    return GroupFacts("dead", ()) if description is None else _group_facts(description)
 
 
-async def _asked(admin: KafkaAdminClient, group: str, request: Any, ids: str = "groups") -> Any:
-    """What its coordinator tells of one group; None where it knows of none of that name and kind."""
+async def _describe(admin: KafkaAdminClient, group: str, request: Any, ids: str = "groups") -> Any:
+    """The coordinator's description of one group; None if it knows no group of that name and kind."""
     coordinator = await admin._find_coordinator_id(group)  # noqa: SLF001 - as `introspect` does, to bound the call
-    asked = request(**{ids: [group]}, include_authorized_operations=True)
-    (told,) = (await admin._manager.send(asked, node_id=coordinator)).groups  # noqa: SLF001 - as above
-    if told.error_code == GroupIdNotFoundError.errno:
+    message = request(**{ids: [group]}, include_authorized_operations=True)
+    (description,) = (await admin._manager.send(message, node_id=coordinator)).groups  # noqa: SLF001 - as above
+    if description.error_code == GroupIdNotFoundError.errno:
         return None
-    if told.error_code:
-        raise for_code(told.error_code)(f"group {group}")
-    return told
+    if description.error_code:
+        raise for_code(description.error_code)(f"group {group}")
+    return description
 
 
-def _facts(told: Any) -> GroupFacts:
-    members = tuple(sorted(f"{one.client_id}@{one.client_host.lstrip('/')}" for one in told.members))
-    state = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", told.group_state).lower()
-    return GroupFacts(state, members, _operations(told.authorized_operations))
+def _group_facts(description: Any) -> GroupFacts:
+    members = tuple(sorted(f"{member.client_id}@{member.client_host.lstrip('/')}" for member in description.members))
+    state = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", description.group_state).lower()
+    return GroupFacts(state, members, _operations(description.authorized_operations))
 
 
-def _operations(told: set[int] | None) -> frozenset[str] | None:
-    if told is None or _UNTOLD in told:
+def _operations(codes: set[int] | None) -> frozenset[str] | None:
+    if codes is None or _OPERATIONS_UNKNOWN in codes:
         return None
-    return frozenset(ACLOperation(one).name for one in told if one in set(ACLOperation))
+    return frozenset(ACLOperation(code).name for code in codes if code in set(ACLOperation))
 
 
 def delete_group(connection: Connection, group: str, deadline: Deadline) -> None:
-    """Make the brokers forget a group with its offsets."""
+    """Delete a group and its offsets."""
     step = f"delete group {group}"
 
     async def call(admin: KafkaAdminClient) -> None:
         coordinator = await admin._find_coordinator_id(group)  # noqa: SLF001 - as above
-        asked = DeleteGroupsRequest(groups_names=[group])
-        (told,) = (await admin._manager.send(asked, node_id=coordinator)).results  # noqa: SLF001 - as above
-        if told.error_code:
-            raise for_code(told.error_code)(f"group {group}")
+        request = DeleteGroupsRequest(groups_names=[group])
+        (result,) = (await admin._manager.send(request, node_id=coordinator)).results  # noqa: SLF001 - as above
+        if result.error_code:
+            raise for_code(result.error_code)(f"group {group}")
 
-    retry_until(lambda: _once(connection, step, call, deadline), step, deadline)
+    retry_until(lambda: _run_with_new_client(connection, step, call, deadline), step, deadline)
 
 
 def set_group_offsets(
     connection: Connection, group: str, topic: str, offsets: Mapping[int, int], deadline: Deadline
 ) -> None:
-    """Move a group without members by hand."""
+    """Set the committed offsets of a group without members."""
     step = f"set offsets of group {group}"
     wanted = {AdminPartition(topic, p): OffsetAndMetadata(offset, "", -1) for p, offset in offsets.items()}
 
     async def call(admin: KafkaAdminClient) -> None:
-        for place, error in (await admin._async_alter_group_offsets(group, wanted)).items():  # noqa: SLF001 - as above
+        for partition, error in (await admin._async_alter_group_offsets(group, wanted)).items():  # noqa: SLF001 - as above
             if error is not errors.NoError:
-                raise error(f"{place.topic}[{place.partition}]")
+                raise error(f"{partition.topic}[{partition.partition}]")
 
-    retry_until(lambda: _once(connection, step, call, deadline), step, deadline)
+    retry_until(lambda: _run_with_new_client(connection, step, call, deadline), step, deadline)
 
 
-def _once(connection: Connection, step: str, call: Any, deadline: Deadline) -> None:
-    """Through a client of its own: one that was refused still knows the old coordinator."""
+def _run_with_new_client(connection: Connection, step: str, call: Any, deadline: Deadline) -> None:
+    """Use a new client: one that got an error still has the old coordinator cached."""
     with kafka_python_admin(connection, deadline) as admin:
         ask(admin, deadline, step, call, admin)
 
 
-__all__ = ["KafkaAdminClient", "delete_group", "describe_group", "open_admin", "set_group_offsets"]
+_MULTI_GROUP_VERSION = 8
+"""From this version on (Kafka 3.0) a request may name several groups; 7 (Kafka 2.5) introduced stable offsets."""
+_MAX_VERSION = 9  # from 10 on topics are named by id
+_Group = OffsetFetchRequest.OffsetFetchRequestGroup
+_UNSTABLE = 88
+
+
+class FetchedOffset(NamedTuple):
+    """``offset``: None if none is committed; ``unstable``: a stable offset was required, and another is pending."""
+
+    offset: int | None
+    unstable: bool
+
+
+async def group_offsets(
+    admin: KafkaAdminClient, group: str, places: Iterable[Place], *stable: bool
+) -> list[Mapping[Place, FetchedOffset]]:
+    """
+    The group's offsets in these partitions (topic, partition): one answer for each of ``stable``, in that order, all
+    from the same broker. To be run by `brew.kafka.kafka_python.ask`.
+
+    Raises:
+        kafka.errors.KafkaError: the broker did not answer; it may not be the coordinator any more.
+    """
+    partitions = defaultdict(list)
+    for topic, partition in places:
+        partitions[topic].append(partition)
+    coordinator = await admin._find_coordinator_id(group)  # noqa: SLF001 - as `introspect` does, to bound the call
+    multi_group = admin._manager.broker_version_data.api_version(OffsetFetchRequest) >= _MULTI_GROUP_VERSION  # noqa: SLF001
+    # A broker processes the requests of a connection in order.
+    requests = [
+        admin._manager.send(_request(group, partitions, require_stable, multi_group=multi_group), node_id=coordinator)  # noqa: SLF001
+        for require_stable in stable
+    ]
+    return [_parsed_response(await answer, multi_group=multi_group) for answer in requests]
+
+
+async def offsets_of_groups(
+    admin: KafkaAdminClient, groups: Iterable[str], places: Iterable[Place], deadline: Deadline
+) -> tuple[dict[str, dict[Place, int]], dict[str, str]]:
+    """
+    The committed offsets of those groups that have any in these partitions, and the errors of those whose coordinator
+    did not answer. All are asked in parallel; a group that this client may not describe is in neither.
+    """
+    manager, requested = admin._manager, list(places)  # noqa: SLF001 - as above
+    answers = {group: manager.call_soon(group_offsets, admin, group, requested, False) for group in groups}
+    offsets_by_group, unanswered = dict[str, dict[Place, int]](), dict[str, str]()
+    for group, answer in answers.items():
+        try:
+            (offsets_,) = await manager.wait_for(answer, deadline.remaining_s() * 1000)
+        except RetriableError as error:
+            unanswered[group] = f"{error} ({type(error).__name__})"
+        except KafkaError:
+            continue
+        else:
+            if offsets := {place: entry.offset for place, entry in offsets_.items() if entry.offset is not None}:
+                offsets_by_group[group] = offsets
+    return offsets_by_group, unanswered
+
+
+def _request(group: str, partitions: Mapping[str, list[int]], stable: bool, *, multi_group: bool) -> Any:
+    if multi_group:
+        topics = [_Group.OffsetFetchRequestTopics(name=name, partition_indexes=ps) for name, ps in partitions.items()]
+        groups = [_Group(group_id=group, topics=topics)]
+        return OffsetFetchRequest(
+            groups=groups, require_stable=stable, min_version=_MULTI_GROUP_VERSION, max_version=_MAX_VERSION
+        )
+    topics = [
+        OffsetFetchRequest.OffsetFetchRequestTopic(name=name, partition_indexes=ps) for name, ps in partitions.items()
+    ]
+    return OffsetFetchRequest(
+        group_id=group, topics=topics, require_stable=stable, min_version=7 if stable else 1, max_version=7
+    )
+
+
+def _parsed_response(response: Any, *, multi_group: bool) -> Mapping[Place, FetchedOffset]:
+    answer = response.groups[0] if multi_group else response
+    offsets, codes = {}, [answer.error_code]
+    for topic in answer.topics or ():
+        for partition in topic.partitions:
+            offset = partition.committed_offset if partition.committed_offset >= 0 else None
+            offsets[topic.name, partition.partition_index] = FetchedOffset(offset, partition.error_code == _UNSTABLE)
+            codes.append(partition.error_code)
+    for code in codes:
+        if code not in {0, _UNSTABLE}:
+            raise for_code(code)("offsets of a group")
+    return offsets
+
+
+_CLOSE_S = 1.0
+
+
+class CoordinatorAnswer(NamedTuple):
+    """``offset``: the committed offset, None if there is none; ``aware``: the coordinator knows a pending offset."""
+
+    offset: int | None
+    aware: bool
+
+
+class OffsetFetchClient:
+    """
+    A connection to the group's coordinator. Thread-safe.
+
+    Its background thread looks for brokers for ever, so it has to be closed explicitly with `end`: the traceback of a
+    failure keeps a reference, and the garbage collector is too late (22 threads per second while answers are lost).
+    """
+
+    def __init__(self, connection: Connection, group: str, deadline: Deadline, request_s: float) -> None:
+        self._group = group
+        self._admin = open_admin(connection, deadline, request_s)
+        self._lock, self._in_use, self._ended = threading.Lock(), 0, False
+        # Closes the connection, too, when the client of a group that is no longer used is collected.
+        self._close = weakref.finalize(self, end, self._admin)
+        self._close.atexit = False  # a program does not wait for it at exit
+
+    def fetch(self, step: str, place: Place, deadline: Deadline) -> CoordinatorAnswer:
+        """
+        The group's committed offset, and whether another one is pending, both from the same broker.
+
+        A request for stable offsets fails with UNSTABLE_OFFSET_COMMIT while one is pending (KIP-447). It is sent first:
+        a coordinator that knows the pending offset has seen everything committed before it, and returns that next.
+
+        Raises:
+            Retriable: no answer yet, or another thread ended this client.
+            DeadlineExceeded: no answer in time.
+        """
+        admin = self._admin
+        with self._in_use_by(step):
+            stable, now = ask(admin, deadline, step, group_offsets, admin, self._group, [place], True, False)
+        return CoordinatorAnswer(now[place].offset, stable[place].unstable)
+
+    def ask(self, step: str, call: Callable[[KafkaAdminClient], Any], deadline: Deadline) -> Any:
+        """
+        Run ``call``, a coroutine of kafka-python's client, for requests that only that client supports.
+
+        Raises:
+            KafkaFailure, DeadlineExceeded: no answer, or another thread ended this client.
+        """
+        with self._in_use_by(step):
+            return ask(self._admin, deadline, step, call, self._admin)
+
+    def end(self) -> None:
+        """Close the connection once no request of another thread is in progress. Idempotent."""
+        with self._lock:
+            self._ended, unused = True, not self._in_use
+        if unused:
+            self._close()
+
+    @contextmanager
+    def _in_use_by(self, step: str) -> Iterator[None]:
+        with self._lock:
+            if self._ended:
+                raise Retriable(f"{step}: another transaction has closed this connection")
+            self._in_use += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_use -= 1
+                last = self._ended and not self._in_use
+            if last:
+                self._close()
+
+
+def end(admin: KafkaAdminClient) -> None:
+    """Close a client within a second: its thread may be resolving a name, or be the one that calls this."""
+    closing = threading.Thread(target=admin.close, name="close-admin-client", daemon=True)
+    closing.start()
+    if not threading.current_thread().name.startswith("kafka-io"):
+        closing.join(_CLOSE_S)

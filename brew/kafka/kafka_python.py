@@ -1,7 +1,7 @@
 """
-kafka-python's client without leaks, and what only it can ask: raw batches and open transactions.
+kafka-python's admin client without its leaks, and two requests that need it: raw batches and open transactions.
 
-confluent-kafka can do neither; kafka-python speaks KIP-664 and hands out record batches undecoded.
+confluent-kafka supports neither; kafka-python implements KIP-664 and returns record batches undecoded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     from kafka.net.inet import KafkaNetSocket
 
 __all__ = [
-    "MOST_BYTES",
+    "MAX_FETCH_BYTES",
     "AdminPartition",
     "DefaultRecordBatch",
     "KafkaAdminClient",
@@ -51,7 +51,7 @@ __all__ = [
     "raw_logs",
 ]
 
-# Failures reach the caller as exceptions; the library would also print them.
+# Failures reach the caller as exceptions; the library would also log them.
 logging.getLogger("kafka").addHandler(logging.NullHandler())
 logging.getLogger("kafka").propagate = False
 
@@ -60,10 +60,10 @@ _SCHEME = "closed-on-failure"
 
 class _ClosedOnFailure(KafkaNetSocket):  # type: ignore[misc]
     """
-    Direct connections, found by the scheme of ``proxy_url`` as the library's own proxies are.
+    Direct connections, selected by the scheme of ``proxy_url`` as the library's own proxies are.
 
-    A connection that fails, or whose client ends first, is held by a cycle of its exception and a frame: its socket
-    would stay open until the garbage collector comes by, four of them for each attempt of two seconds.
+    A cycle of its exception and a frame keeps a failed connection alive: its socket would stay open until the next
+    garbage collection, four of them for each attempt of two seconds.
     """
 
     SCHEMES = (_SCHEME,)
@@ -77,7 +77,7 @@ class _ClosedOnFailure(KafkaNetSocket):  # type: ignore[misc]
 
 
 class KafkaPythonAdmin(KafkaAdminClient):  # type: ignore[misc]
-    """Made like the library's, which leaves its thread behind when its constructor fails."""
+    """The library's admin client; closes its thread if the constructor fails, which the library forgets."""
 
     def __init__(self, **settings: Any) -> None:
         try:
@@ -102,34 +102,39 @@ with warnings.catch_warnings():
     from kafka.protocol.consumer import FetchRequest
 
 
-MOST_BYTES = 16 * 1024 * 1024
+MAX_FETCH_BYTES = 16 * 1024 * 1024
 _COMMITTED = 1
 
 
 async def fetch(
-    admin: KafkaAdminClient, partition: AdminPartition, offset: int, most: int = MOST_BYTES, *, committed: bool = False
+    admin: KafkaAdminClient,
+    partition: AdminPartition,
+    offset: int,
+    max_bytes: int = MAX_FETCH_BYTES,
+    *,
+    committed: bool = False,
 ) -> Any:
     """
-    One request to the leader, outside of any fetch session (epoch -1); its answer for the partition.
+    Send one fetch request to the leader, outside of any fetch session (epoch -1); return its answer for the partition.
 
-    ``most`` bytes, and one batch at least. ``committed``: up to the last stable offset, and with the aborted
-    transactions that lie within.
+    It holds ``max_bytes`` bytes, and one batch at least. ``committed``: up to the last stable offset, with the list of
+    aborted transactions.
     """
     leader = next(iter(await admin._async_get_leader_for_partitions([partition])))  # noqa: SLF001
-    asked = FetchRequest.FetchTopic.FetchPartition(
-        partition=partition.partition, fetch_offset=offset, partition_max_bytes=most
+    requested = FetchRequest.FetchTopic.FetchPartition(
+        partition=partition.partition, fetch_offset=offset, partition_max_bytes=max_bytes
     )
     request = FetchRequest(
         max_wait_ms=100,
         min_bytes=1,
-        max_bytes=most,
+        max_bytes=max_bytes,
         isolation_level=_COMMITTED if committed else 0,
         session_id=0,
         session_epoch=-1,
-        topics=[FetchRequest.FetchTopic(topic=partition.topic, partitions=[asked])],
+        topics=[FetchRequest.FetchTopic(topic=partition.topic, partitions=[requested])],
         forgotten_topics_data=[],
         min_version=4,
-        max_version=12,  # from 13 on topics go by id
+        max_version=12,  # from 13 on topics are named by id
     )
     response = await admin._manager.send(request, node_id=leader)  # noqa: SLF001
     answer = response.responses[0].partitions[0]
@@ -150,19 +155,19 @@ _MAGIC_2 = 2
 
 
 def parse_batches(data: bytes | memoryview) -> Iterator[RawBatch]:
-    """The complete batches in what a fetch returned; the last one may be cut off and is left out."""
+    """The complete batches of a fetch; an incomplete last one is left out."""
     return (batch for batch, _ in batches_with_bytes(data))
 
 
 def batches_with_bytes(data: bytes | memoryview) -> Iterator[tuple[RawBatch, memoryview]]:
     """As `parse_batches`, each with its bytes."""
-    view, at = memoryview(data), 0
-    while at + _HEADER.size <= len(view):
-        fields = _HEADER.unpack_from(view, at)
-        end = at + _LENGTH_END + fields[1]
+    view, position = memoryview(data), 0
+    while position + _HEADER.size <= len(view):
+        fields = _HEADER.unpack_from(view, position)
+        end = position + _LENGTH_END + fields[1]
         if fields[3] != _MAGIC_2:
             raise Refused(
-                f"the log holds record batches of format {fields[3]}, which know no transactions; "
+                f"the log holds record batches of format {fields[3]}, which has no transactions; "
                 "format 2 is needed (brokers write it since Kafka 0.11): copy the topic to a new one"
             )
         if end > len(view):
@@ -177,11 +182,11 @@ def batches_with_bytes(data: bytes | memoryview) -> Iterator[tuple[RawBatch, mem
             base_sequence=fields[11],
             transactional=bool(fields[5] & DefaultRecordBatch.TRANSACTIONAL_MASK),
             control=control,
-            marker=_marker(view[at:end]) if control else None,
+            marker=_marker(view[position:end]) if control else None,
             max_timestamp=fields[8],
         )
-        yield batch, view[at:end]
-        at = end
+        yield batch, view[position:end]
+        position = end
 
 
 def _marker(batch: memoryview) -> str | None:
@@ -203,10 +208,10 @@ with warnings.catch_warnings():
 
 
 _FETCH_S = 60.0
-_AT_ONCE = 100_000
+_MAX_IN_FLIGHT = 100_000
 """
-No limit: a broker answers a connection's requests one by one anyway, and with the library's own, 5, a sixth is refused,
-or never answered, instead of waiting (3.0.12: half of the looks of four threads; 500 at once stood still).
+No limit: a broker answers a connection's requests in order anyway. With the library's default of 5 a sixth request is
+refused, or never answered, instead of queued (3.0.12: half of the requests of four threads; 500 at once hung).
 """
 # librdkafka's name of a setting -> kafka-python's.
 _SECURITY = {
@@ -229,20 +234,24 @@ def open_transactions(
     """
     The transactions that are open in these partitions, by partition and first offset.
 
-    The partition's leader knows producer and offset, the coordinator knows the transactional id and when it began;
-    without an answer of the coordinator these two are None.
+    The partition's leader knows producer and offset; the coordinator knows the transactional id and the start time,
+    which are None if it does not answer.
     """
     with kafka_python_admin(connection, deadline) as admin:
-        asked = [AdminPartition(topic, p) for p in partitions]
-        states = ask(admin, deadline, "describe producers", admin._async_describe_producers, asked)  # noqa: SLF001
-        found = [
+        requested = [AdminPartition(topic, p) for p in partitions]
+        states = ask(admin, deadline, "describe producers", admin._async_describe_producers, requested)  # noqa: SLF001
+        open_producers = [
             (partition.partition, producer)
             for partition, state in states.items()
             for producer in state.active_producers
             if producer.current_transaction_start_offset >= 0
         ]
-        names = _names_and_starts(admin, {producer.producer_id for _, producer in found}, deadline) if found else {}
-    nobody = (None, None)
+        known = (
+            _transactional_ids_and_ages(admin, {producer.producer_id for _, producer in open_producers}, deadline)
+            if open_producers
+            else {}
+        )
+    unknown = (None, None)
     return sorted(
         (
             OpenTransaction(
@@ -250,18 +259,18 @@ def open_transactions(
                 producer.producer_id,
                 producer.producer_epoch,
                 producer.current_transaction_start_offset,
-                *names.get(producer.producer_id, nobody),
+                *known.get(producer.producer_id, unknown),
             )
-            for partition, producer in found
+            for partition, producer in open_producers
         ),
-        key=lambda one: (one.partition, one.first_offset),
+        key=lambda transaction: (transaction.partition, transaction.first_offset),
     )
 
 
-def _names_and_starts(
+def _transactional_ids_and_ages(
     admin: KafkaAdminClient, producer_ids: set[int], deadline: Deadline
 ) -> dict[int, tuple[str, float | None]]:
-    """Producer id -> its transactional id, and the open transaction's age by this machine's clock."""
+    """Producer id -> its transactional id, and the age of its open transaction by this machine's clock."""
     listings = ask(
         admin,
         deadline,
@@ -270,16 +279,17 @@ def _names_and_starts(
         None,
         sorted(producer_ids),
     )
-    names = {one.transactional_id: one.producer_id for some in listings.values() for one in some}
-    found = {}
+    names = {entry.transactional_id: entry.producer_id for listing in listings.values() for entry in listing}
+    known = {}
     for name, producer_id in names.items():
         try:
-            told = ask(admin, deadline, "describe transactions", admin._async_describe_transactions, [name])[name]  # noqa: SLF001
+            call = admin._async_describe_transactions  # noqa: SLF001
+            description = ask(admin, deadline, "describe transactions", call, [name])[name]
         except NoSuchId:
             continue
-        began_ms = told.transaction_start_time_ms
-        found[producer_id] = (name, max(0.0, time.time() - began_ms / 1000) if began_ms > 0 else None)
-    return found
+        began_ms = description.transaction_start_time_ms
+        known[producer_id] = (name, max(0.0, time.time() - began_ms / 1000) if began_ms > 0 else None)
+    return known
 
 
 def raw_batches(
@@ -309,38 +319,41 @@ class RawLogs:
     def batches(
         self, topic: str, partition: int, start: int, until: int, deadline: Deadline | None = None
     ) -> Iterator[tuple[RawBatch, memoryview]]:
-        """As `raw_batches`, each with its bytes; without a deadline every fetch has one of its own."""
-        here = start
-        while here < until:
-            left = deadline or Deadline(_FETCH_S)
-            left.check(f"raw batches of {topic}[{partition}]")
-            data = _fetched(self._admin, AdminPartition(topic, partition), here, left)
-            before = here
+        """As `raw_batches`, each with its bytes; without a deadline every fetch has its own."""
+        position = start
+        while position < until:
+            budget = deadline or Deadline(_FETCH_S)
+            budget.check(f"raw batches of {topic}[{partition}]")
+            data = _fetch_bytes(self._admin, AdminPartition(topic, partition), position, budget)
+            previous = position
             for batch, content in batches_with_bytes(data):
                 if batch.base_offset >= until:
                     return
-                if batch.last_offset >= here:
+                if batch.last_offset >= position:
                     yield batch, content
-                    here = batch.last_offset + 1
-            if here == before:
-                # Compaction may have taken the very last batches: then the log holds nothing up to its end.
+                    position = batch.last_offset + 1
+            if position == previous:
+                # Compaction may have removed the last batches: then the log holds nothing up to its end.
                 return
 
     def visible(
-        self, topic: str, partition: int, offset: int, most: int, deadline: Deadline
+        self, topic: str, partition: int, offset: int, max_bytes: int, deadline: Deadline
     ) -> tuple[bytes, list[tuple[int, int]]]:
         """
-        One fetch below the last stable offset: ``most`` bytes of raw batches, one batch at least; and which of them are
-        aborted, as producer ids with the first offset of each transaction.
+        Fetch ``max_bytes`` bytes of raw batches below the last stable offset, one batch at least; return them with the
+        aborted transactions among them, as (producer id, first offset).
         """
         step = f"first record of {topic}[{partition}]"
-        place = AdminPartition(topic, partition)
+        tp = AdminPartition(topic, partition)
 
         async def call() -> Any:
-            return await fetch(self._admin, place, offset, most, committed=True)
+            return await fetch(self._admin, tp, offset, max_bytes, committed=True)
 
         answer = retry_until(lambda: ask(self._admin, deadline, step, call), step, deadline)
-        aborted = [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()]
+        aborted = [
+            (aborted_transaction.producer_id, aborted_transaction.first_offset)
+            for aborted_transaction in answer.aborted_transactions or ()
+        ]
         return bytes(answer.records or b""), aborted
 
 
@@ -350,18 +363,18 @@ def raw_logs(connection: Connection, deadline: Deadline) -> Iterator[RawLogs]:
         yield RawLogs(admin)
 
 
-def _fetched(admin: KafkaAdminClient, partition: AdminPartition, offset: int, deadline: Deadline) -> bytes:
+def _fetch_bytes(admin: KafkaAdminClient, partition: AdminPartition, offset: int, deadline: Deadline) -> bytes:
     step = f"raw batches of {partition.topic}"
     answer = retry_until(lambda: ask(admin, deadline, step, fetch, admin, partition, offset), step, deadline)
     return bytes(answer.records or b"")
 
 
 class Unsupported(Refused):
-    """These brokers are too old for the question."""
+    """These brokers are too old for the request."""
 
 
 class NoSuchId(Fatal):
-    """The coordinator doesn't know the transactional id any more."""
+    """The coordinator does not know the transactional id."""
 
 
 class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # the library has no types
@@ -379,12 +392,12 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # the library
 
 
 def open_admin(connection: Connection, deadline: Deadline, request_s: float | None = None) -> KafkaAdminClient:
-    """A client that its user closes; one request of it may take ``request_s``, or what ``deadline`` has left."""
-    # librdkafka tells who is there and does not let us in; to kafka-python that, too, is a time that has passed.
+    """A client that the caller closes; each request may take ``request_s``, or what is left of ``deadline``."""
+    # librdkafka reports a refused login; kafka-python would report a time-out.
     reach(connection, deadline, explain=False)
     left_ms = max(1, int(deadline.remaining_s() * 1000))
     settings = connection.settings()
-    security: dict[str, Any] = {theirs: settings[ours] for ours, theirs in _SECURITY.items() if ours in settings}
+    security: dict[str, Any] = {option: settings[name] for name, option in _SECURITY.items() if name in settings}
     if uses_tokens(settings):
         security["sasl_oauth_token_provider"] = _TokenProvider(settings)
     with _mapped_error(f"connect to {connection.bootstrap}"):
@@ -393,7 +406,7 @@ def open_admin(connection: Connection, deadline: Deadline, request_s: float | No
             client_id="brew-introspect",
             request_timeout_ms=left_ms if request_s is None else int(request_s * 1000),
             bootstrap_timeout_ms=left_ms,
-            max_in_flight_requests_per_connection=_AT_ONCE,
+            max_in_flight_requests_per_connection=_MAX_IN_FLIGHT,
             **security,
         )
 
@@ -408,7 +421,7 @@ def kafka_python_admin(connection: Connection, deadline: Deadline) -> Iterator[K
 
 
 def ask(admin: KafkaAdminClient, deadline: Deadline, step: str, call: Any, *arguments: Any) -> Any:
-    """Run one of the library's coroutines to its end, or to the deadline's."""
+    """Run one of the library's coroutines within the deadline."""
     deadline.check(step)
     manager = admin._manager  # noqa: SLF001 - the only way to bound a call that makes several requests
 
@@ -421,7 +434,7 @@ def ask(admin: KafkaAdminClient, deadline: Deadline, step: str, call: Any, *argu
 
 @contextmanager
 def _mapped_error(step: str) -> Iterator[None]:
-    """Let an error of kafka-python leave as a leaf of the tree in `brew.errors`."""
+    """Raise an error of kafka-python as one of `brew.errors`."""
     try:
         yield
     except PlainKafkaError as error:
@@ -435,9 +448,7 @@ def _to_brew_error(error: PlainKafkaError, step: str) -> BrewError:
     if isinstance(error, TransactionalIdNotFoundError):
         return NoSuchId(text)
     if isinstance(error, UnsupportedVersionError):
-        return Unsupported(
-            f"{text}: these brokers can't tell; Kafka 3.0 or later can (KIP-664), so ask after an upgrade"
-        )
+        return Unsupported(f"{text}: these brokers do not support it; upgrade them to Kafka 3.0 or later (KIP-664)")
     return Retriable(text) if isinstance(error, RetriableError) else Fatal(text)
 
 

@@ -1,4 +1,4 @@
-"""Log start, last stable offset and end of partitions, committed offsets, offsets by time."""
+"""Query offsets: log start, last stable offset and end of partitions; committed offsets; offsets by time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from brew.kafka.clients import attempt_s, consumer, mapped, mapped_query
 from brew.offsets import Committed, LogOffsets
 
 _PAUSE_S, _PAUSE_GROWTH = 0.25, 2.0
-"""Between looks whether the answer is a no: the first one, and how many times longer each next one is."""
+"""The first attempt's time-out, after which authorization errors are checked, and its growth factor."""
 _DENIED = {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED}
 
 __all__ = ["Committed", "LogOffsets", "committed", "committed_by", "log_offsets"]
@@ -26,25 +26,25 @@ __all__ = ["Committed", "LogOffsets", "committed", "committed_by", "log_offsets"
 def log_offsets(
     client: AdminClient, topic: str, partitions: Iterable[int], deadline: Deadline
 ) -> dict[int, LogOffsets]:
-    """First offset, LSO and end of each partition; a new topic without a leader yet is asked again."""
-    asked = {TopicPartition(topic, p): p for p in partitions}
+    """First offset, LSO and end of each partition; repeated while a new topic has no leader yet."""
+    partition_of = {TopicPartition(topic, p): p for p in partitions}
 
     def ask(spec: OffsetSpec, level: IsolationLevel) -> dict[int, int]:
         timeout = attempt_s(deadline)
-        answers = client.list_offsets(dict.fromkeys(asked, spec), isolation_level=level, request_timeout=timeout)
-        found = {asked[tp]: future.result().offset for tp, future in answers.items()}
-        unknown = sorted(partition for partition, offset in found.items() if offset < 0)
-        if unknown:  # an answer without an offset, seen while a leader changes; taken for one it would look truncated
-            raise Retriable(f"offsets of {topic}: the leader of partitions {unknown} names none yet")
-        return found
+        answers = client.list_offsets(dict.fromkeys(partition_of, spec), isolation_level=level, request_timeout=timeout)
+        offsets = {partition_of[tp]: future.result().offset for tp, future in answers.items()}
+        unknown = sorted(partition for partition, offset in offsets.items() if offset < 0)
+        if unknown:  # seen while a leader changes; taken for an offset, the log would look truncated
+            raise Retriable(f"offsets of {topic}: the leader of partitions {unknown} has none yet")
+        return offsets
 
     def ask_all() -> dict[int, LogOffsets]:
         with mapped_query(f"offsets of {topic}"):
             first = ask(OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
             stable = ask(OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)  # type: ignore[no-untyped-call]
-            # Asked last, so that the end is never below the LSO beside it.
+            # Last, so that the end is never below the LSO.
             end = ask(OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
-        return {p: LogOffsets(first[p], stable[p], end[p]) for p in asked.values()}
+        return {p: LogOffsets(first[p], stable[p], end[p]) for p in partition_of.values()}
 
     return retry_until(ask_all, f"offsets of {topic}", deadline)
 
@@ -58,30 +58,30 @@ def committed(
     Raises:
         DeadlineExceeded: a pending transaction did not end, or the coordinator did not answer, in time.
     """
-    asked = [TopicPartition(topic, p) for p in partitions]
-    look_s = _PAUSE_S
+    requested = [TopicPartition(topic, p) for p in partitions]
+    attempt_timeout_s = _PAUSE_S
 
     def ask() -> dict[int, Committed | None]:
-        nonlocal look_s
-        timeout, look_s = min(look_s, deadline.remaining_s()), look_s * _PAUSE_GROWTH
+        nonlocal attempt_timeout_s
+        timeout, attempt_timeout_s = min(attempt_timeout_s, deadline.remaining_s()), attempt_timeout_s * _PAUSE_GROWTH
         with mapped("locate"):
             try:
-                answers = reader.committed(asked, timeout=max(0.001, timeout))
+                answers = reader.committed(requested, timeout=max(0.001, timeout))
             except KafkaException as error:
-                # librdkafka does not call its own time-out retriable here; the call had all the time there was.
+                # librdkafka does not mark its own time-out as retriable here.
                 if error.args[0].code() == KafkaError._TIMED_OUT:  # noqa: SLF001 - the library's public name
                     _check_allowed(reader)
                     if not deadline.expired():
                         raise Retriable("locate: no stable answer yet") from error
                     raise DeadlineExceeded(f"locate: no stable answer within {deadline.budget_s:g} s") from error
                 raise
-            found: dict[int, Committed | None] = {}
+            offsets: dict[int, Committed | None] = {}
             for answer in answers:
                 if answer.error is not None:
                     raise KafkaException(answer.error)
-                known = answer.offset != OFFSET_INVALID
-                found[answer.partition] = Committed(answer.offset, _text(answer)) if known else None
-            return found
+                committed_once = answer.offset != OFFSET_INVALID
+                offsets[answer.partition] = Committed(answer.offset, _text(answer)) if committed_once else None
+            return offsets
 
     return retry_until(ask, "locate", deadline)
 
@@ -89,7 +89,7 @@ def committed(
 def committed_by(
     connection: Connection, group: str, topic: str, partitions: Iterable[int], isolation: str, deadline: Deadline
 ) -> dict[int, Committed | None]:
-    """As `committed`, through a client for this one question."""
+    """As `committed`, with a client for this one request."""
     reader = consumer(connection, group, isolation)
     try:
         return committed(reader, topic, partitions, deadline)
@@ -98,7 +98,7 @@ def committed_by(
 
 
 def _check_allowed(reader: Consumer) -> None:
-    """A coordinator that may not be asked is a time-out to `committed`, and an error among the reader's messages."""
+    """Raise a pending authorization error: `committed` only times out, the error is among the consumer's messages."""
     while (message := reader.poll(0)) is not None:
         error = message.error()
         if error is not None and error.code() in _DENIED:
@@ -106,7 +106,7 @@ def _check_allowed(reader: Consumer) -> None:
 
 
 def _text(answer: TopicPartition) -> str:
-    """The text beside an offset; none where librdkafka hands it out with foreign bytes behind (its issue 4649)."""
+    """The metadata beside an offset; empty if librdkafka returns it with stray bytes appended (its issue 4649)."""
     try:
         return answer.metadata or ""
     except UnicodeDecodeError:
@@ -116,14 +116,14 @@ def _text(answer: TopicPartition) -> str:
 def offsets_at(
     client: AdminClient, topic: str, partitions: Iterable[int], time_ms: int, deadline: Deadline
 ) -> dict[int, int | None]:
-    """Per partition the first record's offset that is not older than ``time_ms``; None where all are older."""
-    asked = {TopicPartition(topic, p): p for p in partitions}
+    """Per partition the offset of the first record at or after ``time_ms``; None if all records are older."""
+    partition_of = {TopicPartition(topic, p): p for p in partitions}
 
     def ask() -> dict[int, int | None]:
         with mapped_query(f"offsets of {topic} by time"):
             spec = OffsetSpec.for_timestamp(time_ms)
-            answers = client.list_offsets(dict.fromkeys(asked, spec), request_timeout=attempt_s(deadline))
-            found = {asked[place]: int(future.result().offset) for place, future in answers.items()}
-        return {p: None if offset < 0 else offset for p, offset in found.items()}
+            answers = client.list_offsets(dict.fromkeys(partition_of, spec), request_timeout=attempt_s(deadline))
+            offsets = {partition_of[tp]: int(future.result().offset) for tp, future in answers.items()}
+        return {p: None if offset < 0 else offset for p, offset in offsets.items()}
 
     return retry_until(ask, f"offsets of {topic} by time", deadline)

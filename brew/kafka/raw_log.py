@@ -1,4 +1,4 @@
-"""What raw batches tell: sources of first and last records, log ends, the first visible record, a group's commits."""
+"""Parse raw batches: source positions of records, the first visible record, and a group's commits."""
 
 from __future__ import annotations
 
@@ -40,27 +40,29 @@ class BatchFetcher:
         self, topic: str, wanted: Mapping[int, tuple[int, int]]
     ) -> Iterator[tuple[int, list[tuple[RawBatch, memoryview]]]]:
         """
-        Partition, and its batches that hold offsets of ``wanted`` (`[start, until)`), in log order, with their bytes.
+        Yield each partition with its batches that hold offsets of ``wanted`` (`[start, until)`), in log order.
 
-        The first answer holds a megabyte of each partition; what is longer is read on by itself.
+        The first request fetches a megabyte of each partition; longer ranges are continued one by one.
 
         Raises:
-            DeadlineExceeded: there was no time for the rest of them.
+            DeadlineExceeded: not all of them were read in time.
         """
         starts = {partition: start for partition, (start, until) in wanted.items() if start < until}
-        answers = self._fetched(topic, starts) if starts else {}
+        answers = self._fetch_all(topic, starts) if starts else {}
         for partition, (start, until) in wanted.items():
-            found = [one for one in batches_with_bytes(answers.get(partition, b"")) if _inside(one[0], start, until)]
-            here = found[-1][0].last_offset + 1 if found else start
-            found += RawLogs(self._admin).batches(topic, partition, here, until, self._deadline)
-            yield partition, found
+            overlapping = [
+                batch for batch in batches_with_bytes(answers.get(partition, b"")) if _inside(batch[0], start, until)
+            ]
+            position = overlapping[-1][0].last_offset + 1 if overlapping else start
+            overlapping += RawLogs(self._admin).batches(topic, partition, position, until, self._deadline)
+            yield partition, overlapping
 
-    def _fetched(self, topic: str, starts: Mapping[int, int]) -> dict[int, bytes]:
+    def _fetch_all(self, topic: str, starts: Mapping[int, int]) -> dict[int, bytes]:
         step = f"raw batches of {topic}"
 
         def once() -> dict[int, bytes]:
-            found: dict[int, bytes] = ask(self._admin, self._deadline, step, _fetch, self._admin, topic, starts)
-            return found
+            content: dict[int, bytes] = ask(self._admin, self._deadline, step, _fetch, self._admin, topic, starts)
+            return content
 
         return retry_until(once, step, self._deadline)
 
@@ -70,9 +72,9 @@ def _inside(batch: RawBatch, start: int, until: int) -> bool:
 
 
 async def _fetch(admin: Any, topic: str, starts: Mapping[int, int]) -> dict[int, bytes]:
-    """A partition that its leader does not tell of is left out."""
+    """Fetch from each leader in one request; a partition that its leader does not answer for is left out."""
     leaders = await admin._async_get_leader_for_partitions([AdminPartition(topic, p) for p in starts])  # noqa: SLF001
-    found: dict[int, bytes] = {}
+    content: dict[int, bytes] = {}
     for leader, partitions in leaders.items():
         asked = [
             FetchRequest.FetchTopic.FetchPartition(
@@ -95,71 +97,71 @@ async def _fetch(admin: Any, topic: str, starts: Mapping[int, int]) -> dict[int,
         answer = await admin._manager.send(request, node_id=leader)  # noqa: SLF001
         for one in answer.responses[0].partitions if answer.responses else ():
             if not one.error_code:
-                found[one.partition_index] = bytes(one.records or b"")
-    return found
+                content[one.partition_index] = bytes(one.records or b"")
+    return content
 
 
 @contextmanager
 def batch_fetcher(connection: Connection, deadline: Deadline) -> Iterator[BatchFetcher]:
-    """A connection for these questions; ``deadline`` holds for all of them together."""
+    """A connection for several fetches; ``deadline`` bounds all of them together."""
     with kafka_python_admin(connection, deadline) as admin:
         yield BatchFetcher(admin, deadline)
 
 
 _HEADER = DefaultRecordBatch.HEADER_STRUCT
 _CODEC_MASK = DefaultRecordBatch.CODEC_MASK
-_MORE = 0x80
+_CONTINUATION_BIT = 0x80
 Sources = tuple[SourcePosition, SourcePosition]
 
 
 def source_positions(content: memoryview) -> Sources | None:
     """
-    Where the first and the last record of one batch came from, by their headers.
+    The source positions of the first and the last record of one batch, by their headers.
 
-    None where a record names no source, or where the batch is compressed: that would mean to decompress all of it.
+    None if a record has no source headers, or if the batch is compressed: all of it would have to be decompressed.
     """
     fields = _HEADER.unpack_from(content)
     if fields[5] & _CODEC_MASK or not fields[12]:
         return None
     first = last = _HEADER.size
     for _ in range(fields[12] - 1):
-        length, at = _varint(content, last)
-        last = at + length
-    found = SourcePosition.of(_headers(content, first)), SourcePosition.of(_headers(content, last))
-    return None if found[0] is None or found[1] is None else (found[0], found[1])
+        length, position = _varint(content, last)
+        last = position + length
+    overlapping = SourcePosition.of(_headers(content, first)), SourcePosition.of(_headers(content, last))
+    return None if overlapping[0] is None or overlapping[1] is None else (overlapping[0], overlapping[1])
 
 
-def _headers(content: memoryview, at: int) -> list[tuple[str, bytes | None]]:
-    """Of the record at this place: length, attributes, time and offset deltas, key, value, then the headers."""
-    _, at = _varint(content, at)
-    at += 1
+def _headers(content: memoryview, position: int) -> list[tuple[str, bytes | None]]:
+    """The headers of the record at this position; before them: length, attributes, two deltas, key and value."""
+    _, position = _varint(content, position)
+    position += 1
     for _ in range(2):
-        _, at = _varint(content, at)
+        _, position = _varint(content, position)
     for _ in range(2):
-        _, at = _bytes(content, at)
-    count, at = _varint(content, at)
-    found = []
+        _, position = _bytes(content, position)
+    count, position = _varint(content, position)
+    headers = []
     for _ in range(count):
-        name, at = _bytes(content, at)
-        value, at = _bytes(content, at)
-        found.append(((name or b"").decode("utf-8", "replace"), value))
-    return found
+        name, position = _bytes(content, position)
+        value, position = _bytes(content, position)
+        headers.append(((name or b"").decode("utf-8", "replace"), value))
+    return headers
 
 
-def _bytes(content: memoryview, at: int) -> tuple[bytes | None, int]:
-    length, at = _varint(content, at)
-    return (None, at) if length < 0 else (bytes(content[at : at + length]), at + length)
+def _bytes(content: memoryview, position: int) -> tuple[bytes | None, int]:
+    length, position = _varint(content, position)
+    return (None, position) if length < 0 else (bytes(content[position : position + length]), position + length)
 
 
-def _varint(content: memoryview, at: int) -> tuple[int, int]:
-    """A zigzag number, and the place behind it."""
+def _varint(content: memoryview, position: int) -> tuple[int, int]:
+    """A zigzag-encoded number, and the position after it."""
     value = shift = 0
-    while (byte := content[at]) & _MORE:
+    while (byte := content[position]) & _CONTINUATION_BIT:
         value |= (byte & 0x7F) << shift
         shift += 7
-        at += 1
+        position += 1
     value |= byte << shift
-    return value >> 1 ^ -(value & 1), at + 1
+    return value >> 1 ^ -(value & 1), position + 1
 
 
 _FIRST_BYTES, _MORE_BYTES = 1024, 1024 * 1024
@@ -171,9 +173,9 @@ Aborted = list[tuple[int, int]]
 @dataclass(frozen=True, slots=True)
 class FirstVisible:
     """
-    ``time_ms``: the record's timestamp, in ms since the epoch; None where it has none, or was not found in few fetches.
+    ``time_ms``: the record's timestamp, in ms since the epoch; None if it has none, or was not found in a few fetches.
 
-    ``nothing``: there is no such record below the last stable offset.
+    ``nothing``: there is no visible record below the last stable offset.
     """
 
     time_ms: int | None = None
@@ -184,85 +186,75 @@ def first_visible(
     raw: RawLogs, topic: str, partition: int, start: int, last_stable: int, deadline: Deadline
 ) -> FirstVisible:
     """
-    The first record at or behind ``start``; markers and aborted records are none.
+    The first record at or after ``start`` that is neither a marker nor aborted.
 
-    One fetch of one batch tells, unless that is aborted; a long row of aborted batches is given up on.
+    One fetch of one batch is enough unless it is aborted; the search ends after a few fetches of aborted batches.
     """
-    here, most = start, _FIRST_BYTES
+    position, max_bytes = start, _FIRST_BYTES
     for _ in range(_FETCHES):
-        content, aborted = raw.visible(topic, partition, here, most, deadline)
-        found, here = _first(batches_with_bytes(content), aborted, here)
-        if found is not None:
-            return FirstVisible(found if found >= 0 else None)
-        if here >= last_stable or not content:
+        content, aborted = raw.visible(topic, partition, position, max_bytes, deadline)
+        time_ms, position = _first(batches_with_bytes(content), aborted, position)
+        if time_ms is not None:
+            return FirstVisible(time_ms if time_ms >= 0 else None)
+        if position >= last_stable or not content:
             return FirstVisible(nothing=True)
-        most = _MORE_BYTES
+        max_bytes = _MORE_BYTES
     return FirstVisible()
 
 
 def _first(batches: Iterable[tuple[RawBatch, memoryview]], aborted: Aborted, start: int) -> tuple[int | None, int]:
-    """The timestamp of the first visible record, if there is one; and where to go on."""
-    here, begun, hidden = start, sorted(aborted, key=lambda one: one[1]), set[int]()
+    """The timestamp of the first visible record, if there is one; and the position to continue from."""
+    position, pending, hidden = start, sorted(aborted, key=lambda entry: entry[1]), set[int]()
     for batch, content in batches:
-        while begun and begun[0][1] <= batch.last_offset:
-            hidden.add(begun.pop(0)[0])
+        while pending and pending[0][1] <= batch.last_offset:
+            hidden.add(pending.pop(0)[0])
         if batch.control:
-            # The marker ends the transaction: what the same producer writes behind it is another one.
+            # The marker ends the transaction: later records of the same producer belong to another one.
             hidden.discard(batch.producer_id)
         elif not (batch.transactional and batch.producer_id in hidden):
-            found = _time_ms(content, here)
-            if found is not None:
-                return found, here
-        here = max(here, batch.last_offset + 1)
-    return None, here
+            time_ms = _time_ms(content, position)
+            if time_ms is not None:
+                return time_ms, position
+        position = max(position, batch.last_offset + 1)
+    return None, position
 
 
 def _time_ms(content: memoryview, start: int) -> int | None:
-    """Of the first record at or behind ``start``; None where there is none in this batch."""
+    """The timestamp of the first record at or after ``start``; None if this batch has none."""
     batch = DefaultRecordBatch(content)
     if batch.last_offset < start or not batch.records_count:
         return None
     if batch.timestamp_type == batch.LOG_APPEND_TIME:
         return int(batch.max_timestamp)
-    if batch.compression_type:  # its first record's: to know better would be to decompress all of it
+    if batch.compression_type:  # the first record's: an exact answer would need to decompress the batch
         return int(batch.first_timestamp)
-    return next((int(one.timestamp) for one in batch if one.offset >= start), None)
+    return next((int(record.timestamp) for record in batch if record.offset >= start), None)
 
 
 _COMMIT_KEYS = 1
 
 
-def offsets_partition(group: str, partitions: int) -> int:
-    """Where a group's offsets lie: Java's hash of its name, modulo the partitions of the offset log."""
-    units = group.encode("utf-16-be")
-    value = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    signed = value - (1 << 32) if value >= 1 << 31 else value
-    return (0 if signed == -(1 << 31) else abs(signed)) % partitions
-
-
 def offset_batches(
     raw: RawLogs, group: str, topic: str, partition: int, start: int, until: int
 ) -> Iterator[OffsetBatch]:
-    """Batches of one partition of the offset log, with the group's commits for ``topic`` where they hold some."""
-    mark = group.encode()
+    """Batches of one partition of `__consumer_offsets`, with the group's commits for ``topic``."""
+    name = group.encode()
     for batch, content in raw.batches(OFFSETS_TOPIC, partition, start, until):
-        ours = not batch.control and mark in bytes(content)
-        yield OffsetBatch(batch, tuple(_commits(content, group, topic)) if ours else ())
+        mentions_group = not batch.control and name in bytes(content)
+        yield OffsetBatch(batch, tuple(_commits(content, group, topic)) if mentions_group else ())
 
 
 def _commits(content: memoryview, group: str, topic: str) -> Iterator[OffsetCommit]:
-    """Keys of version 0 and 1 hold group, topic, partition; values of all versions begin with version and offset."""
+    """Parse commits: keys of version 0 and 1 hold group, topic, partition; values begin with version and offset."""
     for record in DefaultRecordBatch(content):
         key, value = record.key, record.value
         if key is None or int.from_bytes(key[:2], "big") > _COMMIT_KEYS:
             continue
-        names, at = [], 2
+        names, position = [], 2
         for _ in range(2):
-            end = at + 2 + int.from_bytes(key[at : at + 2], "big")
-            names.append(key[at + 2 : end].decode())
-            at = end
+            end = position + 2 + int.from_bytes(key[position : position + 2], "big")
+            names.append(key[position + 2 : end].decode())
+            position = end
         if names == [group, topic]:
             until = None if value is None else int.from_bytes(value[2:10], "big", signed=True)
-            yield OffsetCommit(int.from_bytes(key[at : at + 4], "big"), until)
+            yield OffsetCommit(int.from_bytes(key[position : position + 4], "big"), until)

@@ -119,7 +119,7 @@ class SharedTransaction:
                 group, {name: {p: (at, "") for p, at in ps.items()} for name, ps in offsets.items()}, left
             )
         self._send_offsets(self._settings.group, {self._topic: {0: (until, metadata)}}, left)
-        self._locator.standing.confirm(self._topic, 0, self._located, left)
+        self._locator.confirmation.confirm(self._topic, 0, self._located, left)
 
     def commit(self, deadline: Deadline) -> None:
         self._end(deadline.part(_END_S), committed=True)
@@ -183,22 +183,22 @@ class SharedTransaction:
         only gives another epoch.
         """
         kind, key = coordinator
-        standing = self._locator.standing
+        confirmation = self._locator.confirmation
 
         async def call(admin: Any) -> Any:
-            node = await admin._find_coordinator_id(key, kind)  # noqa: SLF001 - as `offset_fetch` does
+            node = await admin._find_coordinator_id(key, kind)  # noqa: SLF001 - as `group_requests` does
             return await admin._manager.send(request, node_id=node)  # noqa: SLF001 - as above
 
         def once() -> Any:
-            client = standing.client(deadline)
+            client = confirmation.client(deadline)
             try:
                 told = client.ask(step, call, deadline.part(_REQUEST_S))
             except (KafkaFailure, DeadlineExceeded) as error:
-                standing.forget(client)  # it may know a coordinator that is none any more
+                confirmation.forget(client)  # it may know a coordinator that is none any more
                 raise Retriable(str(error)) from error
             for answer in map(errors.for_code, filter(None, _codes(told))):
                 if not issubclass(answer, _SAME_CONNECTION):
-                    standing.forget(client)
+                    confirmation.forget(client)
                 raise self._failure(step, answer)
             return told
 

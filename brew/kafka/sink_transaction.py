@@ -88,7 +88,7 @@ def check_brokers(connection: Connection, deadline: Deadline) -> None:
     from brew.kafka.kafka_python import kafka_python_admin  # noqa: PLC0415 - 0.15 s, which workers have no use for
 
     with kafka_python_admin(connection, deadline) as client:
-        version = client._manager.broker_version_data.broker_version  # noqa: SLF001 - as `offset_fetch` does
+        version = client._manager.broker_version_data.broker_version  # noqa: SLF001 - as elsewhere
     if version < OLDEST:
         raise Refused(
             f"the brokers at {connection.bootstrap} speak the protocol of Kafka {'.'.join(map(str, version))}; the "

@@ -1,4 +1,4 @@
-"""Read whole topics to their end, and what follows."""
+"""Read whole topics: from the start to a known end (`FullTopicReader`), or from given offsets for ever (`follow`)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _POLL_S = 0.1
 
 class FullTopicReader:
     """
-    The visible records of one topic, each given out once.
+    The visible records of one topic, each returned once.
 
-    Used by one thread at a time, in the process that made it. Nothing is ever committed under ``group``.
-    ``positions``: per partition the offset below which all is given out.
+    For one thread at a time, in the process that made it. Nothing is ever committed under ``group``.
+    ``positions``: per partition the next offset to return.
 
     Raises:
         Refused: there is no such topic.
@@ -40,40 +40,40 @@ class FullTopicReader:
         count = topics.describe_one(self._admin, topic, deadline).partitions
         logs = log_offsets(self._admin, topic, range(count), deadline)
         self.positions = {partition: log.first for partition, log in logs.items()}
-        ahead: dict[str, str | int | bool] = {"queued.max.messages.kbytes": 32_768, "fetch.wait.max.ms": 100}
-        self._consumer = consumer(connection, group, READ_COMMITTED, **ahead)
+        options: dict[str, str | int | bool] = {"queued.max.messages.kbytes": 32_768, "fetch.wait.max.ms": 100}
+        self._consumer = consumer(connection, group, READ_COMMITTED, **options)
         with mapped(f"read of {topic}"):
-            self._consumer.assign([TopicPartition(topic, p, at) for p, at in self.positions.items()])
+            self._consumer.assign([TopicPartition(topic, p, offset) for p, offset in self.positions.items()])
 
     def ends(self, deadline: Deadline) -> dict[int, int]:
-        """The last stable offset of each partition, now: one question to the brokers."""
-        asked = {TopicPartition(self.topic, p): p for p in self.positions}
+        """The current last stable offset of each partition, in one request."""
+        partition_of = {TopicPartition(self.topic, p): p for p in self.positions}
 
         def ask() -> dict[int, int]:
             with mapped_query(f"end of {self.topic}"):
                 answers = self._admin.list_offsets(
-                    dict.fromkeys(asked, OffsetSpec.latest()),  # type: ignore[no-untyped-call,arg-type]
+                    dict.fromkeys(partition_of, OffsetSpec.latest()),  # type: ignore[no-untyped-call,arg-type]
                     isolation_level=IsolationLevel.READ_COMMITTED,
                     request_timeout=attempt_s(deadline),
                 )
-                found = {asked[place]: future.result().offset for place, future in answers.items()}
-            if any(offset < 0 for offset in found.values()):
-                raise Retriable(f"end of {self.topic}: a leader names none yet")
-            return found
+                offsets = {partition_of[tp]: future.result().offset for tp, future in answers.items()}
+            if any(offset < 0 for offset in offsets.values()):
+                raise Retriable(f"end of {self.topic}: a leader has none yet")
+            return offsets
 
         return retry_until(ask, f"end of {self.topic}", deadline)
 
     def read(self, until: Mapping[int, int], deadline: Deadline, stop: threading.Event) -> Iterator[list[LogRecord]]:
         """
-        Yield what comes next, until all positions have reached ``until``; records beyond it may be among them.
+        Yield the next records until all positions have reached ``until``; records beyond it may be among them.
 
         Raises:
-            DeadlineExceeded: that took too long, or ``stop`` was set; the next call goes on from there.
-            KafkaFailure: the topic can't be read on.
+            DeadlineExceeded: it took too long, or ``stop`` was set; the next call continues from there.
+            KafkaFailure: the topic can't be read.
         """
         while any(self.positions[partition] < end for partition, end in until.items()):
             if stop.is_set():
-                raise DeadlineExceeded(f"read of {self.topic}: left because the run stops")
+                raise DeadlineExceeded(f"read of {self.topic}: interrupted because the run stops")
             deadline.check(f"read of {self.topic}")
             with mapped(f"read of {self.topic}"):
                 first = self._consumer.poll(min(_POLL_S, deadline.remaining_s()))
@@ -105,18 +105,23 @@ def follow(
     connection: Connection, starts: Mapping[str, Mapping[int, int]], isolation: str
 ) -> Generator[tuple[str, list[LogRecord]], None, None]:
     """
-    Yield (topic, records) in the order of reading, from ``starts`` (topic -> partition -> offset) on, for ever.
+    Yield (topic, records) as they are read, from ``starts`` (topic -> partition -> offset) on, for ever.
 
-    What the client library repairs by itself (brokers gone, leaders moving) is passed over; nothing is committed.
+    Errors from which the client library recovers by itself (brokers gone, leaders moving) are ignored; nothing is
+    committed.
     """
     reader = consumer(connection, _GROUP, isolation, **{"fetch.wait.max.ms": 20, "enable.partition.eof": False})
     try:
-        reader.assign([TopicPartition(t, p, start) for t, found in starts.items() for p, start in found.items()])
+        reader.assign([TopicPartition(t, p, start) for t, offsets in starts.items() for p, start in offsets.items()])
         while True:
             with mapped("follow"):
-                got = [one for one in reader.consume(_FOLLOW_BATCH, timeout=_FOLLOW_POLL_S) if _is_data_record(one)]
-            for topic, some in groupby(got, key=lambda record: str(record.topic())):
-                yield topic, cast("list[LogRecord]", list(some))
+                messages = [
+                    message
+                    for message in reader.consume(_FOLLOW_BATCH, timeout=_FOLLOW_POLL_S)
+                    if _is_data_record(message)
+                ]
+            for topic, records in groupby(messages, key=lambda record: str(record.topic())):
+                yield topic, cast("list[LogRecord]", list(records))
     finally:
         reader.close()
 

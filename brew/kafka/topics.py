@@ -1,4 +1,4 @@
-"""Topics: what is there, and making what is missing."""
+"""Describe topics and their configuration, and create missing ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEGMENT_MS = "segment.ms"
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as the brokers describe it; ``topic_id`` changes when a topic is deleted and made again."""
+    """A topic as the brokers describe it; ``topic_id`` changes when a topic is deleted and recreated."""
 
     name: str
     topic_id: str
@@ -40,27 +40,29 @@ class TopicSpec:
 
 def describe(client: AdminClient, names: list[str], deadline: Deadline) -> dict[str, Topic]:
     """The topics of ``names`` that exist."""
-    return retry_until(lambda: _described(client, names, deadline), "describe topics", deadline)
+    return retry_until(lambda: _describe_once(client, names, deadline), "describe topics", deadline)
 
 
-def _described(client: AdminClient, names: list[str], deadline: Deadline) -> dict[str, Topic]:
-    found = {}
+def _describe_once(client: AdminClient, names: list[str], deadline: Deadline) -> dict[str, Topic]:
+    topics = {}
     with mapped("describe topics"):
         futures = client.describe_topics(TopicCollection(names), request_timeout=attempt_s(deadline))
     for name, future in futures.items():
         try:
             with mapped_query(f"describe topic {name}"):
-                told = future.result()
+                description = future.result()
         except KafkaFailure as error:
             if _code(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 continue
             raise
-        found[name] = Topic(name, str(told.topic_id), len(told.partitions), len(told.partitions[0].replicas))
-    return found
+        topics[name] = Topic(
+            name, str(description.topic_id), len(description.partitions), len(description.partitions[0].replicas)
+        )
+    return topics
 
 
 def _code(error: KafkaFailure) -> int:
-    """The broker's code behind an error that `mapped` let through."""
+    """The broker's error code behind an error raised by `mapped`."""
     cause = error.__cause__
     return int(cause.args[0].code()) if isinstance(cause, KafkaException) else KafkaError.UNKNOWN
 
@@ -72,38 +74,38 @@ def describe_one(client: AdminClient, name: str, deadline: Deadline) -> Topic:
     Raises:
         Refused: there is none.
     """
-    found = describe(client, [name], deadline)
-    if name not in found:
-        raise Refused(f"topic {name!r} does not exist; make it with `make topic-create-all`, or name another topic")
-    return found[name]
+    topics = describe(client, [name], deadline)
+    if name not in topics:
+        raise Refused(f"topic {name!r} does not exist; create it with `make topic-create-all`, or name another topic")
+    return topics[name]
 
 
 def describe_all(client: AdminClient, names: list[str], deadline: Deadline) -> dict[str, Topic]:
     """
-    The topics of ``names``, waiting for those that were only just made.
+    The topics of ``names``, waiting for those that were just created.
 
     Raises:
         DeadlineExceeded: one of them did not appear.
     """
 
     def ask() -> dict[str, Topic]:
-        found = describe(client, names, deadline)
-        if len(found) < len(names):
-            raise Retriable(f"topics {sorted(set(names) - set(found))} are not there yet")
-        return found
+        topics = describe(client, names, deadline)
+        if len(topics) < len(names):
+            raise Retriable(f"topics {sorted(set(names) - set(topics))} are not there yet")
+        return topics
 
     return retry_until(ask, "describe topics", deadline)
 
 
 def names(client: AdminClient, deadline: Deadline) -> list[str]:
-    """All topics of the cluster but Kafka's own, sorted."""
+    """All topics of the cluster except internal ones, sorted."""
     with mapped("list topics"):
         listed = client.list_topics(timeout=max(0.001, deadline.remaining_s())).topics
     return sorted(name for name in listed if not name.startswith("__"))
 
 
 def brokers(client: AdminClient, deadline: Deadline) -> int:
-    """The number of brokers alive."""
+    """The number of live brokers."""
     with mapped("list brokers"):
         return len(client.list_topics(timeout=max(0.001, deadline.remaining_s())).brokers)
 
@@ -114,18 +116,18 @@ def max_message_bytes(client: AdminClient, name: str, deadline: Deadline) -> int
 
 
 def cleanup_policy(client: AdminClient, name: str, deadline: Deadline) -> str:
-    """What becomes of old records: `delete`, `compact`, or both with a comma."""
+    """The topic's cleanup policy: `delete`, `compact`, or both with a comma."""
     return _setting(client, name, CLEANUP_POLICY, deadline)
 
 
 def retention_s(client: AdminClient, name: str, deadline: Deadline) -> float | None:
-    """How long the topic keeps records, in seconds; None when for ever."""
-    found = int(_setting(client, name, RETENTION_MS, deadline))
-    return None if found < 0 else found / 1000
+    """How long the topic keeps records, in seconds; None for ever."""
+    value_ms = int(_setting(client, name, RETENTION_MS, deadline))
+    return None if value_ms < 0 else value_ms / 1000
 
 
 def segment_s(client: AdminClient, name: str, deadline: Deadline) -> float:
-    """How long records go into one segment, in seconds; it is deleted as a whole, when its last record is old."""
+    """The topic's segment time, in seconds; retention deletes whole segments, when their last record is old."""
     return int(_setting(client, name, SEGMENT_MS, deadline)) / 1000
 
 
@@ -135,45 +137,45 @@ def _setting(client: AdminClient, name: str, setting: str, deadline: Deadline) -
 
     def ask() -> str:
         with mapped_query(step):
-            told = client.describe_configs([resource], request_timeout=attempt_s(deadline))[resource].result()
-        return str(told[setting].value)
+            config = client.describe_configs([resource], request_timeout=attempt_s(deadline))[resource].result()
+        return str(config[setting].value)
 
     return retry_until(ask, step, deadline)
 
 
 def create(client: AdminClient, wanted: list[TopicSpec], deadline: Deadline) -> dict[str, bool]:
     """
-    Make the topics that are missing, replicated on up to three brokers; True for each that this call made.
+    Create the missing topics with up to three replicas; True for each topic that this call created.
 
     Raises:
-        Refused: the brokers do not let us.
-        DeadlineExceeded: no broker that answers could make them in time.
+        Refused: the brokers do not allow it.
+        DeadlineExceeded: no broker created them in time.
     """
     replicas = min(3, brokers(client, deadline))
-    made: dict[str, bool] = {}
-    lost: set[str] = set()  # asked for without an answer: such a topic may be there now, and then it is ours
+    created: dict[str, bool] = {}
+    unanswered: set[str] = set()  # requests without an answer: if such a topic exists later, this call created it
 
     def ask() -> None:
-        new = [NewTopic(t.name, t.partitions, replicas, config=dict(t.config)) for t in wanted if t.name not in made]
+        new = [NewTopic(t.name, t.partitions, replicas, config=dict(t.config)) for t in wanted if t.name not in created]
         timeout = attempt_s(deadline)
         for name, future in client.create_topics(new, request_timeout=timeout, operation_timeout=timeout).items():
             try:
                 with mapped_query("creation"):
                     future.result()
-                made[name] = True
+                created[name] = True
             except Retriable:
-                lost.add(name)
+                unanswered.add(name)
             except KafkaFailure as error:
                 if _code(error) != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise _not_made(name, error) from error
-                made[name] = name in lost
-        if missing := sorted({t.name for t in wanted} - made.keys()):
-            raise Retriable(f"no broker said that it made {missing}")
+                    raise _creation_refused(name, error) from error
+                created[name] = name in unanswered
+        if missing := sorted({t.name for t in wanted} - created.keys()):
+            raise Retriable(f"no broker confirmed the creation of {missing}")
 
     retry_until(ask, "make topics", deadline)
-    return made
+    return created
 
 
-def _not_made(name: str, error: KafkaFailure) -> Refused:
-    what = f"topic {name!r} is missing and could not be made: {error}"
-    return Refused(f"{what}; make it by hand, or allow this client to create topics")
+def _creation_refused(name: str, error: KafkaFailure) -> Refused:
+    problem = f"topic {name!r} is missing and could not be made: {error}"
+    return Refused(f"{problem}; make it by hand, or allow this client to create topics")

@@ -1,4 +1,4 @@
-"""The broker's side of the six steps, by librdkafka's transactional producer."""
+"""The six steps of a transaction with librdkafka's transactional producer."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from brew.kafka.committed_offset import locator
 from brew.names import TransactionalId
 from brew.offsets import Committed
 
-# rdkafka_txnmgr.c, as the brokers answered AddPartitionsToTxn; the partitions beside it were `not attempted`.
+# A log line of rdkafka_txnmgr.c after a refused AddPartitionsToTxn; other partitions are logged as `not attempted`.
 _REFUSED = re.compile(r'Failed to add partition "([\w.-]+)" \[\d+\] to transaction: .*[Tt]opic authorization failed')
 
 
 class AuthorizationFailures:
-    """The topics of one transaction; `logger` is for its producer, who tells them once it is polled."""
+    """Collects the topics that the brokers refused in one transaction, from the log lines of its producer."""
 
     def __init__(self) -> None:
         self._topics: set[str] = set()
 
-    def logger(self, above: logging.Logger) -> logging.Logger:
-        """A logger that notes what it is told, and hands it to ``above``."""
-        topics = self._topics  # no cycle through `self`: one of these is made for each transaction
+    def logger(self, parent: logging.Logger) -> logging.Logger:
+        """A logger for the producer that notes refused topics and passes every line on to ``parent``."""
+        topics = self._topics  # avoids a cycle through `self`: each transaction has one of these
 
         def note(record: logging.LogRecord) -> bool:
-            found = _REFUSED.search(record.getMessage())
-            if found is not None:
-                topics.add(found[1])
+            match = _REFUSED.search(record.getMessage())
+            if match is not None:
+                topics.add(match[1])
             return True
 
-        made = logging.Logger(above.name)  # noqa: LOG001 - one of the registry's would stay there for good
-        made.parent = above
-        made.addFilter(note)
-        return made
+        logger = logging.Logger(parent.name)  # noqa: LOG001 - a registered logger would never be freed
+        logger.parent = parent
+        logger.addFilter(note)
+        return logger
 
     def step(self, step: str) -> str:
         """``step`` with the topics that were refused, as in `commit (no Write on topic a, b)`."""
@@ -50,8 +50,8 @@ class AuthorizationFailures:
 
 
 _CONNECT_S = 1.0
-_FIRST_S = 0.01
-_MOST_S = 3.0
+_FIRST_ATTEMPT_S = 0.01
+_MAX_ATTEMPT_S = 3.0
 _GROWTH = 1.25
 PAUSE_S = 0.001
 """Between two calls of `fencing`."""
@@ -59,9 +59,9 @@ PAUSE_S = 0.001
 
 def connect_early(client: Producer, topic: str) -> None:
     """
-    Have an idempotent producer connect before its first record, which mostly is out after 10 ms then, not 515.
+    Connect an idempotent producer before its first record, which then mostly takes 10 ms instead of 515.
 
-    Where no broker answers it returns after a second; the first record waits then, and tells.
+    Returns after a second if no broker answers; the first record then reports the failure.
     """
     with contextlib.suppress(KafkaException):
         client.list_topics(topic, timeout=_CONNECT_S)
@@ -69,24 +69,24 @@ def connect_early(client: Producer, topic: str) -> None:
 
 def fencing(client: Producer) -> Callable[[float], None]:
     """
-    `init_transactions` with a time-out in seconds, to be called again and again until it does not raise.
+    Return `init_transactions` with short, growing time-outs, to be repeated until it succeeds.
 
-    Where a connection is not up yet, or the transaction before is still being completed, librdkafka looks again after
-    500 ms; called again, it looks at once (librdkafka 2.16: rd_kafka_idemp_start).
+    While it connects, or while the previous transaction completes, librdkafka retries every 500 ms; a new call retries
+    at once (librdkafka 2.16: rd_kafka_idemp_start).
     """
-    attempt_s = _FIRST_S
+    attempt_s = _FIRST_ATTEMPT_S
 
     def fence(timeout: float) -> None:
         nonlocal attempt_s
-        within, attempt_s = min(attempt_s, timeout), min(_MOST_S, attempt_s * _GROWTH)
-        client.init_transactions(within)
+        this_attempt_s, attempt_s = min(attempt_s, timeout), min(_MAX_ATTEMPT_S, attempt_s * _GROWTH)
+        client.init_transactions(this_attempt_s)
 
     return fence
 
 
 def fenced(client: Producer, deadline: Deadline) -> None:
     """
-    `init_transactions` by `fencing`, for a client of one's own.
+    Call `init_transactions` by `fencing` until it succeeds.
 
     Raises:
         DeadlineExceeded: no answer in time.
@@ -100,18 +100,18 @@ def fenced(client: Producer, deadline: Deadline) -> None:
     retry_until(fence, "fence", deadline, PAUSE_S)
 
 
-# A rejected record keeps its bytes, so the producer's own limit has to be wider than any topic's.
+# A rejected record keeps its bytes, so the producer's limit has to be above that of any topic.
 MESSAGE_MAX_BYTES = 100 * 1024 * 1024
 _POLL_S = 0.05
-_SAYS_NOT_WHY = {KafkaError._FATAL, KafkaError._STATE}  # noqa: SLF001 - the library's public names
+_WITHOUT_REASON = {KafkaError._FATAL, KafkaError._STATE}  # noqa: SLF001 - the library's public names
 
 
 @dataclass(frozen=True)
 class TransactionSettings:
     """
-    The group, and the broker's patience with an open transaction, in seconds.
+    The group, and the transaction time-out in seconds.
 
-    ``batch_bytes``: what the topics take at once, at most; brokers refuse larger batches, however small their records.
+    ``batch_bytes``: the largest batch that all topics accept; brokers refuse larger ones, however small the records.
     """
 
     connection: Connection
@@ -122,22 +122,26 @@ class TransactionSettings:
 
 class KafkaTransaction:
     """
-    A producer made for one transaction, and the group's position beside it; who asks for that is kept.
+    One transaction with its own producer, and the group's position from the process's cached `Locator`.
 
-    It may be used by the process that made it and for one transaction only: with one transaction per producer epoch
-    a delayed EndTxn finds a newer epoch and is refused (docs/decisions/0002).
+    For the process that made it, and for one transaction only: with one transaction per producer epoch a delayed EndTxn
+    finds a newer epoch and is refused (docs/decisions/0002).
     """
 
     def __init__(self, settings: TransactionSettings, topic: str, partition: int) -> None:
         self._topic, self._partition, self._connection = topic, partition, settings.connection
-        self._noes, self._refusals = ConnectionFailures(), AuthorizationFailures()
+        self._connection_failures, self._refusals = ConnectionFailures(), AuthorizationFailures()
         txn_id = str(TransactionalId(settings.group, topic, partition))
         self._producer: Producer = producer(
             settings.connection,
             txn_id,
             timeout_s=settings.timeout_s,
             message_max_bytes=MESSAGE_MAX_BYTES,
-            **{"batch.size": settings.batch_bytes, "error_cb": self._noes, "logger": self._refusals.logger(LOG)},
+            **{
+                "batch.size": settings.batch_bytes,
+                "error_cb": self._connection_failures,
+                "logger": self._refusals.logger(LOG),
+            },
         )
         self._outcome_unknown = self._committed = False
         self._locator = locator(settings.connection, settings.group)
@@ -147,29 +151,29 @@ class KafkaTransaction:
 
     @contextlib.contextmanager
     def mapped(self, step: str) -> Iterator[None]:
-        """Let client errors of `produce` leave as leaves of the error tree."""
+        """Raise client errors of `produce` as errors of `brew.errors`."""
         with mapped(step):
             try:
                 yield
             except KafkaException as error:
-                if error.args[0].code() in _SAYS_NOT_WHY:
-                    # `produce` only says that the client has failed, or has to abort; a transactional call says why.
-                    with mapped(self._named(step)):
+                if error.args[0].code() in _WITHOUT_REASON:
+                    # `produce` reports only that the producer has failed or must abort; a transactional call says why.
+                    with mapped(self._step_name(step)):
                         self._producer.begin_transaction()
                 raise
 
-    def _named(self, step: str) -> str:
-        """A step's name in an error, with the topics that the brokers refused; a poll has the client tell them."""
+    def _step_name(self, step: str) -> str:
+        """The step's name for an error, with the topics that the brokers refused; polling makes the client log them."""
         with contextlib.suppress(KafkaException, SystemError):
             self._producer.poll(0)
         return self._refusals.step(step)
 
     def fence(self, deadline: Deadline) -> None:
         """
-        End any older holder of the transactional id and abort its open transaction.
+        Fence any older producer of the transactional id and abort its open transaction.
 
         Raises:
-            Denied: the brokers do not let us in any more; without this look it would be a time-out after all the time.
+            Denied: the brokers refuse the login; without this check the call would only time out.
         """
         attempt = fencing(self._producer)
 
@@ -178,33 +182,33 @@ class KafkaTransaction:
                 attempt(timeout)
             except KafkaException:
                 self._producer.poll(0)
-                self._noes.check(self._connection, "fence")
+                self._connection_failures.check(self._connection, "fence")
                 raise
 
         self._call("fence", fence, deadline, PAUSE_S)
 
     def locate(self, deadline: Deadline) -> Committed | None:
-        """The group's stable committed offset; None when there is none."""
-        found = self._locator.committed(self._topic, self._partition, deadline)
-        self._located = [found]
-        return found
+        """The group's stable committed offset; None if there is none."""
+        committed = self._locator.committed(self._topic, self._partition, deadline)
+        self._located = [committed]
+        return committed
 
     def begin(self) -> None:
         with mapped("begin"):
             self._producer.begin_transaction()
 
     def make_room(self, deadline: Deadline) -> None:
-        """Let the full queue drain a little."""
+        """Wait a moment for room in a full queue."""
         deadline.check("produce")
         self._producer.poll(min(_POLL_S, deadline.remaining_s()))
 
     def settle(self, deadline: Deadline) -> None:
-        """Return once what is queued was acknowledged, so that no batch gets ready while another one is on its way."""
+        """Return once the queued records are acknowledged, so that no batch fills while another one is in flight."""
         self.flush(deadline)
 
     def flush(self, deadline: Deadline) -> None:
         """
-        Return once no record is queued any more; one that failed for good makes the commit fail (librdkafka manual).
+        Return once no record is queued; a record that failed permanently makes the commit fail (librdkafka manual).
 
         Raises:
             DeadlineExceeded: records are still queued.
@@ -218,15 +222,15 @@ class KafkaTransaction:
 
     def send_offsets(self, until: int, metadata: str, deadline: Deadline) -> None:
         """
-        Put the group's next offset into the transaction, and see that it still stands where it was located.
+        Add the group's next offset to the transaction, and confirm that the committed offset is still the located one.
 
-        librdkafka takes only-invalid offsets for success and sends nothing, so they are refused here.
+        librdkafka reports success for an invalid offset and sends nothing, so it is refused here.
 
         Raises:
-            Abortable: the group stands elsewhere, so what was written may be out already (docs/decisions/0012).
+            Abortable: the committed offset changed, so the records may be visible already (docs/decisions/0012).
         """
         if until < 0:
-            raise Fatal(f"send-offsets: {until} is no offset")
+            raise Fatal(f"send-offsets: {until} is not an offset")
         offsets = [TopicPartition(self._topic, self._partition, until, metadata)]
 
         def send(timeout: float) -> None:
@@ -234,8 +238,8 @@ class KafkaTransaction:
             self._producer.send_offsets_to_transaction(offsets, group, timeout)
 
         self._call("send-offsets", send, deadline)
-        for found in self._located:
-            self._locator.standing.confirm(self._topic, self._partition, found, deadline)
+        for committed in self._located:
+            self._locator.confirmation.confirm(self._topic, self._partition, committed, deadline)
 
     def commit(self, deadline: Deadline) -> None:
         self._outcome_unknown = True
@@ -243,13 +247,13 @@ class KafkaTransaction:
         self._outcome_unknown, self._committed = False, True
 
     def commit_without_waiting(self) -> None:
-        """Put the commit on the wire and turn away (the crash point `commit-in-flight`)."""
+        """Send the commit without waiting for its answer (the crash point `commit-in-flight`)."""
         self._outcome_unknown = True
         with mapped("commit"):
             self._producer.commit_transaction(0.001)
 
     def abort(self, deadline: Deadline) -> None:
-        """Abort and wait for the broker's answer; records still queued are dropped."""
+        """Drop queued records, abort, and wait for the broker's answer."""
         self._producer.purge()
         self._outcome_unknown = True
         self._call("abort", self._producer.abort_transaction, deadline)
@@ -257,15 +261,14 @@ class KafkaTransaction:
 
     def close(self) -> None:
         """
-        Give sockets and threads back; an open transaction is aborted.
+        Close the producer; an open transaction is aborted. Idempotent.
 
         After a commit or an abort without an answer nothing more is sent: the next fence decides.
-        Harmless when repeated.
         """
         if self.produce is _closed:
             return
-        # What this transaction was about is settled, or the next fence's. A client that has failed for good calls its
-        # `error_cb` while its own exception is pending, which Python takes for a fault of the library.
+        # The transaction has ended, or the next fence ends it. A producer with a fatal error calls its `error_cb` with
+        # its own exception pending, which Python raises as SystemError.
         with contextlib.suppress(KafkaException, SystemError):
             if not self._outcome_unknown:
                 self._producer.close()
@@ -281,7 +284,7 @@ class KafkaTransaction:
             try:
                 call(max(0.001, deadline.remaining_s()))
             except (KafkaException, SystemError):
-                with mapped(self._named(step)):
+                with mapped(self._step_name(step)):
                     raise
 
         retry.retry_until(once, step, deadline, pause_s)

@@ -1,4 +1,4 @@
-"""All transactions of a cluster (KIP-664), who waits behind them, and two ways to end one."""
+"""List the transactions of a cluster (KIP-664), find the groups they block, and end one by fencing or by a marker."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
 from brew.errors import KafkaFailure, Refused
 from brew.kafka.clients import attempt_s, mapped, mapped_query, producer
+from brew.kafka.group_requests import offsets_of_groups
 from brew.kafka.kafka_python import AdminPartition, NoSuchId, RawLogs, ask, kafka_python_admin
-from brew.kafka.offset_fetch import offsets_of_groups
 
 _FENCE_BYTES = 1_000_000
 _GROUPS_S = 10.0
 
 
 class TransactionsAdmin:
-    """Questions of KIP-664 through one connection; made by `transactions`."""
+    """Requests of KIP-664 through one connection; made by `open_transactions_admin`."""
 
     def __init__(self, admin: Any, deadline: Deadline) -> None:
         self._admin, self._deadline = admin, deadline
@@ -33,44 +33,44 @@ class TransactionsAdmin:
         return RawLogs(self._admin)
 
     def held(self, places: Iterable[Place]) -> list[PartitionTransaction]:
-        """What the leaders of these partitions hold open."""
-        asked = [AdminPartition(topic, partition) for topic, partition in places]
-        told = self._ask("describe producers", self._admin._async_describe_producers, asked)  # noqa: SLF001
+        """The transactions that are open in these partitions, by their leaders."""
+        partitions = [AdminPartition(topic, partition) for topic, partition in places]
+        states = self._ask("describe producers", self._admin._async_describe_producers, partitions)  # noqa: SLF001
         return sorted(
             PartitionTransaction(
-                at.topic,
-                at.partition,
-                one.current_transaction_start_offset,
-                one.producer_id,
-                one.producer_epoch,
-                one.last_timestamp,
-                one.coordinator_epoch,
+                tp.topic,
+                tp.partition,
+                producer.current_transaction_start_offset,
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.last_timestamp,
+                producer.coordinator_epoch,
             )
-            for at, state in told.items()
-            for one in state.active_producers
-            if one.current_transaction_start_offset >= 0
+            for tp, state in states.items()
+            for producer in state.active_producers
+            if producer.current_transaction_start_offset >= 0
         )
 
     def going_on(self) -> list[CoordinatorTransaction]:
-        """Every transaction that its coordinator has open, whether a partition is held back or not."""
+        """Every open transaction by its coordinator, whether it holds back a partition or not."""
         return self._listed(None, [ONGOING, *sorted(ENDING)])
 
     def of_producers(self, producer_ids: Iterable[int]) -> list[CoordinatorTransaction]:
-        """The ids of these producers, whatever their state; those that this client may not see are left out."""
-        asked = sorted(set(producer_ids))
-        return self._listed(asked, None) if asked else []
+        """The transactional ids of these producers, whatever their state; those it may not describe are left out."""
+        ids = sorted(set(producer_ids))
+        return self._listed(ids, None) if ids else []
 
     def named(self, names: Iterable[str]) -> list[CoordinatorTransaction]:
-        """The ids of these names that their coordinators know; one question for all, unless one is not known."""
-        asked = list(names)
+        """The state of those transactional ids that exist: one request for all, one for each if one is unknown."""
+        ids = list(names)
         try:
-            return self._described(asked) if asked else []
+            return self._described(ids) if ids else []
         except NoSuchId:
-            found = []
-            for name in asked:
+            transactions = []
+            for name in ids:
                 with suppress(NoSuchId):
-                    found += self._described([name])
-            return found
+                    transactions += self._described([name])
+            return transactions
 
     def _described(self, names: list[str]) -> list[CoordinatorTransaction]:
         call = self._admin._async_describe_transactions  # noqa: SLF001
@@ -78,42 +78,42 @@ class TransactionsAdmin:
         return [
             CoordinatorTransaction(
                 name,
-                told.state.value,
-                told.producer_id,
-                told.producer_epoch,
-                told.transaction_timeout_ms,
-                told.transaction_start_time_ms if told.transaction_start_time_ms > 0 else None,
-                frozenset((at.topic, at.partition) for at in told.topic_partitions),
+                description.state.value,
+                description.producer_id,
+                description.producer_epoch,
+                description.transaction_timeout_ms,
+                description.transaction_start_time_ms if description.transaction_start_time_ms > 0 else None,
+                frozenset((tp.topic, tp.partition) for tp in description.topic_partitions),
             )
-            for name, told in ((name, described[name]) for name in names)
+            for name, description in ((name, described[name]) for name in names)
         ]
 
     def _listed(self, producer_ids: list[int] | None, states: list[str] | None) -> list[CoordinatorTransaction]:
         call = self._admin._async_list_transactions  # noqa: SLF001
-        told = self._ask("list transactions", call, None, producer_ids, states)
-        return self.named(sorted({one.transactional_id for some in told.values() for one in some}))
+        listings = self._ask("list transactions", call, None, producer_ids, states)
+        return self.named(sorted({entry.transactional_id for listing in listings.values() for entry in listing}))
 
     def readers(
         self, names: Iterable[str], places: Iterable[Place]
     ) -> tuple[dict[str, dict[Place, int]], dict[str, str]]:
         """
-        Those of these groups that have a committed offset in these partitions, and their offsets; then those whose
-        coordinator did not answer, and why.
+        The committed offsets of those groups that have any in these partitions, and the errors of those whose
+        coordinator did not answer.
         """
-        patience = self._deadline.part(_GROUPS_S)
+        attempt = self._deadline.part(_GROUPS_S)
         call = offsets_of_groups
-        return ask(self._admin, self._deadline, "offsets of groups", call, self._admin, names, places, patience)  # type: ignore[no-any-return]
+        return ask(self._admin, self._deadline, "offsets of groups", call, self._admin, names, places, attempt)  # type: ignore[no-any-return]
 
     def write_abort_marker(self, held: PartitionTransaction) -> None:
         """
-        End a hanging transaction in one partition, as `kafka-transactions.sh abort` does.
+        Abort a hanging transaction in one partition, as `kafka-transactions.sh abort` does.
 
-        The leader refuses a marker of an older coordinator than it has seen, so its own number goes back to it.
+        The leader refuses a marker of an older coordinator epoch than it has seen, so the marker carries that epoch.
         """
         from kafka.admin import AbortTransactionSpec  # noqa: PLC0415 - needed by one command of one program
 
-        place = AdminPartition(held.topic, held.partition)
-        spec = AbortTransactionSpec(place, held.producer_id, held.producer_epoch, max(0, held.coordinator_epoch))
+        tp = AdminPartition(held.topic, held.partition)
+        spec = AbortTransactionSpec(tp, held.producer_id, held.producer_epoch, max(0, held.coordinator_epoch))
         self._ask("abort hanging transaction", self._admin._async_abort_transaction, spec)  # noqa: SLF001
 
     def _ask(self, step: str, call: Any, *arguments: Any) -> Any:
@@ -123,7 +123,7 @@ class TransactionsAdmin:
 @contextmanager
 def open_transactions_admin(connection: Connection, deadline: Deadline) -> Iterator[TransactionsAdmin]:
     """
-    A connection for these questions; ``deadline`` holds for all of them together.
+    A connection for these requests; ``deadline`` bounds all of them together.
 
     Raises:
         Unsupported: the brokers are older than Kafka 3.0.
@@ -134,9 +134,9 @@ def open_transactions_admin(connection: Connection, deadline: Deadline) -> Itera
 
 def fence(connection: Connection, transactional_id: str, deadline: Deadline) -> None:
     """
-    Become the id's newest holder: its coordinator aborts what is open, and refuses whoever held it before.
+    Fence the transactional id: its coordinator aborts its open transaction and refuses the producer that had it.
 
-    The brokers are asked with InitProducerId, as any restart of the owner would do.
+    Sends InitProducerId, as a restart of the owner would.
     """
     client = producer(
         connection, transactional_id, timeout_s=deadline.budget_s, message_max_bytes=_FENCE_BYTES, **{"linger.ms": 0}
@@ -153,50 +153,55 @@ def bounds(
     client: AdminClient, places: Iterable[Place], deadline: Deadline
 ) -> tuple[dict[Place, ReadBounds], dict[Place, str]]:
     """
-    Last stable offset and end of each partition; and for those without an answer the reason.
+    Last stable offset and end of each partition, and the error of each partition without an answer.
 
-    The end is asked first: an LSO below it is held back by a transaction, not by what was written meanwhile.
+    The end is read first: an LSO below it is held back by a transaction, not by records written meanwhile.
     """
-    asked = {TopicPartition(topic, partition): (topic, partition) for topic, partition in places}
-    if not asked:
+    place_of = {TopicPartition(topic, partition): (topic, partition) for topic, partition in places}
+    if not place_of:
         return {}, {}
     latest, timeout = OffsetSpec.latest(), attempt_s(deadline)  # type: ignore[no-untyped-call]
-    found: list[dict[Place, int]] = []
-    silent: dict[Place, str] = {}
+    offsets_by_level: list[dict[Place, int]] = []
+    unanswered: dict[Place, str] = {}
     for level in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):
-        told = client.list_offsets(dict.fromkeys(asked, latest), isolation_level=level, request_timeout=timeout)
+        futures = client.list_offsets(dict.fromkeys(place_of, latest), isolation_level=level, request_timeout=timeout)
         offsets = {}
-        for at, future in told.items():
+        for tp, future in futures.items():
             try:
-                offsets[asked[at]] = int(future.result().offset)
+                offsets[place_of[tp]] = int(future.result().offset)
             except KafkaException as error:
-                silent[asked[at]] = error.args[0].name()
-        found.append(offsets)
-    ends, stable = found
-    return {at: ReadBounds(stable[at], ends[at]) for at in ends.keys() & stable.keys()}, silent
+                unanswered[place_of[tp]] = error.args[0].name()
+        offsets_by_level.append(offsets)
+    ends, stable = offsets_by_level
+    return {tp: ReadBounds(stable[tp], ends[tp]) for tp in ends.keys() & stable.keys()}, unanswered
 
 
 def all_partitions(client: AdminClient, topics: Iterable[str], deadline: Deadline) -> list[Place]:
     """
-    The partitions of these topics; of all that this client may see when none is named.
+    The partitions of these topics, or of all topics that this client may describe.
 
     Raises:
-        Refused: a topic that was named is not there.
+        Refused: a named topic does not exist.
     """
     with mapped("list topics"):
         listed = client.list_topics(timeout=max(0.001, deadline.remaining_s())).topics
     wanted = set(topics)
     if missing := sorted(wanted - listed.keys()):
-        raise Refused(f"topic {missing[0]!r} does not exist, or may not be seen; name another with --topic")
-    return sorted((name, p) for name, told in listed.items() if not wanted or name in wanted for p in told.partitions)
+        raise Refused(f"topic {missing[0]!r} does not exist, or this client may not see it; name another with --topic")
+    return sorted(
+        (name, p)
+        for name, description in listed.items()
+        if not wanted or name in wanted
+        for p in description.partitions
+    )
 
 
-def groups(client: AdminClient, most: int, deadline: Deadline) -> list[str]:
+def groups(client: AdminClient, max_groups: int, deadline: Deadline) -> list[str]:
     """
-    The names of the groups that the brokers know, of ``most`` at most.
+    The names of at most ``max_groups`` groups.
 
     Raises:
-        Refused: the brokers do not list groups for this client.
+        Refused: this client may not list groups.
     """
 
     def listed() -> Any:
@@ -204,10 +209,10 @@ def groups(client: AdminClient, most: int, deadline: Deadline) -> list[str]:
             return client.list_consumer_groups(request_timeout=attempt_s(deadline)).result()
 
     try:
-        found = retry_until(listed, "list groups", deadline)
+        listing = retry_until(listed, "list groups", deadline)
     except KafkaFailure as error:
         raise Refused(f"groups can't be listed: {error}; grant Describe on them") from error
-    return sorted(one.group_id for one in found.valid)[:most]
+    return sorted(group.group_id for group in listing.valid)[:max_groups]
 
 
 __all__ = ["TransactionsAdmin", "bounds", "fence", "groups", "open_transactions_admin"]

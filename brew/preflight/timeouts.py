@@ -10,8 +10,8 @@ from typing import Any
 from brew.cluster import Unknown
 from brew.preflight.finding import Finding, Severity
 from brew.settings import PipelineSettings, Reader
-from brew.transaction_sizing import SHARE
-from brew.watchdog import PATIENCE
+from brew.transaction_sizing import TIMEOUT_SHARE
+from brew.watchdog import MAX_TIMEOUTS
 
 _MOST_SKEW_S = 1.0
 _BUSY_RECORDS_PER_S = 50_000
@@ -83,7 +83,7 @@ def size(records: int, transaction_bytes: int | None, transaction_ms: int) -> Fi
 
     ``transaction_bytes``: where the reader counts bytes, not records.
     """
-    share_s = transaction_ms / 1000 * SHARE
+    share_s = transaction_ms / 1000 * TIMEOUT_SHARE
     if transaction_bytes is None:
         value, need, speed = f"{records} records", round(_BUSY_RECORDS_PER_S * share_s), f"{_BUSY_RECORDS_PER_S}/s"
         setting, text = "--max-records-per-transaction", f"at most {need} records"
@@ -182,12 +182,14 @@ def _links(settings: PipelineSettings, chain: TimeoutChain) -> Iterator[Timeout]
 
 def _beside(settings: PipelineSettings, retention_min: int | None) -> Iterator[Timeout]:
     whole = settings.transaction_timeout_s
-    yield _of("batch", whole * SHARE, f"a third of {_TRANSACTION}", "the next ranges get fewer records")
+    yield _of("batch", whole * TIMEOUT_SHARE, f"a third of {_TRANSACTION}", "the next ranges get fewer records")
     yield _of("attempt", whole, _TRANSACTION, "it gives up, aborts, and gives its range back to the driver")
     ends = (
         "the run ends with the stacks on stderr" if settings.spark.absent else "its worker ends, Spark tries it again"
     )
-    yield _of("watchdog", PATIENCE * whole, f"twice {_TRANSACTION}", f"a call of the client library has hung: {ends}")
+    yield _of(
+        "watchdog", MAX_TIMEOUTS * whole, f"twice {_TRANSACTION}", f"a call of the client library has hung: {ends}"
+    )
     claims = settings.stand_by or settings.share
     if settings.reader is Reader.DIRECT and not settings.spark.absent:
         leased = settings if claims is None else settings.leased_within(claims)

@@ -25,50 +25,50 @@ from brew.range_transaction import Rows
 from brew.settings import SparkSettings
 from brew.spark import session
 
-_NAMES = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"
-SMALL_RECORDS = dict(zip(_NAMES, ("2000", str(2**31 - 1)), strict=True))
+_BATCH_SETTINGS = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"
+SMALL_RECORDS = dict(zip(_BATCH_SETTINGS, ("2000", str(2**31 - 1)), strict=True))
 """
-So few records that their bytes need no bound, and 2^31 - 1 is Spark's word for none: to keep one, it weighs a batch
-anew after each row, more than a quarter of a task's CPU time (decision 0006).
+Batches of so few records that their bytes need no limit; 2^31 - 1 means no limit. To enforce one, Spark measures the
+batch after each row, which takes more than a quarter of a task's CPU time (decision 0006).
 """
 SMALL_RECORD_BYTES = 4096
-"""Of a record, on average: then 2,000 of them are 8 MiB."""
+"""The mean size below which records count as small: 2,000 of them are 8 MiB."""
 
 
 class RecordSizes:
-    """What a record of each partition weighed in its last range; asked and told by several lanes at once."""
+    """The mean record size of each partition in its last range; thread-safe."""
 
     def __init__(self, conf: Mapping[str, str]) -> None:
-        """``conf``: Spark settings of the caller's own; who bounds batches there is not overruled."""
-        self._asked_for = any(name in conf for name in _NAMES)
+        """``conf``: the caller's Spark settings; batch limits set there are not overridden."""
+        self._bounded_by_caller = any(name in conf for name in _BATCH_SETTINGS)
         self._bytes: dict[int, float] = {}
         self._lock = threading.Lock()
 
-    def light(self, partitions: Iterable[int]) -> bool:
-        """Whether all of these were read before, and had small records when they were."""
+    def all_small(self, partitions: Iterable[int]) -> bool:
+        """Whether all of these partitions have been read before, and had small records."""
         with self._lock:
-            return not self._asked_for and all(
-                self._bytes.get(one, SMALL_RECORD_BYTES) < SMALL_RECORD_BYTES for one in partitions
+            return not self._bounded_by_caller and all(
+                self._bytes.get(partition, SMALL_RECORD_BYTES) < SMALL_RECORD_BYTES for partition in partitions
             )
 
     def apply_outcome(self, outcomes: Iterable[Outcome]) -> None:
-        """After an attempt that failed nothing is known: it may have been the memory."""
+        """Update the sizes; forget them after a failed attempt, which may have run out of memory."""
         with self._lock:
-            for one in outcomes:
-                records = one.records
-                if one.status not in GOOD:
-                    self._bytes.pop(one.partition, None)
+            for outcome in outcomes:
+                records = outcome.records
+                if outcome.status not in GOOD:
+                    self._bytes.pop(outcome.partition, None)
                 elif records:
-                    self._bytes[one.partition] = one.read_bytes / records
+                    self._bytes[outcome.partition] = outcome.read_bytes / records
 
 
-# Flat on purpose: Spark measures the batch after each row, and walks nested columns from their beginning every time
+# A flat column: Spark measures the batch after each row, and traverses nested columns from the start each time
 # (77 % of a task's time with a list of structs and 10,000 rows). Null headers, the usual case, cost nothing.
 COLUMN = "CAST(CASE WHEN size(headers) > 0 THEN to_json(headers) END AS BINARY) AS headers"
 
 
 def headers_of(cell: bytes | None) -> list[tuple[str, bytes | None]] | None:
-    """Read a cell of the headers column: Spark's `to_json` writes bytes as base64 and leaves null values out."""
+    """Parse a cell of the headers column: Spark's `to_json` writes bytes as base64 and omits null values."""
     if not cell:
         return None
     return [(header["key"], _decoded(header.get("value"))) for header in orjson.loads(cell)]
@@ -78,15 +78,15 @@ def _decoded(value: str | None) -> bytes | None:
     return None if value is None else base64.b64decode(value)
 
 
-# Java's own names. The back-offs are for start-up, the sizes for throughput (benchmarks/RESULTS.md).
-_CLIENT = {
+# Settings of the Java client. The back-offs shorten start-up, the sizes raise throughput (benchmarks/RESULTS.md).
+_CONSUMER_CONF = {
     "isolation.level": "read_committed",
     "check.crcs": "true",
     "allow.auto.create.topics": "false",
     "retry.backoff.ms": "5",
     "reconnect.backoff.ms": "5",
-    # Spark asks for both ends of the log after each fetch, and the broker answers a connection in order: behind a
-    # fetch at the end of the log that means waiting this long (default 500, which cost 1 s per task).
+    # Spark queries both ends of the log after each fetch, and the broker answers a connection in order: after a fetch
+    # at the end of the log these queries wait for this long (default 500, which cost 1 s per task).
     "fetch.max.wait.ms": "5",
     "max.poll.records": "10000",
     "max.partition.fetch.bytes": str(4 * 1024 * 1024),
@@ -98,16 +98,13 @@ def read_ranges(spark: SparkSession, connection: Connection, group: str, ranges:
     """
     The visible records of ``ranges``: offset, partition, key, value, headers, timestamp (ms).
 
-    Executors keep their consumers by group and partition; ``group`` is never joined, and nothing is committed.
-
-    Raises:
-        Fatal: Spark planned other than one task per range; a task that saw half a range would commit all of it.
+    Executors cache their consumers by group and partition; ``group`` is never joined, and nothing is committed.
     """
     topic = ranges[0].topic
     options = {
-        **{f"kafka.{name}": value for name, value in _CLIENT.items()},
+        **{f"kafka.{name}": value for name, value in _CONSUMER_CONF.items()},
         "kafka.bootstrap.servers": connection.bootstrap,
-        # By default each query has a group of its own: its consumers serve no other, and live on for minutes.
+        # By default each query has its own group: its consumers are not reused, and live on for minutes.
         "kafka.group.id": group,
         **{f"kafka.{name}": value for name, value in java_settings(connection).items()},
         "assign": json.dumps({topic: [r.partition for r in ranges]}),
@@ -122,17 +119,17 @@ def read_ranges(spark: SparkSession, connection: Connection, group: str, ranges:
 
 def check_one_task_per_range(frame: DataFrame, ranges: Sequence[OffsetRange]) -> None:
     """
-    Look at the physical plan before it runs.
+    Check the physical plan before it runs: a task that sees a part of a range would commit all of it.
 
     Raises:
-        Fatal: the plan shuffles, or has another number of tasks than ranges.
+        Fatal: the plan has a shuffle, or not one task per range.
     """
-    execution = frame._jdf.queryExecution()  # noqa: SLF001 - pyspark has no public door to the plan
+    execution = frame._jdf.queryExecution()  # noqa: SLF001 - pyspark has no public access to the plan
     tasks = execution.toRdd().getNumPartitions()
     if tasks != len(ranges) or "Exchange" in execution.executedPlan().toString():
         raise Fatal(
             f"read: Spark planned {tasks} tasks for {len(ranges)} ranges; "
-            "unset minPartitions and maxRecordsPerPartition, and put no shuffle between source and writer"
+            "unset minPartitions and maxRecordsPerPartition, and do not shuffle between source and writer"
         )
 
 
@@ -141,7 +138,7 @@ _SCHEMA = pa.schema([("outcome", pa.binary())])
 
 
 def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`; a task without a visible row reports nothing: the driver advances its range."""
+    """The function for `mapInArrow`; a task without visible rows reports nothing, and the driver advances its range."""
 
     def run(arrow: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tune_worker_gc()
@@ -149,7 +146,7 @@ def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBat
             if first.num_rows:
                 partition = first.column("partition")[0].as_py()
                 offer = job.offers[partition]
-                if TaskContext.get().attemptNumber() > 0:  # a crash on purpose strikes once, or no run could heal
+                if TaskContext.get().attemptNumber() > 0:  # crash only once, or no run could recover
                     offer = replace(offer, crash=None)
                 batches = _MeasuredBatches(_chain(first, arrow))
                 outcome = replace(attempt(offer, _rows(batches, partition), job), read_bytes=batches.read_bytes)
@@ -161,13 +158,13 @@ def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBat
 
 @functools.cache
 def tune_worker_gc() -> None:
-    """Once in a worker's life: pyspark collects garbage after each task, and would look at every module each time."""
+    """Exclude loaded modules from garbage collection, which pyspark runs after each task; once per worker."""
     gc.collect()
     gc.freeze()
 
 
 class _MeasuredBatches:
-    """Batches as they come, and their bytes."""
+    """Passes batches on and counts their bytes."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -180,11 +177,11 @@ class _MeasuredBatches:
 
 
 def _rows(batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[Rows]:
-    """Turn Arrow into lists; a row of another partition means that somebody shuffled the plan."""
+    """Convert Arrow batches to lists; rows of another partition mean that the plan has a shuffle."""
     for batch in batches:
         partitions = batch.column("partition").unique().to_pylist()
         if batch.num_rows and partitions != [partition]:
-            raise Fatal(f"read: a task for partition {partition} was given rows of {partitions}")
+            raise Fatal(f"read: a task for partition {partition} received rows of {partitions}")
         headers = batch.column("headers")
         plain = headers.null_count == batch.num_rows
         yield Rows(
@@ -202,9 +199,9 @@ def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 
 def read_outcome(text: bytes) -> Outcome:
-    """Read back what a task reported."""
-    told = orjson.loads(text)
-    return Outcome(**{**told, "status": Status(told["status"])})
+    """Parse the outcome that a task reported."""
+    fields = orjson.loads(text)
+    return Outcome(**{**fields, "status": Status(fields["status"])})
 
 
 _ARCHIVE_S = 60.0
@@ -212,38 +209,44 @@ _END_S = 2.0
 
 
 class SparkEngine:
-    """Spark's session, and the jobs on it; it ends Spark unless that is kept by somebody else."""
+    """Runs attempts as Spark jobs; ends Spark on close unless it is borrowed."""
 
-    def __init__(self, spark: SparkSession, settings: SparkSettings, *, kept: bool = False) -> None:
-        self.spark, self._kept = spark, kept
-        self._weights = RecordSizes(dict(settings.conf))
+    def __init__(self, spark: SparkSession, settings: SparkSettings, *, borrowed: bool = False) -> None:
+        self.spark, self._borrowed = spark, borrowed
+        self._record_sizes = RecordSizes(dict(settings.conf))
         self._end_s = _ARCHIVE_S if settings.make_archive else _END_S
 
     def execute(self, ranges: Sequence[OffsetRange], job: Job) -> Mapping[int, Outcome]:
-        """Run one job; a job that fails leaves every one of its ranges failed."""
-        told: Mapping[int, Outcome]
+        """Run one job; if it fails, all of its ranges have failed."""
+        outcomes: Mapping[int, Outcome]
         try:
             session.tag_jobs(self.spark.sparkContext)
             frame = read_ranges(self._session(ranges), job.transaction.connection, job.transaction.group, ranges)
             frame = frame.mapInArrow(task(job), OUTCOME_SCHEMA)
             check_one_task_per_range(frame, ranges)
-            told = {o.partition: o for o in (read_outcome(bytes(row[0])) for row in frame.collect())}
+            outcomes = {o.partition: o for o in (read_outcome(bytes(row[0])) for row in frame.collect())}
         except BrewError:
             raise
         except Exception as error:  # noqa: BLE001 - py4j raises many kinds; Kafka's answer decides
             session.check_alive(self.spark.sparkContext)
             detail = f"Spark: {cause(error)}"
-            told = {r.partition: Outcome(r.partition, r.start, r.until, Status.FAILED, detail=detail) for r in ranges}
-        self._weights.apply_outcome(told.values())
-        return told
+            outcomes = {
+                r.partition: Outcome(r.partition, r.start, r.until, Status.FAILED, detail=detail) for r in ranges
+            }
+        self._record_sizes.apply_outcome(outcomes.values())
+        return outcomes
 
     def _session(self, ranges: Sequence[OffsetRange]) -> SparkSession:
-        """The one whose batches fit these ranges: settings are a session's, and lanes plan side by side."""
-        return self._light if self._weights.light(one.partition for one in ranges) else self.spark
+        """The session with the batch size for these ranges: lanes run in parallel, so each size has its session."""
+        return (
+            self._small_records_session
+            if self._record_sizes.all_small(range_.partition for range_ in ranges)
+            else self.spark
+        )
 
     @cached_property
-    def _light(self) -> SparkSession:
-        """Shares the context; made when it is wanted first, so that a start does not pay for it."""
+    def _small_records_session(self) -> SparkSession:
+        """A session with small batches on the same context; created on first use, to keep the start short."""
         spark = self.spark.newSession()
         for name, value in SMALL_RECORDS.items():
             spark.conf.set(name, value)
@@ -253,12 +256,12 @@ class SparkEngine:
         session.cancel_all(self.spark.sparkContext)
 
     def close(self) -> None:
-        if not self._kept:
+        if not self._borrowed:
             session.end(self.spark.sparkContext, self._end_s)
 
 
 def cause(error: Exception) -> str:
-    """The innermost cause that Java names, or the error's first line."""
+    """The innermost cause of a Java error, or the error's first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if line.startswith(("Caused by:", ": "))]
     text = named[-1] if named else (lines or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""The engine without Spark (`--master none`): this process reads and writes; for the campaign, and for small loads."""
+"""The local engine (`--master none`): reads and writes in this process, without Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from brew.transformation import Transformation
 
 
 class LocalEngine:
-    """One thread and one kept reader for each partition; a crash on purpose of a worker kills this process."""
+    """One thread and one reader for each partition; a worker crash on purpose kills this process."""
 
     def __init__(self, connection: Connection, group: str, partitions: int, transformation: Transformation) -> None:
         self._connection, self._group, self._transformation = connection, group, transformation
@@ -27,29 +27,29 @@ class LocalEngine:
         self._pool = ThreadPoolExecutor(max(1, partitions), thread_name_prefix="attempt")
 
     def execute(self, ranges: Sequence[OffsetRange], job: Job) -> Mapping[int, Outcome]:
-        """All ranges at once, each in a thread of its own."""
-        tried = {r.partition: self._pool.submit(self._attempt, r, job) for r in ranges}
-        return {partition: one.result() for partition, one in tried.items()}
+        """Attempt all ranges in parallel, each in its own thread."""
+        futures = {r.partition: self._pool.submit(self._attempt, r, job) for r in ranges}
+        return {partition: future.result() for partition, future in futures.items()}
 
     def _attempt(self, offered: OffsetRange, job: Job) -> Outcome:
         return attempt(job.offers[offered.partition], self._rows(offered, job.transaction.timeout_s), job)
 
-    def _rows(self, offered: OffsetRange, patience_s: float) -> Iterator[Rows]:
+    def _rows(self, offered: OffsetRange, timeout_s: float) -> Iterator[Rows]:
         reader = self._readers.get(offered.partition)
         if reader is None:
             reader = RangeReader(self._connection, offered.topic, offered.partition, self._group)
             self._readers[offered.partition] = reader
         try:
-            for batch in reader.read(offered.start, offered.until, Deadline(patience_s), self._stop):
+            for batch in reader.read(offered.start, offered.until, Deadline(timeout_s), self._stop):
                 yield Rows(
-                    [one.offset() for one in batch],
-                    [one.key() for one in batch],
-                    [one.value() for one in batch],
-                    [one.headers() for one in batch],
-                    [one.timestamp()[1] for one in batch],
+                    [record.offset() for record in batch],
+                    [record.key() for record in batch],
+                    [record.value() for record in batch],
+                    [record.headers() for record in batch],
+                    [record.timestamp()[1] for record in batch],
                 )
         except BrewError:
-            # A client that knows no broker any more never reads again (librdkafka issue 5301).
+            # A client that has forgotten all brokers never recovers (librdkafka issue 5301).
             self._readers.pop(offered.partition).close()
             raise
 

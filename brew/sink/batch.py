@@ -22,7 +22,7 @@ from brew.offsets import Committed
 from brew.sink.position import Batch, is_new
 from brew.sink.rows import Headers, rows_of
 from brew.transaction import Transaction, Write, queue, transact
-from brew.watchdog import PATIENCE, watched
+from brew.watchdog import MAX_TIMEOUTS, watched
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,7 +168,7 @@ def write_alone(job: BatchJob, batches: Iterator[pa.RecordBatch]) -> Result:
         return Write(produce, lambda: until, str(job.batch.mark), Deadline(job.timeout_s))
 
     try:
-        with watched(f"batch {job.batch.batch_id} of sink {job.batch.sink}", FENCE_S + PATIENCE * job.timeout_s):
+        with watched(f"batch {job.batch.batch_id} of sink {job.batch.sink}", FENCE_S + MAX_TIMEOUTS * job.timeout_s):
             written = transact(kafka, decide, Deadline(FENCE_S), job.may_crash(kafka))
     except BrewError as error:
         return Result.of(error)

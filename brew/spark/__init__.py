@@ -1,1 +1,1 @@
-"""Spark: sessions, their JVM, and what makes them start quickly."""
+"""Spark: sessions, their JVM, and its fast start."""

@@ -1,4 +1,4 @@
-"""Start the driver's JVM: at once where `make setup` asked Spark how, else through Spark's own launcher."""
+"""Start the driver's JVM: directly with the options that `make setup` saved, else through Spark's launcher."""
 
 from __future__ import annotations
 
@@ -22,99 +22,110 @@ from brew.errors import Refused
 from brew.settings import SparkSettings
 
 OPTIONS = "java-options"
-"""In the directory of the JVM parts: what Spark's launcher adds to Java's command line, an option a line."""
+"""A file in the JVM directory: the options that Spark's launcher adds to Java's command line, one per line."""
 
 _BROKEN_CALL = "Exception while sending command."
 _SERVER = "org.apache.spark.api.python.PythonGatewayServer"
 _START_S = 120.0
-_LOOK_S = 0.005
-# Whoever sets one of these wants Spark's launcher to read it; under `spark-submit` the JVM is there already.
-_FOR_SPARK = {"SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS", "PYSPARK_GATEWAY_PORT"}
+_POLL_S = 0.005
+# Variables that only Spark's launcher reads; under `spark-submit` the JVM runs already.
+_LAUNCHER_VARIABLES = {
+    "SPARK_HOME",
+    "SPARK_CONF_DIR",
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_SUBMIT_OPTS",
+    "PYSPARK_GATEWAY_PORT",
+}
 
 
 def start(conf: SparkConf, settings: SparkSettings) -> Any:
     """
-    A gateway to a new JVM, in a session of its own (a signal to our group is ours to handle), its words in a file.
+    Start a JVM in its own session, so that signals to our process group do not reach it; return the gateway to it.
 
     Raises:
         Refused: the JVM did not start.
     """
     if settings.verbose:
         return launch_gateway(conf)
-    logging.getLogger().addFilter(_is_no_broken_call)
-    # JVM flags print a warning or two on stderr that no log setting reaches.
-    with tempfile.TemporaryFile() as words:
+    logging.getLogger().addFilter(_is_not_broken_call)
+    # JVM flags print warnings on stderr that no log setting suppresses.
+    with tempfile.TemporaryFile() as output:
         try:
             command = _command(conf, settings)
             if command is None:
-                return launch_gateway(conf, {"stdout": words, "stderr": words, "start_new_session": True})
-            return _connected(*_launched(command, words))
+                return launch_gateway(conf, {"stdout": output, "stderr": output, "start_new_session": True})
+            return _connect(*_launch(command, output))
         except PySparkRuntimeError as error:
-            words.seek(0)
-            said = [line for line in words.read().decode("utf-8", "replace").splitlines() if line.strip()]
-            raise Refused(f"Spark's JVM did not start: {_why(said) or error}; try --verbose") from error
+            output.seek(0)
+            lines = [line for line in output.read().decode("utf-8", "replace").splitlines() if line.strip()]
+            raise Refused(f"Spark's JVM did not start: {_root_cause(lines) or error}; try --verbose") from error
 
 
-def _why(said: list[str]) -> str:
-    """The innermost cause of a trace, else the last line; empty for none."""
-    causes = [line for line in said if line.lstrip().startswith("Caused by:")]
-    return (causes or said or [""])[-1].strip()
+def _root_cause(lines: list[str]) -> str:
+    """The innermost cause of a stack trace, else its last line; empty if there are no lines."""
+    causes = [line for line in lines if line.lstrip().startswith("Caused by:")]
+    return (causes or lines or [""])[-1].strip()
 
 
-def _is_no_broken_call(record: logging.LogRecord) -> bool:
-    """Leave out py4j's trace of a call that broke off, as when a run is refused while Spark starts; it raises, too."""
+def _is_not_broken_call(record: logging.LogRecord) -> bool:
+    """Drop py4j's log of an interrupted call, as when a run is refused while Spark starts; it raises an error, too."""
     return record.msg != _BROKEN_CALL
 
 
 def _command(conf: SparkConf, settings: SparkSettings) -> list[str] | None:
-    """Java's command line; None where Spark's launcher may know better (a second and a JVM more)."""
+    """Java's command line; None if Spark's launcher has to build it (which takes another JVM and a second)."""
     options = Path(settings.jvm_dir or "", OPTIONS)
-    ours = not any(name.startswith("spark.driver.") for name in settings.conf)
-    if not (settings.local and settings.jvm_dir and options.exists() and ours) or _FOR_SPARK & os.environ.keys():
+    default_driver = not any(name.startswith("spark.driver.") for name in settings.conf)
+    if (
+        not (settings.local and settings.jvm_dir and options.exists() and default_driver)
+        or _LAUNCHER_VARIABLES & os.environ.keys()
+    ):
         return None
     home = Path(pyspark.__file__).parent
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else shutil.which("java")
     if java is None:
         return None
-    given = {name: conf.get(f"spark.driver.{name}") or "" for name in ("extraClassPath", "extraJavaOptions", "memory")}
+    conf_values = {
+        name: conf.get(f"spark.driver.{name}") or "" for name in ("extraClassPath", "extraJavaOptions", "memory")
+    }
     return [
         str(java),
         "-cp",
-        f"{given['extraClassPath']}:{home}/conf:{home}/jars/*",
-        f"-Xmx{given['memory']}",
-        *given["extraJavaOptions"].split(),
+        f"{conf_values['extraClassPath']}:{home}/conf:{home}/jars/*",
+        f"-Xmx{conf_values['memory']}",
+        *conf_values["extraJavaOptions"].split(),
         *options.read_text().splitlines(),
         _SERVER,
     ]
 
 
-def _launched(command: list[str], words: IO[bytes]) -> tuple[subprocess.Popen[bytes], int, str]:
-    """The JVM's process, its gateway's port and secret."""
-    place = tempfile.mkdtemp(prefix="brew-gateway-")
+def _launch(command: list[str], output: IO[bytes]) -> tuple[subprocess.Popen[bytes], int, str]:
+    """Start the JVM; return its process, its gateway's port and secret."""
+    folder = tempfile.mkdtemp(prefix="brew-gateway-")
     try:
-        told = Path(place, "told")
-        environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}
+        info = Path(folder, "told")
+        environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info)}
         try:
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=words, stderr=words, env=environment, start_new_session=True
+                command, stdin=subprocess.PIPE, stdout=output, stderr=output, env=environment, start_new_session=True
             )
         except OSError as error:
             raise Refused(f"Java does not start: {error}; put a java on PATH, or set JAVA_HOME to one") from error
         deadline = Deadline(_START_S)
-        while not told.exists():
+        while not info.exists():
             if process.poll() is not None or deadline.expired():
                 process.kill()
                 process.communicate()
                 raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
-            time.sleep(_LOOK_S)
-        port, length = struct.unpack_from(">ii", told.read_bytes())
-        return process, port, told.read_bytes()[8 : 8 + length].decode()
+            time.sleep(_POLL_S)
+        port, length = struct.unpack_from(">ii", info.read_bytes())
+        return process, port, info.read_bytes()[8 : 8 + length].decode()
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _connected(process: subprocess.Popen[bytes], port: int, secret: str) -> Any:
-    """What pyspark makes of a JVM that runs already; it is told where by its environment."""
+def _connect(process: subprocess.Popen[bytes], port: int, secret: str) -> Any:
+    """Connect pyspark to a running JVM; pyspark reads port and secret from the environment."""
     os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
     try:
         gateway: Any = launch_gateway()

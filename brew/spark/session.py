@@ -1,4 +1,4 @@
-"""Start Spark: quickly on this machine, quietly everywhere, with our package on the executors."""
+"""Configure, start and stop Spark, with our packages on the executors."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from brew.spark.shipping import add_py_files
 
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 _CONNECT_S = 5.0
-_GONE_S = 2.0
-# Spark's own, and what a Kafka client's secrets are called: setting one replaces the default.
+_JVM_EXIT_S = 2.0
+# Spark's default pattern, and the names of a Kafka client's secrets: the setting replaces the default.
 _HIDDEN = "(?i)secret|password|token|access[.]?key|jaas|keystore"
-_SUBMITTED = "PYSPARK_GATEWAY_PORT"  # what spark-submit tells a driver; the jars are its affair
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which also provides the jars
 
 _TAG = "brew-pipeline"
-_OF_A_SESSION = {
+_SESSION_CONF = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-    # Spark's own list less kafka: read the first way, each row becomes objects and a row again (decision 0006).
+    # Spark's default without kafka: a version 1 source converts each row to objects and back (decision 0006).
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
 }
 
-# Measured on two cores (decision 0006): the second compiler alone took a quarter of the JVM's CPU time.
+# Measured on two cores (decision 0006): C2 alone took a quarter of the JVM's CPU time.
 COLLECTOR = "-XX:+UseSerialGC"
 COMPILERS = {
     Compilers.FIRST: ("-XX:TieredStopAtLevel=1",),
@@ -59,12 +59,12 @@ COMPILERS = {
 
 
 def spark_conf(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> dict[str, str]:
-    """Every Spark setting of a run, the caller's own last."""
+    """All Spark settings of a run; the caller's settings override the others."""
     conf = {
         "spark.app.name": "brew-pipeline",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        **_OF_A_SESSION,
+        **_SESSION_CONF,
         "spark.python.worker.reuse": "true",
         "spark.speculation": "false",
         "spark.redaction.regex": _HIDDEN,
@@ -80,7 +80,7 @@ def spark_conf(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) 
 
 
 def _java(settings: SparkSettings, compilers: Compilers) -> dict[str, str]:
-    """The connector's jars and the JVM's options; without jars of ours Spark fetches the connector itself."""
+    """The connector's jars and the JVM's options; without local jars Spark fetches the connector itself."""
     log4j = "file:" + str(Path(__file__).with_name("log4j2.properties"))
     options = [f"-Dlog4j2.configurationFile={log4j}"] if not settings.verbose else []
     jars = [str(jar) for jar in dependencies.jars(Part.SPARK, Path(settings.jvm_dir))] if settings.jvm_dir else []
@@ -92,7 +92,7 @@ def _java(settings: SparkSettings, compilers: Compilers) -> dict[str, str]:
         if settings.make_archive:
             options.append(f"-XX:ArchiveClassesAtExit={settings.make_archive}")
         elif archive.exists():
-            # Falls back silently when the archive does not fit this JVM or these jars.
+            # The JVM ignores an archive that does not match it or the jars.
             options += [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
     conf = {"spark.driver.extraClassPath": ":".join(jars), "spark.driver.extraJavaOptions": " ".join(options)}
     return conf if settings.local else conf | {"spark.jars": ",".join(jars)}
@@ -100,25 +100,25 @@ def _java(settings: SparkSettings, compilers: Compilers) -> dict[str, str]:
 
 def start(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> SparkSession:
     """
-    Start the driver's JVM.
+    Start the driver's JVM and a session.
 
     Raises:
         Refused: the master does not answer.
     """
     spark = SparkSession(start_context(settings, compilers))
     try:
-        spark.conf.get("spark.sql.session.timeZone")  # builds the session's state: a bad --conf shows itself here
+        spark.conf.get("spark.sql.session.timeZone")  # builds the session's state, which reports a bad --conf
     except Exception as error:
         end(spark.sparkContext)
-        raise _did_not_start(settings, error) from error
+        raise _start_failed(settings, error) from error
     return spark
 
 
 def borrowed(settings: SparkSettings) -> SparkContext | None:
     """
-    The Spark of somebody else in this process, if there is one: a process has room for one context only.
+    The Spark context that the caller's program has started in this process, if any; a process can have only one.
 
-    Whoever runs on it stops nothing at the end, cancels no job but its own, and leaves settings and signals alone.
+    A run on a borrowed context does not stop it, cancels only its own jobs, and changes no settings or signal handlers.
     """
     context: SparkContext | None = SparkContext._active_spark_context  # noqa: SLF001 - pyspark names no other way
     if context is None:
@@ -130,13 +130,13 @@ def borrowed(settings: SparkSettings) -> SparkContext | None:
 
 def session_on_borrowed(context: SparkContext) -> SparkSession:
     """
-    A session of our own on a borrowed context, with what reading Kafka needs set in it alone.
+    A new session on a borrowed context, with the settings for reading Kafka in this session only.
 
     Raises:
         Refused: Spark's Kafka source is not on its class path.
     """
     spark = SparkSession(context).newSession()
-    for name, value in _OF_A_SESSION.items():
+    for name, value in _SESSION_CONF.items():
         spark.conf.set(name, value)
     try:
         spark.read.format("kafka").option("kafka.bootstrap.servers", "localhost:1").option("subscribe", "x").load()
@@ -149,29 +149,31 @@ def session_on_borrowed(context: SparkContext) -> SparkSession:
 
 
 def session_of(context: SparkContext) -> SparkSession:
-    """The session of a context that was started before."""
+    """The session of a context that was started earlier."""
     return SparkSession(context)
 
 
 def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> SparkContext:
     """
-    As `start`, without Spark's SQL.
+    As `start`, without Spark SQL.
 
     Raises:
         Refused: the master does not answer.
     """
     _check_jars(settings)
     _check_master(settings.master)
-    if settings.master.startswith("local"):
-        # Workers of this machine would else be the first `python3` of PATH.
+    if python := settings.conf.get("spark.pyspark.python"):
+        os.environ["PYSPARK_PYTHON"] = python  # spark-submit reads the setting; in a driver without it nobody does
+    elif settings.master.startswith("local"):
+        # Otherwise workers on this machine run the first `python3` of PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings, compilers).items()))
     jvm = gateway.start(conf, settings)
     try:
-        with _sigint_kept():
+        with _sigint_handler_kept():
             context = SparkContext(conf=conf, gateway=jvm)
     except Exception as error:
-        raise _did_not_start(settings, error) from error
+        raise _start_failed(settings, error) from error
     _ship(context, settings, local=settings.local)
     return context
 
@@ -185,25 +187,25 @@ def _ship(context: SparkContext, settings: SparkSettings, *, local: bool) -> Non
     add_py_files(context, settings.py_files)
 
 
-def _did_not_start(settings: SparkSettings, error: Exception) -> Refused:
-    said = next((line for line in str(error).splitlines() if "Exception:" in line), type(error).__name__)
-    return Refused(f"Spark did not start on {settings.master!r}: {said.strip()}; try --verbose")
+def _start_failed(settings: SparkSettings, error: Exception) -> Refused:
+    reason = next((line for line in str(error).splitlines() if "Exception:" in line), type(error).__name__)
+    return Refused(f"Spark did not start on {settings.master!r}: {reason.strip()}; try --verbose")
 
 
 @contextlib.contextmanager
-def _sigint_kept() -> Iterator[None]:
-    """A new context takes SIGINT for itself, where it may: it cancels all jobs in mid-transaction, and raises."""
-    before = signal.getsignal(signal.SIGINT)
+def _sigint_handler_kept() -> Iterator[None]:
+    """Restore our SIGINT handler: that of a new context cancels all jobs in mid-transaction, and raises."""
+    handler = signal.getsignal(signal.SIGINT)
     try:
         yield
     finally:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, handler)
 
 
 def check_alive(context: SparkContext) -> None:
     """
-    Look whether the driver's JVM is still there; without it nothing that is tried again can succeed.
+    Check that the driver's JVM is still running; without it no retry can succeed.
 
     Raises:
         Refused: it has ended.
@@ -212,17 +214,17 @@ def check_alive(context: SparkContext) -> None:
     if process is not None and process.poll() is not None:
         raise Refused(
             f"Spark's JVM has ended by itself (exit code {process.returncode}; -9 is a kill, often out of memory); "
-            "run again: the run goes on where Kafka says it stands"
+            "run again: the run continues from the committed offsets"
         )
 
 
 @contextlib.contextmanager
 def jvm_call(context: SparkContext) -> Iterator[None]:
     """
-    Around a call of the driver's JVM, which may go away under it.
+    Around a call to the driver's JVM, which may end during the call.
 
     Raises:
-        Refused: it has ended, or does not answer.
+        Refused: the JVM has ended, or does not answer.
     """
     try:
         yield
@@ -230,24 +232,24 @@ def jvm_call(context: SparkContext) -> Iterator[None]:
         process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - pyspark keeps the JVM's process there
         if process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_GONE_S)  # its sockets close a moment before it has ended
+                process.wait(_JVM_EXIT_S)  # its sockets close a moment before it ends
         check_alive(context)
         raise Refused(f"Spark's JVM does not answer: {error}; try --verbose") from error
 
 
 def tag_jobs(context: SparkContext) -> None:
-    """Mark the jobs that this thread starts as ours, for `cancel_all`."""
+    """Tag the jobs that this thread starts, for `cancel_all`."""
     context.addJobTag(_TAG)
 
 
 def cancel_all(context: SparkContext) -> None:
-    """Cancel all of our jobs; a JVM that is gone has none."""
+    """Cancel all tagged jobs; does nothing if the JVM has ended."""
     with contextlib.suppress(Py4JError, OSError):
         context.cancelJobsWithTag(_TAG)
 
 
 def end(context: SparkContext, wait_s: float = 10.0) -> None:
-    """Stop Spark and wait for its JVM to go; kill it when it does not."""
+    """Stop Spark and wait for its JVM to end; kill it if it does not."""
     process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - pyspark keeps the JVM's process there
     _release_accumulators(context)
     with contextlib.suppress(Py4JError, OSError):  # a JVM that was killed can't answer
@@ -263,12 +265,12 @@ def end(context: SparkContext, wait_s: float = 10.0) -> None:
 
 
 def _release_accumulators(context: SparkContext) -> None:
-    """Nobody here has accumulators; pyspark's server of them looks once a second whether it should end."""
+    """Stop pyspark's accumulator server in the background: we use none, and it would take up to a second."""
     server = getattr(context, "_accumulatorServer", None)
     if server is None:
         return
     context._accumulatorServer = None  # noqa: SLF001 - as `context.stop` leaves it
-    server.handle_error = lambda *_: None  # the JVM's end of their line may go first
+    server.handle_error = lambda *_: None  # the JVM may close their connection first
     threading.Thread(target=server.shutdown, name="accumulators", daemon=True).start()
 
 
@@ -285,20 +287,20 @@ def package_archive(packages: Iterable[str]) -> str:
 
 def _check_jars(settings: SparkSettings) -> None:
     """
-    Without the connector the first read would fail, after all the work of a start.
+    Check for the connector before Spark starts; without it the first read would fail.
 
     Raises:
-        Refused: it is not here, and nobody said that Spark has it.
+        Refused: its jars are not here, and no setting says that Spark has them.
     """
     from_elsewhere = any(name.startswith(("spark.jars", "spark.driver.extraClassPath")) for name in settings.conf)
     if from_elsewhere or settings.jvm_dir is None or _SUBMITTED in os.environ:
         return
     if not dependencies.jars(Part.SPARK, Path(settings.jvm_dir)):
-        raise dependencies.absent(Part.SPARK, Path(settings.jvm_dir))
+        raise dependencies.missing_jars(Part.SPARK, Path(settings.jvm_dir))
 
 
 def _check_master(master: str) -> None:
-    """A Spark master that does not listen would keep the JVM trying for minutes."""
+    """Refuse a Spark master that does not listen; the JVM would retry for minutes."""
     if not master.startswith("spark://"):
         return
     host, _, port = master.removeprefix("spark://").split(",")[0].rpartition(":")

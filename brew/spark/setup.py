@@ -1,4 +1,4 @@
-"""`pipeline setup`: what Spark needs and pip does not bring."""
+"""`brew setup`: fetch the jars that Spark needs and pip does not install."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyspark
 from brew.jvm.dependencies import Part, java, setup_command
 from brew.spark.gateway import OPTIONS
 
-_ASK_S = 60.0
+_LAUNCHER_S = 60.0
 _SCALA = "2.13"
 _JAVA_OPTIONS = ("--", "-XX", "-D")
 
@@ -27,24 +27,24 @@ Examples:
 """
 
 
-def ask_launcher(place: Path) -> None:
+def save_java_options(folder: Path) -> None:
     """
-    Keep what Spark's own launcher adds to Java's command line; a start then needs no launcher, which is a JVM, too.
+    Save the options that Spark's launcher adds to Java's command line, so that a start needs no launcher JVM.
 
-    Where it does not answer, nothing is kept and the launcher is used.
+    If the launcher fails, nothing is saved, and each start uses the launcher.
     """
     root = Path(pyspark.__file__).parent
-    kept = place / OPTIONS
+    options_file = folder / OPTIONS
     command = [java(), "-cp", f"{root}/jars/*", "org.apache.spark.launcher.Main"]
     command += ["org.apache.spark.deploy.SparkSubmit", "pyspark-shell"]
     environment = {**os.environ, "SPARK_HOME": str(root), "SPARK_SCALA_VERSION": _SCALA}
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, timeout=_ASK_S, check=True)
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=_LAUNCHER_S, check=True)
     except (OSError, subprocess.SubprocessError):
-        kept.unlink(missing_ok=True)
+        options_file.unlink(missing_ok=True)
         return
-    words = [word for word in done.stdout.decode().split("\0") if word.startswith(_JAVA_OPTIONS)]
-    kept.write_text("".join(f"{word}\n" for word in words))
+    options = [option for option in done.stdout.decode().split("\0") if option.startswith(_JAVA_OPTIONS)]
+    options_file.write_text("".join(f"{option}\n" for option in options))
 
 
-setup = setup_command(Part.SPARK, _TEXT, ask_launcher)
+setup = setup_command(Part.SPARK, _TEXT, save_java_options)

@@ -77,7 +77,7 @@ class Watcher:
     """Reads the log and writes nothing; its idea of the brokers' clock is this machine's until the log moves."""
 
     def __init__(self, connection: Connection, claims_topic: str) -> None:
-        self._log = ClaimsLog(connection, claims_topic, make=False)
+        self._log = ClaimsLog(connection, claims_topic, create=False)
         self.world: ClaimsView = read_to_end(self._log, Deadline(READ_S))
         self._clock = BrokerClock()
         for partition, table in enumerate(self.world.tables):
@@ -136,7 +136,7 @@ def administrator(
     connection: Connection, claims_topic: str, group: str, topic: str, partitions: tuple[int, ...] = ()
 ) -> Iterator[Member]:
     """A member for whom no share is kept."""
-    log = ClaimsLog(connection, claims_topic, make=False)
+    log = ClaimsLog(connection, claims_topic, create=False)
     try:
         member = Member(log, Membership(fresh_client_id(), group, topic, partitions, works=False))
         member.join(Deadline(READ_S))

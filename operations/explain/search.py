@@ -13,9 +13,10 @@ from brew.deadline import Deadline
 from brew.errors import BrewError, Refused
 from brew.kafka import topics
 from brew.kafka.clients import admin
+from brew.kafka.cluster_admin import coordinator_partition
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import committed_by, log_offsets, offsets_at
-from brew.kafka.raw_log import offset_batches, offsets_partition
+from brew.kafka.raw_log import offset_batches
 from brew.kafka.transactions_admin import TransactionsAdmin
 from brew.names import READ_UNCOMMITTED, SINK_BATCH, SINK_NAME
 from brew.offsets import LogOffsets, SourcePosition
@@ -221,7 +222,9 @@ class OrderSearch:
         """The ranges of the group's transactions, as far as the offset log still tells them."""
         group, deadline = self.places.group, Deadline(_ASK_S)
         try:
-            partition = offsets_partition(group, topics.describe_one(self._admin, OFFSETS_TOPIC, deadline).partitions)
+            partition = coordinator_partition(
+                group, topics.describe_one(self._admin, OFFSETS_TOPIC, deadline).partitions
+            )
             log = log_offsets(self._admin, OFFSETS_TOPIC, [partition], deadline)[partition]
             start = max(log.first, log.end - _MOST_OFFSET_LOG)
             batches = offset_batches(self._transactions.raw, group, self.places.input, partition, start, log.end)

@@ -18,9 +18,10 @@ from brew.errors import BrewError, Refused, UsageError
 from brew.journal import entries
 from brew.kafka import topics
 from brew.kafka.clients import AdminClient, admin
+from brew.kafka.cluster_admin import coordinator_partition
 from brew.kafka.kafka_python import RawLogs, raw_logs
 from brew.kafka.offsets import committed_by, log_offsets
-from brew.kafka.raw_log import offset_batches, offsets_partition, source_positions
+from brew.kafka.raw_log import offset_batches, source_positions
 from brew.names import READ_UNCOMMITTED, ExitCode, checked_topic
 from brew.offsets import LogOffsets
 from operations.options import (
@@ -144,7 +145,7 @@ class XrayCollector:
             known = topics.describe(self._admin, [OFFSETS_TOPIC], deadline).get(OFFSETS_TOPIC)
             if known is None:
                 return {}
-            partition = offsets_partition(group, known.partitions)
+            partition = coordinator_partition(group, known.partitions)
             log = log_offsets(self._admin, OFFSETS_TOPIC, [partition], deadline)[partition]
             start = max(log.first, log.end - _MOST_OFFSET_LOG)
             return effective_commits(offset_batches(raw, group, self._wanted.input, partition, start, log.end))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -60,7 +61,10 @@ def installed_wheel(bare_python: Path, tmp_path_factory: pytest.TempPathFactory)
     venv = place / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "--quiet"]
-    subprocess.run([*pip, "--no-deps", "--no-index", "--disable-pip-version-check", built.stdout.strip()], check=True)
+    # From a checkout on PYTHONPATH pip would take what an editable install left there for the wheel.
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [*pip, "--no-deps", "--no-index", "--disable-pip-version-check", built.stdout.strip()]
+    subprocess.run(words, env=plain, cwd=place, check=True)
     borrowed = next(bare_python.parents[1].glob("lib/python3*/site-packages/borrowed.pth"))
     next(venv.glob("lib/python3*/site-packages")).joinpath("borrowed.pth").write_text(borrowed.read_text())
     return venv / "bin/brew-pipeline"

@@ -37,7 +37,12 @@ def options(yarn: YarnCluster, bare_python: Path, monkeypatch: pytest.MonkeyPatc
         "spark.yarn.am.extraJavaOptions": _QUICK,
         "spark.driver.memory": "700m",
     }
-    return ["--master", "yarn", *(word for name, value in conf.items() for word in ("--conf", f"{name}={value}"))]
+    return [
+        "--master",
+        "yarn",
+        "--verbose",
+        *(word for name, value in conf.items() for word in ("--conf", f"{name}={value}")),
+    ]
 
 
 def test_the_crash_story_in_client_mode(stage: Stage, options: Sequence[str]) -> None:

@@ -45,11 +45,11 @@ class Cluster:
         self.down: KafkaFailure | None = None
         self.looks, self.closed = list[float](), False
         self.blocked: object = ()
-        self.ours: Container[int] = ALL_PARTITIONS
+        self.owned: Container[int] = ALL_PARTITIONS
 
     def renew_clients(self) -> None: ...
 
-    def look(self, _mine: Callable[..., Any]) -> tuple[list[PartitionFacts], bool]:
+    def read(self, _mine: Callable[..., Any]) -> tuple[list[PartitionFacts], bool]:
         self.looks.append(time.monotonic())
         if self.down is not None:
             raise self.down
@@ -119,7 +119,7 @@ class Mine:
         self.partitions = set(partitions)
         self.idle: dict[int, bool] = {}
 
-    def turn(self, idle: Callable[[int], bool]) -> Container[int]:
+    def refresh(self, idle: Callable[[int], bool]) -> Container[int]:
         self.idle = {p: idle(p) for p in range(4)}
         return frozenset(self.partitions)
 

@@ -58,14 +58,14 @@ _LEAVE_S = 20.0
 class Here(ProgressView):
     """What a drain inside this process did; the view that it reports to."""
 
-    board: RunProgress = field(default_factory=RunProgress)
+    progress: RunProgress = field(default_factory=RunProgress)
     outcomes: list[Outcome] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def cycle(self, lane: int, outcomes: list[Outcome], seconds: float) -> None:  # noqa: ARG002 - the view's shape
         self.outcomes.extend(outcomes)
 
-    def tell(self, note: str) -> None:
+    def note(self, note: str) -> None:
         self.notes.append(note)
 
     def statuses(self) -> set[Status]:
@@ -177,13 +177,13 @@ class Stage:
         here = here or Here()
         reader = ["--reader", self.reader] if self.reader else []
         ground = running.check(self.settings("--master", "none", "--lanes", "1", *reader, *options))
-        shared = running.create_context(ground, stop or threading.Event(), here.board, here)
-        carrier, workers = running.create_workers(ground, shared)
+        shared = running.create_context(ground, stop or threading.Event(), here.progress, here)
+        runner, workers = running.create_workers(ground, shared)
         try:
             for worker in workers:
                 worker.run()
         finally:
-            carrier.close()
+            runner.close()
         return here
 
     def _run_here(self, stop: threading.Event, options: Sequence[str], here: Here) -> Here:
@@ -191,7 +191,7 @@ class Stage:
             return self.drain_alone(*options, here=here, stop=stop)
         ground = running.check(self.settings("--reader", CONNECTOR, *options))
         engine = SparkEngine(spark_here(), ground.settings.spark)
-        shared = running.create_context(ground, stop, here.board, here)
+        shared = running.create_context(ground, stop, here.progress, here)
         made = for_executors(transformation(ground.settings), pickled)
         lanes = [MicroBatchLane(shared, engine, index, made) for index in range(ground.settings.lanes)]
         running.run_loops(shared, engine, lanes)

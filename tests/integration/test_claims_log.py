@@ -85,7 +85,7 @@ def test_a_topic_whose_time_comes_from_its_writers_is_refused(broker: Broker, na
 def test_a_log_that_is_not_there_is_not_made_by_who_only_looks(broker: Broker, names: Names) -> None:
     """A typing error must not leave a topic."""
     with pytest.raises(Refused, match="does not exist"):
-        ClaimsLog(Connection(broker.bootstrap), names.topic("claims"), make=False)
+        ClaimsLog(Connection(broker.bootstrap), names.topic("claims"), create=False)
 
 
 def test_eight_claimants_race_and_every_partition_has_one_owner_each_time(broker: Broker, names: Names) -> None:

@@ -21,7 +21,7 @@ from brew.journal import Phase, Step, entries
 from brew.kafka import cluster_admin
 from brew.kafka.clients import consumer, producer
 from brew.names import CrashPoint
-from brew.readers.direct.concurrency import AT_ONCE, LONGEST_S, READING
+from brew.readers.direct.concurrency import MAX_READING, MAX_TRANSACTIONS, MAX_TURN_S
 from brew.readers.direct.messages import MessageConnection
 from brew.readers.direct.worker import IDLE_FOLLOWING_MS
 from proof.wire.proxy import WireProxy
@@ -63,10 +63,10 @@ def test_few_transactions_of_a_process_are_under_way_at_once(stage: Stage, tmp_p
     for entry in sorted(entries(tmp_path), key=lambda entry: entry.at):
         if (entry.step, entry.phase) == (Step.FENCE, Phase.INTENT):
             under_way[entry.fields["partition"]] = entry.at
-            most = max(most, sum(entry.at - began < LONGEST_S / 2 for began in under_way.values()))
+            most = max(most, sum(entry.at - began < MAX_TURN_S / 2 for began in under_way.values()))
         elif entry.step is Step.OUTCOME:
             under_way.pop(entry.fields["partition"], None)
-    assert 1 <= most <= AT_ONCE
+    assert 1 <= most <= MAX_TRANSACTIONS
     stage.proven(inputs=12_000, outputs=12_000)
 
 
@@ -178,7 +178,7 @@ def test_a_position_that_somebody_moves_back_is_where_it_goes_on(stage: Stage) -
     assert len(stage.records(stage.names.output)) == 21 + 15
 
 
-@pytest.mark.parametrize("blocked", [1, READING + 1])
+@pytest.mark.parametrize("blocked", [1, MAX_READING + 1])
 def test_blocked_partitions_stop_no_other_and_are_finished_when_their_transaction_ends(
     stage: Stage, blocked: int
 ) -> None:

@@ -53,9 +53,9 @@ def test_a_group_that_others_have_crowded_out_is_not_asked_about_any_more(
     """Its clients, with their threads, end at once; it may be asked about anew."""
     monkeypatch.setattr(locating, "_locators", deque())
     connection, ended = Connection(broker.bootstrap), list[str]()
-    first, *others = (locator(connection, f"{names.group}.{n}") for n in range(locating._MOST))
+    first, *others = (locator(connection, f"{names.group}.{n}") for n in range(locating._MAX_LOCATORS))
     first.client()
-    monkeypatch.setattr(first.standing, "forget", lambda: ended.append(first.group))
+    monkeypatch.setattr(first.confirmation, "forget", lambda: ended.append(first.group))
     one_more = locator(connection, names.group)
     assert (list(locating._locators), ended, first._client) == ([*others, one_more], [first.group], None)
     assert locator(connection, first.group) is not first
@@ -81,6 +81,6 @@ def test_the_deadline_is_the_callers_and_the_next_one_gets_its_answer(
     trap = proxy.add(Rule(Api.OFFSET_FETCH, side=Side.REPLY))
     with pytest.raises(DeadlineExceeded, match="locate"):
         asking.committed(names.input, 0, Deadline(0.3))
-    monkeypatch.setattr(locating, "_KEPT_S", 20.0)  # one that was kept would take all the time there is
+    monkeypatch.setattr(locating, "_CACHED_CLIENT_S", 20.0)  # one that was kept would take all the time there is
     assert asking.committed(names.input, 0, Deadline(20)) is None
     trap.drop()

@@ -50,7 +50,7 @@ def test_a_dead_run_elsewhere_does_not_hold_back_a_partition_that_has_no_positio
 ) -> None:
     """The output has to be looked through; the dead one's next attempt would fence it."""
     die_in_partition_0_before_partition_1_has_a_position(stage)
-    monkeypatch.setattr(partitions, "_SETTLE_S", 1e-9)  # who had to look again would be refused
+    monkeypatch.setattr(partitions, "_OUTPUT_WAIT_S", 1e-9)  # who had to look again would be refused
     stage.drain_alone()
     assert stage.committed() == {0: 2, 1: 1}
     assert len(stage.records(stage.names.output)) == 3
@@ -61,13 +61,13 @@ def test_a_rival_that_died_is_waited_for_look_by_look_until_its_partition_is_our
     die_in_partition_0_before_partition_1_has_a_position(stage)
     ground = running.check(stage.settings("--master", "none"))
     one = PartitionSurvey(running.create_context(ground, threading.Event(), RunProgress(), Here()))
-    one.ours = {1}
+    one.owned = {1}
     for _ in range(2):
-        facts, all_of_them = one.look(lambda _source: range(2))
+        facts, all_of_them = one.read(lambda _source: range(2))
         assert (1 in {fact.partition for fact in facts}, all_of_them) == (False, False)
     assert len(stage.open_transactions()) == 1
-    one.ours = {0, 1}
-    facts, all_of_them = one.look(lambda _source: range(2))
+    one.owned = {0, 1}
+    facts, all_of_them = one.read(lambda _source: range(2))
     one.close()
     assert ({fact.partition for fact in facts}, all_of_them) == ({0, 1}, True)
     stage.nothing_open()
@@ -81,13 +81,13 @@ def test_a_rival_that_works_on_and_on_is_waited_for_no_longer_than_its_transacti
             running.check(stage.settings("--master", "none")), threading.Event(), RunProgress(), Here()
         )
     )
-    one.ours = {1}
-    assert one.look(lambda _source: range(2))[1] is False
+    one.owned = {1}
+    assert one.read(lambda _source: range(2))[1] is False
     rival.commit_transaction(20)
     rival.begin_transaction()
     rival.produce(stage.names.output, b"of the next one", partition=0)
     assert rival.flush(20) == 0
-    facts, all_of_them = one.look(lambda _source: range(2))
+    facts, all_of_them = one.read(lambda _source: range(2))
     one.close()
     assert ({fact.partition for fact in facts}, all_of_them) == ({0, 1}, True)
     rival.abort_transaction(20)
@@ -101,11 +101,11 @@ def test_a_look_does_not_fence_what_this_run_is_at_work_on(stage: Stage) -> None
         running.check(stage.settings("--master", "none")), threading.Event(), RunProgress(), Here()
     )
     one = PartitionSurvey(shared)
-    one.look(lambda _source: range(1))
+    one.read(lambda _source: range(1))
     shared.running[0] = OffsetRange(stage.names.input, 0, 0, 1)
     stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id": "c-1"}'))
     first = begun(stage)
-    facts, all_of_them = one.look(lambda _source: range(1))
+    facts, all_of_them = one.read(lambda _source: range(1))
     one.close()
     assert ([fact.committed for fact in facts], all_of_them) == ([None], True)
     first.commit_transaction(20)
@@ -115,10 +115,10 @@ def test_a_look_does_not_fence_what_this_run_is_at_work_on(stage: Stage) -> None
 def test_what_hides_the_output_for_too_long_is_refused_by_name(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody gives us the partition of whoever hangs there; to begin would be a guess."""
     die_in_partition_0_before_partition_1_has_a_position(stage)
-    monkeypatch.setattr(partitions, "_SETTLE_S", 1e-9)
+    monkeypatch.setattr(partitions, "_OUTPUT_WAIT_S", 1e-9)
     ground = running.check(stage.settings("--master", "none"))
     one = PartitionSurvey(running.create_context(ground, threading.Event(), RunProgress(), Here()))
-    one.ours = {1}
-    with pytest.raises(Refused, match="an open transaction of somebody else hides what came out"):
-        one.look(lambda _source: range(2))
+    one.owned = {1}
+    with pytest.raises(Refused, match="an open transaction of another producer hides output"):
+        one.read(lambda _source: range(2))
     one.close()

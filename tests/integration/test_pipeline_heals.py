@@ -109,7 +109,7 @@ def test_a_foreign_holder_of_the_transactional_ids_cannot_break_the_promise(eith
 
     def met() -> bool:
         """Whether the thief came between a fence and its commit often enough; a theft between cycles shows nothing."""
-        return here.board.totals.fenced >= PARTITIONS
+        return here.progress.totals.fenced >= PARTITIONS
 
     thief, deadline = threading.Thread(target=steal), Deadline(120)
     thief.start()

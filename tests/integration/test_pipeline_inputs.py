@@ -39,7 +39,7 @@ def test_a_transactional_input_is_read_without_what_was_aborted_up_to_its_very_e
     stage.seed(60, "--transactional", "--markers-only-partition", "1")
     assert len(stage.records(stage.names.input)) == 60
     here = stage.drain("--max-records-per-transaction", "25")
-    assert here.board.totals.enriched == 60
+    assert here.progress.totals.enriched == 60
     markers_only = [one for one in here.outcomes if one.partition == 1]
     assert {one.status for one in markers_only} == {Status.COMMITTED}
     assert sum(one.enriched for one in markers_only) == 0

@@ -48,19 +48,19 @@ class Moments(RunProgress):
             self.on_seen()
 
 
-def follow(stage: Stage, reader: str, board: RunProgress) -> None:
+def follow(stage: Stage, reader: str, progress: RunProgress) -> None:
     """`run --master none --follow` in this thread, with `run`'s own parts."""
     ground = running.check(stage.settings("--master", "none", "--reader", reader, "--follow", "--lanes", "1"))
     stop = threading.Event()
-    shared = running.create_context(ground, stop, board, Here())
-    carrier, workers = running.create_workers(ground, shared)
+    shared = running.create_context(ground, stop, progress, Here())
+    runner, workers = running.create_workers(ground, shared)
     end = threading.Timer(30, stop.set)
     end.start()
     try:
-        running.run_loops(shared, carrier, workers)
+        running.run_loops(shared, runner, workers)
     finally:
         end.cancel()
-        carrier.close()
+        runner.close()
 
 
 @pytest.mark.parametrize("moment", ["committed", "seen"])
@@ -77,9 +77,9 @@ def test_offsets_that_vanish_behind_a_first_commit_are_refused(stage: Stage, rea
         until(lambda: stage.committed() == {0: None}, "the group's end")
         stage.produce(stage.names.input, ORDER)
 
-    board = Moments(**{"on_commit" if moment == "committed" else "on_seen": vanish})
+    progress = Moments(**{"on_commit" if moment == "committed" else "on_seen": vanish})
     with pytest.raises(Refused, match="offsets-vanished"):
-        follow(stage, reader, board)
-    assert board.acted == [moment]
+        follow(stage, reader, progress)
+    assert progress.acted == [moment]
     assert stage.outputs() == ORDERS
     stage.nothing_open()

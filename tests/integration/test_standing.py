@@ -18,7 +18,7 @@ from harness.transactions import STEP_S, begun, topics_made
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Abortable
-from brew.kafka import cluster_admin, committed_offset, offset_fetch
+from brew.kafka import cluster_admin, committed_offset, group_requests
 from brew.kafka.committed_offset import PositionConfirmation, locator
 from brew.kafka.kafka_python import KafkaAdminClient, open_admin
 from brew.kafka.transaction import KafkaTransaction
@@ -54,7 +54,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[KafkaAdminClient]:
         clients.append(open_admin(connection, deadline, request_s))
         return clients[-1]
 
-    monkeypatch.setattr(offset_fetch, "open_admin", keeping)
+    monkeypatch.setattr(group_requests, "open_admin", keeping)
     return clients
 
 
@@ -98,11 +98,11 @@ def test_looks_of_many_threads_at_once_are_all_answered_by_one_client(
     """A process has a transaction for each of its partitions; kafka-python refuses a sixth request by itself."""
     connection = Connection(broker.bootstrap)
     begin(connection)  # the coordinator is there; it sends no offset
-    one = offset_fetch.OffsetFetchClient(connection, names.group, Deadline(STEP_S), STEP_S)
+    one = group_requests.OffsetFetchClient(connection, names.group, Deadline(STEP_S), STEP_S)
     try:
         with ThreadPoolExecutor(32) as threads:
-            told = threads.map(lambda _: one.look("look", (names.input, 0), Deadline(STEP_S)), range(320))
-            assert Counter(told) == {offset_fetch.CoordinatorAnswer(None, aware=False): 320}
+            told = threads.map(lambda _: one.fetch("look", (names.input, 0), Deadline(STEP_S)), range(320))
+            assert Counter(told) == {group_requests.CoordinatorAnswer(None, aware=False): 320}
     finally:
         one.end()
 
@@ -113,9 +113,9 @@ def test_who_knows_nothing_of_the_offset_sent_is_not_believed(
     """However right the position is: one that is cut off says so, too. Each further client may find another one."""
     connection = Connection(broker.bootstrap)
     begin(connection)  # its topics are there; it sends no offset
-    with pytest.raises(Abortable, match="can't be confirmed: who answered for it knows nothing of the offset"):
+    with pytest.raises(Abortable, match="can't be confirmed: the coordinator does not know the offset"):
         PositionConfirmation(connection, names.group).confirm(names.input, 0, None, Deadline(STEP_S))
-    assert len(made) == committed_offset.STRANGERS > 1
+    assert len(made) == committed_offset.MAX_UNAWARE_ANSWERS > 1
     assert all(one._closed for one in made)
 
 
@@ -166,7 +166,7 @@ def test_answers_that_never_come_end_the_transaction_within_the_deadline(
     with WireProxy(broker.bootstrap) as proxy:
         kafka = begin(proxy.connection)
         proxy.add(Rule(Api.OFFSET_FETCH, Action.DROP, Side.REPLY, times=0))
-        with pytest.raises(Abortable, match=r"send-offsets: where group .* can't be confirmed: send-offsets: "):
+        with pytest.raises(Abortable, match=r"position of group .* can't be confirmed: send-offsets: "):
             kafka.send_offsets(5, "", Deadline(STEP_S))
         kafka.abort(Deadline(STEP_S))
         kafka.close()

@@ -68,23 +68,23 @@ def test_drop_fan_out_route_and_reject_come_out_exactly_once_and_are_proven(stag
     stage.create(3)
     clicks(stage, *KINDS * 20)
     here = stage.drain(*options(stage), "--max-records-per-transaction", "15")
-    totals = here.board.totals
+    totals = here.progress.totals
     assert (totals.enriched, totals.rejected, totals.dropped, totals.written) == (80, 20, 20, 120)
-    assert here.board.reasons == {"no-url": 20}
+    assert here.progress.reasons == {"no-url": 20}
     proven(stage, inputs=120, transformed=80, dropped=20, dead_letters=20, outputs=120)
     assert len(stage.records(also(stage))) == 20
     sources = Counter(str(SourcePosition.of(one.headers())) for one in stage.records(stage.names.output))
     assert (len(sources), set(sources.values())) == (100, {1})
 
     clicks(stage, *KINDS)
-    assert stage.drain(*options(stage)).board.totals.records == 6
+    assert stage.drain(*options(stage)).progress.totals.records == 6
     proven(stage, inputs=126)
 
 
 def test_a_function_of_batches_does_the_same(stage: Stage) -> None:
     stage.create(3)
     clicks(stage, *(PLAIN, DROP, FAN_OUT, NO_URL) * 25)
-    totals = stage.drain(*options(stage, IN_BATCHES)).board.totals
+    totals = stage.drain(*options(stage, IN_BATCHES)).progress.totals
     assert (totals.enriched, totals.rejected, totals.dropped, totals.written) == (50, 25, 25, 100)
     proven(stage, IN_BATCHES, inputs=100, transformed=50, dropped=25, dead_letters=25, outputs=100)
 
@@ -104,7 +104,7 @@ def test_an_exception_ends_the_run_by_its_record_and_nothing_of_the_range_is_vis
     assert stage.records(stage.names.output) == []
     stage.nothing_open()
 
-    totals = stage.drain(*options(stage, function), "--on-error", "dead-letter").board.totals
+    totals = stage.drain(*options(stage, function), "--on-error", "dead-letter").progress.totals
     assert (totals.enriched, totals.rejected) == (3, 1)
     (dead,) = stage.records(stage.names.dead_letter)
     told = dict(dead.headers() or ())
@@ -220,8 +220,8 @@ def test_a_file_of_the_current_folder_runs_on_executors_that_have_no_such_file(
     clicks(stage, *KINDS * 5, partitions=2)
     shutil.copy(EXAMPLE, tmp_path / "my_clicks.py")
     line = [sys.executable, "-m", "pipeline", "run", *stage.options(), "--transform", "my_clicks:add_domain"]
-    line += ["--also-output", also(stage), "--master", "local-cluster[2,1,1024]"]
-    ran = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
+    line += ["--also-output", also(stage), "--master", "local-cluster[2,1,1024]", "--patience", "300"]
+    ran = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "20 enriched into 30, 5 rejected, 5 dropped" in ran.stdout
     proven(stage, inputs=30, transformed=20)

@@ -178,7 +178,7 @@ def test_spark_needs_the_set_up_and_drains_behind_it(installed: Installed, broke
     assert str(installed.place / "elsewhere/.cache/brew") in refused.stderr
     made = installed.run("brew-pipeline", "setup", "--from", str(dependencies.home()))
     assert made.returncode == 0, made.stderr
-    assert f"{len(dependencies.wanted(dependencies.Part.SPARK))} jars" in made.stdout
+    assert f"{len(dependencies.checksums(dependencies.Part.SPARK))} jars" in made.stdout
     line = shlex.split(installed.run("brew-pipeline", "submit", "--dry-run", *run[1:-1], "yarn").stdout)
     assert all(jar.startswith(str(installed.place)) for jar in line[line.index("--jars") + 1].split(","))
     with zipfile.ZipFile(line[line.index("--py-files") + 1]) as shipped:

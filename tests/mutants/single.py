@@ -61,7 +61,7 @@ def side_by_side(scene: Scene) -> None:
 
 def _undisturbed(scene: Scene, *options: str) -> None:
     """Without a rival nobody is fenced."""
-    fenced = scene.drain(*options).board.totals.fenced
+    fenced = scene.drain(*options).progress.totals.fenced
     if fenced:
         scene.signs.append(f"fenced: {fenced} attempts, and there is no rival")
 

@@ -34,10 +34,10 @@ def state():
     return conf, signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
 
 before = state()
-board = RunProgress()
+progress = RunProgress()
 settings = settings_of(run_command.make_context("run", list(words)).params)
 try:
-    print("run", int(run(settings, threading.Event(), board, ProgressView())), board.totals.enriched)
+    print("run", int(run(settings, threading.Event(), progress, ProgressView())), progress.totals.enriched)
 except Refused as refused:
     print("refused", refused)
 print("command", exit_code_of(run_command, "run", [*words, "--progress", "none"]))

@@ -62,7 +62,7 @@ def test_members_go_on_after_their_broker_was_killed_and_no_token_has_two_holder
         for one in watchers:
             one.join(5)
 
-    log = ClaimsLog(connection, topic, make=False)
+    log = ClaimsLog(connection, topic, create=False)
     try:
         entries = log.history(log.bounds(Deadline(20)), Deadline(20))
     finally:

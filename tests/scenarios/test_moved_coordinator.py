@@ -19,8 +19,8 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka import cluster_admin
 from brew.kafka.clients import admin
+from brew.kafka.cluster_admin import reassign
 from brew.kafka.committed_offset import locator
-from brew.kafka.reassignment import reassign
 from brew.offsets import Committed
 from sandbox.kafka import Cluster
 
@@ -61,7 +61,7 @@ def _coordinator_moves(connection: Connection, group: str) -> None:
     """To the other broker; the old one lives on, and says that it is none when it is asked."""
     client = admin(connection)
     led = cluster_admin.leaders(client, cluster_admin.OFFSETS, Deadline(STEP_S))
-    home = cluster_admin.home_of(group, len(led))
+    home = cluster_admin.coordinator_partition(group, len(led))
     other, *rest = sorted(cluster_admin.brokers(client, Deadline(STEP_S)), key=lambda one: one == led[home])
     reassign(connection, cluster_admin.OFFSETS, {home: [other, *rest]}, Deadline(STEP_S))
     until(

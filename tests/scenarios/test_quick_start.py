@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import subprocess
 import sys
 import time
@@ -62,8 +61,8 @@ def test_the_pages_commands_work_one_after_another_in_three_minutes(folder: Path
     Everything that the page shows is printed, in that order.
 
     What a download takes is not in the time: packages and jars are those that this machine has already. The port is a
-    free one, as the page says for machines on which 9092 is taken. The time is that of the processor: other tests run
-    beside this one, and on a core of its own all of it would take no longer.
+    free one, as the page says for machines on which 9092 is taken. Where more programs want to run than there are cores
+    (the load average), each gets its share of them only, and the time that is allowed grows by as much.
     """
     (port,) = free(1)
     packages = borrowed(tmp_path / "borrowed")
@@ -86,7 +85,7 @@ def test_the_pages_commands_work_one_after_another_in_three_minutes(folder: Path
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         **{name: os.environ[name] for name in ("JAVA_HOME", "TMPDIR") if name in os.environ},
     }
-    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.monotonic()
     try:
         done = subprocess.run(
             ["bash", "-c", script],
@@ -97,17 +96,16 @@ def test_the_pages_commands_work_one_after_another_in_three_minutes(folder: Path
             timeout=600,
             check=False,
         )
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
     finally:
         down = [str(folder / "venv/bin/brew"), "sandbox", "down", "--wipe"]
         if Path(down[0]).exists():
             subprocess.run(down, cwd=folder, env=environment, capture_output=True, check=False, timeout=60)
     took = time.monotonic() - began
-    busy = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     shown = [line.replace("9092", str(port)) for line in SAID]
     assert [line for line in shown if line not in said] == [], said
     assert str(ROOT) not in said
-    print(f"quick start: {took:.0f} s, {busy:.0f} s of them on a processor")
-    assert busy < PROMISED_S, f"{busy:.0f} s of processor time, {took:.0f} s in all\n{said}"
+    print(f"quick start: {took:.0f} s, {crowd:.1f} programs for each core")
+    assert took < PROMISED_S * crowd, f"{took:.0f} s, {crowd:.1f} programs for each core\n{said}"

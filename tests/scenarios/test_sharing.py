@@ -24,7 +24,7 @@ TINY = ("--max-records-per-transaction", "5")
 # The pipeline without its look at the claims: it claims, and works on everything.
 BLIND = """
 from brew.driver import ownership
-ownership.ClaimedOwnership.turn = lambda self, idle: ownership.ALL_PARTITIONS
+ownership.ClaimedOwnership.refresh = lambda self, idle: ownership.ALL_PARTITIONS
 from pipeline.__main__ import main
 main()
 """

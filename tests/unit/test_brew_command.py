@@ -171,10 +171,10 @@ def test_an_error_is_one_line_that_names_brew(capsys: pytest.CaptureFixture[str]
 def test_a_check_asks_for_the_rights_of_one_who_only_looks() -> None:
     """Advice about missing rights goes by whose command it is, not by the program that the user typed."""
 
-    def looks_only(name: str) -> bool:
+    def read_only(name: str) -> bool:
         return _is_read_only(click.Context(_of(cli, name), info_name=name, parent=click.Context(cli, info_name="brew")))
 
-    assert [name for name in ("verify", "end-offsets", "lag", "call", "run") if looks_only(name)] == [
+    assert [name for name in ("verify", "end-offsets", "lag", "call", "run") if read_only(name)] == [
         "verify",
         "end-offsets",
         "lag",

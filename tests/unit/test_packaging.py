@@ -165,6 +165,23 @@ def test_a_run_on_spark_without_jars_is_refused_before_a_jvm_starts(tmp_path: Pa
     session._check_jars(SparkSettings("local[2]", str(tmp_path), {"spark.jars.packages": "a:b:c"}))
 
 
+@pytest.mark.parametrize("master", ["yarn", "local[2]"])
+def test_the_executors_python_is_that_of_the_setting(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
+    """spark-submit reads `spark.pyspark.python`; a driver that it did not start would take `python3` of PATH."""
+
+    class StartedError(Exception):
+        """The JVM's start was reached."""
+
+    def start(*_: object) -> None:
+        raise StartedError
+
+    monkeypatch.setenv("PYSPARK_PYTHON", "another")
+    monkeypatch.setattr(session.gateway, "start", start)
+    with pytest.raises(StartedError):
+        session.start_context(SparkSettings(master, None, {"spark.pyspark.python": "/env/bin/python"}))
+    assert os.environ["PYSPARK_PYTHON"] == "/env/bin/python"
+
+
 # Programs.
 
 PROGRAMS = {

@@ -47,7 +47,7 @@ def test_patience_counts_from_the_first_failure_in_a_row(clock: _Clock) -> None:
     """An hour behind somebody's open transaction is not an hour of failing."""
     patience = GiveUpPolicy(settings(patience_s=60, blocked_patience_s=7200))
     clock.now += 3600
-    patience.held_back([0])
+    patience.blocked([0])
     patience.failed("survey", "one bad cycle")
     clock.now += 59
     patience.failed("survey", "still within patience")
@@ -60,7 +60,7 @@ def test_a_good_survey_ends_the_row_of_failures(clock: _Clock) -> None:
     patience = GiveUpPolicy(settings(patience_s=60))
     patience.failed("survey", "once")
     clock.now += 59
-    patience.good()
+    patience.succeeded()
     clock.now += 10
     patience.failed("survey", "a new row")
     clock.now += 59
@@ -71,10 +71,10 @@ def test_a_good_survey_ends_the_row_of_failures(clock: _Clock) -> None:
 def test_being_held_back_ends_as_well(clock: _Clock) -> None:
     patience = GiveUpPolicy(settings(blocked_patience_s=30))
     clock.now += 29
-    patience.held_back([3])
+    patience.blocked([3])
     clock.now += 2
     with pytest.raises(Refused, match=r"partitions \[3\] .* for 31 s"):
-        patience.held_back([3])
+        patience.blocked([3])
 
 
 def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypat
                 self._everything.running.clear()
                 threading.Event().wait(60)  # what the lane does next is nobody's business any more
 
-    monkeypatch.setattr(working, "_GRACE_S", 0.01)
-    carrier: Any = None
-    working.run_loops(whole, carrier, [_Worker(whole, index) for index in range(2)])
+    monkeypatch.setattr(working, "_FINISH_S", 0.01)
+    runner: Any = None
+    working.run_loops(whole, runner, [_Worker(whole, index) for index in range(2)])
     assert finished.is_set()

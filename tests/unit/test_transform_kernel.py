@@ -50,7 +50,7 @@ def run(broker: Broker, batch: Rows, transformation: FunctionTransformation, **m
     offered = OffsetRange("in", 2, 0, len(batch.offsets) + 1)
     kafka = more.pop("kafka", None) or FakeTransaction(broker)
     return transact_range(
-        [batch], offered, TARGETS, None, kafka, Deadline(5), transform=prepared.transform, first_time=True, **more
+        [batch], offered, TARGETS, None, kafka, Deadline(60), transform=prepared.transform, first_time=True, **more
     )
 
 
@@ -235,9 +235,9 @@ def test_the_script_of_the_page_uses_what_there_is(monkeypatch: pytest.MonkeyPat
     """Run with the loop taken out: names, parameters and fields are the code's."""
     told: list[dict[str, Any]] = []
 
-    def work(settings: Any, _stop: Any, board: Any, _view: Any) -> None:
+    def work(settings: Any, _stop: Any, progress: Any, _view: Any) -> None:
         told.append({"follow": settings.follow, "dlq": settings.dead_letter, "group": settings.group})
-        board.outcome(Outcome(0, 0, 3, Status.COMMITTED, enriched=2, rejected=1, written=2, reasons={"no-url": 1}))
+        progress.outcome(Outcome(0, 0, 3, Status.COMMITTED, enriched=2, rejected=1, written=2, reasons={"no-url": 1}))
 
     monkeypatch.setattr("brew.pipeline.work", work)
     exec(compile(_examples()[2], "script.py", "exec"), (found := {}))  # type: ignore[var-annotated]

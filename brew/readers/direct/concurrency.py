@@ -1,4 +1,4 @@
-"""Limits on what the partitions of one process do at once; none waits long for one that is slow."""
+"""Limit concurrent work of the partitions of one process; a slow partition does not block the others for long."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from contextlib import contextmanager
 
 from brew.transaction_sizing import TransactionSize, TransactionSizes
 
-AT_ONCE = 4
-"""Transactions; more take the processor from each other (measured over 4 and 64 partitions, docs/decisions/0009)."""
-PRODUCING = 1
-"""Of these, those that read, enrich and produce: Python runs one thread, and changing between them costs a tenth."""
-READING = 8
-"""Partitions that a drain reads at a time: a reader costs threads, wakes up when it is full, and waits for its turn."""
-LONGEST_S, LONGEST_READING_S = 1.0, 5.0
-"""A turn that lasts longer waits for a broker, and keeps nobody; a reader's is as long as a large transaction."""
+MAX_TRANSACTIONS = 4
+"""Concurrent transactions; more compete for the processor (measured with 4 and 64 partitions, docs/decisions/0009)."""
+MAX_PRODUCING = 1
+"""Of these, those that read, enrich and produce: Python runs one thread at a time, and switching costs a tenth."""
+MAX_READING = 8
+"""Partitions that a drain reads concurrently: each reader has threads and wakes up while its queue is full."""
+MAX_TURN_S, MAX_READING_TURN_S = 1.0, 5.0
+"""A longer turn is waiting for a broker, and blocks no other; a reader's turn is as long as a large transaction."""
 
 
 class ConcurrencyLimit:
     """
-    Lets ``at_once`` threads work at a time.
+    Lets ``limit`` threads work at a time.
 
-    64 transactions of a process at once take the processor from each other; a few keep it as busy. What has lasted for
-    ``longest_s`` no longer counts, so that a partition whose broker is slow stops no other.
+    A few transactions keep the processor as busy as 64, which only compete for it. A turn longer than ``max_turn_s``
+    no longer counts, so that a partition with a slow broker does not block the others.
     """
 
-    def __init__(self, at_once: int, longest_s: float = LONGEST_S) -> None:
-        self._at_once, self._longest_s = at_once, longest_s
+    def __init__(self, limit: int, max_turn_s: float = MAX_TURN_S) -> None:
+        self._limit, self._max_turn_s = limit, max_turn_s
         self._changed = threading.Condition()
         self._since: dict[object, float] = {}
 
     @contextmanager
-    def one(self, stop: threading.Event | None = None) -> Iterator[object]:
+    def turn(self, stop: threading.Event | None = None) -> Iterator[object]:
         """
-        Wait for a turn, ``longest_s`` at most for each thread that has one; yields what `aside` takes.
+        Wait for a turn, at most ``max_turn_s`` for each thread that has one; yield the turn for the other methods.
 
-        Whoever is stopped waits no longer (after `wake`), and has to check ``stop`` itself.
+        If ``stop`` is set the wait ends (after `wake`), and the caller has to check ``stop`` itself.
         """
         turn = object()
         self._acquire(turn, stop)
@@ -48,8 +48,8 @@ class ConcurrencyLimit:
             self._release(turn)
 
     @contextmanager
-    def aside(self, turn: object) -> Iterator[None]:
-        """Within a turn: let others have it while this thread waits."""
+    def released(self, turn: object) -> Iterator[None]:
+        """Release the turn during the block, in which this thread waits for a broker."""
         self._release(turn)
         try:
             yield
@@ -57,20 +57,20 @@ class ConcurrencyLimit:
             self._acquire(turn)
 
     def resume_turn(self, turn: object) -> None:
-        """Count the turn again, from now on for ``longest_s``; does nothing without a turn."""
+        """Count the turn again, from now on for ``max_turn_s``; does nothing without a turn."""
         with self._changed:
             if turn in self._since:
                 self._since[turn] = time.monotonic()
 
     def suspend(self, turn: object) -> None:
-        """Let the turn block nobody while there is nothing to do in it; does nothing without a turn."""
+        """Stop counting the turn while there is nothing to do in it; does nothing without a turn."""
         with self._changed:
             if turn in self._since:
                 self._since[turn] = -math.inf
                 self._changed.notify()
 
     def wake(self) -> None:
-        """Have all that wait check whether they are to stop."""
+        """Have all waiting threads check whether they should stop."""
         with self._changed:
             self._changed.notify_all()
 
@@ -86,20 +86,20 @@ class ConcurrencyLimit:
             self._changed.notify()
 
     def _wait_s(self) -> float:
-        """Seconds until the oldest turn no longer counts; 0 when there is room."""
+        """Seconds until the oldest turn no longer counts; 0 if there is room."""
         now = time.monotonic()
-        counted = [left for since in self._since.values() if (left := since + self._longest_s - now) > 0]
-        return 0.0 if len(counted) < self._at_once else min(counted)
+        counted = [left_s for since in self._since.values() if (left_s := since + self._max_turn_s - now) > 0]
+        return 0.0 if len(counted) < self._limit else min(counted)
 
 
 class SharedLimits:
     """
-    What the partitions of one process share: limits on reading a backlog, on transactions and on producing in them, and
-    the sizes of transactions that they have learned.
+    The limits that the partitions of one process share: on reading a backlog, on transactions and on producing, and the
+    adaptive sizes of transactions.
     """
 
     def __init__(self, first: TransactionSize) -> None:
         self.sizes = TransactionSizes(first)
-        self.reading = ConcurrencyLimit(READING, LONGEST_READING_S)
-        self.transactions = ConcurrencyLimit(AT_ONCE)
-        self.producing = ConcurrencyLimit(PRODUCING)
+        self.reading = ConcurrencyLimit(MAX_READING, MAX_READING_TURN_S)
+        self.transactions = ConcurrencyLimit(MAX_TRANSACTIONS)
+        self.producing = ConcurrencyLimit(MAX_PRODUCING)

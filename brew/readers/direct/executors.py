@@ -1,4 +1,4 @@
-"""Run workers of the direct reader as Spark tasks, or one in this process."""
+"""Run lease workers as Spark tasks (`SparkWorkers`), or one in this process (`LocalWorker`)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from brew.spark import session
 
 _RESTART_PAUSE_S = 1.0
 _END_S = 2.0
-_LEAVE_S = 5.0
-_FAILURES = 5
+_JOIN_S = 5.0
+_MAX_FAILURES = 5
 
 
 class SparkWorkers:
-    """A Spark job of one task for each slot: one that is lost is started again without the others."""
+    """Runs a Spark job of one task for each slot, so that a lost task is restarted without the others."""
 
     def __init__(
         self,
@@ -34,10 +34,10 @@ class SparkWorkers:
         settings: WorkerSettings,
         end_s: float = _END_S,
         *,
-        kept: bool = False,
+        borrowed: bool = False,
     ) -> None:
-        """``kept``: somebody else ends Spark."""
-        self.server, self._kept = server, kept
+        """``borrowed``: Spark is not stopped on close."""
+        self.server, self._borrowed = server, borrowed
         self._context, self._settings, self._end_s = context, settings, end_s
         self._jobs: dict[int, threading.Thread] = {}
         self._stopping = threading.Event()
@@ -48,7 +48,7 @@ class SparkWorkers:
             return max(1, int(self._context.defaultParallelism))
 
     def open(self, count: int) -> None:
-        """As `LeaseWorkers` says; a slot that gave up is tried again while another one works (see `check`)."""
+        """As `LeaseWorkers.open`; a slot that gave up is retried as long as another one works (see `check`)."""
         for slot in range(count):
             if slot not in self._jobs or not self._jobs[slot].is_alive():
                 job = threading.Thread(target=self._run_repeatedly, args=[slot], name=f"slot-{slot}", daemon=True)
@@ -56,12 +56,12 @@ class SparkWorkers:
                 job.start()
 
     def _run_repeatedly(self, slot: int) -> None:
-        """Run the slot's job again and again until restarts stop: executors and workers die."""
+        """Run the slot's job repeatedly until `stop_restarts`, since executors and workers may die."""
         run = functools.partial(_run_in_task, self._settings, slot)
         failures = 0
-        with contextlib.suppress(Py4JError, OSError):  # a JVM that is gone is noticed below
+        with contextlib.suppress(Py4JError, OSError):  # a JVM that has ended is detected below
             session.tag_jobs(self._context)
-        while not self._stopping.is_set() and failures < _FAILURES:
+        while not self._stopping.is_set() and failures < _MAX_FAILURES:
             try:
                 self._context.parallelize([slot], 1).mapPartitions(run).count()
                 failures = 0
@@ -74,7 +74,7 @@ class SparkWorkers:
         session.check_alive(self._context)
         if self._jobs and not self._stopping.is_set() and not any(job.is_alive() for job in self._jobs.values()):
             reason = next(iter(self._failures.values()), "they ended by themselves")
-            raise Refused(f"no Spark task can hold a partition: {reason}; try --verbose, or --reader connector")
+            raise Refused(f"no Spark task keeps running: {reason}; try --verbose, or --reader connector")
 
     def stop_restarts(self) -> None:
         self._stopping.set()
@@ -85,32 +85,32 @@ class SparkWorkers:
         session.cancel_all(self._context)
 
     def close(self) -> None:
-        """Let the jobs end first: py4j prints a trace where a JVM goes away under a call."""
+        """Wait for the jobs, then end Spark: py4j prints a stack trace if the JVM ends during a call."""
         self.stop_restarts()
         self.server.close()
-        deadline = Deadline(_LEAVE_S)
+        deadline = Deadline(_JOIN_S)
         for job in self._jobs.values():
             job.join(deadline.remaining_s())
-        if not self._kept:
+        if not self._borrowed:
             session.end(self._context, self._end_s)
 
 
 def import_worker(_rows: Iterable[int]) -> Iterator[int]:
-    """Unpickling it makes a Python worker import what a lease worker needs, up to the end of its first transaction."""
-    import brew.kafka.offset_fetch  # noqa: F401, PLC0415 - 0.15 s, which a driver has no use for
+    """Unpickling this function makes a Python worker import the modules of a lease worker and its transactions."""
+    import brew.kafka.group_requests  # noqa: F401, PLC0415 - 0.15 s, which a driver has no use for
 
     return iter(())
 
 
 def _run_in_task(settings: WorkerSettings, slot: int, _rows: Iterable[int]) -> Iterator[int]:
-    if TaskContext.get().attemptNumber() > 0:  # an injected crash strikes once, or no run could heal
+    if TaskContext.get().attemptNumber() > 0:  # crash only once, or no run could recover
         settings = without_crash(settings)
     run_lease_worker(settings, slot)
     return iter(())
 
 
 class LocalWorker:
-    """One slot; an injected crash of a worker kills this process."""
+    """Runs one lease worker in a thread; an injected worker crash kills this process."""
 
     def __init__(self, server: LeaseServer, settings: WorkerSettings) -> None:
         self.server = server
@@ -131,7 +131,7 @@ class LocalWorker:
         while not self._stopping.is_set():
             try:
                 run_lease_worker(self._settings, 0)
-            except Exception as error:  # noqa: BLE001 - reason by `check`, in the thread that can end the run
+            except Exception as error:  # noqa: BLE001 - `check` raises it in the thread that can end the run
                 self._error = error
                 return
 

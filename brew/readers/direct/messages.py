@@ -1,4 +1,4 @@
-"""What the lease coordinator and its workers say to each other, and the connection between them."""
+"""The messages between the lease coordinator and its workers, and the connection that carries them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Message = dict[str, Any]
 @dataclass(frozen=True)
 class WorkerSettings:
     """
-    All that a worker needs before its first grant; travels to the executors, so it holds values only.
+    Everything that a worker needs before its first grant; serialized to the executors, so it holds values only.
 
-    ``watched``: the driver wants to hear when a transaction begins, too; ``traced``: spans are made of transactions.
+    ``watched``: report the begin of each transaction, too; ``traced``: report trace links of records.
     """
 
     host: str
@@ -45,10 +45,10 @@ class WorkerSettings:
 @dataclass(frozen=True, slots=True)
 class Grant:
     """
-    One partition, from ``start`` on; up to ``goal``, or for ever.
+    A lease of one partition from ``start`` to ``goal``, or for ever.
 
-    ``first_time``: there is no committed offset, and nothing came out. ``exempt_from_crash``: no injected crash strikes
-    the first transaction, or a run whose workers die of it could not heal.
+    ``first_time``: there is no committed offset and no output. ``exempt_from_crash``: the first transaction is not
+    crashed on purpose, or a run whose workers crash could not recover.
     """
 
     partition: int
@@ -64,7 +64,7 @@ def grant_message(grant: Grant) -> Message:
 
 
 def parse_grant(message: Message) -> Grant | None:
-    """The grant that a message holds, if it holds one."""
+    """The grant in a message, if there is one."""
     fields = message.get("grant")
     return None if fields is None else Grant(**{**fields, "targets": Targets(**fields["targets"])})
 
@@ -79,42 +79,42 @@ def outcome_message(outcome: Outcome) -> Message:
 
 
 def parse_outcome(message: Message) -> Outcome | None:
-    """The outcome that a message holds, if it holds one."""
+    """The outcome in a message, if there is one."""
     fields = message.get("outcome")
     return None if fields is None else Outcome(**{**fields, "status": Status(fields["status"])})
 
 
 def released_message(partition: int, position: int, why: str = "") -> Message:
-    """The worker has released a partition; ``why`` is empty unless it could not go on."""
+    """The worker has released a partition; ``why`` is the error if it failed."""
     return {"released": {"partition": partition, "position": position, "why": why}}
 
 
-_LONGEST = 1024 * 1024
+_MAX_MESSAGE = 1024 * 1024
 _CHUNK = 65_536
 
 
 class MessageConnection:
-    """Messages both ways; `send` may be called from any thread, `receive` from one."""
+    """JSON messages in both directions; any thread may `send`, one may `receive`."""
 
-    def __init__(self, connected: socket.socket, silence_s: float) -> None:
+    def __init__(self, connected: socket.socket, idle_timeout_s: float) -> None:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connected.settimeout(silence_s)
+        connected.settimeout(idle_timeout_s)
         self._socket = connected
         self._lock = threading.Lock()
         self._buffer = b""
 
     @classmethod
-    def to(cls, host: str, port: int, silence_s: float, deadline: Deadline) -> MessageConnection:
+    def to(cls, host: str, port: int, idle_timeout_s: float, deadline: Deadline) -> MessageConnection:
         """
-        Connect; ``silence_s`` is how long the other side may send nothing.
+        Connect; ``idle_timeout_s`` is the longest time without a message from the other side.
 
         Raises:
-            OSError: nobody listens there.
+            OSError: no connection.
         """
-        return cls(socket.create_connection((host, port), deadline.remaining_s()), silence_s)
+        return cls(socket.create_connection((host, port), deadline.remaining_s()), idle_timeout_s)
 
     def send(self, message: Message) -> bool:
-        """False when the connection is closed; its reader notices that, too."""
+        """Send a message; False if the connection is closed, which `receive` reports, too."""
         with self._lock:
             try:
                 self._socket.sendall(orjson.dumps(message) + b"\n")
@@ -124,13 +124,13 @@ class MessageConnection:
         return True
 
     def receive(self) -> Message | None:
-        """The next message; None when the other side has closed, was silent for too long, or sent no JSON object."""
+        """The next message; None if the other side has closed, was idle for too long, or sent no JSON object."""
         while b"\n" not in self._buffer:
             try:
                 received = self._socket.recv(_CHUNK)
             except OSError:  # includes time-outs
                 return None
-            if not received or len(self._buffer) > _LONGEST:
+            if not received or len(self._buffer) > _MAX_MESSAGE:
                 return None
             self._buffer += received
         line, _, self._buffer = self._buffer.partition(b"\n")

@@ -1,4 +1,4 @@
-"""The server in the driver that lease workers report to: a thread for each connection, one queue of their messages."""
+"""The lease server in the driver: a thread for each worker's connection, one queue for their messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HELLO_S = 10.0
 
 @dataclass(frozen=True, eq=False)
 class WorkerSession:
-    """A connected worker; a task that Spark starts again has another session."""
+    """A connected worker; a task that Spark restarts has a new session."""
 
     slot: int
     connection: MessageConnection
@@ -25,7 +25,7 @@ class WorkerSession:
 
 @dataclass(frozen=True)
 class ReceivedMessage:
-    """A message of a worker; None when its connection is closed."""
+    """A message of a worker; None if its connection was closed."""
 
     session: WorkerSession
     message: Message | None
@@ -33,15 +33,15 @@ class ReceivedMessage:
 
 class LeaseServer:
     """
-    Serves workers that know the token; closes a connection after ``silence_s`` without a message.
+    Serves workers that know the token; closes a connection after ``idle_timeout_s`` without a message.
 
-    Renews the leases in a thread of its own: a driver that waits for brokers must not lose its workers.
+    A separate thread renews the leases: a driver that waits for brokers must not lose its workers.
     """
 
-    def __init__(self, bind: str, silence_s: float) -> None:
+    def __init__(self, bind: str, idle_timeout_s: float) -> None:
         self.token = secrets.token_hex(16)
         self.received: queue.Queue[ReceivedMessage] = queue.Queue()
-        self._silence_s = silence_s
+        self._idle_timeout_s = idle_timeout_s
         self._listener = socket.create_server((bind, 0), backlog=256)
         self.port: int = self._listener.getsockname()[1]
         self._sessions: set[WorkerSession] = set()
@@ -58,7 +58,7 @@ class LeaseServer:
             threading.Thread(target=self._serve, args=[accepted], name="lease-session", daemon=True).start()
 
     def _renew(self) -> None:
-        while not self._closed.wait(self._silence_s / 3):
+        while not self._closed.wait(self._idle_timeout_s / 3):
             for session in list(self._sessions):
                 session.connection.send({"renew": True})
 
@@ -68,7 +68,7 @@ class LeaseServer:
         if not isinstance(hello, dict) or not hmac.compare_digest(str(hello.get("token")), self.token):
             connection.close()
             return
-        accepted.settimeout(self._silence_s)
+        accepted.settimeout(self._idle_timeout_s)
         session = WorkerSession(int(hello["slot"]), connection)
         self._sessions.add(session)
         self.received.put(ReceivedMessage(session, {"hello": {}}))
@@ -79,7 +79,7 @@ class LeaseServer:
         self.received.put(ReceivedMessage(session, None))
 
     def close(self) -> None:
-        """Close all connections: a worker without one ends by itself."""
+        """Close all connections; a worker without one ends by itself."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""The lease worker: holds partitions for a lease, polls each and writes it, one transaction after another."""
+"""The lease worker: polls the partitions it has a lease for, and transacts them one range after another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from brew.kafka.log_reader import IDLE_MS, FetchedRecords, TailReader
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.range_transaction import Rows
-from brew.readers.direct.concurrency import READING, ConcurrencyLimit, SharedLimits
+from brew.readers.direct.concurrency import MAX_READING, ConcurrencyLimit, SharedLimits
 from brew.readers.direct.messages import (
     Grant,
     MessageConnection,
@@ -32,39 +32,39 @@ from brew.readers.direct.messages import (
 from brew.transaction_sizing import TransactionSize
 
 CHUNK = 10_000
-"""Records fetched at a time: enough to spare calls, few enough to be in the processor's caches when written."""
+"""Records fetched at a time: enough to save calls, few enough to stay in the processor's caches until written."""
 
 
 class RecordSource(Protocol):
-    """The part of `brew.kafka.log_reader.Tail` that is used here."""
+    """The part of `brew.kafka.log_reader.TailReader` that is used here."""
 
-    def take(self, most: int, most_bytes: int, wait_s: float) -> FetchedRecords | None: ...
+    def take(self, max_records: int, max_bytes: int, wait_s: float) -> FetchedRecords | None: ...
 
 
 class TransactionInput:
     """
-    What one transaction writes, read while it is written: a few thousand records stay in the processor's caches.
+    The input of one transaction, read while it is written: a few thousand records stay in the processor's caches.
 
-    Ends where nothing more is there now, or a bound is reached.
+    Ends if no more records are available now, or at a limit.
     """
 
     def __init__(
-        self, tail: RecordSource, first: FetchedRecords, most: int, most_bytes: int, producing: ConcurrencyLimit
+        self, tail: RecordSource, first: FetchedRecords, max_records: int, max_bytes: int, producing: ConcurrencyLimit
     ) -> None:
         self._tail, self._fetched, self._producing = tail, first, producing
-        self._most, self._most_bytes = most, most_bytes
+        self._records_left, self._bytes_left = max_records, max_bytes
         self._turn: object = None
 
     def reached(self) -> int:
-        """One past the last offset that was read so far."""
+        """One past the last offset read so far."""
         return self._fetched.until
 
     def aside(self) -> AbstractContextManager[None]:
-        """Around a wait between two pieces: another partition of this process produces meanwhile."""
-        return self._producing.aside(self._turn)
+        """Around a wait for brokers: let another partition of this process produce meanwhile."""
+        return self._producing.released(self._turn)
 
     def __iter__(self) -> Iterator[Rows]:
-        with self._producing.one() as self._turn:
+        with self._producing.turn() as self._turn:
             yield from self._chunks()
 
     def _chunks(self) -> Iterator[Rows]:
@@ -72,14 +72,14 @@ class TransactionInput:
         while fetched is not None:
             self._fetched = fetched
             yield from _rows(fetched)
-            self._most -= len(fetched.records)
-            self._most_bytes -= fetched.size
-            some = min(CHUNK, self._most)
-            fetched = self._tail.take(some, self._most_bytes, 0) if some > 0 and self._most_bytes > 0 else None
+            self._records_left -= len(fetched.records)
+            self._bytes_left -= fetched.size
+            count = min(CHUNK, self._records_left)
+            fetched = self._tail.take(count, self._bytes_left, 0) if count > 0 and self._bytes_left > 0 else None
 
 
 def _rows(fetched: FetchedRecords) -> Iterator[Rows]:
-    """The kernel's parallel lists; none when there is nothing but markers."""
+    """The records as the kernel's parallel lists; nothing if there are only markers."""
     records = fetched.records
     if records:
         yield Rows(
@@ -91,12 +91,12 @@ def _rows(fetched: FetchedRecords) -> Iterator[Rows]:
         )
 
 
-# A drain wants to know where its partition ends. A following run may hold hundreds that have nothing to do: with the
-# waits of a drain 64 of them cost a quarter of a processor, client and broker together. News comes at once either way.
+# A drain has to find the end of its partition quickly. A following run may hold hundreds of idle partitions: with the
+# waits of a drain 64 of them cost a quarter of a processor, client and broker together. New records arrive at once.
 _WAIT_S, _IDLE_WAIT_S = 0.05, 0.2
 IDLE_FOLLOWING_MS = 500
-_LEAST_AHEAD = 1024 * 1024
-_LONGEST_REST_MS = 50
+_MIN_READ_AHEAD = 1024 * 1024
+_MAX_FULL_MS = 50
 _CONTINUE = {Status.COMMITTED, Status.ALREADY_DONE}
 
 
@@ -112,20 +112,24 @@ def transact_partition(
     """
     Transact until the goal is reached, ``stop`` is set or a transaction fails; return the position.
 
-    ``share``: how many partitions share the worker's read-ahead. A backlog waits for its turn to be read, each
-    transaction for its turn among those of this process; ``begun`` is called then, ``report`` at its end.
+    ``share``: how many partitions share the worker's read-ahead. Reading a backlog and each transaction wait for a turn
+    among the partitions of this process; ``begun`` is called at the start of a transaction, ``report`` at its end.
 
     Raises:
         KafkaFailure: the partition can't be read.
     """
     following = grant.goal is None  # every partition may get new records
-    ahead, full_ms = read_ahead(settings.direct.read_ahead_bytes, share, share if following else min(share, READING))
+    read_ahead_bytes, full_ms = read_ahead(
+        settings.direct.read_ahead_bytes, share, share if following else min(share, MAX_READING)
+    )
     wait_s, idle_ms = (_IDLE_WAIT_S, IDLE_FOLLOWING_MS) if following else (_WAIT_S, IDLE_MS)
-    with nullcontext() if following else limits.reading.one(stop) as turn:
+    with nullcontext() if following else limits.reading.turn(stop) as turn:
         if stop.is_set():
             return grant.start
         connection, group = settings.transaction.connection, settings.transaction.group
-        tail = TailReader(connection, group, settings.topic, grant.partition, grant.start, ahead, idle_ms, full_ms)
+        tail = TailReader(
+            connection, group, settings.topic, grant.partition, grant.start, read_ahead_bytes, idle_ms, full_ms
+        )
         try:
             return _PartitionWorker(grant, settings, tail, begun, report, stop, limits, turn).work(wait_s)
         finally:
@@ -154,8 +158,8 @@ class _PartitionWorker:
                 continue
             offered = OffsetRange(settings.topic, grant.partition, position, first.until)
             crash = None if exempt else injector.next_crash(offered)
-            with limits.transactions.one():
-                if self.stop.is_set():  # partitions may have waited for their turns: none begins after SIGTERM
+            with limits.transactions.turn():
+                if self.stop.is_set():  # after waiting for a turn, no transaction begins after SIGTERM
                     break
                 outcome = self._transaction(first, offered, first_time=first_time, crash=crash)
                 limits.sizes.apply_outcome(outcome)
@@ -167,7 +171,7 @@ class _PartitionWorker:
         return position
 
     def _first_fetch(self) -> int:
-        """A transformation may want all records read before the transaction begins."""
+        """How many records to read before the transaction begins; some transformations need all of them."""
         cap = self.limits.sizes.of(self.grant.partition).cap
         return min(CHUNK, cap) if not self.settings.transformation.whole_input_first else cap
 
@@ -175,9 +179,9 @@ class _PartitionWorker:
         self, first: FetchedRecords, offered: OffsetRange, *, first_time: bool, crash: PlannedCrash | None
     ) -> Outcome:
         settings, limits = self.settings, self.limits
-        # Others may have learned since this one's first records were fetched.
-        most_records = limits.sizes.of(offered.partition).cap if not settings.transformation.whole_input_first else 0
-        records = TransactionInput(self.tail, first, most_records, settings.direct.transaction_bytes, limits.producing)
+        # The size may have been adapted since the first records were fetched.
+        max_records = limits.sizes.of(offered.partition).cap if not settings.transformation.whole_input_first else 0
+        records = TransactionInput(self.tail, first, max_records, settings.direct.transaction_bytes, limits.producing)
         job = Job({}, settings.transaction, settings.transformation, settings.journal, settings.traced)
         self.begun()
         return attempt(
@@ -187,18 +191,18 @@ class _PartitionWorker:
 
 def read_ahead(total_bytes: int, share: int, readers: int) -> tuple[int, int]:
     """
-    What one of ``share`` partitions fetches ahead, in bytes, and how long a full reader rests, in milliseconds.
+    The read-ahead of one of ``share`` partitions, in bytes, and how often a full reader checks for room, in ms.
 
     ``readers``: how many of them are read at a time.
 
-    Most of many readers are full and wait for their turn. Each that wakes up costs processor, and what is ahead bounds
-    a lone busy one to itself in a rest (20 MiB/s at the least).
+    With many readers most are full and wait for their turn, and each check costs CPU time. A single busy reader gets at
+    most its read-ahead per check (at least 20 MiB/s).
     """
-    return max(_LEAST_AHEAD, total_bytes // max(1, share)), min(_LONGEST_REST_MS, max(FULL_MS, readers))
+    return max(_MIN_READ_AHEAD, total_bytes // max(1, share)), min(_MAX_FULL_MS, max(FULL_MS, readers))
 
 
 def without_crash(settings: WorkerSettings) -> WorkerSettings:
-    """The same settings for a task that Spark repeats: an injected crash strikes once."""
+    """The same settings for a task that Spark retries: it crashes on purpose only once."""
     return replace(settings, crash=replace(settings.crash, probability=0.0))
 
 
@@ -210,20 +214,20 @@ def run_lease_worker(settings: WorkerSettings, slot: int) -> None:
     """
     Work for one driver until it ends the worker, closes the connection, or sends nothing for the length of the lease.
 
-    Running transactions are finished first: what they commit counts, whoever holds the partition next.
+    Running transactions are finished first: their commits count, whoever holds the partition next.
 
     Raises:
-        Unreachable: the driver can't be reached from here.
+        Unreachable: the driver can't be reached from this task.
     """
     try:
         connection = MessageConnection.to(settings.host, settings.port, settings.direct.lease_s, Deadline(_CONNECT_S))
     except OSError as error:
         raise Unreachable(
             f"the driver at {settings.host}:{settings.port} can't be reached from its task ({error}); "
-            "--reader direct needs a way from the executors to spark.driver.host"
+            "--reader direct needs a network route from the executors to spark.driver.host"
         ) from error
-    # Tens of thousands of records are alive in each transaction, and none is part of a cycle.
-    before = gc.get_threshold()
+    # Each transaction keeps tens of thousands of records alive, and none of them is part of a cycle.
+    gc_threshold = gc.get_threshold()
     gc.set_threshold(_GC_AFTER)
     connection.send({"hello": {"token": settings.token, "slot": slot}})
     worker = _LeaseWorker(settings, connection)
@@ -233,7 +237,7 @@ def run_lease_worker(settings: WorkerSettings, slot: int) -> None:
     finally:
         worker.finish()
         connection.close()
-        gc.set_threshold(*before)  # the process may be somebody else's, and may run again
+        gc.set_threshold(*gc_threshold)  # the process may be the caller's own, or be reused
 
 
 class _LeaseWorker:
@@ -255,17 +259,17 @@ class _LeaseWorker:
             self._connection.send({"alive": True})
 
     def _begin(self, grant: Grant, share: int) -> None:
-        """A thread for each partition: one that is slow, or blocked, stops no other."""
-        old = self._threads.get(grant.partition)
-        if old is not None:
-            old.join()  # the driver grants again only what was left
+        """Start a thread for the partition, so that a slow or blocked one does not stop the others."""
+        previous = self._threads.get(grant.partition)
+        if previous is not None:
+            previous.join()  # the driver grants a partition again only after its release
         stop = threading.Event()
         thread = threading.Thread(target=self._work, args=[grant, share, stop], name=f"partition-{grant.partition}")
         self._stops[grant.partition], self._threads[grant.partition] = stop, thread
         thread.start()
 
     def _work(self, grant: Grant, share: int, stop: threading.Event) -> None:
-        position, why = grant.start, ""
+        position, reason = grant.start, ""
         crashed = threading.Event()
 
         def begun() -> None:
@@ -280,14 +284,14 @@ class _LeaseWorker:
         try:
             position = transact_partition(grant, self._settings, share, begun, report, stop, self._limits)
         except BrewError as error:
-            why = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}"
         except Exception:  # noqa: BLE001 - a bug must not kill the other partitions; the driver reports it
-            why = traceback.format_exc(limit=-4)
+            reason = traceback.format_exc(limit=-4)
         if not crashed.is_set():
-            self._connection.send(released_message(grant.partition, position, why))
+            self._connection.send(released_message(grant.partition, position, reason))
 
     def finish(self) -> None:
-        """Stop all partitions; return when their transactions have ended."""
+        """Stop all partitions; return once their transactions have ended."""
         for stop in self._stops.values():
             stop.set()
         self._limits.reading.wake()

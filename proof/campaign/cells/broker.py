@@ -13,7 +13,7 @@ import psutil
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, KafkaFailure
 from brew.kafka import cluster_admin
-from brew.kafka.reassignment import reassign
+from brew.kafka.cluster_admin import reassign
 from proof.campaign.cell import CellTable, Need
 from proof.campaign.cluster import CLIENTS
 from proof.campaign.effects import LEADERS_MOVED, OPEN, caught_open, signal_all

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import psutil
 
-from proof.campaign.cell import CellTable, Need
-from proof.campaign.effects import OPEN, caught_open, fenced_since, signal_all, tree
+from proof.campaign.cell import DIRECT, CellTable, Need
+from proof.campaign.effects import HOLDERS, OPEN, caught_open, fenced_since, signal_all, tree
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(path="spark", moment="mid batch", needs={Need.SPARK}, limit_s=1500.0, bound_s=60.0)
@@ -64,10 +64,18 @@ def _at_work(stage: CellEnvironment) -> Iterator[_Cluster]:
             small = ("--max-records-per-transaction", "200")
             stage.writer("--master", cluster.url, "--follow", "--patience", "300", *small, *conf)
             stage.await_commits(4, _START_S * stage.slack)
+            if stage.cell.reader == DIRECT:
+                stage.fire(HOLDERS, _holders(stage, cluster))
             yield cluster
         stage.stop_writers()
     finally:
         cluster.command("down", "--wipe")
+
+
+def _holders(stage: CellEnvironment, cluster: _Cluster) -> int:
+    """How many processes below the workers have written a journal: a driver's own family does not hold them here."""
+    below = {process.pid for worker in cluster.workers() for process in tree(worker)}
+    return len({entry.pid for entry in stage.journals.entries} & below)
 
 
 def _stopped_at_work(stage: CellEnvironment, cluster: _Cluster) -> list[psutil.Process]:

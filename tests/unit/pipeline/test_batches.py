@@ -14,10 +14,10 @@ SMALL = Outcome(0, 0, 100, Status.COMMITTED, enriched=90, rejected=10, read_byte
 
 def test_a_partition_that_was_not_read_yet_is_bounded() -> None:
     weights = RecordSizes({})
-    assert not weights.light([0])
+    assert not weights.all_small([0])
     weights.apply_outcome([SMALL])
-    assert weights.light([0])
-    assert not weights.light([0, 1]), "all of a job's partitions have to be known"
+    assert weights.all_small([0])
+    assert not weights.all_small([0, 1]), "all of a job's partitions have to be known"
 
 
 @pytest.mark.parametrize("status", [Status.FAILED, Status.FENCED, Status.CRASHED, Status.OFFSET_GAP])
@@ -26,20 +26,20 @@ def test_after_a_failure_it_is_bounded_again(status: Status) -> None:
     weights = RecordSizes({})
     weights.apply_outcome([SMALL])
     weights.apply_outcome([Outcome(0, 100, 200, status)])
-    assert not weights.light([0])
+    assert not weights.all_small([0])
 
 
 def test_large_records_are_bounded_and_an_attempt_without_records_tells_nothing() -> None:
     weights = RecordSizes({})
     weights.apply_outcome([replace(SMALL, read_bytes=100 * SMALL_RECORD_BYTES)])
-    assert not weights.light([0])
+    assert not weights.all_small([0])
     weights.apply_outcome([SMALL])
     weights.apply_outcome([Outcome(0, 100, 200, Status.ALREADY_DONE)])
-    assert weights.light([0])
+    assert weights.all_small([0])
 
 
 @pytest.mark.parametrize("name", sorted(SMALL_RECORDS))
 def test_who_bounds_batches_is_not_overruled(name: str) -> None:
     weights = RecordSizes({name: "500"})
     weights.apply_outcome([SMALL])
-    assert not weights.light([0])
+    assert not weights.all_small([0])

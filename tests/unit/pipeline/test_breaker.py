@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from brew.driver.limits import FIRST, SOME, WINDOW, CircuitBreaker, FirstRecordsCheck
+from brew.driver.limits import FIRST, MIN_AT_END, WINDOW, CircuitBreaker, FirstRecordsCheck
 from brew.errors import Refused
 from brew.outcome import Outcome, Status
 from brew.records import Reason
@@ -105,7 +105,7 @@ def test_one_enriched_record_settles_it_for_the_run() -> None:
     first.check_at_end()
 
 
-@pytest.mark.parametrize(("count", "refused"), [(SOME - 1, False), (SOME, True), (FIRST - 1, True)])
+@pytest.mark.parametrize(("count", "refused"), [(MIN_AT_END - 1, False), (MIN_AT_END, True), (FIRST - 1, True)])
 def test_a_drain_with_fewer_is_refused_at_its_end_unless_there_was_only_a_handful(count: int, refused: bool) -> None:
     first = FirstRecordsCheck(None)
     first.apply_outcome(bad(count))

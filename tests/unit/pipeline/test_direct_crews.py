@@ -191,7 +191,7 @@ def test_a_job_ends_with_its_holders_lines_and_with_its_spark_unless_that_is_kep
     settings: Any = None
     connections: Any = server
     context: Any = Context()
-    SparkWorkers(context, connections, settings, kept=kept).close()
+    SparkWorkers(context, connections, settings, borrowed=kept).close()
     assert (server.closed, ended) == (True, [] if kept else [True])
 
 

@@ -37,7 +37,7 @@ def test_partitions_are_spread_and_the_run_ends_when_all_have_reached_their_goal
         heard(session, "end")
         play.says(session, None)
     assert play.ended()
-    assert (play.shared.running, play.shared.board.totals.enriched, play.workers.opened) == ({}, 400, 2)
+    assert (play.shared.running, play.shared.progress.totals.enriched, play.workers.opened) == ({}, 400, 2)
 
 
 def test_what_a_dead_worker_held_is_granted_to_another_and_exempt_from_crash_once(play: Play) -> None:

@@ -120,7 +120,7 @@ def test_a_slots_new_worker_takes_the_place_of_the_one_before(play: Play) -> Non
     play.says(one, released_message(partition, 100))
     play.says(one, None)
     nothing(successor)
-    assert (play.shared.board.totals.enriched, len(play.shared.running)) == (0, 4)
+    assert (play.shared.progress.totals.enriched, len(play.shared.running)) == (0, 4)
     sent_home(play, successor, other)
 
 
@@ -143,7 +143,7 @@ def test_a_partition_that_was_called_back_is_granted_again_at_once(play: Play) -
     play.says(one, released_message(partition, 20))
     play.cluster.known[partition] = 20
     assert grants(one, 1)[partition].start == 20
-    assert not play.shared.board.totals.enriched
+    assert not play.shared.progress.totals.enriched
 
 
 def test_no_second_partition_is_called_back_before_the_first_one_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def test_too_many_rejected_end_the_run_after_everyone_was_called_back(monkeypatc
         play.says(session, None)
     assert play.ended()
     assert [str(error).partition(":")[0] for error in play.errors] == ["too-many-rejected"]
-    assert play.shared.board.totals.rejected == 501, "what is out is told"
+    assert play.shared.progress.totals.rejected == 501, "what is out is told"
 
 
 def test_the_first_worker_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +306,7 @@ def test_a_partition_that_upstream_holds_back_is_told_and_given_up_on_in_the_end
 
 def test_a_transaction_is_told_when_it_begins(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: queue.Queue[int] = queue.Queue()
-    monkeypatch.setattr(play.shared.board, "begun", begun.put)
+    monkeypatch.setattr(play.shared.progress, "begun", begun.put)
     one, other = both(play)
     partition = next(iter(grants(one, 2)))
     grants(other, 2)

@@ -245,13 +245,13 @@ def test_who_waits_for_its_turn_to_read_leaves_when_it_is_called_back(
     waiting, go = threading.Event(), threading.Event()
 
     def reads(_report: object, _stop: threading.Event, session: SharedLimits) -> int:
-        with session.reading.one():
+        with session.reading.turn():
             assert go.wait(WAIT_S)
         return 101
 
     def waits(_report: object, stop: threading.Event, session: SharedLimits) -> int:
         waiting.set()
-        with session.reading.one(stop):
+        with session.reading.turn(stop):
             return 102
 
     work.acts |= {0: reads, 1: waits, 2: waits}

@@ -212,7 +212,7 @@ def test_a_message_without_an_end_is_not_kept_for_ever(
     tcp: tuple[MessageConnection, socket.socket], monkeypatch: pytest.MonkeyPatch, size: int, arrives: bool
 ) -> None:
     """Whoever finds the port could else fill the driver's memory."""
-    monkeypatch.setattr(connections, "_LONGEST", 100_000)
+    monkeypatch.setattr(connections, "_MAX_MESSAGE", 100_000)
     caller, driver = tcp
     text = b'{"text":"' + b"x" * size + b'"}'
     sender = threading.Thread(target=driver.sendall, args=[text], daemon=True)

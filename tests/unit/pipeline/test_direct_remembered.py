@@ -15,7 +15,7 @@ from brew.planner import PartitionFacts
 
 
 def roster() -> Assignments:
-    shared: Any = SimpleNamespace(goals={0: 10, 1: 10}, board=RunProgress(), view=ProgressView(), running={})
+    shared: Any = SimpleNamespace(goals={0: 10, 1: 10}, progress=RunProgress(), view=ProgressView(), running={})
     return Assignments(shared)
 
 

@@ -118,7 +118,7 @@ def test_a_partition_rests_until_its_time_has_come() -> None:
 
 def test_only_what_is_ours_is_given_out_or_counted() -> None:
     one = drain(50, 50, 50)
-    one.ours = {0, 2}
+    one.owned = {0, 2}
     one.assign(2, 1)
     assert (one.free(0.0), one.unfinished()) == ({0}, 2)
 

@@ -117,7 +117,7 @@ def test_only_one_reads_and_writes_at_a_time_and_an_end_in_the_middle_gives_the_
     turns, other_had_its_turn = ConcurrencyLimit(1, 60.0), threading.Event()
 
     def other() -> None:
-        with turns.one():
+        with turns.turn():
             other_had_its_turn.set()
 
     rows = iter(TransactionInput(FakeTail(20), taken(0, 3), 10, 1000, turns))

@@ -100,7 +100,7 @@ def test_who_is_told_to_stop_while_it_waits_for_its_turn_begins_nothing(tail: ty
     """64 partitions that each did one more transaction, one after another, would outlast the grace of a SIGTERM."""
     session = SharedLimits(PACE)
     session.transactions = ConcurrencyLimit(1, 60.0)
-    with session.transactions.one():
+    with session.transactions.turn():
         held = Held(session, GRANT)
         assert tail.asked.wait(WAIT_S)
         held.stop.set()
@@ -113,7 +113,7 @@ def test_a_backlog_waits_for_its_turn_to_be_read(tail: type[FakeTail]) -> None:
     session = SharedLimits(PACE)
     session.reading = ConcurrencyLimit(1, 60.0)
     drained = replace(GRANT, goal=START + 1)
-    with session.reading.one():
+    with session.reading.turn():
         waiting, called_back = Held(session, drained), Held(session, drained)
         following = Held(session, GRANT)
         assert tail.opened.acquire(timeout=WAIT_S), "who follows hears of news in every partition"
@@ -160,7 +160,7 @@ def test_a_transaction_may_be_as_long_as_others_have_learned_when_its_turn_comes
         return stretch(*args)
 
     monkeypatch.setattr(tenure, "TransactionInput", measured)
-    with session.transactions.one():
+    with session.transactions.turn():
         held = Held(session, replace(GRANT, goal=START + 1))
         assert tail.asked.wait(WAIT_S)
         session.sizes.apply_outcome(Outcome(1, 0, 20_000, Status.COMMITTED, seconds=1.0))
@@ -364,7 +364,7 @@ def test_a_wait_for_acknowledgements_lets_another_partition_produce(monkeypatch:
     def attempt(offer: AttemptSpec, batches: Any, _job: Job) -> Outcome:
         rows = iter(batches)
         next(rows)
-        with offer.aside() as inside, lease.session.producing.one():
+        with offer.aside() as inside, lease.session.producing.turn():
             entered.append(inside)
         rows.close()
         return Outcome(0, START, START + 1, Status.FAILED)
@@ -392,7 +392,7 @@ def test_each_transaction_is_told_when_its_turn_has_come(tail: type[FakeTail]) -
     session.transactions = ConcurrencyLimit(1, 60.0)
     stop = threading.Event()
     arguments = [GRANT, TERMS, 1, begun.set, lambda _: stop.set(), stop, session]
-    with session.transactions.one():
+    with session.transactions.turn():
         worker = threading.Thread(target=tenure.transact_partition, args=arguments, daemon=True)
         worker.start()
         assert tail.asked.wait(WAIT_S)

@@ -21,7 +21,7 @@ def jvm_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / gateway.OPTIONS).write_text("--add-opens=java.base/java.nio=ALL-UNNAMED\n-Dfrom=launcher\n")
     (tmp_path / "spark").mkdir()
     (tmp_path / "spark" / "connector.jar").touch()
-    for name in gateway._FOR_SPARK:
+    for name in gateway._LAUNCHER_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     return str(tmp_path)
 
@@ -40,7 +40,7 @@ def test_a_local_driver_gets_what_the_launcher_would_have_given_it(jvm_dir: str)
     assert words[-1].endswith("PythonGatewayServer")
 
 
-@pytest.mark.parametrize("name", sorted(gateway._FOR_SPARK))
+@pytest.mark.parametrize("name", sorted(gateway._LAUNCHER_VARIABLES))
 def test_whoever_speaks_to_spark_by_its_environment_is_heard(
     jvm_dir: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +60,7 @@ def test_a_java_home_without_java_is_one_sentence(jvm_dir: str, monkeypatch: pyt
     words = command(SparkSettings("local[2]", jvm_dir))
     assert words is not None
     with pytest.raises(Refused, match="set JAVA_HOME"):
-        gateway._launched(words, io.BytesIO())
+        gateway._launch(words, io.BytesIO())
 
 
 @pytest.mark.parametrize(
@@ -104,5 +104,5 @@ def test_a_call_that_breaks_off_leaves_no_trace_but_its_error(
             root.error("Exception while sending command.")
             root.error("something else")
         finally:
-            root.removeFilter(gateway._is_no_broken_call)
+            root.removeFilter(gateway._is_not_broken_call)
         assert len(caplog.records) == kept

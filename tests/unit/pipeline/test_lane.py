@@ -37,7 +37,7 @@ class Scout:
 
     def __init__(self) -> None:
         self.committed = {0: 0, 1: 0}
-        self.ours: Container[int] = ALL_PARTITIONS
+        self.owned: Container[int] = ALL_PARTITIONS
         self.asked: list[Container[int]] = []
         self.heeded: list[Outcome] = []
         self.first: set[int] = set()
@@ -47,8 +47,8 @@ class Scout:
     def renew_clients(self) -> None:
         self.renewed += 1
 
-    def look(self, mine: Callable[[Any], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
-        self.asked.append(self.ours)
+    def read(self, mine: Callable[[Any], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
+        self.asked.append(self.owned)
         if self.failures:
             raise self.failures.pop(0)
         picked = mine(SimpleNamespace(partitions=len(self.committed)))
@@ -199,7 +199,7 @@ def test_only_what_the_scout_allows_is_offered_as_a_first_time(run: Run) -> None
 
 def test_a_survey_without_an_answer_is_asked_again_and_nothing_is_planned_from_an_older_one(run: Run) -> None:
     run.engine.rounds = [ended(Status.FAILED)]
-    looks = run.survey.look
+    looks = run.survey.read
     down = [Retriable("no answer")]
 
     def look(mine: Callable[[Any], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
@@ -208,7 +208,7 @@ def test_a_survey_without_an_answer_is_asked_again_and_nothing_is_planned_from_a
             raise down.pop()
         return looks(mine)
 
-    run.survey.look = look  # type: ignore[method-assign]
+    run.survey.read = look  # type: ignore[method-assign]
     run.drain()
     assert run.engine.offered[1:] == [{0: OffsetRange("in", 0, 40, END)}]
     assert run.survey.renewed == 1, "clients that lost the brokers for good are looked for"
@@ -217,13 +217,13 @@ def test_a_survey_without_an_answer_is_asked_again_and_nothing_is_planned_from_a
 def test_a_drain_does_not_end_over_partitions_that_have_to_be_asked_about_again(run: Run) -> None:
     """What the scout holds back is missing among the facts, and is not done."""
     run.survey.committed, run.survey.complete = {0: END, 1: END}, False
-    original = run.survey.look
+    original = run.survey.read
 
     def look(mine: Callable[[Any], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
         run.survey.complete = len(run.survey.asked) == 2
         return original(mine)
 
-    run.survey.look = look  # type: ignore[method-assign]
+    run.survey.read = look  # type: ignore[method-assign]
     run.drain()
     assert len(run.survey.asked) == 3
 
@@ -238,7 +238,7 @@ def test_a_lane_touches_its_own_partitions_alone(monkeypatch: pytest.MonkeyPatch
 def test_a_partition_that_is_somebody_elses_now_is_neither_offered_nor_looked_for(run: Run) -> None:
     """What is ours is asked before each plan; the look is told the same."""
     turns = iter([{0, 1}, {1}, {1}])
-    run.shared.ownership = SimpleNamespace(turn=lambda _idle: next(turns))  # type: ignore[assignment]
+    run.shared.ownership = SimpleNamespace(refresh=lambda _idle: next(turns))  # type: ignore[assignment]
     run.engine.rounds = [ended(Status.FAILED)]
 
     def rival(one: OffsetRange) -> Outcome:

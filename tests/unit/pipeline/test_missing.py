@@ -120,7 +120,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     monkeypatch.setattr(missing_offsets, "scan", played.scan)
     monkeypatch.setattr(missing_offsets, "committed_by", played.committed_by)
     monkeypatch.setattr(missing_offsets, "KafkaTransaction", played.transaction)
-    monkeypatch.setattr(missing_offsets, "_LIVE_S", 0.05)
+    monkeypatch.setattr(missing_offsets, "_GRACE_S", 0.05)
     monkeypatch.setattr(missing_offsets, "_POLL_S", 0.001)
     return played
 
@@ -240,7 +240,7 @@ def test_to_start_over_is_the_operators_word_and_asks_nobody(brokers: Brokers) -
 def test_an_open_transaction_that_hides_output_is_waited_for_and_others_of_ours_are_fenced(brokers: Brokers) -> None:
     """Whose it is can't be seen; a dead run's ends with a fence, a rival's by itself."""
     brokers.output, brokers.open_end = {"out": [[record(3, topic="another")]]}, {"out": 2}
-    with pytest.raises(HiddenOutputError, match=r"hides what came out already in out\[0\]"):
+    with pytest.raises(HiddenOutputError, match=r"hides output in out\[0\]"):
         resolve(SETTINGS, fact(0), others=[fact(1, committed=4)])
     assert ("fence", 1) in brokers.did
     assert not [did for did in brokers.did if did[0] == "scan"], "it would not see everything"

@@ -22,7 +22,7 @@ from brew.settings import PipelineSettings
 
 
 @pytest.fixture
-def board() -> ObservedProgress:
+def progress() -> ObservedProgress:
     settings = PipelineSettings(Connection("localhost:1"), "in", "out", "dlq", "g")
     made = ObservedProgress(recorder_of(settings, ProbeSettings()), settings)
     made.phase(Phase.WORKING)
@@ -54,12 +54,12 @@ def test_each_status_has_its_ending(status: Status, steps: tuple[str, ...], endi
     assert (told.ending, told.transactional_id) == (ending, "g:in:3")
 
 
-def test_the_age_of_what_is_left_is_known_from_what_was_committed(board: ObservedProgress) -> None:
+def test_the_age_of_what_is_left_is_known_from_what_was_committed(progress: ObservedProgress) -> None:
     """The task tells the timestamp of its last record."""
-    board.survey([fact(0)])
+    progress.survey([fact(0)])
     an_hour_ago = int(time.time() * 1000) - 3_600_000
-    board.outcome(Outcome(0, 0, 5, Status.COMMITTED, enriched=5, newest_ms=an_hour_ago))
-    assert board.recorder.status().partitions[0].lag_s == pytest.approx(3600, abs=60)
+    progress.outcome(Outcome(0, 0, 5, Status.COMMITTED, enriched=5, newest_ms=an_hour_ago))
+    assert progress.recorder.status().partitions[0].lag_s == pytest.approx(3600, abs=60)
 
 
 def test_no_status_is_without_an_ending() -> None:
@@ -67,33 +67,33 @@ def test_no_status_is_without_an_ending() -> None:
     assert {ended_attempt(Outcome(0, 0, 1, status), "in", "g").ending for status in Status} <= set(Ending)
 
 
-def test_the_boards_own_counters_go_on(board: ObservedProgress) -> None:
+def test_the_boards_own_counters_go_on(progress: ObservedProgress) -> None:
     """The table on the terminal is the same with probes and without."""
-    board.survey([fact(0)])
-    board.outcome(Outcome(0, 0, 10, Status.COMMITTED, enriched=8, rejected=2, reasons={"not-json": 2}))
-    assert (board.totals.enriched, board.totals.rejected, board.partitions[0].position) == (8, 2, 10)
-    status = board.recorder.status()
+    progress.survey([fact(0)])
+    progress.outcome(Outcome(0, 0, 10, Status.COMMITTED, enriched=8, rejected=2, reasons={"not-json": 2}))
+    assert (progress.totals.enriched, progress.totals.rejected, progress.partitions[0].position) == (8, 2, 10)
+    status = progress.recorder.status()
     assert (status.totals.records, status.totals.dead_letters) == (10, 2)
 
 
-def test_partitions_of_other_drivers_are_not_told(board: ObservedProgress) -> None:
+def test_partitions_of_other_drivers_are_not_told(progress: ObservedProgress) -> None:
     """With --share each driver tells of its own, so that sums over all of them are right."""
-    board.survey([fact(n) for n in range(4)], {0, 1})
-    assert [one.partition for one in board.recorder.status().partitions] == [0, 1]
-    board.survey([fact(n) for n in range(4)], {1, 2})
-    assert [one.partition for one in board.recorder.status().partitions] == [1, 2]
+    progress.survey([fact(n) for n in range(4)], {0, 1})
+    assert [one.partition for one in progress.recorder.status().partitions] == [0, 1]
+    progress.survey([fact(n) for n in range(4)], {1, 2})
+    assert [one.partition for one in progress.recorder.status().partitions] == [1, 2]
 
 
-def test_a_driver_that_stands_by_has_no_partitions_and_is_ready(board: ObservedProgress) -> None:
-    board.survey([fact(0)])
-    board.phase(Phase.STANDING_BY, "other works")
-    status = board.recorder.status()
+def test_a_driver_that_stands_by_has_no_partitions_and_is_ready(progress: ObservedProgress) -> None:
+    progress.survey([fact(0)])
+    progress.phase(Phase.STANDING_BY, "other works")
+    status = progress.recorder.status()
     assert (status.partitions, status.live.ok, status.ready.reason) == ((), True, "standing by: other works")
 
 
-def test_a_partition_behind_an_open_transaction_is_blocked(board: ObservedProgress) -> None:
-    board.survey([fact(0, 10, 10, 15), fact(1, None, 0, 0)])
-    states = [one.state for one in board.recorder.status().partitions]
+def test_a_partition_behind_an_open_transaction_is_blocked(progress: ObservedProgress) -> None:
+    progress.survey([fact(0, 10, 10, 15), fact(1, None, 0, 0)])
+    states = [one.state for one in progress.recorder.status().partitions]
     assert states == [PartitionState.BLOCKED, PartitionState.IDLE]
 
 

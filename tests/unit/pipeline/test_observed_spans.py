@@ -99,7 +99,7 @@ def test_the_first_distinct_traces_of_a_transaction_are_noted_and_not_all() -> N
     several = [("traceparent", parent(1).encode()), ("other", b"x"), ("traceparent", f"{parent(2)}-more".encode())]
     odd = [("traceparent", None), ("traceparent", b"\xff" * 55), ("Traceparent", parent(5).encode())]
     given = [rows(None, several, odd), rows(several), rows(*([("traceparent", parent(n).encode())] for n in range(90)))]
-    assert list(traces.heard(given)) == given
+    assert list(traces.collecting(given)) == given
     assert list(traces.found)[:4] == [parent(1), parent(2), parent(0), parent(3)]
     assert len(traces.found) == MAX_LINKS == 32
 

@@ -31,4 +31,4 @@ def test_a_no_is_waited_for_ten_seconds_at_most(
     with pytest.raises(Refused, match="no progress for ") as caught:
         patience.failed("partition 0", detail)
     assert detail in str(caught.value)
-    assert ("where the brokers say no" in str(caught.value)) is (detail == DENIED)
+    assert ("after an authorization failure" in str(caught.value)) is (detail == DENIED)

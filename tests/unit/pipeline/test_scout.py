@@ -33,7 +33,7 @@ class Notes(ProgressView):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def tell(self, note: str) -> None:
+    def note(self, note: str) -> None:
         self.notes.append(note)
 
 
@@ -106,7 +106,7 @@ class Run:
         self.survey = PartitionSurvey(self.shared)
 
     def look(self) -> dict[int, PartitionFacts]:
-        facts, self.all_of_them = self.survey.look(lambda source: range(source.partitions))
+        facts, self.all_of_them = self.survey.read(lambda source: range(source.partitions))
         return {fact.partition: fact for fact in facts}
 
     def attempt(self, partition: int = 0) -> bool:
@@ -173,9 +173,9 @@ def test_who_may_begin_is_not_asked_about_again_before_it_does(run: Run) -> None
 def test_a_partition_that_somebody_else_has_for_a_while_is_asked_about_again(run: Run) -> None:
     """What it was allowed to do before, somebody else may have done."""
     run.look()
-    run.survey.ours = {1}
+    run.survey.owned = {1}
     run.look()
-    run.survey.ours, run.cluster.output[0] = {0, 1}, 10
+    run.survey.owned, run.cluster.output[0] = {0, 1}, 10
     with pytest.raises(Refused, match="offsets-vanished"):
         run.look()
 
@@ -197,7 +197,7 @@ def test_others_are_fenced_in_what_is_ours_only(run: Run) -> None:
     assert run.cluster.resolved[-1][1] == {1}
     run.cluster.committed = {0: None, 1: None, 2: Committed(1, ""), 3: Committed(1, "")}
     run.cluster.logs = dict.fromkeys(range(4), LogOffsets(0, 10, 10))
-    run.survey.ours = {1, 3}
+    run.survey.owned = {1, 3}
     run.look()
     assert run.cluster.resolved[-1][:2] == ({1}, {3})
 
@@ -235,7 +235,7 @@ def test_what_hides_the_output_holds_back_one_partition_and_is_refused_in_the_en
     assert (facts.keys(), run.all_of_them) == ({0, 1}, True)
     assert run.survey.first_attempt(facts[0])
     run.cluster.hidden = True
-    monkeypatch.setattr(partitions, "_SETTLE_S", 1e-9)
+    monkeypatch.setattr(partitions, "_OUTPUT_WAIT_S", 1e-9)
     with pytest.raises(Refused, match="offsets-vanished: somebody's transaction hides"):
         run.look()
 

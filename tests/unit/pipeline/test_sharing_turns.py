@@ -77,11 +77,11 @@ def test_a_driver_works_on_what_it_holds_and_tells_each_change_once(
     played: tuple[Keeper, ClaimedOwnership, list[str]],
 ) -> None:
     keeper, owned, notes = played
-    assert inside(owned.turn(idle)) == []
+    assert inside(owned.refresh(idle)) == []
     keeper.holds(p0=1, p1=2, p2=3, p6=4)
-    assert inside(owned.turn(idle)) == inside(owned.turn(idle)) == [0, 1, 2, 6]
+    assert inside(owned.refresh(idle)) == inside(owned.refresh(idle)) == [0, 1, 2, 6]
     keeper.holds(p0=1, p1=2)
-    assert inside(owned.turn(idle)) == [0, 1]
+    assert inside(owned.refresh(idle)) == [0, 1]
     assert notes == ["me works on 4 of 8 partitions: 0-2, 6", "me works on 2 of 8 partitions: 0-1; lost 2, 6"]
 
 
@@ -90,10 +90,10 @@ def test_what_others_are_due_is_begun_no_more_and_given_back_once_it_is_idle(
 ) -> None:
     keeper, owned, notes = played
     keeper.holds(p0=1, p1=2)
-    owned.turn(idle)
+    owned.refresh(idle)
     keeper.wanted = frozenset({1})
-    assert (inside(owned.turn(busy)), keeper.given) == ([0], [])
-    assert (inside(owned.turn(idle)), keeper.given) == ([0], [1])
+    assert (inside(owned.refresh(busy)), keeper.given) == ([0], [])
+    assert (inside(owned.refresh(idle)), keeper.given) == ([0], [1])
     assert notes[-1] == "me works on 1 of 8 partitions: 0; gave back 1"
 
 
@@ -102,9 +102,9 @@ def test_a_partition_that_was_lost_and_claimed_anew_is_another_one(
 ) -> None:
     keeper, owned, notes = played
     keeper.holds(p0=1)
-    owned.turn(idle)
+    owned.refresh(idle)
     keeper.holds(p0=9)
-    assert inside(owned.turn(idle)) == [0]
+    assert inside(owned.refresh(idle)) == [0]
     assert notes[-1].endswith("lost 0")
 
 
@@ -113,13 +113,13 @@ def test_a_keeper_that_gave_up_ends_the_work(played: tuple[Keeper, ClaimedOwners
     keeper, owned, _ = played
     keeper.failure = Refused("made again")
     with pytest.raises(Refused, match="made again"):
-        owned.turn(idle)
+        owned.refresh(idle)
     assert inside(owned.current_partitions()) == []
 
 
 def test_a_driver_alone_works_on_everything() -> None:
     never: IsIdle = busy
-    assert 123 in FullOwnership().turn(never)
+    assert 123 in FullOwnership().refresh(never)
     assert FullOwnership().current_partitions() is ALL_PARTITIONS
 
 
@@ -140,10 +140,10 @@ def test_who_waits_for_others_gives_up_only_when_they_stand_still(monkeypatch: p
     patience = GiveUpPolicy(settings("--blocked-patience", "10"))
     for position in range(5):
         clock[0] += 9
-        patience.held_back((), {1: position})
+        patience.blocked((), {1: position})
     clock[0] += 11
-    with pytest.raises(Refused, match=r"partitions \[1\] of brew.orders.v1 are other drivers' to drain"):
-        patience.held_back((), {1: 4})
+    with pytest.raises(Refused, match=r"partitions \[1\] of brew.orders.v1 belong to other drivers"):
+        patience.blocked((), {1: 4})
 
 
 def test_the_options_of_sharing_reach_the_settings_and_spark_submit() -> None:
@@ -159,7 +159,7 @@ def test_lanes_turn_at_once(played: tuple[Keeper, ClaimedOwnership, list[str]]) 
     """What two threads are told belongs together."""
     keeper, owned, notes = played
     keeper.holds(p0=1, p1=2)
-    threads = [threading.Thread(target=lambda: [owned.turn(busy) for _ in range(50)]) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: [owned.refresh(busy) for _ in range(50)]) for _ in range(4)]
     for one in threads:
         one.start()
     for one in threads:
@@ -182,7 +182,7 @@ def test_a_claims_topic_that_one_broker_does_not_know_yet_is_asked_for_again() -
     view, given = Here(), settings("--share")
     transaction = TransactionSettings(given.connection, given.group, 60.0)
     shared = run.create_context(
-        PreflightResult({}, None, given, 1, transaction, 0), threading.Event(), view.board, view
+        PreflightResult({}, None, given, 1, transaction, 0), threading.Event(), view.progress, view
     )
     assert coordination._joined(keeper, shared)
     assert keeper.tries == 2

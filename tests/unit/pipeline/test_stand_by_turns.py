@@ -92,7 +92,7 @@ class _Carrier:
 class _Scene:
     driver: coordination.Driver
     seat: _Seat
-    carrier: _Carrier
+    runner: _Carrier
     view: Here
 
 
@@ -102,15 +102,15 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> _Scene:
     given = settings()
     transaction = TransactionSettings(given.connection, given.group, 60.0)
     seat, view = _Seat(), Here()
-    carrier = _Carrier(seat.log)
+    runner = _Carrier(seat.log)
 
     def employ(_ground: PreflightResult, shared: RunContext, _kept: object) -> tuple[Any, Sequence[Any]]:
-        carrier.shared = shared
-        return carrier, [carrier]
+        runner.shared = shared
+        return runner, [runner]
 
     monkeypatch.setattr(coordination, "create_workers", employ)
     ground = PreflightResult({}, None, given, 1, transaction, 0)
-    return _Scene(coordination.Driver(ground, None, threading.Event(), view.board, view, "me"), seat, carrier, view)
+    return _Scene(coordination.Driver(ground, None, threading.Event(), view.progress, view, "me"), seat, runner, view)
 
 
 def in_background(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
@@ -123,7 +123,7 @@ def in_background(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
 def test_a_driver_that_loses_its_seat_stops_and_wants_another_turn(scene: _Scene) -> None:
     """It leaves the line before it closes what worked, and asks for no more than to wait again."""
     thread, again = in_background(lambda: not scene.driver.work(scene.seat))
-    assert scene.carrier.began.wait(5)
+    assert scene.runner.began.wait(5)
     scene.seat.owner, scene.seat.held = "other", False
     thread.join(5)
     assert again == [True]
@@ -146,11 +146,11 @@ def test_only_a_driver_that_was_not_replaced_fences_what_it_had_to_interrupt(
         def close(self) -> None: ...
 
     monkeypatch.setattr(run, "KafkaTransaction", _Fence)
-    monkeypatch.setattr(run, "_GRACE_S", 0.05)
+    monkeypatch.setattr(run, "_FINISH_S", 0.05)
     monkeypatch.setattr(run, "_FENCE_S", 0.05)
-    scene.carrier.stubborn = True
+    scene.runner.stubborn = True
     thread, _ = in_background(lambda: scene.driver.work(scene.seat))
-    assert scene.carrier.began.wait(5)
+    assert scene.runner.began.wait(5)
     if replaced:
         scene.seat.held = False
     else:
@@ -163,7 +163,7 @@ def test_only_a_driver_that_was_not_replaced_fences_what_it_had_to_interrupt(
 def test_a_driver_that_is_told_to_stop_leaves_its_seat_first_and_is_done(scene: _Scene) -> None:
     """The next one may begin while this one still closes what worked."""
     thread, answers = in_background(lambda: scene.driver.work(scene.seat))
-    assert scene.carrier.began.wait(5)
+    assert scene.runner.began.wait(5)
     scene.driver.stop.set()
     thread.join(5)
     assert answers == [True]
@@ -172,7 +172,7 @@ def test_a_driver_that_is_told_to_stop_leaves_its_seat_first_and_is_done(scene: 
 
 def test_what_the_work_raises_leaves_with_the_seat_given_back(scene: _Scene) -> None:
     """A refusal of one driver is no reason for the others to wait for two intervals."""
-    scene.carrier.error = Refused("input-lost")
+    scene.runner.error = Refused("input-lost")
     with pytest.raises(Refused, match="input-lost"):
         scene.driver.work(scene.seat)
     assert scene.seat.log == ["left", "closed"]
@@ -181,7 +181,7 @@ def test_what_the_work_raises_leaves_with_the_seat_given_back(scene: _Scene) -> 
 def test_a_seat_that_gave_up_stops_the_work(scene: _Scene) -> None:
     """The claims topic was made again, for example: nobody knows any more who works."""
     thread, answers = in_background(lambda: scene.driver.work(scene.seat))
-    assert scene.carrier.began.wait(5)
+    assert scene.runner.began.wait(5)
     scene.seat.failure = Refused("made again")
     thread.join(5)
     assert answers == [False]
@@ -200,11 +200,11 @@ def test_a_crash_on_purpose_does_not_leave_the_seat(scene: _Scene, monkeypatch: 
     monkeypatch.setattr(coordination, "crash_on_purpose", die)
 
     def crash() -> None:
-        assert scene.carrier.shared is not None
-        scene.carrier.shared.crashed.append(Outcome(0, 0, 1, Status.CRASHED))
-        scene.carrier.shared.stop.set()
+        assert scene.runner.shared is not None
+        scene.runner.shared.crashed.append(Outcome(0, 0, 1, Status.CRASHED))
+        scene.runner.shared.stop.set()
 
-    monkeypatch.setattr(scene.carrier, "run", crash)
+    monkeypatch.setattr(scene.runner, "run", crash)
     with pytest.raises(_Dead):
         scene.driver.work(scene.seat)
     assert scene.seat.log[0] == "dead"

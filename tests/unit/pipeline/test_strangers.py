@@ -36,7 +36,7 @@ class Scene:
     def after(self, seconds: float) -> int:
         """How often was asked by then."""
         self.now += seconds
-        self.strangers.look(self.ask)
+        self.strangers.check(self.ask)
         return self.asked
 
 
@@ -87,7 +87,7 @@ def test_the_lanes_of_a_run_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(11):
         for lane in lanes:
             with pytest.raises(Retriable):
-                lane.look(lambda _: [])
+                lane.read(lambda _: [])
         scene.now += 1
     assert asked == [105.0, 110.0]
 

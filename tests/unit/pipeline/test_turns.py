@@ -25,7 +25,7 @@ class Workers:
             thread.start()
 
     def _work(self) -> None:
-        with self._turns.one(), self._changed:
+        with self._turns.turn(), self._changed:
             self.working += 1
             self.most = max(self.most, self.working)
             self._changed.notify_all()
@@ -51,7 +51,7 @@ class Workers:
 
 
 def test_so_many_work_at_once_and_the_next_comes_when_one_leaves() -> None:
-    workers = Workers(ConcurrencyLimit(at_once=3, longest_s=WAIT_S), 8)
+    workers = Workers(ConcurrencyLimit(limit=3, max_turn_s=WAIT_S), 8)
     assert workers.until(3)
     for _ in range(8):
         workers.let_go(1)
@@ -61,7 +61,7 @@ def test_so_many_work_at_once_and_the_next_comes_when_one_leaves() -> None:
 
 
 def test_a_turn_that_lasts_too_long_keeps_nobody() -> None:
-    workers = Workers(ConcurrencyLimit(at_once=1, longest_s=0.05), 4)
+    workers = Workers(ConcurrencyLimit(limit=1, max_turn_s=0.05), 4)
     # None is ever let go: they all work only because the turns before theirs have lasted too long.
     assert workers.until(4)
     workers.let_go(4)
@@ -70,9 +70,9 @@ def test_a_turn_that_lasts_too_long_keeps_nobody() -> None:
 
 
 def test_a_turn_is_given_back_when_its_work_fails() -> None:
-    turns = ConcurrencyLimit(at_once=1, longest_s=WAIT_S)
+    turns = ConcurrencyLimit(limit=1, max_turn_s=WAIT_S)
     for _ in range(3):
-        with pytest.raises(ZeroDivisionError), turns.one():
+        with pytest.raises(ZeroDivisionError), turns.turn():
             1 / 0  # noqa: B018 - work that fails
     workers = Workers(turns, 1)
     assert workers.until(1)
@@ -84,15 +84,15 @@ def test_who_waits_aside_lets_another_one_in_and_has_its_turn_again() -> None:
     turns, inside, done = ConcurrencyLimit(1, 60.0), threading.Event(), threading.Event()
 
     def other() -> None:
-        with turns.one():
+        with turns.turn():
             inside.set()
         done.set()
 
     thread = threading.Thread(target=other, daemon=True)
-    with turns.one() as turn:
+    with turns.turn() as turn:
         thread.start()
         assert not inside.is_set()
-        with turns.aside(turn):
+        with turns.released(turn):
             assert done.wait(20)
         inside.clear()
         late = threading.Thread(target=other, daemon=True)
@@ -107,10 +107,10 @@ def test_a_turn_that_goes_on_counts_and_one_that_steps_back_keeps_nobody() -> No
     turns, inside = ConcurrencyLimit(1, 60.0), threading.Event()
 
     def other() -> None:
-        with turns.one():
+        with turns.turn():
             inside.set()
 
-    with turns.one() as turn:
+    with turns.turn() as turn:
         waiting = threading.Thread(target=other, daemon=True)
         waiting.start()
         waiting.join(0.1)
@@ -134,10 +134,10 @@ def test_who_is_told_to_stop_waits_no_longer_and_takes_nobodys_turn() -> None:
     turns, stop, left = ConcurrencyLimit(1, 60.0), threading.Event(), threading.Event()
 
     def waiting() -> None:
-        with turns.one(stop):
+        with turns.turn(stop):
             left.set()
 
-    with turns.one():
+    with turns.turn():
         thread = threading.Thread(target=waiting, daemon=True)
         thread.start()
         thread.join(0.1)
@@ -151,7 +151,7 @@ def test_who_is_told_to_stop_waits_no_longer_and_takes_nobodys_turn() -> None:
 
 def test_the_next_one_comes_when_the_oldest_turn_has_lasted_too_long_not_the_youngest() -> None:
     """A slow broker keeps nobody for longer than its own turn, however many others have come since."""
-    turns = ConcurrencyLimit(at_once=2, longest_s=100.0)
+    turns = ConcurrencyLimit(limit=2, max_turn_s=100.0)
     oldest, youngest = object(), object()
     turns._acquire(oldest)
     turns._acquire(youngest)
@@ -166,7 +166,7 @@ def test_the_next_one_comes_when_the_oldest_turn_has_lasted_too_long_not_the_you
 def test_who_waited_aside_and_failed_gives_its_turn_back_once() -> None:
     """A time-out of the brokers is raised out of the wait itself."""
     turns = ConcurrencyLimit(1, 60.0)
-    with pytest.raises(TimeoutError), turns.one() as turn, turns.aside(turn):
+    with pytest.raises(TimeoutError), turns.turn() as turn, turns.released(turn):
         raise TimeoutError
     assert turns._since == {}
 
@@ -177,10 +177,10 @@ def test_whoever_is_told_to_stop_is_woken_and_not_the_one_that_came_first() -> N
     left: queue.Queue[int] = queue.Queue()
 
     def waiting(number: int) -> None:
-        with turns.one(stops[number]):
+        with turns.turn(stops[number]):
             left.put(number)
 
-    with turns.one():
+    with turns.turn():
         for number in range(3):
             thread = threading.Thread(target=waiting, args=[number], daemon=True)
             thread.start()

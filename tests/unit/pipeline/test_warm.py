@@ -36,7 +36,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], tuple[WarmSpark, l
     def keep(work: Work) -> tuple[WarmSpark, list[str], threading.Thread]:
         told: list[str] = []
         warmth = WarmSpark(settings, Compilers.FIRST, told.append)
-        monkeypatch.setattr(warmth, "_work_a_little", work)
+        monkeypatch.setattr(warmth, "_run_small_job", work)
         warmth.keep()
         thread = warmth._thread
         assert thread is not None
@@ -98,6 +98,6 @@ def test_an_end_under_a_job_is_no_bug(kept: Callable[..., tuple[WarmSpark, list[
 def test_a_worker_that_is_kept_warm_has_imported_what_ends_a_transaction(touch: str) -> None:
     """kafka-python takes 0.15 s; a stand-by that takes over would spend them in its first transaction."""
     module, name = touch.rsplit(".", 1)
-    asked = f"import sys, {module}; list({module}.{name}([])); print('brew.kafka.offset_fetch' in sys.modules)"
+    asked = f"import sys, {module}; list({module}.{name}([])); print('brew.kafka.group_requests' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout == "True\n"

@@ -19,7 +19,7 @@ import pytest
 
 from brew.deadline import Deadline
 from brew.journal import Entry, Journal, Phase, Step
-from brew.kafka.cluster_admin import home_of
+from brew.kafka.cluster_admin import coordinator_partition
 from proof.campaign import matrix, runner
 from proof.campaign.cells import mixture
 from proof.campaign.cells.wire import slowed
@@ -116,7 +116,7 @@ def test_the_percentile_is_a_value_that_was_measured() -> None:
 )
 def test_a_name_is_kept_where_javas_hash_says(name: str, home: int) -> None:
     """The coordinator is the leader of that partition; the smallest integer has no positive twin."""
-    assert home_of(name, 50) == home
+    assert coordinator_partition(name, 50) == home
 
 
 # Acts alone: whoever counts one of these as enough has counted the blow and not what it did.

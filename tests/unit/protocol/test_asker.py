@@ -12,8 +12,8 @@ from harness.waiting import until
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Retriable
-from brew.kafka import offset_fetch
-from brew.kafka.offset_fetch import CoordinatorAnswer, FetchedOffset, OffsetFetchClient
+from brew.kafka import group_requests
+from brew.kafka.group_requests import CoordinatorAnswer, FetchedOffset, OffsetFetchClient
 
 PLACE = ("orders", 0)
 
@@ -45,8 +45,8 @@ def answer(monkeypatch: pytest.MonkeyPatch, admin: Admin) -> Iterator[threading.
         assert may.wait(20)
         return [{PLACE: FetchedOffset(None, unstable=True)}, {PLACE: FetchedOffset(5, unstable=False)}]
 
-    monkeypatch.setattr(offset_fetch, "open_admin", lambda *_: admin)
-    monkeypatch.setattr(offset_fetch, "ask", ask)
+    monkeypatch.setattr(group_requests, "open_admin", lambda *_: admin)
+    monkeypatch.setattr(group_requests, "ask", ask)
     yield may
     may.set()
 
@@ -58,12 +58,12 @@ def _asker() -> OffsetFetchClient:
 def test_a_connection_that_is_given_up_ends_behind_the_looks_of_others(admin: Admin, answer: threading.Event) -> None:
     one = _asker()
     with ThreadPoolExecutor() as others:
-        looks = [others.submit(one.look, "step", PLACE, Deadline(20)) for _ in range(2)]
-        until(lambda: one._looks == 2, "both looks")
+        looks = [others.submit(one.fetch, "step", PLACE, Deadline(20)) for _ in range(2)]
+        until(lambda: one._in_use == 2, "both looks")
         one.end()
         assert not admin.closed.is_set()
-        with pytest.raises(Retriable, match="step: another transaction has given this connection up"):
-            one.look("step", PLACE, Deadline(20))
+        with pytest.raises(Retriable, match="step: another transaction has closed this connection"):
+            one.fetch("step", PLACE, Deadline(20))
         answer.set()
         assert [look.result(20) for look in looks] == [CoordinatorAnswer(5, aware=True)] * 2
     assert admin.closed.is_set()
@@ -92,7 +92,7 @@ def test_a_connection_that_is_forgotten_ends_too(admin: Admin) -> None:
 @pytest.mark.parametrize("name", ["kafka-io-1", "worker"])
 def test_an_end_that_takes_long_is_not_waited_for(name: str, admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's own thread would wait for itself; others may wait for an address that nobody tells."""
-    monkeypatch.setattr(offset_fetch, "_CLOSE_S", 0.05)
+    monkeypatch.setattr(group_requests, "_CLOSE_S", 0.05)
     admin.may_close.clear()
     ending = threading.Thread(target=_asker().end, name=name)
     ending.start()

@@ -8,8 +8,8 @@ import pytest
 from kafka.errors import NotCoordinatorError
 from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 
-from brew.kafka import offset_fetch
-from brew.kafka.offset_fetch import FetchedOffset
+from brew.kafka import group_requests
+from brew.kafka.group_requests import FetchedOffset
 
 WANTED = {"orders": [0, 1]}
 _Topic = OffsetFetchResponse.OffsetFetchResponseTopic
@@ -34,7 +34,7 @@ def _answer(*codes: int, many: bool, whole: int = 0) -> OffsetFetchResponse:
 @pytest.mark.parametrize("stable", [False, True])
 def test_a_question_names_group_partitions_and_whether_it_waits(many: bool, version: int, stable: bool) -> None:
     """Brokers since 2.5 and since 3.0 are asked in different words."""
-    asked = offset_fetch._request("g", WANTED, stable, many=many)
+    asked = group_requests._request("g", WANTED, stable, multi_group=many)
     read = OffsetFetchRequest.decode(asked.encode(version=version), version=version)
     told = read.groups[0] if many else read
     topics = [(one.name, list(one.partition_indexes)) for one in told.topics]
@@ -43,11 +43,11 @@ def test_a_question_names_group_partitions_and_whether_it_waits(many: bool, vers
 
 @pytest.mark.parametrize("many", [False, True])
 def test_an_answer_tells_where_the_group_stands_and_what_is_pending(many: bool) -> None:
-    assert offset_fetch._parsed_response(_answer(0, 0, many=many), many=many) == {
+    assert group_requests._parsed_response(_answer(0, 0, many=many), multi_group=many) == {
         ("orders", 0): FetchedOffset(7, unstable=False),
         ("orders", 1): FetchedOffset(None, unstable=False),
     }
-    assert offset_fetch._parsed_response(_answer(88, 88, many=many), many=many)["orders", 1] == FetchedOffset(
+    assert group_requests._parsed_response(_answer(88, 88, many=many), multi_group=many)["orders", 1] == FetchedOffset(
         None, unstable=True
     )
 
@@ -57,4 +57,4 @@ def test_an_answer_tells_where_the_group_stands_and_what_is_pending(many: bool) 
 def test_an_error_is_not_taken_for_a_position(many: bool, codes: tuple[int, ...], whole: int) -> None:
     """Of one partition, or of the whole group."""
     with pytest.raises(NotCoordinatorError):
-        offset_fetch._parsed_response(_answer(*codes, many=many, whole=whole), many=many)
+        group_requests._parsed_response(_answer(*codes, many=many, whole=whole), multi_group=many)

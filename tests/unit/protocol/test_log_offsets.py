@@ -35,5 +35,5 @@ def test_an_answer_without_an_offset_is_asked_again() -> None:
 
 def test_a_leader_that_never_names_an_offset_ends_with_the_deadline() -> None:
     leaders: Any = _Leaders(-1001)
-    with pytest.raises(DeadlineExceeded, match=r"the leader of partitions \[1\] names none yet"):
+    with pytest.raises(DeadlineExceeded, match=r"the leader of partitions \[1\] has none yet"):
         log_offsets(leaders, "orders", [1], Deadline(0.1))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
-from brew.kafka.raw_log import offset_batches, offsets_partition
+from brew.kafka.cluster_admin import coordinator_partition
+from brew.kafka.raw_log import offset_batches
 
 
 @pytest.mark.parametrize(
@@ -13,7 +14,7 @@ from brew.kafka.raw_log import offset_batches, offsets_partition
 )
 def test_a_group_lies_where_javas_hash_puts_it(group: str, partition: int) -> None:
     """Among them a name whose hash is the smallest integer, which has no absolute value."""
-    assert offsets_partition(group, 50) == partition
+    assert coordinator_partition(group, 50) == partition
 
 
 def varint(number: int) -> bytes:

@@ -73,7 +73,7 @@ def test_a_missing_right_is_named_with_the_command_that_grants_it(text: str, rig
 
 
 def test_who_only_looks_at_a_position_needs_less() -> None:
-    told = advice("locate: x (GROUP_AUTHORIZATION_FAILED)", ME, NAMES, None, looks_only=True)
+    told = advice("locate: x (GROUP_AUTHORIZATION_FAILED)", ME, NAMES, None, read_only=True)
     assert told is not None
     assert "Describe on group g: " in told
 

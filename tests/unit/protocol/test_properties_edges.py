@@ -21,8 +21,8 @@ def sentence(text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("client.id", "f:1: this is no setting; write name=value, and begin a comment with #"),
-        ("\n\n=x", "f:3: this is no setting; write name=value, and begin a comment with #"),
+        ("client.id", "f:1: this is not a setting; write name=value, and begin a comment with #"),
+        ("\n\n=x", "f:3: this is not a setting; write name=value, and begin a comment with #"),
         ("a" * 60 + "=1", f"f:1: {'a' * 60}{LIST}"),
         ("a" * 61 + "=1", f"f:1: '{'a' * 60}'...{LIST}"),
         ("a\x07b=1", rf"f:1: 'a\x07b'...{LIST}"),

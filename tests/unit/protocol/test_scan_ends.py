@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from brew.kafka.log_reader import _wanted
+from brew.kafka.log_reader import _take_messages
 
 
 class Message:
@@ -26,7 +26,7 @@ class Message:
 
 
 def wanted(messages: list[Message], left: dict[int, int]) -> list[int]:
-    return [message.offset() for message in _wanted(messages, left)]  # type: ignore[arg-type]
+    return [message.offset() for message in _take_messages(messages, left)]  # type: ignore[arg-type]
 
 
 def test_the_record_before_the_end_ends_its_partition() -> None:

@@ -52,12 +52,12 @@ def test_rows_are_those_of_the_messages_and_end_the_same_partitions() -> None:
             got.append(Message((partition, at[partition]), end))
         ends = {p: dice.randint(1, 6) for p in range(3)}
         plain, rows = dict(ends), dict(ends)
-        messages = log_reader._wanted(list(got), plain)
-        assert [row[:2] for row in log_reader._wanted_rows(list(got), rows)] == [one.place for one in messages]  # type: ignore[attr-defined]
+        messages = log_reader._take_messages(list(got), plain)
+        assert [row[:2] for row in log_reader._take_rows(list(got), rows)] == [one.place for one in messages]  # type: ignore[attr-defined]
         assert plain == rows
 
 
 def test_a_broker_s_own_timestamp_is_none() -> None:
     """It says nothing about the producer; and a record without headers has an empty list."""
-    found = log_reader._wanted_rows([Message((0, 1), kind=TIMESTAMP_LOG_APPEND_TIME), Message((0, 2))], {0: 9})
+    found = log_reader._take_rows([Message((0, 1), kind=TIMESTAMP_LOG_APPEND_TIME), Message((0, 2))], {0: 9})
     assert found == [(0, 1, b"k", None, [], None), (0, 2, b"k", None, [], 12)]

@@ -56,7 +56,7 @@ def _reader(monkeypatch: pytest.MonkeyPatch, silent_s: float, *, broker: bool) -
         return made[-1]
 
     monkeypatch.setattr(log_reader, "consumer", consumer)
-    monkeypatch.setattr(log_reader, "_SILENT_S", silent_s)
+    monkeypatch.setattr(log_reader, "_QUIET_S", silent_s)
     return TailReader(Connection("nowhere:1"), "g", "in", 2, 7, 1_000_000), made
 
 

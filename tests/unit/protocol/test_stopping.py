@@ -26,12 +26,12 @@ sys.exit(0 if stop.wait(10) else 3)
 """
 _DEAF = """
 import signal, sys, threading
-from brew.signals import SAME_S, stop_on_signals
+from brew.signals import SAME_REQUEST_S, stop_on_signals
 stop = threading.Event()
 stop_on_signals(stop, *map(float, sys.argv[1:]))
 signal.raise_signal(signal.SIGTERM)
 if len(sys.argv) == 1:
-    threading.Event().wait(2 * SAME_S)
+    threading.Event().wait(2 * SAME_REQUEST_S)
     signal.raise_signal(signal.SIGTERM)
 threading.Event().wait(10)
 """

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from brew.connection import Connection
-from brew.kafka import unreachable
-from brew.kafka.unreachable import cause
+from brew.kafka import connection_diagnosis
+from brew.kafka.connection_diagnosis import cause
 
 TLS = {"security.protocol": "SASL_SSL"}
 
@@ -53,7 +53,7 @@ def test_an_installed_wheel_names_its_own_command(
     refusing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no Makefile beside it."""
-    monkeypatch.setattr(unreachable, "_CHECKOUT", tmp_path)
+    monkeypatch.setattr(connection_diagnosis, "_CHECKOUT", tmp_path)
     assert cause(Connection(refusing)).next.startswith("start one with `brew-sandbox up`, or point BOOTSTRAP")
 
 
@@ -75,8 +75,8 @@ def test_a_server_that_hangs_up_on_tls_is_told_to_a_client_of_tls(hangs_up: str)
 def test_a_plaintext_server_that_answers_nothing_is_told_to_a_plaintext_client(hangs_up: str) -> None:
     """Somebody is there; to start another one on the port would not work."""
     told = cause(Connection(hangs_up))
-    assert told.found == f"{hangs_up} takes connections and answers nothing"
-    assert told.next.startswith("see whether that broker hangs")
+    assert told.found == f"{hangs_up} accepts connections and answers nothing"
+    assert told.next.startswith("check whether that broker hangs")
 
 
 def test_of_several_servers_the_one_that_tells_more_is_told(refusing: str, hangs_up: str) -> None:
