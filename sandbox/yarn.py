@@ -102,7 +102,7 @@ class YarnCluster:
     def _launch(self, server: str) -> None:
         jars = dependencies.jars(Part.YARN, dependencies.home())
         if not jars:
-            raise dependencies.absent(Part.YARN, dependencies.home())
+            raise dependencies.missing_jars(Part.YARN, dependencies.home())
         log4j = Path(__file__).with_name("spark-log4j2.properties")
         path = os.pathsep.join([str(self.site), *map(str, jars), f"{spark_home()}/jars/*"])
         command = [java(), *QUICK, "-Xmx400m", f"-Dlog4j2.configurationFile=file:{log4j}", "-cp", path, server]

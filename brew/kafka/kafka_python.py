@@ -452,11 +452,14 @@ def _to_brew_error(error: PlainKafkaError, step: str) -> BrewError:
     return Retriable(text) if isinstance(error, RetriableError) else Fatal(text)
 
 
+def _messages_in(module: Any) -> Iterator[Any]:
+    return (thing for thing in vars(module).values() if isinstance(thing, type) and issubclass(thing, ApiMessage))
+
+
 _MESSAGES = {
     (message.API_KEY, message.is_request()): message
     for module in (admin_messages, metadata_messages, producer_messages)
-    for message in vars(module).values()
-    if isinstance(message, type) and issubclass(message, ApiMessage)
+    for message in _messages_in(module)
 }
 
 

@@ -129,8 +129,8 @@ def test_the_list_names_the_connector_of_pysparks_version() -> None:
     """Ivy's file, the checksums and the requirement move together; both parts are listed."""
     pyspark = next(one.partition("==")[2] for one in PROJECT["dependencies"] if one.startswith("pyspark=="))
     assert f'name="spark-sql-kafka-0-10_2.13" rev="{pyspark}"' in dependencies.IVY.read_text()
-    assert f"spark-sql-kafka-0-10_2.13-{pyspark}.jar" in dependencies.wanted(Part.SPARK)
-    kafka = next(name for name in dependencies.wanted(Part.KAFKA) if name.startswith("kafka_2.13-"))
+    assert f"spark-sql-kafka-0-10_2.13-{pyspark}.jar" in dependencies.checksums(Part.SPARK)
+    kafka = next(name for name in dependencies.checksums(Part.KAFKA) if name.startswith("kafka_2.13-"))
     assert f"spark-{pyspark}-kafka-{kafka.removeprefix('kafka_2.13-').removesuffix('.jar')}" == dependencies.VERSIONS
 
 
@@ -138,8 +138,8 @@ def test_the_list_names_the_connector_of_pysparks_version() -> None:
 def test_each_broker_that_can_be_asked_for_is_pinned(version: str, part: Part) -> None:
     """By Ivy's file and by its checksums, and it is the command with that version that fetches it."""
     assert f'name="kafka_2.13" rev="{version}" conf="{part}->default"' in dependencies.IVY.read_text()
-    assert f"kafka_2.13-{version}.jar" in dependencies.wanted(part)
-    said = str(dependencies.absent(part, Path("place")))
+    assert f"kafka_2.13-{version}.jar" in dependencies.checksums(part)
+    said = str(dependencies.missing_jars(part, Path("place")))
     assert ("make setup" in said, f"sandbox setup --kafka {version}" in said) == (
         part is Part.KAFKA,
         part is not Part.KAFKA,
