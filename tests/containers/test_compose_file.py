@@ -50,6 +50,7 @@ def composed(command_line: str) -> Iterator[Broker]:
         yield Broker(f"localhost:{port}")
     finally:
         down = run(*words, "down", KAFKA_PORT=port)
+        run(command_line, "network", "rm", f"{project}_default")  # podman-compose leaves it behind
     assert down.returncode == 0, down.stderr
     assert run(command_line, "ps", "--all", "--filter", f"name={project}", "--format", "{{.Names}}").stdout == ""
 
