@@ -27,7 +27,7 @@ from brew.kafka import topics
 from brew.kafka.clients import admin, producer
 from brew.names import ExitCode
 from brew.offsets import SourcePosition
-from brew.records import DISCOUNTS
+from brew.orders import DISCOUNTS
 from sandbox.kafka import Cluster
 from sandbox.store import Postgres
 

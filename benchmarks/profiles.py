@@ -24,8 +24,8 @@ import psutil
 from environment import machine, program, save
 
 from brew.journal import Phase, Step, entries
+from brew.orders import Tiers
 from brew.range_transaction import Evidence
-from brew.records import Tiers
 from brew.settings import Limits
 from pipeline.orders import enricher
 from pipeline.profiles import Table, lookup

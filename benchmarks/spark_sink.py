@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from brew.cli import run
 from brew.names import INPUT_TOPIC, OUTPUT_TOPIC
+from brew.orders import DISCOUNTS, STANDARD
 from brew.readers.connector import _CLIENT as READ_CLIENT
-from brew.records import DISCOUNTS, STANDARD
 from brew.settings import SparkSettings
 from brew.spark import session
 

@@ -14,8 +14,8 @@ from brew.cli import client_config_option, connection
 from brew.errors import UsageError
 from brew.jvm import dependencies
 from brew.names import CrashMode, CrashPoint
+from brew.orders import Tiers
 from brew.preflight.finding import allowed
-from brew.records import Tiers
 from brew.settings import (
     ClaimsSettings,
     CrashSettings,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.records import Reason
+from brew.orders import Reason
 from brew.settings import Limits, ProfilesSettings
 from brew.transformation import Prepared
 from pipeline.orders import enricher

@@ -8,9 +8,9 @@ from hashlib import blake2b
 
 import orjson
 
+from brew.orders import DISCOUNT_FIELD, DISCOUNTS, STANDARD, TIER_FIELD, Reason, tier_of_key
 from brew.range_transaction import Enrich
 from brew.record import Reject
-from brew.records import DISCOUNT_FIELD, DISCOUNTS, STANDARD, TIER_FIELD, Reason, tier_of_key
 from brew.settings import Limits
 
 # A double keeps 15 significant digits; longer runs, and exponents, may change their value in a round trip.

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+import orjson
+
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fatal, Refused
@@ -15,7 +17,7 @@ from brew.kafka import topics
 from brew.kafka.clients import admin, mapped
 from brew.kafka.topic_reader import FullTopicReader
 from brew.names import quantity
-from brew.records import COMPACT, DISCOUNTS, NO_PROFILE, PROFILE_OFFSET, STANDARD, MalformedProfileError, tier_of
+from brew.orders import COMPACT, CUSTOMER_FIELD, DISCOUNTS, NO_PROFILE, PROFILE_OFFSET, PROFILE_TIER_FIELD, STANDARD
 from brew.settings import ProfilesSettings
 
 _TIERS = tuple(DISCOUNTS)
@@ -23,6 +25,33 @@ _NUMBERS = {tier: bytes([number]) for number, tier in enumerate(_TIERS)}
 _TOLD = 5
 Resolve = Callable[[bytes | None, dict[str, object]], str]
 Evidence = Callable[[], tuple[str, bytes | None]]
+
+
+class MalformedProfileError(ValueError):
+    """The record is no profile; the text says why."""
+
+
+def tier_of(customer: str, value: bytes) -> str:
+    """
+    The tier that a profile's value names; ``customer`` is the record's key.
+
+    Raises:
+        MalformedProfileError: not a JSON object with a known tier, or it speaks of another customer than its key.
+    """
+    if not customer:
+        raise MalformedProfileError("the key is empty, it has to be the customer_id")
+    try:
+        profile = orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise MalformedProfileError(f"the value is not JSON: {error}") from error
+    if type(profile) is not dict:
+        raise MalformedProfileError(f"the value is a JSON {type(profile).__name__}, an object is needed")
+    if profile.get(CUSTOMER_FIELD, customer) != customer:
+        raise MalformedProfileError(f"the key is {customer!r}, the value's customer_id another one")
+    tier = profile.get(PROFILE_TIER_FIELD)
+    if type(tier) is not str or tier not in DISCOUNTS:
+        raise MalformedProfileError(f"tier is {str(tier)[:40]!r}, known are {', '.join(DISCOUNTS)}")
+    return tier
 
 
 class Table:

@@ -12,7 +12,7 @@ from pathlib import Path
 from brew.errors import Refused, UsageError
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
-from brew.records import Tiers
+from brew.orders import Tiers
 from brew.settings import PipelineSettings, SparkSettings
 from brew.spark.session import CONNECTOR, package_archive, spark_conf
 from pipeline.enrichment import ORDERS

@@ -1,7 +1,7 @@
 """
 What the pipeline should have written, worked out again from input and profiles alone; pure.
 
-Written independently of `pipeline/`: it shares the tables of `brew.records` and no code. Numbers are compared as
+Written independently of `pipeline/`: it shares the tables of `brew.orders` and no code. Numbers are compared as
 exact decimals, since `0.1000000000000000055` and `12345678901234567890123` don't survive a float.
 
 Written independently of `pipeline/`, as the oracle is. An output names the profile that it was made with; a compacted
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from brew.offsets import LogOffsets
-from brew.records import (
+from brew.orders import (
     CUSTOMER_FIELD,
     DISCOUNT_FIELD,
     DISCOUNTS,

@@ -15,7 +15,7 @@ from brew.errors import UsageError
 from brew.kafka import topics
 from brew.kafka.clients import admin
 from brew.kafka.topics import MAX_MESSAGE_BYTES, TopicSpec
-from brew.records import COMPACT, profile
+from brew.orders import COMPACT, profile
 from proof.seed import Writer
 
 # What comes out is longer than what went in: two fields and three headers.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from brew.records import DISCOUNT_FIELD, DISCOUNTS, TIER_FIELD, Reason, tier_of_key
+from brew.orders import DISCOUNT_FIELD, DISCOUNTS, TIER_FIELD, Reason, tier_of_key
 
 _BACK_OFF = {"retry.backoff.ms": 2, "retry.backoff.max.ms": 20}
 

@@ -14,7 +14,7 @@ import psycopg
 from brew.errors import Refused
 from brew.kafka.log_reader import LogRecord
 from brew.names import quantity
-from brew.records import DISCOUNTS
+from brew.orders import DISCOUNTS
 from downstream.check import Findings, topic_snapshot
 from downstream.consume.handler import LoopSettings
 from downstream.postgres import Connection, DatabaseSettings, connect

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from brew.offsets import Headers, SourcePosition
-from brew.records import DISCOUNT_FIELD, DISCOUNTS, TIER_FIELD
+from brew.orders import DISCOUNT_FIELD, DISCOUNTS, TIER_FIELD
 
 _AMOUNT = "total_cents"
 _MOST_DIGITS = 30

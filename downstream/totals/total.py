@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any, NoReturn
 
-from brew.records import DISCOUNT_FIELD, TIER_FIELD
+from brew.orders import DISCOUNT_FIELD, TIER_FIELD
 
 CUSTOMER = "customer"
 TIER = "tier"

@@ -8,7 +8,8 @@ from operator import itemgetter
 from typing import Protocol
 
 from brew.offsets import HEADER_OFFSET, SourcePosition
-from brew.records import ERROR_OMITTED, ERROR_REASON, Reason
+from brew.orders import Reason
+from brew.records import ERROR_OMITTED, ERROR_REASON
 from proof.checking.input_partition import BrokerFacts, ByProfile, Headers, InputPartition, Record, Row, Stream, at
 from proof.findings import Findings, Name
 from proof.oracle import appended, unjustified, wrong_enrichment

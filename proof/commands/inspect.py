@@ -20,7 +20,7 @@ from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.names import checked_topic
 from brew.observability.local import remember_verdict
-from brew.records import Tiers
+from brew.orders import Tiers
 from brew.signals import Stopped
 from proof import log_summary
 from proof.commands.options import (

@@ -14,7 +14,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka.clients import reach
 from brew.names import checked_topic
-from brew.records import Tiers
+from brew.orders import Tiers
 
 _Command = Callable[..., Any]
 

@@ -13,7 +13,7 @@ from brew.kafka import topics
 from brew.kafka.clients import admin, producer
 from brew.kafka.transaction import connect_early, fenced
 from brew.offsets import SourcePosition
-from brew.records import DISCOUNTS
+from brew.orders import DISCOUNTS
 
 from .waiting import markers_written
 

@@ -10,7 +10,8 @@ from typing import Any
 from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
 from brew.journal import Entry, Phase, Step
 from brew.offsets import LogOffsets, SourcePosition
-from brew.records import DISCOUNTS, ERROR_REASON, tier_of_key
+from brew.orders import DISCOUNTS, tier_of_key
+from brew.records import ERROR_REASON
 from harness.reader_lines import read_by
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts, Record

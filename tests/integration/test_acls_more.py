@@ -21,7 +21,7 @@ from brew.kafka import topics
 from brew.kafka.topics import CLEANUP_POLICY
 from brew.names import READ_UNCOMMITTED, ExitCode
 from brew.offsets import SourcePosition
-from brew.records import profile
+from brew.orders import profile
 from downstream.__main__ import downstream
 from downstream.receive.command import DemoServer
 from pipeline.__main__ import cli as pipeline

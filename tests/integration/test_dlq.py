@@ -23,7 +23,8 @@ from brew.errors import Refused
 from brew.kafka import topics
 from brew.kafka.clients import TopicPartition
 from brew.names import CrashPoint
-from brew.records import MARKS_TOPIC, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP, Reason
+from brew.orders import Reason
+from brew.records import MARKS_TOPIC, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
 from operations.dlq.dead_letter import ReplayLog
 from operations.dlq.replay import RepairCommand
 from pipeline.__main__ import cli

@@ -13,7 +13,8 @@ from brew.kafka import topics
 from brew.kafka.clients import producer
 from brew.kafka.log_reader import LogRecord
 from brew.offsets import SourcePosition
-from brew.records import ERROR_MESSAGE, ERROR_OFFSET, ERROR_OMITTED, ERROR_PARTITION, ERROR_REASON, ERROR_TOPIC, Reason
+from brew.orders import Reason
+from brew.records import ERROR_MESSAGE, ERROR_OFFSET, ERROR_OMITTED, ERROR_PARTITION, ERROR_REASON, ERROR_TOPIC
 
 OWN = [("trace", b"abc"), ("trace", None), ("source.offset", b"7")]
 STAMP = 1_700_000_000_123

@@ -19,7 +19,7 @@ from brew.kafka import topics
 from brew.kafka.clients import producer
 from brew.kafka.topic_reader import FullTopicReader
 from brew.offsets import SourcePosition
-from brew.records import DISCOUNTS, PROFILE_OFFSET, profile
+from brew.orders import DISCOUNTS, PROFILE_OFFSET, profile
 from pipeline import profiles
 
 NONE = ("--master", "none")

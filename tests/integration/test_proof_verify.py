@@ -25,7 +25,8 @@ from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import log_offsets
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import SourcePosition
-from brew.records import DISCOUNTS, ERROR_REASON, tier_of_key
+from brew.orders import DISCOUNTS, tier_of_key
+from brew.records import ERROR_REASON
 from proof import log_feeds, verify
 from proof.__main__ import proof
 

@@ -22,7 +22,7 @@ from harness.pages import (
     unrounded,
 )
 
-from brew import names, offsets, records
+from brew import names, offsets, orders, records
 from brew.kafka.topics import MAX_MESSAGE_BYTES
 from brew.names import CrashMode, CrashPoint, ExitCode, TransactionalId
 from brew.options import run_options
@@ -57,14 +57,14 @@ def test_the_defaults_are_those_of_the_code() -> None:
 
 def test_the_orders_fields_are_those_of_the_code() -> None:
     """In the order in which the seeder writes them."""
-    assert tuple(column(PROTOCOL, "Order")) == records.ORDER_FIELDS
+    assert tuple(column(PROTOCOL, "Order")) == orders.ORDER_FIELDS
 
 
 def test_tiers_and_discounts_are_those_of_the_code() -> None:
     """The table that both the pipeline and the checker's oracle use."""
     told = [(tier, float(discount)) for tier, discount in tables(PROTOCOL, "Enrichment")[0]]
-    assert told == list(records.DISCOUNTS.items())
-    for field in (records.TIER_FIELD, records.DISCOUNT_FIELD, records.STANDARD):
+    assert told == list(orders.DISCOUNTS.items())
+    for field in (orders.TIER_FIELD, orders.DISCOUNT_FIELD, orders.STANDARD):
         assert f"`{field}`" in PROTOCOL
 
 
@@ -83,7 +83,7 @@ def test_the_dead_letter_headers_are_those_of_the_code() -> None:
 @pytest.mark.parametrize(
     ("heading", "table", "defined"),
     [
-        ("Reasons", 0, list(records.Reason)),
+        ("Reasons", 0, list(orders.Reason)),
         ("Steps", 0, list(names.STEPS)),
         ("Crash points", 0, list(CrashPoint)),
         ("Crash points", 1, list(CrashMode)),

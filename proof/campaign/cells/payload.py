@@ -15,7 +15,8 @@ from brew.errors import Refused
 from brew.kafka import cluster_admin, topics
 from brew.kafka.clients import producer
 from brew.offsets import SourcePosition
-from brew.records import ERROR_REASON, Reason
+from brew.orders import Reason
+from brew.records import ERROR_REASON
 from proof import log_summary
 from proof.campaign.cell import CellTable
 from proof.campaign.programs import digest, parsed, watching

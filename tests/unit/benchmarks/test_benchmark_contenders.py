@@ -23,8 +23,8 @@ from contenders import CONTENDERS, RunTopics, Setup, require_built  # noqa: E402
 from environment import program  # noqa: E402
 
 from brew.errors import Refused  # noqa: E402
+from brew.orders import Reason  # noqa: E402
 from brew.record import Reject  # noqa: E402
-from brew.records import Reason  # noqa: E402
 from brew.settings import Limits  # noqa: E402
 from pipeline.orders import enricher  # noqa: E402
 

@@ -22,9 +22,9 @@ from brew.journal import Step, entries
 from brew.kafka.transaction import TransactionSettings
 from brew.names import CrashMode, CrashPoint
 from brew.offsets import Committed, OffsetRange
+from brew.orders import PROFILE_OFFSET, profile
 from brew.outcome import Outcome, Status
 from brew.range_transaction import Rows, Tally, Targets
-from brew.records import PROFILE_OFFSET, profile
 from brew.settings import Limits, ProfilesSettings
 from pipeline import profiles
 from pipeline.enrichment import OrderEnrichment

@@ -9,8 +9,8 @@ import pytest
 
 from brew.driver.limits import FIRST, MIN_AT_END, WINDOW, CircuitBreaker, FirstRecordsCheck
 from brew.errors import Refused
+from brew.orders import Reason
 from brew.outcome import Outcome, Status
-from brew.records import Reason
 from brew.settings import Limits
 from pipeline.enrichment import EXAMPLE, OrderEnrichment
 from pipeline.orders import enricher

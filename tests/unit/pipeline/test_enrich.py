@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from brew.orders import DISCOUNTS, Reason
 from brew.record import Reject
-from brew.records import DISCOUNTS, Reason
 from brew.settings import Limits
 from pipeline.orders import depth, enricher
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from brew.orders import Reason
 from brew.record import Reject
-from brew.records import Reason
 from brew.settings import Limits
 from pipeline.orders import NumberPlaceholders, depth, enricher, may_round
 

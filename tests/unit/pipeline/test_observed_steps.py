@@ -12,10 +12,10 @@ from brew.deadline import Deadline
 from brew.errors import Abortable, Fenced, KafkaFailure
 from brew.names import STEPS
 from brew.offsets import OffsetRange
+from brew.orders import Reason
 from brew.outcome import Status
 from brew.range_transaction import Rows, Targets, transact_range
 from brew.record import Reject
-from brew.records import Reason
 
 RANGE = OffsetRange("in", 0, 0, 3)
 TARGETS = Targets("out", "dlq", 0, 0)

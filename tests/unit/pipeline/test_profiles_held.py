@@ -16,9 +16,9 @@ from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fatal, UsageError
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
+from brew.orders import profile
 from brew.outcome import Status
 from brew.range_transaction import Targets
-from brew.records import profile
 from brew.settings import Limits, PipelineSettings, ProfilesSettings
 from pipeline import profiles
 from pipeline.enrichment import OrderEnrichment

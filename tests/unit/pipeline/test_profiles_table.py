@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from brew.deadline import Deadline
 from brew.offsets import OffsetRange, SourcePosition
+from brew.orders import DISCOUNTS, profile
 from brew.range_transaction import Rows, Targets, transact_range
 from brew.record import Reject
-from brew.records import DISCOUNTS, profile
 from brew.settings import Limits
 from pipeline.orders import enricher
 from pipeline.profiles import Table, lookup

@@ -13,6 +13,7 @@ from brew.errors import Abortable, DeadlineExceeded, Fatal
 from brew.fault_injection import PlannedCrash
 from brew.names import CrashMode, CrashPoint
 from brew.offsets import Committed, OffsetRange, SourcePosition
+from brew.orders import Reason
 from brew.outcome import Outcome, Status
 from brew.range_transaction import CrashedOnPurposeError, Rows, Targets, transact_range
 from brew.record import Reject
@@ -24,7 +25,6 @@ from brew.records import (
     ERROR_PARTITION,
     ERROR_REASON,
     ERROR_TOPIC,
-    Reason,
 )
 from brew.transaction import abort_at_once, queue
 

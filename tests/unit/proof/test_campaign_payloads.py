@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from brew.deadline import Deadline
+from brew.orders import Reason
 from brew.record import Reject
-from brew.records import Reason
 from brew.settings import Limits
 from pipeline.orders import enricher
 from proof.campaign.cells.payload import KINDS, MAX_BYTES, MAX_DEPTH, limit_broken, payload, payloads

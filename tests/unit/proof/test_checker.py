@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brew.offsets import LogOffsets, SourcePosition
-from brew.records import DISCOUNTS, ERROR_OMITTED, ERROR_REASON, tier_of_key
+from brew.orders import DISCOUNTS, tier_of_key
+from brew.records import ERROR_OMITTED, ERROR_REASON
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts, Record
 from proof.findings import Name, Report, Verdict

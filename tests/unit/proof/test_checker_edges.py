@@ -9,7 +9,8 @@ import pytest
 from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
 from brew.journal import Entry, Phase, Run, Step
 from brew.offsets import LogOffsets, SourcePosition
-from brew.records import ERROR_OMITTED, ERROR_REASON, Reason
+from brew.orders import Reason
+from brew.records import ERROR_OMITTED, ERROR_REASON
 from proof.checking.checker import Checker
 from proof.checking.comparison import wrong_dead_letter, wrong_output
 from proof.checking.input_partition import BrokerFacts, InputPartition, Layout, Record, Stream

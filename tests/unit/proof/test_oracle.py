@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from brew.errors import UsageError
 from brew.offsets import LogOffsets, SourcePosition
+from brew.orders import DISCOUNTS, PROFILE_OFFSET, Reason, profile
 from brew.record import Reject
-from brew.records import DISCOUNTS, PROFILE_OFFSET, Reason, profile
 from brew.settings import Limits
 from pipeline.orders import enricher
 from pipeline.profiles import Table, lookup

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brew.errors import UsageError
-from brew.records import DISCOUNTS, ORDER_FIELDS, tier_of_key
+from brew.orders import DISCOUNTS, ORDER_FIELDS, tier_of_key
 from proof.seed import Seeding, chunks, orders, spoiled
 
 
