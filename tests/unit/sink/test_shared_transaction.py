@@ -22,7 +22,7 @@ class Coordinator:
 
     def __init__(self, *answers: int | BrewError) -> None:
         self.answers, self.asked, self.forgotten = list(answers), 0, 0
-        self.standing = self
+        self.confirmation = self
 
     def client(self, _deadline: Deadline) -> Coordinator:
         return self
