@@ -132,7 +132,9 @@ ui-picture: setup ## a picture of the live view at work              make ui-pic
 	@exec scripts/ui-picture.sh
 
 ## Prove
-.PHONY: demo-torn
+.PHONY: demo-sink demo-torn
+demo-sink: setup ## a kill doubles rows of Spark's sink, not ours make demo-sink
+	@exec scripts/demo-sink.sh
 demo-torn: setup ## the hole that others leave open, frame by frame  make demo-torn
 	@exec scripts/demo-torn.sh
 .PHONY: prove prove-all soak mutants
