@@ -1,0 +1,125 @@
+"""The sink's examples, run as their first lines say: with spark-submit, and the notebook cell by cell."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import orjson
+import pytest
+from harness.brokers import Broker
+from harness.names import Names
+from harness.pages import ROOT
+from harness.pipeline import Stage, environment
+from nbclient import NotebookClient
+
+from brew.deadline import Deadline
+from brew.jvm import dependencies
+from brew.jvm.dependencies import Part
+from brew.kafka import topics
+from brew.kafka.log_reader import LogRecord
+
+SALES = [("Cork", 100), ("Essen", 50), ("Cork", 20), ("Essen", 5)]
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Stage:
+    made = Stage(broker, names)
+    made.create(2, output=2)
+    return made
+
+
+def class_path() -> str:
+    """The connector's jars that set-up made, instead of `--packages`."""
+    found = dependencies.jars(Part.SPARK, dependencies.home())
+    assert found
+    return ":".join(map(str, found))
+
+
+def given(stage: Stage, folder: Path, **variables: str) -> dict[str, str]:
+    own = {"BOOTSTRAP": stage.broker.bootstrap, "CHECKPOINT": str(folder / "checkpoint"), "PYTHONPATH": str(ROOT)}
+    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    return {**environment(stage.names.stem), **own, **python, **variables}
+
+
+def submit(stage: Stage, folder: Path, example: str, **variables: str) -> None:
+    submitted = Path(sys.executable).with_name("spark-submit")
+    words = ["--master", "local[2]", "--driver-class-path", class_path(), "--conf", "spark.sql.shuffle.partitions=2"]
+    done = subprocess.run(
+        [str(submitted), *words, f"examples/{example}"],
+        cwd=ROOT,
+        env=given(stage, folder, **variables),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+
+
+def objects(records: list[LogRecord]) -> list[Any]:
+    return [(one.key(), orjson.loads(one.value() or b"")) for one in records]
+
+
+def sell(stage: Stage) -> None:
+    rows = [orjson.dumps({"store": store, "cents": cents}) for store, cents in SALES]
+    stage.produce(stage.names.input, *((0, b"", row) for row in [*rows, b"no sale"]))
+
+
+def test_revenue_per_store_goes_on_where_it_was(stage: Stage, tmp_path: Path) -> None:
+    """Two runs on one checkpoint: the second begins with the totals of the first."""
+    variables = {"SALES": stage.names.input, "REVENUE": stage.names.output}
+    sell(stage)
+    submit(stage, tmp_path, "revenue.py", **variables)
+    stage.produce(stage.names.input, (1, b"", b'{"store": "Cork", "cents": 3}'))
+    submit(stage, tmp_path, "revenue.py", **variables)
+    found = objects(stage.records(stage.names.output))
+    assert sorted((one["store"], one["cents"]) for _, one in found) == [("Cork", 120), ("Cork", 123), ("Essen", 55)]
+    assert all(key == one["store"].encode() for key, one in found)
+    stage.nothing_open(stage.names.output)
+
+
+def test_clicks_are_joined_with_their_impressions(stage: Stage, tmp_path: Path) -> None:
+    """Of four clicks one is for another ad, one comes too late, and one from another visitor."""
+    clicks = stage.names.topic("clicks")
+    topics.create(stage.admin, [topics.TopicSpec(clicks, 2, {})], Deadline(30))
+    topics.describe_all(stage.admin, [clicks], Deadline(30))
+
+    def event(ad: str, at: str) -> bytes:
+        return orjson.dumps({"ad": ad, "at": f"2026-11-23T10:{at}Z"})
+
+    stage.produce(stage.names.input, (0, b"v1", event("a1", "00:00")))
+    late = (0, b"v1", event("a1", "01:30"))
+    stage.produce(clicks, (0, b"v1", event("a1", "00:20")), (0, b"v1", event("a2", "00:20")), late)
+    stage.produce(clicks, (1, b"v2", event("a1", "00:20")))
+    variables = {"IMPRESSIONS": stage.names.input, "CLICKS": clicks, "PAIRS": stage.names.output}
+    submit(stage, tmp_path, "ad_clicks.py", **variables)
+    submit(stage, tmp_path, "ad_clicks.py", **variables)  # nothing new: a second run adds nothing
+    assert objects(stage.records(stage.names.output)) == [(b"v1", {"ad": "a1", "after_s": 20})]
+    stage.nothing_open(stage.names.output)
+
+
+def test_the_notebook_runs_and_a_batch_that_is_repeated_is_there_once(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own assertion compares what readers see before and behind the repetition."""
+    sell(stage)
+    submit_args = f"--master local[2] --driver-class-path {class_path()} pyspark-shell"
+    variables = {"SALES": stage.names.input, "REVENUE": stage.names.output, "PYSPARK_SUBMIT_ARGS": submit_args}
+    for name, value in given(stage, tmp_path, **variables).items():
+        if os.environ.get(name) != value:
+            monkeypatch.setenv(name, value)
+    notebook = nbformat.read(ROOT / "examples/sink.ipynb", as_version=4)
+    place = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=240, kernel_name="python3", resources=place).execute()
+    told = [out["data"]["text/plain"] for cell in notebook.cells for out in cell.get("outputs", ()) if "data" in out]
+    assert [one.partition("status=")[2].partition(":")[0] for one in told if "BatchReport" in one] == [
+        "<Status.WRITTEN",
+        "<Status.ALREADY_OUT",
+    ]
+    assert "[('Cork', '120'), ('Essen', '55')]" in told
+    stage.nothing_open(stage.names.output)
