@@ -97,12 +97,12 @@ def _local(*program: str) -> Command:
     return command
 
 
-def _sink(*, tuned: bool, json: str = "parse") -> Command:
+def _sink(*, tuned: bool, json: str = "parse", kind: str = "spark") -> Command:
     def command(place: RunTopics, setup: Setup, follow: bool) -> list[str]:
         return [
             *(sys.executable, str(Path(__file__).with_name("spark_sink.py"))),
             *("--bootstrap", place.bootstrap, "--input", place.input, "--output", place.output),
-            *("--checkpoint", str(place.home / "checkpoint"), "--json", json),
+            *("--checkpoint", str(place.home / "checkpoint"), "--json", json, "--sink", kind),
             *("--master", setup.master, "--jvm-dir", str(JVM_DIR)),
             *_confs([java_options(setup, tuned=tuned), *setup.conf]),
             *(["--follow"] if follow else []),
@@ -222,6 +222,16 @@ CONTENDERS = {
             "a sink that glues the new fields on as text and trusts its input, our JVM options",
             _sink(tuned=True, json="concat"),
             exactly_once=False,
+        ),
+        *(
+            # Measured as the sink beside it is: its position is the number of a batch, not an offset of the input.
+            Contender(
+                f"spark-sink-brew-{kind}",
+                f"our ExactlyOnceSink ({what}) with the query of spark-sink-tuned, our JVM options",
+                _sink(tuned=True, kind=kind),
+                exactly_once=False,
+            )
+            for kind, what in (("one", "one writer"), ("tasks", "tasks write"))
         ),
         *_peers(static=True),
         *_peers(static=False),

@@ -5,6 +5,8 @@ A streaming query with a checkpoint and the trigger `availableNow`: what people 
 micro-batch for all of the input (no `maxOffsetsPerTrigger`), which is the best case for its rate. It starts through
 `brew.spark.session`, so heap, jars and class-data archive are the same as ours; reading uses our client settings, and
 the Java producer gets the sizes of our own. The JIT compilers are the caller's choice (`contenders.py`).
+
+With `--sink one` or `tasks` the same query writes through `brew.ExactlyOnceSink`, without headers of its own.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from brew.names import INPUT_TOPIC, OUTPUT_TOPIC
 from brew.orders import DISCOUNTS, STANDARD
 from brew.readers.connector import _CLIENT as READ_CLIENT
 from brew.settings import SparkSettings
+from brew.sink import ExactlyOnceSink
 from brew.spark import session
 
 _ORDER = (
@@ -27,6 +30,7 @@ _ORDER = (
     "store STRING, created_at STRING"
 )
 _LOOK_S = 1
+_BATCH_S = 600.0  # one micro-batch for all of the input
 # As brew.kafka.clients.producer; the Java client's names.
 _WRITE_CLIENT = {
     "acks": "all",
@@ -60,7 +64,16 @@ def enriched(source: DataFrame, json: str) -> DataFrame:
 
 
 def copy(
-    spark: SparkSession, bootstrap: str, topic: str, output: str, checkpoint: str, json: str, *, follow: bool
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    output: str,
+    checkpoint: str,
+    json: str,
+    *,
+    sink: str,
+    most: int | None,
+    follow: bool,
 ) -> None:
     """Copy what is in ``topic`` now, and return when it is out; with ``follow``, go on with what comes."""
     options = {
@@ -70,16 +83,19 @@ def copy(
         "startingOffsets": "earliest",
         "includeHeaders": "true",
         "failOnDataLoss": "true",
+        **({} if most is None else {"maxOffsetsPerTrigger": str(most)}),
     }
     source = spark.readStream.format("kafka").options(**options).load()
-    writer = (
-        enriched(source, json)
-        .writeStream.format("kafka")
-        .options(**{f"kafka.{name}": value for name, value in _WRITE_CLIENT.items()})
-        .option("kafka.bootstrap.servers", bootstrap)
-        .option("topic", output)
-        .option("checkpointLocation", checkpoint)
-    )
+    writer = enriched(source, json).writeStream.option("checkpointLocation", checkpoint)
+    if sink == "spark":
+        writing = {f"kafka.{name}": value for name, value in _WRITE_CLIENT.items()}
+        writer = writer.format("kafka").options(**writing, **{"kafka.bootstrap.servers": bootstrap, "topic": output})
+    else:
+        writers = 1 if sink == "one" else "tasks"
+        ours = ExactlyOnceSink(
+            bootstrap, name=output, topic=output, writers=writers, headers=False, transaction_timeout_s=_BATCH_S
+        )
+        writer = writer.foreachBatch(ours)
     # Without a pause between micro-batches: the next one starts when there is something to read.
     query = (writer.trigger(processingTime="0 seconds") if follow else writer.trigger(availableNow=True)).start()
     # An exception out of a signal's handler would leave the gateway in the middle of an answer.
@@ -105,6 +121,15 @@ def copy(
     show_default=True,
     help="parse: from_json and to_json, as much work as ours. concat: glue text on, trusting the input.",
 )
+@click.option(
+    "--sink",
+    "kind",
+    type=click.Choice(["spark", "one", "tasks"]),
+    default="spark",
+    show_default=True,
+    help="Spark's own sink, or ours with one writer or with tasks that write.",
+)
+@click.option("--most", type=int, help="Offsets in a micro-batch; all of the input by default.")
 @click.option("--follow", is_flag=True, help="Go on until SIGTERM, micro-batch after micro-batch.")
 def sink(
     bootstrap: str,
@@ -115,13 +140,15 @@ def sink(
     jvm_dir: str,
     conf: tuple[str, ...],
     json: str,
+    kind: str,
+    most: int | None,
     follow: bool,
 ) -> None:
-    """Spark's own Kafka sink, for comparison."""
+    """Spark's own Kafka sink, for comparison, or ours with the same query."""
     pairs = (pair.partition("=") for pair in conf)
     spark = session.start(SparkSettings(master, jvm_dir, {name: value for name, _, value in pairs}))
     try:
-        copy(spark, bootstrap, topic, output, checkpoint, json, follow=follow)
+        copy(spark, bootstrap, topic, output, checkpoint, json, sink=kind, most=most, follow=follow)
     finally:
         session.end(spark.sparkContext)
 

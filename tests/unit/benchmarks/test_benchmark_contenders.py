@@ -46,6 +46,16 @@ def test_every_contender_works_on_the_same_topics(name: str) -> None:
     assert {option: given[option] for option in wanted} == wanted
 
 
+def test_our_sink_differs_from_sparks_own_in_who_writes_alone() -> None:
+    """Same query, same JVM options, same topics."""
+    spark, one, tasks = (
+        CONTENDERS[name].command(PLACE, Setup(), False)
+        for name in ("spark-sink-tuned", "spark-sink-brew-one", "spark-sink-brew-tasks")
+    )
+    assert [_options(command)["--sink"] for command in (spark, one, tasks)] == ["spark", "one", "tasks"]
+    assert len({tuple(word for word in c if word not in {"spark", "one", "tasks"}) for c in (spark, one, tasks)}) == 1
+
+
 def test_the_direct_reader_is_the_pipeline_with_another_reader() -> None:
     """Everything else is equal, and both take our own options and follow."""
     setup = Setup("local[3]", ["spark.a=b"], ["--lanes", "4"])
