@@ -25,6 +25,7 @@ from proof.campaign.cells import (
     mixture,
     payload,
     receiver,
+    sink,
     spark,
     standalone,
     totals,
@@ -34,7 +35,7 @@ from proof.campaign.cells import (
 from proof.campaign.effects import HOLDERS
 
 THEMES: Sequence[ModuleType] = (
-    *(writer, wire, broker, kafka, payload, spark, standalone, ledger, receiver, totals, claims, access, mixture),
+    *(writer, wire, broker, kafka, payload, spark, standalone, ledger, receiver, totals, claims, access, sink, mixture),
 )
 SPARK = "-spark"
 ONE_READER = {
@@ -52,6 +53,7 @@ NO_READER = {
     **dict.fromkeys(("F11-end-txn-*", "F12-offsets-*", "F12-records-*", "F13-records-*"), _OWN_WRITERS),
     **dict.fromkeys(("F29-*", "F30-*", "F31-*", "F32-*", "F33-*"), _DOWNSTREAM),
     "F34-*": "claimants read no input",
+    **dict.fromkeys(("F39-*", "F40-*", "F41-*", "F42-*", "F43-*"), "the program under test is a query of Spark's"),
 }
 """Cells that start no reader of the pipeline, and why."""
 _SHORT_ROUND = {"F01-mid-produce-writer", "F08-two-writers-short", "F35-poison-short"}

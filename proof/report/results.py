@@ -90,6 +90,14 @@ MATRIX = (
         F34="Eight coordinators race for claims",
     ),
     _section(
+        "The sink of Structured Streaming",
+        F39="Driver killed at each step of a batch",
+        F40="Task, executor, speculation under a batch",
+        F41="Driver frozen past its time-out, or replaced",
+        F42="Coordinator killed under a batch",
+        F43="Checkpoint deleted, two queries with one name",
+    ),
+    _section(
         "Input, access, everything",
         F35="Poisoned input",
         F36="Access revoked, wrong password, expired certificate",

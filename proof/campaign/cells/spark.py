@@ -41,7 +41,7 @@ CELLS = CellTable(path="spark", moment="mid batch", needs={Need.SPARK}, limit_s=
 _LOCAL = ("--master", "local[2]")
 _CLUSTER = ("--master", "local-cluster[2,1,1024]")
 _SMALL = ("--max-records-per-transaction", "500")
-_SPECULATION = {
+SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.multiplier": "1.01",
     "spark.speculation.quantile": "0.1",
@@ -242,9 +242,9 @@ def speculation(stage: CellEnvironment) -> None:
     master = standalone(stage)
     with stage.feeding():
         stage.orders(4000)
-        stage.writer("--master", master, "--follow", *_SMALL, *_conf(_SPECULATION))
+        stage.writer("--master", master, "--follow", *_SMALL, *_conf(SPECULATION))
         stage.await_commits(4, _START_S * stage.slack)
-        sleeper = stage.random.choice(_executor_workers(stage))
+        sleeper = stage.random.choice(executor_workers(stage))
         if not (victims := _stopped_in_transaction(stage, sleeper)):
             return
         pids, asleep = {process.pid for process in victims}, time.time()
@@ -294,7 +294,7 @@ def _url(master: Program) -> str | None:
     return address and address.group()
 
 
-def _executor_workers(stage: CellEnvironment) -> list[psutil.Process]:
+def executor_workers(stage: CellEnvironment) -> list[psutil.Process]:
     """Python workers of all executors; those are no children of the driver in a standalone cluster."""
     running = [process for program in stage.programs.running() for process in tree(psutil.Process(program.pid))]
     return [process for process in running if any(_WORKER in word for word in _words(process))]

@@ -1,0 +1,73 @@
+"""
+Whether a `read_committed` reader saw each batch of a sink whole, at every moment; pure, chunk by chunk.
+
+A chunk is what became visible in one partition between two looks at its last stable offset. Brokers write the marker of
+a commit to each partition by itself, so "at once" is checked where it holds at every moment: within a partition.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+NO_BATCH = -1
+"""The batch of rows without the sink's headers, such as those of Spark's own sink: only rows can be compared."""
+
+
+class SeenRow(NamedTuple):
+    """A row of a stateful count in update mode: the total of ``key`` once ``batch`` was in it."""
+
+    batch: int
+    key: bytes
+    total: int
+
+
+@dataclass
+class BatchHistory:
+    """All rows that became visible, and what was wrong with how they did."""
+
+    torn: list[str] = field(default_factory=list)
+    rows: Counter[SeenRow] = field(default_factory=Counter)
+    _last: dict[int, int] = field(default_factory=dict)
+
+    def observe(self, partition: int, rows: Iterable[SeenRow]) -> None:
+        """Add one chunk; a batch that an earlier chunk of the partition held, too, was seen in parts."""
+        before = self._last.get(partition, NO_BATCH)
+        for row in rows:
+            self.rows[row] += 1
+            if row.batch == NO_BATCH:
+                continue
+            if row.batch <= before:
+                self.torn.append(f"batch {row.batch} in partition {partition} behind batch {before} of an earlier look")
+            self._last[partition] = max(row.batch, self._last.get(partition, NO_BATCH))
+
+    def findings(self, counts: Mapping[bytes, int]) -> list[dict[str, str]]:
+        """What is wrong in the end; ``counts`` are the input's records by key."""
+        found = [{"name": "torn-batch", "evidence": text} for text in self.torn]
+        times, batches, last = Counter[tuple[bytes, int]](), set[int](), dict[bytes, int]()
+        for row, count in sorted(self.rows.items()):
+            times[row.key, row.total] += count
+            batches.add(row.batch)
+            if row.batch > NO_BATCH and row.total < last.get(row.key, 0):
+                text = f"{row.key!r} fell from {last[row.key]} to {row.total} in batch {row.batch}"
+                found.append({"name": "state-drift", "evidence": text})
+            last[row.key] = max(row.total, last.get(row.key, 0))
+        found += [
+            {"name": "duplicate-output", "evidence": f"{key!r} with total {total} is there {count} times"}
+            for (key, total), count in times.items()
+            if count > 1
+        ]
+        missing = set(range(max(batches, default=NO_BATCH) + 1)) - batches
+        found += [{"name": "lost-output", "evidence": f"no row of batch {batch} is there"} for batch in sorted(missing)]
+        found += [
+            {"name": "lost-output", "evidence": f"{key!r} stands at {last.get(key, 0)} of {counts[key]}"}
+            for key in sorted(counts)
+            if last.get(key, 0) < counts[key]
+        ]
+        return found + [
+            {"name": "state-drift", "evidence": f"{key!r} stands at {last[key]} of {counts.get(key, 0)}"}
+            for key in sorted(last)
+            if last[key] > counts.get(key, 0)
+        ]
