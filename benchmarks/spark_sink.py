@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from brew.cli import run
 from brew.names import INPUT_TOPIC, OUTPUT_TOPIC
 from brew.orders import DISCOUNTS, STANDARD
-from brew.readers.connector import _CLIENT as READ_CLIENT
+from brew.readers.connector import _CONSUMER_CONF as READ_CLIENT
 from brew.settings import SparkSettings
 from brew.sink import ExactlyOnceSink
 from brew.spark import session
