@@ -117,7 +117,7 @@ def producer(
     return Producer(settings)
 
 
-def consumer(connection: Connection, group: str, isolation: str, **more: str | int | bool) -> Consumer:
+def consumer(connection: Connection, group: str, isolation: str, **more: object) -> Consumer:
     """A consumer that commits nothing by itself, and raises an error instead of resetting when an offset is gone."""
     return Consumer({
         **_base(connection),

@@ -14,7 +14,7 @@ from brew.acl import SCAN_GROUP
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
-from brew.kafka.clients import FULL_MS, SILENT_S, consumer, is_cut_off, mapped
+from brew.kafka.clients import FULL_MS, SILENT_S, ConnectionFailures, consumer, is_cut_off, mapped
 from brew.names import READ_COMMITTED
 
 _BATCH = 10_000
@@ -231,6 +231,7 @@ class TailReader:
             "fetch.wait.max.ms": idle_ms,
             "fetch.queue.backoff.ms": full_ms,
         }
+        self._connection = connection
         self._new_consumer = functools.partial(consumer, connection, group, READ_COMMITTED, **ahead)
         self._mean_bytes = float(_FIRST_GUESS_BYTES)
         self._next = start
@@ -238,7 +239,8 @@ class TailReader:
 
     def _open(self) -> Consumer:
         """A consumer at the next offset."""
-        made, self._last_event_at = self._new_consumer(), time.monotonic()
+        self._failures = ConnectionFailures()
+        made, self._last_event_at = self._new_consumer(error_cb=self._failures), time.monotonic()
         with mapped("read"):
             made.assign([TopicPartition(self._topic, self._partition, self._next)])
         return made
@@ -249,6 +251,7 @@ class TailReader:
 
         Raises:
             Fatal: the position is not in the log any more, or this client may not read it.
+            Denied: the brokers refuse this client's connections.
         """
         with mapped("read"):
             first = self._consumer.poll(wait_s)
@@ -289,6 +292,8 @@ class TailReader:
         try:
             self._consumer.get_watermark_offsets(TopicPartition(self._topic, self._partition), timeout=_ASK_S)
         except KafkaException:
+            # A consumer does not report a wrong password to its reader, which would wait for good.
+            self._failures.check(self._connection, f"read of {self._name}")
             self._consumer.close()
             self._consumer = self._open()
 

@@ -12,7 +12,7 @@ from harness.waiting import until
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import DeadlineExceeded, Unreachable
+from brew.errors import DeadlineExceeded, Denied, Unreachable
 from brew.kafka import clients, group_consumer, log_reader
 from brew.kafka.group_consumer import Member, MemberSettings
 from brew.kafka.log_reader import RangeReader, TailReader
@@ -66,6 +66,22 @@ def test_a_consumer_that_reaches_no_broker_is_replaced_where_it_stood(monkeypatc
     assert reader.take(10, 1000, 0) is None
     assert [one.closed for one in made] == [True, False]
     assert [(one.topic, one.partition, one.offset) for one in made[1].assigned] == [("in", 2, 7)]
+
+
+def test_a_consumer_whose_password_is_refused_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reports nothing to its reader; a run whose password was changed stood still for good (campaign, F36)."""
+    callbacks: list[Any] = []
+
+    def consumer(*_: Any, error_cb: Any, **__: Any) -> Silent:
+        callbacks.append(error_cb)
+        return Silent(broker=False)
+
+    monkeypatch.setattr(log_reader, "_QUIET_S", 0)
+    monkeypatch.setattr(log_reader, "consumer", consumer)
+    reader = TailReader(Connection("nowhere:1"), "g", "in", 2, 7, 1_000_000)
+    callbacks[-1](KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+    with pytest.raises(Denied, match=r"read of in\[2\]: wrong password"):
+        reader.take(10, 1000, 0)
 
 
 def test_a_consumer_with_nothing_to_read_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
