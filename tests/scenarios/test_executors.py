@@ -51,7 +51,8 @@ def test_submit_prints_a_line_that_gives_the_same_run(stage: Stage) -> None:
     at = words.index("run")
     assert words[at - 1].endswith("submit_main.py")
     told = stage.settings(*options)
-    again = stage.settings(*words[at + 1 :])
+    assert words[at + 1 : at + 3] == ["--config", "/dev/null"], "no file of the cluster's changes the run"
+    again = stage.settings(*words[at + 3 :])
     assert (again.input, again.output, again.dead_letter, again.group) == (
         told.input,
         told.output,
