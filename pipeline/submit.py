@@ -23,12 +23,15 @@ _NO_FILE = ("--config", os.devnull)  # every option is named: a brew.toml beside
 
 def submitter() -> str:
     """
-    The `spark-submit` of PATH, else the one that pip put beside this Python.
+    The `spark-submit` of PATH, else the one that pip put beside this Python, which looks for its Spark by it.
 
     Raises:
         Refused: there is neither.
     """
-    found = shutil.which(_NAME) or shutil.which(_NAME, path=str(Path(sys.executable).parent))
+    found = shutil.which(_NAME)
+    if found is None:
+        found = shutil.which(_NAME, path=str(Path(sys.executable).parent))
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if found is None:
         raise Refused(f"no {_NAME} on PATH; put Spark's bin folder there, or copy the line that --dry-run prints")
     return found
