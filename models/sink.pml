@@ -200,7 +200,7 @@ end_again:
 consumed:
         /* Spark's commit log, of the checkpoint that this driver knows. */
         atomic {
-            assert(planned);
+            assert(planned == true);
             if
             :: its_query == query && log == b -> log = b + 1
             :: else
