@@ -29,6 +29,11 @@ GROUPS = {
     "secure": ("integration/test_acls.py", "scenarios/test_secure.py", "scenarios/test_secure_canary.py"),
     "sandbox": ("integration/test_sandbox.py", "integration/test_sandbox_faults.py"),
     "wheel": ("integration/test_wheel.py",),
+    "sink": (
+        "integration/test_sink.py",
+        "integration/test_sink_mutants.py",
+        "integration/test_sink_refusals.py",
+    ),
 }
 
 

@@ -23,7 +23,6 @@ PROGRAM = f"import sys; sys.path.insert(1, {str(TESTS)!r}); from harness.sink_pr
 ROWS, MOST, CRASHED = 120, 60, 1  # in each batch 20 offsets of each partition: every word is in it
 OUT = {CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT}
 OPEN = {CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS}
-BOTH = pytest.mark.parametrize("writers", [1, "tasks"], ids=["one", "tasks"])
 
 
 @pytest.fixture
@@ -46,8 +45,14 @@ def whole(it: SinkStage) -> None:
     assert found == Counter({(batch, word.encode()): 1 for batch in batches for word in WORDS})
 
 
-@BOTH
-@pytest.mark.parametrize("point", CrashPoint, ids=str)
+# Both ways to write share the kernel, so the second one is tried around the commit; the campaign has all (F39).
+KILLS = [
+    *(("tasks", point) for point in CrashPoint),
+    *((1, point) for point in (CrashPoint.AFTER_FLUSH, CrashPoint.COMMIT_IN_FLIGHT, CrashPoint.AFTER_COMMIT)),
+]
+
+
+@pytest.mark.parametrize(("writers", "point"), KILLS, ids=str)
 def test_a_driver_killed_at_a_crash_point_leaves_each_batch_whole_or_absent(
     make: Any, writers: Any, point: CrashPoint
 ) -> None:
@@ -73,7 +78,9 @@ def test_a_driver_killed_at_a_crash_point_leaves_each_batch_whole_or_absent(
     it.stage.nothing_open(it.stage.names.output)
 
 
-@pytest.mark.parametrize("point", [one for one in CrashPoint if one is not CrashPoint.COMMIT_IN_FLIGHT], ids=str)
+@pytest.mark.parametrize(
+    "point", [CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS, CrashPoint.AFTER_COMMIT], ids=str
+)
 def test_a_killed_writer_is_started_again_by_spark(make: Any, point: CrashPoint) -> None:
     """One writer is safe when Spark repeats its task: each attempt fences, and finds out whether the batch is out."""
     it = make(1)
