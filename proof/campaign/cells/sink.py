@@ -34,6 +34,7 @@ from proof.campaign.programs import ROOT, Program
 from proof.campaign.stage import CellEnvironment, StalledError
 from proof.checking.sink_batches import NO_BATCH, BatchHistory, SeenRow
 
+DURING = "batches_during_the_pause"
 CELLS = CellTable(path="sink", needs={Need.SPARK}, judged=False, limit_s=1500.0)
 
 ONE, TASKS, SPARKS = "1", "tasks", "spark"
@@ -373,8 +374,8 @@ def _refused(play: SinkPlay, program: Program, reason: str) -> None:
     play.stage.fire("refusals")
 
 
-@CELLS(*("F40-speculation-one", "a task stands still, a copy runs", "Spark", ONE), needed={"pauses": 1})
-@CELLS(*("F40-speculation-tasks", "a task stands still, a copy runs", "Spark", TASKS), needed={"pauses": 1})
+@CELLS(*("F40-speculation-one", "a task stands still, a copy runs", "Spark", ONE), needed={"pauses": 1, DURING: 1})
+@CELLS(*("F40-speculation-tasks", "a task stands still, a copy runs", "Spark", TASKS), needed={"pauses": 1, DURING: 1})
 def speculation(writers: str, stage: CellEnvironment) -> None:
     """With speculation on, an executor's Python workers stand still, and Spark runs copies of their tasks elsewhere."""
     master = standalone(stage)
@@ -387,6 +388,7 @@ def speculation(writers: str, stage: CellEnvironment) -> None:
             stage.fire("pauses")
             try:
                 play.more(1)
+                stage.fire(DURING)
             finally:
                 signal_all(victims, stop=False)
             play.more()
