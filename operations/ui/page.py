@@ -56,7 +56,7 @@ def page(view: View, parts: Mapping[str, Markup], position: str) -> str:
 @cache
 def style() -> str:
     """The X-ray's colours and patterns, then the page's own."""
-    return xray_html.asset("strips.css") + asset("page.css")
+    return str(xray_html.asset("strips.css")) + asset("page.css")  # markup would escape the quotes of what is added
 
 
 @cache

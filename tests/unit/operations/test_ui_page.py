@@ -29,7 +29,7 @@ from brew.html import Markup
 from brew.preflight.finding import Finding, Severity
 from operations.ui import page
 from operations.ui.model import PollResult, View
-from operations.ui.page import parts
+from operations.ui.page import parts, style
 from operations.ui.server import EventBroadcaster, StreamPosition
 
 EVIL = '"><script>alert(1)</script>\u202e'
@@ -216,3 +216,9 @@ def test_the_badge_says_live_only_while_every_source_answers() -> None:
     assert "stale: Kafka" in str(parts(seen(broken))["badge"])
     nothing = PollResults(PollResult("flow", 1.0, 5.0, since_s=100.0), tails(strip()))
     assert ">asking<" in str(parts(seen(nothing))["badge"])
+
+
+def test_the_style_is_css_and_not_escaped_as_html() -> None:
+    """Its selectors have quotes; escaped ones match nothing, and the filter of the table hid no row."""
+    assert "&" not in style()
+    assert '[data-only="ill"]' in style()
