@@ -32,7 +32,7 @@ ENVIRONMENT = {
     "BREW_CLIENT_LOG": "`1`: what the Kafka client says goes to stderr; for whoever looks for a fault",
     "JAVA_HOME": "which Java runs Spark's JVM and the set-up; else the first `java` of `PATH`",
     "PYSPARK_PYTHON": "which Python the workers run; with `local` masters the driver's own where it is not set",
-    "PYSPARK_DRIVER_PYTHON": "which Python the spark-submit that pip installed runs the driver with; else the one of `submit`",
+    "PYSPARK_DRIVER_PYTHON": "which Python runs the driver of the spark-submit from pip; else the one of `submit`",
     "XDG_CACHE_HOME": "an installed package keeps the jars below it, else below `~/.cache`; `BREW_JVM_DIR` goes before",
 }
 # Makefile variables that are no option of a program.
