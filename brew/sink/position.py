@@ -46,7 +46,8 @@ class Mark:
         if not text:
             return None
         try:
-            found = json.loads(text)
+            # librdkafka may append stray bytes to the metadata that it returns (its issue 4649).
+            found, _ = json.JSONDecoder().raw_decode(text)
             query, offsets, topic_id = found["query"], found["offsets"], found["topic"]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"not the metadata of a sink: {text!r}") from error

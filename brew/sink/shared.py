@@ -127,23 +127,24 @@ def _placed(frame: DataFrame, job: BatchJob, epoch: SharedEpoch, *, always_shuff
     copy keeps the source's. `checked` notices where that was wrong.
     """
     names = frame.columns
-    placed = frame.withColumn("partition", _partition(frame, job, epoch))
+    # Asked for each batch: a topic may have been given partitions.
+    count = 0 if job.topic is None else described(job.connection, job.topic, Deadline(_DESCRIBE_S)).partitions
+    placed = frame.withColumn("partition", _partition(frame, job, epoch, count))
     tasks = tasks_of(frame)
     if tasks <= 1 or ("partition" in names and not always_shuffle and is_narrow(frame)):
         return placed
     writers: Column | int = frame.sparkSession.sparkContext.defaultParallelism
     if job.topic is not None:
-        writers = min(int(writers), described(job.connection, job.topic, Deadline(_DESCRIBE_S)).partitions)
+        writers = min(int(writers), count)
         share = sf.col("partition")
     else:
         share = sf.col("partition") + sf.crc32(sf.col("topic"))
     return placed.repartitionById(writers, sf.pmod(share, sf.lit(writers)).cast("int"))
 
 
-def _partition(frame: DataFrame, job: BatchJob, epoch: SharedEpoch) -> Column:
-    """Each row's own partition, else its key's."""
+def _partition(frame: DataFrame, job: BatchJob, epoch: SharedEpoch, count: int) -> Column:
+    """Each row's own partition, else its key's among the ``count`` of the sink's topic."""
     fixed, names = job.topic, frame.columns
-    count = 0 if fixed is None else described(job.connection, fixed, Deadline(_DESCRIBE_S)).partitions
 
     @sf.arrow_udf("int")  # type: ignore[untyped-decorator]
     def of_key(keys: pa.Array, topics: pa.Array) -> pa.Array:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from brew.connection import Connection
+from brew.connection import MECHANISM, Connection
 from brew.deadline import Deadline
 from brew.errors import Abortable, Refused, UsageError
 from brew.kafka.sink_transaction import check_brokers, described
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import CrashMode, checked_topic
+from brew.sasl import GSSAPI, OAUTHBEARER
 from brew.sink.batch import FENCE_S, RESULT_SCHEMA, BatchJob, Result, SinkCrash, Status, write_alone
 from brew.sink.position import Batch, Mark, fingerprint
 from brew.sink.query import batch_source, check_session, driver_processes, tasks_of
@@ -111,6 +112,11 @@ class ExactlyOnceSink:
         if source_group is not None and _checked_name(source_group, "source_group") == name:
             raise UsageError(f"source_group is {source_group!r}, the sink's own group; choose another name")
         self.connection = _connection(bootstrap, client_config)
+        if writers == "tasks" and (login := _login_without_password(self.connection)) is not None:
+            raise UsageError(
+                f'writers is "tasks" and sasl.mechanism {login}: tasks log in by password or certificate alone; use '
+                "writers=1, or SCRAM or PLAIN"
+            )
         self.timeout_s, self.writers, self.headers = float(transaction_timeout_s), writers, headers
         self.source_group, self.attempts = source_group, attempts
         self._allow_old, self._checked, self._topic_id, self._crash = allow_old_brokers, False, "", _crash
@@ -222,7 +228,10 @@ class ExactlyOnceSink:
 
             self._shared = self._shared or SharedWriter(job)
             return self._shared.write(frame, job)
-        if tasks_of(frame) > 1:
+        tasks = tasks_of(frame)
+        if tasks == 0:  # no task would run, and nobody move the position
+            return write_alone(job, iter(()))
+        if tasks > 1:
             frame = frame.repartition(1)
         (told,) = frame.mapInArrow(_task(write_alone, job), RESULT_SCHEMA).collect()
         return Result.decoded(bytes(told.result))
@@ -240,6 +249,12 @@ def _task(
         yield pa.RecordBatch.from_pydict({"result": pa.array([result.encoded()], pa.binary())})
 
     return task
+
+
+def _login_without_password(connection: Connection) -> str | None:
+    settings = connection.settings()
+    mechanism = settings.get(MECHANISM) or settings.get("sasl.mechanisms")
+    return str(mechanism) if mechanism in {OAUTHBEARER, GSSAPI} else None
 
 
 def _checked_name(name: str, setting: str) -> str:

@@ -202,9 +202,10 @@ def test_a_batch_job_is_written_once_for_its_id(make: Any, writers: Any) -> None
 def test_an_empty_batch_moves_the_position(make: Any, writers: Any) -> None:
     it = make(writers)
     assert it.sink().write(it.spark.createDataFrame([], "value string"), 4)
+    assert it.sink().write(it.spark.createDataFrame(it.spark.sparkContext.emptyRDD(), "value string"), 5), "no task"
     position = it.position()
     assert position is not None
-    assert position.offset == 5
+    assert position.offset == 6
 
 
 @BOTH

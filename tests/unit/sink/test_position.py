@@ -147,3 +147,9 @@ def test_a_batch_job_under_the_name_of_a_query_is_refused_and_the_other_way_roun
 def test_metadata_is_read_back_as_it_was_written(query: str | None, offsets: str, topic_id: str) -> None:
     written = Mark(query, offsets, topic_id)
     assert Mark.parse(str(written)) == written
+
+
+def test_stray_bytes_behind_the_metadata_are_not_another_programs() -> None:
+    """Librdkafka's issue 4649; seen in an integration test: a sink refused its own position."""
+    mark = Mark("q", "0123", "id")
+    assert Mark.parse(f"{mark}alitP") == mark

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,14 @@ def test_a_wrong_setting_is_refused_before_anything_is_asked(settings: dict[str,
     with pytest.raises(UsageError) as refused:
         sink(**settings)
     assert said in str(refused.value)
+
+
+def test_tasks_cannot_log_in_by_token(tmp_path: Path) -> None:
+    """The client that they write with knows passwords and certificates; one writer uses librdkafka."""
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI\nsasl.kerberos.service.name=kafka\n")
+    with pytest.raises(UsageError, match=r"sasl\.mechanism GSSAPI: tasks log in by password or certificate alone"):
+        sink(writers="tasks", client_config=file)
 
 
 def test_a_sink_shows_no_secret() -> None:
