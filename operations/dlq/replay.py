@@ -364,7 +364,7 @@ class _Partition:
     def _settled(self, letters: list[DeadLetter], committed: Committed | None) -> int:
         """The offset below which every letter is written back; it never moves back."""
         waiting = letters[-1].offset + 1 if self._waiting is None else self._waiting
-        same = committed is not None and committed.metadata == self._metadata()
+        same = committed is not None and committed.metadata.startswith(self._metadata())
         return max(waiting, committed.offset) if committed is not None and same else waiting
 
     def _metadata(self) -> str:
@@ -374,7 +374,11 @@ class _Partition:
     def _check_marks(self, committed: Committed | None) -> None:
         """Compare the replay log's topic id with the one in the replay group's offset metadata."""
         ours = f"topic-id={self._marks.dead_letter_id} marks-id="
-        if committed is not None and committed.metadata.startswith(ours) and committed.metadata != self._metadata():
+        if (
+            committed is not None
+            and committed.metadata.startswith(ours)
+            and not committed.metadata.startswith(self._metadata())
+        ):
             raise Refused(
                 f"the marks of {self._place.dead_letter.name}[{self._partition}] are gone: {self._marks.topic} was "
                 f"made again after dead letters had been written back; delete the offsets of group "
