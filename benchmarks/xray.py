@@ -44,7 +44,7 @@ def log(offsets: int, per_batch: int, batches: int) -> Iterator[bytes]:
             part += header(base, per_batch, epoch, _TRANSACTIONAL, time_ms)
             base += per_batch
             time_ms += 1
-        part += marker(base, epoch, commit=epoch % 10 > 0, at=time_ms)
+        part += marker(base, epoch, commit=epoch % 10 > 0, time_ms=time_ms)
         base, epoch = base + 1, (epoch + 1) % 30_000
         if len(part) > 1 << 24:
             yield bytes(part)
