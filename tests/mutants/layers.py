@@ -78,14 +78,13 @@ def _passes(test: str, home: Path) -> bool:
     return done.returncode == 0
 
 
-_PLACES = "tests/unit/proof/test_checker_places.py::"
 _POSITIONS = "tests/unit/proof/test_checker_positions.py::"
 _EDGES = "tests/unit/proof/test_checker_edges.py::"
-_ROUNDS = "tests/unit/downstream/test_totals_rounds.py::"
+_ROUNDS = "tests/unit/downstream/test_totals.py::"
 _MEMBER = "tests/unit/claims/test_claims_member.py::"
 _FOLD = "tests/unit/claims/test_claims_fold.py::"
 _VIRTUAL = "tests/unit/downstream/test_virtual_workers.py::"
-_REPLAY = "tests/unit/operations/test_dlq_replay.py::"
+_REPLAY = "tests/unit/operations/test_dlq.py::"
 
 _COMPARISON = "proof/checking/comparison.py"
 _CHAIN = "proof/checking/positions.py"
@@ -105,7 +104,7 @@ LAYER_BUGS: list[LayerBug] = [
         _COMPARISON,
         "        self._say(Name.DUPLICATE, stream",
         "        if record.partition == source.partition:\n            self._say(Name.DUPLICATE, stream",
-        _PLACES + "test_a_duplicate_counts_in_whatever_output_partition_it_lies",
+        _POSITIONS + "test_a_duplicate_counts_in_whatever_output_partition_it_lies",
     ),
     LayerBug(
         "duplicate-above-the-offset-passed-over",
@@ -113,7 +112,7 @@ LAYER_BUGS: list[LayerBug] = [
         _COMPARISON,
         "                self._duplicate(stream, record, source)\n                return\n",
         "                return\n",
-        _PLACES + "test_a_duplicate_above_the_committed_offset_is_one_too",
+        _POSITIONS + "test_a_duplicate_above_the_committed_offset_is_one_too",
     ),
     LayerBug(
         "quick-look-at-dead-letters",
@@ -121,7 +120,7 @@ LAYER_BUGS: list[LayerBug] = [
         _COMPARISON,
         "quick = stream.topic == self._facts.output and self._same_shape",
         "quick = self._same_shape",
-        _PLACES + "test_an_enriched_record_on_the_dead_letter_topic_is_corrupt",
+        _POSITIONS + "test_an_enriched_record_on_the_dead_letter_topic_is_corrupt",
     ),
     LayerBug(
         "torn-by-the-highest-of-the-last-stretch",
@@ -129,7 +128,7 @@ LAYER_BUGS: list[LayerBug] = [
         _COMPARISON,
         "stream.note(partition, lowest, highest, run)\n        last",
         "stream.note(partition, highest, highest, run)\n        last",
-        _PLACES + "test_the_evidence_of_a_torn_transaction_names_all_of_its_sources",
+        _POSITIONS + "test_the_evidence_of_a_torn_transaction_names_all_of_its_sources",
     ),
     LayerBug(
         "torn-sources-from-the-last-stretch",
@@ -317,6 +316,6 @@ HARMLESS_IN_LAYERS: list[LayerBug] = [
         _COMPARISON,
         "elif source.offset >= lane.read and self._input_open:",
         "elif source.offset >= lane.read:",
-        _PLACES + "test_the_last_stable_offset_and_the_committed_one_are_the_first_that_are_not_below",
+        _POSITIONS + "test_the_last_stable_offset_and_the_committed_one_are_the_first_that_are_not_below",
     ),
 ]

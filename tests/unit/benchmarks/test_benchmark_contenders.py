@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
+import contenders
+import loop
+import measure
 import pytest
+import run
 from click.testing import CliRunner
+from contenders import CONTENDERS, RunTopics, Setup, require_built
+from environment import program
 
-BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
-sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "peers")]
-
-import contenders  # noqa: E402 - the benchmarks are programs, no package
-import loop  # noqa: E402
-import measure  # noqa: E402
-import run  # noqa: E402
-from contenders import CONTENDERS, RunTopics, Setup, require_built  # noqa: E402
-from environment import program  # noqa: E402
-
-from brew.errors import Refused  # noqa: E402
-from brew.orders import Reason  # noqa: E402
-from brew.record import Reject  # noqa: E402
-from brew.settings import Limits  # noqa: E402
-from pipeline.orders import enricher  # noqa: E402
+from brew.errors import Refused
+from brew.orders import Reason
+from brew.record import Reject
+from brew.settings import Limits
+from pipeline.orders import enricher
 
 PLACE = RunTopics("b:1", "in", "out", "dead", "group", Path("home"))
 PEERS = ("loop", "streams", "franz")

@@ -1,25 +1,34 @@
-"""What the benchmark computes from what it saw; no server needed."""
+"""What the benchmarks compute: numbers, figures, charts, growth, memory, the checker's sums."""
 
 from __future__ import annotations
 
+import mmap
+import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree as ET
 
+import environment as memory
 import psutil
 import pytest
+from checker import sizes_of, summed
+from contenders import Setup, java_options
+from growth import longest_pause_s, median_ratio
 from harness.waiting import await_ends, until
+from results import draw, lines, panels, together, write
+from runs import Latency, Restart, Results, Run, Spread, delays_ms, load, marginal, percentile, ratio, rounds, save
+from watch import Tree, VisibilitySample, throughput
+
+from brew.cli import exit_code_of
+from brew.deadline import Deadline
+from brew.errors import Refused, UsageError
+from brew.journal import Entry, Phase, Step
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-from contenders import Setup, java_options  # noqa: E402 - the benchmarks are programs, no package
-from results import lines, write  # noqa: E402
-from runs import Latency, Restart, Results, Run, load  # noqa: E402
-from watch import Tree, VisibilitySample, throughput  # noqa: E402
-
-from brew.deadline import Deadline  # noqa: E402
-from brew.errors import Refused  # noqa: E402
 
 
 def test_what_was_visible_at_the_first_look_does_not_count_for_the_rate() -> None:
@@ -85,6 +94,7 @@ def test_the_choice_of_compilers_replaces_the_pipelines_own() -> None:
 
 
 _BURN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+
 _LOSES_A_CHILD = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {_BURN!r}])"
 
 
@@ -159,3 +169,242 @@ def test_a_command_that_is_told_to_stop_may_say_so(tmp_path: Path, polite: bool,
         else:
             with pytest.raises(Refused, match="ended with 1"):
                 tree.wait(Deadline(20), stopped=True)
+
+
+def test_everybody_is_first_as_often_as_last() -> None:
+    """The order turns round with each round."""
+    assert rounds(["a", "b", "c"], 3, paired=False) == [
+        (1, ["a", "b", "c"]),
+        (2, ["c", "b", "a"]),
+        (3, ["a", "b", "c"]),
+    ]
+
+
+def test_a_paired_contender_runs_beside_each_other_one() -> None:
+    """Rounds of two with numbers of their own, turned round at each repetition."""
+    assert rounds(["a", "b", "c"], 2, paired=True) == [
+        (1, ["a", "b"]),
+        (2, ["a", "c"]),
+        (3, ["b", "a"]),
+        (4, ["c", "a"]),
+    ]
+
+
+def test_a_ratio_is_taken_round_by_round() -> None:
+    """A machine that was half as fast in round 2 halves both; rounds of one alone, and a peer's 0, don't count."""
+    found = ratio({1: 200.0, 2: 100.0, 3: 330.0, 9: 5.0, 10: 1.0}, {1: 100.0, 2: 50.0, 3: 110.0, 8: 7.0, 10: 0.0})
+    assert found == Spread(2.0, 2.0, 3.0, 3)
+    assert found.text(".2f") == "2.00 (2.00-3.00)"
+    assert ratio({1: 1.0}, {2: 1.0}) is None
+
+
+def test_one_round_has_no_range() -> None:
+    """A range of one value would look like a measured one."""
+    assert Spread.of([1.5]) == Spread(1.5, 1.5, 1.5, 1)
+    assert Spread(1.5, 1.5, 1.5, 1).text(".1f") == "1.5"
+    assert Spread.of([]) is None
+
+
+def test_the_start_falls_out_of_the_price_of_one_more_record() -> None:
+    """3 s of start, then 5 us a record: 8 s for a million and 23 s for four."""
+    assert marginal((1_000_000, 8.0), (4_000_000, 23.0)) == pytest.approx(5e-6)
+    with pytest.raises(ValueError, match="more records than 4000"):
+        marginal((4000, 1.0), (4000, 2.0))
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0), (0.001, 1.0)])
+def test_a_percentile_is_a_value_that_was_measured(share: float, expected: float) -> None:
+    """Nearest rank over 1 to 100, in any order."""
+    assert percentile([float(n) for n in range(100, 0, -1)], share) == expected
+
+
+def test_a_percentile_of_nothing_is_refused() -> None:
+    """And so is a share that none has."""
+    for values, share in (([], 0.5), ([1.0], 0.0), ([1.0], 1.1)):
+        with pytest.raises(ValueError, match="a percentile needs"):
+            percentile(values, share)
+
+
+def test_delays_leave_the_warm_up_out_and_nothing_else() -> None:
+    """What was sent before the moment does not count; what was never received is an error, not a short list."""
+    sent = {b"a": 1.0, b"b": 2.0, b"c": 3.0}
+    assert delays_ms(sent, {b"a": 9.0, b"b": 2.5, b"c": 3.25, b"waiting": 0.5}, since=2.0) == [500.0, 250.0]
+    with pytest.raises(ValueError, match="1 of 3"):
+        delays_ms(sent, {b"a": 9.0, b"b": 2.5}, since=2.0)
+
+
+_SVG = "{http://www.w3.org/2000/svg}"
+
+
+def _drawn_run(contender: str, records: int, number: int, rate: float, cpu_s: float = 10.0) -> Run:
+    parts = {"driver": 1.0, "jvm": 0.0, "workers": 0.0}
+    return Run(contender, records, number, rate, rate, 1.0, 2.0, 3.0, cpu_s, 1.0, 0.0, 90.0, parts, "proven")
+
+
+RESULTS = Results(
+    "run.py",
+    {"cores": "2"},
+    {"direct": "ours", "a<b&c": "a peer"},
+    ["direct"],
+    [
+        *(_drawn_run("direct", 1000, number, rate) for number, rate in enumerate((300.0, 400.0, 350.0), 1)),
+        _drawn_run("a<b&c", 1000, 1, 700.0),
+        _drawn_run("direct", 3000, 1, 500.0, cpu_s=30.0),
+    ],
+    [Restart("direct", 1000, 1, 5, 5, 3.5, 9.0, 0, "proven")],
+    [Latency("direct", 1, 1000, 999.0, 20.0, 4.0, 33.0, 90.0, 99.0, 0.2, 300.0, "proven")],
+)
+
+
+def test_each_measure_has_a_panel_and_the_best_stands_first() -> None:
+    """The larger backlog comes first; the price of a record needs two backlogs, so only one contender has it."""
+    shown = {panel.title: [bar.name for bar in panel.bars] for panel in panels(RESULTS)}
+    assert shown == {
+        "3,000 orders: records/s": ["direct"],
+        "1,000 orders: records/s": ["a<b&c", "direct"],
+        "CPU per record, µs": ["direct"],
+        "Latency at 1,000 records/s, ms": ["direct"],
+        "Start to first commit, s": ["direct"],
+        "Restart after kill -9, s": ["direct"],
+    }
+
+
+def test_what_was_not_measured_has_no_panel() -> None:
+    """An empty frame would look like a zero."""
+    shown = panels(replace(RESULTS, restarts=[], latencies=[]))
+    assert [panel.title for panel in shown] == [
+        "3,000 orders: records/s",
+        "1,000 orders: records/s",
+        "CPU per record, µs",
+    ]
+    assert ET.fromstring(draw(replace(RESULTS, runs=[], restarts=[], latencies=[]))).findall(f"{_SVG}rect") == []
+
+
+def test_bars_are_to_scale_and_lines_span_the_rounds() -> None:
+    """350 beside 700 is half as long; its line goes from 300 to 400; a single round has none; ours are marked."""
+    svg = ET.fromstring(draw(replace(RESULTS, runs=RESULTS.runs[:4], restarts=[], latencies=[])))
+    peer, mine = svg.findall(f"{_SVG}rect")
+    assert float(mine.attrib["width"]) == pytest.approx(float(peer.attrib["width"]) / 2, abs=0.1)
+    assert (peer.attrib["class"], mine.attrib["class"]) == ("bar", "bar ours")
+    (line,) = svg.findall(f"{_SVG}line")
+    unit = float(mine.attrib["width"]) / 350
+    span = [float(line.attrib[name]) - float(mine.attrib["x"]) for name in ("x1", "x2")]
+    assert span == pytest.approx([300 * unit, 400 * unit], abs=0.2)
+    assert "a<b&c" in [text.text for text in svg.iter(f"{_SVG}text")]
+
+
+def test_nothing_leaves_the_picture() -> None:
+    """Every bar, line and word begins inside of the frame."""
+    svg = ET.fromstring(draw(RESULTS))
+    _, _, width, height = map(float, svg.attrib["viewBox"].split())
+    for shape in svg.iter():
+        for name, limit in {"x": width, "x2": width, "y": height, "y1": height}.items():
+            assert 0 <= float(shape.attrib.get(name, 0)) <= limit
+
+
+def test_files_are_taken_together_with_rounds_of_their_own(tmp_path: Path) -> None:
+    """Rounds of two files are no pair; a file comes back as it was written."""
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    save(RESULTS, one)
+    save(replace(RESULTS, contenders={"franz": "a peer"}, ours=[], runs=[_drawn_run("franz", 1000, 1, 9.0)]), two)
+    assert load([one]) == RESULTS
+    both = load([one, two])
+    assert both.names(1000) == ["direct", "a<b&c", "franz"]
+    assert both.by_round("franz", 1000, lambda run: run.records_per_s) == {4: 9.0}
+    assert both.ratio("direct", "franz", 1000, lambda run: run.records_per_s) is None
+
+
+def test_a_page_is_put_together_from_several_files(tmp_path: Path) -> None:
+    """Each command stands in it, numbers of each file, and the twins beside it."""
+    one, two, page = tmp_path / "one.json", tmp_path / "two.json", tmp_path / "PAGE.md"
+    save(replace(RESULTS, command="first command"), one)
+    save(replace(RESULTS, command="second command", runs=[_drawn_run("direct", 7_654_321, 1, 9.0)]), two)
+    assert exit_code_of(together, "results", [str(one), str(two), "--out", str(page)]) == 0
+    text = page.read_text()
+    assert all(told in text for told in ("first command", "second command", "7,654,321 orders", "1,000 orders"))
+    assert load([tmp_path / "page.json"]) == load([one, two])
+    assert (tmp_path / "page.svg").read_text() == draw(load([one, two]))
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"runs": []}', '{"format": 1}'])
+def test_a_file_of_another_format_is_refused(tmp_path: Path, text: str) -> None:
+    """Its numbers would mean something else."""
+    file = tmp_path / "old.json"
+    file.write_text(text)
+    with pytest.raises(Refused, match=r"old\.json: "):
+        load([file])
+
+
+def fence(at: float, pid: int = 7) -> Entry:
+    return Entry(at, "writer", pid, Step.FENCE, Phase.INTENT, {})
+
+
+def outcome(at: float, pid: int = 7) -> Entry:
+    return Entry(at, "writer", pid, Step.OUTCOME, Phase.DONE, {})
+
+
+def test_the_longest_time_between_two_transactions_of_one_process_counts() -> None:
+    """Time before the first and behind the last is none; nor is that of another process."""
+    lines = [fence(1), outcome(2), fence(2.5), outcome(4), fence(5), outcome(6), fence(20, pid=8), outcome(21, pid=8)]
+    assert longest_pause_s(lines) == 1
+
+
+def test_transactions_that_overlap_leave_no_pause() -> None:
+    assert longest_pause_s([fence(1), fence(2), outcome(3), fence(3.5), outcome(9), outcome(9.5)]) == 0
+
+
+def test_an_attempt_that_ended_before_its_fence_is_none() -> None:
+    assert longest_pause_s([outcome(1), fence(3), outcome(4)]) == 2
+
+
+def test_the_middle_pair_counts_not_the_mean() -> None:
+    pairs = [{"case": {"mb_per_s": ours}, "base": {"mb_per_s": base}} for ours, base in ((9, 10), (1, 10), (30, 10))]
+    assert median_ratio(pairs) == 0.9
+
+
+SIZE = 64 * 1024 * 1024
+
+
+def faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def test_each_page_is_touched_and_given_back() -> None:
+    before, own = faults(), psutil.Process().memory_info().rss
+    assert memory.touch(SIZE) > 0
+    assert faults() - before >= SIZE // mmap.PAGESIZE
+    assert psutil.Process().memory_info().rss - own < SIZE // 2
+
+
+def test_no_more_than_half_of_what_is_available_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=SIZE))
+    before = faults()
+    memory.touch(100 * SIZE)
+    assert faults() - before < SIZE // mmap.PAGESIZE
+
+
+def _checked(orders: int, rate: float, peak: float) -> dict[str, Any]:
+    return {
+        "orders": orders,
+        "records": 2 * orders,
+        "records_per_s": rate,
+        "cpu_s": 1.0,
+        "cpu_us_per_record": 2.0,
+        "peak_mib": peak,
+    }
+
+
+def test_the_largest_log_is_told_and_the_smallest_shows_what_grows() -> None:
+    """Medians, so that one disturbed run of three decides nothing."""
+    small = [_checked(100, 9.0, 50.0), _checked(100, 9.0, 50.0), _checked(100, 1.0, 99.0)]
+    large = [_checked(400, 5.0, 60.0), _checked(400, 4.0, 60.0), _checked(400, 1.0, 99.0)]
+    told = summed([*large, *small])
+    assert (told["records"], told["records_per_s"], told["peak_mib"]) == (800, 4.0, 60.0)
+    assert (told["times_the_records"], told["times_the_memory"]) == (4.0, 1.2)
+
+
+@pytest.mark.parametrize("text", ["", "many", "0", "5,5", "5,-1"])
+def test_a_size_that_is_none_is_refused_by_name(text: str) -> None:
+    assert sizes_of("5,20") == [5, 20]
+    with pytest.raises(UsageError, match="--orders"):
+        sizes_of(text)

@@ -1,16 +1,31 @@
-"""Sources to the live view: states, rates, transactions, and what is stale."""
+"""The live view: states, rates, transactions, what is stale; on a terminal and as a page."""
 
 from __future__ import annotations
 
+import asyncio
+import io
+import json
+import os
+import pty
+import re
+import sys
+import termios
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
+from harness.browser import Page
 from harness.programs import until
 from harness.ui_views import (
     NAMES,
     T0,
+    TAIL,
     failed,
     flow,
     holder,
@@ -24,15 +39,20 @@ from harness.ui_views import (
     strip,
     tails,
 )
+from rich.console import Console
 
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
+from brew.html import Markup
 from brew.observability.status import Transactions
+from brew.preflight.finding import Finding, Severity
+from operations.ui import page, terminal
 from operations.ui.build import PollResults, ViewHistory, document
-from operations.ui.model import InputSnapshot, PollResult
-from operations.ui.page import parts
+from operations.ui.model import InputSnapshot, PollResult, View
+from operations.ui.page import parts, style
 from operations.ui.poller import Poller
-from operations.ui.terminal import screen
+from operations.ui.server import EventBroadcaster, StreamPosition
+from operations.ui.terminal import keys, screen, sparkline
 
 
 def test_kafka_alone_tells_rates_and_that_it_works() -> None:
@@ -224,3 +244,317 @@ def test_other_numbers_of_partitions_are_said() -> None:
     assert [row.partition for row in view.rows] == [0, 1]
     assert view.rows[1].state == "unknown"
     assert f"{NAMES.input} has 1 partitions and {NAMES.output} 2" in view.notes[0]
+
+
+def drawn(view: View, width: int = 140, height: int = 40) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, height=height)
+    console.print(screen(view, width, height))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_a_row_tells_state_step_rate_position_transaction_and_tail() -> None:
+    """The last open records are seen at the strip's right end."""
+    answers, memory = moving(statuses=(statuses(status(running(0))),))
+    lines = drawn(seen(answers, memory))
+    (row,) = [line for line in lines if line.lstrip().startswith("0 ")]
+    for word in ("● working", "produce", "812", "3,650", "1,350", "✓ 20 0.25 s 100:4"):
+        assert word in row
+    assert row.rstrip().endswith("?")
+    assert "not verified yet: brew verify (make verify)" in "\n".join(lines)
+
+
+def test_what_is_ill_comes_first_and_what_does_not_fit_is_counted() -> None:
+    """64 partitions on 24 lines, none of them wider than the terminal."""
+    snapshots = [look(p, 5, 5) for p in range(63)] + [look(63, 10, 10, 22, holders=holder(63))]
+    for width in (80, 140):
+        lines = drawn(seen(PollResults(flow(*snapshots), tails(*(strip(p) for p in range(64))))), width, 24)
+        assert len(lines) <= 24
+        assert max(map(len, lines)) <= width
+        rows = [line for line in lines if "idle" in line or "blocked" in line]
+        assert any(line.lstrip().startswith("63 ▲ blocked") for line in rows)
+        assert any("more, none of them worse" in line for line in lines)
+        assert any("partition 63 blocked: 12 offsets behind 'billing-7'" in line for line in lines)
+
+
+def test_a_stale_source_is_said() -> None:
+    """In the line of lamps."""
+    answers, memory = moving()
+    text = "\n".join(drawn(seen(answers, memory, 130.0)))
+    assert "✗ Kafka stale, last answer 30 s ago: the question has not come back" in text
+
+
+def test_a_look_that_was_refused_is_shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No second look tells a rate; of brokers that answer one is awaited."""
+    views = iter([seen(PollResults(failed(flow(look(0, 5, 10)), "no right"), tails(strip(0)))), None])
+
+    class Desk:
+        def view(self) -> View | None:
+            return next(views)
+
+    monkeypatch.setattr(terminal, "_pause", lambda _: pytest.fail("waited"))
+    first = terminal._settled(Desk())  # type: ignore[arg-type]
+    assert first.source_statuses["flow"].stale is not None
+    assert first.totals.rate is None
+    views = iter([seen(PollResults(flow(look(0, 5, 10)), tails(strip(0))))])
+    with pytest.raises(pytest.fail.Exception, match="waited"):
+        terminal._settled(Desk())  # type: ignore[arg-type]
+
+
+def test_the_line_of_rates_is_as_high_as_its_highest() -> None:
+    """Blocks from nothing to full."""
+    assert sparkline((0.0, 5.0, 10.0), 8) == " ▄█"
+    assert sparkline((1.0, 0.0, 0.0), 2) == "▁▁"
+
+
+def test_the_document_holds_what_the_page_shows() -> None:
+    """As plain JSON values."""
+    answers, memory = moving(statuses=(statuses(status(running(0))),))
+    told = json.loads(orjson.dumps(document(seen(answers, memory))))
+    (row,) = told["partitions"]
+    assert (row["state"], row["position"], row["step"], row["steps_s"]["produce"]) == ("working", 1350, "produce", 0.2)
+    assert row["last_transaction"]["transactional_id"] == "g:in:0"
+    assert told["sources"]["flow"]["stale"] is None
+    assert told["sources"]["proof"] == {
+        "asked": False,
+        "said": "not verified yet: brew verify (make verify)",
+    } | dict.fromkeys(("age_s", "stale"))
+    assert told["totals"]["transactions"]["open"] == 1
+
+
+@pytest.fixture
+def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The end of a terminal at which keys are pressed; the other one is stdin."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "r") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        yield ours
+    os.close(ours)
+
+
+def test_a_key_counts_without_enter_and_the_terminal_is_left_as_it_was(keyboard: int) -> None:
+    """A shell that gets its terminal back without lines or echo is of no use."""
+    before = termios.tcgetattr(sys.stdin.fileno())
+    with keys() as pressed:
+        assert pressed(0.01) == ""
+        os.write(keyboard, b"Q")
+        assert pressed(20) == "q"
+        assert termios.tcgetattr(sys.stdin.fileno()) != before
+    assert termios.tcgetattr(sys.stdin.fileno()) == before
+
+
+def test_q_ends_the_view_and_no_other_key_does(keyboard: int) -> None:
+    view, snapshots = seen(PollResults(flow(look(0, 5, 10)), tails(strip(0)))), []
+
+    class Desk:
+        def view(self) -> Any:
+            snapshots.append(1)
+            os.write(keyboard, b"x" if len(snapshots) < 3 else b"q")
+            return view
+
+    watching = threading.Thread(
+        target=terminal._watch, args=[Desk(), Console(file=io.StringIO(), width=100, height=30), 60.0], daemon=True
+    )
+    watching.start()
+    watching.join(30)
+    assert (watching.is_alive(), len(snapshots)) == (False, 3)
+
+
+def test_without_a_terminal_it_only_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`brew top < /dev/null` draws, and ends by a signal."""
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        with keys() as pressed:
+            assert pressed(0.01) == ""
+
+
+EVIL = '"><script>alert(1)</script>\u202e'
+
+
+def drawn_page(view: View) -> Page:
+    found = parts(view)
+    hub = EventBroadcaster()
+    hub.publish(found)
+    return Page(page.page(view, found, str(hub.stand)))
+
+
+def test_the_first_paint_holds_all_there_is() -> None:
+    """Positions, phases, the latest transactions and the tails are in the page before any script runs."""
+    answers, memory = moving(statuses=(statuses(status(running(0))),))
+    seen_page = drawn_page(seen(answers, memory))
+    texts = seen_page.texts
+    assert texts["r0-state"] == "● working"
+    assert texts["r0-position"] == "1,350 / 5,000"
+    assert "produce 0.21 s" in texts["r0-does"]
+    assert "20 in 0.25 s 100:4" in texts["r0-last"]
+    assert "20 aborted" in texts["r0-tail"]
+    assert "g:in:0" in texts["transactions"]
+    assert texts["proof"].startswith("not verified yet: brew verify (make verify)")
+    assert sum(one.tag == "rect" and one.attributes.get("class", "").startswith("step-") for one in seen_page.nodes) > 6
+
+
+def test_a_blocked_partition_is_named_with_the_command_that_tells_more() -> None:
+    """In the box on top, in the square, in its row."""
+    view = seen(PollResults(flow(look(0, 5, 5), look(1, 10, 10, 22, holders=holder(1))), tails(strip(0), strip(1))))
+    texts = drawn_page(view).texts
+    assert "▲ partition 1 blocked: 12 offsets behind 'billing-7'" in texts["ill"]
+    assert "brew doctor --bootstrap k:9092" in texts["ill"]
+    assert "▲1" in texts["tile-states"]
+    assert "12 offsets behind" in texts["r1-does"]
+
+
+def test_64_partitions_have_a_row_and_a_square_each_that_leads_to_it() -> None:
+    """And the page stays below a megabyte."""
+    answers, memory = moving(partitions=64)
+    view = seen(answers, memory)
+    found = drawn_page(view)
+    ids = {one.attributes.get("id") for one in found.nodes}
+    leads = [one.attributes["href"][1:] for one in found.nodes if one.tag == "a"]
+    assert leads == [f"p{partition}" for partition in range(64)]
+    assert set(leads) <= ids
+    assert sum(map(len, parts(view).values())) < 1_000_000
+
+
+def test_no_name_becomes_markup() -> None:
+    """Whoever names a transaction, a program or a setting writes no page."""
+    finding = Finding(EVIL, EVIL, EVIL, EVIL, EVIL, Severity.WARNING)
+    answers = PollResults(
+        flow(look(0, 10, 10, 22, holders=holder(0, EVIL))),
+        tails(strip()),
+        (statuses(status(running(0, step=EVIL)), name=EVIL), statuses(status(group=EVIL), name=EVIL)),
+        preflight=PollResult("preflight", 60, 30, [finding], 100.0, 50.0),
+    )
+    found = drawn_page(seen(answers))
+    scripts = [one.attributes for one in found.nodes if one.tag == "script"]
+    assert scripts == [{"src": "page.js", "defer": ""}]
+    assert "alert(1)" in found.texts["ill"]
+    assert "\\u202e" in found.texts["preflight"]
+
+
+def test_the_policy_allows_the_pages_own_files_alone_and_the_page_needs_no_more() -> None:
+    """No inline style, no inline script, no handler, no other host."""
+    answers, memory = moving()
+    found = drawn_page(seen(answers, memory))
+    assert "default-src 'none'" in page.POLICY
+    assert "unsafe" not in page.POLICY
+    attributes = {name for one in found.nodes for name in one.attributes}
+    assert not {name for name in attributes if name == "style" or name.startswith("on")}
+    assert not [one for one in found.nodes if one.tag == "style"]
+    links = [one.attributes[name] for one in found.nodes for name in ("href", "src") if name in one.attributes]
+    assert [link for link in links if not re.fullmatch(r"#p\d+|page\.(css|js)|icon\.svg", link)] == []
+    for name in ("page.js", "icon.svg"):
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page.asset(name))
+    assert "url(" not in page.asset("page.css")
+
+
+def test_a_stale_source_is_marked_where_its_numbers_stand() -> None:
+    """Beside the heading and in its lamp; the others have no mark."""
+    answers, memory = moving()
+    texts = drawn_page(seen(replace(answers, flow=failed(answers.flow, "no broker")), memory, 120.0)).texts
+    assert texts["mark-flow"] == "✗ stale, last answer 20 s ago: no broker"
+    assert "stale" in texts["lamp-flow"]
+    assert "mark-preflight" not in texts
+
+
+@pytest.mark.parametrize("count", [0, 1, 90])
+def test_small_pictures_are_whole(count: int) -> None:
+    """With no value, one, and as many as fit."""
+    view = seen(PollResults(flow(look(0, 10, 50)), tails(strip())))
+    row = replace(view.rows[0], trace=(1.0,) * count, steps={}, step="fence", state="working")
+    cells = parts(replace(view, rows=(row,), tail=TAIL))
+    assert ("polyline" in cells["r0-rate"]) == (count > 1)
+    assert "nan" not in cells["r0-rate"].lower()
+    assert cells["r0-does"].count("<rect") == 6
+    assert 'class="waits"' in cells["r0-tail"]
+
+
+class Balanced(HTMLParser):
+    """Counts elements that were opened and not closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depth: dict[str, int] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002 - the library's
+        self.depth[tag] = self.depth.get(tag, 0) + 1
+
+    def handle_endtag(self, tag: str) -> None:
+        self.depth[tag] = self.depth.get(tag, 0) - 1
+
+
+def test_each_part_is_one_element_with_its_own_id() -> None:
+    """The page's script puts it in place of the old one."""
+    answers, memory = moving()
+    for name, one in parts(seen(answers, memory)).items():
+        assert re.match(r"<\w+[^>]*>", one)[0].count(f' id="{name}"') == 1  # type: ignore[index]
+        whole = Balanced()
+        whole.feed(one)
+        assert {tag for tag, depth in whole.depth.items() if depth} <= {"br"}
+
+
+# What readers are told.
+
+
+def test_a_reader_is_told_what_changed_behind_its_place_and_nothing_else() -> None:
+    """However many changes it slept through."""
+    hub = EventBroadcaster()
+    hub.publish({"a": Markup("1"), "b": Markup("1")})
+    first = hub.stand
+    hub.publish({"a": Markup("2"), "b": Markup("1")})
+    hub.publish({"a": Markup("3"), "b": Markup("1")})
+    assert hub.since(first) == {"a": Markup("3")}
+    assert hub.since(hub.stand) == {}
+    same = hub.stand
+    hub.publish({"a": Markup("3"), "b": Markup("1")})
+    assert hub.stand == same
+    assert StreamPosition.parse(str(first)) == first
+
+
+def test_a_page_of_another_start_or_with_other_partitions_has_to_load_itself_anew() -> None:
+    """Its ids would not be those of the parts."""
+    hub = EventBroadcaster()
+    hub.publish({"a": Markup("1")})
+    old = hub.stand
+    hub.publish({"a": Markup("1"), "r1-p": Markup("1")})
+    assert hub.since(old) is None
+    assert hub.since(StreamPosition(hub.boot, hub.change + 1)) is None
+    for text in ("", "x", "a.b", "a.-1", f"a.{'9' * 20}"):
+        assert StreamPosition.parse(text) is None
+
+
+def test_readers_wake_with_a_change_and_with_the_end() -> None:
+    """And after their patience without either."""
+
+    async def wait() -> list[bool]:
+        hub = EventBroadcaster()
+        hub.publish({"a": Markup("1")})
+        slept = asyncio.create_task(hub.wait_for_change(hub.stand, 30))
+        await asyncio.sleep(0)
+        hub.publish({"a": Markup("2")})
+        await asyncio.wait_for(slept, 1)
+        await asyncio.wait_for(hub.wait_for_change(hub.stand, 0.01), 1)
+        ended = asyncio.create_task(hub.wait_for_change(hub.stand, 30))
+        await asyncio.sleep(0)
+        hub.close()
+        await asyncio.wait_for(ended, 1)
+        return [slept.done(), ended.done()]
+
+    assert asyncio.run(wait()) == [True, True]
+
+
+def test_the_badge_says_live_only_while_every_source_answers() -> None:
+    """Not over numbers that are old, and not before the first ones."""
+    fresh = PollResults(flow(look(0, 10, 50)), tails(strip()))
+    assert ">live<" in str(parts(seen(fresh))["badge"])
+    assert ">live<" not in str(parts(seen(fresh, now_s=160.0))["badge"])
+    assert "stale: Kafka" in str(parts(seen(fresh, now_s=160.0))["badge"])
+    broken = PollResults(failed(flow(look(0, 10, 50)), "no broker answers"), tails(strip()))
+    assert "stale: Kafka" in str(parts(seen(broken))["badge"])
+    nothing = PollResults(PollResult("flow", 1.0, 5.0, since_s=100.0), tails(strip()))
+    assert ">asking<" in str(parts(seen(nothing))["badge"])
+
+
+def test_the_style_is_css_and_not_escaped_as_html() -> None:
+    """Its selectors have quotes; escaped ones match nothing, and the filter of the table hid no row."""
+    assert "&" not in style()
+    assert '[data-only="ill"]' in style()

@@ -1,17 +1,38 @@
-"""What a client configuration file may say, line by line; and that nobody is shown what is secret in it."""
+"""A client configuration file: each line, each edge, on disk, in Java's words; and that no secret is shown."""
 
 from __future__ import annotations
 
 import pickle
+import re
+from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brew.connection import ALLOWED, REFUSED, ConfigLine, Connection, Secret, check_together, parse
-from brew.errors import UsageError
+from brew.cli import connection, with_client_config
+from brew.client_config import load
+from brew.connection import (
+    ALLOWED,
+    CLIENT_CONFIG,
+    REFUSED,
+    ConfigLine,
+    Connection,
+    Secret,
+    check_together,
+    jaas,
+    java_properties,
+    java_settings,
+    parse,
+)
+from brew.errors import BrewError, Denied, Refused, UsageError
+from sandbox.certificates import Authority
+from sandbox.process import write_private
 
 CANARY = "canary-7f3a"
+
 WEAKENS = (
     "isolation.level",
     "enable.auto.commit",
@@ -114,3 +135,313 @@ def test_a_secret_prints_as_stars_wherever_it_goes_and_is_there_for_the_client()
     again = pickle.loads(pickle.dumps(connection))
     assert again == connection
     assert again.settings() == {"client.id": "me", "sasl.password": CANARY}
+
+
+LISTED = ", ".join(ALLOWED)
+
+VERIFICATION = "enable.ssl.certificate.verification"
+
+LIST = f"=*** is not on the list of settings that are let through: {LISTED}"
+
+
+def sentence(text: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        check_together(parse(text, "f"), "f")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("client.id", "f:1: this is not a setting; write name=value, and begin a comment with #"),
+        ("\n\n=x", "f:3: this is not a setting; write name=value, and begin a comment with #"),
+        ("a" * 60 + "=1", f"f:1: {'a' * 60}{LIST}"),
+        ("a" * 61 + "=1", f"f:1: '{'a' * 60}'...{LIST}"),
+        ("a\x07b=1", rf"f:1: 'a\x07b'...{LIST}"),
+        ("sasl.oauthbearer=1", f"f:1: sasl.oauthbearer{LIST}"),
+        ("client.id=\nacks=1", "f:1: client.id has no value; write one, or leave the line out"),
+        ("client.id=a\x07", "f:1: client.id=*** holds a control character; take it out"),
+        ("client.id=a\n#\nclient.id=b", "f:3: client.id stands in line 1, too; leave one of them"),
+        ("broker.address.family=v5", "f:1: broker.address.family=*** is refused: it has to be one of any, v4, v6"),
+        (
+            f"{VERIFICATION}=no",
+            f"f:1: {VERIFICATION}=*** is refused: it has to be true; anybody could pose as a broker",
+        ),
+    ],
+)
+def test_a_line_that_is_refused_is_told_in_one_whole_sentence(text: str, said: str) -> None:
+    """File and line, name, what it has to be; never the value."""
+    assert sentence(text) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("client.id=a=b", {"client.id": ConfigLine(1, "a=b")}),
+        ("\t client.id\t=\ta b \r\n", {"client.id": ConfigLine(1, "a b")}),
+        ("!client.id=a\n  # x\nclient.id=#a", {"client.id": ConfigLine(3, "#a")}),
+        ("broker.address.family=V6", {"broker.address.family": ConfigLine(1, "v6")}),
+        ("broker.address.family=${env:FAMILY}", {"broker.address.family": ConfigLine(1, "${env:FAMILY}")}),
+        ("", {}),
+    ],
+)
+def test_what_is_let_through_is_given_as_the_client_wants_it(text: str, found: dict[str, ConfigLine]) -> None:
+    """A reference to a secret is looked up later, so its value is not compared with the list."""
+    assert parse(text, "f") == found
+
+
+PLAIN = "sasl.username=u\nsasl.password=p\n"
+
+
+@pytest.mark.parametrize("mechanism", ["sasl.mechanism", "sasl.mechanisms"])
+def test_either_name_of_the_mechanism_will_do(mechanism: str) -> None:
+    check_together(parse(f"security.protocol=SASL_SSL\n{PLAIN}{mechanism}=PLAIN\nssl.ca.location=x", "f"), "f")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "client.id=a",
+        "security.protocol=PLAINTEXT",
+        "security.protocol=SSL\nssl.ca.location=a",
+        "security.protocol=SSL\nssl.certificate.location=a\nssl.key.location=b",
+    ],
+)
+def test_settings_that_go_together_are_accepted(text: str) -> None:
+    check_together(parse(text, "f"), "f")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "security.protocol=SASL_SSL",
+            "f: security.protocol=SASL_SSL needs sasl.username, sasl.password, sasl.mechanism, too",
+        ),
+        (f"security.protocol=SASL_SSL\n{PLAIN}", "f: security.protocol=SASL_SSL needs sasl.mechanism, too"),
+        (
+            "client.id=a\nsasl.username=u\nsasl.password=p",
+            "f:3: sasl.password has no effect with security.protocol=PLAINTEXT; set SASL_SSL",
+        ),
+        (
+            "security.protocol=SSL\nsasl.username=u",
+            "f:2: sasl.username has no effect with security.protocol=SSL; set SASL_SSL",
+        ),
+        (
+            "client.id=a\nssl.key.location=k\nssl.ca.location=c",
+            "f:3: ssl.ca.location has no effect with security.protocol=PLAINTEXT; set SSL or SASL_SSL",
+        ),
+        (
+            "security.protocol=SSL\nssl.certificate.location=c",
+            "f:2: ssl.certificate.location needs ssl.key.location, too",
+        ),
+        (
+            "security.protocol=SSL\nssl.key.location=k",
+            "f:2: ssl.key.location needs ssl.certificate.location, too",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_told_in_one_whole_sentence(text: str, said: str) -> None:
+    """With the line of the first one by name."""
+    assert sentence(text) == said
+
+
+BASE = "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=u\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "client.properties"
+    write_private(path, f"{BASE}sasl.password={CANARY}\n".encode())
+    return path
+
+
+def _secret(path: Path, environ: dict[str, str] | None = None) -> str:
+    return load(path, environ or {}).secrets["sasl.password"].reveal()
+
+
+def test_a_password_comes_from_the_file_the_environment_or_a_file_of_its_own(file: Path) -> None:
+    assert _secret(file) == CANARY
+    file.write_text(f"{BASE}sasl.password=${{env:BREW_PW}}\n")
+    found = load(file, {"BREW_PW": CANARY})
+    assert (found.secrets["sasl.password"].reveal(), found.variables) == (CANARY, {"BREW_PW"})
+    write_private(file.parent / "pw", f"{CANARY}\n".encode())
+    file.write_text(f"{BASE}sasl.password=${{file:pw}}\n")
+    file.chmod(0o644)  # holds no secret itself
+    assert _secret(file) == CANARY
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o601])
+def test_a_password_that_everybody_may_read_is_refused(file: Path, mode: int) -> None:
+    file.chmod(mode)
+    with pytest.raises(Refused, match=rf":4: sasl\.password=\*\*\* is refused: .*mode {mode:04o}.*chmod 600"):
+        load(file)
+
+
+def test_a_password_file_and_a_key_that_everybody_may_read_are_refused(file: Path) -> None:
+    (file.parent / "pw").write_text(CANARY)
+    (file.parent / "pw").chmod(0o644)
+    file.write_text(f"{BASE}sasl.password=${{file:pw}}\n")
+    with pytest.raises(Refused, match="chmod 600"):
+        load(file)
+    _certificates(file, key_mode=0o644)
+    with pytest.raises(Refused, match=r"ssl\.key\.location=.*chmod 600"):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("sasl.password=${env:NOT_THERE}", "has no NOT_THERE; set it"),
+        ("sasl.password=${file:not-there}", "can't be read: No such file"),
+        ("sasl.password=${env:EMPTY}", "is empty"),
+        ("sasl.password=${env:LINES}", "more than one line"),
+        ("client.id=${sys:user}", r"\$\{env:NAME\} or \$\{file:PATH\}"),
+        ("ssl.ca.location=not-there.pem", "can't be read"),
+        ("ssl.ca.location=client.properties", "no certificate in PEM form"),
+    ],
+)
+def test_what_is_not_there_is_refused_with_its_line(file: Path, line: str, words: str) -> None:
+    number = 4 if line.startswith("sasl") else 5
+    file.write_text(BASE + ("" if number == 4 else "sasl.password=x\n") + line + "\n")
+    with pytest.raises(UsageError, match=words) as caught:
+        load(file, {"EMPTY": " ", "LINES": f"{CANARY}\nx"})
+    assert f"client.properties:{number}: " in str(caught.value)
+    assert CANARY not in str(caught.value)
+
+
+def test_a_value_from_elsewhere_is_held_against_the_list_too(file: Path) -> None:
+    file.write_text(f"{BASE}sasl.password=x\nenable.ssl.certificate.verification=${{env:VERIFY}}\n")
+    with pytest.raises(UsageError, match="it has to be true"):
+        load(file, {"VERIFY": "false"})
+
+
+def test_no_file_a_directory_and_a_film_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "film").write_bytes(b"\n" * 70_000)
+    (tmp_path / "latin").write_bytes(b"sasl.username=\xe4")
+    for name, words in (("gone", "can't be read"), (".", "can't be read"), ("film", "65536"), ("latin", "UTF-8")):
+        with pytest.raises(UsageError, match=words):
+            load(tmp_path / name)
+
+
+def _certificates(file: Path, *, days: float = 1, key_mode: int = 0o600) -> None:
+    authority = Authority.fresh()
+    authority.write(file.parent)
+    key, certificate = authority.issue("me", days=days)
+    write_private(file.parent / "me.key", key)
+    (file.parent / "me.key").chmod(key_mode)
+    write_private(file.parent / "me.pem", certificate)
+    names = {"ssl.ca.location": "ca.pem", "ssl.certificate.location": "me.pem", "ssl.key.location": "me.key"}
+    file.write_text("security.protocol=SSL\n" + "".join(f"{name}={path}\n" for name, path in names.items()))
+
+
+def test_paths_begin_at_the_files_folder_and_an_expired_certificate_is_refused_by_date(file: Path) -> None:
+    _certificates(file)
+    assert load(file).properties["ssl.key.location"] == str(file.parent / "me.key")
+    _certificates(file, days=-2)
+    with pytest.raises(Refused, match=r"client\.properties:3: ssl\.certificate\.location: .*has expired"):
+        load(file)
+
+
+@click.command()
+@with_client_config(click.option("--bootstrap", default="h:1"))
+@click.option("--topic", default="orders")
+@click.option("--fail", default="")
+def _program(bootstrap: str, topic: str, fail: str) -> None:
+    if fail:
+        raise BrewError(fail)
+    click.echo(f"{connection(bootstrap)} {connection(bootstrap).settings().get('sasl.username')} {topic}")
+
+
+def test_the_option_and_the_variable_make_the_connection(file: Path) -> None:
+    by_option = CliRunner().invoke(_program, ["--client-config", str(file)])
+    by_variable = CliRunner().invoke(_program, [], env={CLIENT_CONFIG: str(file)})
+    assert by_option.output == by_variable.output == f"{_shown(file)} u orders\n"
+    assert CliRunner().invoke(_program, []).output == "Connection(bootstrap='h:1', source=None) None orders\n"
+
+
+def _shown(file: Path) -> str:
+    return f"Connection(bootstrap='h:1', source={str(file)!r})"
+
+
+def test_a_refusal_of_the_brokers_ends_with_who_lacks_what(file: Path) -> None:
+    text = "scan of orders: Broker: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
+    told = CliRunner().invoke(_program, ["--client-config", str(file), "--fail", text])
+    assert isinstance(told.exception, Denied)
+    assert "User:u lacks Read on topic orders: `kafka-acls --add --allow-principal User:u" in str(told.exception)
+    other = CliRunner().invoke(_program, ["--client-config", str(file), "--fail", "something else"])
+    assert type(other.exception) is BrewError
+
+
+PRINTABLE = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1, max_size=40)
+
+
+def _tokens(text: str) -> list[str]:
+    """As Java's StreamTokenizer takes them: words, and texts in quotes with backslash escapes."""
+    found = re.findall(r'"((?:[^"\\]|\\.)*)"|([^\s"]+)', text)
+    return [word or re.sub(r"\\(.)", r"\1", quoted) for quoted, word in found]
+
+
+@given(PRINTABLE, PRINTABLE)
+def test_user_and_password_come_out_of_the_login_as_they_went_in(user: str, password: str) -> None:
+    module, required, *rest = _tokens(jaas("SCRAM-SHA-512", user, password).removesuffix(";"))
+    assert (module, required) == ("org.apache.kafka.common.security.scram.ScramLoginModule", "required")
+    assert rest == ["username=", user, "password=", password]
+
+
+def test_a_quote_does_not_end_a_password() -> None:
+    assert jaas("PLAIN", "u", 'a" evil="b\\').endswith(' username="u" password="a\\" evil=\\"b\\\\";')
+
+
+def _loaded(text: str) -> dict[str, str]:
+    """As Java's `Properties.load` reads a line."""
+    found = {}
+    for line in text.splitlines():
+        name, value = re.match(r"((?:[^=\\]|\\.)*)=(.*)", line).groups()  # type: ignore[union-attr]
+        plain = [re.sub(r"\\u([0-9a-f]{4})|\\(.)", _plain, one) for one in (name, value)]
+        name, value = (one.encode("utf-16", "surrogatepass").decode("utf-16") for one in plain)
+        found[name] = value
+    return found
+
+
+def _plain(match: re.Match[str]) -> str:
+    return chr(int(match[1], 16)) if match[1] else {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}.get(match[2], match[2])
+
+
+@given(st.dictionaries(PRINTABLE, PRINTABLE, max_size=4))
+def test_javas_file_holds_what_was_put_in(settings: dict[str, str]) -> None:
+    text = java_properties(settings)
+    assert text.isascii()
+    assert _loaded(text) == settings
+
+
+def test_certificates_go_as_pem_and_a_key_that_java_can_not_read_is_refused(tmp_path: Path) -> None:
+    authority = Authority.fresh()
+    authority.write(tmp_path)
+    key, certificate = authority.issue("me")
+    (tmp_path / "me.key").write_bytes(key)
+    (tmp_path / "me.pem").write_bytes(certificate)
+    ours = {
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(tmp_path / "ca.pem"),
+        "ssl.certificate.location": str(tmp_path / "me.pem"),
+        "ssl.key.location": str(tmp_path / "me.key"),
+    }
+    settings = java_settings(Connection("h:1", ours, {"ssl.key.password": Secret("p")}))
+    assert settings == {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(tmp_path / "ca.pem"),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": certificate.decode(),
+        "ssl.keystore.key": key.decode(),
+        "ssl.key.password": "p",
+    }
+    (tmp_path / "me.key").write_bytes(key.replace(b"BEGIN PRIVATE", b"BEGIN EC PRIVATE"))
+    with pytest.raises(Refused, match="openssl pkcs8 -topk8"):
+        java_settings(Connection("h:1", ours))
+
+
+def test_a_plain_connection_says_nothing_to_java() -> None:
+    assert java_settings(Connection("h:1")) == {}

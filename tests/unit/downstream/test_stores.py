@@ -1,0 +1,594 @@
+"""Ledger and receivers: entries, guards of positions, claims, and what their checks find; no servers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from brew.deadline import Deadline
+from brew.errors import Refused, UsageError
+from brew.fault_injection import CrashMoment, StoreCrash
+from brew.offsets import Committed, SourcePosition
+from downstream.check import Findings
+from downstream.consume.handler import (
+    AssignedPartition,
+    HandlerContext,
+    NotOwned,
+    PartitionBatch,
+    RetryLater,
+    metadata,
+    topic_id_in,
+)
+from downstream.consume.handler import start as start_at
+from downstream.ledger import check as ledger_check
+from downstream.ledger.check import Money, _expected
+from downstream.ledger.command import Ledger, OffsetRow, start
+from downstream.ledger.entry import Entry, Problem, entry
+from downstream.postgres import DatabaseSettings
+from downstream.receive import check as receive_check
+from downstream.receive import command
+from downstream.receive.check import CheckResult
+from downstream.receive.postgres import ClaimRetention, TopicRetention
+from downstream.receive.receiver import (
+    BAD_QUANTITY,
+    BackgroundThread,
+    Message,
+    Receiver,
+    ReceiverSettings,
+    identifier,
+    messages,
+    points_grant,
+)
+
+ORDER = {"customer_id": "c-1", "order_id": "o-1", "total_cents": 980, "loyalty_tier": "gold", "loyalty_discount": 0.15}
+
+
+def _assigned(
+    committed: int | None = None, first: int = 10, last_stable: int = 90, topic_id: str = "id"
+) -> AssignedPartition:
+    return AssignedPartition("t", topic_id, 3, committed, first, last_stable)
+
+
+@pytest.mark.parametrize("committed", [None, 0, 20, 49, 50])
+def test_kafkas_offset_never_moves_the_ledger(committed: int | None) -> None:
+    """Behind the database, equal or missing: read on where the database stands, without an alarm."""
+    begin = start(OffsetRow(3, 50, "id"), _assigned(committed))
+    assert (begin.offset, begin.alarm) == (50, None)
+
+
+def test_kafka_ahead_of_the_database_is_an_alarm_and_moves_nothing_either() -> None:
+    """The one case in which the larger of the two would lose rows."""
+    begin = start(OffsetRow(3, 50, "id"), _assigned(51))
+    assert begin.offset == 50
+    assert begin.alarm is not None
+    assert begin.alarm.startswith("ledger-rollback: Kafka's offset of t[3] is 51 and the database stands at 50")
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        (OffsetRow(3, 9, "id"), "input-lost"),
+        (OffsetRow(3, 91, "id"), "offset-ahead"),
+        (OffsetRow(3, 50, "other"), "topic-recreated"),
+    ],
+)
+def test_a_position_that_is_none_of_this_log_is_refused(row: OffsetRow, name: str) -> None:
+    """One offset before the log's first and one behind its end; the offsets in between are accepted."""
+    with pytest.raises(Refused, match=f"^{name}: "):
+        start(row, _assigned())
+    assert [start(OffsetRow(3, at, "id"), _assigned()).offset for at in (10, 90)] == [10, 90]
+
+
+def _entry(order: object, **changed: object) -> Entry:
+    value = order if isinstance(order, bytes | None) else json.dumps({**ORDER, **changed}).encode()
+    return entry(3, 17, value, SourcePosition("orders", 1, 5).headers())
+
+
+class Value:
+    """A record's value and nothing else."""
+
+    def __init__(self, value: bytes) -> None:
+        self.value = lambda: value
+
+
+_TINY = "1e-99999999999999999999"
+
+
+@pytest.mark.parametrize("cents", ["980", "98.5"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("}", f', "more": {_TINY}}}'),
+        ('"c-1"', str(2**64 - 1)),
+        ('"c-1"', str(-(2**63))),
+        ('"c-1"', str(2**64)),
+        ('"c-1"', "-0"),
+        ("}", ', "more": NaN}'),
+        ("{", "\ufeff{"),
+    ],
+)
+def test_the_ledger_and_its_check_read_odd_records_alike(cents: str, change: tuple[str, str]) -> None:
+    """Two parsers, one answer: neither stops at a record, and the check finds no fault where there is none."""
+    value = json.dumps(ORDER).replace("980", cents).replace(*change).encode()
+    booked, expected = entry(3, 17, value, None), _expected(Value(value))
+    assert expected.books == (booked.problem is None)
+    if expected.books:
+        assert tuple(expected)[:4] == (booked.customer_id, booked.tier, booked.cents, booked.discount)
+
+
+def test_a_record_that_is_nested_too_deep_is_a_row_that_says_so() -> None:
+    """The quick parser takes 1,024 levels and the exact one fewer: between the two lies no end of the ledger."""
+    value = json.dumps({**ORDER, "total_cents": 98.5}).replace("}", ', "more": ' + "[" * 1010 + "]" * 1010 + "}")
+    assert _entry(value.encode()).problem is Problem.BAD_AMOUNT
+
+
+def test_an_order_becomes_a_row_with_exact_numbers() -> None:
+    """Amount and discount as decimals, the source position beside them."""
+    found = _entry(ORDER)
+    assert found == Entry(3, 17, "orders/1/5", "o-1", "c-1", "gold", Decimal(980), Decimal("0.15"), None)
+
+
+@pytest.mark.parametrize(
+    ("value", "cents"),
+    [
+        ("0.1", Decimal("0.1")),
+        ("0.10000000000000000555", Decimal("0.10000000000000000555")),
+        ("123456789012345678901234567890", Decimal(123456789012345678901234567890)),
+        ("1234567890123456789012345678901", None),
+        ("1e30", None),
+        ("-5", Decimal(-5)),
+        ('"5"', None),
+        ("true", None),
+        ("null", None),
+    ],
+)
+def test_an_amount_keeps_every_digit_or_is_none(value: str, cents: Decimal | None) -> None:
+    """30 digits are kept, one more is no sum of money; texts and booleans are none either."""
+    text = json.dumps({name: one for name, one in ORDER.items() if name != "total_cents"})
+    found = _entry(f'{text[:-1]}, "total_cents": {value}}}'.encode())
+    assert found.cents == cents
+    assert found.problem == (None if cents is not None else Problem.BAD_AMOUNT)
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"customer_id": ""}, Problem.NO_CUSTOMER),
+        ({"customer_id": None}, Problem.NO_CUSTOMER),
+        ({"customer_id": "c" * 256}, None),
+        ({"customer_id": "c" * 257}, Problem.NO_CUSTOMER),
+        ({"customer_id": 7}, None),
+        ({"customer_id": {"a": 1}}, Problem.NO_CUSTOMER),
+        ({"loyalty_tier": "tin"}, Problem.BAD_TIER),
+        ({"loyalty_tier": ["gold"]}, Problem.BAD_TIER),
+        ({"loyalty_discount": None}, Problem.BAD_AMOUNT),
+    ],
+)
+def test_what_cannot_be_booked_says_why(changed: dict[str, object], problem: Problem | None) -> None:
+    """A customer's name has 256 characters at most; the tier has to be one that exists."""
+    assert _entry(ORDER, **changed).problem == problem
+
+
+@given(some.binary(max_size=200) | some.none())
+def test_no_record_is_an_error(value: bytes | None) -> None:
+    """Whatever lies on the topic becomes a row that a database takes."""
+    found = entry(0, 0, value, [("source.topic", b"\x00"), ("source.partition", b"1" * 5000), ("source.offset", b"1")])
+    assert found.problem is not None
+    assert not any("\x00" in text for text in found if isinstance(text, str))
+
+
+def test_a_wait_longer_than_the_poll_interval_is_refused() -> None:
+    """Equal is too long already; just below is accepted."""
+    settings = DatabaseSettings("postgresql://h/d", "ledger", lock_s=3, statement_s=29.9, idle_s=20)
+    settings.check(30)
+    with pytest.raises(UsageError, match=r"--statement-timeout-s is 29\.9 s"):
+        settings.check(29.9)
+    with pytest.raises(UsageError, match="--schema"):
+        DatabaseSettings("postgresql://h/d", "no; drop")
+    assert "postgresql" not in repr(settings)
+
+
+def test_a_lease_ends_with_its_deadline_or_its_partition() -> None:
+    """The last good moment, the first bad one, and a partition that is not ours."""
+    now = [0.0]
+    context = HandlerContext(
+        Deadline(10, lambda: now[0]), frozenset({3}), lambda _: None, lambda _: None, lambda _: None
+    )
+    now[0] = 9.9
+    context.check(3)
+    with pytest.raises(NotOwned, match="4"):
+        context.check(4)
+    now[0] = 10.0
+    with pytest.raises(NotOwned, match="10 s without a poll"):
+        context.check(3)
+
+
+def test_crashes_are_drawn_alike_from_equal_seeds_and_never_without_a_moment() -> None:
+    """About as often as the probability says."""
+    drawn = [
+        [StoreCrash(CrashMoment.AFTER_COMMIT, 0.3, seed).due(CrashMoment.AFTER_COMMIT) for seed in range(400)]
+        for _ in range(2)
+    ]
+    assert drawn[0] == drawn[1]
+    assert 80 < sum(drawn[0]) < 160
+    assert not StoreCrash().due(CrashMoment.AFTER_COMMIT)
+    assert not StoreCrash(CrashMoment.AFTER_COMMIT).due(CrashMoment.BEFORE_COMMIT)
+    with pytest.raises(UsageError, match="--crash-prob"):
+        StoreCrash(CrashMoment.AFTER_COMMIT, 1.1)
+
+
+def test_each_name_is_counted_and_has_examples_of_its_own() -> None:
+    found = Findings()
+    assert (found.judged()["verdict"], found.lines("all is well")) == ("proven", ["proven: all is well"])
+    for number in range(20):
+        found.found("often", f"number {number}")
+    found.found("once", "the only one", 7)
+    told = found.judged(rows=3)
+    assert (told["verdict"], told["rows"], told["findings"]) == ("violated", 3, {"often": 20, "once": 7})
+    assert told["examples"] == [*(f"often: number {n}" for n in range(5)), "once: the only one"]
+    assert found.lines("all is well")[-1] == "20 often, 7 once"
+
+
+class Record:
+    """As much of a record as is looked at here."""
+
+    def __init__(self, offset: int, value: bytes = b"{}", source: int | None = None) -> None:
+        headers = None if source is None else list(SourcePosition("in", 0, source).headers())
+        self.offset, self.value, self.headers = (lambda: offset), (lambda: value), (lambda: headers)
+        self.partition = lambda: 3
+
+
+# The ledger's two guards.
+
+
+def piece(start: int = 50, until: int = 60) -> PartitionBatch:
+    return PartitionBatch(3, start, until, [])
+
+
+@pytest.mark.parametrize(("stands", "free"), [(49, False), (50, True), (51, False), (None, False)])
+def test_a_batch_is_booked_where_the_database_stands_exactly_at_its_start(stands: int | None, free: bool) -> None:
+    """Behind it something is missing, ahead of it something would be booked twice."""
+    rows = {} if stands is None else {3: OffsetRow(3, stands, "id")}
+    if free:
+        Ledger("g", "t").require(rows, [piece()])
+    else:
+        with pytest.raises(RetryLater, match="another was here"):
+            Ledger("g", "t").require(rows, [piece()])
+
+
+@pytest.mark.parametrize(("moved", "free"), [(0, False), (1, False), (2, True)])
+def test_every_position_of_a_batch_moves_or_none_does(moved: int, free: bool) -> None:
+    """The statement tells how many stood where their slices begin."""
+
+    class Connection:
+        def execute(self, *_statement: object) -> Any:
+            return type("Result", (), {"rowcount": moved})
+
+    ledger, slices = Ledger("g", "t"), [piece(), PartitionBatch(4, 0, 1, [])]
+    if free:
+        ledger.advance(cast("Any", Connection()), slices)
+    else:
+        with pytest.raises(RetryLater, match=f"{2 - moved} of 2 positions"):
+            ledger.advance(cast("Any", Connection()), slices)
+
+
+# The ledger's check.
+
+HALF_OFF = {"customer_id": "c", "loyalty_tier": "gold", "total_cents": 100, "loyalty_discount": 0.5}
+
+
+def booked(offset: int, cents: int = 100, *, books: bool = True) -> tuple[Any, ...]:
+    return (offset, "c", "gold", Decimal(cents), Decimal("0.5"), books)
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ([0, 1, 2], {}),
+        ([0, 2], {"ledger-missing": 1}),
+        ([0, 1, 1, 2], {"ledger-duplicate": 1}),
+        ([0, 1, 2, 3], {"ledger-drift": 1}),
+        ([0, 1], {"ledger-missing": 1}),
+        ([0, 1, 2, 4], {"ledger-drift": 1}),
+        ([-1, 0, 1, 2], {"ledger-drift": 1}),
+    ],
+)
+def test_the_ledger_has_one_row_for_each_record_below_its_position(rows: list[int], found: dict[str, int]) -> None:
+    """The position is 3: record 2 has a row, record 3 has none, and no row is without a record."""
+    checked, balances = ledger_check.CheckResult(), defaultdict[tuple[str, str], Money](Money)
+    records = [Record(n, json.dumps(HALF_OFF).encode()) for n in range(4)]
+    ledger_check._compare(checked, balances, 3, 3, iter(cast("Any", records)), iter([booked(n) for n in rows]))
+    assert dict(checked.findings) == found
+    assert (checked.records, checked.waiting, checked.rows) == (3, 1, len(rows))
+    assert balances == {("c", "gold"): Money(3, Decimal(300), Decimal("150.0"))}
+
+
+@pytest.mark.parametrize("row", [booked(0, 101), booked(0, books=False)])
+def test_a_row_that_differs_from_its_record_is_found(row: tuple[Any, ...]) -> None:
+    checked, balances = ledger_check.CheckResult(), defaultdict[tuple[str, str], Money](Money)
+    records = [Record(0, json.dumps(HALF_OFF).encode())]
+    ledger_check._compare(checked, balances, 3, 1, iter(cast("Any", records)), iter([row]))
+    assert dict(checked.findings) == {"ledger-drift": 1}
+
+
+def test_a_row_that_moves_a_balance_for_a_record_that_is_no_order_is_found() -> None:
+    checked, balances = ledger_check.CheckResult(), defaultdict[tuple[str, str], Money](Money)
+    ledger_check._compare(checked, balances, 3, 1, iter(cast("Any", [Record(0)])), iter([booked(0)]))
+    assert dict(checked.findings) == {"ledger-drift": 1}
+    assert balances == {}
+
+
+# The receivers' check.
+
+
+@pytest.mark.parametrize(
+    ("count", "below", "found"),
+    [
+        (0, True, {"receiver-lost": 1}),
+        (1, True, {}),
+        (2, True, {"receiver-duplicate": 1}),
+        (4, True, {"receiver-duplicate": 3}),
+        (0, False, {}),
+        (1, False, {}),
+        (2, False, {"receiver-duplicate": 1}),
+    ],
+)
+def test_a_message_has_one_effect_and_above_the_position_one_at_most(
+    count: int, below: bool, found: dict[str, int]
+) -> None:
+    checked = receive_check.CheckResult()
+    receive_check._judge(checked, "m", count, below=below)
+    assert dict(checked.findings) == found
+    assert (checked.effects, checked.duplicates) == (count, max(0, count - 1))
+
+
+@pytest.mark.parametrize(
+    ("points", "found"),
+    [
+        ({"a": 3}, {}),
+        ({"a": 4}, {"receiver-duplicate": 1}),
+        ({"a": 2}, {"receiver-lost": 1}),
+        ({}, {"receiver-lost": 1}),
+        ({"a": 3, "b": 1}, {"receiver-duplicate": 1}),
+    ],
+)
+def test_points_are_compared_from_either_side(points: dict[str, int], found: dict[str, int]) -> None:
+    """Too many, too few, none, and a customer of whom no message tells."""
+    checked = receive_check.CheckResult()
+    receive_check._compare_points(checked, [("a", 1), ("a", 2)], points)
+    assert Counter(checked.findings) == Counter(found)
+
+
+# What a receiver is given.
+
+
+def test_of_several_records_with_one_id_the_first_counts() -> None:
+    """Also where they stand in different partitions; a record without an id is known by its own place."""
+    records = [Record(0, b'{"quantity":2,"customer_id":"c"}', 7), Record(1, b"{}", 7), Record(2), Record(3)]
+    found = messages("t", cast("Any", records), identifier("source"))
+    assert [one.message_id for one in found] == ["in/0/7", "@t/3/2", "@t/3/3"]
+    assert found[0].points == 2
+
+
+@pytest.mark.parametrize(("length", "whole"), [(254, True), (255, False)])
+def test_an_id_that_an_index_can_not_take_is_known_by_its_digest(length: int, whole: bool) -> None:
+    """`f:` and 254 characters make 256, one more is one too many."""
+    record = Record(0, json.dumps({"f": "x" * length}).encode())
+    [found] = messages("t", cast("Any", [record]), identifier("field:f"))
+    assert (found.message_id == "f:" + "x" * length) is whole
+
+
+@pytest.mark.parametrize(
+    ("cups", "points"), [(1, 1), (0, 0), (-1, 0), (2**31 - 1, 2**31 - 1), (2**31, 0), (True, 0), ("2", 0), (None, 0)]
+)
+def test_a_gift_is_a_number_that_a_database_takes(cups: object, points: int) -> None:
+    gift = points_grant(json.dumps({"customer_id": "c", "quantity": cups}).encode())
+    assert (gift.customer, gift.points, gift.refused == "") == ("c", points, points > 0)
+
+
+@pytest.mark.parametrize(("length", "named"), [(0, False), (1, True), (256, True), (257, False)])
+def test_a_customers_name_has_its_limits(length: int, named: bool) -> None:
+    assert (points_grant(json.dumps({"customer_id": "c" * length}).encode())[0] != "-") is named
+
+
+class Claiming(Receiver):
+    """Knows the ids that it was given; ``away`` says that its store is."""
+
+    def __init__(self, *, again: bool = False) -> None:
+        super().__init__(ReceiverSettings("g", "t", identifier("source"), again=again))
+        self.known: set[str] = set()
+        self.away = False
+
+    def claim(self, found: Sequence[Message], context: HandlerContext) -> int:  # noqa: ARG002
+        if self.away:
+            raise RetryLater("the store is away", 0.1)
+        fresh = {one.message_id for one in found} - self.known
+        self.known |= fresh
+        return len(fresh)
+
+
+def leased(heard: list[Mapping[int, int]], partitions: Iterable[int] = (3,)) -> HandlerContext:
+    return HandlerContext(Deadline(10), frozenset(partitions), lambda _: None, lambda _: None, heard.append)
+
+
+def test_a_position_is_told_behind_the_effects_and_not_when_they_failed() -> None:
+    """The round is done again; what is redelivered counts as repeated and has no second effect."""
+    receiver, heard = Claiming(), list[Mapping[int, int]]()
+    batch = [PartitionBatch(3, 0, 2, cast("Any", [Record(0, source=0), Record(1, source=1)]))]
+    receiver.away = True
+    with pytest.raises(RetryLater):
+        receiver.handle(batch, leased(heard))
+    assert (heard, receiver.received.messages) == ([], 0)
+    receiver.away = False
+    for _ in range(2):
+        receiver.handle(batch, leased(heard))
+    assert heard == [{3: 2}, {3: 2}]
+    assert (receiver.received.messages, receiver.received.effects, receiver.received.repeated) == (4, 2, 2)
+
+
+def test_nothing_is_claimed_of_a_partition_that_is_not_ours_any_more() -> None:
+    """One of two was revoked: the batch has no effect at all."""
+    receiver, heard = Claiming(), list[Mapping[int, int]]()
+    batch = [
+        PartitionBatch(3, 0, 1, cast("Any", [Record(0, source=0)])),
+        PartitionBatch(4, 0, 1, cast("Any", [Record(0, source=1)])),
+    ]
+    with pytest.raises(NotOwned):
+        receiver.handle(batch, leased(heard))
+    assert (heard, receiver.known) == ([], set())
+
+
+@pytest.mark.parametrize(("again", "starts"), [(True, [10, 20, 20]), (False, [20, 20, 20])])
+def test_all_is_read_again_once_and_not_with_every_assignment(again: bool, starts: list[int]) -> None:
+    """A rebalance gives the partition back: it goes on at the group's offset."""
+    receiver = Claiming(again=again)
+    assignment = AssignedPartition("t", "id", 3, committed=20, first=10, last_stable=90)
+    assert [receiver.assigned([assignment], Deadline(10))[3] for _ in range(3)] == starts
+
+
+LEASE = cast("HandlerContext", None)
+
+
+def _assigned_at(committed: int | None, topic_id: str | None = None) -> AssignedPartition:
+    return AssignedPartition("t", "id", 3, committed, 10, 90, topic_id)
+
+
+def test_reading_goes_on_at_the_groups_offset_or_begins_at_the_logs_first() -> None:
+    """Also where others have set the offset, who say nothing of a topic."""
+    assert [start_at(_assigned_at(at)) for at in (None, 10, 90)] == [10, 10, 90]
+    assert start_at(_assigned_at(50, topic_id_in(Committed(50, metadata("id"))))) == 50
+    assert start_at(_assigned_at(50, topic_id_in(Committed(50, "")))) == 50
+
+
+def test_an_offset_that_is_none_of_this_log_is_refused() -> None:
+    """Of a topic that was made again, an offset below the new log's end would skip records without a word."""
+    with pytest.raises(Refused, match=r"^topic-recreated: .* id other, .* now is id;"):
+        start_at(_assigned_at(50, topic_id_in(Committed(50, metadata("other")))))
+    with pytest.raises(Refused, match=r"^input-lost: .* left at 9,"):
+        start_at(_assigned_at(9, "id"))
+
+
+class Broken(BackgroundThread):
+    """Ends at once."""
+
+    def __init__(self) -> None:
+        super().__init__("broken", 1)
+
+    def round(self) -> bool:
+        raise Refused("the outbox's table is gone")
+
+    def drain(self, _deadline: object) -> None: ...
+
+
+def _receiver() -> Receiver:
+    return Receiver(ReceiverSettings("g", "t", identifier("source")))
+
+
+def test_a_thread_beside_the_receiver_does_not_end_in_silence() -> None:
+    """Else a program that follows would go on claiming messages whose requests nobody sends."""
+    receiver, broken = _receiver(), Broken()
+    receiver.background.append(broken)
+    with contextlib.suppress(Refused):  # it may have ended by now
+        receiver.tick(LEASE)
+    broken._thread.join(5)
+    with pytest.raises(Refused, match="table is gone"):
+        receiver.tick(LEASE)
+
+
+def test_the_command_listens_to_the_thread_that_delivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From before the loop begins."""
+    receiver, broken = _receiver(), Broken()
+
+    def consume(
+        _name: str, _settings: object, handler: Receiver, _given: object, stop: threading.Event, _: object
+    ) -> str:
+        assert handler.background == [broken]
+        stop.set()
+        return "consumed"
+
+    monkeypatch.setattr(command, "consume", consume)
+    settings = cast("Any", SimpleNamespace(follow=False))
+    assert command._run(settings, receiver, cast("Any", broken), {}) == "consumed"
+
+
+@pytest.mark.parametrize(
+    ("quantity", "points"),
+    [
+        (b"1", 1),
+        (b"2147483647", 2**31 - 1),
+        *((bad, 0) for bad in (b"0", b"-3", b"2147483648", b"1.5", b'"3"', b"true", b"null", b"[]")),
+    ],
+)
+def test_only_a_whole_number_of_cups_gives_points(quantity: bytes, points: int) -> None:
+    """The first and the last good one, and what lies beyond; a bad one is no point, and says why."""
+    found = points_grant(b'{"customer_id":"c-1","quantity":%b}' % quantity)
+    assert (found.customer, found.points) == ("c-1", points)
+    assert bool(found.refused) is (points == 0)
+
+
+def test_an_order_without_a_quantity_is_one_cup() -> None:
+    """As ever: the field may be left out."""
+    assert points_grant(b'{"customer_id":"c-1"}') == ("c-1", 1, "")
+
+
+class Remembers(Receiver):
+    def claim(self, found: Sequence[Message], context: HandlerContext) -> int:  # noqa: ARG002 - the shape of a receiver
+        self.found = list(found)
+        return len(found)
+
+
+def test_a_bad_quantity_is_counted_and_told() -> None:
+    """Its message is claimed like all others, so that it is not looked at for ever."""
+    told: list[str] = []
+    counted: list[tuple[str, int]] = []
+    receiver = Remembers(ReceiverSettings("g", "out", identifier("field:order_id"), tell=told.append))
+    receiver.rejected = lambda reason, records: counted.append((reason, records))
+    values = [b'{"order_id":"o-%d","customer_id":"c-1","quantity":%d}' % (n, n - 1) for n in range(3)]
+    records = [SimpleNamespace(value=lambda one=one: one, headers=lambda: None) for one in values]
+    context = SimpleNamespace(check=lambda _partition: None, report=lambda _positions: None)
+    slices = [SimpleNamespace(partition=0, records=records, until=3)]
+    receiver.handle(cast("list[PartitionBatch]", slices), cast("Any", context))
+    assert [one.points for one in receiver.found] == [0, 0, 1]
+    assert (receiver.received.rejected, counted) == (2, [(BAD_QUANTITY, 2)])
+    assert [one.split(" gives")[0] for one in told] == ["message order_id:o-0", "message order_id:o-1"]
+
+
+def test_the_check_names_what_was_rejected_and_calls_no_promise_broken() -> None:
+    """One effect for each message still holds; a balance that upstream spoiled is told."""
+    checked = CheckResult(messages=1, effects=1)
+    checked.reject("order_id:o-1", "quantity is '-3'")
+    assert (checked.document()["verdict"], checked.document()["rejected"]) == ("proven", 1)
+    assert "bad-quantity: message order_id:o-1 gives no points: quantity is '-3'" in checked.text()
+
+
+DAY = 86_400.0
+
+
+def test_claims_have_to_outlive_retention_and_segment_together() -> None:
+    """A segment's first record stays until its last one is old: the last bad and the first good day."""
+    kept = TopicRetention(7 * DAY, 3 * DAY)
+    with pytest.raises(
+        Refused, match=r"for 10 days, and 't' keeps .* 10 days \(retention.ms 7 days, segment.ms 3 days\)"
+    ):
+        ClaimRetention.longer_than(10, kept, "t")
+    assert ClaimRetention.longer_than(10.5, kept, "t").keep_s == 10.5 * DAY
+
+
+def test_records_that_stay_for_ever_need_claims_that_do() -> None:
+    """0 days stand for that."""
+    for_ever = TopicRetention(None, 3 * DAY)
+    with pytest.raises(Refused, match="give 0 to keep claims for ever"):
+        ClaimRetention.longer_than(9999, for_ever, "t")
+    assert ClaimRetention.longer_than(0, for_ever, "t").keep_s is None
+    with pytest.raises(UsageError):
+        ClaimRetention.longer_than(-1, for_ever, "t")

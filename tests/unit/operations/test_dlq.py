@@ -1,0 +1,422 @@
+"""Dead letters: what each says of itself, what a replay writes and believes of its marks; no broker."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from harness.pages import ROOT, column
+
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Fatal, Refused, UsageError
+from brew.kafka.transaction import TransactionSettings
+from brew.offsets import Committed, LogOffsets, SourcePosition
+from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_REASON, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
+from operations.dlq import dead_letter as marking
+from operations.dlq import replay as replaying
+from operations.dlq.command import Census, report_document, summary
+from operations.dlq.dead_letter import DeadLetter, DeadLetterFilter, ReplayLog, printable_content, replay_log_key
+from operations.dlq.replay import (
+    BY_KEY,
+    RepairCommand,
+    RepairFailed,
+    ReplayRecord,
+    ReplayReport,
+    ReplayRules,
+    ReplaySettings,
+    SkippedDeadLetter,
+    SkipReason,
+    replay,
+)
+
+SOURCE = SourcePosition("in", 1, 7)
+
+ERRORS = [(ERROR_REASON, b"not-json"), (ERROR_MESSAGE, b"at 3")]
+
+LETTER = DeadLetter(0, 5, b"gold-1", b"x", [("trace", b"t"), *ERRORS, *SOURCE.headers()], 1_700_000_000_000)
+
+RULES = ReplayRules("in", partitions=4, max_bytes=100_000, most_replays=3)
+
+
+def times(count: int) -> DeadLetter:
+    return replace(LETTER, headers=[(REPLAYED_COUNT, b"%d" % count), *LETTER.headers])
+
+
+def test_a_letter_knows_its_reason_its_source_and_its_own_headers() -> None:
+    assert (LETTER.reason, LETTER.message, LETTER.source, LETTER.replays) == ("not-json", "at 3", SOURCE, 0)
+    assert LETTER.own_headers == [("trace", b"t")]
+    assert not LETTER.omitted
+    assert replace(LETTER, headers=[*LETTER.headers, (ERROR_OMITTED, b"9")]).omitted
+
+
+def test_only_the_last_block_of_error_headers_is_the_pipelines() -> None:
+    """An input that was somebody's dead letter itself keeps what it carried."""
+    nested = replace(LETTER, headers=[*LETTER.headers, *ERRORS, *SourcePosition("in", 2, 8).headers()])
+    assert nested.own_headers == list(LETTER.headers)
+    assert nested.source == SourcePosition("in", 2, 8)
+
+
+def test_a_record_that_no_pipeline_put_there_stays() -> None:
+    foreign = replace(LETTER, headers=SOURCE.headers())
+    assert (foreign.reason, foreign.source) == ("unknown", None)
+    found = RULES.skipped(foreign)
+    assert found is not None
+    assert found.why is SkipReason.FOREIGN
+
+
+def test_it_goes_back_to_its_partition_with_headers_that_name_it() -> None:
+    """Error and source headers are gone, older replay headers are replaced."""
+    back = RULES.back("dead", times(1), b"y")
+    assert isinstance(back, ReplayRecord)
+    assert (back.partition, back.value) == (1, b"y")
+    assert back.headers == [
+        ("trace", b"t"),
+        (REPLAYED_FROM, b"dead/0/5"),
+        (REPLAYED_COUNT, b"2"),
+        (REPLAYED_TIMESTAMP, b"1700000000000"),
+    ]
+    by_key = replace(RULES, by_key=True).back("dead", LETTER, b"y")
+    assert isinstance(by_key, ReplayRecord)
+    assert by_key.partition == BY_KEY
+
+
+@pytest.mark.parametrize(
+    ("rules", "letter", "why"),
+    [
+        (RULES, LETTER, None),
+        (RULES, times(2), None),
+        (RULES, times(3), SkipReason.TOO_OFTEN),
+        (replace(RULES, most_replays=0), LETTER, SkipReason.TOO_OFTEN),
+        (replace(RULES, input="other"), LETTER, SkipReason.FOREIGN),
+        (replace(RULES, partitions=1), LETTER, SkipReason.NO_PARTITION),
+        (replace(RULES, partitions=1, by_key=True), LETTER, None),
+    ],
+)
+def test_what_keeps_a_letter_where_it_is(rules: ReplayRules, letter: DeadLetter, why: SkipReason | None) -> None:
+    found = rules.skipped(letter)
+    assert (None if found is None else found.why) is why
+
+
+def test_what_the_input_cannot_hold_is_not_tried() -> None:
+    """The broker would refuse the whole transaction."""
+    found = RULES.back("dead", LETTER, b"z" * 100_000)
+    assert isinstance(found, SkippedDeadLetter)
+    assert found.why is SkipReason.TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("choice", "means"),
+    [
+        (DeadLetterFilter(), True),
+        (DeadLetterFilter(reasons=("not-json", "no-value")), True),
+        (DeadLetterFilter(reasons=("no-value",)), False),
+        (DeadLetterFilter(keys=(b"gold-1",)), True),
+        (DeadLetterFilter(keys=(b"gold-2",)), False),
+        (DeadLetterFilter(partitions=(1,)), False),
+        (DeadLetterFilter(start=5, until=6), True),
+        (DeadLetterFilter(start=6), False),
+        (DeadLetterFilter(until=5), False),
+        (DeadLetterFilter(topic=LETTER.source.topic if LETTER.source else ""), True),
+        (DeadLetterFilter(topic="other"), False),
+        (DeadLetterFilter(reasons=("not-json",), keys=(b"gold-2",)), False),
+    ],
+)
+def test_a_choice_means_what_fits_all_that_is_set(choice: DeadLetterFilter, *, means: bool) -> None:
+    assert choice.matches(LETTER) is means
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, None),
+        (b"", {"text": ""}),
+        ("caffè\n".encode(), {"text": "caffè\n"}),
+        (b"\x1b[31m", {"hex": "1b5b33316d"}),
+        (b"\xff", {"hex": "ff"}),
+        ("\u202e".encode(), {"hex": "e280ae"}),
+    ],
+)
+def test_bytes_that_a_terminal_might_obey_are_shown_in_hex(content: bytes | None, told: object) -> None:
+    assert printable_content(content) == told
+
+
+def test_an_edit_is_a_filter_and_says_how_it_failed() -> None:
+    python = sys.executable
+    upper = RepairCommand.parse(f'{python} -c "import sys; sys.stdout.write(sys.stdin.read().upper())"', 10)
+    assert (upper(b"abc"), upper(None)) == (b"ABC", b"")
+    with pytest.raises(RepairFailed, match="ended with 3: no"):
+        RepairCommand.parse(f"{python} -c \"import sys; print('no', file=sys.stderr); sys.exit(3)\"", 10)(b"x")
+    with pytest.raises(UsageError, match="can't start 'no-such-command'"):
+        RepairCommand.parse("no-such-command", 10)(b"x")
+    for wrong in ("", "a 'b"):
+        with pytest.raises(UsageError, match="--edit"):
+            RepairCommand.parse(wrong, 10)
+
+
+def test_an_edit_that_takes_too_long_is_ended_with_all_it_started() -> None:
+    """A child that holds the pipe open would keep the replay waiting."""
+    began = time.monotonic()
+    with pytest.raises(RepairFailed, match=r"longer than 0\.3 s"):
+        RepairCommand.parse("sh -c 'sleep 30 & sleep 30'", 0.3)(b"x")
+    assert time.monotonic() - began < 10
+
+
+def test_letters_are_counted_by_reason_partition_and_time() -> None:
+    census = Census("hour")
+    census.add(LETTER, replayed=True)
+    census.add(replace(LETTER, timestamp=LETTER.timestamp + 3_600_000), replayed=False)
+    census.add(replace(LETTER, timestamp=2**62), replayed=False)  # a time that no calendar has
+    told = census.document("dead")
+    assert (told["letters"], told["replayed"], told["waiting"], len(told["rows"])) == (3, 1, 2, 3)
+    assert "2023-11-14T22:00Z" in [row["time"] for row in told["rows"]]
+
+
+def test_a_report_counts_what_went_and_what_stays() -> None:
+    back = RULES.back("dead", LETTER, b"y")
+    assert isinstance(back, ReplayRecord)
+    told = report_document(
+        ReplayReport([back], [SkippedDeadLetter(LETTER, SkipReason.TOO_OFTEN, "x")]), "dead", "in", dry_run=False
+    )
+    assert summary(told) == "1 dead letter written back to in; 1 stay: 1 too-often"
+
+
+def test_a_mark_belongs_to_one_topic_not_to_its_name() -> None:
+    assert replay_log_key("id-1", 5) != replay_log_key("id-2", 5)
+
+
+def test_the_replay_headers_are_those_of_the_page() -> None:
+    page = (ROOT / "docs/PROTOCOL.md").read_text()
+    assert column(page, "Replayed records") == [REPLAYED_FROM, REPLAYED_COUNT, REPLAYED_TIMESTAMP]
+
+
+if TYPE_CHECKING:
+    from brew.kafka.clients import AdminClient
+    from operations.dlq.dead_letter import DeadLetterTopics as Ground
+
+
+NOWHERE = Connection("nowhere")
+
+ONE_PARTITION = ReplayRules("in", partitions=1, max_bytes=100_000, most_replays=3)
+
+SETTINGS = ReplaySettings("g", TransactionSettings(NOWHERE, "g.replay", 5.0), ONE_PARTITION, DeadLetterFilter())
+
+
+def letter(offset: int) -> DeadLetter:
+    headers = [(ERROR_REASON, b"not-json"), *SourcePosition("in", 0, offset).headers()]
+    return DeadLetter(0, offset, b"k", b"x", headers, 0)
+
+
+class Known(ReplayLog):
+    """Marks of which another replay's are committed, and come to be visible behind our fence only."""
+
+    def __init__(self, visible: set[int], hidden: set[int], told: list[str]) -> None:
+        super().__init__(NOWHERE, "dlq.replayed", 0, "id", set(visible))
+        self.hidden, self.told = hidden, told
+
+    def follow(self, *_how: object) -> None:
+        self.told.append("follow")
+
+    def settle(self, *_how: object) -> None:
+        self.told.append("settle")
+        self.offsets |= self.hidden
+
+
+class Place:
+    """One dead-letter partition, and what a replay does on it, in ``told``."""
+
+    def __init__(
+        self, letters: list[DeadLetter], visible: set[int] = frozenset(), hidden: set[int] = frozenset()
+    ) -> None:  # type: ignore[assignment]
+        self.told: list[str] = []
+        self.produced: list[tuple[str, bytes | None]] = []
+        self.committed: Committed | None = None
+        self.fails_at = ""
+        self.admin = None
+        self.dead_letter = SimpleNamespace(name="dlq", topic_id="id")
+        self.known = Known(set(visible), set(hidden), self.told)
+        self._letters = letters
+
+    def partitions(self, _chosen: object) -> list[int]:
+        return [0]
+
+    def letters(self, _partitions: object) -> Iterator[list[DeadLetter]]:
+        for one in self._letters:
+            yield [one]
+
+    def replay_log(self, _partition: int) -> ReplayLog:
+        return self.known
+
+    def create_replay_log(self) -> SimpleNamespace:
+        return SimpleNamespace(topic_id="marks-id")
+
+    def transaction(self, *_how: object) -> Any:
+        return Transaction(self)
+
+
+class Transaction:
+    """The broker's side, as far as the order of steps goes."""
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._rows = place, list[tuple[str, bytes | None]]()
+        for step in ("fence", "begin", "flush", "abort", "close"):
+            setattr(self, step, lambda *_how, step=step: self._step(step))
+
+    def _step(self, step: str) -> None:
+        self._place.told.append(step)
+        if self._place.fails_at == step:
+            raise Fatal(step)
+
+    def locate(self, _deadline: Deadline) -> Committed | None:
+        self._step("locate")
+        return self._place.committed
+
+    def mapped(self, _step: str) -> Any:
+        return nullcontext()
+
+    def produce(self, topic: str, value: bytes | None, key: bytes | None, *_more: object) -> None:
+        self._rows.append((topic, key if topic != "in" else value))
+
+    def send_offsets(self, until: int, metadata: str, _deadline: Deadline) -> None:
+        self._step(f"send {until}")
+        self._pending = Committed(until, metadata)
+
+    def commit(self, _deadline: Deadline) -> None:
+        self._step("commit")
+        self._place.committed = self._pending
+        self._place.produced += self._rows
+
+
+@contextmanager
+def on(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReplayReport]:
+    monkeypatch.setattr(replaying, "KafkaTransaction", place.transaction)
+    report = ReplayReport()
+    replay(cast("Ground", place), SETTINGS, report, lambda _done: None)
+    yield report
+
+
+def test_a_letter_whose_mark_is_seen_behind_the_fence_only_is_not_written_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another replay committed it a moment ago: what was visible before the fence does not show its mark."""
+    place = Place([letter(5), letter(6)], hidden={5})
+    with on(place, monkeypatch) as report:
+        assert [one.letter.offset for one in report.replayed] == [6]
+        assert [(one.letter.offset, one.why) for one in report.skipped] == [(5, SkipReason.REPLAYED)]
+    assert place.produced == [("in", b"x"), ("dlq.replayed", replay_log_key("id", 6))]
+    assert place.told.index("fence") < place.told.index("settle") < place.told.index("begin")
+
+
+def test_each_transaction_settles_the_marks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second round fences anew, so somebody else may have been there in between."""
+    monkeypatch.setattr(replaying, "_MOST_LETTERS", 1)
+    place = Place([letter(5), letter(6)])
+    with on(place, monkeypatch) as report:
+        assert len(report.replayed) == 2
+    assert place.told.count("settle") == place.told.count("fence") == place.told.count("commit") == 2
+
+
+def test_a_letter_is_written_back_once_in_two_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one sees the first one's marks and writes nothing."""
+    place = Place([letter(5)])
+    for backs in (1, 0):
+        with on(place, monkeypatch) as report:
+            assert len(report.replayed) == backs
+    assert len(place.produced) == 2
+
+
+@pytest.mark.parametrize("step", ["flush", "send 6"])
+def test_a_transaction_that_failed_marks_nothing(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """It is aborted, nothing is committed behind it, and the next replay writes its letter back."""
+    place = Place([letter(5)])
+    place.fails_at = step
+    with pytest.raises(Fatal), on(place, monkeypatch):
+        pass
+    assert (place.told[-2:], place.produced, place.known.offsets) == (["abort", "close"], [], set())
+    place.fails_at = ""
+    with on(place, monkeypatch) as report:
+        assert [type(one) for one in report.replayed] == [ReplayRecord]
+
+
+def test_the_position_stands_before_the_first_letter_that_waits_and_never_goes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A letter that stays holds it; a later replay of what lies below does not move it back."""
+    foreign = DeadLetter(0, 6, b"k", b"x", [], 0)
+    place = Place([letter(5), foreign, letter(7)])
+    with on(place, monkeypatch) as report:
+        assert [one.why for one in report.skipped if isinstance(one, SkippedDeadLetter)] == [SkipReason.FOREIGN]
+    assert place.committed is not None
+    assert place.committed.offset == 6
+    place.committed = Committed(9, place.committed.metadata)
+    place.known.offsets.clear()
+    with on(place, monkeypatch):
+        assert place.committed.offset == 9
+
+
+def test_a_letter_that_waits_in_an_earlier_transaction_holds_the_position_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transaction after transaction: what counts is the first that waits in all of the partition."""
+    monkeypatch.setattr(replaying, "_MOST_LETTERS", 1)
+    place = Place(
+        [letter(5), DeadLetter(0, 6, b"k", b"x", [], 0), letter(7), DeadLetter(0, 8, b"k", b"x", [], 0), letter(9)]
+    )
+    with on(place, monkeypatch) as report:
+        assert len(report.replayed) == 3
+    assert place.committed is not None
+    assert place.committed.offset == 6
+
+
+@pytest.mark.parametrize("metadata", ["", "topic-id=older marks-id=marks-id"])
+def test_a_position_of_another_topic_or_of_somebody_else_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, metadata: str
+) -> None:
+    """It says nothing of these letters, however high it is."""
+    place = Place([letter(5)])
+    place.committed = Committed(99, metadata)
+    with on(place, monkeypatch):
+        assert place.committed.offset == 6
+
+
+def test_marks_that_were_made_again_are_no_reason_to_write_all_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group's offset remembers the topic that held them."""
+    place = Place([letter(5)])
+    place.committed = Committed(6, "topic-id=id marks-id=older")
+    with pytest.raises(Refused, match=r"marks of dlq\[0\] are gone"), on(place, monkeypatch):
+        pass
+    assert place.produced == []
+
+
+def test_another_groups_marks_are_seen_behind_the_fence_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its replay committed since we began; the two do not fence each other."""
+    place = Place([letter(5), letter(6)])
+    place.known.settle = lambda *_how: setattr(place.known, "group", "other")  # type: ignore[method-assign]
+    with pytest.raises(Refused, match="under group 'other', this is 'g'"), on(place, monkeypatch):
+        pass
+    assert place.produced == []
+
+
+def marks(monkeypatch: pytest.MonkeyPatch, *logs: LogOffsets) -> tuple[ReplayLog, list[tuple[int, int]]]:
+    left, read = list(logs), list[tuple[int, int]]()
+    monkeypatch.setattr(marking, "log_offsets", lambda *_how: {0: left.pop(0) if len(left) > 1 else left[0]})
+    monkeypatch.setattr(marking, "scan", lambda _c, _t, ranges, _i: iter(read.append(ranges[0]) or []))  # type: ignore[func-returns-value]
+    return ReplayLog(NOWHERE, "m", 0, "id"), read
+
+
+def test_marks_are_settled_when_nothing_is_open_below_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Following takes what is visible at once; settling waits for the rest, and goes on where the reading stood."""
+    made, read = marks(monkeypatch, LogOffsets(0, 3, 8), LogOffsets(0, 3, 8), LogOffsets(0, 7, 8), LogOffsets(0, 8, 8))
+    made.follow(cast("AdminClient", None), Deadline(5))
+    assert read == [(0, 3)]
+    made.settle(cast("AdminClient", None), Deadline(5))
+    assert read == [(0, 3), (3, 8)]
+
+
+def test_marks_that_stay_open_are_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, read = marks(monkeypatch, LogOffsets(0, 3, 8))
+    with pytest.raises(Refused, match=r"m\[0\] has an open transaction that is not this group's"):
+        made.settle(cast("AdminClient", None), Deadline(0.01))
+    assert read == []

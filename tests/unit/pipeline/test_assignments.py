@@ -1,0 +1,332 @@
+"""What the lease coordinator remembers: who holds what, what is done, what rests, what a survey takes back."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from harness.lease_play import Play, both, grants
+
+from brew.connection import Connection
+from brew.driver.assignor import assign, loads, partition_to_move
+from brew.driver.leases import Assignments
+from brew.driver.progress import ProgressView, RunProgress
+from brew.driver.run_context import RunContext
+from brew.fault_injection import CrashInjector
+from brew.kafka.transaction import TransactionSettings
+from brew.offsets import Committed, LogOffsets, OffsetRange
+from brew.outcome import Outcome, Status
+from brew.planner import PartitionFacts
+from brew.readers.direct.server import WorkerSession
+from brew.settings import PipelineSettings
+
+GOAL = 100
+
+LINE: Any = None
+
+
+@dataclass
+class View(ProgressView):
+    """Keeps what is shown."""
+
+    told: list[list[tuple[int, ...]]] = field(default_factory=list)
+
+    def cycle(self, _lane: int, outcomes: list[Outcome], _seconds: float) -> None:
+        self.told.append([(one.partition, one.start, one.until, one.enriched, one.rejected) for one in outcomes])
+
+
+def assignments(goals: dict[int, int] | None, *positions: int | None, complete: bool = True) -> Assignments:
+    """A roster after one survey of a log that begins at 10; None: no committed offset."""
+    settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
+    transaction = TransactionSettings(settings.connection, settings.group, 60.0)
+    shared = RunContext(
+        settings,
+        {},
+        threading.Event(),
+        RunProgress(),
+        View(),
+        goals,
+        1_000_000,
+        transaction,
+        CrashInjector(settings.crash),
+    )
+    made = Assignments(shared)
+    survey(made, *positions, complete=complete)
+    return made
+
+
+def survey(one: Assignments, *positions: int | None, complete: bool = True) -> None:
+    log = LogOffsets(10, 200, 200)
+    found = [None if at is None else Committed(at, "") for at in positions]
+    one.surveyed([PartitionFacts("in", p, "id", at, log) for p, at in enumerate(found)], all_of_them=complete)
+
+
+def drain(*positions: int | None, complete: bool = True) -> Assignments:
+    return assignments(dict.fromkeys(range(9), GOAL), *positions, complete=complete)
+
+
+@pytest.mark.parametrize(("position", "done"), [(GOAL - 1, False), (GOAL, True), (GOAL + 1, True)])
+def test_a_partition_is_done_at_its_goal_and_not_one_offset_before(position: int, done: bool) -> None:
+    """By a survey, and by what its worker says when it leaves."""
+    assert drain(position).drained() is done
+    left = drain(50)
+    left.assign(0, 1)
+    left.released(0, position)
+    assert (left.drained(), left.free(0.0), left.unfinished()) == (done, set() if done else {0}, 0 if done else 1)
+
+
+@pytest.mark.parametrize(("goal", "drained"), [(10, True), (11, False)])
+def test_a_partition_without_a_position_stands_at_its_first_record(goal: int, drained: bool) -> None:
+    """The log begins at 10: an input of which retention left nothing is drained."""
+    assert assignments({0: goal}, None).drained() is drained
+
+
+def test_a_partition_that_came_later_has_nothing_to_drain() -> None:
+    """Its records were written after the run had begun."""
+    assert assignments({0: GOAL}, GOAL, None).drained()
+
+
+def test_a_run_that_follows_is_never_done_with_a_partition() -> None:
+    one = assignments(None, 200)
+    one.assign(0, 1)
+    one.released(0, 200)
+    assert (one.free(0.0), one.unfinished()) == ({0}, 1)
+
+
+def test_a_run_is_drained_when_all_were_seen_all_are_done_and_nobody_holds_one() -> None:
+    """A worker may still have a transaction open in what the survey saw done."""
+    one = drain(GOAL, GOAL, complete=False)
+    assert not one.drained()
+    survey(one, GOAL, GOAL)
+    assert one.drained()
+    one.assign(0, 1)
+    assert not one.drained()
+    one.released(0, GOAL)
+    assert one.drained()
+    survey(one, GOAL, GOAL, GOAL - 1)
+    assert not one.drained()
+
+
+def test_a_partition_rests_until_its_time_has_come() -> None:
+    """The last bad and the first good moment; being held ends the rest."""
+    one = drain(50)
+    one.back_off(0, 5.0)
+    assert (one.free(4.999), one.free(5.0)) == (set(), {0})
+    one.assign(0, 1)
+    one.released(0, 60)
+    assert one.free(0.0) == {0}
+
+
+def test_only_what_is_ours_is_given_out_or_counted() -> None:
+    one = drain(50, 50, 50)
+    one.owned = {0, 2}
+    one.assign(2, 1)
+    assert (one.free(0.0), one.unfinished()) == ({0}, 2)
+
+
+def test_what_a_dead_worker_held_is_free_again_and_exempt_from_crash_once() -> None:
+    """The other worker keeps what it has."""
+    one = drain(50, 50, 50)
+    dead, alive = WorkerSession(0, LINE), WorkerSession(1, LINE)
+    one.sessions |= {0: dead, 1: alive}
+    for partition, slot in ((0, 0), (1, 1), (2, 0)):
+        one.assign(partition, slot)
+        one._shared.running[partition] = OffsetRange("in", partition, 50, 51)
+    assert one.disconnected(dead)
+    assert (one.sessions, one.held, one._shared.running.keys()) == ({1: alive}, {1: 1}, {1})
+    assert one.free(0.0) == {0, 2}
+    assert [one.exempt_from_crash(p) for p in (0, 0, 1, 2)] == [True, False, False, True]
+
+
+def test_a_predecessor_that_is_noticed_late_takes_nothing_away_from_its_successor() -> None:
+    one = drain(50)
+    successor = WorkerSession(0, LINE)
+    one.sessions[0] = successor
+    one.assign(0, 0)
+    assert not one.disconnected(WorkerSession(0, LINE))
+    assert (one.sessions, one.held) == ({0: successor}, {0: 0})
+
+
+@pytest.mark.parametrize("died", [True, False])
+def test_what_came_back_can_be_called_back_again(died: bool) -> None:
+    """Only what is on its way is not called a second time."""
+    one = drain(50)
+    worker = WorkerSession(0, LINE)
+    one.sessions[0] = worker
+    one.assign(0, 0)
+    one.releasing.add(0)
+    if died:
+        one.disconnected(worker)
+    else:
+        one.released(0, 60)
+    assert (one.releasing, one.held) == (set(), {})
+
+
+def committed(partition: int, start: int, until: int, enriched: int, rejected: int) -> Outcome:
+    return Outcome(partition, start, until, Status.COMMITTED, start, enriched, rejected, 0.1)
+
+
+def test_commits_that_follow_each_other_are_told_as_one_range_and_once() -> None:
+    """A range that somebody else did in between stays a gap, and a failure a connection of its own."""
+    one = drain(0, 0)
+    for outcome in (
+        committed(0, 0, 10, 9, 1),
+        committed(1, 0, 5, 5, 0),
+        committed(0, 10, 30, 18, 2),
+        committed(0, 40, 50, 10, 0),
+        Outcome(0, 50, 60, Status.FENCED),
+        Outcome(0, 60, 70, Status.FENCED),
+        committed(0, 60, 70, 10, 0),
+    ):
+        one.outcome(outcome)
+    one.report()
+    one.report()
+    view: Any = one._shared.view
+    assert view.told == [
+        [
+            (0, 0, 30, 27, 3),
+            (0, 40, 50, 10, 0),
+            (0, 50, 60, 0, 0),
+            (0, 60, 70, 0, 0),
+            (0, 60, 70, 10, 0),
+            (1, 0, 5, 5, 0),
+        ]
+    ]
+
+
+def bare_assignments() -> Assignments:
+    shared: Any = SimpleNamespace(goals={0: 10, 1: 10}, progress=RunProgress(), view=ProgressView(), running={})
+    return Assignments(shared)
+
+
+def surveyed(one: Assignments, *positions: int | None) -> None:
+    log = LogOffsets(0, 10, 10)
+    facts = [
+        PartitionFacts("in", p, "id", None if at is None else Committed(at, ""), log) for p, at in enumerate(positions)
+    ]
+    one.surveyed(facts, all_of_them=True)
+
+
+def test_a_drain_is_not_over_where_an_outsider_moved_a_position_back_behind_its_goal() -> None:
+    """The other reader looks at each plan anew; this one said that it was done."""
+    one = bare_assignments()
+    surveyed(one, 10, 0)
+    assert one.free(0.0) == {1}
+    surveyed(one, 4, 10)
+    assert not one.drained()
+    assert (one.free(0.0), one.unfinished()) == ({0}, 1)
+    one.assign(0, 0)
+    one.released(0, 10)
+    surveyed(one, 10, 10)
+    assert one.drained()
+
+
+def test_what_a_worker_reached_counts_before_the_next_survey() -> None:
+    """A drain ends with its last transaction."""
+    one = bare_assignments()
+    surveyed(one, 0, 10)
+    one.assign(0, 0)
+    surveyed(one, 4, 10)
+    assert not one.drained()
+    one.released(0, 10)
+    assert one.drained()
+
+
+def test_each_grant_asks_whether_it_may_begin_without_a_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A permission covers one attempt, and the scout knows which one."""
+    play, asked = Play(monkeypatch), list[int]()
+    monkeypatch.setattr(
+        play.cluster, "first_attempt", lambda fact: asked.append(fact.partition) or fact.partition == 2, raising=False
+    )
+    one, other = both(play)
+    given = grants(one, 2) | grants(other, 2)
+    assert {p: grant.first_time for p, grant in given.items()} == {0: False, 1: False, 2: True, 3: False}
+    assert sorted(asked) == [0, 1, 2, 3]
+    play.workers.closed = True
+    play.stop.set()
+    assert play.ended()
+
+
+def test_a_partition_weighs_its_lag_and_a_quarter_of_the_mean_in_whole_offsets() -> None:
+    """And one offset where all are idle."""
+    assert loads({}) == {}
+    assert loads({0: 0}) == {0: 1}
+    assert loads({0: 7}) == {0: 9}
+    assert loads({0: 10, 1: 5}) == {0: 12, 1: 7}
+    assert all(isinstance(weight, int) for weight in loads({0: 10, 1: 5}).values())
+
+
+def test_the_heaviest_is_placed_first_and_equal_ones_by_number() -> None:
+    assert assign({0: 10, 1: 20, 2: 100}, {}, [0, 1]) == {2: 0, 1: 1, 0: 1}
+    assert list(assign({3: 5, 1: 5, 2: 90}, {}, [0])) == [2, 1, 3]
+
+
+def test_of_two_slots_that_are_equally_busy_the_lower_one_gives() -> None:
+    """And to a slot that holds nothing, the lighter of what it has is no worse."""
+    lags = {0: 50, 1: 50, 2: 50, 3: 50}
+    assert partition_to_move(lags, {0: 0, 1: 0, 2: 1, 3: 1}, [0, 1, 2]) == 0
+    assert partition_to_move({}, {}, [0, 1]) is None
+
+
+def test_a_move_that_leaves_exactly_nine_tenths_is_not_worth_it() -> None:
+    """Ten partitions of one weight become nine, which is the border; nine become eight."""
+    assert partition_to_move(dict.fromkeys(range(10), 0), dict.fromkeys(range(10), 0), [0, 1]) is None
+    assert partition_to_move(dict.fromkeys(range(9), 0), dict.fromkeys(range(9), 0), [0, 1]) == 0
+
+
+def test_a_held_partition_of_which_no_lag_is_known_weighs_nothing() -> None:
+    assert assign({0: 5}, {9: 0}, [0, 1]) == {0: 0}
+
+
+class OutcomesView(ProgressView):
+    def __init__(self) -> None:
+        self.told: list[tuple[int, list[Outcome], float]] = []
+
+    def cycle(self, lane: int, outcomes: list[Outcome], seconds: float) -> None:
+        self.told.append((lane, outcomes, seconds))
+
+
+def assignments_and_view(goals: dict[int, int] | None) -> tuple[Assignments, OutcomesView]:
+    settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
+    transaction, view = TransactionSettings(settings.connection, settings.group, 60.0), OutcomesView()
+    shared = RunContext(
+        settings,
+        {},
+        threading.Event(),
+        RunProgress(),
+        view,
+        goals,
+        1_000_000,
+        transaction,
+        CrashInjector(settings.crash),
+    )
+    return Assignments(shared), view
+
+
+def test_ranges_that_follow_each_other_are_told_as_one_with_their_sums() -> None:
+    """Position and start are the first one's, the end is the last one's, the time is that of all."""
+    made, view = assignments_and_view(None)
+    made.outcome(Outcome(3, 0, 5, Status.COMMITTED, 0, 4, 1, 1.5))
+    made.outcome(Outcome(3, 5, 9, Status.COMMITTED, 5, 2, 2, 2.0))
+    made.outcome(Outcome(4, 0, 5, Status.FAILED, seconds=0.25))
+    made.report()
+    joined = Outcome(3, 0, 9, Status.COMMITTED, 0, 6, 3, 3.5)
+    assert view.told == [(0, [joined, Outcome(4, 0, 5, Status.FAILED, seconds=0.25)], 3.75)]
+
+
+def test_a_run_is_drained_only_after_a_survey_of_all() -> None:
+    made, _ = assignments_and_view({0: 1})
+    assert made.drained() is False
+
+
+def test_a_partition_that_nobody_holds_may_leave_and_one_without_a_goal_is_done() -> None:
+    """It came after the start: a drain does not wait for it."""
+    made, _ = assignments_and_view({0: 10})
+    made.surveyed([], all_of_them=True)
+    made.released(7, 0)
+    assert 7 in made._done
+    made.released(0, 9)
+    assert 0 not in made._done

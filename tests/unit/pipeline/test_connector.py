@@ -1,0 +1,109 @@
+"""The connector reader: sizes of batches, the flat headers column, and its task."""
+
+from __future__ import annotations
+
+import base64
+import gc
+import json
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brew.attempt import Job
+from brew.connection import Connection
+from brew.kafka.transaction import TransactionSettings
+from brew.outcome import Outcome, Status
+from brew.readers import connector
+from brew.readers.connector import SMALL_RECORD_BYTES, SMALL_RECORDS, RecordSizes, headers_of
+from brew.settings import Limits
+from pipeline.enrichment import OrderEnrichment
+
+SMALL = Outcome(0, 0, 100, Status.COMMITTED, enriched=90, rejected=10, read_bytes=100 * 200)
+
+
+def test_a_partition_that_was_not_read_yet_is_bounded() -> None:
+    weights = RecordSizes({})
+    assert not weights.all_small([0])
+    weights.apply_outcome([SMALL])
+    assert weights.all_small([0])
+    assert not weights.all_small([0, 1]), "all of a job's partitions have to be known"
+
+
+@pytest.mark.parametrize("status", [Status.FAILED, Status.FENCED, Status.CRASHED, Status.OFFSET_GAP])
+def test_after_a_failure_it_is_bounded_again(status: Status) -> None:
+    """It may have been the memory."""
+    weights = RecordSizes({})
+    weights.apply_outcome([SMALL])
+    weights.apply_outcome([Outcome(0, 100, 200, status)])
+    assert not weights.all_small([0])
+
+
+def test_large_records_are_bounded_and_an_attempt_without_records_tells_nothing() -> None:
+    weights = RecordSizes({})
+    weights.apply_outcome([replace(SMALL, read_bytes=100 * SMALL_RECORD_BYTES)])
+    assert not weights.all_small([0])
+    weights.apply_outcome([SMALL])
+    weights.apply_outcome([Outcome(0, 100, 200, Status.ALREADY_DONE)])
+    assert weights.all_small([0])
+
+
+@pytest.mark.parametrize("name", sorted(SMALL_RECORDS))
+def test_who_bounds_batches_is_not_overruled(name: str) -> None:
+    weights = RecordSizes({name: "500"})
+    weights.apply_outcome([SMALL])
+    assert not weights.all_small([0])
+
+
+_headers = st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st.none() | st.binary()), min_size=1)
+
+
+@given(_headers)
+def test_any_headers_survive_in_order(headers: list[tuple[str, bytes | None]]) -> None:
+    """Repeated names, empty and null values, any bytes; to_json leaves null values out."""
+    written = [
+        {"key": name} if value is None else {"key": name, "value": base64.b64encode(value).decode()}
+        for name, value in headers
+    ]
+
+    assert headers_of(json.dumps(written, ensure_ascii=False).encode()) == headers
+
+
+def test_a_record_without_headers_has_none() -> None:
+    """Null is what nearly all cells are."""
+    assert headers_of(None) is None
+    assert headers_of(b"") is None
+
+
+class _Old:
+    """Something that a worker holds when its first task begins."""
+
+
+@pytest.fixture
+def fresh_worker() -> Iterator[None]:
+    """As right after the fork; what a test froze is thawed."""
+    connector.tune_worker_gc.cache_clear()
+    yield
+    gc.unfreeze()
+    connector.tune_worker_gc.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_worker")
+def test_a_worker_spares_the_collector_what_it_held_before_its_first_task() -> None:
+    """Pyspark collects garbage after each task: most of a small task's time, when every module is looked at."""
+    circle, gone = _Old(), _Old()
+    gone.itself = gone
+    ref = weakref.ref(gone)
+    del gone
+    work = connector.task(Job({}, TransactionSettings(Connection("none:1"), "group", 60.0), OrderEnrichment(Limits())))
+    assert list(work(iter(()))) == []
+    assert ref() is None, "garbage of before is collected, not kept for ever"
+    assert gc.get_freeze_count() > 0
+    assert all(one is not circle for one in gc.get_objects())
+    after = _Old()
+    assert any(one is after for one in gc.get_objects()), "what a task makes is looked at as ever"
+    assert list(work(iter(()))) == []
+    assert any(one is after for one in gc.get_objects()), "once in a worker's life"

@@ -1,0 +1,467 @@
+"""Several drivers: stand-by and sharing, turn by turn."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+from click.testing import CliRunner
+from harness.pipeline import Here, until
+
+from brew.claims.member import Holding, Membership
+from brew.driver import coordination, run
+from brew.driver.limits import GiveUpPolicy
+from brew.driver.ownership import ALL_PARTITIONS, ClaimedOwnership, FullOwnership, IsIdle, listed
+from brew.driver.run import PreflightResult
+from brew.driver.run_context import RunContext
+from brew.errors import DeadlineExceeded, Fatal, Refused, UsageError
+from brew.kafka.transaction import TransactionSettings
+from brew.names import ExitCode
+from brew.offsets import OffsetRange
+from brew.outcome import Outcome, Status
+from brew.planner import Plan
+from brew.settings import PipelineSettings
+from pipeline.__main__ import cli, run_command, settings_of
+from pipeline.submit import same_options
+
+
+def settings(*options: str) -> PipelineSettings:
+    return settings_of(run_command.make_context("run", ["--stand-by", "--master", "none", *options]).params)
+
+
+@dataclass
+class _Seat:
+    """A seat that the test gives and takes; ``log`` is what was done with it, and around it."""
+
+    log: list[str] = field(default_factory=list)
+    held: bool = True
+    owner: str | None = None
+    failure: Refused | None = None
+
+    def __enter__(self) -> Self:
+        self.log.append("opened")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def wait(self, stop: threading.Event, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        while not stop.is_set() and not self.held:
+            meanwhile()
+            threading.Event().wait(0.005)
+        return not stop.is_set()
+
+    def holds(self) -> bool:
+        if self.failure is not None:
+            raise self.failure
+        return self.held
+
+    def leave(self) -> None:
+        self.log.append("left")
+
+
+@dataclass
+class _Carrier:
+    """A worker that runs until its run is stopped, or not even then; and what carries it."""
+
+    log: list[str]
+    stubborn: bool = False
+    shared: RunContext | None = None
+    began: threading.Event = field(default_factory=threading.Event)
+    error: Refused | None = None
+
+    def run(self) -> None:
+        assert self.shared is not None
+        self.shared.running[0] = OffsetRange("in", 0, 0, 1)
+        self.began.set()
+        if self.error is not None:
+            raise self.error
+        self.shared.stop.wait()
+        if self.stubborn:
+            threading.Event().wait(30)
+
+    def interrupt(self) -> None:
+        self.log.append("interrupted")
+
+    def close(self) -> None:
+        self.log.append("closed")
+
+
+@dataclass
+class _Scene:
+    driver: coordination.Driver
+    seat: _Seat
+    runner: _Carrier
+    view: Here
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> _Scene:
+    """A driver whose work is a `_Carrier`'s."""
+    given = settings()
+    transaction = TransactionSettings(given.connection, given.group, 60.0)
+    seat, view = _Seat(), Here()
+    runner = _Carrier(seat.log)
+
+    def employ(_ground: PreflightResult, shared: RunContext, _kept: object) -> tuple[Any, Sequence[Any]]:
+        runner.shared = shared
+        return runner, [runner]
+
+    monkeypatch.setattr(coordination, "create_workers", employ)
+    ground = PreflightResult({}, None, given, 1, transaction, 0)
+    return _Scene(coordination.Driver(ground, None, threading.Event(), view.progress, view, "me"), seat, runner, view)
+
+
+def in_background(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(call()), daemon=True)
+    thread.start()
+    return thread, answers
+
+
+def test_a_driver_that_loses_its_seat_stops_and_wants_another_turn(scene: _Scene) -> None:
+    """It leaves the line before it closes what worked, and asks for no more than to wait again."""
+    thread, again = in_background(lambda: not scene.driver.work(scene.seat))
+    assert scene.runner.began.wait(5)
+    scene.seat.owner, scene.seat.held = "other", False
+    thread.join(5)
+    assert again == [True]
+    assert scene.seat.log == ["left", "closed"]
+    assert scene.view.notes[-1] == "me gave way to other, and stands by"
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_only_a_driver_that_was_not_replaced_fences_what_it_had_to_interrupt(
+    scene: _Scene, monkeypatch: pytest.MonkeyPatch, *, replaced: bool
+) -> None:
+    """A fence of one that was replaced would abort the transactions of the one who works."""
+    fenced: list[str] = []
+
+    class _Fence:
+        def __init__(self, *_: object) -> None: ...
+        def fence(self, _deadline: object) -> None:
+            fenced.append("fenced")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(run, "KafkaTransaction", _Fence)
+    monkeypatch.setattr(run, "_FINISH_S", 0.05)
+    monkeypatch.setattr(run, "_FENCE_S", 0.05)
+    scene.runner.stubborn = True
+    thread, _ = in_background(lambda: scene.driver.work(scene.seat))
+    assert scene.runner.began.wait(5)
+    if replaced:
+        scene.seat.held = False
+    else:
+        scene.driver.stop.set()
+    thread.join(5)
+    assert "interrupted" in scene.seat.log
+    assert fenced == ([] if replaced else ["fenced"])
+
+
+def test_a_driver_that_is_told_to_stop_leaves_its_seat_first_and_is_done(scene: _Scene) -> None:
+    """The next one may begin while this one still closes what worked."""
+    thread, answers = in_background(lambda: scene.driver.work(scene.seat))
+    assert scene.runner.began.wait(5)
+    scene.driver.stop.set()
+    thread.join(5)
+    assert answers == [True]
+    assert scene.seat.log == ["left", "closed"]
+
+
+def test_what_the_work_raises_leaves_with_the_seat_given_back(scene: _Scene) -> None:
+    """A refusal of one driver is no reason for the others to wait for two intervals."""
+    scene.runner.error = Refused("input-lost")
+    with pytest.raises(Refused, match="input-lost"):
+        scene.driver.work(scene.seat)
+    assert scene.seat.log == ["left", "closed"]
+
+
+def test_a_seat_that_gave_up_stops_the_work(scene: _Scene) -> None:
+    """The claims topic was made again, for example: nobody knows any more who works."""
+    thread, answers = in_background(lambda: scene.driver.work(scene.seat))
+    assert scene.runner.began.wait(5)
+    scene.seat.failure = Refused("made again")
+    thread.join(5)
+    assert answers == [False]
+
+
+def test_a_crash_on_purpose_does_not_leave_the_seat(scene: _Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill would not do so either."""
+
+    class _Dead(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        scene.seat.log.append("dead")
+        raise _Dead
+
+    monkeypatch.setattr(coordination, "crash_on_purpose", die)
+
+    def crash() -> None:
+        assert scene.runner.shared is not None
+        scene.runner.shared.crashed.append(Outcome(0, 0, 1, Status.CRASHED))
+        scene.runner.shared.stop.set()
+
+    monkeypatch.setattr(scene.runner, "run", crash)
+    with pytest.raises(_Dead):
+        scene.driver.work(scene.seat)
+    assert scene.seat.log[0] == "dead"
+
+
+def test_who_waits_tells_once_who_works(scene: _Scene) -> None:
+    """And again when that changes."""
+    scene.seat.held, scene.seat.owner = False, "first"
+    thread, answers = in_background(lambda: scene.driver.wait(scene.seat))
+    until(lambda: scene.view.notes == ["me stands by, first works"], "the first note")
+    scene.seat.owner = "second"
+    until(lambda: len(scene.view.notes) == 2, "the second note")
+    scene.seat.held = True
+    thread.join(5)
+    assert answers == [True]
+    assert scene.view.notes[1:] == ["me stands by, second works", "me works, after second"]
+
+
+def test_who_waits_tells_once_that_it_is_warm(scene: _Scene) -> None:
+    """From then on a take-over needs no time of Spark's."""
+    warmth: Any = SimpleNamespace(warm=False, keep=lambda: None, leave=lambda: None)
+    scene.driver.warm_spark = warmth
+    scene.seat.held, scene.seat.owner = False, "first"
+    thread, _ = in_background(lambda: scene.driver.wait(scene.seat))
+    until(lambda: scene.view.notes == ["me stands by, first works"], "the first note")
+    warmth.warm = True
+    until(lambda: len(scene.view.notes) == 2, "the second note")
+    scene.seat.held = True
+    thread.join(5)
+    assert scene.view.notes[1:] == ["me is warm", "me works, after first"]
+
+
+def test_turns_are_taken_until_the_work_is_done() -> None:
+    """Each with a seat of its own, left before the next is opened."""
+    seat, turns = _Seat(), iter([False, False, True])
+    patience = GiveUpPolicy(settings())
+    coordination.alternate(lambda: seat, lambda _: True, lambda _: next(turns), threading.Event(), patience, Here())
+    assert seat.log == ["opened", "left"] * 3
+
+
+def test_a_claims_topic_out_of_reach_is_tried_again_for_as_long_as_patience_lasts() -> None:
+    """Errors of the work itself are not mistaken for that."""
+    seat, view, tries = _Seat(), Here(), iter([DeadlineExceeded("no answer"), None])
+
+    def open_seat() -> _Seat:
+        if error := next(tries):
+            raise error
+        return seat
+
+    patience, stop = GiveUpPolicy(settings()), threading.Event()
+    coordination.alternate(open_seat, lambda _: True, lambda _: True, stop, patience, view)
+    assert "out of reach" in view.notes[0]
+    assert seat.log == ["opened", "left"]
+
+    def fails(_seat: coordination.Leadership) -> bool:
+        raise DeadlineExceeded("the work's own")
+
+    with pytest.raises(DeadlineExceeded, match="the work's own"):
+        coordination.alternate(lambda: seat, lambda _: True, fails, stop, patience, view)
+
+
+def test_the_options_reach_the_settings_and_spark_submit() -> None:
+    """And a run without --stand-by knows nothing of them."""
+    given = settings("--claim-interval", "1.5", "--client-id", "driver-1", "--claims", "c")
+    assert given.stand_by is not None
+    assert (given.stand_by.interval_s, given.stand_by.client_id, given.stand_by.claims) == (1.5, "driver-1", "c")
+    words = same_options(given)
+    assert settings_of(run_command.make_context("run", words).params).stand_by == given.stand_by
+    assert settings_of(run_command.make_context("run", []).params).stand_by is None
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--claim-interval", "0.01"), ("--client-id", "x" * 256), ("--claims", "a b")]
+)
+def test_bad_values_are_refused_by_name(option: str, value: str) -> None:
+    with pytest.raises(UsageError, match=option):
+        settings(option, value)
+
+
+def test_the_help_names_the_options() -> None:
+    told = CliRunner().invoke(cli, ["run", "--help-all"])
+    assert told.exit_code == ExitCode.DONE
+    assert all(word in told.output for word in ("--stand-by", "--claim-interval", "--client-id", "--claims"))
+
+
+def test_a_direct_lease_is_no_longer_than_the_seats() -> None:
+    """Tasks of a driver that sleeps would else go on beside those of the next one."""
+    given = settings("--claim-interval", "2")
+    assert given.stand_by is not None
+    shorter = given.leased_within(given.stand_by)
+    assert shorter.direct.lease_s == 4.0
+
+
+def sharing_settings(*options: str) -> PipelineSettings:
+    return settings_of(run_command.make_context("run", ["--master", "none", *options]).params)
+
+
+class Keeper:
+    """Holds what the test says."""
+
+    def __init__(self) -> None:
+        self.membership = Membership("me", "g", "orders", tuple(range(8)))
+        self.holdings: dict[int, Holding] = {}
+        self.wanted: frozenset[int] = frozenset()
+        self.given: list[int] = []
+        self.failure: Refused | None = None
+
+    def holds(self, **tokens: int) -> None:
+        self.holdings = {int(name[1:]): Holding(token, -1, 0.0) for name, token in tokens.items()}
+
+    def held(self) -> dict[int, Holding]:
+        if self.failure is not None:
+            raise self.failure
+        return dict(self.holdings)
+
+    def to_release(self) -> frozenset[int]:
+        return self.wanted
+
+    def release_partitions(self, done: Mapping[int, Holding]) -> None:
+        self.given += done
+        self.holdings = {p: one for p, one in self.holdings.items() if p not in done}
+
+
+@pytest.fixture
+def played() -> tuple[Keeper, ClaimedOwnership, list[str]]:
+    notes: list[str] = []
+    keeper: Any = Keeper()
+    return keeper, ClaimedOwnership(keeper, notes.append), notes
+
+
+def idle(_partition: int) -> bool:
+    return True
+
+
+def busy(_partition: int) -> bool:
+    return False
+
+
+def inside(found: Container[int]) -> list[int]:
+    return [partition for partition in range(8) if partition in found]
+
+
+def test_a_driver_works_on_what_it_holds_and_tells_each_change_once(
+    played: tuple[Keeper, ClaimedOwnership, list[str]],
+) -> None:
+    keeper, owned, notes = played
+    assert inside(owned.refresh(idle)) == []
+    keeper.holds(p0=1, p1=2, p2=3, p6=4)
+    assert inside(owned.refresh(idle)) == inside(owned.refresh(idle)) == [0, 1, 2, 6]
+    keeper.holds(p0=1, p1=2)
+    assert inside(owned.refresh(idle)) == [0, 1]
+    assert notes == ["me works on 4 of 8 partitions: 0-2, 6", "me works on 2 of 8 partitions: 0-1; lost 2, 6"]
+
+
+def test_what_others_are_due_is_begun_no_more_and_given_back_once_it_is_idle(
+    played: tuple[Keeper, ClaimedOwnership, list[str]],
+) -> None:
+    keeper, owned, notes = played
+    keeper.holds(p0=1, p1=2)
+    owned.refresh(idle)
+    keeper.wanted = frozenset({1})
+    assert (inside(owned.refresh(busy)), keeper.given) == ([0], [])
+    assert (inside(owned.refresh(idle)), keeper.given) == ([0], [1])
+    assert notes[-1] == "me works on 1 of 8 partitions: 0; gave back 1"
+
+
+def test_a_partition_that_was_lost_and_claimed_anew_is_another_one(
+    played: tuple[Keeper, ClaimedOwnership, list[str]],
+) -> None:
+    keeper, owned, notes = played
+    keeper.holds(p0=1)
+    owned.refresh(idle)
+    keeper.holds(p0=9)
+    assert inside(owned.refresh(idle)) == [0]
+    assert notes[-1].endswith("lost 0")
+
+
+def test_a_keeper_that_gave_up_ends_the_work(played: tuple[Keeper, ClaimedOwnership, list[str]]) -> None:
+    """`turn` raises; what is asked on the way out does not."""
+    keeper, owned, _ = played
+    keeper.failure = Refused("made again")
+    with pytest.raises(Refused, match="made again"):
+        owned.refresh(idle)
+    assert inside(owned.current_partitions()) == []
+
+
+def test_a_driver_alone_works_on_everything() -> None:
+    never: IsIdle = busy
+    assert 123 in FullOwnership().refresh(never)
+    assert FullOwnership().current_partitions() is ALL_PARTITIONS
+
+
+def test_numbers_are_listed_in_runs() -> None:
+    assert (listed([]), listed([3]), listed([5, 1, 2, 0, 7, 8])) == ("", "3", "0-2, 5, 7-8")
+
+
+def test_a_plan_is_split_into_ours_and_the_others() -> None:
+    """Drained is what all of them are, whoever did it."""
+    plan = Plan((OffsetRange("in", 0, 5, 9), OffsetRange("in", 1, 6, 9)), (2, 3), drained=False).split({0, 2})
+    assert [one.partition for one in plan.ranges] == [0]
+    assert (plan.blocked, plan.drained, plan.elsewhere) == ((2,), False, {1: 6})
+
+
+def test_who_waits_for_others_gives_up_only_when_they_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    patience = GiveUpPolicy(sharing_settings("--blocked-patience", "10"))
+    for position in range(5):
+        clock[0] += 9
+        patience.blocked((), {1: position})
+    clock[0] += 11
+    with pytest.raises(Refused, match=r"partitions \[1\] of brew.orders.v1 belong to other drivers"):
+        patience.blocked((), {1: 4})
+
+
+def test_the_options_of_sharing_reach_the_settings_and_spark_submit() -> None:
+    given = sharing_settings("--share", "--claim-interval", "1.5", "--client-id", "d", "--claims", "c")
+    assert given.share is not None
+    assert (given.share.interval_s, given.share.name, given.share.claims, given.stand_by) == (1.5, "d", "c", None)
+    assert settings_of(run_command.make_context("run", same_options(given)).params).share == given.share
+    with pytest.raises(UsageError, match=r"--stand-by.*--share"):
+        sharing_settings("--share", "--stand-by")
+
+
+def test_lanes_turn_at_once(played: tuple[Keeper, ClaimedOwnership, list[str]]) -> None:
+    """What two threads are told belongs together."""
+    keeper, owned, notes = played
+    keeper.holds(p0=1, p1=2)
+    threads = [threading.Thread(target=lambda: [owned.refresh(busy) for _ in range(50)]) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert notes == ["me works on 2 of 8 partitions: 0-1"]
+
+
+def test_a_claims_topic_that_one_broker_does_not_know_yet_is_asked_for_again() -> None:
+    """Two drivers that start at once on three brokers: one of them has just made it."""
+
+    class Late(Keeper):
+        tries = 0
+
+        def __enter__(self) -> None:
+            self.tries += 1
+            if self.tries == 1:
+                raise Fatal("bounds of the claims topic: unknown topic")
+
+    keeper: Any = Late()
+    view, given = Here(), sharing_settings("--share")
+    transaction = TransactionSettings(given.connection, given.group, 60.0)
+    shared = run.create_context(
+        PreflightResult({}, None, given, 1, transaction, 0), threading.Event(), view.progress, view
+    )
+    assert coordination._joined(keeper, shared)
+    assert keeper.tries == 2
+    assert view.notes[0].startswith("the claims topic is out of reach, trying again: bounds")

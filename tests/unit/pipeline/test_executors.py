@@ -1,0 +1,289 @@
+"""The workers that Spark runs: a slot that fails is tried again, and workers without any slot say why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JError
+
+from brew.connection import Connection
+from brew.errors import Refused
+from brew.kafka.transaction import TransactionSettings
+from brew.readers.direct import executors
+from brew.readers.direct.executors import LocalWorker, SparkWorkers
+from brew.readers.direct.messages import WorkerSettings
+from brew.settings import CrashSettings, DirectSettings, Limits
+from pipeline.enrichment import OrderEnrichment
+
+
+class Context:
+    """Runs jobs: slots in ``broken`` fail at once, the others work until ``over``."""
+
+    def __init__(self, *broken: int) -> None:
+        self.broken, self.tried = set(broken), [0, 0]
+        self.tasks = list[Any]()
+        self.over, self.healed = threading.Event(), threading.Event()
+        self._gateway: Any = self
+        self.proc: Any = None
+        self.defaultParallelism = 2
+
+    def addJobTag(self, tag: str) -> None: ...  # noqa: N802 - Spark's name
+
+    def parallelize(self, slots: list[int], _count: int) -> Any:
+        context = self
+
+        class Job:
+            def mapPartitions(self, run: Any) -> Job:  # noqa: N802 - Spark's name
+                context.tasks.append(run)
+                return self
+
+            def count(self) -> int:
+                context.tried[slots[0]] += 1
+                if slots[0] in context.broken:
+                    raise RuntimeError("Caused by: java.net.ConnectException: no way to the driver")
+                if slots[0] == 1:
+                    context.healed.set()
+                context.over.wait(10)
+                return 0
+
+        return Job()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(executors, "_RESTART_PAUSE_S", 0.01)
+    return
+
+
+def idle_crew(context: Any, server: Any = None) -> SparkWorkers:
+    settings: Any = None
+    return SparkWorkers(context, server, settings)
+
+
+def crew_of(context: Any) -> SparkWorkers:
+    workers = idle_crew(context)
+    workers.open(2)
+    return workers
+
+
+def test_a_job_without_a_working_slot_gives_up_with_the_cause() -> None:
+    context = Context(0, 1)
+    workers = crew_of(context)
+    for job in workers._jobs.values():
+        job.join(10)
+    with pytest.raises(Refused, match="no way to the driver"):
+        workers.check()
+
+
+def test_a_slot_that_gave_up_is_tried_again_while_another_works() -> None:
+    """The executor that was lost may come back an hour later."""
+    context = Context(1)
+    workers = crew_of(context)
+    workers._jobs[1].join(10)
+    workers.check()
+    context.broken.clear()
+    workers.open(2)
+    assert context.healed.wait(10)
+    assert context.tried[0] == 1, "the one that works was left alone"
+    workers.stop_restarts()
+    context.over.set()
+
+
+class Dead(Context):
+    """Spark's context as it is once its JVM was killed."""
+
+    @property
+    def defaultParallelism(self) -> int:  # noqa: N802 - Spark's name
+        raise Py4JError("An error occurred while calling o42.sc")
+
+    @defaultParallelism.setter
+    def defaultParallelism(self, _count: int) -> None: ...  # noqa: N802
+
+    def cancelJobsWithTag(self, tag: str) -> None:  # noqa: N802
+        raise Py4JError(f"An error occurred while calling o42.cancelJobsWithTag {tag}")
+
+
+class Closed:
+    """The server of a workers that is sent away."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_jvm_that_dies_between_two_looks_is_told_in_one_sentence() -> None:
+    """Its sockets close a moment before it has ended, so a look at the process alone comes too early."""
+    context = Dead()
+    with subprocess.Popen([sys.executable, "-c", "input(); exit(7)"], stdin=subprocess.PIPE) as context.proc:
+        workers = idle_crew(context)
+        workers.check()
+        context.proc.stdin.write(b"\n")
+        context.proc.stdin.flush()
+        with pytest.raises(Refused, match=r"has ended by itself \(exit code 7"):
+            workers.slots()
+
+
+def test_a_jvm_that_answers_nothing_is_refused_with_its_words() -> None:
+    with pytest.raises(Refused, match=r"does not answer: An error occurred while calling o42\.sc"):
+        idle_crew(Dead()).slots()
+
+
+def test_a_job_without_a_jvm_can_be_interrupted() -> None:
+    """What comes after it, the fencing of what is still open, must not be left out."""
+    workers = idle_crew(Dead(), Closed())
+    workers.interrupt()
+    assert workers._stopping.is_set()
+
+
+def test_failures_far_apart_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of weeks loses more executors than a slot is tried for in a row."""
+    context, rounds = Context(), iter([False, False, False, False, True] * 3)
+    workers = idle_crew(context)
+
+    def count(_job: object) -> int:
+        good = next(rounds, None)
+        if good is None:
+            workers.stop_restarts()
+        elif not good:
+            raise RuntimeError("Caused by: java.io.IOException: the executor was lost")
+        return 0
+
+    job = type("Job", (), {"mapPartitions": lambda self, _run: self, "count": count})()
+    monkeypatch.setattr(context, "parallelize", lambda *_: job)
+    workers._run_repeatedly(0)
+    assert next(rounds, None) is None, "it gave up before the end"
+
+
+def test_a_slot_is_tried_five_times_in_a_row_and_no_more() -> None:
+    context = Context(0)
+    workers = idle_crew(context)
+    workers._run_repeatedly(0)
+    assert context.tried[0] == 5
+
+
+def test_a_job_that_was_dismissed_starts_no_worker_again() -> None:
+    context = Context()
+    workers = crew_of(context)
+    assert context.healed.wait(10)
+    workers.stop_restarts()
+    context.over.set()
+    for job in workers._jobs.values():
+        job.join(10)
+    assert context.tried == [1, 1]
+    workers.check()  # they ended because they were to
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_job_ends_with_its_holders_lines_and_with_its_spark_unless_that_is_kept(
+    monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """A worker without a connection ends by itself; Spark goes after that."""
+    server, ended = Closed(), list[bool]()
+    monkeypatch.setattr(executors.session, "end", lambda *_: ended.append(server.closed))
+    settings: Any = None
+    connections: Any = server
+    context: Any = Context()
+    SparkWorkers(context, connections, settings, borrowed=kept).close()
+    assert (server.closed, ended) == (True, [] if kept else [True])
+
+
+def test_an_interrupted_job_cancels_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled = list[object]()
+    monkeypatch.setattr(executors.session, "cancel_all", cancelled.append)
+    context, server = Context(), Closed()
+    idle_crew(context, server).interrupt()
+    assert (cancelled, server.closed) == ([context], True)
+
+
+@pytest.mark.parametrize(("attempt", "probability"), [(0, 1.0), (1, 0.0), (3, 0.0)])
+def test_a_crash_on_purpose_strikes_a_task_once(
+    monkeypatch: pytest.MonkeyPatch, attempt: int, probability: float
+) -> None:
+    """Spark repeats the task of a worker that died; each time again, and the job fails."""
+    given = list[Any]()
+    monkeypatch.setattr(
+        executors, "run_lease_worker", lambda settings, slot: given.append((settings.crash.probability, slot))
+    )
+    task = type("Task", (), {"attemptNumber": lambda _self: attempt})()
+    monkeypatch.setattr(executors.TaskContext, "get", lambda: task)
+    transaction = TransactionSettings(Connection("127.0.0.1:1"), "group", 60.0)
+    certain = CrashSettings(probability=1.0)
+    settings = WorkerSettings(
+        "127.0.0.1", 1, "token", "in", transaction, OrderEnrichment(Limits()), DirectSettings(), certain, 1000
+    )
+    assert list(executors._run_in_task(settings, 4, [])) == []
+    assert given == [(probability, 4)]
+
+
+class LoneLine:
+    """`hold` of the workers without Spark: ends as often as the test has it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = 0
+        self.begun, self.over = threading.Semaphore(0), threading.Semaphore(0)
+        self.error: Exception | None = None
+        monkeypatch.setattr(executors, "run_lease_worker", self)
+
+    def __call__(self, _terms: object, slot: int) -> None:
+        assert slot == 0
+        self.calls += 1
+        self.begun.release()
+        if self.error is not None:
+            raise self.error
+        assert self.over.acquire(timeout=20)
+
+
+def lone(monkeypatch: pytest.MonkeyPatch) -> tuple[LocalWorker, LoneLine, Closed]:
+    held, server = LoneLine(monkeypatch), Closed()
+    connections: Any = server
+    settings: Any = SimpleNamespace(transformation=OrderEnrichment(Limits()))
+    return LocalWorker(connections, settings), held, server
+
+
+def test_without_spark_one_worker_is_started_when_there_is_work_and_again_when_its_line_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers, held, server = lone(monkeypatch)
+    workers.open(0)
+    assert (held.begun.acquire(timeout=0.05), workers.slots()) == (False, 1)
+    for _ in range(2):
+        workers.open(1)
+    assert held.begun.acquire(timeout=20)
+    assert not held.begun.acquire(timeout=0.05), "one of them"
+    held.over.release()
+    assert held.begun.acquire(timeout=20), "the driver was slow for longer than the lease"
+    workers.check()
+    workers.stop_restarts()
+    held.over.release()
+    workers.close()
+    assert (held.calls, server.closed) == (2, True)
+    assert workers._thread is not None
+    assert not workers._thread.is_alive()
+
+
+def test_without_spark_a_worker_that_fails_ends_the_run_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers, held, _ = lone(monkeypatch)
+    held.error = Refused("the driver can't be reached from its task")
+    workers.open(1)
+    workers._thread.join(20)  # type: ignore[union-attr]
+    with pytest.raises(Refused, match="can't be reached"):
+        workers.check()
+    assert held.calls == 1
+
+
+def test_without_spark_an_interrupted_job_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers, held, server = lone(monkeypatch)
+    workers.open(1)
+    assert held.begun.acquire(timeout=20)
+    workers.interrupt()
+    assert server.closed
+    held.over.release()
+    workers.close()

@@ -1,0 +1,437 @@
+"""The lease coordinator with workers that are played: first round and later ones, hand-overs, failures, the end."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from harness.lease_play import Cluster, Mine, Play, both, grants, heard
+from harness.waiting import until
+
+from brew.driver import leases as directing
+from brew.driver.progress import RunProgress
+from brew.errors import Fatal, Refused
+from brew.outcome import Outcome, Status
+from brew.readers.direct.messages import outcome_message, released_message
+from brew.readers.direct.server import WorkerSession
+from brew.settings import DirectSettings
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
+    play = Play(monkeypatch)
+    yield play
+    play.workers.closed = True
+    play.stop.set()
+    assert play.ended()
+
+
+def test_partitions_are_spread_and_the_run_ends_when_all_have_reached_their_goals(play: Play) -> None:
+    one, other = both(play)
+    first, second = grants(one, 2), grants(other, 2)
+    assert first.keys() | second.keys() == {0, 1, 2, 3}
+    assert {grant.goal for grant in (*first.values(), *second.values())} == {100}
+    for session, held in ((one, first), (other, second)):
+        for partition in held:
+            play.finishes(session, partition)
+    for session in (one, other):
+        heard(session, "end")
+        play.says(session, None)
+    assert play.ended()
+    assert (play.shared.running, play.shared.progress.totals.enriched, play.workers.opened) == ({}, 400, 2)
+
+
+def test_what_a_dead_worker_held_is_granted_to_another_and_exempt_from_crash_once(play: Play) -> None:
+    one, other = both(play)
+    lost = grants(one, 2)
+    grants(other, 2)
+    play.cluster.known |= dict.fromkeys(lost, 40)
+    play.says(one, None)
+    again = grants(other, 2)
+    assert again.keys() == lost.keys()
+    assert all(grant.exempt_from_crash and grant.start == 40 for grant in again.values())
+
+
+def test_a_transaction_that_did_not_end_well_is_planned_again_from_kafkas_answer(play: Play) -> None:
+    """After a pause, and from where the group stands by then."""
+    one, other = both(play)
+    partition = next(iter(grants(one, 2)))
+    grants(other, 2)
+    play.cluster.committed[partition] = 70
+    began = time.monotonic()
+    play.says(one, outcome_message(Outcome(partition, 0, 50, Status.FENCED, detail="a newer attempt")))
+    play.says(one, released_message(partition, 0))
+    again = grants(one, 1)[partition]
+    assert (again.start, again.exempt_from_crash) == (70, False)
+    assert time.monotonic() - began >= 0.05, "at once again would keep two pipelines in step"
+
+
+@pytest.mark.parametrize("status", [Status.AHEAD, Status.ALREADY_DONE])
+def test_where_a_transaction_found_the_group_is_not_forgotten_over_an_older_answer(play: Play, status: Status) -> None:
+    """The next grant begins there, whatever the survey says: it may be told by a coordinator that is cut off."""
+    one, other = both(play)
+    partition = next(iter(grants(one, 2)))
+    grants(other, 2)
+    play.says(one, outcome_message(Outcome(partition, 0, 50, status, 60)))
+    play.says(one, released_message(partition, 0))
+    assert grants(one, 1)[partition].start == 60
+
+
+def test_a_crash_on_purpose_calls_everyone_back_before_it_is_told(play: Play) -> None:
+    """What still runs elsewhere counts for the number that the crash announces."""
+    one, other = both(play)
+    partition = next(iter(grants(one, 2)))
+    grants(other, 2)
+    play.says(one, outcome_message(Outcome(partition, 0, 50, Status.CRASHED, enriched=50)))
+    for session in (one, other):
+        heard(session, "end")
+    assert play.stop.is_set()
+    assert [outcome.enriched for outcome in play.shared.crashed] == [50]
+    assert len(play.shared.running) == 3
+    for session in (one, other):
+        play.says(session, None)
+    assert play.ended()
+    assert play.shared.running == {}
+
+
+def test_what_a_crash_leaves_is_told_before_nothing_runs_any_more(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies by itself as soon as nothing is running."""
+    told: list[Outcome] = []
+    told_at_the_end: dict[int, int] = {}
+
+    class Running(dict[int, Any]):
+        def pop(self, partition: int, *_: Any) -> Any:
+            told_at_the_end.setdefault(partition, len(told))
+            return super().pop(partition, None)
+
+    one, two = both(play)
+    crashing, other = grants(one, 2)
+    monkeypatch.setattr(play.shared.view, "cycle", lambda _lane, outcomes, _seconds: told.extend(outcomes))
+    monkeypatch.setattr(play.shared, "running", Running(play.shared.running))
+    play.says(one, outcome_message(Outcome(crashing, 0, 50, Status.CRASHED, enriched=50)))
+    play.says(one, outcome_message(Outcome(other, 0, 50, Status.COMMITTED, enriched=50)))
+    play.says(one, released_message(other, 50))
+    for session in (one, two):
+        play.says(session, None)
+    assert play.ended()
+    assert {partition: told_at_the_end[partition] for partition in (crashing, other)} == {crashing: 1, other: 2}
+
+
+def test_a_partition_moves_when_one_slot_has_two_and_the_other_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slot that came late gets its share."""
+    play = Play(monkeypatch, direct=DirectSettings(lease_s=1.0))
+    one = play.worker(0)
+    held = grants(one, 4)
+    other = play.worker(1)
+    released = heard(one, "release")["release"]
+    assert released in held
+    play.says(one, released_message(released, 30))
+    play.cluster.committed[released] = play.cluster.known[released] = 30
+    assert grants(other, 1)[released].start == 30
+    play.stop.set()
+    for session in (one, other):
+        heard(session, "end")
+        play.says(session, None)
+    assert play.ended()
+
+
+def test_a_job_that_can_run_no_worker_ends_the_run_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(monkeypatch)
+    play.workers.broken = Refused("Spark's JVM has ended by itself")
+    assert play.ended()
+    assert [str(error) for error in play.errors] == ["Spark's JVM has ended by itself"]
+
+
+def test_without_a_task_the_run_gives_up_when_its_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
+    play = Play(monkeypatch, patience_s=1.0)
+    assert play.ended()
+    assert "no Spark task has reported" in str(play.errors[0])
+
+
+def nothing(session: WorkerSession, seconds: float = 0.3) -> None:
+    """Assert that this worker is told nothing for a while."""
+    connection: Any = session.connection
+    with pytest.raises(queue.Empty):
+        pytest.fail(f"it was told {connection.heard.get(timeout=seconds)}")
+
+
+def sent_home(play: Play, *sessions: WorkerSession) -> None:
+    """The run ends, as it does when it is stopped."""
+    play.stop.set()
+    for session in sessions:
+        heard(session, "end")
+        play.says(session, None)
+    assert play.ended()
+    assert play.cluster.closed
+
+
+def test_only_a_partition_without_a_position_is_granted_as_a_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a position is known, one that vanished since must not count as the first."""
+    cluster = Cluster()
+    cluster.committed = {0: None, 1: 0, 2: None, 3: 7}
+    play = Play(monkeypatch, cluster)
+    one, other = both(play)
+    given = grants(one, 2) | grants(other, 2)
+    assert {p: (grant.first_time, grant.start) for p, grant in given.items()} == {
+        0: (True, 0),
+        1: (False, 0),
+        2: (True, 0),
+        3: (False, 7),
+    }
+    sent_home(play, one, other)
+
+
+def test_what_came_back_is_granted_by_a_new_answer_of_the_brokers_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old one says: no position yet. Behind a commit whose offset has vanished since, that doubles the output."""
+    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 60.0)
+    cluster = Cluster()
+    cluster.committed = {0: None, 1: 100, 2: 100, 3: 100}
+    play = Play(monkeypatch, cluster)
+    one = play.worker(0)
+    assert grants(one, 1)[0].first_time
+    cluster.down = Fatal("survey: the brokers don't answer")
+    play.says(one, outcome_message(Outcome(0, 0, 50, Status.COMMITTED, -1, 50)))
+    play.says(one, outcome_message(Outcome(0, 50, 60, Status.OFFSET_GAP, -1)))
+    play.says(one, released_message(0, 50))
+    nothing(one, 1.0)
+    cluster.committed[0], cluster.down = 50, None
+    again = grants(one, 1)[0]
+    assert (again.first_time, again.start) == (False, 50)
+    sent_home(play, one)
+
+
+def test_what_a_dead_worker_held_is_granted_by_a_new_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have committed without a word."""
+    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 60.0)
+    cluster = Cluster()
+    cluster.committed = {0: None, 1: 100, 2: 100, 3: 100}
+    play = Play(monkeypatch, cluster)
+    one = play.worker(0)
+    assert grants(one, 1)[0].first_time
+    other = play.worker(1)
+    cluster.committed[0] = 30
+    play.says(one, None)
+    again = grants(other, 1)[0]
+    assert (again.first_time, again.start) == (False, 30)
+    sent_home(play, other)
+
+
+def test_a_following_run_grants_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(monkeypatch, follow=True)
+    one, other = both(play)
+    given = grants(one, 2) | grants(other, 2)
+    assert [grant.goal for grant in given.values()] == [None] * 4
+    sent_home(play, one, other)
+
+
+def test_a_slots_new_worker_takes_the_place_of_the_one_before(play: Play) -> None:
+    """Spark may start a task again before its dead connection is noticed; nobody else would grant what it held."""
+    one, other = both(play)
+    held = grants(one, 2)
+    grants(other, 2)
+    successor = play.worker(0)
+    again = grants(successor, 2)
+    assert again.keys() == held.keys()
+    assert all(grant.exempt_from_crash for grant in again.values())
+    # What the dead one still says counts no more, least of all that it is gone.
+    partition = next(iter(held))
+    play.says(one, outcome_message(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100)))
+    play.says(one, released_message(partition, 100))
+    play.says(one, None)
+    nothing(successor)
+    assert (play.shared.progress.totals.enriched, len(play.shared.running)) == (0, 4)
+    sent_home(play, successor, other)
+
+
+def test_a_partition_that_could_not_go_on_rests_before_it_is_granted_again(play: Play) -> None:
+    """Whatever broke it may break it at once again; each time the pause is longer."""
+    one, other = both(play)
+    partition = next(iter(grants(one, 2)))
+    grants(other, 2)
+    began = time.monotonic()
+    play.says(one, released_message(partition, 0, "Fatal: read of in[0]: it can't be read"))
+    assert grants(one, 1).keys() == {partition}
+    assert time.monotonic() - began >= 0.05
+
+
+def test_a_partition_that_was_called_back_is_granted_again_at_once(play: Play) -> None:
+    """Nothing failed."""
+    one, other = both(play)
+    partition = next(iter(grants(one, 2)))
+    grants(other, 2)
+    play.says(one, released_message(partition, 20))
+    play.cluster.known[partition] = 20
+    assert grants(one, 1)[partition].start == 20
+    assert not play.shared.progress.totals.enriched
+
+
+def test_no_second_partition_is_called_back_before_the_first_one_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is told so once: its transaction may take a while, and lags change meanwhile."""
+    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
+    play = Play(monkeypatch, direct=DirectSettings(lease_s=1.0))
+    one = play.worker(0)
+    grants(one, 4)
+    other = play.worker(1)
+    released = heard(one, "release")["release"]
+    play.cluster.committed[released] = 99
+    nothing(one, 0.8)
+    play.cluster.committed[released] = 0
+    play.says(one, released_message(released, 0))
+    grants(other, 1)
+    assert heard(one, "release")["release"] != released, "four to none: two are to move"
+    sent_home(play, one, other)
+
+
+def test_a_partition_that_another_driver_is_due_is_called_back_and_handed_over_when_it_was_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only what is ours is granted, and what is held is not idle."""
+    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 60.0)
+    mine = Mine(0, 1)
+    play = Play(monkeypatch, ownership=mine)
+    one, other = both(play)
+    held = {**dict.fromkeys(grants(one, 1), one), **dict.fromkeys(grants(other, 1), other)}
+    assert held.keys() == {0, 1}
+    play.cluster.committed[2] = 33
+    mine.partitions = {1, 2}
+    assert heard(held[0], "release")["release"] == 0
+    assert grants(held[0], 1)[2].start == 33, "where its last owner left it"
+    mine.partitions = {2}
+    assert heard(held[1], "release")["release"] == 1
+    nothing(held[0])
+    assert mine.idle[0] is False
+    play.says(held[0], released_message(0, 10))
+    until(lambda: mine.idle[0], "it may be handed over")
+    nothing(held[0])
+    nothing(held[1])
+    sent_home(play, one, other)
+
+
+@pytest.mark.parametrize("committed_here", [True, False])
+def test_a_partition_that_an_outsider_moved_back_is_granted_again_from_there(
+    monkeypatch: pytest.MonkeyPatch, committed_here: bool
+) -> None:
+    """Its worker has nothing to read, so without a call it would not look where the group stands until news comes."""
+    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
+    cluster = Cluster()
+    cluster.committed = dict.fromkeys(range(4), 60)
+    play = Play(monkeypatch, cluster, follow=True)
+    one, other = both(play)
+    held = {**dict.fromkeys(grants(one, 2), one), **dict.fromkeys(grants(other, 2), other)}
+    if committed_here:
+        cluster.committed[0] = 80
+        play.says(held[0], outcome_message(Outcome(0, 60, 80, Status.COMMITTED, 60, 20)))
+    looks = len(cluster.looks)
+    until(lambda: len(cluster.looks) > looks + 2, "looks at what stands still or goes on")
+    nothing(held[0])
+    cluster.committed[0] = cluster.known[0] = 20
+    assert heard(held[0], "release")["release"] == 0
+    play.says(held[0], released_message(0, 80 if committed_here else 60))
+    assert grants(held[0], 1)[0].start == 20
+    nothing(one)
+    nothing(other)
+    sent_home(play, one, other)
+
+
+def test_too_many_rejected_end_the_run_after_everyone_was_called_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(monkeypatch, max_rejected=0.5)
+    one, other = both(play)
+    partition = next(iter(grants(one, 2)))
+    grants(other, 2)
+    play.says(one, outcome_message(Outcome(partition, 0, 50, Status.COMMITTED, 0, enriched=500, rejected=500)))
+    play.says(one, outcome_message(Outcome(partition, 50, 60, Status.COMMITTED, 0, enriched=0, rejected=1)))
+    for session in (one, other):
+        heard(session, "end")
+        assert play.workers.dismissed, "or a slot would be started again"
+        play.says(session, None)
+    assert play.ended()
+    assert [str(error).partition(":")[0] for error in play.errors] == ["too-many-rejected"]
+    assert play.shared.progress.totals.rejected == 501, "what is out is told"
+
+
+def test_the_first_worker_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or it would get all, and give half of them back one after another."""
+    monkeypatch.setattr(directing, "_STARTUP_WAIT_S", 60.0)
+    play = Play(monkeypatch)
+    one = play.worker(0)
+    nothing(one)
+    other = play.worker(1)
+    assert (len(grants(one, 2)), len(grants(other, 2))) == (2, 2)
+    sent_home(play, one, other)
+
+
+@pytest.mark.parametrize(("slots", "share"), [(1, 4), (2, 2), (3, 2), (4, 1)])
+def test_a_worker_is_told_how_many_partitions_its_read_ahead_is_for(
+    monkeypatch: pytest.MonkeyPatch, slots: int, share: int
+) -> None:
+    """Rounded up: less read ahead than there is memory for, never more."""
+    monkeypatch.setattr(directing, "_STARTUP_WAIT_S", 60.0)
+    play = Play(monkeypatch)
+    play.workers.most_slots = slots
+    sessions = [play.worker(slot) for slot in range(slots)]
+    assert {heard(session, "grant")["share"] for session in sessions} == {share}
+    sent_home(play, *sessions)
+
+
+def test_no_more_slots_are_opened_than_there_is_work_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Spark task that holds nothing keeps a core from others."""
+    cluster = Cluster()
+    cluster.committed = {0: 100, 1: 100, 2: 40, 3: 100}
+    play = Play(monkeypatch, cluster)
+    one = play.worker(0)
+    assert grants(one, 1).keys() == {2}
+    assert play.workers.opened == 1
+    sent_home(play, one)
+
+
+def test_a_run_is_not_drained_before_all_partitions_were_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose position has to be looked for is not done because it is not told."""
+    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
+    cluster = Cluster()
+    cluster.committed, cluster.withheld, cluster.complete = {0: 100, 1: 100, 2: 100, 3: 40}, {3}, False
+    play = Play(monkeypatch, cluster)
+    until(lambda: len(cluster.looks) > 5, "some looks")
+    assert play.thread.is_alive()
+    cluster.withheld = set()
+    one = play.worker(0)
+    assert grants(one, 1).keys() == {3}
+    sent_home(play, one)
+
+
+def test_brokers_that_do_not_answer_are_asked_less_and_less_until_patience_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, told = Cluster(), list[str]()
+    cluster.down = Fatal("survey: nobody is there")
+    monkeypatch.setattr(RunProgress, "unanswered", lambda _board, why: told.append(why))
+    play = Play(monkeypatch, cluster, patience_s=1.0)
+    assert play.ended()
+    assert "survey: survey: nobody is there" in str(play.errors[0])
+    assert told == ["survey: nobody is there"] * len(cluster.looks)
+    assert len(cluster.looks) < 20
+
+
+def test_a_partition_that_upstream_holds_back_is_told_and_given_up_on_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(directing, "_SURVEY_INTERVAL_S", 0.05)
+    cluster = Cluster()
+    cluster.committed, cluster.stable = {0: 60, 1: 100, 2: 100, 3: 100}, 60
+    play = Play(monkeypatch, cluster, blocked_patience_s=1.0)
+    assert play.ended()
+    assert "[0] of in were held back by an open upstream transaction" in str(play.errors[0])
+    assert list(cluster.blocked) == [0]  # type: ignore[call-overload]
+
+
+def test_a_transaction_is_told_when_it_begins(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: queue.Queue[int] = queue.Queue()
+    monkeypatch.setattr(play.shared.progress, "begun", begun.put)
+    one, other = both(play)
+    partition = next(iter(grants(one, 2)))
+    grants(other, 2)
+    play.says(one, {"begun": partition})
+    assert begun.get(timeout=5) == partition

@@ -1,0 +1,274 @@
+"""Driver and worker on their connection: messages arrive whole, strangers and silence are hung up on."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from harness.waiting import until
+
+from brew.deadline import Deadline
+from brew.outcome import Outcome, Status
+from brew.range_transaction import Targets
+from brew.readers.direct import messages as connections
+from brew.readers.direct import server as servers
+from brew.readers.direct.messages import (
+    Grant,
+    MessageConnection,
+    grant_message,
+    outcome_message,
+    parse_grant,
+    parse_outcome,
+    released_message,
+)
+from brew.readers.direct.server import LeaseServer
+
+GRANT = Grant(
+    3, 70, Targets("out", "dead", -1, 3, "topic-id=x", 1000), goal=90, first_time=True, exempt_from_crash=True
+)
+
+OUTCOME = Outcome(3, 70, 80, Status.OFFSET_GAP, 60, 5, 1, 0.25, "moved")
+
+
+@contextlib.contextmanager
+def opened(silence_s: float) -> Iterator[LeaseServer]:
+    server = LeaseServer("127.0.0.1", silence_s)
+    try:
+        yield server
+    finally:
+        server.close()
+        while _lines:
+            _lines.pop().close()
+
+
+@pytest.fixture
+def server() -> Iterator[LeaseServer]:
+    """Neither hangs up nor renews while a test runs, however slowly it does."""
+    with opened(60) as server:
+        yield server
+
+
+_lines: list[MessageConnection] = []
+
+
+def connection(server: LeaseServer) -> MessageConnection:
+    _lines.append(MessageConnection.to("127.0.0.1", server.port, 5.0, Deadline(5)))
+    return _lines[-1]
+
+
+def hello(server: LeaseServer, slot: int = 2) -> MessageConnection:
+    caller = connection(server)
+    caller.send({"hello": {"token": server.token, "slot": slot}})
+    assert "hello" in (server.received.get(timeout=5).message or {})
+    return caller
+
+
+def test_grants_and_outcomes_arrive_as_they_were(server: LeaseServer) -> None:
+    caller = hello(server)
+    caller.send(outcome_message(OUTCOME))
+    said = server.received.get(timeout=5)
+    assert parse_outcome(said.message or {}) == OUTCOME
+    said.session.connection.send({**grant_message(GRANT), "share": 4})
+    heard = caller.receive() or {}
+    assert (parse_grant(heard), heard["share"], said.session.slot) == (GRANT, 4, 2)
+    assert parse_grant(released_message(3, 80, "why")) is None
+    assert parse_outcome(released_message(3, 80)) is None
+
+
+def test_a_worker_that_hangs_up_is_gone(server: LeaseServer) -> None:
+    hello(server).close()
+    assert server.received.get(timeout=5).message is None
+
+
+def test_a_worker_that_says_nothing_is_gone() -> None:
+    with opened(0.3) as server:
+        silent = hello(server)
+        assert server.received.get(timeout=5).message is None, "0.3 s without a word"
+        while (message := silent.receive()) is not None:
+            assert message == {"renew": True}, "all that a driver says by itself"
+
+
+def test_leases_are_renewed_whatever_the_driver_does() -> None:
+    """It may wait half a minute for brokers; a worker that answers is kept, far beyond its silence."""
+    with opened(1.2) as server:
+        caller = hello(server)
+        for _ in range(6):
+            assert caller.receive() == {"renew": True}
+            caller.send({"alive": True})
+            assert server.received.get(timeout=5).message == {"alive": True}
+        assert server.received.empty()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [b'{"hello":{"token":"guessed","slot":0}}\n', b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"\n", b'{"outcome":{}}\n'],
+)
+def test_strangers_are_hung_up_on(server: LeaseServer, words: bytes) -> None:
+    with contextlib.closing(socket.create_connection(("127.0.0.1", server.port), 5)) as stranger:
+        stranger.sendall(words)
+        assert stranger.recv(10) == b""
+    with pytest.raises(queue.Empty):
+        server.received.get_nowait()
+
+
+def test_a_closed_server_hangs_up_on_everyone(server: LeaseServer) -> None:
+    caller, *_ = [hello(server, slot) for slot in range(3)]
+    server.close()
+    said = [server.received.get(timeout=5) for _ in range(3)]
+    assert {(one.session.slot, one.message) for one in said} == {(slot, None) for slot in range(3)}  # type: ignore[comparison-overlap]
+    assert caller.receive() is None
+    assert not caller.send({"alive": True}) or caller.receive() is None
+    with pytest.raises(OSError, match="refused"):
+        connection(server)
+
+
+def test_a_driver_that_falls_silent_ends_the_lease() -> None:
+    """What makes an orphan stop: its connection gives up by itself."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        caller = MessageConnection.to("127.0.0.1", mute.getsockname()[1], 0.2, Deadline(5))
+        assert caller.receive() is None
+        caller.close()
+
+
+@pytest.fixture
+def tcp() -> Iterator[tuple[MessageConnection, socket.socket]]:
+    """A connection, and the other end of its connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname(), 5)
+        theirs, _ = server.accept()
+    caller = MessageConnection(ours, 5.0)
+    with contextlib.closing(theirs):
+        yield caller, theirs
+        caller.close()
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b'{"n":1}\n{"n":2}\n{"n":3}\n'],
+        [b'{"n":1}\n{"n":', b'2}\n{"n":3}\n'],
+        [b'{"n"', b":1}", b'\n{"n":2}\n', b'{"n":3}', b"\n"],
+    ],
+)
+def test_messages_arrive_one_by_one_however_the_network_cuts_them(
+    tcp: tuple[MessageConnection, socket.socket], pieces: list[bytes]
+) -> None:
+    """A release that comes in one packet with a renewal must not be lost."""
+    caller, driver = tcp
+    sender = threading.Thread(target=lambda: [driver.sendall(one) for one in pieces], daemon=True)
+    sender.start()
+    assert [caller.receive() for _ in range(3)] == [{"n": 1}, {"n": 2}, {"n": 3}]
+    sender.join(5)
+
+
+class Slow:
+    """A socket whose sending takes a while; how many sent at once, at most."""
+
+    def __init__(self, error: OSError | None = None) -> None:
+        self.error, self.now, self.most, self.closed = error, 0, 0, False
+
+    def setsockopt(self, *_: object) -> None: ...
+    def settimeout(self, _seconds: float) -> None: ...
+    def shutdown(self, _how: int) -> None: ...
+
+    def sendall(self, _data: bytes) -> None:
+        if self.error is not None:
+            raise self.error
+        self.now += 1
+        self.most = max(self.most, self.now)
+        threading.Event().wait(0.02)
+        self.now -= 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_messages_of_many_threads_are_not_mixed() -> None:
+    """Each partition has a thread, and an outcome may be longer than what a socket takes at once."""
+    slow: Any = Slow()
+    one = MessageConnection(slow, 1.0)
+    threads = [threading.Thread(target=one.send, args=[{"alive": True}], daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert slow.most == 1
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), ConnectionResetError(), TimeoutError(), OSError(9, "closed")])
+def test_however_a_line_dies_who_speaks_on_it_is_told_and_works_on(error: OSError) -> None:
+    """An outcome that can't be told must not end the partition's thread: Kafka knows it, too."""
+    dead: Any = Slow(error)
+    assert MessageConnection(dead, 1.0).send({"alive": True}) is False
+    assert dead.closed
+
+
+@pytest.mark.parametrize(("size", "arrives"), [(1000, True), (200_000, False)])
+def test_a_message_without_an_end_is_not_kept_for_ever(
+    tcp: tuple[MessageConnection, socket.socket], monkeypatch: pytest.MonkeyPatch, size: int, arrives: bool
+) -> None:
+    """Whoever finds the port could else fill the driver's memory."""
+    monkeypatch.setattr(connections, "_MAX_MESSAGE", 100_000)
+    caller, driver = tcp
+    text = b'{"text":"' + b"x" * size + b'"}'
+    sender = threading.Thread(target=driver.sendall, args=[text], daemon=True)
+    sender.start()
+    if arrives:
+        sender.join(5)
+        driver.sendall(b"\n")
+    caller._socket.settimeout(60.0)
+    got = list[object]()
+    receiver = threading.Thread(target=lambda: got.append(caller.receive()), daemon=True)
+    receiver.start()
+    receiver.join(20)
+    assert [one is not None for one in got] == [arrives], "no answer before the silence of a minute"
+    caller.close()
+    sender.join(5)
+
+
+def test_what_is_said_on_a_dead_line_is_told_to_be_lost(tcp: tuple[MessageConnection, socket.socket]) -> None:
+    caller, driver = tcp
+    assert caller.send({"alive": True}) is True
+    driver.close()
+    until(lambda: not caller.send({"alive": True}), "the connection is known to be dead", 5)
+    assert caller.receive() is None
+
+
+def test_every_worker_is_renewed_until_its_line_is_dead() -> None:
+    """One that hung up is forgotten; the others' leases go on."""
+    with opened(0.9) as server:
+        callers = [hello(server, slot) for slot in range(3)]
+        for caller in callers:
+            assert caller.receive() == {"renew": True}
+        callers[0].close()
+        until(lambda: len(server._sessions) == 2, "the dead one is forgotten", 5)
+        for caller in callers[1:]:
+            caller.send({"alive": True})
+            assert caller.receive() == {"renew": True}
+        server.close()
+        for caller in callers[1:]:
+            while (message := caller.receive()) is not None:
+                assert message == {"renew": True}
+
+
+def test_a_caller_that_never_says_hello_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs a thread of the driver."""
+    monkeypatch.setattr(servers, "_HELLO_S", 0.2)
+    with opened(60) as server, contextlib.closing(socket.create_connection(("127.0.0.1", server.port), 5)) as mute:
+        assert mute.recv(10) == b""
+
+
+def test_a_worker_may_be_silent_between_hello_and_the_end_of_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What bounds the hello does not bound what comes behind it."""
+    monkeypatch.setattr(servers, "_HELLO_S", 0.2)
+    with opened(3.0) as server:
+        caller = hello(server)
+        with pytest.raises(queue.Empty):
+            server.received.get(timeout=0.6)
+        assert caller.send({"alive": True})
+        assert server.received.get(timeout=5).message == {"alive": True}

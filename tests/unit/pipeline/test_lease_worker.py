@@ -1,0 +1,351 @@
+"""The worker's side of a lease, over a real connection: the driver speaks, falls silent, or hangs up."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from brew.connection import Connection
+from brew.errors import Fatal, Unreachable
+from brew.kafka.transaction import TransactionSettings
+from brew.outcome import Outcome, Status
+from brew.range_transaction import Targets
+from brew.readers.direct import worker
+from brew.readers.direct.concurrency import ConcurrencyLimit, SharedLimits
+from brew.readers.direct.messages import Grant, MessageConnection, WorkerSettings, grant_message
+from brew.settings import CrashSettings, DirectSettings, Limits
+from brew.transaction_sizing import TransactionSize
+from pipeline.enrichment import OrderEnrichment
+
+WAIT_S = 20.0
+
+LEASE_S = 0.3
+
+Message = dict[str, Any]
+
+
+def settings(port: int, lease_s: float = 60.0, *, watched: bool = False) -> WorkerSettings:
+    transaction = TransactionSettings(Connection("127.0.0.1:1"), "group", 60.0)
+    return WorkerSettings(
+        "127.0.0.1",
+        port,
+        "token",
+        "orders",
+        transaction,
+        OrderEnrichment(Limits()),
+        DirectSettings(lease_s=lease_s),
+        CrashSettings(),
+        1000,
+        watched=watched,
+    )
+
+
+def grant(partition: int, start: int = 100) -> Grant:
+    return Grant(partition, start, Targets("out", "dlq", 0, 0))
+
+
+@dataclass
+class Work:
+    """Stands for a partition's transactions: works until it is told to stop, or does what the test says."""
+
+    acts: dict[int, Callable[..., int]] = field(default_factory=dict)
+    begun: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    stopped: list[int] = field(default_factory=list)
+    shares: list[int] = field(default_factory=list)
+    now: int = 0
+    most: int = 0
+
+    def __call__(
+        self,
+        given: Grant,
+        _terms: WorkerSettings,
+        share: int,
+        begun: Callable[[], None],
+        report: Callable[[Outcome], None],
+        stop: threading.Event,
+        session: SharedLimits,
+    ) -> int:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        self.shares.append(share)
+        begun()
+        self.begun.release()
+        try:
+            act = self.acts.get(given.partition)
+            if act is not None:
+                return act(report, stop, session)
+            assert stop.wait(WAIT_S), "nobody told it to stop"
+            self.stopped.append(given.partition)
+            return given.start + 7
+        finally:
+            self.now -= 1
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    made = Work()
+    monkeypatch.setattr(worker, "transact_partition", made)
+    return made
+
+
+class Driver:
+    """The driver's end of one lease, played by the test."""
+
+    def __init__(self, connection: MessageConnection, task: threading.Thread) -> None:
+        self.connection, self.task = connection, task
+
+    def grants(self, *grants: Grant, share: int = 1) -> None:
+        for one in grants:
+            self.connection.send({**grant_message(one), "share": share})
+
+    def hears(self) -> Message:
+        message = self.connection.receive()
+        assert message is not None, "the worker hung up"
+        return message
+
+    def ended(self) -> bool:
+        self.task.join(WAIT_S)
+        return not self.task.is_alive()
+
+
+@contextlib.contextmanager
+def leased(lease_s: float = 60.0, *, watched: bool = False) -> Iterator[Driver]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        given = settings(server.getsockname()[1], lease_s, watched=watched)
+        task = threading.Thread(target=worker.run_lease_worker, args=[given, 3], daemon=True)
+        task.start()
+        driver = Driver(MessageConnection(server.accept()[0], WAIT_S), task)
+        try:
+            assert driver.hears() == {"hello": {"token": "token", "slot": 3}}
+            yield driver
+        finally:
+            driver.connection.close()
+            assert driver.ended()
+
+
+def left(partition: int, position: int = 107, why: str = "") -> Message:
+    return {"released": {"partition": partition, "position": position, "why": why}}
+
+
+def test_a_worker_whose_driver_falls_silent_stops_its_partitions_when_the_lease_is_over(work: Work) -> None:
+    """By then another driver may have granted them again; without this end only fences would keep them apart."""
+    with leased(LEASE_S) as driver:
+        driver.grants(grant(0), grant(1))
+        assert driver.ended(), "the connection stays open, and nobody says anything"
+    assert sorted(work.stopped) == [0, 1]
+
+
+def test_a_lease_that_is_renewed_goes_on_and_each_renewal_is_answered(work: Work) -> None:
+    """The answer is what the driver renews its own half by; silence behind the last one ends it."""
+    with leased(LEASE_S) as driver:
+        driver.grants(grant(0))
+        assert work.begun.acquire(timeout=WAIT_S)
+        for _ in range(5):
+            driver.task.join(LEASE_S / 2)
+            driver.connection.send({"renew": True})
+            assert driver.hears() == {"alive": True}
+        assert work.stopped == []
+        assert driver.hears() == left(0), "said when it was silent for too long"
+
+
+@pytest.mark.parametrize("goodbye", ["end", "hang up", "nonsense"])
+def test_a_worker_that_is_sent_away_ends_when_its_transactions_have(work: Work, goodbye: str) -> None:
+    """What they commit counts, whoever holds the partition next."""
+    stopping, go = threading.Event(), threading.Event()
+
+    def act(_report: object, stop: threading.Event, _desk: object) -> int:
+        assert stop.wait(WAIT_S)
+        stopping.set()
+        assert go.wait(WAIT_S)
+        return 108
+
+    work.acts[0] = act
+    with leased() as driver:
+        driver.grants(grant(0))
+        assert work.begun.acquire(timeout=WAIT_S)
+        if goodbye == "hang up":
+            driver.connection.close()
+        else:
+            driver.connection.send({"end": True} if goodbye == "end" else [1])  # type: ignore[arg-type]
+        assert stopping.wait(WAIT_S)
+        driver.task.join(0.1)
+        assert driver.task.is_alive(), "its transaction is still under way"
+        go.set()
+        assert driver.ended()
+
+
+def test_what_is_called_back_is_left_where_it_stands_and_nothing_else(work: Work) -> None:
+    with leased() as driver:
+        driver.grants(grant(0), grant(1, 200), share=2)
+        driver.connection.send({"release": 9})  # never granted: nothing to leave
+        driver.connection.send({"release": 1})
+        assert driver.hears() == left(1, 207)
+        assert (work.stopped, work.shares) == ([1], [2, 2])
+        driver.connection.send({"end": True})
+        assert driver.hears() == left(0)
+
+
+def test_a_partition_that_was_left_and_granted_again_can_be_called_back_again(work: Work) -> None:
+    """The second lease has a stop of its own."""
+    with leased() as driver:
+        for start in (100, 200, 300):
+            driver.grants(grant(0, start))
+            assert work.begun.acquire(timeout=WAIT_S)
+            assert not work.stopped, "its stop is a new one"
+            driver.connection.send({"release": 0})
+            assert driver.hears() == left(0, start + 7)
+            work.stopped.clear()
+
+
+def test_two_leases_of_a_partition_never_work_at_once(work: Work) -> None:
+    """They would fence each other, for ever."""
+    with leased() as driver:
+        driver.grants(grant(0))
+        assert work.begun.acquire(timeout=WAIT_S)
+        driver.connection.send({"release": 0})
+        driver.grants(grant(0))
+        assert driver.hears() == left(0)
+        assert work.begun.acquire(timeout=WAIT_S)
+        assert work.most == 1
+
+
+def test_the_second_lease_waits_for_the_first_ones_transaction(work: Work) -> None:
+    """A grant that comes too early, say from a driver that is wrong, begins nothing beside what still runs."""
+    go = threading.Event()
+
+    def act(_report: object, _stop: threading.Event, _desk: object) -> int:
+        assert go.wait(WAIT_S)
+        return 101
+
+    work.acts[0] = act
+    with leased() as driver:
+        driver.grants(grant(0), grant(0))
+        assert work.begun.acquire(timeout=WAIT_S)
+        assert not work.begun.acquire(timeout=0.1)
+        go.set()
+        assert work.begun.acquire(timeout=WAIT_S)
+        assert work.most == 1
+
+
+def one_reader(first: TransactionSize) -> SharedLimits:
+    session = SharedLimits(first)
+    session.reading = ConcurrencyLimit(1, 60.0)
+    return session
+
+
+def test_who_waits_for_its_turn_to_read_leaves_when_it_is_called_back(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And when all are sent away: others may read for minutes."""
+    waiting, go = threading.Event(), threading.Event()
+
+    def reads(_report: object, _stop: threading.Event, session: SharedLimits) -> int:
+        with session.reading.turn():
+            assert go.wait(WAIT_S)
+        return 101
+
+    def waits(_report: object, stop: threading.Event, session: SharedLimits) -> int:
+        waiting.set()
+        with session.reading.turn(stop):
+            return 102
+
+    work.acts |= {0: reads, 1: waits, 2: waits}
+    monkeypatch.setattr(worker, "SharedLimits", one_reader)
+    with leased() as driver:
+        driver.grants(grant(0))
+        assert work.begun.acquire(timeout=WAIT_S)
+        driver.grants(grant(1), grant(2))
+        assert waiting.wait(WAIT_S)
+        driver.task.join(0.1)
+        driver.connection.send({"release": 1})
+        assert driver.hears() == left(1, 102)
+        driver.task.join(0.1)
+        driver.connection.send({"end": True})
+        assert driver.hears() == left(2, 102), "the one that reads has not ended"
+        go.set()
+        assert driver.hears() == left(0, 101)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (Fatal("read of orders[0]: gone"), "Fatal: read of orders[0]: gone"),
+        (ZeroDivisionError("a bug"), "ZeroDivisionError: a bug"),
+    ],
+)
+def test_a_partition_that_fails_is_left_with_its_reason_and_stops_no_other(
+    work: Work, error: Exception, why: str
+) -> None:
+    def act(*_: object) -> int:
+        raise error
+
+    work.acts[0] = act
+    with leased() as driver:
+        driver.grants(grant(1), grant(0))
+        told = driver.hears()["released"]
+        assert (told["partition"], told["position"]) == (0, 100)
+        assert told["why"].rstrip().endswith(why)
+        assert work.stopped == []
+
+
+@pytest.mark.parametrize("status", [one for one in Status if one is not Status.CRASHED])
+def test_every_outcome_is_told_before_its_partition_is_left(work: Work, status: Status) -> None:
+    """Who hears first that it was left would plan from what is known without the outcome."""
+
+    def act(report: Callable[[Outcome], None], *_: object) -> int:
+        report(Outcome(0, 100, 105, status))
+        return 105
+
+    work.acts[0] = act
+    with leased() as driver:
+        driver.grants(grant(0))
+        assert driver.hears()["outcome"]["status"] == status
+        assert driver.hears() == left(0, 105)
+
+
+def test_a_partition_that_crashed_on_purpose_is_not_left(work: Work) -> None:
+    """It is as if it had died: nobody gets it, and the run ends with it."""
+
+    def act(report: Callable[[Outcome], None], *_: object) -> int:
+        report(Outcome(0, 100, 105, Status.CRASHED))
+        return 100
+
+    work.acts[0] = act
+    with leased() as driver:
+        driver.grants(grant(0))
+        assert driver.hears()["outcome"]["status"] == Status.CRASHED
+        driver.connection.send({"renew": True})
+        assert driver.hears() == {"alive": True}, "nothing in between"
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_begin_is_told_to_who_watches_and_to_nobody_else(work: Work, watched: bool) -> None:
+    """It costs a message for each transaction."""
+    with leased(watched=watched) as driver:
+        driver.grants(grant(5))
+        assert work.begun.acquire(timeout=WAIT_S)
+        driver.connection.send({"release": 5})
+        told = [{"begun": 5}, left(5)] if watched else [left(5)]
+        assert [driver.hears() for _ in told] == told
+
+
+def test_a_driver_that_is_not_there_is_named_with_what_to_look_at() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        given = settings(server.getsockname()[1])
+    with pytest.raises(Unreachable, match=r"driver at 127\.0\.0\.1:\d+ .* spark\.driver\.host"):
+        worker.run_lease_worker(replace(given), 0)
+
+
+def test_behind_a_lease_a_process_collects_garbage_as_often_as_before() -> None:
+    """A worker in somebody's own process would leave clients in cycles there, until no thread-local key is left."""
+    before = gc.get_threshold()
+    with leased():
+        assert gc.get_threshold()[0] > before[0]
+    assert gc.get_threshold() == before

@@ -1,0 +1,146 @@
+"""When a run stops by itself: the circuit breaker, and how soon it gives up on brokers that refuse."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+
+from brew.connection import Connection
+from brew.driver.limits import FIRST, MIN_AT_END, WINDOW, CircuitBreaker, FirstRecordsCheck, GiveUpPolicy
+from brew.errors import Refused
+from brew.orders import Reason
+from brew.outcome import Outcome, Status
+from brew.settings import Limits, PipelineSettings
+from pipeline.enrichment import EXAMPLE, OrderEnrichment
+from pipeline.orders import enricher
+
+
+def outcome(enriched: int, rejected: int, partition: int = 0, status: Status = Status.COMMITTED) -> Outcome:
+    return Outcome(partition, 0, 1, status, 0, enriched, rejected)
+
+
+def test_it_waits_for_a_full_window() -> None:
+    """999 bad records are not yet a judgement, one more is."""
+    breaker = CircuitBreaker(0.5)
+    breaker.apply_outcome(outcome(0, WINDOW - 1))
+    with pytest.raises(Refused, match=r"too-many-rejected: partition 0 rejected 1000 of its last 1000 records"):
+        breaker.apply_outcome(outcome(0, 1))
+
+
+def test_the_share_itself_is_allowed() -> None:
+    breaker = CircuitBreaker(0.5)
+    breaker.apply_outcome(outcome(500, 500))
+    with pytest.raises(Refused, match=r"a share of 0\.501, --max-rejected is 0\.5"):
+        breaker.apply_outcome(outcome(499, 501))
+
+
+def test_what_is_older_than_the_window_is_forgotten() -> None:
+    breaker = CircuitBreaker(0.5)
+    for _ in range(100):
+        breaker.apply_outcome(outcome(600, 0))
+    breaker.apply_outcome(outcome(400, 200))
+    with pytest.raises(Refused, match="rejected 800 of its last 1200"):
+        breaker.apply_outcome(outcome(0, 600))
+
+
+def test_partitions_are_counted_apart_and_only_what_is_committed() -> None:
+    breaker = CircuitBreaker(0.1)
+    for partition in range(10):
+        breaker.apply_outcome(outcome(0, WINDOW - 1, partition))
+    for status in set(Status) - {Status.COMMITTED}:
+        breaker.apply_outcome(outcome(0, WINDOW, 0, status))
+    with pytest.raises(Refused, match=r"partition 9 rejected 1000 of its last 1000"):  # all by its own records
+        breaker.apply_outcome(outcome(0, 1, 9))
+
+
+def test_it_says_so_once() -> None:
+    """What still runs reports while the run ends; that must not break the ending."""
+    breaker = CircuitBreaker(0.0)
+    with pytest.raises(Refused):
+        breaker.apply_outcome(outcome(0, WINDOW))
+    breaker.apply_outcome(outcome(0, WINDOW))
+    breaker.apply_outcome(outcome(0, WINDOW, 1))
+
+
+def test_a_share_of_one_never_trips() -> None:
+    CircuitBreaker(1.0).apply_outcome(outcome(0, 10 * WINDOW))
+    with pytest.raises(Refused):
+        CircuitBreaker(0.999).apply_outcome(outcome(0, 10 * WINDOW))
+
+
+def bad(count: int, partition: int = 0, reason: Reason = Reason.NO_CUSTOMER_ID, offset: int = 7) -> Outcome:
+    told = {reason.value: count}
+    return Outcome(partition, 0, 1, Status.COMMITTED, rejected=count, reasons=told, examples={reason.value: offset})
+
+
+def test_a_run_whose_first_hundred_records_are_all_rejected_is_stopped_once() -> None:
+    """Over all partitions; the sentence names the most frequent reason, an example, an order, and how to go on."""
+    first = FirstRecordsCheck(None, OrderEnrichment(Limits()).advice)
+    first.apply_outcome(bad(9, 3, Reason.NOT_JSON))
+    first.apply_outcome(bad(FIRST - 10))
+    with pytest.raises(Refused) as refused:
+        first.apply_outcome(bad(1, 1, offset=40))
+    for words in (
+        "all-rejected: the first 100 records were all rejected, 91 of them as no-customer-id",
+        "the first one at partition 0, offset 7: they have no customer_id; an order looks like",
+        EXAMPLE,
+        "--max-rejected 1",
+    ):
+        assert words in str(refused.value)
+    first.apply_outcome(bad(FIRST))
+    first.check_at_end()
+
+
+def test_the_order_that_the_refusal_shows_is_enriched() -> None:
+    assert isinstance(enricher(Limits())(b"gold-000017", EXAMPLE.encode()), bytes)
+
+
+def test_one_enriched_record_settles_it_for_the_run() -> None:
+    """Whatever comes behind it is for the window of `--max-rejected`."""
+    first = FirstRecordsCheck(None)
+    first.apply_outcome(bad(FIRST - 1))
+    first.apply_outcome(outcome(1, 0, partition=5))
+    first.apply_outcome(bad(10 * FIRST))
+    first.check_at_end()
+
+
+@pytest.mark.parametrize(("count", "refused"), [(MIN_AT_END - 1, False), (MIN_AT_END, True), (FIRST - 1, True)])
+def test_a_drain_with_fewer_is_refused_at_its_end_unless_there_was_only_a_handful(count: int, refused: bool) -> None:
+    first = FirstRecordsCheck(None)
+    first.apply_outcome(bad(count))
+    with pytest.raises(Refused) if refused else nullcontext():
+        first.check_at_end()
+
+
+def test_only_what_is_committed_counts_and_a_share_of_one_allows_all() -> None:
+    for status in set(Status) - {Status.COMMITTED}:
+        FirstRecordsCheck(None).apply_outcome(replace(bad(FIRST), status=status))
+    FirstRecordsCheck(1.0).apply_outcome(bad(FIRST))
+    with pytest.raises(Refused):
+        FirstRecordsCheck(0.999).apply_outcome(bad(FIRST))
+
+
+DENIED = "fence: Broker: Transactional Id authorization failed (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)"
+
+
+@pytest.mark.parametrize(
+    ("patience_s", "detail", "until_s"),
+    [(120.0, "fence: timed out (_TIMED_OUT)", 120.0), (120.0, DENIED, 10.0), (3.0, DENIED, 3.0)],
+)
+def test_a_no_is_waited_for_ten_seconds_at_most(
+    monkeypatch: pytest.MonkeyPatch, patience_s: float, detail: str, until_s: float
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    patience = GiveUpPolicy(PipelineSettings(Connection("h:1"), "in", "out", "dead", "g", patience_s=patience_s))
+    patience.failed("partition 0", detail)
+    now += until_s
+    assert patience.failed("partition 0", detail) > 0
+    now += 0.1
+    with pytest.raises(Refused, match="no progress for ") as caught:
+        patience.failed("partition 0", detail)
+    assert detail in str(caught.value)
+    assert ("after an authorization failure" in str(caught.value)) is (detail == DENIED)

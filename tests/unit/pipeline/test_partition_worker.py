@@ -1,0 +1,423 @@
+"""One partition in a worker's hands: what it does with its turn."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from brew.attempt import AttemptSpec, Job
+from brew.connection import Connection
+from brew.errors import Fatal
+from brew.kafka.clients import FULL_MS
+from brew.kafka.log_reader import IDLE_MS, FetchedRecords
+from brew.kafka.transaction import TransactionSettings
+from brew.outcome import Outcome, Status
+from brew.range_transaction import Rows, Targets
+from brew.readers.direct import worker as tenure
+from brew.readers.direct.concurrency import ConcurrencyLimit, SharedLimits
+from brew.readers.direct.messages import Grant, WorkerSettings
+from brew.readers.direct.worker import CHUNK, TransactionInput
+from brew.settings import CrashSettings, DirectSettings, Limits, ProfilesSettings
+from brew.transaction_sizing import TransactionSize
+from pipeline.enrichment import OrderEnrichment
+
+START = 100
+
+TERMS = WorkerSettings(
+    "127.0.0.1",
+    0,
+    "token",
+    "orders",
+    TransactionSettings(Connection("127.0.0.1:1"), "group", 60.0),
+    OrderEnrichment(Limits()),
+    DirectSettings(),
+    CrashSettings(),
+    1000,
+)
+
+
+GRANT = Grant(0, START, Targets("out", "dlq", 0, 0))
+
+PACE = TransactionSize.at_most(1000, 60.0)
+
+WAIT_S = 20.0
+
+
+class FakeTail:
+    """Has one record, or none where ``empty``. Tells when it was opened and asked."""
+
+    opened: threading.Semaphore
+    asked: threading.Event
+    empty = False
+
+    def __init__(self, *_: object) -> None:
+        self._left = 0 if self.empty else 1
+        self.opened.release()
+
+    def take(self, *_: object) -> FetchedRecords | None:
+        self.asked.set()
+        self._left -= 1
+        return FetchedRecords([], START + 1, 0) if self._left >= 0 else None
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def tail(monkeypatch: pytest.MonkeyPatch) -> type[FakeTail]:
+    class Fresh(FakeTail):
+        opened, asked = threading.Semaphore(0), threading.Event()
+
+    monkeypatch.setattr(tenure, "TailReader", Fresh)
+    monkeypatch.setattr(tenure, "attempt", lambda *_: Outcome(0, START, START + 1, Status.COMMITTED))
+    return Fresh
+
+
+class Held:
+    """One partition, held in a thread of its own; what it reported, and where it ended."""
+
+    def __init__(self, session: SharedLimits, grant: Grant) -> None:
+        self.stop, self.reported, self.position = threading.Event(), list[Outcome](), list[int]()
+        self._desk, self._grant = session, grant
+        self.thread = threading.Thread(target=self._hold, daemon=True)
+        self.thread.start()
+
+    def _hold(self) -> None:
+        report = self.reported.append
+        self.position.append(
+            tenure.transact_partition(self._grant, TERMS, 1, lambda: None, report, self.stop, self._desk)
+        )
+
+    def end(self) -> None:
+        self.stop.set()
+        self._desk.reading.wake()
+        self.thread.join(WAIT_S)
+        assert not self.thread.is_alive()
+
+
+def test_who_is_told_to_stop_while_it_waits_for_its_turn_begins_nothing(tail: type[FakeTail]) -> None:
+    """64 partitions that each did one more transaction, one after another, would outlast the grace of a SIGTERM."""
+    session = SharedLimits(PACE)
+    session.transactions = ConcurrencyLimit(1, 60.0)
+    with session.transactions.turn():
+        held = Held(session, GRANT)
+        assert tail.asked.wait(WAIT_S)
+        held.stop.set()
+    held.end()
+    assert (held.position, held.reported) == ([START], [])
+
+
+def test_a_backlog_waits_for_its_turn_to_be_read(tail: type[FakeTail]) -> None:
+    """A reader costs threads, and of 64 that are full 60 wait for a turn; it is opened when it is needed."""
+    session = SharedLimits(PACE)
+    session.reading = ConcurrencyLimit(1, 60.0)
+    drained = replace(GRANT, goal=START + 1)
+    with session.reading.turn():
+        waiting, called_back = Held(session, drained), Held(session, drained)
+        following = Held(session, GRANT)
+        assert tail.opened.acquire(timeout=WAIT_S), "who follows hears of news in every partition"
+        called_back.end()
+        assert called_back.position == [START]
+        assert not tail.opened.acquire(timeout=0.1)
+    waiting.thread.join(WAIT_S)
+    assert waiting.position == [START + 1]
+    following.end()
+
+
+def test_a_reader_with_nothing_to_read_keeps_no_other_from_reading(tail: type[FakeTail]) -> None:
+    """Upstream's open transaction may hold a partition back for minutes."""
+    session = SharedLimits(PACE)
+    session.reading = ConcurrencyLimit(1, 60.0)
+    tail.empty = True
+    both = [Held(session, replace(GRANT, goal=START + 1)) for _ in range(2)]
+    for _ in both:
+        assert tail.opened.acquire(timeout=WAIT_S)
+    for held in both:
+        held.end()
+
+
+def test_a_reader_that_has_something_to_do_again_counts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all partitions of a backlog would be read at once when upstream's transaction has ended."""
+    lease, counted = Lease(replace(GRANT, goal=START + 1)), list[bool]()
+    lease.session.reading = ConcurrencyLimit(1, 60.0)
+    pieces = iter([None, FetchedRecords([], START + 1, 1)])
+    monkeypatch.setattr(lease, "take", lambda *_: next(pieces, None))
+    monkeypatch.setattr(lease, "report", lambda _: counted.append(lease.session.reading._wait_s() > 0))
+    assert lease.work(monkeypatch) == START + 1
+    assert counted == [True]
+
+
+def test_a_transaction_may_be_as_long_as_others_have_learned_when_its_turn_comes(
+    tail: type[FakeTail], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, most = SharedLimits(TransactionSize.at_most(100_000, 60.0)), list[int]()
+    session.transactions = ConcurrencyLimit(1, 60.0)
+    stretch = tenure.TransactionInput
+
+    def measured(*args: Any) -> TransactionInput:
+        most.append(args[2])
+        return stretch(*args)
+
+    monkeypatch.setattr(tenure, "TransactionInput", measured)
+    with session.transactions.turn():
+        held = Held(session, replace(GRANT, goal=START + 1))
+        assert tail.asked.wait(WAIT_S)
+        session.sizes.apply_outcome(Outcome(1, 0, 20_000, Status.COMMITTED, seconds=1.0))
+    held.thread.join(WAIT_S)
+    assert most == [40_000]
+
+
+@dataclass
+class Lease:
+    """
+    One partition whose records are taken up to each of ``firsts`` in turn, and what comes of each transaction.
+
+    ``more``: first end -> how far that transaction reads on by itself. After the last one the worker is told to stop.
+    """
+
+    grant: Grant = GRANT
+    settings: WorkerSettings = TERMS
+    firsts: tuple[int, ...] = (START + 1,)
+    statuses: tuple[Status, ...] = ()
+    more: dict[int, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    stops_after: int | None = None
+    unreadable: bool = False
+
+    def __post_init__(self) -> None:
+        self.stop, self.session = (
+            threading.Event(),
+            SharedLimits(TransactionSize.at_most(self.settings.max_records, 60.0)),
+        )
+        self.offers, self.reported, self.log = list[AttemptSpec](), list[Outcome](), list[str]()
+        self.asked, self.opened = list[tuple[int, float]](), list[tuple[Any, ...]]()
+        self._ends, self._at = iter(self.firsts), self.grant.start
+
+    def open(self, *arguments: Any) -> Lease:
+        self.opened.append(arguments)
+        return self
+
+    def take(self, most: int, _most_bytes: int, wait_s: float) -> FetchedRecords | None:
+        self.asked.append((most, wait_s))
+        if self.unreadable:
+            raise Fatal("read of orders[0]: the position is not in the log any more")
+        end = next(self._ends, None) if wait_s else self.more.pop(self._at, None)
+        if end is None:
+            if wait_s:
+                self.stop.set()
+            return None
+        self._at = end
+        return FetchedRecords([], end, 1)
+
+    def close(self) -> None:
+        self.log.append("closed")
+
+    def attempt(self, offer: AttemptSpec, batches: list[Rows], _job: Job) -> Outcome:
+        assert list(batches) == []
+        self.log.append("attempt")
+        self.offers.append(offer)
+        status = dict(enumerate(self.statuses)).get(len(self.offers) - 1, Status.COMMITTED)
+        assert offer.reached is not None
+        until = offer.reached() if status is Status.COMMITTED else offer.offered.until
+        return Outcome(0, offer.offered.start, until, status, seconds=self.seconds)
+
+    def report(self, outcome: Outcome) -> None:
+        self.log.append(outcome.status.value)
+        self.reported.append(outcome)
+        if len(self.reported) == self.stops_after:
+            self.stop.set()
+
+    def work(self, monkeypatch: pytest.MonkeyPatch) -> int:
+        """Hold it to the end of the lease; the position then."""
+        monkeypatch.setattr(tenure, "TailReader", self.open)
+        monkeypatch.setattr(tenure, "attempt", self.attempt)
+        begun: Callable[[], None] = lambda: self.log.append("begun")  # noqa: E731 - one connection tells it
+        return tenure.transact_partition(self.grant, self.settings, 3, begun, self.report, self.stop, self.session)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        return [(one.offered.start, one.offered.until) for one in self.offers]
+
+
+NOT_DONE = [one for one in Status if one not in {Status.COMMITTED, Status.ALREADY_DONE}]
+
+THREE = (START + 1, START + 2, START + 3)
+
+
+@pytest.mark.parametrize("status", NOT_DONE)
+@pytest.mark.parametrize("goal", [None, START + 1, START + 3])
+def test_after_a_transaction_that_is_not_done_the_lease_ends_before_its_range(
+    monkeypatch: pytest.MonkeyPatch, status: Status, goal: int | None
+) -> None:
+    """To go on behind it would leave the range out; a drain whose last range failed would end with code 0."""
+    lease = Lease(replace(GRANT, goal=goal), firsts=THREE, statuses=(status,))
+    assert lease.work(monkeypatch) == START
+    assert (lease.ranges(), [one.status for one in lease.reported]) == ([(START, START + 1)], [status])
+
+
+@pytest.mark.parametrize("status", NOT_DONE)
+def test_a_failure_behind_a_commit_ends_the_lease_where_the_commit_did(
+    monkeypatch: pytest.MonkeyPatch, status: Status
+) -> None:
+    lease = Lease(firsts=THREE, statuses=(Status.COMMITTED, status))
+    assert lease.work(monkeypatch) == START + 1
+    assert lease.ranges() == [(START, START + 1), (START + 1, START + 2)]
+    assert [one.status for one in lease.reported] == [Status.COMMITTED, status], "the driver hears of both"
+
+
+def test_what_is_done_already_is_passed_and_the_lease_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash between commit and report: the next worker finds it done, and works on."""
+    lease = Lease(firsts=THREE, statuses=(Status.ALREADY_DONE,))
+    assert lease.work(monkeypatch) == START + 3
+    assert lease.ranges() == [(START, START + 1), (START + 1, START + 2), (START + 2, START + 3)]
+
+
+@pytest.mark.parametrize("first_time", [True, False])
+@pytest.mark.parametrize("first", [Status.COMMITTED, Status.ALREADY_DONE])
+def test_only_the_first_transaction_of_a_lease_may_find_no_position(
+    monkeypatch: pytest.MonkeyPatch, first_time: bool, first: Status
+) -> None:
+    """Behind it the group stands somewhere; an offset that vanishes later must not count as a first time."""
+    lease = Lease(replace(GRANT, first_time=first_time), firsts=THREE, statuses=(first,))
+    lease.work(monkeypatch)
+    assert [one.first_time for one in lease.offers] == [first_time, False, False]
+
+
+@pytest.mark.parametrize("exempt_from_crash", [True, False])
+def test_a_crash_on_purpose_spares_the_first_transaction_alone_and_only_when_told(
+    monkeypatch: pytest.MonkeyPatch, exempt_from_crash: bool
+) -> None:
+    """A run whose workers die of the first one could not heal; one that is always exempt would never crash."""
+    certain = replace(TERMS, crash=CrashSettings(probability=1.0))
+    lease = Lease(replace(GRANT, exempt_from_crash=exempt_from_crash), certain, firsts=THREE)
+    lease.work(monkeypatch)
+    assert [one.crash is None for one in lease.offers] == [exempt_from_crash, False, False]
+
+
+@pytest.mark.parametrize(
+    ("goal", "begun"), [(START - 1, 0), (START, 0), (START + 1, 1), (START + 2, 2), (START + 3, 3)]
+)
+def test_a_drain_ends_at_its_goal_and_not_one_transaction_later(
+    monkeypatch: pytest.MonkeyPatch, goal: int, begun: int
+) -> None:
+    lease = Lease(replace(GRANT, goal=goal), firsts=(*THREE, START + 4))
+    assert lease.work(monkeypatch) == START + begun
+    assert lease.log == ["begun", "attempt", "committed"] * begun + ["closed"]
+
+
+def test_a_transaction_begins_where_the_one_before_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reads on while it is written, so its end is not that of its first records."""
+    lease = Lease(firsts=(START + 1, START + 8), more={START + 1: START + 7, START + 8: START + 20})
+    assert lease.work(monkeypatch) == START + 20
+    assert lease.ranges() == [(START, START + 1), (START + 7, START + 8)]
+    assert [(one.start, one.until) for one in lease.reported] == [(START, START + 7), (START + 7, START + 20)]
+
+
+def test_who_is_called_back_between_two_transactions_begins_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And does not read on: another worker may have the partition as soon as this one has left it."""
+    lease = Lease(firsts=THREE, stops_after=2)
+    assert lease.work(monkeypatch) == START + 2
+    assert (len(lease.offers), [most for most, wait_s in lease.asked if wait_s]) == (2, [1000, 1000])
+
+
+def test_after_a_slow_transaction_the_next_one_takes_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 s of a 60 s time-out for 1000 offsets: 20 s allow 400 of them, by what is held in reserve."""
+    lease = Lease(firsts=(START + 1000, START + 1001), seconds=40.0)
+    lease.work(monkeypatch)
+    assert [most for most, wait_s in lease.asked if wait_s][:2] == [1000, 400]
+
+
+@pytest.mark.parametrize("most", [CHUNK - 1, CHUNK, CHUNK + 1])
+def test_what_a_transaction_begins_with_is_one_chunk_at_most(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    lease = Lease(settings=replace(TERMS, max_records=most))
+    lease.work(monkeypatch)
+    assert lease.asked[0][0] == min(most, CHUNK)
+
+
+def test_with_profiles_all_is_read_before_the_transaction_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would be read later may be newer than the table of customers, which is read when it begins."""
+    settings = replace(TERMS, max_records=CHUNK + 5, transformation=OrderEnrichment(Limits(), ProfilesSettings()))
+    lease = Lease(settings=settings, more={START + 1: START + 9})
+    assert lease.work(monkeypatch) == START + 1
+    assert (lease.asked[0][0], [one for one in lease.asked if not one[1]]) == (CHUNK + 5, [])
+
+
+@pytest.mark.parametrize(("goal", "idle_ms"), [(None, tenure.IDLE_FOLLOWING_MS), (START + 1, IDLE_MS)])
+def test_a_drain_asks_more_often_than_who_follows(
+    monkeypatch: pytest.MonkeyPatch, goal: int | None, idle_ms: int
+) -> None:
+    lease = Lease(replace(GRANT, goal=goal))
+    lease.work(monkeypatch)
+    assert (lease.opened[0][6], lease.asked[0][1] > 0.1) == (idle_ms, goal is None)
+
+
+def test_a_partition_that_cant_be_read_is_told_and_its_reader_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = Lease(unreadable=True)
+    with pytest.raises(Fatal, match="not in the log any more"):
+        lease.work(monkeypatch)
+    assert lease.log == ["closed"]
+
+
+def test_a_wait_for_acknowledgements_lets_another_partition_produce(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel goes aside around it, with the turn of this transaction."""
+    entered = list[AbstractContextManager[None]]()
+
+    def attempt(offer: AttemptSpec, batches: Any, _job: Job) -> Outcome:
+        rows = iter(batches)
+        next(rows)
+        with offer.aside() as inside, lease.session.producing.turn():
+            entered.append(inside)
+        rows.close()
+        return Outcome(0, START, START + 1, Status.FAILED)
+
+    class Record:
+        """As the client hands it out."""
+
+        offset, headers = (lambda _: START), lambda _: None
+        key = value = lambda _: b""
+        timestamp = lambda _: (1, 0)  # noqa: E731 - as above
+
+    lease = Lease()
+    lease.session.producing = ConcurrencyLimit(1, 60.0)
+    monkeypatch.setattr(lease, "attempt", attempt)
+    monkeypatch.setattr(lease, "take", lambda *_: FetchedRecords([Record()], START + 1, 1))
+    worker = threading.Thread(target=lease.work, args=[monkeypatch], daemon=True)
+    worker.start()
+    worker.join(WAIT_S)
+    assert len(entered) == 1, "it had no turn within the other's wait"
+
+
+def test_each_transaction_is_told_when_its_turn_has_come(tail: type[FakeTail]) -> None:
+    """Who waits for a turn has begun nothing: the operator's page counts open transactions."""
+    session, begun = SharedLimits(PACE), threading.Event()
+    session.transactions = ConcurrencyLimit(1, 60.0)
+    stop = threading.Event()
+    arguments = [GRANT, TERMS, 1, begun.set, lambda _: stop.set(), stop, session]
+    with session.transactions.turn():
+        worker = threading.Thread(target=tenure.transact_partition, args=arguments, daemon=True)
+        worker.start()
+        assert tail.asked.wait(WAIT_S)
+        assert not begun.wait(0.1)
+    assert begun.wait(WAIT_S)
+    worker.join(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("share", "readers", "ahead_mib", "rest_ms"),
+    [
+        (1, 1, 64, FULL_MS),
+        (4, 4, 16, FULL_MS),
+        (64, 8, 1, FULL_MS),
+        (32, 32, 2, 32),
+        (64, 64, 1, 50),
+        (999, 999, 1, 50),
+    ],
+)
+def test_many_readers_fetch_less_ahead_and_rest_longer(share: int, readers: int, ahead_mib: int, rest_ms: int) -> None:
+    """A lone busy one among them still gets 20 MiB a second."""
+    ahead, rest = tenure.read_ahead(64 * 1024 * 1024, share, readers)
+    assert (ahead, rest) == (ahead_mib * 1024 * 1024, rest_ms)
+    assert ahead / rest >= 20 * 1024 * 1024 / 1000

@@ -1,0 +1,533 @@
+"""The partition survey: what it remembers, foreign members of the group, in which order brokers are asked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from harness.fakes import Broker, FakeTransaction
+
+from brew.cluster import GroupFacts, Unknown
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.driver import missing_offsets, partitions
+from brew.driver import partitions as survey
+from brew.driver.partitions import GroupMembershipCheck, OffsetsClient, PartitionSurvey
+from brew.driver.progress import ProgressView, RunProgress
+from brew.driver.run_context import Interval, RunContext
+from brew.errors import DeadlineExceeded, Refused, Retriable
+from brew.fault_injection import CrashInjector
+from brew.kafka.topics import Topic
+from brew.kafka.transaction import TransactionSettings
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED
+from brew.offsets import Committed, LogOffsets, OffsetRange
+from brew.outcome import Outcome, Status
+from brew.planner import PartitionFacts, check
+from brew.range_transaction import Rows, transact_range
+from brew.settings import PipelineSettings
+
+SETTINGS = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g")
+
+
+class Notes(ProgressView):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, note: str) -> None:
+        self.notes.append(note)
+
+
+@dataclass
+class Cluster:
+    """What the brokers tell: two partitions of ten offsets, and what came out of each."""
+
+    committed: dict[int, Committed | None] = field(default_factory=lambda: {0: None, 1: Committed(10, "")})
+    output: dict[int, int] = field(default_factory=dict)
+    topic_id: str = "topic-identity-number1"
+    logs: dict[int, LogOffsets] = field(default_factory=lambda: dict.fromkeys(range(2), LogOffsets(0, 10, 10)))
+    outputs: int = 2
+    hidden: bool = False
+    resolved: list[tuple[set[int], set[int], Mapping[str, Topic]]] = field(default_factory=list)
+    known: list[dict[int, int]] = field(default_factory=list)
+
+    admin: Any = None
+
+    def input_topic(self, _deadline: Deadline) -> Topic:
+        return Topic("in", self.topic_id, len(self.committed), 1)
+
+    def output_topics(self, _source: Topic, _deadline: Deadline) -> dict[str, Topic]:
+        return {name: Topic(name, name, self.outputs, 1) for name in ("out", "dead")}
+
+    def facts(
+        self, source: Topic, picked: Iterable[int], _deadline: Deadline, known: Mapping[int, int]
+    ) -> list[PartitionFacts]:
+        self.known.append(dict(known))
+        return [PartitionFacts("in", p, source.topic_id, self.committed[p], self.logs[p]) for p in picked]
+
+    def resolve(
+        self,
+        _settings: object,
+        facts: Iterable[PartitionFacts],
+        targets: Mapping[str, Topic],
+        others: Iterable[PartitionFacts],
+        _settling: object,
+    ) -> set[int]:
+        """As `missing.resolve`: refuses where records of a partition are out."""
+        asked = {fact.partition for fact in facts if fact.log.end > fact.log.first}
+        self.resolved.append((asked, {fact.partition for fact in others}, targets))
+        if self.hidden:
+            raise missing_offsets.HiddenOutputError("somebody's transaction hides the output")
+        if any(self.output.get(partition) for partition in asked):
+            raise Refused("offsets-vanished")
+        return asked
+
+    def close(self) -> None: ...
+
+
+class Run:
+    """One scout over a cluster that is played."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **cluster: Any) -> None:
+        self.cluster, self.view = Cluster(**cluster), Notes()
+        monkeypatch.setattr(partitions, "OffsetsClient", lambda _settings: self.cluster)
+        monkeypatch.setattr(missing_offsets, "resolve", self.cluster.resolve)
+        targets = {name: Topic(name, name, 2, 1) for name in ("in", "out", "dead")}
+        transaction = TransactionSettings(SETTINGS.connection, "g", 60.0)
+        parts = (
+            threading.Event(),
+            RunProgress(),
+            self.view,
+            None,
+            1_000_000,
+            transaction,
+            CrashInjector(SETTINGS.crash),
+        )
+        self.shared = RunContext(SETTINGS, targets, *parts)
+        self.survey = PartitionSurvey(self.shared)
+
+    def look(self) -> dict[int, PartitionFacts]:
+        facts, self.all_of_them = self.survey.read(lambda source: range(source.partitions))
+        return {fact.partition: fact for fact in facts}
+
+    def attempt(self, partition: int = 0) -> bool:
+        """A look, and the attempt that follows it: whether it may begin without a committed offset."""
+        return self.survey.first_attempt(self.look()[partition])
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(monkeypatch)
+
+
+ENDS = {
+    "committed": Outcome(0, 0, 10, Status.COMMITTED),
+    "already-done": Outcome(0, 0, 10, Status.ALREADY_DONE, 10),
+    "ahead": Outcome(0, 0, 5, Status.AHEAD, 10),
+    "offset-gap": Outcome(0, 0, 10, Status.OFFSET_GAP, -1),
+    "fenced by somebody who commits": Outcome(0, 0, 10, Status.FENCED),
+    "failed with a commit that was applied": Outcome(0, 0, 10, Status.FAILED),
+    "nothing, for its process died": None,
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_whatever_becomes_of_a_first_attempt_a_second_one_asks_again_what_came_out(run: Run, end: str) -> None:
+    """Its records may be out, and its position may have vanished before any look saw it: to begin again doubles all."""
+    assert run.attempt()
+    run.cluster.output[0] = 10
+    outcome = ENDS[end]
+    if outcome is not None:
+        run.survey.apply_outcome(outcome)
+    with pytest.raises(Refused, match="offsets-vanished"):
+        run.look()
+    assert [asked for asked, *_ in run.cluster.resolved] == [{0}, {0}]
+
+
+def test_a_position_that_a_look_has_seen_and_that_vanishes_is_no_first_time(run: Run) -> None:
+    """The same a moment later."""
+    assert run.attempt()
+    run.survey.apply_outcome(Outcome(0, 0, 10, Status.COMMITTED))
+    run.cluster.committed[0], run.cluster.output[0] = Committed(10, ""), 10
+    assert not run.attempt()
+    run.cluster.committed[0] = None
+    with pytest.raises(Refused, match="offsets-vanished"):
+        run.look()
+
+
+def test_an_attempt_that_wrote_nothing_may_begin_again(run: Run) -> None:
+    """The output is asked, and holds nothing of it."""
+    for status in (Status.FAILED, Status.FENCED, Status.FAILED):
+        assert run.attempt()
+        run.survey.apply_outcome(Outcome(0, 0, 10, status))
+    assert run.attempt()
+    assert len(run.cluster.resolved) == 4
+
+
+def test_who_may_begin_is_not_asked_about_again_before_it_does(run: Run) -> None:
+    """A partition that waits for a task, or for somebody's transaction, costs one look into the output."""
+    for _ in range(3):
+        assert run.look()[0].committed is None
+    assert len(run.cluster.resolved) == 1
+
+
+def test_a_partition_that_somebody_else_has_for_a_while_is_asked_about_again(run: Run) -> None:
+    """What it was allowed to do before, somebody else may have done."""
+    run.look()
+    run.survey.owned = {1}
+    run.look()
+    run.survey.owned, run.cluster.output[0] = {0, 1}, 10
+    with pytest.raises(Refused, match="offsets-vanished"):
+        run.look()
+
+
+def test_no_fence_strikes_where_this_run_is_at_work(run: Run) -> None:
+    """A first transaction may outlast the next look; partitions at work end no rival's transaction either."""
+    assert run.attempt()
+    run.shared.running[0] = OffsetRange("in", 0, 0, 10)
+    assert run.look()[0].committed is None
+    assert len(run.cluster.resolved) == 1
+    run.shared.running = {1: OffsetRange("in", 1, 10, 11)}
+    run.look()
+    assert run.cluster.resolved[-1][:2] == ({0}, set())
+
+
+def test_others_are_fenced_in_what_is_ours_only(run: Run) -> None:
+    """Another driver's transaction hides output, too, and is that driver's."""
+    run.look()
+    assert run.cluster.resolved[-1][1] == {1}
+    run.cluster.committed = {0: None, 1: None, 2: Committed(1, ""), 3: Committed(1, "")}
+    run.cluster.logs = dict.fromkeys(range(4), LogOffsets(0, 10, 10))
+    run.survey.owned = {1, 3}
+    run.look()
+    assert run.cluster.resolved[-1][:2] == ({1}, {3})
+
+
+def test_partitions_that_the_output_was_given_meanwhile_are_looked_into(run: Run) -> None:
+    """Keyed records go there, too; a look into the old ones alone finds nothing, and begins again."""
+    run.look()
+    run.cluster.committed, run.cluster.outputs = {0: None, 1: None}, 8
+    run.look()
+    assert {name: topic.partitions for name, topic in run.cluster.resolved[-1][2].items()} == {
+        "in": 2,
+        "out": 8,
+        "dead": 8,
+    }
+
+
+def test_an_empty_partition_waits_for_nobody_and_has_no_permission_later(run: Run) -> None:
+    """It is given out while it is empty; when it comes back with records, what came out is asked."""
+    run.cluster.logs[0] = LogOffsets(0, 0, 0)
+    assert run.attempt()
+    assert run.all_of_them
+    run.cluster.logs[0], run.cluster.output[0] = LogOffsets(0, 10, 10), 10
+    with pytest.raises(Refused, match="offsets-vanished"):
+        run.look()
+
+
+def test_what_hides_the_output_holds_back_one_partition_and_is_refused_in_the_end(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others go on; the patience begins anew when it was answered in between."""
+    run.cluster.hidden = True
+    assert (run.look().keys(), run.all_of_them) == ({1}, False)
+    run.cluster.hidden = False
+    facts = run.look()
+    assert (facts.keys(), run.all_of_them) == ({0, 1}, True)
+    assert run.survey.first_attempt(facts[0])
+    run.cluster.hidden = True
+    monkeypatch.setattr(partitions, "_OUTPUT_WAIT_S", 1e-9)
+    with pytest.raises(Refused, match="offsets-vanished: somebody's transaction hides"):
+        run.look()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "known"),
+    [
+        (Outcome(1, 10, 20, Status.COMMITTED, 10), {1: 20}),
+        (Outcome(1, 10, 20, Status.ALREADY_DONE, 20), {1: 20}),
+        (Outcome(1, 10, 20, Status.AHEAD, 30), {1: 30}),
+        (Outcome(1, 10, 20, Status.OFFSET_GAP, 5), {}),
+        (Outcome(1, 10, 20, Status.FENCED), {1: 10}),
+        (Outcome(1, 10, 20, Status.FAILED), {1: 10}),
+    ],
+    ids=lambda one: one.status.value if isinstance(one, Outcome) else "",
+)
+def test_the_next_look_knows_where_a_transaction_found_or_put_the_group(
+    run: Run, outcome: Outcome, known: dict[int, int]
+) -> None:
+    """The survey asks through other clients where it is told of less than that."""
+    run.survey.known[1] = 10
+    run.survey.apply_outcome(outcome)
+    run.cluster.logs[1] = LogOffsets(0, 40, 40)
+    run.cluster.committed[1] = Committed(known.get(1, 5), "")
+    run.look()
+    assert run.cluster.known == [known]
+    assert bool(run.view.notes) is (outcome.status is Status.OFFSET_GAP)
+
+
+def test_a_position_that_an_outsider_moved_back_is_told_once_and_believed(run: Run) -> None:
+    run.survey.known[1] = 10
+    run.cluster.committed[1] = Committed(4, "")
+    for _ in range(2):
+        run.look()
+    assert (len(run.view.notes), run.survey.known) == (1, {1: 4})
+    assert run.view.notes[0].startswith("offset-gap: partition 1 was committed up to 10, the group now stands at 4")
+
+
+def test_who_begins_anew_forgets_where_the_group_stood(run: Run) -> None:
+    """The input was made again, its output is gone: to go on at the old position would lose the new beginning."""
+    assert run.attempt()
+    run.survey.apply_outcome(Outcome(0, 0, 10, Status.COMMITTED))
+    run.cluster.topic_id = "topic-identity-number2"
+    assert run.attempt()
+    assert run.survey.known == {}
+
+
+def written(run: Run, fact: PartitionFacts) -> Committed:
+    """What the kernel commits beside the offset of a range that it is given by this scout."""
+    broker = Broker(committed=fact.committed)
+    rows = [Rows([fact.position], [b"gold-1"], [b'{"customer_id": "c-1"}'], [None], [0])]
+    offered = OffsetRange("in", fact.partition, fact.position, fact.position + 1)
+    kafka: Any = FakeTransaction(broker)
+    done = transact_range(rows, offered, run.survey.targets(fact), lambda _key, value: value or b"", kafka, Deadline(5))
+    assert done.status is Status.COMMITTED
+    assert broker.committed is not None
+    return broker.committed
+
+
+def test_a_recreated_input_is_noticed_by_what_the_product_itself_committed(run: Run) -> None:
+    """The offset still fits the new topic: the identity beside it alone tells, and nobody else writes it there."""
+    run.cluster.committed[1] = written(
+        run, PartitionFacts("in", 1, run.cluster.topic_id, Committed(4, ""), LogOffsets(0, 9, 9))
+    )
+    assert run.look()[1].position == 5
+    run.cluster.topic_id = "topic-identity-number2"
+    with pytest.raises(Refused, match=r"topic-recreated: .*stands at 5 of topic id topic-identity-number1,"):
+        run.look()
+
+
+@pytest.mark.parametrize(("outputs", "target"), [(2, 1), (3, -1)])
+def test_records_stay_in_their_partition_where_the_counts_are_equal(run: Run, outputs: int, target: int) -> None:
+    """Also after a look that was told of other counts."""
+    run.cluster.outputs = outputs
+    fact = run.look()[1]
+    assert (run.survey.targets(fact).output_partition, run.survey.targets(fact).dead_letter_partition) == (
+        target,
+        target,
+    )
+
+
+class Scene:
+    def __init__(self, settings: PipelineSettings = SETTINGS) -> None:
+        self.now, self.asked = 100.0, 0
+        self.told: GroupFacts | Unknown = GroupFacts("empty", ())
+        self.every = Interval(5.0, lambda: self.now)
+        self.strangers = GroupMembershipCheck(settings, self.every)
+
+    def ask(self) -> GroupFacts | Unknown:
+        self.asked += 1
+        return self.told
+
+    def after(self, seconds: float) -> int:
+        """How often was asked by then."""
+        self.now += seconds
+        self.strangers.check(self.ask)
+        return self.asked
+
+
+def test_brokers_are_asked_every_few_seconds_and_not_at_once() -> None:
+    """The checks before the run have just asked, and a look comes every second."""
+    scene = Scene()
+    assert [scene.after(s) for s in (0, 4.9, 0.1, 1, 3.9, 0.1)] == [0, 0, 1, 1, 1, 2]
+
+
+def test_who_has_joined_ends_the_run_by_name() -> None:
+    """What to do is in the sentence; brokers that do not tell end nothing."""
+    scene = Scene()
+    scene.told = Unknown("timed out")
+    assert scene.after(5) == 1
+    scene.told = GroupFacts("stable", ("console@10.0.0.7",))
+    with pytest.raises(Refused, match=r"group-members is 1: console@10\.0\.0\.7.*--allow group-members"):
+        scene.after(5)
+
+
+def test_the_lanes_of_a_run_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two lanes look a second apart; what one was told counts for both."""
+    scene, asked = Scene(), list[float]()
+
+    class Away:
+        def __init__(self, _settings: PipelineSettings) -> None:
+            self.groups = self
+
+        def now(self, _group: str, _deadline: Deadline) -> GroupFacts:
+            asked.append(scene.now)
+            return GroupFacts("empty", ())
+
+        def input_topic(self, _deadline: Deadline) -> None:
+            raise Retriable("no more than that")
+
+    monkeypatch.setattr(partitions, "OffsetsClient", Away)
+    transaction = TransactionSettings(SETTINGS.connection, "g", 60.0)
+    parts = (
+        threading.Event(),
+        RunProgress(),
+        ProgressView(),
+        None,
+        1_000_000,
+        transaction,
+        CrashInjector(SETTINGS.crash),
+    )
+    shared = RunContext(SETTINGS, {}, *parts, member_check_due=scene.every)
+    lanes = [partitions.PartitionSurvey(shared), partitions.PartitionSurvey(shared)]
+    for _ in range(11):
+        for lane in lanes:
+            with pytest.raises(Retriable):
+                lane.read(lambda _: [])
+        scene.now += 1
+    assert asked == [105.0, 110.0]
+
+
+def test_who_was_allowed_may_join() -> None:
+    scene = Scene(replace(SETTINGS, allow=frozenset({"group-members"})))
+    scene.told = GroupFacts("stable", ("console@10.0.0.7",))
+    assert [scene.after(5), scene.after(5)] == [1, 2]
+
+
+SOURCE = Topic("in", "id", 2, 1)
+
+
+class Client:
+    def __init__(self, isolation: str, number: int) -> None:
+        self.isolation, self.number, self.closed = isolation, number, False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Brokers:
+    """A log that grows and a position that follows it, one step with each question."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clients: list[Client] = []
+        self.asked: list[tuple[Any, ...]] = []
+        self.position: dict[int, int | None] = {0: 0, 1: 0}
+        self.end = 0
+        self.grows = 0
+        self.told: dict[int, dict[int, int | None]] = {}
+        self.slow: set[str] = set()
+        monkeypatch.setattr(survey, "admin", lambda _connection: "admin")
+        monkeypatch.setattr(survey, "consumer", self._consumer)
+        monkeypatch.setattr(survey, "committed", self._committed)
+        monkeypatch.setattr(survey, "log_offsets", self._log_offsets)
+        self.surveyor = OffsetsClient(SETTINGS)
+
+    def _consumer(self, _connection: object, group: str, isolation: str) -> Client:
+        assert group == "g"
+        self.clients.append(Client(isolation, len(self.clients)))
+        return self.clients[-1]
+
+    def _step(self) -> None:
+        """Somebody writes and commits between any two questions."""
+        self.end += self.grows
+        if self.grows:
+            self.position = dict.fromkeys(self.position, self.end)
+
+    def _committed(
+        self, reader: Client, topic: str, partitions: Iterable[int], _deadline: Deadline
+    ) -> dict[int, Committed | None]:
+        chosen = list(partitions)
+        self._step()
+        assert (topic, reader.closed) == ("in", False)
+        self.asked.append((reader.isolation, reader.number, chosen))
+        if reader.isolation in self.slow:
+            raise DeadlineExceeded("a pending transaction")
+        said = {**self.position, **self.told.get(reader.number, {})}
+        return {p: None if (at := said[p]) is None else Committed(at, "") for p in chosen}
+
+    def _log_offsets(
+        self, _admin: object, _topic: str, partitions: Iterable[int], _deadline: Deadline
+    ) -> dict[int, LogOffsets]:
+        self._step()
+        self.asked.append(("log",))
+        return dict.fromkeys(partitions, LogOffsets(0, self.end, self.end))
+
+    def facts(self, known: dict[int, int]) -> dict[int, int | None]:
+        found = self.surveyor.facts(SOURCE, [0, 1], Deadline(5), known)
+        for fact in found:
+            check(fact, "g")
+        return {fact.partition: None if fact.committed is None else fact.committed.offset for fact in found}
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    return Brokers(monkeypatch)
+
+
+def test_the_log_is_asked_behind_the_position_so_that_a_busy_group_is_never_ahead_of_it(brokers: Brokers) -> None:
+    """The other way round what is written and committed in between looks like a truncated log, and is refused."""
+    brokers.grows = 10
+    for _ in range(3):
+        brokers.facts({})
+    assert [one[0] for one in brokers.asked] == [READ_UNCOMMITTED, "log"] * 3
+
+
+def test_also_behind_the_second_and_third_question_for_a_position(brokers: Brokers) -> None:
+    brokers.grows = 10
+    brokers.facts({0: 1_000})
+    assert [one[0] for one in brokers.asked] == [READ_UNCOMMITTED, READ_COMMITTED, READ_UNCOMMITTED, "log"]
+
+
+def test_a_hint_that_is_not_behind_is_enough(brokers: Brokers) -> None:
+    """Pending offsets are waited for only where this run knows better."""
+    brokers.position, brokers.end = {0: 7, 1: 9}, 9
+    assert brokers.facts({0: 7}) == {0: 7, 1: 9}
+    assert brokers.asked == [(READ_UNCOMMITTED, 0, [0, 1]), ("log",)]
+
+
+@pytest.mark.parametrize("hint", [None, 4])
+def test_a_commit_whose_marker_is_on_its_way_is_waited_for(brokers: Brokers, hint: int | None) -> None:
+    """To plan from behind it would read its rows twice; without a position at all it would look like a first time."""
+    brokers.position, brokers.end = {0: 7, 1: 9}, 9
+    brokers.told = {0: {0: hint}}
+    assert brokers.facts({0: 7, 1: 9}) == {0: 7, 1: 9}
+    assert brokers.asked == [(READ_UNCOMMITTED, 0, [0, 1]), (READ_COMMITTED, 1, [0]), ("log",)]
+
+
+@pytest.mark.parametrize("hint", [None, 4])
+def test_clients_that_tell_the_past_are_left_and_new_ones_kept(brokers: Brokers, hint: int | None) -> None:
+    """Those may know a coordinator that is cut off; the next survey does not ask them either."""
+    brokers.position, brokers.end = {0: 7, 1: 9}, 9
+    brokers.told = {0: {0: hint}, 1: {0: hint}}
+    assert brokers.facts({0: 7}) == {0: 7, 1: 9}
+    assert [client.closed for client in brokers.clients] == [True, True, False, False]
+    assert brokers.facts({}) == {0: 7, 1: 9}
+    assert brokers.asked[-2] == (READ_UNCOMMITTED, 2, [0, 1])
+
+
+def test_a_pending_transaction_blocks_no_survey(brokers: Brokers) -> None:
+    """A dead producer's offsets stay pending until somebody fences it."""
+    brokers.position, brokers.end, brokers.slow = {0: 4, 1: 9}, 9, {READ_COMMITTED}
+    assert brokers.facts({0: 7}) == {0: 4, 1: 9}
+
+
+def test_a_position_that_is_gone_is_told_as_gone_whatever_was_known(brokers: Brokers) -> None:
+    """To go on from memory would hide it."""
+    brokers.position, brokers.end = {0: None, 1: 9}, 9
+    assert brokers.facts({0: 7}) == {0: None, 1: 9}
+
+
+def test_nobody_is_asked_about_no_partition(brokers: Brokers) -> None:
+    assert brokers.surveyor.facts(SOURCE, [], Deadline(5), {}) == []
+    assert brokers.asked == []
+
+
+def test_a_surveyor_closes_the_clients_that_it_has_by_then(brokers: Brokers) -> None:
+    brokers.told, brokers.position = {0: {0: 1}, 1: {0: 1}}, {0: 7, 1: 7}
+    with pytest.raises(Refused, match="offset-ahead"):
+        brokers.facts({0: 7})
+    brokers.surveyor.close()
+    assert all(client.closed for client in brokers.clients)
+    assert len(brokers.clients) == 4

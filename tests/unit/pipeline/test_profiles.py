@@ -1,0 +1,327 @@
+"""Customers' profiles: the table, and the process that holds it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from harness.fakes import Broker, FakeTransaction
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brew import attempt as attempting
+from brew.attempt import AttemptSpec, Job
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, Fatal, UsageError
+from brew.kafka.transaction import TransactionSettings
+from brew.offsets import OffsetRange, SourcePosition
+from brew.orders import DISCOUNTS, profile
+from brew.outcome import Status
+from brew.range_transaction import Rows, Targets, transact_range
+from brew.record import Reject
+from brew.settings import Limits, PipelineSettings, ProfilesSettings
+from pipeline import profiles
+from pipeline.enrichment import OrderEnrichment
+from pipeline.orders import enricher
+from pipeline.profiles import GlobalTable, Table, lookup
+from pipeline.submit import same_options
+
+ORDER = b'{"customer_id":"c-1","x":1}'
+
+
+def table(*records: tuple[int, int, str, bytes | None]) -> Table:
+    made = Table()
+    for partition, offset, customer, value in records:
+        made.take("profiles", partition, offset, customer.encode(), value)
+    return made
+
+
+def enriched(made: Table, order: bytes = ORDER, key: bytes | None = b"gold-1") -> tuple[dict[str, Any], bytes | None]:
+    """The order, enriched, and its header's value."""
+    resolve, evidence = lookup(made)
+    out = enricher(Limits(), resolve)(key, order)
+    assert not isinstance(out, Reject)
+    name, value = evidence()
+    assert name == "profile.offset"
+    return json.loads(out), value
+
+
+def test_the_tier_is_the_profiles_and_the_header_says_which() -> None:
+    """The record's key, which says gold, has no say."""
+    order, header = enriched(table((3, 17, "c-1", profile("c-1", "bronze"))))
+
+    assert order == {"customer_id": "c-1", "x": 1, "loyalty_tier": "bronze", "loyalty_discount": DISCOUNTS["bronze"]}
+    assert header == b"3/17"
+
+
+def test_an_update_replaces_and_a_tombstone_removes() -> None:
+    """The newest record of a customer counts."""
+    made = table((0, 1, "c-1", profile("c-1", "gold")), (0, 5, "c-1", profile("c-1", "silver")))
+    assert enriched(made)[0]["loyalty_tier"] == "silver"
+    assert enriched(made)[1] == b"0/5"
+    made.take("profiles", 0, 6, b"c-1", None)
+    made.read_to({0: 7})
+    assert enriched(made)[0]["loyalty_tier"] == "standard"
+    assert enriched(made)[1] == b"none 7"
+
+
+def test_a_customer_without_a_profile_is_standard_and_the_header_says_how_far_was_read() -> None:
+    made = table((0, 1, "c-2", profile("c-2", "gold")))
+    made.read_to({1: 40, 0: 2})
+    order, header = enriched(made)
+    assert (order["loyalty_tier"], order["loyalty_discount"], header) == ("standard", 0.0, b"none 2,40")
+
+
+@pytest.mark.parametrize("customer", [b"815", b"8.5", b"true", b'["c-1"]', b'{"c":1}', b"12345678901234567890123"])
+def test_a_customer_id_that_is_no_text_has_no_profile(customer: bytes) -> None:
+    """And stops nothing."""
+    order, header = enriched(table((0, 1, "815", profile("815", "gold"))), b'{"customer_id":' + customer + b"}")
+    assert order["loyalty_tier"] == "standard"
+    assert header is not None
+    assert header.startswith(b"none")
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (b"{", "not JSON"),
+        (b"[1]", "a JSON list"),
+        (b'{"customer_id":"c-1"}', "tier is 'None'"),
+        (b'{"tier":"diamond"}', "tier is 'diamond', known are gold, silver, bronze, standard"),
+        (b'{"tier":["gold"]}', "tier is"),
+        (b'{"customer_id":"c-2","tier":"gold"}', "the value's customer_id another one"),
+    ],
+)
+def test_what_is_no_profile_is_named_and_counted_and_its_customer_has_none(value: bytes, says: str) -> None:
+    """The one before does not come back: whoever loads after compaction could not know it."""
+    made = table((0, 1, "c-1", profile("c-1", "gold")), (0, 2, "c-1", value))
+    assert made.malformed == 1
+    assert made.complaints[0].startswith("profiles[0] offset 2: ")
+    assert says in made.complaints[0]
+    assert enriched(made)[0]["loyalty_tier"] == "standard"
+
+
+def test_a_key_that_is_no_text_is_named_and_removes_nobody() -> None:
+    made = table((0, 1, "c-1", profile("c-1", "gold")))
+    made.take("profiles", 0, 2, b"\xff\xfe", profile("c-1", "silver"))
+    made.take("profiles", 0, 3, None, profile("c-1", "silver"))
+    assert (made.malformed, len(made.entries)) == (2, 1)
+
+
+def test_a_thousand_malformed_profiles_are_counted_and_five_named() -> None:
+    made = table(*((0, at, f"c-{at}", b"?") for at in range(1000)))
+    assert (made.malformed, len(made.complaints)) == (1000, 5)
+
+
+KINDS = st.sampled_from([*DISCOUNTS, None, "malformed"])
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), KINDS), max_size=40), st.randoms())
+def test_the_table_is_the_last_record_of_each_customer_however_partitions_interleave(
+    written: list[tuple[int, int, str | None]], dice: Any
+) -> None:
+    """A customer's records lie in one partition, in order; partitions arrive in any order."""
+    logs: dict[int, list[tuple[int, int, str, bytes | None]]] = {0: [], 1: [], 2: []}
+    expected: dict[str, tuple[str, bytes]] = {}
+    for partition, number, kind in written:
+        customer = f"c-{partition}-{number}"
+        at = len(logs[partition])
+        value = None if kind is None else b"{}" if kind == "malformed" else profile(customer, kind)
+        logs[partition].append((partition, at, customer, value))
+        expected.pop(customer, None)
+        if kind in DISCOUNTS:
+            expected[customer] = str(kind), b"%d/%d" % (partition, at)
+    made = Table()
+    left = {p: iter(log) for p, log in logs.items()}
+    while left:
+        one = dice.choice(sorted(left))
+        record = next(left[one], None)
+        if record is None:
+            del left[one]
+        else:
+            made.take("profiles", *record[:2], record[2].encode(), record[3])
+    resolve, evidence = lookup(made)
+    for partition in range(3):
+        for number in range(5):
+            customer = f"c-{partition}-{number}"
+            tier = resolve(None, {"customer_id": customer})
+            known = expected.get(customer)
+            assert tier == (known[0] if known else "standard")
+            assert evidence()[1] == (known[1] if known else b"none ")
+    assert made.malformed == sum(kind == "malformed" for *_, kind in written)
+
+
+def test_the_header_stands_between_the_inputs_own_and_the_source() -> None:
+    """A rejected record, which no profile touched, has none."""
+    made = table((0, 1, "c-1", profile("c-1", "gold")))
+    resolve, evidence = lookup(made)
+    broker, offered = Broker(), OffsetRange("in", 2, 0, 3)
+    rows = Rows([0, 1], [b"k", b"k"], [ORDER, b"?"], [[("trace", b"1")], None], [7, 7])
+    targets = Targets("out", "dead", 2, 2, "", 10_000)
+    kafka = FakeTransaction(broker)
+    enrich = enricher(Limits(), resolve)
+    transact_range([rows], offered, targets, enrich, kafka, Deadline(5), first_time=True, evidence=evidence)
+    good, bad = broker.visible()
+    assert good.headers == [("trace", b"1"), ("profile.offset", b"0/1"), *SourcePosition("in", 2, 0).headers()]
+    assert "profile.offset" not in dict(bad.headers)
+
+
+class Record:
+    def __init__(self, offset: int, key: bytes, value: bytes | None) -> None:
+        self.partition, self.offset = (lambda: 0), (lambda: offset)
+        self.key, self.value = (lambda: key), (lambda: value)
+
+
+class Source:
+    """A topic of one partition in memory; ``slow`` never gets to its end."""
+
+    def __init__(self, log: list[tuple[bytes, bytes | None]], *, slow: bool = False) -> None:
+        self.topic, self.log, self.slow = "profiles", log, slow
+        self.positions = {0: 0}
+        self.asked, self.closed = 0, False
+        self.reading = threading.Event()
+
+    def ends(self, _deadline: Deadline) -> dict[int, int]:
+        self.asked += 1
+        return {0: len(self.log)}
+
+    def read(self, until: Mapping[int, int], deadline: Deadline, stop: threading.Event) -> Iterator[list[Record]]:
+        self.reading.set()
+        while self.slow:
+            if stop.wait(0.01):
+                raise DeadlineExceeded("left because the run stops")
+            deadline.check("read")
+        while self.positions[0] < until[0]:
+            at = self.positions[0]
+            self.positions[0] = at + 1
+            yield [Record(at, *self.log[at])]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def holding(source: Source, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 5.0) -> GlobalTable:
+    monkeypatch.setattr(profiles, "FullTopicReader", lambda *_: source)
+    return GlobalTable(Connection("b:1"), "g", ProfilesSettings(load_timeout_s=timeout_s))
+
+
+def answer(made: Table) -> tuple[str, bytes | None]:
+    """The tier of customer c-1, and the place of the profile that says so."""
+    resolve, evidence = lookup(made)
+    return resolve(None, {"customer_id": "c-1"}), evidence()[1]
+
+
+def test_each_call_has_read_what_was_there_when_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = [(b"c-1", profile("c-1", "gold"))]
+    ours = holding(Source(log), monkeypatch)
+    assert answer(ours.ready(5)) == ("gold", b"0/0")
+    log.append((b"c-1", profile("c-1", "silver")))
+    assert answer(ours.ready(5)) == ("silver", b"0/1")
+
+
+def test_a_load_that_takes_too_long_goes_on_where_it_stood(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The deadline is the setting's, and the next attempt need not begin anew."""
+    source = Source([(b"c-1", profile("c-1", "gold"))], slow=True)
+    ours = holding(source, monkeypatch, 1.0)
+    with pytest.raises(DeadlineExceeded, match="1 s"):
+        ours.ready(60)
+    source.slow = False
+    assert len(ours.ready(60).entries) == 1
+    assert not source.closed
+    assert "1 customer of profiles held" in capsys.readouterr().err
+
+
+def test_a_load_is_given_up_when_the_run_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM has ten seconds, a load may take minutes."""
+    source = Source([], slow=True)
+    ours = holding(source, monkeypatch, 60)
+    found: list[str] = []
+
+    def load() -> None:
+        try:
+            ours.ready(60)
+        except DeadlineExceeded as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    assert source.reading.wait(5)
+    began = time.monotonic()
+    ours.close()
+    thread.join(5)
+    assert found == ["left because the run stops"]
+    assert time.monotonic() - began < 2
+    assert source.closed
+
+
+def test_a_topic_that_ends_before_what_was_read_is_loaded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was made again, and what is held may be of the old one."""
+    log = [(b"c-1", profile("c-1", "gold")), (b"c-2", profile("c-2", "gold"))]
+    source = Source(log)
+    ours = holding(source, monkeypatch)
+    ours.ready(5)
+    log[:] = [(b"c-3", profile("c-3", "gold"))]
+    with pytest.raises(Fatal, match="made again"):
+        ours.ready(5)
+    assert source.closed
+    source.positions = {0: 0}
+    assert list(ours.ready(5).entries) == ["c-3"]
+
+
+def test_threads_that_wait_together_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partitions of a process share one table."""
+    source = Source([(b"c-1", profile("c-1", "gold"))])
+    ours = holding(source, monkeypatch)
+    tables = []
+    threads = [threading.Thread(target=lambda: tables.append(ours.ready(5))) for _ in range(8)]
+    with ours._lock:
+        for thread in threads:
+            thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert len({id(one) for one in tables}) == 1
+    assert source.asked < 8
+
+
+@pytest.mark.parametrize("error", [DeadlineExceeded("read: no end within 1 s"), ValueError("a bug")])
+def test_without_the_table_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """The range is given back, and the other ranges go on; no producer was made, so nothing was fenced."""
+
+    def not_ready(*_: object) -> Table:
+        raise error
+
+    monkeypatch.setattr(profiles, "ready", not_ready)
+    monkeypatch.setattr(attempting, "KafkaTransaction", lambda *_: pytest.fail("a transaction was begun"))
+    connection = Connection("b:1")
+    offer = AttemptSpec(OffsetRange("in", 2, 0, 3), Targets("out", "dead", 2, 2))
+    job = Job({2: offer}, TransactionSettings(connection, "g", 5), OrderEnrichment(Limits(), ProfilesSettings()))
+    outcome = attempting.attempt(offer, iter(()), job)
+    assert (outcome.status, outcome.partition, outcome.until) == (Status.FAILED, 2, 3)
+    assert str(error) in outcome.detail
+
+
+def settings(**more: Any) -> PipelineSettings:
+    return PipelineSettings(Connection("b:1"), "in", "out", "dead", "g", **more)
+
+
+@pytest.mark.parametrize(
+    ("topic", "timeout_s", "says"),
+    [("no topic", 9, "PROFILES_TOPIC"), ("out", 9, "a topic of their own"), ("profiles", 0, "--profiles-timeout is 0")],
+)
+def test_settings_of_profiles_that_can_not_be_are_refused(topic: str, timeout_s: float, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        settings(profiles=ProfilesSettings(topic, timeout_s))
+
+
+def test_a_submitted_run_takes_its_tiers_from_the_same_place() -> None:
+    words = same_options(settings(profiles=ProfilesSettings("my.profiles", 30)))
+    said = dict(zip(words[::2], words[1::2], strict=False))
+    assert (said["--tiers"], said["--profiles-topic"], said["--profiles-timeout"]) == ("profiles", "my.profiles", "30")
+    assert "--tiers" not in same_options(settings())

@@ -1,0 +1,303 @@
+"""Spark's session: compilers, who starts the JVM, its warmth on stand-by, and its end."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import logging
+import socketserver
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from harness.pipeline import run_command, settings_of
+from py4j.protocol import Py4JNetworkError
+from pyspark import SparkConf, SparkContext
+from pyspark.accumulators import AccumulatorTCPServer
+from pyspark.errors import PySparkRuntimeError
+
+from brew.driver import warm_up
+from brew.driver.run import PreflightResult
+from brew.driver.warm_up import WarmSpark
+from brew.errors import DeadlineExceeded, Refused
+from brew.kafka.transaction import TransactionSettings
+from brew.settings import Compilers, Reader, SparkSettings
+from brew.spark import gateway, session
+from brew.spark.session import spark_conf
+from pipeline import submit
+
+
+@pytest.mark.parametrize(
+    ("reader", "follow", "backlog", "compilers"),
+    [
+        (Reader.CONNECTOR, False, 1_499_999, Compilers.FIRST),
+        (Reader.CONNECTOR, False, 1_500_000, Compilers.SECOND_LATE),
+        (Reader.CONNECTOR, True, 0, Compilers.BOTH),
+        (Reader.CONNECTOR, True, 1_500_000, Compilers.BOTH),
+        (Reader.DIRECT, False, 1_500_000, Compilers.FIRST),
+        (Reader.DIRECT, True, 0, Compilers.FIRST),
+    ],
+)
+def test_a_run_has_the_compilers_that_pay(reader: Reader, *, follow: bool, backlog: int, compilers: Compilers) -> None:
+    """A following run lives long enough for both; a long drain wants the second for its loops alone."""
+    with run_command.make_context("run", ["--master", "local[2]"]) as context:
+        settings = replace(settings_of(context.params), reader=reader, follow=follow)
+    transaction = TransactionSettings(settings.connection, settings.group, 60.0)
+    assert PreflightResult({}, None, settings, 1, transaction, backlog).compilers is compilers
+
+
+@pytest.mark.parametrize(
+    ("compilers", "has"),
+    [(Compilers.FIRST, "-XX:TieredStopAtLevel=1"), (Compilers.SECOND_LATE, "-XX:Tier4"), (Compilers.BOTH, None)],
+)
+def test_the_jvm_is_told(tmp_path: Path, compilers: Compilers, has: str | None) -> None:
+    """Both is what Java does by itself."""
+    (tmp_path / "spark").mkdir()
+    (tmp_path / "spark" / "connector.jar").touch()
+    options = spark_conf(SparkSettings("local[2]", str(tmp_path)), compilers)["spark.driver.extraJavaOptions"]
+    assert ("-XX:Tier" in options) is (has is not None)
+    assert has is None or has in options
+
+
+@pytest.fixture
+def jvm_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / gateway.OPTIONS).write_text("--add-opens=java.base/java.nio=ALL-UNNAMED\n-Dfrom=launcher\n")
+    (tmp_path / "spark").mkdir()
+    (tmp_path / "spark" / "connector.jar").touch()
+    for name in gateway._LAUNCHER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return str(tmp_path)
+
+
+def command(settings: SparkSettings) -> list[str] | None:
+    return gateway._command(SparkConf(loadDefaults=False).setAll(list(spark_conf(settings).items())), settings)
+
+
+def test_a_local_driver_gets_what_the_launcher_would_have_given_it(jvm_dir: str) -> None:
+    """Class path, memory, our options and Spark's, none of them empty."""
+    words = command(SparkSettings("local[2]", jvm_dir))
+    assert words is not None
+    assert words[words.index("-cp") + 1].startswith(f"{jvm_dir}/spark/connector.jar:")
+    assert {"-Xmx1g", "-XX:+UseSerialGC", "-Dfrom=launcher"} <= set(words)
+    assert "" not in words
+    assert words[-1].endswith("PythonGatewayServer")
+
+
+@pytest.mark.parametrize("name", sorted(gateway._LAUNCHER_VARIABLES))
+def test_whoever_speaks_to_spark_by_its_environment_is_heard(
+    jvm_dir: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under spark-submit the JVM runs already, and a second one would be a second Spark."""
+    monkeypatch.setenv(name, "1")
+    assert command(SparkSettings("local[2]", jvm_dir)) is None
+
+
+def test_settings_of_the_driver_and_other_masters_are_left_to_spark(jvm_dir: str) -> None:
+    assert command(SparkSettings("local[2]", jvm_dir, {"spark.driver.memory": "2g"})) is None
+    assert command(SparkSettings("local-cluster[2,1,1024]", jvm_dir)) is None
+    assert command(SparkSettings("local[2]", None)) is None
+
+
+def test_a_java_home_without_java_is_one_sentence(jvm_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    words = command(SparkSettings("local[2]", jvm_dir))
+    assert words is not None
+    with pytest.raises(Refused, match="set JAVA_HOME"):
+        gateway._launch(words, io.BytesIO())
+
+
+@pytest.mark.parametrize(
+    ("printed", "told"),
+    [
+        (
+            "Failed: x\n\tat a\nCaused by: y\n\tat b\nCaused by: no host z\n\tat c\n\t... 11 more",
+            "no host z",
+        ),
+        ("Unrecognized option: -Z\nError: Could not create the Java Virtual Machine.", "Error: Could not create"),
+        ("", "Java gateway process exited"),
+    ],
+)
+def test_a_jvm_that_ends_at_once_is_told_by_its_innermost_cause(
+    jvm_dir: str, printed: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by the end of a trace, which says how many lines were left out."""
+    home = Path(jvm_dir, "home")
+    (home / "bin").mkdir(parents=True)
+    (home / "bin/java").write_text(f"#!{sys.executable}\nimport sys; sys.exit({printed!r} or 1)\n")
+    (home / "bin/java").chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    settings = SparkSettings("local[2]", jvm_dir)
+    conf = SparkConf(loadDefaults=False).setAll(list(spark_conf(settings).items()))
+    monkeypatch.setattr(logging.getLogger(), "filters", [])
+    with pytest.raises(Refused, match=f"did not start: .*{told}.*; try --verbose"):
+        gateway.start(conf, settings)
+
+
+def test_a_call_that_breaks_off_leaves_no_trace_but_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """py4j logs it to the root logger, and raises. What others log there stays, and with --verbose all of it."""
+    monkeypatch.setattr(gateway, "launch_gateway", lambda *_: None)
+    root, nowhere = logging.getLogger(), str(tmp_path)
+    monkeypatch.setattr(root, "filters", [])  # a test before this one may have started Spark in this process
+    for settings, kept in ((SparkSettings(verbose=True), 2), (SparkSettings(jvm_dir=nowhere), 1)):
+        caplog.clear()
+        try:
+            gateway.start(SparkConf(loadDefaults=False), settings)
+            root.error("Exception while sending command.")
+            root.error("something else")
+        finally:
+            root.removeFilter(gateway._is_not_broken_call)
+        assert len(caplog.records) == kept
+
+
+class Context:
+    """Ends as pyspark's own does: its server first, if it still has one."""
+
+    def __init__(self, server: Any) -> None:
+        self._accumulatorServer = server
+        self._gateway = SimpleNamespace(proc=None)
+        self.stopped = False
+
+    def stop(self) -> None:
+        if self._accumulatorServer:
+            self._accumulatorServer.shutdown()
+        self.stopped = True
+
+
+class Slow:
+    """A server that ends once it is let."""
+
+    def __init__(self) -> None:
+        self.let, self.asked, self.ended = threading.Event(), threading.Event(), False
+
+    def shutdown(self) -> None:
+        self.asked.set()
+        self.let.wait(10)
+        self.ended = True
+
+
+def test_spark_ends_before_its_server_of_accumulators_has() -> None:
+    """It looks once a second; each run paid up to that at its end."""
+    server = Slow()
+    context = Context(server)
+    session.end(context)  # type: ignore[arg-type]
+    assert context.stopped
+    assert server.asked.wait(10), "left running"
+    assert not server.ended
+    server.let.set()
+
+
+def test_a_context_without_one_ends_too() -> None:
+    """As after a JVM that did not come up to that."""
+    context = Context(None)
+    session.end(context)  # type: ignore[arg-type]
+    assert context.stopped
+
+
+def test_pyspark_still_waits_for_it_by_itself() -> None:
+    """The names are private: under others the run would wait again, and nobody would see it."""
+    assert "self._accumulatorServer.shutdown()" in inspect.getsource(SparkContext.stop)
+    assert issubclass(AccumulatorTCPServer, socketserver.BaseServer)
+
+
+def test_a_submit_leaves_nothing_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its zip is kept in the user's cache: one file, however often the same code is submitted."""
+    temporary, cache = tmp_path / "tmp", tmp_path / "cache"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    paths = {submit._kept_archive(("brew",)) for _ in range(2)}
+    assert list(temporary.iterdir()) == []
+    assert [str(one) for one in cache.rglob("*") if one.is_file()] == sorted(paths)
+
+
+Work = Callable[[], None]
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], tuple[WarmSpark, list[str], threading.Thread]]:
+    """A Spark that is none, kept warm by ``work``; what was told, and the thread that works."""
+    monkeypatch.setattr(session, "start_context", lambda *_: SimpleNamespace(addJobTag=str))
+    monkeypatch.setattr(session, "check_alive", lambda _context: None)
+    monkeypatch.setattr(warm_up, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(warm_up, "_INTERVAL_S", 0.0)
+    settings = settings_of(
+        run_command.make_context("run", ["--stand-by", "--master", "local[1]", "--reader", "direct"]).params
+    )
+
+    def keep(work: Work) -> tuple[WarmSpark, list[str], threading.Thread]:
+        told: list[str] = []
+        warmth = WarmSpark(settings, Compilers.FIRST, told.append)
+        monkeypatch.setattr(warmth, "_run_small_job", work)
+        warmth.keep()
+        thread = warmth._thread
+        assert thread is not None
+        return warmth, told, thread
+
+    return keep
+
+
+def test_what_may_fail_is_tried_again_without_a_word(kept: Callable[..., tuple[WarmSpark, list[str], object]]) -> None:
+    """A broker that is away, a slot that is not free, a JVM that is gone: the driver that waits hears it elsewhere."""
+    errors = iter([DeadlineExceeded("a look"), PySparkRuntimeError("no slot"), Py4JNetworkError("gone"), OSError(111)])
+    tried = threading.Event()
+
+    def work() -> None:
+        for error in errors:
+            raise error
+        tried.set()
+
+    warmth, told, _ = kept(work)
+    assert tried.wait(20)
+    warmth.leave()
+    assert told == []
+
+
+def test_what_must_not_happen_is_told_once_and_the_driver_waits_on(
+    kept: Callable[..., tuple[WarmSpark, list[str], threading.Thread]],
+) -> None:
+    def work() -> None:
+        raise TypeError("a bug of ours")
+
+    warmth, told, thread = kept(work)
+    thread.join(20)
+    warmth.keep()
+    assert not thread.is_alive()
+    assert len(told) == 1
+    assert "a bug of ours" in told[0]
+    assert "report this" in told[0]
+    assert not warmth.warm
+
+
+def test_an_end_under_a_job_is_no_bug(kept: Callable[..., tuple[WarmSpark, list[str], threading.Thread]]) -> None:
+    """The library reaches into a context that was stopped meanwhile."""
+    began, go = threading.Event(), threading.Event()
+
+    def work() -> None:
+        began.set()
+        go.wait(20)
+        raise AttributeError("'NoneType' object has no attribute 'sc'")
+
+    warmth, told, thread = kept(work)
+    assert began.wait(20)
+    warmth.leave()
+    go.set()
+    thread.join(20)
+    assert told == []
+
+
+@pytest.mark.parametrize("touch", ["brew.readers.direct.executors.import_worker", "brew.driver.warm_up._touch"])
+def test_a_worker_that_is_kept_warm_has_imported_what_ends_a_transaction(touch: str) -> None:
+    """kafka-python takes 0.15 s; a stand-by that takes over would spend them in its first transaction."""
+    module, name = touch.rsplit(".", 1)
+    asked = f"import sys, {module}; list({module}.{name}([])); print('brew.kafka.group_requests' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout == "True\n"

@@ -1,0 +1,224 @@
+"""What a run tells its watchers: outcomes in the words of all programs, and spans with measured times."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+
+import pytest
+from harness.pages import ROOT
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from brew.attempt import MAX_LINKS, TraceLinks
+from brew.connection import Connection
+from brew.driver.telemetry import ObservedProgress, ended_attempt, recorder_of
+from brew.errors import UsageError
+from brew.names import STEPS
+from brew.observability.counters import Ended, Ending
+from brew.observability.recorder import Subject
+from brew.observability.settings import ProbeSettings
+from brew.observability.status import PartitionState, Phase, Topics
+from brew.observability.tracing import Spans, provider
+from brew.offsets import Committed, LogOffsets
+from brew.outcome import Outcome, Status
+from brew.planner import PartitionFacts
+from brew.range_transaction import Rows
+from brew.settings import PipelineSettings
+
+
+@pytest.fixture
+def progress() -> ObservedProgress:
+    settings = PipelineSettings(Connection("localhost:1"), "in", "out", "dlq", "g")
+    made = ObservedProgress(recorder_of(settings, ProbeSettings()), settings)
+    made.phase(Phase.WORKING)
+    return made
+
+
+def fact(partition: int, committed: int | None = 0, stable: int = 10, end: int = 10) -> PartitionFacts:
+    position = None if committed is None else Committed(committed, "")
+    return PartitionFacts("in", partition, "id", position, LogOffsets(0, stable, end))
+
+
+@pytest.mark.parametrize(
+    ("status", "steps", "ending"),
+    [
+        (Status.COMMITTED, ("fence", "commit"), Ending.COMMITTED),
+        (Status.FENCED, ("fence",), Ending.FENCED),
+        (Status.FAILED, ("fence", "abort"), Ending.ABORTED),
+        (Status.FAILED, (), Ending.ABORTED),
+        (Status.FAILED, ("fence", "commit"), Ending.INDEFINITE),
+        (Status.CRASHED, ("fence",), Ending.INDEFINITE),
+        (Status.ALREADY_DONE, ("fence", "locate"), Ending.REFUSED),
+        (Status.AHEAD, ("fence", "locate"), Ending.REFUSED),
+        (Status.OFFSET_GAP, ("fence", "locate"), Ending.REFUSED),
+    ],
+)
+def test_each_status_has_its_ending(status: Status, steps: tuple[str, ...], ending: Ending) -> None:
+    """A commit that failed may have been applied: only the next attempt's locate tells."""
+    told = ended_attempt(Outcome(3, 0, 10, status, steps=dict.fromkeys(steps, 0.1)), "in", "g")
+    assert (told.ending, told.transactional_id) == (ending, "g:in:3")
+
+
+def test_the_age_of_what_is_left_is_known_from_what_was_committed(progress: ObservedProgress) -> None:
+    """The task tells the timestamp of its last record."""
+    progress.survey([fact(0)])
+    an_hour_ago = int(time.time() * 1000) - 3_600_000
+    progress.outcome(Outcome(0, 0, 5, Status.COMMITTED, enriched=5, newest_ms=an_hour_ago))
+    assert progress.recorder.status().partitions[0].lag_s == pytest.approx(3600, abs=60)
+
+
+def test_no_status_is_without_an_ending() -> None:
+    """A new one must not fall out of the metrics."""
+    assert {ended_attempt(Outcome(0, 0, 1, status), "in", "g").ending for status in Status} <= set(Ending)
+
+
+def test_the_boards_own_counters_go_on(progress: ObservedProgress) -> None:
+    """The table on the terminal is the same with probes and without."""
+    progress.survey([fact(0)])
+    progress.outcome(Outcome(0, 0, 10, Status.COMMITTED, enriched=8, rejected=2, reasons={"not-json": 2}))
+    assert (progress.totals.enriched, progress.totals.rejected, progress.partitions[0].position) == (8, 2, 10)
+    status = progress.recorder.status()
+    assert (status.totals.records, status.totals.dead_letters) == (10, 2)
+
+
+def test_partitions_of_other_drivers_are_not_told(progress: ObservedProgress) -> None:
+    """With --share each driver tells of its own, so that sums over all of them are right."""
+    progress.survey([fact(n) for n in range(4)], {0, 1})
+    assert [one.partition for one in progress.recorder.status().partitions] == [0, 1]
+    progress.survey([fact(n) for n in range(4)], {1, 2})
+    assert [one.partition for one in progress.recorder.status().partitions] == [1, 2]
+
+
+def test_a_driver_that_stands_by_has_no_partitions_and_is_ready(progress: ObservedProgress) -> None:
+    progress.survey([fact(0)])
+    progress.phase(Phase.STANDING_BY, "other works")
+    status = progress.recorder.status()
+    assert (status.partitions, status.live.ok, status.ready.reason) == ((), True, "standing by: other works")
+
+
+def test_a_partition_behind_an_open_transaction_is_blocked(progress: ObservedProgress) -> None:
+    progress.survey([fact(0, 10, 10, 15), fact(1, None, 0, 0)])
+    states = [one.state for one in progress.recorder.status().partitions]
+    assert states == [PartitionState.BLOCKED, PartitionState.IDLE]
+
+
+def test_a_run_that_nobody_watches_imports_nothing_of_the_watching() -> None:
+    """It took a tenth of a second of each start."""
+    told = "import sys, pipeline.__main__; print(sorted(n for n in sys.modules if n.startswith('brew.observability.')))"
+    ran = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert ast.literal_eval(ran.stdout) == ["brew.observability.settings", "brew.observability.status"]
+
+
+SUBJECT = Subject("pipeline", "g", Topics("orders", "out", "dlq"), "localhost:1", "direct")
+
+
+def attempt(status: Status = Status.COMMITTED, **more: object) -> Ended:
+    outcome = Outcome(3, 100, 150, status, 100, 40, 10, 0.6, steps=dict.fromkeys(STEPS, 0.1), began_at=1000.5, **more)
+    return ended_attempt(outcome, "orders", "g")
+
+
+def spans_of(*attempts: Ended) -> list[ReadableSpan]:
+    exporter, sending = InMemorySpanExporter(), TracerProvider()
+    sending.add_span_processor(SimpleSpanProcessor(exporter))
+    spans = Spans(sending, SUBJECT)
+    for one in attempts:
+        spans.ended(one)
+    spans.close()
+    return list(exporter.get_finished_spans())
+
+
+def test_a_transaction_is_a_span_and_its_steps_lie_within_it_one_after_another() -> None:
+    """The times are the attempt's own, not those of the report."""
+    *steps, whole = spans_of(attempt())
+    assert [one.name for one in steps] == list(STEPS)
+    assert (whole.name, whole.start_time, whole.end_time) == ("transact orders", 1_000_500_000_000, 1_001_100_000_000)
+    at = whole.start_time
+    for one in steps:
+        assert one.parent is not None
+        assert one.parent.span_id == whole.context.span_id
+        assert one.start_time == at
+        assert one.end_time is not None
+        at = one.end_time
+    assert at == whole.end_time
+
+
+def test_attributes_are_those_of_the_conventions_and_ours() -> None:
+    """Conventions know no transactions, so `brew.txn.*` is added."""
+    whole = spans_of(attempt())[-1]
+    assert dict(whole.attributes or {}) == {
+        "messaging.system": "kafka",
+        "messaging.operation.name": "transact",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "orders",
+        "messaging.destination.partition.id": "3",
+        "messaging.consumer.group.name": "g",
+        "messaging.batch.message_count": 50,
+        "messaging.kafka.offset": 100,
+        "brew.txn.outcome": "committed",
+        "brew.txn.start": 100,
+        "brew.txn.until": 150,
+        "brew.txn.id": "g:orders:3",
+    }
+    assert whole.status.status_code is StatusCode.UNSET
+
+
+def parent(number: int) -> str:
+    return f"00-{number:032x}-{number:016x}-01"
+
+
+def test_a_span_links_to_what_wrote_its_records() -> None:
+    """Distinct ones, in their order; what is no context is left out."""
+    whole = spans_of(attempt(traces=[parent(7), parent(9), parent(0), "00-nonsense-1-01"]))[-1]
+    assert [(one.context.trace_id, one.context.span_id) for one in whole.links] == [(7, 7), (9, 9)]
+    assert all(one.context.is_remote for one in whole.links)
+    assert whole.parent is None
+    assert spans_of(attempt())[-1].links == ()
+
+
+def rows(*all_headers: list[tuple[str, bytes | None]] | None) -> Rows:
+    many = len(all_headers)
+    return Rows(list(range(many)), [None] * many, [None] * many, list(all_headers), [1] * many)
+
+
+def test_the_first_distinct_traces_of_a_transaction_are_noted_and_not_all() -> None:
+    """A bound, or a span would carry a link for each of 250,000 records; and the rows go by unchanged."""
+    traces = TraceLinks()
+    several = [("traceparent", parent(1).encode()), ("other", b"x"), ("traceparent", f"{parent(2)}-more".encode())]
+    odd = [("traceparent", None), ("traceparent", b"\xff" * 55), ("Traceparent", parent(5).encode())]
+    given = [rows(None, several, odd), rows(several), rows(*([("traceparent", parent(n).encode())] for n in range(90)))]
+    assert list(traces.collecting(given)) == given
+    assert list(traces.found)[:4] == [parent(1), parent(2), parent(0), parent(3)]
+    assert len(traces.found) == MAX_LINKS == 32
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(Status.FENCED, "fenced"), (Status.FAILED, "indefinite"), (Status.OFFSET_GAP, None)]
+)
+def test_what_failed_is_an_error_and_what_was_refused_is_none(status: Status, kind: str | None) -> None:
+    """A range that somebody else has done is nobody's fault."""
+    whole = spans_of(attempt(status, detail="why"))[-1]
+    assert (whole.attributes or {}).get("error.type") == kind
+    assert whole.status.status_code is (StatusCode.UNSET if kind is None else StatusCode.ERROR)
+
+
+def test_an_attempt_that_never_began_has_no_span() -> None:
+    """Spark lost its task: nobody measured anything."""
+    assert spans_of(ended_attempt(Outcome(3, 0, 10, Status.FAILED), "orders", "g")) == []
+
+
+def test_an_exporter_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(UsageError, match=r"--spans is 'otlp'.*brew\[otel\]"):
+        provider("otlp")
+
+
+def test_a_run_without_spans_imports_nothing_of_them_nor_of_metrics() -> None:
+    """No cost when off: neither time nor a dependency that has to be there."""
+    code = "import sys, pipeline.__main__, downstream.ledger.command; print([m for m in sys.modules if m in {'opentelemetry', 'prometheus_client'}])"  # noqa: E501
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

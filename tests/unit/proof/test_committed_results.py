@@ -1,0 +1,249 @@
+"""What `make kills` and `make claims-races` write is read by the report, and bears on its bars."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import socket
+import threading
+from collections import Counter
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from harness.campaigns import campaign as whole
+
+from brew.cli import exit_code_of
+from brew.names import ExitCode
+from proof import provenance
+from proof.__main__ import proof
+from proof.campaign import campaign, result
+from proof.campaign.campaign import Plan, run_campaign
+from proof.campaign.cell import Cell
+from proof.campaign.cells.ledger import ReplyDroppingProxy
+from proof.campaign.result import write_file
+from proof.campaign.runner import RunSettings
+from proof.claims.members import Races
+from proof.commands import claims
+from proof.provenance import MadeWith, kernel, kernel_modules
+from proof.report.results import Result, read
+from proof.report.summary import CriterionResult, Summary, acceptance_criteria
+from proof.report.text import markdown
+from tests.kills import __main__ as kills
+from tests.kills.campaign import Killed
+
+BEGAN = datetime(2026, 11, 24, tzinfo=UTC)
+
+MADE = MadeWith("0123456789ab", "ba9876543210", {"kafka": "4.1.1"})
+
+
+def _written(folder: Path, result: object) -> Result:
+    path = write_file(folder / "new" / "r.json", {"command": "c"}, [result])  # type: ignore[list-item]
+    (found,) = read(path.read_text(), path.name, MADE.kernel)[1]
+    return found
+
+
+def _met(result: Result, title: str) -> CriterionResult:
+    (found,) = [bar.met for bar in acceptance_criteria([result]) if bar.title == title]
+    return found
+
+
+def _races(rounds: int, *findings: str) -> Races:
+    races = Races(rounds, 8, 64)
+    races.owned_after_s, races.wins = [0.1] * rounds, {"c0": 40, "c1": 24}
+    races.findings += findings
+    return races
+
+
+@pytest.mark.parametrize(
+    ("rounds", "findings", "met"),
+    [(1000, (), CriterionResult.YES), (999, (), CriterionResult.SHORT), (1000, ("two owners",), CriterionResult.NO)],
+)
+def test_races_are_a_result(tmp_path: Path, rounds: int, findings: tuple[str, ...], met: CriterionResult) -> None:
+    """With its commit, date and kernel; 999 rounds are not shown, an owner too many is missed."""
+    found = _written(tmp_path, claims.result(_races(rounds, *findings), 1, BEGAN, MADE))
+    assert (found.row, found.commit, found.began[:10], found.current) == ("F34", MADE.commit, "2026-11-24", True)
+    assert _met(found, "Rounds of eight claimants racing") is met
+
+
+@pytest.mark.parametrize(
+    ("store", "count", "findings", "met"),
+    [
+        ("ledger", 200, {}, CriterionResult.YES),
+        ("ledger", 199, {}, CriterionResult.SHORT),
+        ("redis-script", 200, {"receiver-duplicate": 1}, CriterionResult.NO),
+        ("redis", 200, {"receiver-duplicate": 1}, CriterionResult.YES),
+        ("redis", 200, {"receiver-lost": 1}, CriterionResult.NO),
+    ],
+)
+def test_kills_of_a_store_are_a_result(
+    tmp_path: Path, store: str, count: int, findings: dict[str, int], met: CriterionResult
+) -> None:
+    """What a store that is at least once by design repeats is a note; what it loses is an anomaly."""
+    killed = Killed(Counter({"in-commit": count}), orders=10, findings=findings)
+    found = _written(tmp_path, kills.result(store, killed, count, 1, BEGAN, MADE))
+    assert json.dumps(found.versions) == json.dumps(MADE.versions)
+    assert _met(found, f"Kills around the commit, {store}") is met
+
+
+REPLY = b"C\x00\x00\x00\x0bCOMMIT\x00Z\x00\x00\x00\x05I"
+
+
+@pytest.fixture
+def server() -> socket.socket:
+    """Answers everything with the end of a COMMIT, but `begin`."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def answer(client: socket.socket) -> None:
+        with client:
+            while asked := client.recv(100):
+                client.sendall(b"BEGIN\x00" if asked == b"begin" else REPLY)
+
+    def accept() -> None:
+        while True:
+            try:
+                client, _ = listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=answer, args=[client], daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    with listening:
+        yield listening
+
+
+def _door(server: socket.socket, probability: float) -> ReplyDroppingProxy:
+    return ReplyDroppingProxy(
+        f"postgresql://brew@127.0.0.1:{server.getsockname()[1]}/brew", probability, random.Random(1)
+    )
+
+
+def _client(door: ReplyDroppingProxy) -> socket.socket:
+    port = int(door.url.rpartition(":")[2].partition("/")[0])
+    return socket.create_connection(("127.0.0.1", port), 5)
+
+
+def test_only_replies_to_a_commit_are_lost(server: socket.socket) -> None:
+    """Everything before the commit passes; then the client reads the end of its connection."""
+    with _door(server, 1.0) as door, _client(door) as client:
+        client.sendall(b"begin")
+        assert client.recv(100) == b"BEGIN\x00"
+        client.sendall(b"commit")
+        assert client.recv(100) == b""
+        assert (door.lost, door.recovery_s) == (1, [])
+    assert door.url.startswith("postgresql://brew@127.0.0.1:")
+
+
+def test_what_is_not_lost_is_passed_on_and_ends_the_time_without_an_answer(server: socket.socket) -> None:
+    """A connection made anew after a loss gets its reply, and the seconds between are kept."""
+    with _door(server, 1.0) as door:
+        with _client(door) as client:
+            client.sendall(b"commit")
+            assert client.recv(100) == b""
+        door._probability = 0.0
+        with _client(door) as client:
+            client.sendall(b"commit")
+            assert client.recv(100) == REPLY
+    assert (door.lost, len(door.recovery_s)) == (1, 1)
+
+
+def _experiment(_bootstrap: str, seed: int, _kills: int) -> dict[str, object]:
+    about = dict.fromkeys(("row", "fault", "target", "moment", "path", "began"), "")
+    return {**about, "seed": seed, "verdict": "proven", "seconds": 0.0, "bound_s": None}
+
+
+QUIET = Cell("a", "T", "nothing", "nobody", "never", lambda _stage: None, experiment=_experiment)
+
+
+def _copy(folder: Path) -> Path:
+    """The kernel's files in another place, as in a wheel."""
+    for path in kernel_modules().values():
+        into = folder / path.relative_to(provenance.ROOT)
+        into.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, into)
+    return folder
+
+
+def test_the_kernel_is_what_runs_when_a_range_is_transacted() -> None:
+    """The six steps, the transaction, the fence, who is asked about a position; nobody who merely starts them."""
+    names = set(kernel_modules())
+    assert names > {"brew.transaction", "brew.kafka.transaction", "brew.kafka.committed_offset"}
+    assert not {one for one in names if one.startswith(("brew.readers.direct", "brew.driver.run", "proof"))}
+
+
+def test_the_same_files_have_the_same_hash_wherever_they_are(tmp_path: Path) -> None:
+    """A wheel has no git; one changed byte of one module is another kernel, and so is a module that is not there."""
+    root = _copy(tmp_path)
+    assert kernel(root) == kernel()
+    assert provenance.commit(root) == "unknown"
+    with (root / "brew/deadline.py").open("a") as file:
+        file.write("\n")
+    assert kernel(root) != kernel()
+    (root / "brew/transaction.py").unlink()
+    with pytest.raises(FileNotFoundError):
+        kernel(root)
+
+
+def test_somebody_elses_program_and_brokers_are_not_told_as_ours() -> None:
+    """`--writer` and `--bootstrap` put others in their places."""
+    ours, theirs = MadeWith.now(), MadeWith.now(our_program=False, our_brokers=False)
+    assert ours.kernel == kernel()
+    assert (theirs.commit, theirs.kernel, theirs.versions["kafka"]) == ("unknown", "unknown", "unknown")
+    assert {"confluent-kafka", "kafka-python", "pyspark", "python", "kafka"} == ours.versions.keys()
+
+
+def test_each_result_says_what_it_was_made_with(tmp_path: Path) -> None:
+    """In the line that is written as soon as the cell is over, and around the whole."""
+    plan = Plan([QUIET], [1], RunSettings(tmp_path), "test", "nowhere:1")
+    (found,) = run_campaign(plan, lambda _cell, _seed: None, lambda _result: None)
+    made = MadeWith.now(our_brokers=False)
+    told = json.loads((tmp_path / result.LINES).read_text())
+    about = json.loads((tmp_path / result.WHOLE).read_text())["campaign"]
+    for one in (asdict(found), told, about):
+        assert {name: one[name] for name in ("commit", "kernel", "versions")} == asdict(made)
+
+
+def test_a_campaign_that_is_taken_up_again_repeats_what_another_kernel_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there of this kernel is left out; of another one it shows nothing."""
+    began: list[str] = []
+    plan = Plan([QUIET], [1], RunSettings(tmp_path), "test", "nowhere:1", resume=True)
+    for _ in range(2):
+        run_campaign(plan, lambda cell, _seed: began.append(cell.name), lambda _result: None)
+    assert began == ["a"]
+    monkeypatch.setattr(campaign, "_made_with", lambda _plan: MadeWith("c", "another", {}))
+    done = run_campaign(plan, lambda cell, _seed: began.append(cell.name), lambda _result: None)
+    assert (began, [one.kernel for one in done]) == (["a", "a"], ["another"])
+
+
+def test_a_report_of_results_without_a_kernel_says_so_by_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Page, Markdown, JSON and the command's own words; nothing in them is proven."""
+    results, out, summary = tmp_path / "r.json", tmp_path / "r.html", tmp_path / "r.md"
+    results.write_text(json.dumps(whole(1, broken=False)))
+    words = ["report", str(results), "--out", str(out), "--summary-md", str(summary)]
+    assert exit_code_of(proof, "proof", words) == ExitCode.DONE
+    said = capsys.readouterr().out
+    assert exit_code_of(proof, "proof", [*words, "--json"]) == ExitCode.DONE
+    told = json.loads(capsys.readouterr().out)
+    sentence = f"86 of 86 runs were made with another kernel than today's, {kernel()} (commit unknown)"
+    for text in (said, out.read_text(), summary.read_text(), told["outdated"]):
+        assert sentence in text.replace("&#39;", "'")
+    assert "commit unknown: of another kernel" in out.read_text()
+    assert (told["verdict"], told["cells"]["proven"], told["kernel"]) == ("inconclusive", 0, kernel())
+    assert {bar["met"] for bar in told["bars"]} <= {"of another kernel", "not measured"}
+    assert {run["commit"] for cell in told["matrix"] for run in cell["runs"]} == {"unknown"}
+
+
+def test_the_committed_summary_is_what_the_report_makes_of_the_committed_results() -> None:
+    """When the kernel changes the results show nothing of it, and the page has to say so: `make prove-report`."""
+    folder = provenance.ROOT / "docs/proof"
+    found = read((folder / "results.json").read_text("utf-8"), "results.json", kernel())
+    fresh, committed = markdown(Summary.of(*found, kernel())), (folder / "summary.md").read_text("utf-8")
+    hashes = re.compile(r"(today's, )[0-9a-f]{12}")
+    assert hashes.sub(r"\1", committed) == hashes.sub(r"\1", fresh)

@@ -1,0 +1,439 @@
+"""The wire proxy: frames, rules, shapes and verdicts; pure, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, UsageError
+from proof.wire.codec import (
+    HIDDEN,
+    NEWEST,
+    NO_DETAILS,
+    Api,
+    Details,
+    Head,
+    Malformed,
+    addresses,
+    correlation_id,
+    error_name,
+    reply_details,
+    request_details,
+    request_head,
+    with_addresses,
+    without_unsupported_versions,
+)
+from proof.wire.late import Attempt, AttemptState, RecordPlacement, Try, anomalies, tally
+from proof.wire.rules import Action, CaughtFrame, DelayedChannel, NetworkConditions, Rule, Side, Trap
+
+with warnings.catch_warnings():
+    # The library reads its message schemas with a deprecated function while it is imported.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.protocol import admin, metadata, producer
+
+
+FAR = ("broker.far.away", 19092)
+
+NEAR = ("127.0.0.1", 40001)
+
+TXN = "group:topic:0"
+
+
+def request(kind: Any, version: int, **fields: Any) -> bytes:
+    """A frame as another library (kafka-python) writes it: the oracle of these tests."""
+    message = kind(version=version, **fields)
+    message.with_header(correlation_id=77, client_id="somebody")
+    return bytes(message.encode(header=True))
+
+
+def reply(kind: Any, head: Head, **fields: Any) -> bytes:
+    """A reply frame, header written by hand: kafka-python has none for servers."""
+    message = kind(version=head.version, **fields)
+    tags = b"\0" if kind.flexible_version_q(head.version) and head.api != Api.API_VERSIONS else b""
+    return struct.pack(">i", head.correlation_id) + tags + bytes(message.encode())
+
+
+def head_of(api: Api, version: int) -> Head:
+    return Head(api, version, 77, "somebody")
+
+
+def each(api: Api, kind: Any) -> list[Any]:
+    versions = range(kind.min_version, min(kind.max_version, NEWEST.get(api, kind.max_version)) + 1)
+    return [pytest.param(api, kind, version, id=f"{api.title}-v{version}") for version in versions]
+
+
+REQUESTS = [
+    *each(Api.INIT_PRODUCER_ID, producer.InitProducerIdRequest),
+    *each(Api.ADD_OFFSETS_TO_TXN, producer.AddOffsetsToTxnRequest),
+    *each(Api.END_TXN, producer.EndTxnRequest),
+    *each(Api.TXN_OFFSET_COMMIT, producer.TxnOffsetCommitRequest),
+]
+
+
+@pytest.mark.parametrize(("api", "kind", "version"), REQUESTS)
+def test_a_request_of_a_transaction_is_read_in_every_version(api: Api, kind: Any, version: int) -> None:
+    """Head, transactional id, producer and epoch, in both encodings."""
+    offsets = kind.TxnOffsetCommitRequestTopic if api is Api.TXN_OFFSET_COMMIT else None
+    more: dict[str, Any] = {
+        Api.INIT_PRODUCER_ID: {"transaction_timeout_ms": 1000},
+        Api.ADD_OFFSETS_TO_TXN: {"group_id": "group"},
+        Api.END_TXN: {"committed": True},
+        Api.TXN_OFFSET_COMMIT: {"group_id": "group", "generation_id": -1, "member_id": "", "group_instance_id": None},
+    }[api]
+    if offsets is not None:
+        partition = offsets.TxnOffsetCommitRequestPartition(
+            partition_index=3, committed_offset=42, committed_leader_epoch=-1, committed_metadata=""
+        )
+        more["topics"] = [offsets(name="topic", partitions=[partition])]
+    frame = request(kind, version, transactional_id=TXN, producer_id=5, producer_epoch=6, **more)
+    head = request_head(frame)
+    details = request_details(head, frame)
+    assert (head.api, head.version, head.correlation_id, head.client_id) == (api, version, 77, "somebody")
+    assert details.transactional_id == TXN
+    if api is not Api.INIT_PRODUCER_ID or version >= 3:
+        assert (details.producer_id, details.epoch) == (5, 6)
+    if api is Api.END_TXN:
+        assert details.committed is True
+    if api is Api.TXN_OFFSET_COMMIT:
+        assert details.text == "partition 3 -> offset 42"
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_partitions_added_by_a_client_are_read(version: int) -> None:
+    """From version 4 on only brokers send the request, in another form: nothing is read of those."""
+    kind = producer.AddPartitionsToTxnRequest
+    topic = kind.AddPartitionsToTxnTopic(name="topic", partitions=[0])
+    frame = request(
+        kind,
+        version,
+        v3_and_below_transactional_id=TXN,
+        v3_and_below_producer_id=5,
+        v3_and_below_producer_epoch=6,
+        v3_and_below_topics=[topic],
+    )
+    details = request_details(request_head(frame), frame)
+    assert (details.transactional_id, details.producer_id, details.epoch) == (TXN, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("api", "kind", "version"),
+    [*each(Api.INIT_PRODUCER_ID, producer.InitProducerIdResponse), *each(Api.END_TXN, producer.EndTxnResponse)],
+)
+def test_the_error_of_a_reply_is_read_in_every_version(api: Api, kind: Any, version: int) -> None:
+    """INVALID_PRODUCER_EPOCH is what the late frame has to be answered with."""
+    head = head_of(api, version)
+    frame = reply(kind, head, throttle_time_ms=0, error_code=47, producer_id=5, producer_epoch=6)
+    assert correlation_id(frame) == 77
+    assert reply_details(head, frame).error == 47
+
+
+@pytest.mark.parametrize(("api", "kind", "version"), each(Api.TXN_OFFSET_COMMIT, producer.TxnOffsetCommitResponse))
+def test_the_first_error_of_many_partitions_is_read(api: Api, kind: Any, version: int) -> None:
+    """One refused partition among good ones."""
+    topic = kind.TxnOffsetCommitResponseTopic
+    partitions = [topic.TxnOffsetCommitResponsePartition(partition_index=n, error_code=47 * (n == 1)) for n in range(3)]
+    head = head_of(api, version)
+    frame = reply(kind, head, throttle_time_ms=0, topics=[topic(name="topic", partitions=partitions)])
+    assert reply_details(head, frame).error == 47
+
+
+def _metadata(head: Head) -> bytes:
+    kind = metadata.MetadataResponse
+    broker = kind.MetadataResponseBroker(node_id=1, host=FAR[0], port=FAR[1], rack="r")
+    other = kind.MetadataResponseBroker(node_id=2, host="b", port=2, rack=None)
+    fields = {"throttle_time_ms": 0, "brokers": [broker, other], "cluster_id": "c", "controller_id": 1, "topics": []}
+    return reply(kind, head, **fields)
+
+
+def _coordinators(head: Head) -> bytes:
+    kind = metadata.FindCoordinatorResponse
+    if head.version < 4:
+        flat = {"error_code": 0, "error_message": None, "node_id": 1, "host": FAR[0], "port": FAR[1]}
+        return reply(kind, head, throttle_time_ms=0, **flat)
+    fields = {"node_id": 1, "host": FAR[0], "port": FAR[1], "error_code": 0, "error_message": None}
+    nobody = fields | {"node_id": -1, "host": "", "port": -1, "error_code": 15}
+    found = [kind.Coordinator(key="a", **fields), kind.Coordinator(key="b", **nobody)]
+    return reply(kind, head, throttle_time_ms=0, coordinators=found)
+
+
+def _cluster(head: Head) -> bytes:
+    kind = admin.DescribeClusterResponse
+    broker = kind.DescribeClusterBroker(broker_id=1, host=FAR[0], port=FAR[1], rack=None, is_fenced=False)
+    fields = {"error_code": 0, "error_message": None, "endpoint_type": 1, "cluster_id": "c", "controller_id": 1}
+    return reply(kind, head, throttle_time_ms=0, brokers=[broker], **fields)
+
+
+def _text(value: str) -> bytes:
+    return bytes([len(value) + 1]) + value.encode()
+
+
+def _produced(head: Head) -> bytes:
+    """Written by hand, after the schema: kafka-python, which reads it, is no oracle here."""
+    partition = struct.pack(">ihqqq", 0, 6, -1, -1, -1) + b"\1" + b"\0" + b"\0"
+    topic = (bytes(16) if head.version >= 13 else _text("t")) + b"\2" + partition + b"\0"
+    endpoint = struct.pack(">i", 1) + _text(FAR[0]) + struct.pack(">i", FAR[1]) + b"\0\0"
+    field = b"\2" + endpoint
+    tags = b"\1\0" + bytes([len(field)]) + field
+    return struct.pack(">i", 77) + b"\0" + b"\2" + topic + struct.pack(">i", 0) + tags
+
+
+WITH_ADDRESSES = [
+    *[pytest.param(Api.METADATA, v, _metadata, id=f"Metadata-v{v}") for v in range(14)],
+    *[pytest.param(Api.FIND_COORDINATOR, v, _coordinators, id=f"FindCoordinator-v{v}") for v in range(7)],
+    *[pytest.param(Api.DESCRIBE_CLUSTER, v, _cluster, id=f"DescribeCluster-v{v}") for v in range(3)],
+    *[pytest.param(Api.PRODUCE, v, _produced, id=f"Produce-v{v}") for v in range(10, 14)],
+]
+
+
+@pytest.mark.parametrize(("api", "version", "made"), WITH_ADDRESSES)
+def test_every_address_is_exchanged_and_all_else_stays(api: Api, version: int, made: Any) -> None:
+    """There and back again gives the same bytes; in between the far address is nowhere."""
+    head = head_of(api, version)
+    frame = made(head)
+    found = addresses(head, frame)
+    assert found[0] == (1, FAR)
+    there = with_addresses(head, frame, lambda address: NEAR if address == FAR else address)
+    assert FAR[0].encode() not in there
+    assert addresses(head, there) == [(1, NEAR), *found[1:]]
+    assert with_addresses(head, there, lambda address: FAR if address == NEAR else address) == frame
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_what_could_not_be_rewritten_is_not_offered(version: int) -> None:
+    """Fetch ends at 15, share groups are not there, all else stays as the broker said."""
+    kind = metadata.ApiVersionsResponse
+    offered = [(Api.FETCH, 4, 18), (Api.METADATA, 0, 13), (Api.SHARE_FETCH, 1, 1), (999, 0, 3)]
+    keys = [kind.ApiVersion(api_key=a, min_version=low, max_version=high) for a, low, high in offered]
+    head = head_of(Api.API_VERSIONS, version)
+    frame = reply(kind, head, error_code=0, api_keys=keys, throttle_time_ms=0)
+    fewer = without_unsupported_versions(head, frame)
+    again = kind.decode(fewer, version=version, header=True)
+    assert [(api.api_key, api.min_version, api.max_version) for api in again.api_keys] == [
+        *((Api.FETCH, 4, 15), (Api.METADATA, 0, 13), (999, 0, 3))
+    ]
+    assert Api.SHARE_FETCH in HIDDEN
+
+
+def test_a_broker_that_does_not_know_the_version_answers_as_version_0() -> None:
+    """KIP-511: the client asks again with what it was told."""
+    frame = struct.pack(">ihi", 77, 35, 1) + struct.pack(">hhh", Api.API_VERSIONS, 0, 4)
+    assert without_unsupported_versions(head_of(Api.API_VERSIONS, 4), frame) == frame
+
+
+@given(api=st.integers(61, 30_000), version=st.integers(0, 30), body=st.binary(max_size=200))
+def test_unknown_requests_have_a_head_and_no_details(api: int, version: int, body: bytes) -> None:
+    """They pass untouched, whatever is in them."""
+    frame = struct.pack(">hhih", api, version, 7, 2) + b"me" + body
+    head = request_head(frame)
+    assert (head.api, head.version, head.correlation_id, head.client_id) == (api, version, 7, "me")
+    assert request_details(head, frame) is NO_DETAILS
+    assert reply_details(head, body) is NO_DETAILS
+
+
+@given(api=st.sampled_from(list(Api)), version=st.integers(0, 13), body=st.binary(max_size=120))
+def test_broken_frames_are_malformed_or_without_details_and_nothing_else(api: Api, version: int, body: bytes) -> None:
+    """No other exception, no endless loop: the proxy has to outlive any bytes."""
+    head = Head(api, version, 7, None)
+    assert {type(request_details(head, body)), type(reply_details(head, body))} == {Details}
+    if api in {Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUSTER, Api.PRODUCE}:
+        _only_malformed(addresses, head, body)
+    if api is Api.API_VERSIONS:
+        _only_malformed(without_unsupported_versions, head, body)
+
+
+def _only_malformed(look: Any, head: Head, body: bytes) -> None:
+    try:
+        look(head, body)
+    except Malformed as error:
+        assert str(error)  # noqa: PT017 - Malformed is one of the two ways out
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [(0, "ok"), (47, "INVALID_PRODUCER_EPOCH"), (120, "TRANSACTION_ABORTABLE"), (9999, "error 9999")]
+)
+def test_errors_have_the_protocols_names(code: int, name: str) -> None:
+    """Results and reports hold them; a code of a newer broker stays a number."""
+    assert error_name(code) == name
+
+
+@given(st.binary(max_size=9))
+def test_less_than_a_head_is_no_request(frame: bytes) -> None:
+    """Raw SASL tokens may look like that; they are passed on unread."""
+    with pytest.raises(Malformed):
+        request_head(frame)
+
+
+HEAD = Head(Api.END_TXN, 1, 7, "rdkafka")
+
+COMMIT = Details("t", 1, 0, committed=True)
+
+ABORT = Details("t", 1, 0, committed=False)
+
+
+@pytest.fixture
+def trap() -> Iterator[Callable[[Rule], Trap]]:
+    """A trap outside of any proxy."""
+    loop = asyncio.new_event_loop()
+    yield lambda rule: Trap(rule, 1, loop)
+    loop.close()
+
+
+def test_the_nth_frame_that_fits_is_taken_and_only_that(trap: Callable[[Rule], Trap]) -> None:
+    """Counted from 1, frames that do not fit are not counted."""
+    third = trap(Rule(Api.END_TXN, nth=3, committed=True))
+    fits = [third.takes(Side.REQUEST, HEAD, said) for said in (COMMIT, ABORT, COMMIT, COMMIT, COMMIT)]
+    assert fits == [False, False, False, True, False]
+    assert (third.seen, third.fired) == (4, 1)
+
+
+def test_a_standing_rule_takes_every_frame(trap: Callable[[Rule], Trap]) -> None:
+    """`times` 0 is for ever."""
+    always = trap(Rule(Api.END_TXN, Action.DROP, times=0))
+    assert all(always.takes(Side.REQUEST, HEAD, COMMIT) for _ in range(5))
+
+
+@pytest.mark.parametrize(
+    ("rule", "fits"),
+    [
+        (Rule(Api.END_TXN), True),
+        (Rule(Api.PRODUCE), False),
+        (Rule(Api.END_TXN, side=Side.REPLY), False),
+        (Rule(Api.END_TXN, transactional_id="u"), False),
+        (Rule(Api.END_TXN, client_id="rdkafka"), True),
+        (Rule(Api.END_TXN, client_id="java"), False),
+        (Rule(Api.END_TXN, committed=False), False),
+    ],
+)
+def test_every_field_of_a_rule_narrows_it(rule: Rule, *, fits: bool) -> None:
+    """A commit of id `t` by client `rdkafka`."""
+    assert rule.fits(Side.REQUEST, HEAD, COMMIT) is fits
+
+
+@pytest.mark.parametrize("given", [{"api": "EndTxm"}, {"api": "EndTxn", "nth": 0}, {"api": 26, "x": 1}, {"times": 2}])
+def test_a_rule_that_makes_no_sense_is_refused(given: dict[str, object]) -> None:
+    """With a sentence, before a proxy starts."""
+    with pytest.raises(UsageError):
+        Rule.of(given)
+
+
+def test_a_rule_is_read_from_json_by_the_protocols_names() -> None:
+    """As `EndTxn`, `end-txn` or `26`."""
+    wanted = Rule(Api.END_TXN, Action.CUT, Side.REPLY, nth=2)
+    for name in ("EndTxn", "end-txn", "26"):
+        assert Rule.of({"api": name, "action": "cut", "side": "reply", "nth": 2}) == wanted
+
+
+def test_waiting_for_a_frame_that_never_comes_ends_with_the_deadline(trap: Callable[[Rule], Trap]) -> None:
+    """And tells which frame."""
+    with pytest.raises(DeadlineExceeded, match="END_TXN"):
+        trap(Rule(Api.END_TXN)).caught(Deadline(0.01))
+
+
+def test_what_a_rule_caught_is_handed_over(trap: Callable[[Rule], Trap]) -> None:
+    """Connection, head, details."""
+    one = trap(Rule(Api.END_TXN))
+    one.catch(CaughtFrame(3, HEAD, COMMIT), lambda: None)
+    assert one.caught(Deadline(1)) == CaughtFrame(3, HEAD, COMMIT)
+
+
+class _Sink:
+    """Notes when what was written."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[float, bytes]] = []
+
+    def write(self, data: bytes) -> None:
+        self.got.append((time.monotonic(), data))
+
+    def is_closing(self) -> bool:
+        return False
+
+    async def drain(self) -> None: ...
+    def close(self) -> None: ...
+    async def wait_closed(self) -> None: ...
+
+
+def test_a_slow_line_keeps_order_and_time() -> None:
+    """20 ms +-10 ms, and 100 kB/s: 2,000 bytes take 20 ms more; the order of frames is never changed."""
+
+    async def send() -> tuple[float, _Sink]:
+        sink = _Sink()
+        line = DelayedChannel(sink, random.Random(1))  # type: ignore[arg-type]  # as far as a line needs a writer
+        shape = NetworkConditions(latency_s=0.02, jitter_s=0.01, rate=100_000)
+        began = time.monotonic()
+        for number in range(20):
+            await line.put(bytes([number]) * 100, shape)
+        await line.close()
+        return began, sink
+
+    began, sink = asyncio.run(send())
+    bodies = [(at, data[0]) for at, data in sink.got if len(data) == 100]
+    assert [number for _, number in bodies] == list(range(20))
+    assert bodies[0][0] - began >= 0.01
+    assert bodies[-1][0] - began >= 0.03
+
+
+def test_a_shape_out_of_bounds_is_refused() -> None:
+    """A loss of 2 is a mistake, not a network."""
+    with pytest.raises(UsageError):
+        NetworkConditions(loss=2)
+
+
+SEEN, UNSEEN = RecordPlacement(5, 1, 0, visible=True), RecordPlacement(5, 1, 0, visible=False)
+
+TWICE = RecordPlacement(5, 1, 0, visible=True, copies=2)
+
+
+@pytest.mark.parametrize(
+    ("fate", "places", "name"),
+    [
+        (AttemptState.COMMITTED, [SEEN, SEEN], None),
+        (AttemptState.COMMITTED, [SEEN, UNSEEN], "lost-commit"),
+        (AttemptState.COMMITTED, [UNSEEN, UNSEEN], "lost-commit"),
+        (AttemptState.GIVEN_UP, [UNSEEN, UNSEEN], None),
+        (AttemptState.GIVEN_UP, [SEEN, SEEN], "torn-txn"),
+        (AttemptState.UNKNOWN, [SEEN, SEEN], None),
+        (AttemptState.UNKNOWN, [UNSEEN, UNSEEN], None),
+        (AttemptState.UNKNOWN, [SEEN, UNSEEN], "torn-txn"),
+        (AttemptState.COMMITTED, [SEEN, TWICE], "duplicate-output"),
+    ],
+)
+def test_a_transaction_is_visible_as_its_writer_was_told(
+    fate: AttemptState, places: list[RecordPlacement], name: str | None
+) -> None:
+    """All or nothing, and all when the commit was acknowledged."""
+    attempt = Attempt("second", ["a", "b"], 7 if fate is AttemptState.COMMITTED else None, fate)
+    found = anomalies(Try(0, "late-commit", [attempt], position=7), dict(zip("ab", places, strict=True)))
+    assert [one.name for one in found] == ([name] if name else [])
+
+
+@pytest.mark.parametrize(("position", "name"), [(7, None), (6, "offset-regression"), (8, "offset-ahead")])
+def test_the_position_is_the_last_acknowledged_one(position: int, name: str | None) -> None:
+    """Behind it is a regression; beyond it somebody skipped."""
+    attempt = Attempt("first", ["a"], 7, AttemptState.COMMITTED)
+    found = anomalies(Try(0, "late-offsets", [attempt], position=position), {"a": SEEN})
+    assert [one.name for one in found] == ([name] if name else [])
+
+
+def test_a_try_whose_late_frame_found_no_answer_proves_nothing() -> None:
+    """It is inconclusive, however clean it looks; and so is one with trouble."""
+    clean = Attempt("first", ["a"], 7, AttemptState.COMMITTED)
+    tries = [
+        Try(0, "s", [clean], late=47, position=7),
+        Try(1, "s", [clean], late=None, position=7),
+        Try(2, "s", [clean], late=47, position=7, trouble="time-out"),
+        Try(3, "s", [clean], late=0, position=6),
+    ]
+    told = tally(tries, {"a": SEEN}, {47: "INVALID_PRODUCER_EPOCH", 0: "ok"})
+    assert (told.tries, told.clean, told.inconclusive, told.broken) == (4, 1, 2, 1)
+    assert told.late == {"INVALID_PRODUCER_EPOCH": 2, "no answer": 1, "ok": 1}

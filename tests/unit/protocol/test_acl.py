@@ -1,0 +1,205 @@
+"""Rights: what the page lists and the sandbox grants, and what is said when the brokers refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+from harness.pages import ROOT, tables
+
+from brew import acl
+from brew.acl import Denial, Kind, Operation, ResourceNames, Right, advice, denial_in
+from brew.connection import ALLOWED, CLIENT_CONFIG
+from downstream.__main__ import downstream
+from pipeline.__main__ import cli as pipeline
+from proof.__main__ import proof
+
+NAMES = {"input": "in.v1", "output": "out", "dead_letter": "out.dlq", "group": "g"}
+
+ME, FILE = "User:me", "/c.properties"
+
+
+@pytest.mark.parametrize(
+    ("text", "rights"),
+    [
+        (
+            "fence: Broker: Transactional Id authorization failed (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)",
+            ["Write on transactional-id g:*"],
+        ),
+        ("locate: Broker: Group authorization failed (GROUP_AUTHORIZATION_FAILED)", ["Read on group g"]),
+        (
+            "Abortable: produce: Broker: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)",
+            ["Write on topic out", "Write on topic out.dlq"],
+        ),
+        ("scan of out.dlq: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)", ["Read on topic out.dlq"]),
+        (
+            "configuration of out: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)",
+            ["DescribeConfigs on topic out"],
+        ),
+        (
+            "Spark: org.apache.kafka.TopicAuthorizationException: Not authorized to access topics: [in.v1]",
+            ["Read on topic in.v1"],
+        ),
+        (
+            "preflight: x (ACLs of this principal on topic out (kafka-acls.sh)): DESCRIBE_CONFIGS is not granted: y",
+            ["DescribeConfigs on topic out"],
+        ),
+        (
+            "append to topic c: Failed to acquire idempotence PID from b: x (CLUSTER_AUTHORIZATION_FAILED)",
+            ["Write on topic c"],
+        ),
+        ("scan of out: Group authorization failed (GROUP_AUTHORIZATION_FAILED)", ["Describe on group brew-scan"]),
+        ("read of out as g: Group authorization failed (GROUP_AUTHORIZATION_FAILED)", ["Read on group g"]),
+        (
+            "describe topic out.dlq.replayed: Broker: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)",
+            ["Read on topic out.dlq.replayed"],
+        ),
+        (
+            "read of topic claims as brew-claims: Group authorization failed (GROUP_AUTHORIZATION_FAILED)",
+            ["Describe on group brew-claims"],
+        ),
+        (
+            "read of topic claims as brew-claims: Fetch failed (TOPIC_AUTHORIZATION_FAILED)",
+            ["Read on topic claims"],
+        ),
+        ("append to topic claims: x (TOPIC_AUTHORIZATION_FAILED)", ["Write on topic claims"]),
+        (
+            "topic 'claims' is missing and could not be made: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)",
+            ["Create on topic claims"],
+        ),
+        ("fence of b:in:0: x (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)", ["Write on transactional-id b:in:0"]),
+        ("x: Cluster authorization failed (CLUSTER_AUTHORIZATION_FAILED)", ["Create on cluster kafka-cluster"]),
+    ],
+)
+def test_a_missing_right_is_named_with_the_command_that_grants_it(text: str, rights: list[str]) -> None:
+    assert denial_in(text) is Denial.RIGHT
+    told = advice(text, ME, NAMES, FILE)
+    assert told is not None
+    for right in rights:
+        assert f"{right}: `kafka-acls --add --allow-principal User:me --operation {right.split()[0]} " in told
+    assert told.count("kafka-acls") == len(rights)
+    assert told.startswith("User:me lacks ")
+
+
+def test_who_only_looks_at_a_position_needs_less() -> None:
+    told = advice("locate: x (GROUP_AUTHORIZATION_FAILED)", ME, NAMES, None, read_only=True)
+    assert told is not None
+    assert "Describe on group g: " in told
+
+
+def test_what_a_command_writes_is_named_where_the_brokers_name_nothing() -> None:
+    names = {"input": "in", "dead_letter": "in.dlq", "written0": "in", "written1": "in.dlq.replayed", "group": "g"}
+    told = advice("send-offsets: x (TOPIC_AUTHORIZATION_FAILED)", ME, names, None)
+    assert told is not None
+    assert "Write on topic in: " in told
+    assert "Write on topic in.dlq.replayed: " in told
+    assert told.count("kafka-acls") == 2
+    for text, right in (("describe topic in", "Write on topic in: "), ("scan of in", "Read on topic in: ")):
+        told = advice(f"{text}: x (TOPIC_AUTHORIZATION_FAILED)", ME, names, None)
+        assert told is not None
+        assert right in told
+
+
+def test_a_prefix_is_granted_as_one() -> None:
+    told = advice("fence: x (TRANSACTIONAL_ID_AUTHORIZATION_FAILED)", ME, NAMES, None)
+    assert told is not None
+    assert "--operation Write --resource-pattern-type prefixed --transactional-id g:`" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("connect: SASL authentication error: Authentication failed (_AUTHENTICATION)", Denial.LOGIN),
+        ("Spark: org.apache.kafka.common.errors.SaslAuthenticationException: invalid credentials", Denial.LOGIN),
+        ("connect: ssl://h:1: SSL handshake failed: certificate has expired (_SSL)", Denial.TLS),
+        ("Spark: org.apache.kafka.common.errors.SslAuthenticationException: SSL handshake failed", Denial.TLS),
+    ],
+)
+def test_a_door_that_stays_shut_names_the_user_or_the_file(text: str, kind: Denial) -> None:
+    assert denial_in(text) is kind
+    told = advice(text, ME, NAMES, FILE)
+    assert told is not None
+    assert FILE in told
+    assert (ME in told) is (kind is Denial.LOGIN)
+
+
+@pytest.mark.parametrize("text", ["", "survey: timed out (_TIMED_OUT)", "fence: a newer holder (_FENCED)"])
+def test_every_other_error_is_left_alone(text: str) -> None:
+    assert denial_in(text) is None
+    assert advice(text, ME, NAMES, FILE) is None
+
+
+SECURITY = (ROOT / "docs/SECURITY.md").read_text()
+
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+# Brokers that are broken are the campaign's own; those of its F36 cells are secure ones.
+_WITHOUT = {"campaign", "replay"}
+
+
+def test_the_table_of_rights_is_the_one_in_the_code() -> None:
+    assert acl.rights_table() in SECURITY
+
+
+def test_every_setting_that_is_let_through_is_told() -> None:
+    told = " ".join(row[0] for row in tables(SECURITY, "One file says who we are")[0])
+    assert {name for name in ALLOWED if name not in told.replace("`", "").replace(",", "").split()} == {
+        "sasl.mechanisms"
+    }
+
+
+def test_a_place_fills_in_its_names() -> None:
+    place = ResourceNames("in", "out", "dead", "g")
+    assert [str(right) for right in acl.rights_of("pipeline", place) if right.kind is not Kind.TOPIC] == [
+        "Read on group g",
+        "Write on transactional-id g:*",
+    ]
+    assert {right.name for right in acl.rights_of("pipeline", place) if right.kind is Kind.TOPIC} == {
+        "in",
+        "out",
+        "dead",
+    }
+
+
+def test_nobody_but_the_pipeline_may_write() -> None:
+    writers = {right.user for right in acl.RIGHTS if right.operation is Operation.WRITE}
+    assert writers == {"pipeline"}
+
+
+def test_a_right_tells_the_command_that_grants_it() -> None:
+    right = Right("u", Kind.TRANSACTIONAL_ID, "g:", Operation.WRITE, "", prefix=True)
+    assert right.command("User:u") == (
+        "kafka-acls --add --allow-principal User:u --operation Write --resource-pattern-type prefixed "
+        "--transactional-id g:"
+    )
+
+
+def _commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from _commands(command, f"{path} {name}")
+        elif command is not None:
+            yield f"{path} {name}", command
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [(pipeline, "pipeline"), (downstream, "downstream"), (proof, "proof")],
+    ids=["pipeline", "downstream", "proof"],
+)
+def test_every_command_that_is_told_where_brokers_are_is_told_who_it_is(group: click.Group, name: str) -> None:
+    found = dict(_commands(group, name))
+    assert len(found) > 3
+    for path, command in found.items():
+        options = {flag: one for one in command.params for flag in one.opts}
+        if "--bootstrap" not in options or path.split()[-1] in _WITHOUT:
+            continue
+        assert "--client-config" in options, f"{path}: use brew.cli beside --bootstrap"
+        assert options["--client-config"].envvar == CLIENT_CONFIG
+
+
+def test_make_hands_the_file_on() -> None:
+    assert "$(call option,--client-config,CLIENT_CONFIG)" in MAKEFILE

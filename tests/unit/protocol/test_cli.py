@@ -1,0 +1,181 @@
+"""What all command lines share: signals and how a program ends, arguments that are not UTF-8."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import click
+import pytest
+
+from brew.cli import as_bytes, as_text, exit_code_of
+from brew.errors import Refused
+from brew.names import ExitCode
+from brew.signals import Stopped
+
+_DEADLINE_S = 20.0
+
+# A main thread holds its event's lock for microseconds at a time, so a signal seldom falls into them: held here.
+_IN_THE_MIDST = """
+import signal, sys, threading
+from brew.signals import stop_on_signals
+stop = threading.Event()
+stop_on_signals(stop)
+with stop._cond:
+    signal.raise_signal(int(sys.argv[1]))
+sys.exit(0 if stop.wait(10) else 3)
+"""
+
+_DEAF = """
+import signal, sys, threading
+from brew.signals import SAME_REQUEST_S, stop_on_signals
+stop = threading.Event()
+stop_on_signals(stop, *map(float, sys.argv[1:]))
+signal.raise_signal(signal.SIGTERM)
+if len(sys.argv) == 1:
+    threading.Event().wait(2 * SAME_REQUEST_S)
+    signal.raise_signal(signal.SIGTERM)
+threading.Event().wait(10)
+"""
+
+_TWICE_AT_ONCE = """
+import signal, threading
+from brew.signals import stop_on_signals
+stop = threading.Event()
+stop_on_signals(stop)
+signal.raise_signal(signal.SIGTERM)
+signal.raise_signal(signal.SIGTERM)
+raise SystemExit(0 if stop.wait(10) else 3)
+"""
+
+_PROGRAM = """
+import signal, sys, threading, click
+from brew import cli as command
+from brew.signals import interruptible, stop_on_signals
+how, number, follow = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "follow"
+sys.argv[1:] = []
+@click.command()
+def program():
+    if how == "short":
+        signal.raise_signal(number)
+    stop = threading.Event()
+    stop_on_signals(stop, follow=follow)
+    if how == "checking":
+        with interruptible():
+            signal.raise_signal(number)
+            stop.wait(10)
+            print("went on")
+    if how == "told before the check":
+        signal.raise_signal(number)
+        with interruptible():
+            print("went on")
+    signal.raise_signal(number)
+    assert stop.wait(10)
+    print("finished")
+    return 1 if how == "violation" else 0
+command.run(program, "program")
+"""
+
+
+def _ended(program: str, *words: str) -> int:
+    return subprocess.run([sys.executable, "-c", program, *words], timeout=_DEADLINE_S, check=False).returncode
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_a_main_thread_that_holds_the_events_lock(number: signal.Signals) -> None:
+    """A run under load never ended once: the handler waited for the lock of its own thread."""
+    assert _ended(_IN_THE_MIDST, str(int(number))) == 0
+
+
+def test_a_second_signal_ends_a_program_that_does_not_listen() -> None:
+    assert _ended(_DEAF) == 128 + signal.SIGTERM
+
+
+def test_a_grace_ends_a_program_that_does_not_listen_to_the_first() -> None:
+    assert _ended(_DEAF, "0.1") == 128 + signal.SIGTERM
+
+
+def test_a_signal_that_comes_twice_at_once_is_one_request() -> None:
+    """`make` passes SIGTERM on to a program that got it with its process group already, and `timeout` does the same."""
+    assert _ended(_TWICE_AT_ONCE) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("how", "follow", "code", "said"),
+    [
+        ("short", "drain", None, ""),
+        ("working", "drain", None, "finished\n"),
+        ("working", "follow", 0, "finished\n"),
+        ("violation", "drain", 1, "finished\n"),
+        ("checking", "drain", None, ""),
+        ("checking", "follow", 0, ""),
+        ("told before the check", "drain", None, ""),
+    ],
+)
+def test_the_exit_code_tells_whether_a_program_was_stopped_before_its_end(
+    how: str, follow: str, code: int | None, said: str, number: signal.Signals
+) -> None:
+    """128 and the signal's number; 0 for one that goes on until it is stopped; what was found out counts more."""
+    command = [sys.executable, "-c", _PROGRAM, how, str(int(number)), follow]
+    ran = subprocess.run(command, timeout=_DEADLINE_S, check=False, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (128 + number if code is None else code, said), ran.stderr
+    assert ran.stderr == (f"program: stopped by {number.name}\n" if code is None else "")
+
+
+def test_an_interrupt_that_somebody_elses_handler_took_ends_without_a_trace(capfd: pytest.CaptureFixture[str]) -> None:
+    """PySpark's and IPython's handlers raise `KeyboardInterrupt`, of which click makes its own exception."""
+
+    @click.command()
+    def program() -> None:
+        raise KeyboardInterrupt
+
+    assert exit_code_of(program, "program", []) == 128 + signal.SIGINT
+    assert capfd.readouterr().err.strip() == "program: stopped by SIGINT"
+
+
+def test_a_signal_inside_a_call_of_a_client_library_is_a_stop(capfd: pytest.CaptureFixture[str]) -> None:
+    """The library says that it returned with an exception set; seen with `show --follow` and SIGTERM."""
+
+    @click.command()
+    def asks() -> None:
+        raise SystemError("list_offsets returned a result with an exception set") from Stopped(signal.SIGTERM)
+
+    assert exit_code_of(asks, "pipeline", []) == 128 + signal.SIGTERM
+    assert capfd.readouterr().err == "pipeline: stopped by SIGTERM\n"
+
+
+def test_a_question_without_an_answer_is_a_refusal(capfd: pytest.CaptureFixture[str]) -> None:
+    """`doctor --abort` from a script whose input has ended."""
+
+    @click.command()
+    def program() -> None:
+        raise click.Abort
+
+    assert exit_code_of(program, "program", []) == ExitCode.REFUSED
+    assert "a question got no answer" in capfd.readouterr().err
+
+
+def test_an_argument_keeps_its_bytes_and_has_a_text_to_print() -> None:
+    """What Python hands out for a byte that is no UTF-8 can't be encoded the usual way."""
+    typed = b"gold-\xff".decode("utf-8", "surrogateescape")
+    assert (as_bytes(typed), as_text(typed)) == (b"gold-\xff", "gold-\N{REPLACEMENT CHARACTER}")
+    assert (as_bytes("Café"), as_text("Café")) == ("Café".encode(), "Café")
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_refusal_that_names_such_an_argument_is_said(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """And not replaced by an encoder's "surrogates not allowed"."""
+
+    @click.command()
+    @click.argument("what")
+    @click.option("--json", "as_json", is_flag=True)
+    def command(what: str, *, as_json: bool) -> None:  # noqa: ARG001 - the shape of a command
+        raise Refused(f"nothing is called {what}; name something else")
+
+    assert exit_code_of(command, "pipeline", ["gold-\udcff", *more]) == ExitCode.REFUSED
+    told = capsys.readouterr().err
+    text = json.loads(told)["error"] if more else told
+    assert "nothing is called gold-\N{REPLACEMENT CHARACTER}" in text

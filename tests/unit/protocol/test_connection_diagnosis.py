@@ -1,0 +1,145 @@
+"""Why no broker answers, the next step for a checkout and an installed program, and what is said of an outage."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from brew.connection import Connection
+from brew.kafka import connection_diagnosis
+from brew.kafka.broker_watch import Outage
+from brew.kafka.connection_diagnosis import cause
+
+TLS = {"security.protocol": "SASL_SSL"}
+
+
+@pytest.fixture
+def hangs_up() -> Iterator[str]:
+    """A server that ends each connection when it has heard something, as a plaintext broker does with TLS."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(100)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def refusing() -> str:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+def test_a_refused_port_is_told_with_the_command_that_starts_a_broker(refusing: str) -> None:
+    """From a checkout it is `make up`."""
+    told = cause(Connection(refusing))
+    assert told.found == f"{refusing} refuses connections: nothing listens there"
+    assert told.next == "start one with `make up`, or point BOOTSTRAP (--bootstrap) at yours"
+
+
+def test_an_installed_wheel_names_its_own_command(
+    refusing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no Makefile beside it."""
+    monkeypatch.setattr(connection_diagnosis, "_CHECKOUT", tmp_path)
+    assert cause(Connection(refusing)).next.startswith("start one with `brew-sandbox up`, or point BOOTSTRAP")
+
+
+def test_a_name_without_an_address_is_told_as_that() -> None:
+    """Names below .invalid never have one (RFC 2606); to start a broker would not help."""
+    told = cause(Connection("kafka.invalid:9092"))
+    assert told.found.startswith("the name 'kafka.invalid' has no address (")
+    assert told.next.startswith("correct the name in BOOTSTRAP")
+    assert "make up" not in told.next
+
+
+def test_a_server_that_hangs_up_on_tls_is_told_to_a_client_of_tls(hangs_up: str) -> None:
+    """With the setting and its value, and what it may be instead."""
+    told = cause(Connection(hangs_up, TLS, source="client.properties"))
+    assert told.found == f"{hangs_up} does not speak TLS, and this client does (security.protocol is SASL_SSL)"
+    assert told.next.endswith("set security.protocol in client.properties to SASL_PLAINTEXT")
+
+
+def test_a_plaintext_server_that_answers_nothing_is_told_to_a_plaintext_client(hangs_up: str) -> None:
+    """Somebody is there; to start another one on the port would not work."""
+    told = cause(Connection(hangs_up))
+    assert told.found == f"{hangs_up} accepts connections and answers nothing"
+    assert told.next.startswith("check whether that broker hangs")
+
+
+def test_of_several_servers_the_one_that_tells_more_is_told(refusing: str, hangs_up: str) -> None:
+    """A broker that is down is usual; a wrong protocol is not."""
+    assert hangs_up in cause(Connection(f"{refusing},{hangs_up}", TLS)).found
+
+
+def test_words_that_end_a_clause_stand_in_no_cause(refusing: str, hangs_up: str) -> None:
+    """What comes behind the last semicolon of a refusal is its next step."""
+    for connection in (Connection(refusing), Connection("kafka.invalid:1"), Connection(hangs_up, TLS)):
+        assert ";" not in "".join(cause(connection))
+
+
+NOON = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+
+
+def outage(patience_s: float | None = 120.0) -> Outage:
+    return Outage("k:9092", "the run waits", patience_s)
+
+
+def test_an_outage_is_said_once_when_it_begins_and_once_when_it_is_over() -> None:
+    """With what waits, until when, and how long it lasted."""
+    one = outage()
+    assert one.answered(100.0) is None
+    assert one.silent(104.0, NOON) == (
+        "brokers-away: k:9092 has not answered for 4 s; the run waits, at least until 12:01:56 UTC (120 s)"
+    )
+    assert [one.silent(at, NOON) for at in (105.0, 120.0, 135.0)] == [None] * 3
+    assert one.answered(136.0) == "brokers-back: k:9092 answers again; it was away for 36 s"
+    assert [one.answered(at) for at in (138.0, 140.0)] == [None] * 2
+
+
+def test_a_second_outage_is_said_again() -> None:
+    """Its length counts from the last answer before it."""
+    one = outage()
+    one.answered(0.0)
+    one.silent(4.0)
+    one.answered(10.0)
+    told = one.silent(30.0, NOON)
+    assert told is not None
+    assert "has not answered for 20 s" in told
+    assert one.answered(40.0) == "brokers-back: k:9092 answers again; it was away for 30 s"
+
+
+def test_brokers_that_never_answered_are_refused_elsewhere_and_not_said_to_be_away() -> None:
+    """The program's own first question ends it with what to do."""
+    one = outage()
+    assert [one.silent(at) for at in (0.0, 100.0)] == [None, None]
+    assert one.answered(101.0) is None
+
+
+@pytest.mark.parametrize(("silent_s", "until"), [(119.0, "12:00:01"), (120.0, "12:00:00"), (500.0, "12:00:00")])
+def test_the_time_of_giving_up_is_never_one_that_has_passed(silent_s: float, until: str) -> None:
+    """A machine that slept finds out late."""
+    one = outage()
+    one.answered(0.0)
+    assert f"until {until} UTC" in (one.silent(silent_s, NOON) or "")
+
+
+def test_who_waits_for_ever_says_so() -> None:
+    """A member of a group has no limit of its own."""
+    one = outage(None)
+    one.answered(0.0)
+    assert (one.silent(4.0) or "").endswith("the run waits, until it answers or this program is stopped")

@@ -1,0 +1,194 @@
+"""Half seconds that nobody waits for: fences, looks for a broker, answers at a log's end, refusals."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import BrewError, DeadlineExceeded, Denied, Fatal
+from brew.kafka import clients, log_reader, transaction
+from brew.kafka.clients import ConnectionFailures, mapped
+from brew.kafka.offsets import committed
+from brew.kafka.transaction import KafkaTransaction, TransactionSettings, connect_early
+from proof import seed
+
+LIBRDKAFKAS_PAUSE_S = 0.5
+
+BUSY = {KafkaError.CONCURRENT_TRANSACTIONS, KafkaError._TIMED_OUT}
+
+
+class Producer:
+    """Answers `init_transactions` with an error so often, as librdkafka does when its time runs out first."""
+
+    def __init__(self, code: int, failures: int) -> None:
+        self.code, self.failures = code, failures
+        self.timeouts: list[float] = []
+
+    def produce(self) -> None: ...
+
+    def poll(self, _timeout: float) -> None: ...
+
+    def init_transactions(self, timeout: float) -> None:
+        self.timeouts.append(timeout)
+        if len(self.timeouts) <= self.failures:
+            raise KafkaException(KafkaError(self.code, "busy", False, True))
+
+
+def fenced_by(monkeypatch: pytest.MonkeyPatch, fake: Producer) -> KafkaTransaction:
+    monkeypatch.setattr(transaction, "producer", lambda *_args, **_settings: fake)
+    return KafkaTransaction(TransactionSettings(Connection("nowhere:1"), "group", 30), "orders", 0)
+
+
+@pytest.mark.parametrize("code", BUSY)
+def test_it_calls_again_long_before_the_library_looks_again(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """While the transaction before is being completed, or no connection is up, librdkafka waits half a second."""
+    fake = Producer(code, failures=5)
+    fenced_by(monkeypatch, fake).fence(Deadline(20))
+    assert len(fake.timeouts) == 6
+    assert sum(fake.timeouts) < LIBRDKAFKAS_PAUSE_S / 3
+
+
+def test_its_calls_grow_longer_and_stay_within_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that are away for long are not asked a hundred times a second."""
+    fake = Producer(KafkaError._TIMED_OUT, failures=60)
+    fenced_by(monkeypatch, fake).fence(Deadline(20))
+    grown = fake.timeouts
+    assert grown[0] == 0.01
+    assert grown == sorted(grown)
+    assert grown[-1] == 3.0
+
+
+def test_it_ends_with_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Producer(KafkaError.CONCURRENT_TRANSACTIONS, failures=10**9)
+    with pytest.raises(DeadlineExceeded, match="fence"):
+        fenced_by(monkeypatch, fake).fence(Deadline(0.05))
+
+
+class Held:
+    """Stands for a producer, in a frame that an error went through."""
+
+
+def _goes_through() -> weakref.ref[Held]:
+    held = Held()
+    with pytest.raises(BrewError), mapped("fence"):
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "late", False, True))
+    return weakref.ref(held)
+
+
+def test_an_error_that_was_passed_on_holds_no_frame() -> None:
+    """
+    A process may have 1,024 producers: each takes a thread-local key. An error that a frame of its own traceback holds
+    would keep every caller's producer until the next collection, which long runs put off.
+    """
+    gc.disable()
+    try:
+        assert _goes_through()() is None
+    finally:
+        gc.enable()
+
+
+TIMED_OUT = KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer", False, False))
+
+
+class Silent:
+    """No broker answers it; ``waits`` are the seconds that it was given."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def list_topics(self, _topic: str, timeout: float) -> None:
+        self.waits.append(timeout)
+        raise TIMED_OUT
+
+
+def test_a_producer_without_a_broker_is_no_error_yet() -> None:
+    """Its first record tells, within the time that whoever writes it has."""
+    client = Silent()
+    connect_early(client, "orders")  # type: ignore[arg-type]
+    [wait_s] = client.waits
+    assert 0 < wait_s < 5
+
+
+def test_a_seeder_connects_before_its_first_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idempotent producer that is not connected looks again only after 500 ms."""
+    asked: list[str] = []
+
+    class Client:
+        def list_topics(self, topic: str, timeout: float) -> None:  # noqa: ARG002 - the client's shape
+            asked.append(topic)
+
+    monkeypatch.setattr(seed, "producer", lambda *_args, **_settings: Client())
+    seed.Writer(Connection("nowhere:1"), "orders", None, 5.0)
+    assert asked == ["orders"]
+
+
+def test_a_scan_has_brokers_hold_no_answer_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log's end behind a marker is told by a fetch that finds nothing: brokers would hold it back for 500 ms."""
+    given: dict[str, Any] = {}
+
+    class Made(Exception):
+        pass
+
+    def consumer(*_args: Any, **settings: Any) -> None:
+        given.update(settings)
+        raise Made
+
+    monkeypatch.setattr(log_reader, "consumer", consumer)
+    with pytest.raises(Made):
+        list(log_reader.scan(Connection("nowhere:1"), "orders", {0: (0, 5)}, "read_committed"))
+    assert given["fetch.wait.max.ms"] <= 20
+
+
+class Door:
+    """A broker that shuts it at the second knock, and answers no question."""
+
+    def __init__(self, told: ConnectionFailures) -> None:
+        self.told, self.timeouts = told, list[float]()
+
+    def list_topics(self, timeout: float) -> None:
+        self.timeouts.append(timeout)
+        raise TIMED_OUT
+
+    def poll(self, _timeout: float) -> None:
+        if len(self.timeouts) == 2:
+            self.told(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+
+
+def test_a_wrong_password_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client would wait for an answer as long as it may, although the broker has said no."""
+    made: list[Door] = []
+    monkeypatch.setattr(clients, "admin", lambda _connection, error_cb: made.append(Door(error_cb)) or made[0])
+    with pytest.raises(Denied, match="wrong password"):
+        clients.reach(Connection("nowhere:1"), Deadline(30))
+    assert made[0].timeouts == [0.25, 0.5]
+
+
+class Coordinator:
+    """Never answers; after so many questions its no lies among the messages."""
+
+    def __init__(self, quiet: int) -> None:
+        self.quiet, self.timeouts = quiet, list[float]()
+
+    def committed(self, _asked: object, timeout: float) -> None:
+        self.timeouts.append(timeout)
+        raise TIMED_OUT
+
+    def poll(self, _timeout: float) -> Coordinator | None:
+        return self if len(self.timeouts) > self.quiet else None
+
+    def error(self) -> KafkaError:
+        return KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
+
+
+def test_whoever_may_not_see_a_position_is_told_soon_and_others_wait_in_longer_parts() -> None:
+    """Librdkafka takes a coordinator's no for a time-out: a single look would be too early, or come after all time."""
+    denied = Coordinator(quiet=3)
+    with pytest.raises(Fatal, match="GROUP_AUTHORIZATION_FAILED"):
+        committed(denied, "orders", [0], Deadline(30))  # type: ignore[arg-type]
+    assert denied.timeouts == [0.25, 0.5, 1.0, 2.0]

@@ -1,0 +1,202 @@
+"""Requests to a group's coordinator: which versions, what an answer says, when a kept connection is used."""
+
+from __future__ import annotations
+
+import ast
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from harness.waiting import until
+from kafka.errors import NotCoordinatorError
+from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
+
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Retriable
+from brew.kafka import group_requests
+from brew.kafka.group_requests import CoordinatorAnswer, FetchedOffset, OffsetFetchClient
+
+WANTED = {"orders": [0, 1]}
+
+_Topic = OffsetFetchResponse.OffsetFetchResponseTopic
+
+_Group = OffsetFetchResponse.OffsetFetchResponseGroup
+
+
+def _topic(kind: Any, *codes: int) -> Any:
+    part = kind.OffsetFetchResponsePartition if kind is _Topic else kind.OffsetFetchResponsePartitions
+    parts = [part(partition_index=p, committed_offset=7 - 8 * p, error_code=code) for p, code in enumerate(codes)]
+    return kind(name="orders", partitions=parts)
+
+
+def _answer(*codes: int, many: bool, whole: int = 0) -> OffsetFetchResponse:
+    """Partition 0 stands at 7, partition 1 nowhere."""
+    if not many:
+        return OffsetFetchResponse(topics=[_topic(_Topic, *codes)], error_code=whole)
+    topics = [_topic(_Group.OffsetFetchResponseTopics, *codes)]
+    return OffsetFetchResponse(groups=[_Group(group_id="g", topics=topics, error_code=whole)])
+
+
+@pytest.mark.parametrize(("many", "version"), [(False, 7), (True, 9)])
+@pytest.mark.parametrize("stable", [False, True])
+def test_a_question_names_group_partitions_and_whether_it_waits(many: bool, version: int, stable: bool) -> None:
+    """Brokers since 2.5 and since 3.0 are asked in different words."""
+    asked = group_requests._request("g", WANTED, stable, multi_group=many)
+    read = OffsetFetchRequest.decode(asked.encode(version=version), version=version)
+    told = read.groups[0] if many else read
+    topics = [(one.name, list(one.partition_indexes)) for one in told.topics]
+    assert (told.group_id, topics, read.require_stable) == ("g", [("orders", [0, 1])], stable)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_an_answer_tells_where_the_group_stands_and_what_is_pending(many: bool) -> None:
+    assert group_requests._parsed_response(_answer(0, 0, many=many), multi_group=many) == {
+        ("orders", 0): FetchedOffset(7, unstable=False),
+        ("orders", 1): FetchedOffset(None, unstable=False),
+    }
+    assert group_requests._parsed_response(_answer(88, 88, many=many), multi_group=many)["orders", 1] == FetchedOffset(
+        None, unstable=True
+    )
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(("codes", "whole"), [((0, 16), 0), ((), 16)])
+def test_an_error_is_not_taken_for_a_position(many: bool, codes: tuple[int, ...], whole: int) -> None:
+    """Of one partition, or of the whole group."""
+    with pytest.raises(NotCoordinatorError):
+        group_requests._parsed_response(_answer(*codes, many=many, whole=whole), multi_group=many)
+
+
+PLACE = ("orders", 0)
+
+
+class Admin:
+    """A client, and whether it has ended."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+        self.may_close = threading.Event()
+        self.may_close.set()
+
+    def close(self) -> None:
+        self.may_close.wait(20)
+        self.closed.set()
+
+
+@pytest.fixture
+def admin() -> Admin:
+    return Admin()
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch, admin: Admin) -> Iterator[threading.Event]:
+    """Looks are answered once it is set."""
+    may = threading.Event()
+
+    def ask(*_: object) -> list[dict[tuple[str, int], FetchedOffset]]:
+        assert may.wait(20)
+        return [{PLACE: FetchedOffset(None, unstable=True)}, {PLACE: FetchedOffset(5, unstable=False)}]
+
+    monkeypatch.setattr(group_requests, "open_admin", lambda *_: admin)
+    monkeypatch.setattr(group_requests, "ask", ask)
+    yield may
+    may.set()
+
+
+def _asker() -> OffsetFetchClient:
+    return OffsetFetchClient(Connection("nowhere:1"), "g", Deadline(5), 1.0)
+
+
+def test_a_connection_that_is_given_up_ends_behind_the_looks_of_others(admin: Admin, answer: threading.Event) -> None:
+    one = _asker()
+    with ThreadPoolExecutor() as others:
+        looks = [others.submit(one.fetch, "step", PLACE, Deadline(20)) for _ in range(2)]
+        until(lambda: one._in_use == 2, "both looks")
+        one.end()
+        assert not admin.closed.is_set()
+        with pytest.raises(Retriable, match="step: another transaction has closed this connection"):
+            one.fetch("step", PLACE, Deadline(20))
+        answer.set()
+        assert [look.result(20) for look in looks] == [CoordinatorAnswer(5, aware=True)] * 2
+    assert admin.closed.is_set()
+
+
+@pytest.mark.usefixtures("answer")
+def test_a_connection_that_nobody_uses_ends_at_once_and_once(admin: Admin) -> None:
+    one = _asker()
+    one.end()
+    assert admin.closed.is_set()
+    admin.closed.clear()
+    one.end()
+    del one
+    assert not admin.closed.is_set()
+
+
+@pytest.mark.usefixtures("answer")
+def test_a_connection_that_is_forgotten_ends_too(admin: Admin) -> None:
+    """With a group that this process has not asked about for long."""
+    one = _asker()
+    del one
+    assert admin.closed.is_set()
+
+
+@pytest.mark.usefixtures("answer")
+@pytest.mark.parametrize("name", ["kafka-io-1", "worker"])
+def test_an_end_that_takes_long_is_not_waited_for(name: str, admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's own thread would wait for itself; others may wait for an address that nobody tells."""
+    monkeypatch.setattr(group_requests, "_CLOSE_S", 0.05)
+    admin.may_close.clear()
+    ending = threading.Thread(target=_asker().end, name=name)
+    ending.start()
+    ending.join(20)
+    assert (ending.is_alive(), admin.closed.is_set()) == (False, False)
+    admin.may_close.set()
+    assert admin.closed.wait(20)
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+PRODUCT = ("brew", "pipeline", "operations", "downstream", "proof", "sandbox", "benchmarks", "scripts")
+
+ALLOWED = {"list_consumer_groups", "list_groups"}
+
+"""Every broker is asked for itself; no coordinator is looked for."""
+
+FORBIDDEN = {
+    "alter_consumer_group_offsets",
+    "delete_consumer_groups",
+    "describe_consumer_groups",
+    "list_consumer_group_offsets",
+}
+
+
+def test_the_forbidden_calls_are_all_that_the_client_has_for_groups() -> None:
+    """A later version of the client may have more: each has to be looked at."""
+    named = {name for name in dir(AdminClient) if "group" in name and not name.startswith("_")}
+    assert named - ALLOWED == FORBIDDEN
+
+
+def test_no_program_asks_a_coordinator_through_librdkafka_s_admin_client() -> None:
+    """
+    It ends the process when the coordinator moves or restarts (assertion `eonce->refcnt > 0`, or SIGSEGV); ask through
+    `brew.kafka.groups`, `cluster_admin` or `group_requests`.
+    """
+    assert [folder for folder in PRODUCT if not any((ROOT / folder).rglob("*.py"))] == [], "nothing would be looked at"
+    assert [place for folder in PRODUCT for path in (ROOT / folder).rglob("*.py") for place in _calls(path)] == []
+
+
+def _calls(path: Path) -> list[str]:
+    """Attributes, and names as text: `getattr(client, "describe_consumer_groups")` is a call, too."""
+    found, source = [], path.read_text()
+    if not any(name in source for name in FORBIDDEN):
+        return []
+    for node in ast.walk(ast.parse(source)):
+        name = node.attr if isinstance(node, ast.Attribute) else node.value if isinstance(node, ast.Constant) else None
+        if name in FORBIDDEN:
+            found.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}: {name}")
+    return found

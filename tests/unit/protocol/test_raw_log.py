@@ -1,0 +1,228 @@
+"""Raw batches of a log: headers, offset commits, first visible record, first and last record of a batch."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
+from brew.deadline import Deadline
+from brew.errors import Refused
+from brew.kafka.cluster_admin import coordinator_partition
+from brew.kafka.kafka_python import parse_batches
+from brew.kafka.raw_log import FirstVisible, _first, first_visible, offset_batches, source_positions
+from brew.offsets import SourcePosition
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.record.memory_records import MemoryRecordsBuilder
+
+
+def batch(records: int, *, offset: int = 0, magic: int = 2, producer_id: int = 7) -> bytes:
+    builder = MemoryRecordsBuilder(
+        magic,
+        0,
+        1 << 20,
+        offset=offset,
+        **(
+            {}
+            if magic < 2
+            else {"transactional": True, "producer_id": producer_id, "producer_epoch": 3, "base_sequence": 11}
+        ),
+    )
+    for n in range(records):
+        builder.append(1_000 + n, b"k", b"v")
+    builder.close()
+    return bytes(builder.buffer())
+
+
+def test_the_header_tells_offsets_producer_and_number_of_records() -> None:
+    """All without looking at a record."""
+    (found,) = parse_batches(batch(5))
+    assert (found.base_offset, found.last_offset, found.records) == (0, 4, 5)
+    assert (found.producer_id, found.producer_epoch, found.base_sequence) == (7, 3, 11)
+    assert (found.transactional, found.control, found.marker) == (True, False, None)
+    assert found.max_timestamp == 1_004
+
+
+def test_a_batch_that_was_cut_off_is_left_out() -> None:
+    """A fetch ends where its size limit says, in the middle of a batch."""
+    whole = batch(3)
+    for cut in (1, 30, len(whole) - 1):
+        assert [one.records for one in parse_batches(whole + whole[:cut])] == [3]
+
+
+def test_an_old_format_is_refused_with_what_to_do() -> None:
+    """Formats 0 and 1 know neither producers nor transactions."""
+    with pytest.raises(Refused, match="copy the topic"):
+        list(parse_batches(batch(1, magic=1) + bytes(100)))
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.record.memory_records import MemoryRecordsBuilder
+
+
+Batch = tuple[RawBatch, memoryview]
+
+
+def data(base: int, *times_ms: int, producer: int = 7, codec: int = 0) -> bytes:
+    writer = {"transactional": True, "producer_id": producer, "producer_epoch": 3, "base_sequence": 11}
+    builder = MemoryRecordsBuilder(2, codec, 1 << 20, offset=base, **writer)
+    for time_ms in times_ms:
+        builder.append(time_ms, b"k", b"v" * 50)
+    builder.close()
+    return bytes(builder.buffer())
+
+
+def parsed_batch(base: int, *times_ms: int, producer: int = 7, codec: int = 0) -> Batch:
+    content = data(base, *times_ms, producer=producer, codec=codec)
+    return next(parse_batches(content)), memoryview(content)
+
+
+def marker(at: int, producer: int = 7) -> Batch:
+    found = RawBatch(at, at, 1, producer, 3, -1, transactional=True, control=True, marker="abort", max_timestamp=0)
+    return found, memoryview(b"")
+
+
+GZIP = 1
+
+
+@pytest.mark.parametrize(
+    ("start", "aborted", "batches", "told"),
+    [
+        (0, [], [parsed_batch(0, 100, 200)], (100, 0)),
+        (1, [], [parsed_batch(0, 100, 200)], (200, 1)),
+        (0, [], [parsed_batch(0, -1)], (-1, 0)),
+        (0, [(7, 0)], [parsed_batch(0, 100), marker(1), parsed_batch(2, 300)], (300, 2)),
+        (0, [(7, 0), (7, 2)], [parsed_batch(0, 100), marker(1), parsed_batch(2, 300), marker(3)], (None, 4)),
+        (0, [(7, 0)], [parsed_batch(0, 100), parsed_batch(1, 200, producer=8)], (200, 1)),
+        (0, [(7, 1)], [parsed_batch(0, 100, producer=8), parsed_batch(1, 200)], (100, 0)),
+        (5, [], [marker(5), parsed_batch(6, 600)], (600, 6)),
+        # Compressed: the first one's of the batch is as near as its header tells.
+        (1, [], [parsed_batch(0, 100, 200, codec=GZIP)], (100, 1)),
+        (0, [], [], (None, 0)),
+    ],
+)
+def test_markers_and_aborted_records_are_none(
+    start: int, aborted: list[tuple[int, int]], batches: list[Batch], told: tuple[int | None, int]
+) -> None:
+    """An abort ends at its marker: the same producer's next transaction is another one."""
+    assert _first(iter(batches), aborted, start) == told
+
+
+class AnsweringLog:
+    """Answers with one batch, or with all of them where more than one is asked for."""
+
+    def __init__(self, *answers: tuple[bytes, list[tuple[int, int]]]) -> None:
+        self._answers = list(answers)
+        self.asked: list[tuple[int, int]] = []
+
+    def visible(self, _topic: str, _partition: int, offset: int, most: int, _deadline: Deadline) -> Any:
+        self.asked.append((offset, most))
+        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+
+
+def asked(log: AnsweringLog, last_stable: int) -> FirstVisible:
+    return first_visible(log, "in", 0, 0, last_stable, Deadline(5))  # type: ignore[arg-type]
+
+
+def test_one_small_fetch_tells_where_the_first_batch_is_visible() -> None:
+    """That is what a look costs for each partition that lags."""
+    log = AnsweringLog((data(0, 100), []))
+    assert (asked(log, 9), log.asked) == (FirstVisible(100), [(0, 1024)])
+
+
+def test_behind_aborted_batches_larger_fetches_go_on_to_the_end_and_not_for_ever() -> None:
+    """Nothing below the last stable offset is told as that; a row that never ends is given up on."""
+    log = AnsweringLog((data(0, 100), [(7, 0)]), (data(1, 200), []))
+    assert (asked(log, 2), [offset for offset, _ in log.asked]) == (FirstVisible(200), [0, 1])
+    assert log.asked[1][1] > log.asked[0][1]
+    assert asked(AnsweringLog((data(0, 100), [(7, 0)])), 1) == FirstVisible(nothing=True)
+    assert asked(AnsweringLog((b"", [])), 5) == FirstVisible(nothing=True)
+    endless = AnsweringLog((data(0, 100), [(7, 0)]))
+    assert (asked(endless, 10**9), len(endless.asked)) == (FirstVisible(), 8)
+
+
+def test_a_record_without_a_timestamp_has_no_age() -> None:
+    assert asked(AnsweringLog((data(0, -1), [])), 1) == FirstVisible()
+
+
+@pytest.mark.parametrize(
+    ("group", "partition"), [("", 0), ("abc", 96354 % 50), ("polygenelubricants", 0), ("hello", 99162322 % 50)]
+)
+def test_a_group_lies_where_javas_hash_puts_it(group: str, partition: int) -> None:
+    """Among them a name whose hash is the smallest integer, which has no absolute value."""
+    assert coordinator_partition(group, 50) == partition
+
+
+def varint(number: int) -> bytes:
+    """Zigzag, below 64."""
+    return bytes([number << 1])
+
+
+def commit(group: bytes, topic: bytes, partition: int, until: int | None, version: int = 1) -> bytes:
+    """One record of the offset log, as brokers write it."""
+    key = version.to_bytes(2, "big") + b"".join(len(one).to_bytes(2, "big") + one for one in (group, topic))
+    key += partition.to_bytes(4, "big")
+    value = b"\x01" if until is None else varint(10) + b"\x00\x03" + until.to_bytes(8, "big")
+    record = b"\x00\x00\x00" + varint(len(key)) + key + value + varint(0)
+    return varint(len(record)) + record
+
+
+class OneBatchLog:
+    """Stands for the raw log: one batch."""
+
+    def __init__(self, *records: bytes) -> None:
+        self.raw = RawBatch(4, 4 + len(records) - 1, len(records), 7, 0, 0, True, False, None, 0)
+        head = b"\x00" * 16 + b"\x02" + b"\x00" * 40 + len(records).to_bytes(4, "big")
+        self.content = memoryview(head + b"".join(records))
+
+    def batches(self, *_: object) -> list[tuple[RawBatch, memoryview]]:
+        return [(self.raw, self.content)]
+
+
+def test_only_the_groups_commits_of_the_topic_are_told() -> None:
+    """Other groups and topics, group metadata (key version 2) and deletions lie in the same log."""
+    log = OneBatchLog(
+        commit(b"g", b"in", 3, 17),
+        commit(b"other", b"in", 3, 18),
+        commit(b"g", b"else", 3, 19),
+        commit(b"g", b"in", 2, None),
+        commit(b"g", b"in", 1, 20, version=2),
+    )
+    (found,) = offset_batches(log, "g", "in", 0, 0, 9)  # type: ignore[arg-type]
+    assert found == OffsetBatch(log.raw, (OffsetCommit(3, 17), OffsetCommit(2, None)))
+
+
+with warnings.catch_warnings():
+    # The library reads its message schemas with a deprecated function while it is imported.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.record.memory_records import MemoryRecordsBuilder
+
+
+def written(*offsets: int | None, compression: int = 0, value: bytes | None = b"v" * 300) -> memoryview:
+    """A batch of copies of `in[3]` at these source offsets; None: a record without headers."""
+    builder = MemoryRecordsBuilder(2, compression, 1_000_000, 0, True, 7, 1, 0)
+    for offset in offsets:
+        ours = [] if offset is None else SourcePosition("in", 3, offset).headers()
+        builder.append(1_780_000_000_000, b"key", value, [("trace", b"x" * 200), ("nothing", None), *ours])
+    builder.close()
+    return memoryview(bytes(builder.buffer()))
+
+
+@pytest.mark.parametrize("value", [b"v" * 300, b"", None])
+@pytest.mark.parametrize("offsets", [(5,), (5, 6), (5, 9, 70_000, 1 << 40)])
+def test_first_and_last_source_are_read_whatever_lies_between(offsets: tuple[int, ...], value: bytes | None) -> None:
+    """By their headers, behind the input's own."""
+    found = SourcePosition("in", 3, offsets[0]), SourcePosition("in", 3, offsets[-1])
+    assert source_positions(written(*offsets, value=value)) == found
+
+
+def test_a_batch_without_sources_or_compressed_tells_none() -> None:
+    """A foreign writer's, or one that had to be decompressed whole."""
+    assert source_positions(written(None, None)) is None
+    assert source_positions(written(5, None)) is None
+    assert source_positions(written(5, 6, compression=1)) is None
