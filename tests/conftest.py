@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import threading
@@ -33,6 +34,11 @@ settings.register_profile(
 settings.load_profile("without a clock")
 
 
+_STDERR = pytest.StashKey[int]()
+# No test takes a third of it, on two cores with three workers. Hung tests have kept CI busy for 90 minutes.
+_LONGEST_S = 240.0
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--secure`: see `harness.secure_mode`."""
     secure = parser.getgroup("secure brokers")
@@ -42,6 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "longest(seconds): ends the test's process after so long; 0: never")
+    config.stash[_STDERR] = os.dup(sys.__stderr__.fileno())
     if (file := config.getoption("--results")) is not None:
         config.pluginmanager.register(Results(config, Path(file)), "results")
     if config.getoption("--secure"):
@@ -54,6 +62,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """In the order that keeps the workers of `make test` busy to the end, see `harness.workers`."""
     if hasattr(config, "workerinput"):
         by_turns(items, config.rootpath / "tests")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """
+    End the process of a test that hangs, with the stacks of all its threads on stderr.
+
+    A client's call or a thread's lock can't be interrupted from Python. The worker's servers end with it, and another
+    worker goes on with the other tests.
+    """
+    marker = item.get_closest_marker("longest")
+    longest_s = _LONGEST_S if marker is None else marker.args[0]
+    if longest_s:
+        faulthandler.dump_traceback_later(longest_s, exit=True, file=item.config.stash[_STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -26,6 +26,7 @@ from .pipeline import Stage, spark_here
 from .transactions import STEP_S
 from .waiting import until
 
+_LONGEST_S = 120
 WORDS = ("ale", "bock", "porter", "stout")
 
 
@@ -87,7 +88,7 @@ class SinkStage:
         writer = frame.writeStream.outputMode(mode).foreachBatch(sink).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(checkpoint or self.checkpoint)).start()
         try:
-            query.awaitTermination()
+            assert query.awaitTermination(_LONGEST_S), "the query did not end"
         except StreamingQueryException as error:
             raise Refused(str(error)) from error
 

@@ -20,14 +20,17 @@ from brew.kafka import sink_transaction
 from brew.kafka.group_requests import delete_group
 
 
-@pytest.fixture(params=[1, "tasks"], ids=["one", "tasks"])
+@pytest.fixture
 def it(request: pytest.FixtureRequest, broker: Broker, names: Names, tmp_path: Path) -> SinkStage:
-    """30 records are in, and out as batch 0."""
-    stage = SinkStage(Stage(broker, names), tmp_path, request.param)
+    """30 records are in, and out as batch 0. One function decides for both ways to write (`position.is_new`)."""
+    stage = SinkStage(Stage(broker, names), tmp_path, getattr(request, "param", "tasks"))
     stage.create()
     stage.feed(30)
     stage.run(stage.copied(), stage.sink())
     return stage
+
+
+BOTH = pytest.mark.parametrize("it", [1, "tasks"], ids=["one", "tasks"], indirect=True)
 
 
 def each(count: int, start: int = 0) -> Counter[bytes | None]:
@@ -45,6 +48,7 @@ def refusal(it: SinkStage, **run: Any) -> str:
     return str(refused.value)
 
 
+@BOTH
 def test_a_checkpoint_that_was_deleted(it: SinkStage) -> None:
     text = refusal(it, checkpoint=it.folder / "new")
     assert "is at batch 0, Kafka's position (batch 1, " in text
@@ -116,6 +120,7 @@ def test_brokers_that_do_not_verify_partitions_of_transactions(it: SinkStage, mo
     assert it.values() == each(60)
 
 
+@BOTH
 def test_two_queries_of_one_name_at_once(it: SinkStage) -> None:
     """They fence each other until one has committed; the other one is refused then."""
     name, told = f"{it.name}.both", list[str]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from harness.pipeline import Stage
+from harness.pipeline import Ran, Stage
 
 _PROGRAM = """
 import os, signal, sys, threading
@@ -16,7 +16,6 @@ from pipeline.__main__ import settings_of
 from brew.driver.progress import ProgressView, RunProgress
 from brew.driver.run import run
 from brew.cli import exit_code_of
-from brew.errors import Refused
 from brew.jvm import dependencies as parts
 from brew.jvm.dependencies import Part
 
@@ -36,40 +35,40 @@ def state():
 before = state()
 progress = RunProgress()
 settings = settings_of(run_command.make_context("run", list(words)).params)
-try:
-    print("run", int(run(settings, threading.Event(), progress, ProgressView())), progress.totals.enriched)
-except Refused as refused:
-    print("refused", refused)
+print("run", int(run(settings, threading.Event(), progress, ProgressView())), progress.totals.enriched)
 print("command", exit_code_of(run_command, "run", [*words, "--progress", "none"]))
+if not connector:
+    print("connector", exit_code_of(run_command, "run", [*words, "--reader", "connector", "--progress", "none"]))
 assert state() == before
 assert SparkSession.getActiveSession() is spark
 print("theirs", spark.range(10).count())
 """
 
 
-def _inside(stage: Stage, has: str, reader: str) -> list[str]:
-    ran = stage.run([sys.executable, "-c", _PROGRAM, has, *stage.options(), "--reader", reader])
+def _inside(stage: Stage, reader: str) -> Ran:
+    ran = stage.run([sys.executable, "-c", _PROGRAM, reader, *stage.options(), "--reader", reader])
     assert ran.code == 0, ran.text
     assert "Traceback" not in ran.text
-    return [line for line in ran.out.splitlines() if line]
+    return ran
 
 
+@pytest.mark.usefixtures("quick_jvms")
 @pytest.mark.parametrize("reader", ["direct", "connector"])
 def test_a_run_works_on_the_session_that_is_there_and_leaves_it_as_it_was(stage: Stage, reader: str) -> None:
-    """It said `Spark did not start`: a process has room for one context. Handlers, settings and jobs stay theirs."""
+    """
+    It said `Spark did not start`: a process has room for one context. Handlers, settings and jobs stay theirs.
+
+    A session without the connector is refused for the reader that needs it, with the package to add.
+    """
     stage.create(2)
     stage.seed(40)
-    told = _inside(stage, "connector" if reader == "connector" else "none", reader)
+    ran = _inside(stage, reader)
+    told = ran.out.splitlines()
     assert told[0] == "run 0 40"
     assert told[1].startswith("0 records: ")
-    assert told[2:] == ["command 0", "theirs 10"]
+    refused = ["connector 3"] if reader == "direct" else []
+    assert told[2:] == ["command 0", *refused, "theirs 10"]
+    if refused:
+        assert "the Spark session of this process has no Kafka source on its class path" in ran.err
+        assert '"org.apache.spark:spark-sql-kafka-0-10_2.13:' in ran.err
     stage.proven(inputs=40)
-
-
-def test_a_session_without_the_connector_is_refused_with_the_package_to_add(stage: Stage) -> None:
-    stage.create(2)
-    stage.seed(4)
-    told = _inside(stage, "none", "connector")
-    assert told[0].startswith("refused the Spark session of this process has no Kafka source on its class path")
-    assert '"org.apache.spark:spark-sql-kafka-0-10_2.13:' in told[0]
-    assert told[1:] == ["command 3", "theirs 10"]

@@ -1,0 +1,38 @@
+"""A hung test ends its worker, and the tests behind it run (`tests/conftest.py`); CI once waited for 90 minutes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+FILE = """
+import threading, pytest
+
+@pytest.mark.longest(1)
+def test_hangs():
+    threading.Event().wait()
+
+def test_behind_it():
+    assert True
+"""
+
+
+def test_a_test_that_hangs_is_ended_with_its_stacks_and_the_others_go_on(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(FILE)
+    words = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-n1", "-c", "/dev/null"]
+    ran = subprocess.run(
+        [*words, "--rootdir", str(tmp_path), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "1 failed, 1 passed" in ran.stdout
+    assert "crashed while running 'test_it.py::test_hangs'" in ran.stdout
+    assert "Timeout (0:00:01)" in ran.stderr
+    assert "in test_hangs" in ran.stderr
