@@ -89,7 +89,7 @@ SECTIONS: dict[str, dict[str, Listed]] = {
         "campaign": Listed(
             "proof", "proof.commands.campaign:campaign", "Break things on purpose, and prove that nothing is lost."
         ),
-        "report": Listed("proof", "proof.commands.report:report", "Make a page of a campaign's results."),
+        "report": Listed("proof", "proof.commands.campaign:report", "Make a page of a campaign's results."),
         "claims-races": Listed(
             "proof", "proof.commands.claims:claims_races", "Race for the same partitions, round after round."
         ),

@@ -15,7 +15,7 @@ COMMANDS = {
     "proxy": "proof.commands.wire:proxy",
     "read": "proof.commands.inspect:read",
     "replay": "proof.commands.campaign:replay",
-    "report": "proof.commands.report:report",
+    "report": "proof.commands.campaign:report",
     "resolve": "proof.commands.seed:resolve",
     "seed": "proof.commands.seed:seed",
     "seed-customers": "proof.commands.seed:seed_customers",

@@ -1,4 +1,4 @@
-"""A server beside Kafka, and the two there are: PostgreSQL and Redis."""
+"""A server beside Kafka, and the three there are: PostgreSQL, Redis and a Schema Registry."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,8 @@ import redis
 
 from brew.deadline import Deadline
 from brew.errors import Refused
+from brew.jvm import dependencies
+from brew.jvm.dependencies import Part
 from sandbox.process import HOST, Identity, ServerProcess, free, require_free
 
 _START_S = 40.0
@@ -264,6 +267,7 @@ def is_root() -> bool:
 ROLE = "brew"
 _DEBIAN = Path("/usr/lib/postgresql")
 _ANSWER_S = 2
+
 # fsync stays on: what was committed survives power loss, and what we measure is what a user gets.
 _SETTINGS = {
     "listen_addresses": HOST,
@@ -376,6 +380,7 @@ def _require_way(data: Path, account: pwd.struct_passwd) -> None:
 
 
 _REDIS_ANSWER_S = 2
+
 # What a claim needs to hold: every write on disk before its answer, and no key thrown out to make room.
 _REDIS_SETTINGS = {
     "bind": HOST,
@@ -417,3 +422,66 @@ class Redis(Store):
             return False
         finally:
             client.close()
+
+
+_API = "/apis/ccompat/v7"
+_RUNNER = "*-runner.jar"
+_HEAP_MB = 384
+_REGISTRY_ANSWER_S = 2.0
+
+
+class Registry(Store):
+    """
+    One registry without users; its schemas are gone when it stops.
+
+    The first start fetches the application (142 MB) into the place of the other JVM parts.
+    """
+
+    name: ClassVar[str] = "registry"
+    start_s: ClassVar[float] = 120.0  # 9 s on a machine that does nothing else
+
+    @classmethod
+    def start(
+        cls,
+        directory: Path,
+        *,
+        port: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        leashed: bool = True,
+    ) -> Self:
+        """As every server does; a download has a deadline of its own."""
+        dependencies.fetch(Part.REGISTRY, dependencies.home())
+        return super().start(directory, port=port, properties=properties, leashed=leashed)
+
+    @property
+    def url(self) -> str:
+        """What `brew.formats` and Confluent's clients take as the registry's address."""
+        return f"http://{HOST}:{self.state.port}{_API}"
+
+    def command(self) -> Sequence[str]:
+        runner = next(iter(self.data.glob(_RUNNER)))
+        settings = {"quarkus.http.host": HOST, "quarkus.http.port": str(self.state.port), **self.state.properties}
+        flags = [f"-Xmx{_HEAP_MB}m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        options = [f"-D{name}={value}" for name, value in settings.items()]
+        return [dependencies.java(), *flags, *options, "-jar", str(runner)]
+
+    def prepare(self, deadline: Deadline) -> None:
+        if any(self.data.glob(_RUNNER)):
+            return
+        deadline.check("starting the registry")
+        shutil.rmtree(self.data, ignore_errors=True)  # of a start that was cut short
+        fresh = Path(f"{self.data}.new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        (archive,) = dependencies.jars(Part.REGISTRY, dependencies.home())
+        try:
+            shutil.unpack_archive(archive, fresh)  # its checksum was compared
+            fresh.rename(self.data)
+        except (OSError, shutil.ReadError) as error:
+            raise Refused(f"{archive} can't be unpacked into {self.data}: {error}; make room there") from error
+
+    def answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/subjects", timeout=_REGISTRY_ANSWER_S) as answer:  # noqa: S310 - our own server
+                return bool(answer.status == 200)  # noqa: PLR2004 - OK
+        except OSError:
+            return False

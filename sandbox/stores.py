@@ -16,8 +16,7 @@ from rich.table import Table
 
 from brew.errors import Refused, UsageError
 from brew.names import ExitCode
-from sandbox.registry import Registry
-from sandbox.store import Postgres, Redis, Store
+from sandbox.store import Postgres, Redis, Registry, Store
 
 DIRECTORY = ".sandbox"
 

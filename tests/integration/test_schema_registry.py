@@ -16,7 +16,7 @@ from harness.stores import store
 
 from brew import Record, Reject, formats
 from brew.records import ERROR_REASON
-from sandbox.registry import Registry
+from sandbox.store import Registry
 
 CLICK: dict[str, Any] = {"type": "record", "name": "Click", "fields": [{"name": "url", "type": "string"}]}
 JSON_CLICK = {

@@ -16,7 +16,7 @@ from rocksdict import Options, Rdict
 from brew.errors import BrewError
 from brew.kafka.topics import Topic
 from brew.names import ExitCode
-from downstream.totals.recompute import recompute
+from downstream.totals.command import recompute
 from downstream.totals.run import Run, RunResult
 from downstream.totals.state_store import RocksStore
 from downstream.totals.topics import TotalsSettings

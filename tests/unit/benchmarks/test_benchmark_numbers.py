@@ -94,7 +94,6 @@ def test_the_choice_of_compilers_replaces_the_pipelines_own() -> None:
 
 
 _BURN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
-
 _LOSES_A_CHILD = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {_BURN!r}])"
 
 

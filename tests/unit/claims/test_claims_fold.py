@@ -299,15 +299,10 @@ def test_a_heartbeat_brings_its_own_interval() -> None:
 
 
 _client = st.sampled_from(["a", "b", "c"])
-
 _partition = st.integers(0, 1)
-
 _token = st.integers(-1, 40)
-
 _position = st.integers(-1, 30)
-
 _maybe = st.one_of(st.none(), _partition)
-
 _message: st.SearchStrategy[Message] = st.one_of(
     st.builds(ClaimingPartition, _client, st.just(GROUP), st.just(TOPIC), _partition, st.just(INTERVAL)),
     st.builds(
@@ -322,9 +317,7 @@ _message: st.SearchStrategy[Message] = st.one_of(
 _step = st.one_of(
     st.integers(0, 900), st.sampled_from([0, INTERVAL, 2 * INTERVAL, 2 * INTERVAL + 1, -700, -70_000, 70_000])
 )
-
 _log = st.lists(st.tuples(_step, _message, st.booleans()), max_size=60)
-
 _quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 

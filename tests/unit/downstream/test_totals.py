@@ -17,7 +17,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Refused
 from brew.offsets import Committed, LogOffsets
-from downstream.totals import recompute, stages, state_store
+from downstream.totals import command, stages, state_store
 from downstream.totals import run as running
 from downstream.totals.run import Run
 from downstream.totals.stages import Aggregate, AttemptResult, Output, Source, Split, add
@@ -253,11 +253,8 @@ if TYPE_CHECKING:
 
 
 NOWHERE = cast("AdminClient", None)
-
 SETTINGS = TotalsSettings(Connection("nowhere"), "g", "in", "out")
-
 ORDER = b'{"customer_id":"c","loyalty_tier":"gold","total_cents":100,"loyalty_discount":0.5}'
-
 ONE = Total(1).encode()
 
 
@@ -538,4 +535,4 @@ def test_a_recomputation_reads_what_is_decided_and_no_less(monkeypatch: pytest.M
     monkeypatch.setattr(state_store, "_PAUSE_S", 0.0)
     logs_of(monkeypatch, state_store, log(3, 6), log(6))
     topic = cast("Any", type("Topic", (), {"name": "c", "partitions": 1}))
-    assert recompute._ends(NOWHERE, topic) == {0: (0, 6)}
+    assert command._ends(NOWHERE, topic) == {0: (0, 6)}

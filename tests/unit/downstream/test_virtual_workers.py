@@ -25,7 +25,6 @@ from downstream.virtual.partitions import (
 from downstream.virtual.scheduling import OnFailure, Retries
 
 HERE = TopicPartition("orders", 0)
-
 QUICK = Retries(attempts=3, first_s=0.001, most_s=0.002)
 
 

@@ -37,11 +37,8 @@ from operations.dlq.replay import (
 )
 
 SOURCE = SourcePosition("in", 1, 7)
-
 ERRORS = [(ERROR_REASON, b"not-json"), (ERROR_MESSAGE, b"at 3")]
-
 LETTER = DeadLetter(0, 5, b"gold-1", b"x", [("trace", b"t"), *ERRORS, *SOURCE.headers()], 1_700_000_000_000)
-
 RULES = ReplayRules("in", partitions=4, max_bytes=100_000, most_replays=3)
 
 
@@ -202,9 +199,7 @@ if TYPE_CHECKING:
 
 
 NOWHERE = Connection("nowhere")
-
 ONE_PARTITION = ReplayRules("in", partitions=1, max_bytes=100_000, most_replays=3)
-
 SETTINGS = ReplaySettings("g", TransactionSettings(NOWHERE, "g.replay", 5.0), ONE_PARTITION, DeadLetterFilter())
 
 

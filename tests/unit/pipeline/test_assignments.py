@@ -24,7 +24,6 @@ from brew.readers.direct.server import WorkerSession
 from brew.settings import PipelineSettings
 
 GOAL = 100
-
 LINE: Any = None
 
 

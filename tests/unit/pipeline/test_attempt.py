@@ -32,11 +32,8 @@ from pipeline.enrichment import OrderEnrichment
 from pipeline.profiles import Table
 
 OFFERED = OffsetRange("in", 0, 5, 8)
-
 JOB = Job({}, TransactionSettings(Connection("nowhere:1"), "group", 30.0), OrderEnrichment(Limits()))
-
 OFFER = AttemptSpec(OFFERED, Targets("out", "dead", 0, 0), first_time=True)
-
 ROWS = Rows([5, 6], [b"gold-1", None], [b'{"customer_id":"c"}', b"bad"], [None, None], [1, 2])
 
 
@@ -197,11 +194,8 @@ def test_profiles_that_cant_be_read_fail_the_range_before_it_begins(
 
 
 TRACED_SPEC = AttemptSpec(OffsetRange("in", 4, 5, 8), Targets("out", "dead", 4, 4), first_time=True)
-
 TRACE = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
-
 VALUE = b'{"customer_id":"c-1"}'
-
 TRACED_ROWS = Rows([5, 6], [b"k", b"k"], [VALUE, b"bad"], [[("traceparent", TRACE)], None], [1, 2])
 
 

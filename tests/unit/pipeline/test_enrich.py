@@ -110,7 +110,6 @@ _numbers = st.one_of(
         lambda d: format(d, "f")
     ),
 )
-
 _texts = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=30), st.from_regex(r'[0-9eE.,:"\\\[]{5,40}')
 )
@@ -142,13 +141,11 @@ def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 _names = st.text(st.characters(exclude_categories=["Cs"]), max_size=4) | st.sampled_from(
     ["a", "loyalty_tier", "loyalty_discount", '":', '" :', "x ", " y", "\\", "\n"]
 )
-
 _values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | _names,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_names, inner, max_size=3),
     max_leaves=8,
 )
-
 _styles = st.sampled_from(
     [
         (",", ":"),
@@ -232,9 +229,7 @@ def test_a_value_that_is_not_utf_8_is_called_that() -> None:
 
 
 _SIZE = 1_000_000
-
 _LIMIT_S = 2.0
-
 """For a megabyte; the slow ones took an hour."""
 
 

@@ -31,7 +31,6 @@ from brew.readers.direct.server import LeaseServer
 GRANT = Grant(
     3, 70, Targets("out", "dead", -1, 3, "topic-id=x", 1000), goal=90, first_time=True, exempt_from_crash=True
 )
-
 OUTCOME = Outcome(3, 70, 80, Status.OFFSET_GAP, 60, 5, 1, 0.25, "moved")
 
 

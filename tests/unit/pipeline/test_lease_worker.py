@@ -25,9 +25,7 @@ from brew.transaction_sizing import TransactionSize
 from pipeline.enrichment import OrderEnrichment
 
 WAIT_S = 20.0
-
 LEASE_S = 0.3
-
 Message = dict[str, Any]
 
 

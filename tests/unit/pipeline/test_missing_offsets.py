@@ -21,13 +21,9 @@ from brew.planner import PartitionFacts, position_metadata
 from brew.settings import OnMissingPosition, PipelineSettings
 
 SETTINGS = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g")
-
 RESTORE = replace(SETTINGS, on_missing_position=OnMissingPosition.RESTORE)
-
 START_OVER = replace(SETTINGS, on_missing_position=OnMissingPosition.START_OVER)
-
 TARGETS = {name: Topic(name, name, 2, 1) for name in ("out", "dead")}
-
 _CREATE_TIME = 1
 
 

@@ -27,7 +27,6 @@ from brew.transaction_sizing import TransactionSize
 from pipeline.enrichment import OrderEnrichment
 
 START = 100
-
 TERMS = WorkerSettings(
     "127.0.0.1",
     0,
@@ -42,9 +41,7 @@ TERMS = WorkerSettings(
 
 
 GRANT = Grant(0, START, Targets("out", "dlq", 0, 0))
-
 PACE = TransactionSize.at_most(1000, 60.0)
-
 WAIT_S = 20.0
 
 
@@ -243,7 +240,6 @@ class Lease:
 
 
 NOT_DONE = [one for one in Status if one not in {Status.COMMITTED, Status.ALREADY_DONE}]
-
 THREE = (START + 1, START + 2, START + 3)
 
 

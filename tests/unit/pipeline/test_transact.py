@@ -33,9 +33,7 @@ from brew.transaction import abort_at_once, queue
 from pipeline.orders import enricher
 
 TARGETS = Targets("out", "dead", 2, 2, "topic-id=x", 10_000)
-
 GOOD = b'{"customer_id":"c"}'
-
 ENRICH = enricher(Limits(max_bytes=2000))
 
 

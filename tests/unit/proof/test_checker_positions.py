@@ -16,7 +16,6 @@ from proof.checking.transactions import Attempt, Endings, Key, RawLog
 from proof.findings import Findings, Name, Verdict
 
 A, B, C, X = (1, 0), (1, 1), (1, 2), (9, 9)
-
 """Producer id and epoch of four transactions; nobody ever commits an offset as X."""
 
 
@@ -265,9 +264,7 @@ def test_a_foreign_groups_transactions_are_neither_judged_nor_counted(ours: bool
 
 
 VALUE = b'{"customer_id":"c"}'
-
 ENRICHED = VALUE[:-1] + b',"loyalty_tier":"gold","loyalty_discount":0.15}'
-
 BROKEN = b"no json"
 
 

@@ -36,7 +36,6 @@ from tests.kills import __main__ as kills
 from tests.kills.campaign import Killed
 
 BEGAN = datetime(2026, 11, 24, tzinfo=UTC)
-
 MADE = MadeWith("0123456789ab", "ba9876543210", {"kafka": "4.1.1"})
 
 

@@ -27,7 +27,6 @@ from proof.seed import chunks as order_chunks
 from proof.topics import Customers, chunks
 
 ORDER = b'{"order_id":"gold-1","customer_id":"c","total_cents":5}'
-
 GOLD = b',"loyalty_tier":"gold","loyalty_discount":0.15}'
 
 
@@ -140,9 +139,7 @@ def test_rejecting_a_good_order_is_found(reason: Reason) -> None:
 
 
 CUSTOMER_1 = b'{"customer_id":"c-1"}'
-
 Log = Sequence[tuple[int, int, bytes, bytes | None]]
-
 GOLD_PROFILE = (0, 4, b"c-1", profile("c-1", "gold"))
 
 
@@ -215,7 +212,6 @@ def test_a_profile_that_compaction_took_leaves_a_doubt_and_no_finding() -> None:
 
 
 KINDS = st.sampled_from([*DISCOUNTS, None, "malformed"])
-
 WRITTEN = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), KINDS), max_size=25)
 
 

@@ -22,7 +22,7 @@ from brew.errors import DeadlineExceeded, Refused
 from brew.html import Markup, templates, visible
 from brew.names import ExitCode
 from proof.__main__ import proof
-from proof.commands.report import picture
+from proof.commands.campaign import picture
 from proof.provenance import kernel
 from proof.report.page import page
 from proof.report.results import TITLES, Standing, read
@@ -203,7 +203,6 @@ def test_text_becomes_markup_only_through_the_door() -> None:
 
 
 ROOT = Path(__file__).resolve().parents[3]
-
 CELL = {"cell": "F01-c", "row": "F01", "seed": 1, "verdict": "proven"}
 
 

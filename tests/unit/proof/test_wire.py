@@ -43,9 +43,7 @@ with warnings.catch_warnings():
 
 
 FAR = ("broker.far.away", 19092)
-
 NEAR = ("127.0.0.1", 40001)
-
 TXN = "group:topic:0"
 
 
@@ -274,9 +272,7 @@ def test_less_than_a_head_is_no_request(frame: bytes) -> None:
 
 
 HEAD = Head(Api.END_TXN, 1, 7, "rdkafka")
-
 COMMIT = Details("t", 1, 0, committed=True)
-
 ABORT = Details("t", 1, 0, committed=False)
 
 
@@ -390,7 +386,6 @@ def test_a_shape_out_of_bounds_is_refused() -> None:
 
 
 SEEN, UNSEEN = RecordPlacement(5, 1, 0, visible=True), RecordPlacement(5, 1, 0, visible=False)
-
 TWICE = RecordPlacement(5, 1, 0, visible=True, copies=2)
 
 

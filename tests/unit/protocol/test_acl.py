@@ -16,7 +16,6 @@ from pipeline.__main__ import cli as pipeline
 from proof.__main__ import proof
 
 NAMES = {"input": "in.v1", "output": "out", "dead_letter": "out.dlq", "group": "g"}
-
 ME, FILE = "User:me", "/c.properties"
 
 
@@ -131,7 +130,6 @@ def test_every_other_error_is_left_alone(text: str) -> None:
 
 
 SECURITY = (ROOT / "docs/SECURITY.md").read_text()
-
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 # Brokers that are broken are the campaign's own; those of its F36 cells are secure ones.

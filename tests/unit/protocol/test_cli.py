@@ -27,7 +27,6 @@ with stop._cond:
     signal.raise_signal(int(sys.argv[1]))
 sys.exit(0 if stop.wait(10) else 3)
 """
-
 _DEAF = """
 import signal, sys, threading
 from brew.signals import SAME_REQUEST_S, stop_on_signals
@@ -39,7 +38,6 @@ if len(sys.argv) == 1:
     signal.raise_signal(signal.SIGTERM)
 threading.Event().wait(10)
 """
-
 _TWICE_AT_ONCE = """
 import signal, threading
 from brew.signals import stop_on_signals
@@ -49,7 +47,6 @@ signal.raise_signal(signal.SIGTERM)
 signal.raise_signal(signal.SIGTERM)
 raise SystemExit(0 if stop.wait(10) else 3)
 """
-
 _PROGRAM = """
 import signal, sys, threading, click
 from brew import cli as command

@@ -84,9 +84,7 @@ def test_an_error_is_exactly_one_leaf_and_keeps_its_text(answer: Answer, leaf: t
 
 
 ERROR = "Failed to add partition(s) to transaction: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
-
 LINE = 'ADDPARTS [rdkafka#producer-1]: TxnCoordinator/1: Failed to add partition "%s" [0] to transaction: %s'
-
 NO, BESIDE = "Broker: Topic authorization failed", "Broker: Operation not attempted"
 
 

@@ -19,7 +19,6 @@ from brew.kafka.transaction import KafkaTransaction, TransactionSettings, connec
 from proof import seed
 
 LIBRDKAFKAS_PAUSE_S = 0.5
-
 BUSY = {KafkaError.CONCURRENT_TRANSACTIONS, KafkaError._TIMED_OUT}
 
 

@@ -22,9 +22,7 @@ from brew.kafka import group_requests
 from brew.kafka.group_requests import CoordinatorAnswer, FetchedOffset, OffsetFetchClient
 
 WANTED = {"orders": [0, 1]}
-
 _Topic = OffsetFetchResponse.OffsetFetchResponseTopic
-
 _Group = OffsetFetchResponse.OffsetFetchResponseGroup
 
 
@@ -160,13 +158,9 @@ def test_an_end_that_takes_long_is_not_waited_for(name: str, admin: Admin, monke
 
 
 ROOT = Path(__file__).resolve().parents[3]
-
 PRODUCT = ("brew", "pipeline", "operations", "downstream", "proof", "sandbox", "benchmarks", "scripts")
-
 ALLOWED = {"list_consumer_groups", "list_groups"}
-
 """Every broker is asked for itself; no coordinator is looked for."""
-
 FORBIDDEN = {
     "alter_consumer_group_offsets",
     "delete_consumer_groups",

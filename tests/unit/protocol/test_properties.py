@@ -32,7 +32,6 @@ from sandbox.certificates import Authority
 from sandbox.process import write_private
 
 CANARY = "canary-7f3a"
-
 WEAKENS = (
     "isolation.level",
     "enable.auto.commit",
@@ -138,9 +137,7 @@ def test_a_secret_prints_as_stars_wherever_it_goes_and_is_there_for_the_client()
 
 
 LISTED = ", ".join(ALLOWED)
-
 VERIFICATION = "enable.ssl.certificate.verification"
-
 LIST = f"=*** is not on the list of settings that are let through: {LISTED}"
 
 

@@ -122,9 +122,7 @@ def test_free_ports_are_different_and_below_the_outgoing_range() -> None:
 
 
 WAITS = "signal.alarm(600); signal.pause()"
-
 IDLE = [sys.executable, "-c", f"import signal; {WAITS}"]
-
 STUBBORN = [
     sys.executable,
     "-uc",
